@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoGeneve, InfoKind, InfoVeth, InfoVlan, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
@@ -15,6 +15,9 @@ use superpacket_io::system::RouteSocket;
 
 use crate::error::{Context, LabError};
 use crate::host::Host;
+
+/// The attribute of a Geneve device that uses GRO hints (`linux/if_link.h`).
+const IFLA_GENEVE_GRO_HINT: u16 = 16;
 
 /// An interface of a host, by name.
 ///
@@ -161,6 +164,19 @@ impl Link {
     /// The kernel's refusal; [`LabError::Unsupported`] where it has no Geneve devices.
     pub fn geneve(host: &Host, name: &str, port: u16) -> Result<Self, LabError> {
         let data = vec![InfoGeneve::CollectMetadata, InfoGeneve::Port(port)];
+        Self::tunnel(host, name, InfoKind::Geneve, InfoData::Geneve(data))
+    }
+
+    /// The same with the GRO hint: packets in a second tunnel merge, where their sender says in an
+    /// option where its headers lie. A kernel before Linux 7.0 makes the device and leaves the
+    /// hint out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::geneve`].
+    pub fn geneve_with_gro_hint(host: &Host, name: &str, port: u16) -> Result<Self, LabError> {
+        let hint = InfoGeneve::Other(DefaultNla::new(IFLA_GENEVE_GRO_HINT, Vec::new()));
+        let data = vec![InfoGeneve::CollectMetadata, InfoGeneve::Port(port), hint];
         Self::tunnel(host, name, InfoKind::Geneve, InfoData::Geneve(data))
     }
 

@@ -9,6 +9,7 @@ use superpacket_lab::CapturedFrame;
 use crate::engine::Left;
 use crate::frames::{Cut, Group, Input, Known, Packet};
 use crate::kernel::Rules;
+use crate::nested;
 
 /// A difference between both sides, at frames of the batch.
 #[derive(Clone, Debug)]
@@ -189,6 +190,13 @@ pub fn packet(frame: &CapturedFrame) -> Packet {
     }
 }
 
+/// A packet of the kernel with right lengths at each level: of a second tunnel it has not written
+/// them yet.
+pub fn completed(packet: &Packet) -> Packet {
+    let bytes = packet.cut.and_then(|_| nested::with_lengths(&packet.bytes));
+    Packet { bytes: bytes.unwrap_or_else(|| packet.bytes.clone()), ..*packet }
+}
+
 /// Gives frames of the same bytes their places in the order in which they came: nobody knows which
 /// is which.
 fn in_order(frames: &[Input], found: &mut [Option<Vec<usize>>]) {
@@ -221,7 +229,7 @@ fn constituents(packet: &Packet, frames: &[Input], known: &[Known], used: &mut [
         used[frame] = true;
         return Some(vec![frame]);
     };
-    let whole = Known::of(&packet.bytes);
+    let whole = Known::of(&completed(packet).bytes);
     let (mut members, mut sequence, mut from) = (Vec::new(), whole.sequence, 0);
     for part in whole.payload.chunks(usize::from(cut.size)) {
         let fits = |frame: &usize| {
@@ -277,8 +285,8 @@ pub fn describe(sides: &Sides<'_>, differences: &[Difference]) -> String {
     text
 }
 
-/// The beginning of a frame: its headers are what differs.
+/// The beginning of a frame: its headers are what differs, those of two tunnels too.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    let digits: String = bytes.iter().take(96).map(|byte| format!("{byte:02x}")).collect();
+    let digits: String = bytes.iter().take(240).map(|byte| format!("{byte:02x}")).collect();
     format!("{} bytes: {digits}", bytes.len())
 }

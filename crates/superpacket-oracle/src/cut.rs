@@ -52,7 +52,8 @@ pub fn differences(packet: &Packet, frames: &[&Input]) -> Vec<Vec<Field>> {
     });
     for (id, outer, cwr) in ways {
         let Some(size) = size else { break };
-        let gso = Gso::new(kind, size).with_id(id).with_outer_id(outer).with_cwr(cwr);
+        // Linux merges by a hint only where the second tunnel's headers are the same.
+        let gso = Gso::new(kind, size).with_id(id).with_outer_id(outer).with_nested_id(IpId::Fixed).with_cwr(cwr);
         let Some(segments) = segments(packet, gso, frames[0].partial.is_some()) else { continue };
         let differing = |(frame, segment): (&&Input, &Vec<u8>)| fields(&frame.bytes, segment);
         let mut found: Vec<_> = frames.iter().zip(&segments).map(differing).collect();

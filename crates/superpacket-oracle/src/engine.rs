@@ -2,7 +2,7 @@
 
 use superpacket::packet::RxPacket;
 use superpacket::segment::Cwr;
-use superpacket::virtio::{Format, Header, Offload, gso_type};
+use superpacket::virtio::{Format, Header, Offload, VirtioError, gso_type};
 use superpacket::{Aggregator, GsoKind, HashKey, Layer, Policy, Reason, RxChecksum, SuperPacket};
 use superpacket_traffic::random::Random;
 
@@ -30,7 +30,7 @@ pub struct Left {
 /// `seed` makes the key of its hash.
 ///
 /// # Panics
-/// If a merged packet has no valid virtio header: a fault of the engine.
+/// If a merged packet has no valid virtio header, or one in two tunnels has: a fault of the engine.
 pub fn receive(frames: &[Input], seed: u64) -> Vec<Left> {
     let policy = Policy::gro_with_udp().with_partial_checksums();
     let mut aggregator = Aggregator::new(policy, key(seed));
@@ -64,6 +64,10 @@ fn taken(packet: &SuperPacket<'_, Numbered<'_>>) -> Left {
     let cut = metadata.gso.filter(|_| metadata.packets > 1).map(|gso| {
         // No header says CWR on all segments; compared is that for CWR on the first.
         let offload = Offload::new(metadata.checksum, Some(gso.with_cwr(Cwr::First)));
+        if metadata.layout.is_some_and(|layout| layout.nested.is_some()) {
+            let header = Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet);
+            assert!(matches!(header, Err(VirtioError::Unnamed(_))), "no virtio header names two tunnels: {header:?}");
+        }
         let in_tunnel = metadata.layout.is_some_and(|layout| layout.outer.is_some());
         let kind = match gso.kind {
             GsoKind::Dccp => gso_type::NONE,

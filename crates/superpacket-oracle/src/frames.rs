@@ -3,6 +3,8 @@
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, FlowKey};
 
+use crate::nested::Hint;
+
 /// A frame to be received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
@@ -50,10 +52,21 @@ impl Known {
     }
 }
 
-/// The frame with a VXLAN or Geneve header that says no more than any parser knows: Linux looks
-/// behind such a header, whatever its reserved bits and flags say.
-fn without_reserved_bits(bytes: &[u8]) -> Option<Vec<u8>> {
-    let (port, header) = udp_payload(bytes)?;
+/// The frame with VXLAN or Geneve headers that say no more than any parser knows: Linux looks
+/// behind such a header, whatever its reserved bits and flags say. That of a second tunnel is where
+/// a GRO hint says; Linux does not read it. `None` where there is no tunnel.
+pub(crate) fn without_reserved_bits(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut plain = without_bits_of(bytes, udp_payload(bytes)?)?;
+    if let Some(hint) = Hint::of(bytes) {
+        let port = bytes.get(hint.transport + 2..hint.transport + 4)?;
+        let port = u16::from_be_bytes([port[0], port[1]]);
+        plain = without_bits_of(&plain, (port, hint.transport + 8)).unwrap_or(plain);
+    }
+    Some(plain)
+}
+
+/// The same of the one tunnel header that is there, behind a UDP header to this port.
+fn without_bits_of(bytes: &[u8], (port, header): (u16, usize)) -> Option<Vec<u8>> {
     // Bits of the first word, and of the second, that are not looked at.
     let (kept, set): ([u8; 8], [u8; 8]) = match port {
         4_789 => ([0, 0, 0, 0, 0xff, 0xff, 0xff, 0], [8, 0, 0, 0, 0, 0, 0, 0]),
@@ -69,7 +82,7 @@ fn without_reserved_bits(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// The destination port of a UDP header behind Ethernet, VLAN tags and IP, and where its payload
 /// begins.
-fn udp_payload(bytes: &[u8]) -> Option<(u16, usize)> {
+pub(crate) fn udp_payload(bytes: &[u8]) -> Option<(u16, usize)> {
     let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
     let mut at = 12;
     while matches!(word(at)?, 0x8100 | 0x88a8) {

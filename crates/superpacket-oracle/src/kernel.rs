@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_millis(30);
 /// The ports of VXLAN (RFC 7348) and Geneve (RFC 8926).
 const TUNNEL_PORTS: [u16; 2] = [4_789, 6_081];
 
+/// The name of the Geneve device.
+const GENEVE: &str = "geneve0";
+
 /// EtherType of marks (for local experiments, IEEE 802); the generator's traffic has none of it.
 const MARK: [u8; 2] = [0x88, 0xb6];
 
@@ -36,6 +39,8 @@ const MARK: [u8; 2] = [0x88, 0xb6];
 pub struct KernelGro {
     sender: RawSocket,
     receiver: RawSocket,
+    end: Link,
+    behind_geneve: Option<RawSocket>,
     buffer: Vec<u8>,
     marks: u64,
     patience: Duration,
@@ -51,6 +56,9 @@ pub struct Rules {
     pub vxlan: bool,
     /// Packets in Geneve merge, to the port of a device.
     pub geneve: bool,
+    /// Packets in VXLAN in Geneve merge, where a GRO hint says where the second tunnel's headers
+    /// lie.
+    pub gro_hint: bool,
     /// Packets with the same identification and without DF merge.
     pub fixed_ids: bool,
     /// Packets with CWR merge.
@@ -75,7 +83,9 @@ impl KernelGro {
         receiver.set_feature("generic-receive-offload", true).map_err(|error| unsupported("GRO on veth", error))?;
         receiver.set_feature("rx-udp-gro-forwarding", true).map_err(|error| unsupported("GRO for UDP on veth", error))?;
         // Without such a device, they are datagrams to Linux like others.
-        for tunnel in [Link::vxlan(receiver.host(), "vxlan0", TUNNEL_PORTS[0]), Link::geneve(receiver.host(), "geneve0", TUNNEL_PORTS[1])] {
+        let vxlan = Link::vxlan(receiver.host(), "vxlan0", TUNNEL_PORTS[0]);
+        let geneve = Link::geneve_with_gro_hint(receiver.host(), GENEVE, TUNNEL_PORTS[1]);
+        for tunnel in [vxlan, geneve] {
             match tunnel {
                 Ok(_) | Err(LabError::Unsupported { .. }) => {}
                 Err(error) => return Err(error),
@@ -83,8 +93,16 @@ impl KernelGro {
         }
         let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
         let (out, in_) = (RawSocket::open(&sender, options)?, RawSocket::open(&receiver, options)?);
-        let mut kernel =
-            Self { sender: out, receiver: in_, buffer: vec![0; 1 << 18], marks: 0, patience: PATIENCE, rules: Rules::default() };
+        let mut kernel = Self {
+            sender: out,
+            receiver: in_,
+            end: receiver.clone(),
+            behind_geneve: None,
+            buffer: vec![0; 1 << 18],
+            marks: 0,
+            patience: PATIENCE,
+            rules: Rules::default(),
+        };
         kernel.defer_polls(&receiver)?;
         kernel.find_rules()?;
         Ok(kernel)
@@ -128,10 +146,12 @@ impl KernelGro {
         let [first, second] = [0, 100].map(|sequence| Frame::tcp4(sequence, 100));
         let fragmentable = |frame: &Frame| frame.clone().with(|frame| frame.ipv4_mut().dont_fragment = false);
         let cwr = |frame: &Frame| frame.clone().with_flags(ACK | CWR);
+        let hinted = |frame: &Frame| frame.clone().in_vxlan4().in_geneve().with_gro_hint();
         self.rules = Rules {
             vlans: self.merges(first.clone().tagged(1), second.clone().tagged(1))?,
             vxlan: self.merges(first.clone().in_vxlan4(), second.clone().in_vxlan4())?,
             geneve: self.merges(first.clone().in_geneve(), second.clone().in_geneve())?,
+            gro_hint: self.merges(hinted(&first), hinted(&second))?,
             fixed_ids: self.merges(fragmentable(&first), fragmentable(&second))?,
             cwr: self.merges(cwr(&first), cwr(&second))?,
             first_cwr: self.merges(cwr(&first), second)?,
@@ -186,6 +206,44 @@ impl KernelGro {
             }
         }
         Ok(packets)
+    }
+}
+
+impl KernelGro {
+    /// Gives the kernel these frames as those of one poll, and returns what its Geneve device hands
+    /// on of them: packets without the first tunnel. That is to be of Geneve over IPv4, with
+    /// Ethernet inside, to 192.0.2.2 and [`KernelGro::mac`].
+    ///
+    /// # Errors
+    ///
+    /// As [`KernelGro::receive`].
+    pub fn receive_behind_geneve(&mut self, frames: &[(VnetHeader, &[u8])]) -> Result<Vec<CapturedFrame>, LabError> {
+        let mut socket = match self.behind_geneve.take() {
+            Some(socket) => socket,
+            None => {
+                self.end.add_address("192.0.2.2/24")?;
+                let device = self.end.host().link(GENEVE);
+                RawSocket::open(&device, RawOptions { vnet_headers: true, ..RawOptions::default() })?
+            }
+        };
+        while socket.receive(&mut self.buffer)?.is_some() {}
+        self.receive(frames)?;
+        let deadline = Instant::now() + self.patience;
+        let mut packets: Vec<_> = next(&mut socket, &mut self.buffer, deadline)?.into_iter().collect();
+        while let Some(packet) = socket.receive(&mut self.buffer)? {
+            packets.push(packet);
+        }
+        self.behind_geneve = Some(socket);
+        Ok(packets)
+    }
+
+    /// Returns the MAC address of the receiving end.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where the host is gone.
+    pub fn mac(&self) -> Result<[u8; 6], LabError> {
+        self.end.mac()
     }
 }
 

@@ -9,9 +9,11 @@ use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 
-use crate::compare::{Difference, Sides};
+use crate::compare::{Difference, Sides, completed};
 use crate::cut::{self, Field};
+use crate::engine::Left;
 use crate::frames::{Cut, Group, Packet};
+use crate::nested::{self, Hint, second_tunnel};
 use crate::segment::{Whole, joined_fragments, take_offset, without_flags, without_fragment_id};
 
 macro_rules! kinds {
@@ -54,6 +56,10 @@ kinds! {
     NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so it passes.";
     /// The kernel merged what the engine takes for an unknown tunnel.
     UnknownTunnel = "unknown tunnel headers", "Untouched when unknown: tunnel headers with reserved bits pass, in the order of their flow.";
+    /// The kernel merged by a GRO hint that is false.
+    FalseHint = "a false GRO hint", "Never trusted: a hint is compared with the headers that it speaks of, and where it contradicts them, or speaks of a third tunnel, the packet passes; Linux reads IP and UDP where the hint says, and compares all headers.";
+    /// The kernel merged packets with more headers than the engine reads.
+    LongHeaders = "more than 256 bytes of headers", "Bounded: the engine reads the first 256 bytes of a frame, and one whose headers are longer passes: two tunnels over IPv6 with options, behind two VLAN tags.";
     /// The kernel merged packets whose outer UDP length is wrong.
     OuterLength = "wrong outer UDP length", "Reversible: a packet in VXLAN or Geneve whose outer UDP length is wrong passes; Linux does not look at it, and writes the right one.";
     /// The kernel merged across a packet of the same flow that it did not merge.
@@ -74,6 +80,14 @@ kinds! {
     Dccp = "DCCP", "The engine merges DCCP; no Linux does.";
     /// The engine merged packets behind VLAN tags, PPPoE or MPLS.
     Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, in a tunnel too; Linux has no GRO for PPPoE and MPLS, and none for VLAN tags if built without `CONFIG_VLAN_8021Q`.";
+    /// The engine merged packets in two tunnels that say nothing of it.
+    NestedWithoutHint = "two tunnels without a GRO hint", "The engine finds the second tunnel by its port; Linux enters it only where the first is Geneve and a hint says where its headers lie (since 7.0).";
+    /// The engine merged packets whose second tunnel has other lengths or identifications.
+    NestedHeaders = "headers of the second tunnel differ", "The engine merges them where lengths and identifications can be restored, as at any level; Linux only where all bytes of the headers are the same, so none whose identifications count up, and no shorter one at the end. While it holds one, others in the same two tunnels whose headers differ pass (`geneve_hdr_match`).";
+    /// The engine merged packets with a checksum of the second tunnel alone.
+    NestedChecksum = "a checksum in the second tunnel alone", "The engine verifies it; Linux uses no hint then (`geneve_opt_gro_hint_validate_csum`).";
+    /// The second tunnel's headers in a merged packet.
+    NestedLengths = "lengths in the second tunnel of a merged packet", "The engine writes those of the merged packet, and the right checksums; Linux leaves the first one's until its Geneve device takes the first tunnel away (`geneve_post_decap_hint`).";
     /// GRE's checksum in a merged packet.
     GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
     /// The outer UDP checksum of a merged packet in VXLAN or Geneve.
@@ -179,14 +193,18 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
         return Some(Kind::ChecksumForms);
     }
     let group = kernel_group(sides, frame)?;
-    if group.frames.iter().any(|&member| is_unknown_tunnel(sides, member)) {
-        return Some(Kind::UnknownTunnel);
+    if let Some(kind) = group.frames.iter().find_map(|&member| unknown_tunnel(sides, member)) {
+        return Some(kind);
+    }
+    let is_too_long = |&member: &usize| left(sides, member).is_some_and(|left| left.reason == Reason::HeaderTooLong);
+    if group.frames.iter().any(is_too_long) {
+        return Some(Kind::LongHeaders);
     }
     if group.frames.iter().any(|&member| has_wrong_outer_length(sides, member)) {
         return Some(Kind::OuterLength);
     }
     let frames: Vec<_> = group.frames.iter().map(|&member| &sides.frames[member]).collect();
-    let differences = cut::differences(&group.packet, &frames);
+    let differences = cut::differences(&completed(&group.packet), &frames);
     let at = |member: usize| {
         let place = group.frames.iter().position(|&other| other == member);
         place.map(|place| &differences[place][..]).unwrap_or_default()
@@ -202,7 +220,7 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
             Field::Push | Field::Link | Field::Tunnel | Field::Ip | Field::Flags | Field::Transport | Field::Payload => return None,
         });
     }
-    if flags(sides, frame) & ACK == 0 && sides.in_engine[frame].is_some_and(|(left, _)| sides.engine[left].reason == Reason::TcpFlags) {
+    if flags(sides, frame) & ACK == 0 && left(sides, frame).is_some_and(|left| left.reason == Reason::TcpFlags) {
         return Some(Kind::NoAcknowledgement);
     }
     if sides.rules.first_cwr && (flags(sides, before) ^ flags(sides, frame)) & CWR != 0 && group.frames.first() == Some(&before) {
@@ -220,6 +238,9 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
 }
 
 fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usize]) -> Option<Kind> {
+    if let Some(kind) = nested_apart(sides, before, frame) {
+        return Some(kind);
+    }
     if is_split(sides, before, frame) {
         return Some(Kind::SplitFlow);
     }
@@ -331,6 +352,9 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     if congested && kernel.bytes == engine.bytes && kernel.partial == engine.partial && with_ecn == engine.cut {
         return Some(Kind::AllCongestionWindow);
     }
+    if layout.nested.is_some() {
+        return other_nested(kernel, engine);
+    }
     let outer = layout.outer?;
     let transport = usize::from(outer.transport);
     let (kind, checksum) = match outer.tunnel {
@@ -343,6 +367,24 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     bytes.get_mut(checksum.clone())?.copy_from_slice(engine.bytes.get(checksum)?);
     let right = check::frame(&engine.bytes, &Expect { partial: engine.partial.is_some(), ..Expect::default() }).is_ok();
     (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(kind)
+}
+
+/// The same of packets in two tunnels: lengths and checksum of the second tunnel, and checksum of
+/// the first.
+fn other_nested(kernel: &Packet, engine: &Packet) -> Option<Kind> {
+    let outer = Hint::of(&kernel.bytes)?.outer;
+    let (_, _, transport) = second_tunnel(&kernel.bytes)?;
+    let mut packet = completed(kernel);
+    for checksum in [outer + 6, transport + 6] {
+        let ours = engine.bytes.get(checksum..checksum + 2)?;
+        let theirs = packet.bytes.get_mut(checksum..checksum + 2)?;
+        if (ours == [0, 0]) != (theirs == [0, 0]) {
+            return None;
+        }
+        theirs.copy_from_slice(ours);
+    }
+    let right = check::frame(&engine.bytes, &Expect { partial: engine.partial.is_some(), ..Expect::default() }).is_ok();
+    (right && packet == *engine).then_some(Kind::NestedLengths)
 }
 
 /// Does an IPv6 header behind Ethernet not begin with a 6? Linux does not look
@@ -383,8 +425,7 @@ fn flags(sides: &Sides<'_>, frame: usize) -> u16 {
 fn ids(sides: &Sides<'_>, frame: usize) -> Vec<(u16, bool)> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
-    let outer = layout.outer.map(|outer| (outer.network, outer.version));
-    let headers = [Some((layout.network, layout.version)), outer].into_iter().flatten();
+    let headers = layout.outers().map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]).rev();
     let at = headers.filter(|(_, version)| *version == IpVersion::V4).map(|(network, _)| usize::from(network) + 4);
     at.map(|at| (u16::from_be_bytes([bytes[at], bytes[at + 1]]), bytes[at + 2] & 0x40 != 0)).collect()
 }
@@ -432,11 +473,14 @@ fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     if is_split(sides, before, frame) {
         return Some(Kind::SplitFlow);
     }
-    if is_unknown_tunnel(sides, before) || is_unknown_tunnel(sides, frame) {
-        return Some(Kind::UnknownTunnel);
+    if let Some(kind) = [before, frame].into_iter().find_map(|frame| unknown_tunnel(sides, frame)) {
+        return Some(kind);
     }
     let group = kernel_group(sides, frame)?;
     let alone = group.frames.len() == 1;
+    if alone && is_beyond_hint(sides, frame) {
+        return Some(Kind::NestedChecksum);
+    }
     let bytes = &sides.frames[frame].bytes;
     let expect = Expect { partial: sides.frames[frame].partial.is_some(), ..Expect::default() };
     let (left, _) = sides.in_engine[frame]?;
@@ -445,15 +489,66 @@ fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     (alone && refused).then_some(Kind::Overtaken)
 }
 
-/// Did the engine meet a tunnel header that it does not know?
-fn is_unknown_tunnel(sides: &Sides<'_>, frame: usize) -> bool {
-    sides.in_engine[frame].is_some_and(|(left, _)| sides.engine[left].reason == Reason::Tunnel)
+/// Did the engine meet a tunnel header that it does not know, or a false hint and nothing else?
+fn unknown_tunnel(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
+    if left(sides, frame)?.reason != Reason::Tunnel {
+        return None;
+    }
+    let without = nested::without_hint(&sides.frames[frame].bytes);
+    let known = without.and_then(|bytes| wire::parse_datagram(&bytes, bytes.len(), Layer::Ethernet).ok());
+    Some(if known.is_some_and(|layout| layout.refusal.is_none()) { Kind::FalseHint } else { Kind::UnknownTunnel })
+}
+
+/// Why the kernel left a frame in two tunnels alone.
+fn nested_apart(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
+    layout(sides, frame)?.nested?;
+    let alone = |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
+    let [first, second] = [before, frame].map(|frame| &sides.frames[frame].bytes);
+    let (Some(hint), Some(next)) = (Hint::of(first), Hint::of(second)) else {
+        return (alone(before) && alone(frame)).then_some(Kind::NestedWithoutHint);
+    };
+    if is_beyond_hint(sides, frame) {
+        return (alone(before) && alone(frame)).then_some(Kind::NestedChecksum);
+    }
+    let differ = hint.headers(first) != next.headers(second);
+    (differ || [before, frame].into_iter().any(|frame| is_flushed(sides, frame))).then_some(Kind::NestedHeaders)
+}
+
+/// Did the kernel let a frame pass since the second tunnel's headers differ from those of another
+/// that it held in the same tunnels, of whatever flow inside (`geneve_hdr_match`)? That one left
+/// just before, or is held still.
+fn is_flushed(sides: &Sides<'_>, frame: usize) -> bool {
+    let Some((group, _)) = sides.in_kernel[frame].filter(|&(group, _)| sides.kernel[group].frames.len() == 1) else { return false };
+    let bytes = |frame: usize| &sides.frames[frame].bytes[..];
+    let Some(hint) = Hint::of(bytes(frame)) else { return false };
+    let differs = |&earlier: &usize| {
+        Hint::of(bytes(earlier)).is_some_and(|other| {
+            let (tunnel, earlier_tunnel) = (hint.geneve(bytes(frame)), other.geneve(bytes(earlier)));
+            tunnel == earlier_tunnel && other.headers(bytes(earlier)) != hint.headers(bytes(frame))
+        })
+    };
+    let tunnels = |frame: usize| {
+        let tunnels = sides.known[frame].flow.iter().flat_map(|flow| &flow.tunnels);
+        tunnels.map(|tunnel| (tunnel.source, tunnel.destination, tunnel.ports)).collect::<Vec<_>>()
+    };
+    let own = tunnels(frame);
+    let was_held = |&earlier: &usize| {
+        let left = sides.in_kernel[earlier].is_some_and(|(other, _)| other + 1 == group || other > group);
+        left && tunnels(earlier) == own
+    };
+    (0..frame).filter(was_held).any(|earlier| differs(&earlier))
+}
+
+/// Does Linux not use the hint of a frame, since it cannot verify the second tunnel's checksum?
+fn is_beyond_hint(sides: &Sides<'_>, frame: usize) -> bool {
+    let frame = &sides.frames[frame];
+    frame.partial.is_none() && Hint::of(&frame.bytes).is_some_and(|hint| hint.has_only_nested_checksum(&frame.bytes))
 }
 
 /// Is the length of the outer UDP header of a tunnel wrong?
 fn has_wrong_outer_length(sides: &Sides<'_>, frame: usize) -> bool {
     let in_tunnel = sides.known[frame].flow.as_ref().is_some_and(|flow| flow.tunnels.iter().any(|tunnel| tunnel.ports.is_some()));
-    in_tunnel && sides.in_engine[frame].is_some_and(|(left, _)| sides.engine[left].reason == Reason::UdpLength)
+    in_tunnel && left(sides, frame).is_some_and(|left| left.reason == Reason::UdpLength)
 }
 
 /// Is this a reason of packets that were never held?
@@ -468,7 +563,7 @@ fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
     if flow(between).is_some() && flow(between) == flow(frame) {
         return true;
     }
-    let refused = sides.in_engine[between].is_some_and(|(left, _)| was_refused(sides.engine[left].reason));
+    let refused = left(sides, between).is_some_and(|left| was_refused(left.reason));
     // Behind a damaged header no parser can be sure of the addresses, but there they are.
     refused
         && pairs(sides, frame).iter().any(|pair| {
@@ -481,12 +576,12 @@ fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
 fn pairs<'s>(sides: &'s Sides<'_>, frame: usize) -> Vec<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
-    let outer = layout.outer.map(|outer| (outer.network, outer.version));
+    let headers = layout.outers().map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]).rev();
     let pair = |(network, version): (u16, IpVersion)| match version {
         IpVersion::V4 => bytes.get(usize::from(network) + 12..usize::from(network) + 20),
         IpVersion::V6 => bytes.get(usize::from(network) + 8..usize::from(network) + 40),
     };
-    [Some((layout.network, layout.version)), outer].into_iter().flatten().filter_map(pair).collect()
+    headers.filter_map(pair).collect()
 }
 
 /// Does Linux take packets of one connection for two flows?
@@ -535,12 +630,23 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
     if let Some(outer) = layout.outer {
         flow.extend(ip(outer.network, outer.version, outer.transport));
         if outer.tunnel.is_udp() {
-            let udp = bytes.get(usize::from(outer.transport)..usize::from(layout.network))?;
+            let inside = layout.nested.map_or(layout.network, |nested| nested.network);
+            let udp = bytes.get(usize::from(outer.transport)..usize::from(inside))?;
             // The ports, whether there is a checksum, and the tunnel's header with its options.
             flow.extend([&udp[..4], &[u8::from(udp[6..8] == [0, 0])], &udp[8..]].concat());
         }
     }
+    if let Some(nested) = layout.nested {
+        flow.extend(ip(nested.network, nested.version, nested.transport));
+        // Ports and checksum; what else differs ends a merge (`geneve_hdr_match`).
+        let udp = bytes.get(usize::from(nested.transport)..usize::from(layout.network))?;
+        flow.extend([&udp[..4], &udp[6..8]].concat());
+    }
     Some(flow)
+}
+
+fn left<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s Left> {
+    sides.in_engine[frame].map(|(left, _)| &sides.engine[left])
 }
 
 fn kernel_group<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s Group> {

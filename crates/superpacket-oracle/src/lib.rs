@@ -8,6 +8,7 @@
 //! - [`compare`]: which frames merged on each side, and what came of it, byte for byte.
 //! - [`kind`]: why both sides may differ. [`cut`] finds out whether what the kernel merged can be
 //!   cut into the frames again.
+//! - [`nested`]: a tunnel in a tunnel as Linux sees it, by Geneve's GRO hint.
 //! - [`traffic`]: generated frames, in batches.
 //! - [`segment`]: the other way round, super-packets cut by both.
 //! - [`campaign`]: without a kernel, what the engine merges is cut again and compared, in bulk.
@@ -22,6 +23,7 @@ pub mod engine;
 pub mod frames;
 pub mod kernel;
 pub mod kind;
+pub mod nested;
 pub mod run;
 pub mod segment;
 pub mod traffic;

@@ -27,7 +27,7 @@ mod command {
     use superpacket_oracle::kernel::{KernelGro, KernelGso};
     use superpacket_oracle::run::{self, Fault, Report};
     use superpacket_oracle::segment::Packets;
-    use superpacket_oracle::traffic::{Batches, combinations};
+    use superpacket_oracle::traffic::{Batches, combinations, in_two_tunnels};
 
     /// Compares Linux's GRO and GSO with superpacket's, on this machine, in hosts of its own.
     ///
@@ -142,6 +142,11 @@ mod command {
         report.rules = kernel.rules();
         let mut batches = Batches::new(arguments.seed, combinations(kernel.rules()));
         run::receive(&mut kernel, &mut batches, arguments.frames, &mut report)?;
+        let nested = in_two_tunnels(kernel.rules());
+        if !nested.is_empty() {
+            run::receive(&mut kernel, &mut Batches::new(arguments.seed, nested), arguments.frames, &mut report)?;
+            run::receive_behind_geneve(&mut kernel, &mut report)?;
+        }
         if report.faults.len() <= arguments.faults {
             run::segment(&mut KernelGso::new()?, &mut Packets::new(arguments.seed), arguments.packets, &mut report)?;
         }
@@ -163,6 +168,7 @@ mod command {
             (rules.vlans, "VLAN tags"),
             (rules.vxlan, "VXLAN"),
             (rules.geneve, "Geneve"),
+            (rules.gro_hint, "a GRO hint in two tunnels"),
             (rules.fixed_ids, "the same identification without DF"),
             (rules.cwr, "CWR"),
             (rules.first_cwr, "CWR on the first alone"),
@@ -173,6 +179,14 @@ mod command {
             "Received: {} frames, of which the kernel merged {}; {} polls were repeated.",
             report.frames, report.merged, report.repeated
         );
+        if report.rules.gro_hint {
+            println!(
+                "With a GRO hint: {} of these, of which the kernel merged {}. Behind its Geneve device: {} merged packets, the same bytes.",
+                report.hinted, report.hinted_merged, report.behind_geneve
+            );
+        } else {
+            println!("None was in two tunnels: this kernel has no GRO hint.");
+        }
         println!(
             "Cut: {} super-packets into {} segments, the same bytes; both refused {}.\n",
             report.packets, report.segments, report.refused

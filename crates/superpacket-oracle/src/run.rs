@@ -9,11 +9,12 @@ use superpacket_io::capture::{
 };
 use superpacket_lab::{CapturedFrame, LabError};
 
-use crate::compare::{Sides, hexadecimal};
+use crate::compare::{Sides, hexadecimal, packet};
 use crate::engine;
 use crate::frames::Input;
 use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};
+use crate::nested::{self, Hint};
 use crate::segment::{Packets, Whole, without_fragment_id};
 use crate::traffic::Batches;
 
@@ -29,6 +30,12 @@ pub struct Report {
     pub frames: u64,
     /// Frames that the kernel merged with others.
     pub merged: u64,
+    /// Frames of these that were in two tunnels with a GRO hint.
+    pub hinted: u64,
+    /// Frames with a GRO hint that the kernel merged with others.
+    pub hinted_merged: u64,
+    /// Packets in two tunnels of which the kernel's Geneve device handed on the same, by all bytes.
+    pub behind_geneve: u64,
     /// Differences of each kind.
     pub kinds: BTreeMap<Kind, u64>,
     /// Polls that were repeated, and then had no such difference: the kernel had ended one in its
@@ -125,6 +132,10 @@ fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report)
         if unexplained.is_empty() {
             report.repeated += u64::from(attempt > 0);
             report.frames += batch.len() as u64;
+            let is_hinted = |&frame: &usize| Hint::of(&batch[frame].bytes).is_some();
+            let merged = sides.kernel.iter().map(|group| &group.frames[..]).filter(|frames| frames.len() > 1).flatten();
+            report.hinted += (0..batch.len()).filter(is_hinted).count() as u64;
+            report.hinted_merged += merged.filter(|frame| is_hinted(frame)).count() as u64;
             report.merged += sides.kernel.iter().map(|group| group.frames.len() as u64).filter(|&frames| frames > 1).sum::<u64>();
             kinds.into_iter().for_each(|(kind, count)| *report.kinds.entry(kind).or_default() += count);
             return Ok(());
@@ -133,6 +144,38 @@ fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report)
     }
     report.frames += batch.len() as u64;
     report.faults.push(Fault { text: fault, frames: batch });
+    Ok(())
+}
+
+/// Compares what the kernel's Geneve device hands on of packets that merged in two tunnels, the
+/// first taken away: there the second tunnel's headers are those of the merged packet.
+///
+/// # Errors
+/// As [`KernelGro::receive`].
+pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Result<(), LabError> {
+    for frames in nested::mergeable(kernel.mac()?) {
+        let frames: Vec<_> = frames.iter().map(|frame| Input::new(frame.to_bytes())).collect();
+        let sent: Vec<_> = frames.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
+        let ours: Vec<_> = engine::receive(&frames, 0).iter().map(|left| nested::behind_geneve(&left.group.packet)).collect();
+        let mut theirs = Vec::new();
+        for _ in 0..=REPEATS {
+            theirs = kernel.receive_behind_geneve(&sent)?.iter().map(|frame| Some(packet(frame))).collect();
+            if theirs == ours {
+                break;
+            }
+        }
+        if theirs == ours {
+            report.behind_geneve += ours.len() as u64;
+            continue;
+        }
+        let mut text = String::from("behind the Geneve device\n");
+        for (side, packets) in [("kernel", &theirs), ("engine", &ours)] {
+            for packet in packets.iter().flatten() {
+                text.push_str(&format!("{side}: {:?} {:?} {}\n", packet.cut, packet.partial, hexadecimal(&packet.bytes)));
+            }
+        }
+        report.faults.push(Fault { text, frames });
+    }
     Ok(())
 }
 

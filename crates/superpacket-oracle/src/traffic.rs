@@ -1,9 +1,11 @@
 //! Frames to compare with: the traffic of `superpacket-traffic`, in batches for one poll.
 
-use superpacket_traffic::generate::{self, Checksum, Combination, Config, Impairments, Stream, Tunnel};
+use superpacket_traffic::generate::{self, Checksum, Combination, Config, Impairments, Protocol, Stream, Tunnel};
+use superpacket_traffic::random::Random;
 
 use crate::frames::Input;
 use crate::kernel::{MOST_FRAMES, Rules};
+use crate::nested;
 
 /// The ports of VXLAN and Geneve.
 const TUNNEL_PORTS: [u32; 2] = [4_789, 6_081];
@@ -16,16 +18,34 @@ pub fn combinations(rules: Rules) -> Vec<Combination> {
     let seen = |combination: &Combination| match combination.tunnel {
         Tunnel::Vxlan4 | Tunnel::Vxlan6 => rules.vxlan,
         Tunnel::Geneve => rules.geneve,
-        // Linux enters a second level only where Geneve's hint asks for it, which these have not.
+        // See `in_two_tunnels`.
         Tunnel::Nested => false,
         _ => true,
     };
     Combination::all().into_iter().filter(seen).collect()
 }
 
+/// The protocols in two tunnels, among others in one: none, where the kernel enters no second
+/// level.
+pub fn in_two_tunnels(rules: Rules) -> Vec<Combination> {
+    if !rules.gro_hint || !rules.vxlan {
+        return Vec::new();
+    }
+    let share = |combination: &Combination| match (combination.tunnel, combination.protocol) {
+        // No Linux merges these.
+        (Tunnel::Nested, Protocol::Dccp4 | Protocol::Dccp6) => 1,
+        (Tunnel::Nested, _) => 3,
+        (Tunnel::Vxlan4 | Tunnel::Geneve, _) => 1,
+        _ => 0,
+    };
+    Combination::all().into_iter().flat_map(|combination| core::iter::repeat_n(combination, share(&combination))).collect()
+}
+
 /// Batches of generated frames without end, of one seed.
 pub struct Batches {
+    seed: u64,
     stream: Stream,
+    random: Random,
 }
 
 impl Batches {
@@ -41,7 +61,7 @@ impl Batches {
             offloaded: 0.3,
             impairments: Impairments::default(),
         };
-        Batches { stream: generate::stream(seed, config) }
+        Batches { seed, stream: generate::stream(seed, config), random: Random::new(seed) }
     }
 }
 
@@ -55,7 +75,17 @@ impl Iterator for Batches {
             let port = 1_024 + packet.flow / 2 % 60_000;
             !packet.starts_at_ip && packet.bytes.len() >= SHORTEST && !TUNNEL_PORTS.contains(&port)
         };
-        let input = |packet: generate::Generated| {
+        let (seed, random) = (self.seed, &mut self.random);
+        let input = |mut packet: generate::Generated| {
+            if packet.combination.tunnel == Tunnel::Nested {
+                // The same bit in all of some flows, any in a few frames of others.
+                let mut of_flow = Random::new(seed ^ u64::from(packet.flow).rotate_left(32));
+                if of_flow.chance(0.15) {
+                    nested::falsify(&mut packet.bytes, &mut of_flow);
+                } else if random.chance(0.01) {
+                    nested::falsify(&mut packet.bytes, random);
+                }
+            }
             let partial = match packet.checksum {
                 Checksum::Partial { start, offset } => Some((start, offset)),
                 _ => None,

@@ -45,6 +45,26 @@ fn every_difference_in_what_merges_has_a_kind() -> Result<(), LabError> {
 }
 
 #[test]
+fn every_difference_in_two_tunnels_has_a_kind() -> Result<(), LabError> {
+    let Some(mut kernel) = available(KernelGro::new()) else { return Ok(()) };
+    let (seed, frames) = (1, 20_000);
+    let nested = traffic::in_two_tunnels(kernel.rules());
+    if nested.is_empty() {
+        // A kernel before 7.0, or without such devices.
+        return Ok(());
+    }
+    let mut report = Report::default();
+    run::receive(&mut kernel, &mut Batches::new(seed, nested), frames, &mut report)?;
+    run::receive_behind_geneve(&mut kernel, &mut report)?;
+    assert_explained(&report, seed);
+    assert!(report.hinted_merged > report.hinted / 10 && report.behind_geneve > 0, "{report:?}");
+    for kind in [Kind::NestedWithoutHint, Kind::NestedHeaders, Kind::NestedLengths] {
+        assert!(report.kinds.contains_key(&kind), "traffic in which {} never happens", kind.name());
+    }
+    Ok(())
+}
+
+#[test]
 fn super_packets_in_tunnels_are_cut_into_the_same_bytes() -> Result<(), LabError> {
     // A kernel before 6.17 takes none.
     let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else { return Ok(()) };

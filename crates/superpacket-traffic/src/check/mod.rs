@@ -146,6 +146,12 @@ impl Checked {
     }
 }
 
+/// Returns the layers of a frame, outermost first, as far as its headers can be read; lengths and
+/// checksums may be wrong.
+pub fn layers(bytes: &[u8], starts_at_ip: bool) -> Vec<Layer> {
+    walk::walk(bytes, starts_at_ip, true).layers
+}
+
 /// Checks a frame. What is not IP is right as long as its Ethernet header is whole.
 ///
 /// # Errors

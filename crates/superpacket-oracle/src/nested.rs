@@ -1,0 +1,237 @@
+//! A tunnel in a tunnel as Linux's GRO sees it: where an option of Geneve, the GRO hint, says where
+//! the second tunnel's headers lie, they count as part of Geneve's options (`geneve_gro_receive`).
+
+use superpacket_traffic::check::{self, Kind};
+use superpacket_traffic::checksum;
+use superpacket_traffic::frame::{Checksum, Frame, Ip};
+use superpacket_traffic::random::Random;
+
+use crate::frames::{Packet, udp_payload, without_reserved_bits};
+
+/// The port of Geneve.
+const GENEVE: u16 = 6_081;
+
+/// Class, type and length of the option.
+const OPTION: [u8; 4] = [0x01, 0x00, 1, 1];
+
+/// Bits of a hint's four bytes, by byte, that make it false: the packet's type, the IP version, and
+/// the places of the headers; at last one that has no meaning.
+const FALSE_BITS: [(usize, u8); 10] =
+    [(0, 0x01), (0, 0x02), (0, 0x04), (1, 0x01), (2, 0x01), (2, 0x04), (3, 0x01), (3, 0x08), (3, 0x80), (0, 0x80)];
+
+/// A hint that Linux uses: the first that is found, if it does not contradict itself
+/// (`geneve_opt_gro_hint_off`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// Where the hint's four bytes are, in bytes from the frame's start, as all places.
+    pub at: usize,
+    /// Where the outer UDP header is.
+    pub outer: usize,
+    /// Where Geneve's options end.
+    pub start: usize,
+    /// Where the second tunnel's UDP header is, as the hint says.
+    pub transport: usize,
+    /// Where the second tunnel's headers end, as the hint says.
+    pub end: usize,
+}
+
+impl Hint {
+    /// Finds the hint of a frame.
+    pub fn of(frame: &[u8]) -> Option<Self> {
+        let (GENEVE, header) = udp_payload(frame)? else { return None };
+        let start = header + 8 + usize::from(*frame.get(header)? & 0x3f) * 4;
+        let mut at = header + 8;
+        let options = frame.get(..start)?;
+        let at = loop {
+            let option: [u8; 8] = options.get(at..at + 8)?.try_into().ok()?;
+            // Reserved bits of the length are not looked at.
+            if (&option[..3], option[3] & 0x1f) == (&OPTION[..3], OPTION[3]) {
+                break at + 4;
+            }
+            at += 4 + usize::from(option[3] & 0x1f) * 4;
+        };
+        let [flags, network, transport, length] = [0, 1, 2, 3].map(|byte| frame[at + byte]);
+        let (network, transport, length) = (usize::from(network), usize::from(transport), usize::from(length));
+        let address = if flags & 4 == 0 { 20 } else { 40 };
+        let fits = network + address <= transport && transport + 8 <= length && flags & 3 != 3;
+        fits.then_some(Hint { at, outer: header - 8, start, transport: start + transport, end: start + length })
+    }
+
+    /// Returns Geneve's header and its options.
+    pub fn geneve(self, frame: &[u8]) -> Option<&[u8]> {
+        frame.get(self.outer + 8..self.start)
+    }
+
+    /// Returns the headers of the second tunnel, as the hint says where they lie.
+    pub fn headers(self, frame: &[u8]) -> Option<&[u8]> {
+        frame.get(self.start..self.end)
+    }
+
+    /// Does the second tunnel have a checksum, and the first none? Linux has then verified nothing
+    /// by which it could verify the second.
+    pub fn has_only_nested_checksum(self, frame: &[u8]) -> bool {
+        let is_zero = |udp: usize| frame.get(udp + 6..udp + 8).is_none_or(|checksum| checksum == [0, 0]);
+        is_zero(self.outer) && !is_zero(self.transport)
+    }
+}
+
+/// Returns the frame with an option of another type in place of its hint.
+pub fn without_hint(frame: &[u8]) -> Option<Vec<u8>> {
+    let hint = Hint::of(frame)?;
+    let mut plain = frame.to_vec();
+    plain[hint.at - 2] = 0;
+    Some(plain)
+}
+
+/// Changes a bit of a frame's hint; the outer checksum stays as right or wrong as it was.
+pub fn falsify(frame: &mut [u8], random: &mut Random) {
+    let Some(hint) = Hint::of(frame) else { return };
+    let (byte, bits) = random.pick(&FALSE_BITS);
+    let word = hint.at + byte / 2 * 2;
+    let read = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let before = read(frame, word);
+    frame[hint.at + byte] ^= bits;
+    let field = hint.outer + 6;
+    let sum = read(frame, field);
+    if sum != 0 {
+        // RFC 1624, equation 3.
+        let sum = !checksum::add(checksum::add(!sum, !before), read(frame, word));
+        frame[field..field + 2].copy_from_slice(&if sum == 0 { 0xffff } else { sum }.to_be_bytes());
+    }
+}
+
+/// Returns a packet that Linux merged by a hint with the lengths of the second tunnel's headers
+/// that it writes where the Geneve device takes the first tunnel away (`geneve_post_decap_hint`).
+/// Until then they are those of the first frame.
+pub fn with_lengths(packet: &[u8]) -> Option<Vec<u8>> {
+    Hint::of(packet)?;
+    let (network, is_v6, transport) = second_tunnel(packet)?;
+    let mut bytes = packet.to_vec();
+    let end = packet.len();
+    if is_v6 {
+        bytes[network + 4..network + 6].copy_from_slice(&((end - network - 40) as u16).to_be_bytes());
+    } else {
+        bytes[network + 2..network + 4].copy_from_slice(&((end - network) as u16).to_be_bytes());
+        bytes[network + 10..network + 12].fill(0);
+        let sum = !checksum::sum(&bytes[network..transport]);
+        bytes[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    bytes[transport + 4..transport + 6].copy_from_slice(&((end - transport) as u16).to_be_bytes());
+    Some(bytes)
+}
+
+/// Where the second tunnel's IP header is, whether it is IPv6, and where its UDP header is.
+pub fn second_tunnel(frame: &[u8]) -> Option<(usize, bool, usize)> {
+    let plain = without_reserved_bits(frame);
+    let layers = check::layers(plain.as_deref().unwrap_or(frame), false);
+    let is_tunnel = |kind: Kind| matches!(kind, Kind::Vxlan | Kind::Geneve);
+    let second = layers.iter().enumerate().filter(|(_, layer)| is_tunnel(layer.kind)).nth(1)?.0;
+    let transport = layers[second].offset - 8;
+    let ip = layers[..second].iter().rev().find(|layer| matches!(layer.kind, Kind::Ipv4 | Kind::Ipv6))?;
+    Some((ip.offset, ip.kind == Kind::Ipv6, transport))
+}
+
+/// Returns flows in two tunnels that Linux merges by the hint, the second tunnel's headers the same
+/// in all frames: TCP and UDP, in VXLAN and Geneve, in Geneve over IPv4 to this MAC address.
+pub fn mergeable(mac: [u8; 6]) -> Vec<Vec<Frame>> {
+    let inner = [Frame::tcp4(1000, 1400), Frame::tcp6(1000, 700), Frame::udp4(900), Frame::udp6(1200)];
+    let second: [fn(Frame) -> Frame; 3] = [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve];
+    let checksums = [(Checksum::Zero, Checksum::Zero), (Checksum::Right, Checksum::Zero), (Checksum::Right, Checksum::Right)];
+    let mut flows = Vec::new();
+    for frame in inner {
+        for through in second {
+            for (outer, nested) in checksums {
+                let flow = through(frame.clone()).in_geneve().with_gro_hint().with(|frame| {
+                    frame.link.as_mut().expect("Ethernet").destination = mac;
+                    frame.outer_udp_mut().checksum = outer;
+                    frame.nested_mut().udp_mut().checksum = nested;
+                });
+                let same_id = |frame: Frame| {
+                    frame.with(|frame| {
+                        if let Ip::V4(ip) = &mut frame.nested_mut().ip {
+                            ip.id = 7;
+                        }
+                    })
+                };
+                flows.push(flow.run(5).into_iter().map(same_id).collect());
+            }
+        }
+    }
+    flows
+}
+
+/// Returns a packet that merged as Linux's Geneve device hands it on: without the first tunnel, and
+/// in the place of the second tunnel's checksum, if it has one, the sum of the pseudo-header.
+pub fn behind_geneve(packet: &Packet) -> Option<Packet> {
+    let start = Hint::of(&packet.bytes)?.start;
+    let (network, is_v6, transport) = second_tunnel(&packet.bytes)?;
+    let mut bytes = packet.bytes.clone();
+    if bytes[transport + 6..transport + 8] != [0, 0] {
+        let length = (bytes.len() - transport) as u32;
+        let sum = if is_v6 {
+            let [source, destination] = [8, 24].map(|at| bytes[network + at..][..16].try_into());
+            checksum::pseudo_v6(source.ok()?, destination.ok()?, 17, length)
+        } else {
+            let [source, destination] = [12, 16].map(|at| bytes[network + at..][..4].try_into());
+            checksum::pseudo_v4(source.ok()?, destination.ok()?, 17, length)
+        };
+        bytes[transport + 6..transport + 8].copy_from_slice(&sum.to_be_bytes());
+    }
+    let partial = packet.partial.map(|(at, offset)| (at - start as u16, offset));
+    Some(Packet { bytes: bytes.split_off(start), cut: packet.cut, partial })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket_traffic::check::Expect;
+
+    fn frames() -> Vec<Frame> {
+        let inner = [Frame::tcp4(1, 100).in_vxlan4(), Frame::udp6(100).in_vxlan6(), Frame::tcp6(1, 100).in_geneve()];
+        inner.map(|frame| frame.in_geneve().with_gro_hint()).to_vec()
+    }
+
+    #[test]
+    fn a_hint_names_the_headers_of_the_second_tunnel() {
+        for frame in frames() {
+            let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
+            let hint = Hint::of(&bytes).expect("a hint");
+            let (network, _, transport) = second_tunnel(&bytes).expect("a second tunnel");
+            assert_eq!((hint.transport, Some(network)), (transport, offsets.nested));
+            // Behind the headers are Ethernet and IP.
+            assert_eq!(hint.end + 14, offsets.network);
+            assert_eq!(Hint::of(&without_hint(&bytes).expect("without")), None);
+        }
+    }
+
+    #[test]
+    fn a_false_hint_leaves_the_checksum_right() {
+        let mut random = Random::new(1);
+        for frame in frames() {
+            for checksum in [Checksum::Zero, Checksum::Right] {
+                let whole = frame.clone().with(|frame| frame.outer_udp_mut().checksum = checksum).to_bytes();
+                for _ in 0..40 {
+                    let mut bytes = whole.clone();
+                    falsify(&mut bytes, &mut random);
+                    assert_ne!(bytes, whole);
+                    assert_eq!(check::frame(&bytes, &Expect::default()).err(), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_of_the_second_tunnel_are_those_of_the_whole() {
+        for frame in frames() {
+            let frame = frame.with(|frame| frame.nested_mut().udp_mut().checksum = Checksum::Zero);
+            let mut bytes = frame.to_bytes();
+            assert_eq!(with_lengths(&bytes).as_ref(), Some(&bytes));
+            let longer = frame.with(|frame| frame.payload.resize(3000, 0)).to_bytes();
+            let (network, is_v6, transport) = second_tunnel(&bytes).expect("a second tunnel");
+            bytes.resize(longer.len(), 0);
+            let fixed = with_lengths(&bytes).expect("a second tunnel");
+            let headers = network..transport + 8;
+            assert_eq!(fixed[headers.clone()], longer[headers], "over IPv6: {is_v6}");
+        }
+    }
+}
