@@ -3,7 +3,7 @@
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, FlowKey};
 
-use crate::nested::Hint;
+use crate::hint::{Hint, udp_payload};
 
 /// A frame to be received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,28 +78,6 @@ fn without_bits_of(bytes: &[u8], (port, header): (u16, usize)) -> Option<Vec<u8>
         *byte = *byte & kept[place] | set[place];
     }
     Some(plain)
-}
-
-/// The destination port of a UDP header behind Ethernet, VLAN tags and IP, and where its payload
-/// begins.
-pub(crate) fn udp_payload(bytes: &[u8]) -> Option<(u16, usize)> {
-    let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
-    let mut at = 12;
-    while matches!(word(at)?, 0x8100 | 0x88a8) {
-        at += 4;
-    }
-    let (network, kind) = (at + 2, word(at)?);
-    let (mut protocol, mut at) = match kind {
-        0x0800 => (*bytes.get(network + 9)?, network + usize::from(bytes.get(network)? & 0xf) * 4),
-        0x86dd => (*bytes.get(network + 6)?, network + 40),
-        _ => return None,
-    };
-    // Hop-by-hop, routing and destination options.
-    while kind == 0x86dd && matches!(protocol, 0 | 43 | 60) {
-        protocol = *bytes.get(at)?;
-        at += 8 + usize::from(*bytes.get(at + 1)?) * 8;
-    }
-    (protocol == 17).then_some((word(at + 2)?, at + 8))
 }
 
 /// How a packet is to be cut, as a virtio header says it.

@@ -13,7 +13,8 @@ use crate::compare::{Difference, Sides, completed};
 use crate::cut::{self, Field};
 use crate::engine::Left;
 use crate::frames::{Cut, Group, Packet};
-use crate::nested::{self, Hint, second_tunnel};
+use crate::hint::Hint;
+use crate::nested::{self, second_tunnel};
 use crate::segment::{Whole, joined_fragments, take_offset, without_flags, without_fragment_id};
 
 macro_rules! kinds {

@@ -21,6 +21,7 @@ pub mod compare;
 pub mod cut;
 pub mod engine;
 pub mod frames;
+pub mod hint;
 pub mod kernel;
 pub mod kind;
 pub mod nested;

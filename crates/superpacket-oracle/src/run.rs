@@ -12,9 +12,10 @@ use superpacket_lab::{CapturedFrame, LabError};
 use crate::compare::{Sides, hexadecimal, packet};
 use crate::engine;
 use crate::frames::Input;
+use crate::hint::Hint;
 use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};
-use crate::nested::{self, Hint};
+use crate::nested;
 use crate::segment::{Packets, Whole, without_fragment_id};
 use crate::traffic::Batches;
 

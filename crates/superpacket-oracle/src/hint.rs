@@ -1,0 +1,85 @@
+//! Linux's GRO hint, an option of Geneve, as it is read of a frame.
+
+/// The port of Geneve.
+const GENEVE: u16 = 6_081;
+
+/// Class, type and length of the option.
+const OPTION: [u8; 4] = [0x01, 0x00, 1, 1];
+
+/// A hint that Linux uses: the first that is found, if it does not contradict itself
+/// (`geneve_opt_gro_hint_off`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// Where the hint's four bytes are, in bytes from the frame's start, as all places.
+    pub at: usize,
+    /// Where the outer UDP header is.
+    pub outer: usize,
+    /// Where Geneve's options end.
+    pub start: usize,
+    /// Where the second tunnel's UDP header is, as the hint says.
+    pub transport: usize,
+    /// Where the second tunnel's headers end, as the hint says.
+    pub end: usize,
+}
+
+impl Hint {
+    /// Finds the hint of a frame.
+    pub fn of(frame: &[u8]) -> Option<Self> {
+        let (GENEVE, header) = udp_payload(frame)? else { return None };
+        let start = header + 8 + usize::from(*frame.get(header)? & 0x3f) * 4;
+        let mut at = header + 8;
+        let options = frame.get(..start)?;
+        let at = loop {
+            let option: [u8; 8] = options.get(at..at + 8)?.try_into().ok()?;
+            // Reserved bits of the length are not looked at.
+            if (&option[..3], option[3] & 0x1f) == (&OPTION[..3], OPTION[3]) {
+                break at + 4;
+            }
+            at += 4 + usize::from(option[3] & 0x1f) * 4;
+        };
+        let [flags, network, transport, length] = [0, 1, 2, 3].map(|byte| frame[at + byte]);
+        let (network, transport, length) = (usize::from(network), usize::from(transport), usize::from(length));
+        let address = if flags & 4 == 0 { 20 } else { 40 };
+        let fits = network + address <= transport && transport + 8 <= length && flags & 3 != 3;
+        fits.then_some(Hint { at, outer: header - 8, start, transport: start + transport, end: start + length })
+    }
+
+    /// Returns Geneve's header and its options.
+    pub fn geneve(self, frame: &[u8]) -> Option<&[u8]> {
+        frame.get(self.outer + 8..self.start)
+    }
+
+    /// Returns the headers of the second tunnel, as the hint says where they lie.
+    pub fn headers(self, frame: &[u8]) -> Option<&[u8]> {
+        frame.get(self.start..self.end)
+    }
+
+    /// Does the second tunnel have a checksum, and the first none? Linux has then verified nothing
+    /// by which it could verify the second.
+    pub fn has_only_nested_checksum(self, frame: &[u8]) -> bool {
+        let is_zero = |udp: usize| frame.get(udp + 6..udp + 8).is_none_or(|checksum| checksum == [0, 0]);
+        is_zero(self.outer) && !is_zero(self.transport)
+    }
+}
+
+/// The destination port of a UDP header behind Ethernet, VLAN tags and IP, and where its payload
+/// begins.
+pub(crate) fn udp_payload(bytes: &[u8]) -> Option<(u16, usize)> {
+    let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
+    let mut at = 12;
+    while matches!(word(at)?, 0x8100 | 0x88a8) {
+        at += 4;
+    }
+    let (network, kind) = (at + 2, word(at)?);
+    let (mut protocol, mut at) = match kind {
+        0x0800 => (*bytes.get(network + 9)?, network + usize::from(bytes.get(network)? & 0xf) * 4),
+        0x86dd => (*bytes.get(network + 6)?, network + 40),
+        _ => return None,
+    };
+    // Hop-by-hop, routing and destination options.
+    while kind == 0x86dd && matches!(protocol, 0 | 43 | 60) {
+        protocol = *bytes.get(at)?;
+        at += 8 + usize::from(*bytes.get(at + 1)?) * 8;
+    }
+    (protocol == 17).then_some((word(at + 2)?, at + 8))
+}
