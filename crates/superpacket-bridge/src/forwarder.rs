@@ -45,7 +45,7 @@ pub struct Forwarder {
 impl Forwarder {
     /// A bridge without ports that remembers about `table_size` addresses for `ageing_time`. `key`
     /// is that of the hash by which flows are told apart: random, where strangers choose the
-    /// traffic.
+    /// traffic. Where there is no memory for the addresses, 16 bytes each, the process ends.
     #[must_use]
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
         let table = Arc::new(Table::new(table_size, ageing_time));
