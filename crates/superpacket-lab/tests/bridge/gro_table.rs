@@ -180,7 +180,11 @@ impl Table {
             compare(&case.name, &expected[number], captured.get(number).map_or(&[], Vec::as_slice));
         }
         assert_eq!(captured.len(), expected.len(), "frames of other cases: {:?}", captured.keys());
-        let names = || bursts.iter().map(|(_, case, _)| &case.name[..]).collect::<Vec<_>>().join("; ");
+        let names = || {
+            let mut names: Vec<_> = bursts.iter().map(|(_, case, _)| &case.name[..]).collect();
+            names.dedup();
+            names.join("; ")
+        };
         // A frame may be captured before it is counted.
         let start = Instant::now();
         while self.tally() != self.expected && start.elapsed() < PATIENCE {

@@ -128,7 +128,12 @@ fn a_killed_process_leaves_no_program() {
         panic!("nobody killed this process");
     }
     with_links(1500, || {
-        let before = output("ip", &["-d", "link", "show", "a1"]);
+        let interface = || output("ip", &["-d", "link", "show", "a1"]);
+        let start = Instant::now();
+        while !interface().contains(" state UP ") {
+            assert!(start.elapsed() < PATIENCE, "a1 does not come up");
+        }
+        let before = interface();
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["xdp::life::a_killed_process_leaves_no_program", "--exact", "--nocapture"])
             .env(HOLD, "a1")
@@ -161,7 +166,7 @@ fn a_killed_process_leaves_no_program() {
             assert!((0..8).any(|number| came_back == frame(number, 100)), "{came_back:?}");
         }
         let start = Instant::now();
-        while has_program("a1") || output("ip", &["-d", "link", "show", "a1"]) != before {
+        while has_program("a1") || interface() != before {
             assert!(start.elapsed() < PATIENCE, "the program is still there, or its interface is not as before");
         }
         let mut port = open("xdp:a1");
@@ -172,7 +177,8 @@ fn a_killed_process_leaves_no_program() {
     });
 }
 
-/// Sends what comes back as it came, and says each time how much that is by now.
+/// Sends all that comes back, unchanged; `passed` is told each time how many frames these are so
+/// far.
 fn send_back(receiver: &mut dyn Receive, transmitter: &mut dyn Transmit, mut passed: impl FnMut(usize)) {
     let (mut passage, mut packets, mut count) = (Passage::new(), Vec::new(), 0);
     let start = Instant::now();
