@@ -36,6 +36,7 @@ mod tests {
     fn options_are_checked_without_opening_anything() {
         for text in [
             "memory:m?slots=9",
+            "memory:m?slots=1024&queues=1024",
             "nic:page=4k@packet:absent0?version=v3",
             "nic:link=l",
             "tap:absent0?queues=2",
@@ -48,6 +49,7 @@ mod tests {
         }
         for (text, option) in [
             ("memory:m?slots=none", "slots=none"),
+            ("memory:m?slots=1025&queues=1024", "slots=1025"),
             ("nic:page=4k,link=l@packet:absent0", "link=l"),
             ("nic:page=5k@packet:absent0", "page=5k"),
             ("nic:page=4k@packet:absent0?version=v4", "version=v4"),

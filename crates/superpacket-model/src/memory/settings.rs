@@ -55,7 +55,7 @@ impl Default for MemorySettings {
 }
 
 impl MemorySettings {
-    /// The most slots of a queue.
+    /// The most slots of all queues together.
     pub const MAX_SLOTS: usize = 1 << 20;
 
     /// The most queues.
@@ -83,6 +83,9 @@ impl MemorySettings {
         }
         if !(1..=Self::MAX_QUEUES).contains(&settings.queues) {
             return Err(options.wrong("queues", "takes 1 to 1024"));
+        }
+        if settings.slots * usize::from(settings.queues) > Self::MAX_SLOTS {
+            return Err(options.wrong("slots", "takes 1048576 at most for all queues together"));
         }
         Ok(settings)
     }
