@@ -1,5 +1,7 @@
 //! What a bridge refuses, and why.
 
+use std::any::Any;
+
 use superpacket_io::port::{PortError, PortSpec};
 
 use crate::fdb::Station;
@@ -183,4 +185,9 @@ fn as_before(before: &str, restored: bool) -> String {
         true => format!("it is open as before, as {before}"),
         false => format!("nor as before, as {before}, which is tried until it can be"),
     }
+}
+
+/// What a panic says, if it says anything.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
+    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }

@@ -26,6 +26,7 @@ use crate::consumer::{Consumer, Factory};
 use crate::count::Count;
 use crate::counters::DropReason;
 use crate::egress::Egress;
+use crate::error::panic_message;
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::ingress::{Ingress, PollBuffer};
 use crate::monitor::Monitors;
@@ -435,8 +436,12 @@ impl Work {
         };
         if self.spoken.is_none_or(|spoken| spoken.elapsed() >= SPEAK) {
             self.spoken = Some(Instant::now());
-            let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            tracing::error!(port, lost = unsent, panic = text.unwrap_or("?"), "a thread that moves packets panicked, and goes on");
+            tracing::error!(
+                port,
+                lost = unsent,
+                panic = panic_message(panic).unwrap_or("?"),
+                "a thread that moves packets panicked, and goes on"
+            );
         }
     }
 

@@ -11,7 +11,6 @@
 //! By hand, since its bounds are its purpose, and without the asynchronous runtime that a library's
 //! server would bring.
 
-use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,6 +24,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
+use crate::error::panic_message;
 use crate::stoppable::Stoppable;
 
 /// What is spoken.
@@ -94,15 +94,10 @@ fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Complaint> {
     // What it left half done is behind the bridge's locks, which are taken poisoned too: a thread
     // that ended by the panic would leave the same.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-        let message = panic_message(&*panic).to_owned();
+        let message = panic_message(&*panic).unwrap_or("without a message").to_owned();
         tracing::error!(message, "an answer panicked");
         Complaint::Panicked(message)
     })
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
 /// What a server gives to its clients at most.
