@@ -4,6 +4,8 @@
 
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
+#[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::ranges::{BLOCK, SHORT, each_range};
 use crate::scalar;
@@ -23,6 +25,11 @@ enum Level {
     Avx2,
     #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Avx512,
+    /// AVX-512, on AMD's Zen 4, which stores 64 bytes in two halves: there a copy of 1448 to 9000
+    /// bytes takes 0.86 to 0.94 times as long with AVX2, and is made with it. A copy with hints at
+    /// its pace takes 1.03 to 1.07 times as long with AVX2, and is made with AVX-512.
+    #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+    Zen4,
     #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
     Neon,
 }
@@ -34,6 +41,8 @@ const LEVELS: &[Level] = &[
     Level::Avx2,
     #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Level::Avx512,
+    #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+    Level::Zen4,
     #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
     Level::Neon,
 ];
@@ -56,7 +65,7 @@ impl Simd {
         LEVELS.iter().copied().filter(|level| level.is_supported()).map(Simd)
     }
 
-    /// The level's name: `"scalar"`, `"avx2"`, `"avx512"` or `"neon"`.
+    /// The level's name: `"scalar"`, `"avx2"`, `"avx512"`, `"zen4"` or `"neon"`.
     pub const fn name(self) -> &'static str {
         match self.0 {
             Level::Scalar => "scalar",
@@ -64,6 +73,8 @@ impl Simd {
             Level::Avx2 => "avx2",
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             Level::Avx512 => "avx512",
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+            Level::Zen4 => "zen4",
             #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => "neon",
         }
@@ -91,7 +102,7 @@ impl Simd {
     pub fn sum_ahead(self, bytes: &[u8], ahead: &[u8]) -> u16 {
         match self.0 {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
-            Level::Avx512 if (SHORT..=BLOCK.min(ahead.len())).contains(&bytes.len()) => {
+            Level::Avx512 | Level::Zen4 if (SHORT..=BLOCK.min(ahead.len())).contains(&bytes.len()) => {
                 // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
                 // `Level`).
                 scalar::finish(unsafe { crate::avx512::sum_ahead(bytes, ahead) })
@@ -117,7 +128,7 @@ impl Simd {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
             // `Level`).
-            Level::Avx512 => unsafe { crate::avx512::sum_batch(ranges, sums) },
+            Level::Avx512 | Level::Zen4 => unsafe { crate::avx512::sum_batch(ranges, sums) },
             #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => each_range(ranges, sums, crate::neon::sum),
         }
@@ -180,7 +191,7 @@ impl Simd {
     fn paces_hints(self, source: &[u8], ahead: &[u8]) -> bool {
         match self.0 {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
-            Level::Avx512 => (SHORT..=BLOCK.min(ahead.len())).contains(&source.len()),
+            Level::Avx512 | Level::Zen4 => (SHORT..=BLOCK.min(ahead.len())).contains(&source.len()),
             _ => false,
         }
     }
@@ -196,7 +207,7 @@ impl Simd {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
             // `Level`).
-            Level::Avx512 => scalar::finish(unsafe { crate::avx512::copy_and_sum_ahead(source, destination, ahead) }),
+            Level::Avx512 | Level::Zen4 => scalar::finish(unsafe { crate::avx512::copy_and_sum_ahead(source, destination, ahead) }),
             _ => self.copy_and_sum_uninit(source, destination),
         }
     }
@@ -251,7 +262,7 @@ impl Simd {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
             // `Level`).
-            Level::Avx512 => unsafe { crate::avx512::sum(bytes) },
+            Level::Avx512 | Level::Zen4 => unsafe { crate::avx512::sum(bytes) },
             #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => crate::neon::sum(bytes),
         }
@@ -264,7 +275,7 @@ impl Simd {
             Level::Scalar => scalar::copy_and_sum(source, destination),
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
-            Level::Avx2 => unsafe { crate::avx2::copy_and_sum(source, destination) },
+            Level::Avx2 | Level::Zen4 => unsafe { crate::avx2::copy_and_sum(source, destination) },
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
             // `Level`).
@@ -284,6 +295,9 @@ impl Level {
             Level::Avx2 => has_avx2::get(),
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             Level::Avx512 => has_avx512::get(),
+            // Of AMD's family 25, Zen 3 and Zen 4, only the latter has AVX-512.
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+            Level::Zen4 => has_avx2::get() && has_avx512::get() && is_amd_family_25(),
             // NEON is part of the aarch64 baseline; this build does not compile without it.
             #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => true,
@@ -295,3 +309,31 @@ impl Level {
 cpufeatures::new!(has_avx2, "avx2");
 #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 cpufeatures::new!(has_avx512, "avx512f", "avx512bw");
+
+/// Is this a processor of AMD's family 25 (Zen 3, Zen 4)? The answer is kept: in a virtual machine
+/// the question takes a microsecond and more.
+#[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+fn is_amd_family_25() -> bool {
+    #[cfg(target_arch = "x86")]
+    use core::arch::x86::__cpuid;
+    #[cfg(target_arch = "x86_64")]
+    use core::arch::x86_64::__cpuid;
+
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if cfg!(miri) {
+        return false;
+    }
+    if ANSWER.load(Ordering::Relaxed) == UNKNOWN {
+        // SAFETY: who has AVX-512 has CPUID.
+        #[allow(unused_unsafe, reason = "safe from some version of Rust on")]
+        let (vendor, version) = unsafe { (__cpuid(0), __cpuid(1)) };
+        let is_amd = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes) == [*b"Auth", *b"enti", *b"cAMD"];
+        // From 15 on the base family is followed by an extended one, which is added to it.
+        let family = (version.eax >> 8 & 0xf) + (version.eax >> 20 & 0xff);
+        ANSWER.store(if is_amd && family == 25 { YES } else { NO }, Ordering::Relaxed);
+    }
+    ANSWER.load(Ordering::Relaxed) == YES
+}

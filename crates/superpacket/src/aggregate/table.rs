@@ -1,6 +1,6 @@
 //! The flow table: where held flows are found, in which order they were held, and which share an
 //! address pair. Work per packet is bounded whatever the traffic: a bucket has eight places, a full
-//! one lends from its neighbour, and where that is full too, it gives up its oldest.
+//! one borrows from its neighbour, and where that is full too, it gives up its oldest.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
@@ -30,10 +30,10 @@ struct Bucket {
     count: u32,
     /// How many flows of this bucket lie in its neighbour, which is looked at only if there are
     /// any.
-    lent: u32,
+    borrowed: u32,
 }
 
-const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0, lent: 0 };
+const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0, borrowed: 0 };
 
 /// The lowest bit of each tag.
 const LOWEST: u64 = u64::MAX / 0xff;
@@ -194,13 +194,13 @@ impl<B> Table<B> {
     pub(super) fn find(&self, flow: u64, probes: &mut u64) -> u32 {
         let index = self.bucket_of(flow);
         match self.find_in(index, flow, probes) {
-            NONE if self.buckets[index].lent > 0 => self.find_lent(index, flow, probes),
+            NONE if self.buckets[index].borrowed > 0 => self.find_in_neighbour(index, flow, probes),
             slot => slot,
         }
     }
 
     #[cold]
-    fn find_lent(&self, bucket: usize, flow: u64, probes: &mut u64) -> u32 {
+    fn find_in_neighbour(&self, bucket: usize, flow: u64, probes: &mut u64) -> u32 {
         self.find_in(self.neighbour_of(bucket), flow, probes)
     }
 
@@ -249,13 +249,13 @@ impl<B> Table<B> {
             None => self.grow(),
         };
         let mut index = self.bucket_of(identity.flow);
-        let mut lent = 0;
+        let mut borrowed = 0;
         if self.buckets[index].count as usize == WAYS {
-            self.buckets[index].lent += 1;
+            self.buckets[index].borrowed += 1;
             index = self.neighbour_of(index);
-            lent = WAYS;
+            borrowed = WAYS;
         }
-        let place = lent | self.buckets[index].push(identity.flow as u8, slot);
+        let place = borrowed | self.buckets[index].push(identity.flow as u8, slot);
         self.held += 1;
         let newest = self.ages[0].previous as usize;
         link(&mut self.ages, slot as usize + 1, newest);
@@ -307,7 +307,7 @@ impl<B> Table<B> {
         self.free.push(slot);
         let mut index = self.bucket_of(flow);
         if place >= WAYS {
-            self.buckets[index].lent -= 1;
+            self.buckets[index].borrowed -= 1;
             index = self.neighbour_of(index);
         }
         self.buckets[index].remove(place);
@@ -397,7 +397,7 @@ mod tests {
         let mut probes = 0;
         assert_eq!(table.find(99, &mut probes), 0);
         assert_eq!(probes, 8);
-        // What a place was lent for is found there, in as many steps as both have places.
+        // What borrowed a place is found there, in as many steps as both have places.
         assert_eq!(table.find(15, &mut probes), 15);
         assert_eq!(probes, 8 + 16);
         assert_eq!(table.find(0, &mut probes), NONE);
