@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.server
 import json
+import logging
 import os
 import shutil
 import signal
@@ -321,6 +322,13 @@ def test_ctrl_c_ends_a_run_which_goes_on_later(demo: Path, tmp_path: Path) -> No
     done = recorded(out)
     report = corpus.analyze(pattern, str(out), scheduler="threads=2", part_size=1 << 20)
     assert 5 <= done == report.kept < report.tasks
+
+
+def test_what_the_workers_of_a_cluster_begun_here_log_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    with _scheduler.client("processes=1", None) as connected:
+        said = partial(logging.getLogger("distributed.worker").error, "Failed to communicate with scheduler during heartbeat.")
+        assert connected.submit(said).result(timeout=60) is None
+    assert capfd.readouterr().err == ""
 
 
 @pytest.fixture
