@@ -330,7 +330,8 @@ fn is_amd_family_25() -> bool {
         // SAFETY: who has AVX-512 has CPUID.
         #[allow(unused_unsafe, reason = "safe from some version of Rust on")]
         let (vendor, version) = unsafe { (__cpuid(0), __cpuid(1)) };
-        let is_amd = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes) == [*b"Auth", *b"enti", *b"cAMD"];
+        let says = |register: u32, letters: &[u8; 4]| register == u32::from_le_bytes(*letters);
+        let is_amd = says(vendor.ebx, b"Auth") && says(vendor.edx, b"enti") && says(vendor.ecx, b"cAMD");
         // From 15 on the base family is followed by an extended one, which is added to it.
         let family = (version.eax >> 8 & 0xf) + (version.eax >> 20 & 0xff);
         ANSWER.store(if is_amd && family == 25 { YES } else { NO }, Ordering::Relaxed);
