@@ -94,8 +94,8 @@ def client(scheduler: Any, memory_limit: str | int | None) -> Iterator[distribut
         raise OptionsError(f"scheduler: {scheduler!r} is neither a name nor a distributed.Client")
     # What is begun here is for this machine alone.
     here = "127.0.0.1:0"
-    # What fails reaches the caller as an exception. What workers log of it, others may have in mind
-    # who look after a cluster: after an interrupt it would be that the scheduler is gone.
+    # What fails reaches the caller as an exception. Workers log it too, for who looks after a cluster,
+    # and after an interrupt that the scheduler is gone.
     options: dict[str, Any] = {"dashboard_address": here, "worker_dashboard_address": here, "silence_logs": logging.CRITICAL}
     if scheduler.partition("=")[0] == "threads":
         options |= {"processes": False, "n_workers": 1, "threads_per_worker": _workers(scheduler, "threads"), "memory_limit": None}
