@@ -34,7 +34,7 @@ use crate::multicast::Snooping;
 use crate::order::Order;
 use crate::output::Output;
 use crate::runtime::Shared;
-use crate::steering::{State, Utilisation, WorkerHandle};
+use crate::steering::{QueueWindow, State, Utilisation, WorkerHandle};
 use crate::table::Table;
 use crate::vlan::VlanProtocol;
 use sleep::{pause, unwatch};
@@ -369,9 +369,9 @@ impl Work {
 
     /// Ends a window of the utilisation, and has the queues do what follows from it.
     fn follow_utilisation(&mut self, now: u64) {
-        let elsewhere = self.ingress.iter_mut().filter_map(|ingress| ingress.dispatch.time_elsewhere());
-        let Some(elsewhere) = elsewhere.reduce(|sum, time| sum + time) else { return self.utilisation.restart(now) };
-        let in_place = self.utilisation.end_window(now, elsewhere);
+        let windows = self.ingress.iter_mut().filter_map(|ingress| ingress.dispatch.take_window());
+        let Some(all) = windows.reduce(QueueWindow::plus) else { return self.utilisation.restart(now) };
+        let in_place = self.utilisation.end_window(now, all.elsewhere, all.packets);
         for ingress in &mut self.ingress {
             ingress.dispatch.follow(&ingress.shared, in_place);
         }

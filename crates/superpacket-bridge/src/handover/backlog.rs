@@ -35,17 +35,24 @@ pub(crate) struct Completion {
     receiver_bell: Arc<Doorbell>,
     /// How long workers have been at the packets, in nanoseconds.
     spent: AtomicU64,
+    /// How many received packets those stood for.
+    received: AtomicU64,
 }
 
 impl Completion {
     /// Between a receive queue of the thread with this bell, and a CPU.
     pub(crate) fn new(receiver_bell: Arc<Doorbell>) -> Self {
-        Completion { head: Head::new(), watch: Sleep::new(), receiver_bell, spent: AtomicU64::new(0) }
+        Completion { head: Head::new(), watch: Sleep::new(), receiver_bell, spent: AtomicU64::new(0), received: AtomicU64::new(0) }
     }
 
     /// How long workers have been at the packets, in nanoseconds.
     pub(crate) fn spent(&self) -> u64 {
         self.spent.load(Ordering::Relaxed)
+    }
+
+    /// How many received packets those stood for.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 }
 
@@ -63,7 +70,7 @@ pub(crate) fn backlog<F>(completion: Arc<Completion>, worker: Arc<Doorbell>, fro
     let (emptied, empty) = RingBuffer::new(RING);
     let end = Arc::<End>::default();
     let sender = BacklogSender { open: Batch::default(), full, empty, worker, end: end.clone(), worker_knows: true };
-    let receiver = BacklogReceiver { completion, from, filled, emptied, current: None, end, taken: 0 };
+    let receiver = BacklogReceiver { completion, from, filled, emptied, current: None, end, taken: 0, received: 0 };
     (sender, receiver)
 }
 
@@ -142,6 +149,8 @@ pub(crate) struct BacklogReceiver<F> {
     end: Arc<End>,
     /// Packets that were taken and are not done with.
     taken: u64,
+    /// How many received packets stood behind those that were taken, and are not added.
+    received: u64,
 }
 
 impl<F> BacklogReceiver<F> {
@@ -157,6 +166,7 @@ impl<F> BacklogReceiver<F> {
                 count += 1;
                 // Before it is looked at: if that ends in a panic, it has been taken nevertheless.
                 self.taken += 1;
+                self.received += u64::from(packet.metadata.packets);
                 take(&self.from, packet);
             }
             if current.is_empty()
@@ -184,9 +194,11 @@ impl<F> BacklogReceiver<F> {
     }
 
     /// The packets of one [`take`](Self::take) took so many nanoseconds.
-    pub(crate) fn add_spent(&self, nanoseconds: u64) {
-        // Only the worker that has the backlog writes it.
-        self.completion.spent.store(self.completion.spent() + nanoseconds, Ordering::Relaxed);
+    pub(crate) fn add_spent(&mut self, nanoseconds: u64) {
+        let (completion, received) = (&self.completion, std::mem::take(&mut self.received));
+        // Only the worker that has the backlog writes them.
+        completion.spent.store(completion.spent() + nanoseconds, Ordering::Relaxed);
+        completion.received.store(completion.received() + received, Ordering::Relaxed);
     }
 
     /// Are there packets? Also says that there are if the sender has ended, until that has been

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize, Serializer};
 /// handing them to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
-    /// As long as the receiving thread has time for all the work; it is steered from when the
-    /// thread is busy nearly all the time.
+    /// As long as the receiving thread has time for all the work. When it is busy nearly all the
+    /// time, steering is tried, and kept if more packets a second are processed by it.
     Automatic,
     /// While a receive queue has fewer packets a second than this; from so many on it is steered,
     /// until there are less than half as many.

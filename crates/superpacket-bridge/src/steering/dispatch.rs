@@ -44,6 +44,22 @@ struct Counted {
     hashes: HashCounters,
 }
 
+/// What came of a queue's packets in a window of its thread's [`Utilisation`](super::Utilisation).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QueueWindow {
+    /// Received packets that were processed, here or by workers.
+    pub(crate) packets: u64,
+    /// How long workers were at those that were handed over to them, in nanoseconds.
+    pub(crate) elsewhere: u64,
+}
+
+impl QueueWindow {
+    /// Two queues together.
+    pub(crate) const fn plus(self, other: QueueWindow) -> QueueWindow {
+        QueueWindow { packets: self.packets + other.packets, elsewhere: self.elsewhere + other.elsewhere }
+    }
+}
+
 /// Does a receive queue wait for a worker?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watch {
@@ -64,8 +80,10 @@ struct Places {
     here_tail: u64,
     completions: Vec<Option<Arc<Completion>>>,
     backlogs: Vec<Option<Backlog>>,
-    /// The time that workers had spent when they were asked last, in nanoseconds.
-    spent: u64,
+    /// The received packets that those processed here stood for.
+    here_received: u64,
+    /// What had been processed when the thread asked last.
+    asked: QueueWindow,
 }
 
 #[derive(Debug)]
@@ -254,12 +272,16 @@ impl Dispatch {
         }
     }
 
-    /// Does it follow the utilisation of the thread? Says how long workers have been at what it
-    /// handed over since it was asked last, in nanoseconds.
-    pub(crate) fn time_elsewhere(&mut self) -> Option<u64> {
-        let spent = self.places.completions.iter().flatten().map(|completion| completion.spent()).sum();
-        let before = std::mem::replace(&mut self.places.spent, spent);
-        (self.on && self.in_place.is_automatic()).then(|| spent.saturating_sub(before))
+    /// Does it follow the utilisation of the thread? Says what came of its packets since it was
+    /// asked last.
+    pub(crate) fn take_window(&mut self) -> Option<QueueWindow> {
+        let places = &mut self.places;
+        let here = QueueWindow { packets: places.here_received, elsewhere: 0 };
+        let of = |completion: &Arc<Completion>| QueueWindow { packets: completion.received(), elsewhere: completion.spent() };
+        let all = places.completions.iter().flatten().map(of).fold(here, QueueWindow::plus);
+        let before = std::mem::replace(&mut places.asked, all);
+        let window = QueueWindow { packets: all.packets - before.packets, elsewhere: all.elsewhere - before.elsewhere };
+        (self.on && self.in_place.is_automatic()).then_some(window)
     }
 
     /// The thread can do all the work alone, or cannot.
@@ -298,6 +320,7 @@ impl Dispatch {
         let Place::Cpu(cpu) = choice.place() else {
             choice.enqueued();
             places.here_tail += 1;
+            places.here_received += u64::from(packet.metadata.packets);
             return output.forward(shared, packet);
         };
         let packets = u64::from(packet.metadata.packets);

@@ -5,6 +5,6 @@ mod in_place;
 mod state;
 mod utilisation;
 
-pub(crate) use dispatch::{Dispatch, Watch};
+pub(crate) use dispatch::{Dispatch, QueueWindow, Watch};
 pub(crate) use state::{Snapshot, State, WorkerHandle};
 pub(crate) use utilisation::Utilisation;

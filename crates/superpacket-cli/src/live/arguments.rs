@@ -198,8 +198,9 @@ no worker, which is shown. Flows move when nothing of them is left at the old CP
 overtakes another.
 
 As long as the thread that receives has time for all packets, it processes them itself, whatever \
-the mask (in place, the default: --in-place-below auto); it steers from when it is busy for 80 % \
-of the time until all the work fits in 45 %. --in-place-below 0 always steers, as the kernel does.
+the mask (in place, the default: --in-place-below auto). When it is busy for 80 % of the time, it \
+steers, if that gets more done, until all the work fits in 45 %. --in-place-below 0 always steers, \
+as the kernel does.
 
 --set takes rps_sock_flow_entries, netdev_max_backlog, dev_weight, flow_limit_table_len, hash \
 (keyed, toeplitz, toeplitz:KEY), hash_symmetric, hash_headers (inner, outer), hash_device, moves \
