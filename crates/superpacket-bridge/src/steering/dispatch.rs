@@ -280,7 +280,9 @@ impl Dispatch {
         let of = |completion: &Arc<Completion>| QueueWindow { packets: completion.received(), elsewhere: completion.spent() };
         let all = places.completions.iter().flatten().map(of).fold(here, QueueWindow::plus);
         let before = std::mem::replace(&mut places.asked, all);
-        let window = QueueWindow { packets: all.packets - before.packets, elsewhere: all.elsewhere - before.elsewhere };
+        // Where a worker takes the place of another, both may add at a time, and one sum be lost.
+        let window =
+            QueueWindow { packets: all.packets.saturating_sub(before.packets), elsewhere: all.elsewhere.saturating_sub(before.elsewhere) };
         (self.on && self.in_place.is_automatic()).then_some(window)
     }
 
