@@ -77,7 +77,6 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
         // host is made.
         let _ = enter_user_namespace_if_needed();
     }
-    let outputs = Outputs::of(arguments)?;
     let plan = arguments.plan();
     let forbidden = if arguments.model { None } else { run::forbidden().map_err(cannot_begin)? };
     let live = !arguments.model && forbidden.is_none();
@@ -90,6 +89,8 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
         let _ = interrupted(&mut cut_off.lock().unwrap_or_else(PoisonError::into_inner), style);
     };
     watcher.heed_signals(ended).map_err(|error| cannot_begin(LabError::system("signals", error)))?;
+    // Looks whether files can be written, by one that is removed again; also if a signal comes.
+    let outputs = Outputs::of(arguments)?;
 
     print(&locked(&report, |report| style.heading(report)), false)?;
     let cpus = arguments.cpus();
