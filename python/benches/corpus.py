@@ -11,7 +11,6 @@ are what holds on a machine that others use.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import distributed
+from dask.system import CPU_COUNT
 
 from superpacket import corpus
 from superpacket._superpacket import index
@@ -116,7 +116,7 @@ def main() -> None:
         row(f"program, {size >> 20} MiB in {arguments.files} files", f"{size / program / 1e6:.0f} MB/s")
         row("one worker", f"{size / one / 1e6:.0f} MB/s")
         row("one worker over the program", f"{program / one:.2f}x", "0.9x or more")
-        row(f"two workers over one, on {os.cpu_count()} CPUs", f"{one / two:.2f}x", "1.8x or more")
+        row(f"two workers over one, on {CPU_COUNT} CPUs", f"{one / two:.2f}x", "1.8x or more")
         for workers, taken in zip(list(clients)[2:], more):
             row(f"{workers} workers over one", f"{one / taken:.2f}x")
         row("two programs over one: what the machine gives", f"{program / programs:.2f}x")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import dask
 import distributed
+from dask.system import CPU_COUNT
 
 from superpacket._superpacket import OptionsError
 
@@ -19,7 +19,7 @@ from superpacket._superpacket import OptionsError
 def _workers(scheduler: str, kind: str) -> int:
     count = scheduler[len(kind) :]
     if not count:
-        return os.cpu_count() or 1
+        return int(CPU_COUNT)
     if count[1:].isdecimal() and int(count[1:]) > 0:
         return int(count[1:])
     raise OptionsError(f"scheduler: {scheduler!r}: after {kind}= comes a number from 1 on")

@@ -180,26 +180,3 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.receiver.held_since().map(|since| since.saturating_add(self.policy().hold_time))
     }
 }
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::aggregate::{HashKey, Policy};
-    use crate::super_packet::SuperPacket;
-
-    #[test]
-    fn a_packet_that_passes_by_comes_after_its_flow_and_untouched() {
-        let frames = superpacket_traffic::workload::w1(3);
-        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1));
-        let mut out = vec![];
-        let mut sink = |packet: SuperPacket<'_, &[u8]>| {
-            out.push((packet.metadata.packets, packet.slices().flatten().copied().collect::<alloc::vec::Vec<u8>>()))
-        };
-        aggregator.receive(RxPacket::new(&frames[0][..]), 0, &mut sink);
-        aggregator.receive(RxPacket::new(&frames[1][..]), 0, &mut sink);
-        aggregator.bypass(RxPacket::new(&frames[2][..]), &mut sink);
-        aggregator.bypass(RxPacket::new(&[1u8, 2, 3][..]), &mut sink);
-        assert!(aggregator.counters().balanced());
-        assert_eq!(out.iter().map(|(packets, _)| *packets).collect::<alloc::vec::Vec<_>>(), [2, 1, 1]);
-        assert_eq!((&out[1].1, &out[2].1[..]), (&frames[2], &[1u8, 2, 3][..]));
-    }
-}

@@ -3,6 +3,7 @@
 mod acks;
 mod bounded;
 mod buffer_types;
+mod bypass;
 mod examples;
 mod expect;
 mod faces;
@@ -12,6 +13,7 @@ mod limits;
 mod lro;
 mod nested_tunnels;
 mod no_allocation;
+mod packet_batch;
 mod partial_checksum;
 mod properties;
 mod reversibility;
