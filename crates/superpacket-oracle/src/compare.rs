@@ -1,7 +1,7 @@
 //! The packets of both sides, frame by frame: what merged on one side only, and what came out
 //! otherwise.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 use superpacket_lab::CapturedFrame;
@@ -89,8 +89,9 @@ impl<'a> Sides<'a> {
         let mut used = vec![false; frames.len()];
         let packets: Vec<_> = captured.iter().map(packet).collect();
         let mut found: Vec<Option<Vec<usize>>> = vec![None; packets.len()];
-        // What is the same on both sides needs no search.
-        let mut same: HashMap<(&[u8], Option<Cut>), Vec<&Left>> = HashMap::new();
+        // What is the same on both sides needs no search. Ordered, since comparing packets ends
+        // where they begin to differ, and hashing them does not.
+        let mut same: BTreeMap<(&[u8], Option<Cut>), Vec<&Left>> = BTreeMap::new();
         for left in engine.iter().rev() {
             same.entry((&left.group.packet.bytes, left.group.packet.cut)).or_default().push(left);
         }
@@ -200,7 +201,7 @@ pub fn completed(packet: &Packet) -> Packet {
 /// Gives frames of the same bytes their places in the order in which they came: nobody knows which
 /// is which.
 fn in_order(frames: &[Input], found: &mut [Option<Vec<usize>>]) {
-    let mut alike: HashMap<&[u8], Vec<&mut usize>> = HashMap::new();
+    let mut alike: BTreeMap<&[u8], Vec<&mut usize>> = BTreeMap::new();
     for frame in found.iter_mut().flatten().flatten() {
         alike.entry(&frames[*frame].bytes).or_default().push(frame);
     }

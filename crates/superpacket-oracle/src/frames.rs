@@ -81,7 +81,7 @@ fn without_bits_of(bytes: &[u8], (port, header): (u16, usize)) -> Option<Vec<u8>
 }
 
 /// How a packet is to be cut, as a virtio header says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cut {
     /// `VIRTIO_NET_HDR_GSO_*`.
     pub kind: u8,

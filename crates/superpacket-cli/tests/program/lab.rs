@@ -336,8 +336,7 @@ fn what_is_measured_is_told_with_its_spread() {
     }
     assert_well_formed(page);
     // Live tables are wider than those that are counted.
-    assert_page_readable(page, 5);
-    assert_page_readable(&with_larger_figures(page), 5);
+    assert_pages_readable(&[page, &with_larger_figures(page)], 5);
 }
 
 /// The page with figures in its tables that have a digit more for each group: those of a faster
@@ -362,17 +361,18 @@ fn with_larger_figures(page: &str) -> String {
     larger
 }
 
-/// Looks at a page of the lab in a browser.
+/// Looks at pages of the lab in a browser.
 #[track_caller]
-fn assert_page_readable(page: &str, least_plots: u64) {
+fn assert_pages_readable(pages: &[&str], least_plots: u64) {
     let bench = Bench::new();
-    fs::write(bench.path("lab.html"), page).expect("writes");
-    assert_readable(&bench, "lab.html", least_plots);
+    let names: Vec<_> = (1..=pages.len()).map(|number| format!("lab-{number}.html")).collect();
+    names.iter().zip(pages).for_each(|(name, page)| fs::write(bench.path(name), page).expect("writes"));
+    assert_readable(&bench, &names.iter().map(|name| (name.as_str(), least_plots)).collect::<Vec<_>>());
 }
 
 #[test]
 fn the_page_is_readable_on_a_screen_and_on_a_phone() {
-    assert_page_readable(&COUNTED.page, 3);
+    assert_pages_readable(&[&COUNTED.page], 3);
 }
 
 /// The CPUs of a thread (`Cpus_allowed_list` of proc_pid_status(5)), by the thread's name.

@@ -14,13 +14,13 @@ const WIDTHS: [u32; 2] = [1280, 390];
 /// The smallest text of a plot, in CSS pixels.
 const LEAST_TEXT: f64 = 10.0;
 
-/// Measures the page in the frame, whose scripts are its own affair, and writes what it found where
-/// `--dump-dom` shows it.
+/// Measures the page in each frame, whose scripts are its own affair, and writes what it found, in
+/// the order of the frames, where `--dump-dom` shows it.
 const MEASURE: &str = r#"
-const frame = document.getElementById('page');
-frame.onload = () => {
+const all = [];
+const measure = (frame, number) => {
   const page = frame.contentDocument, view = frame.contentWindow;
-  const found = { wide: [], broken: [], cut: [], texts: [], cards: 0, plots: 0, first: '', dark: view.matchMedia('(prefers-color-scheme: dark)').matches };
+  const found = { wide: [], broken: [], cut: [], texts: [], cards: 0, plots: 0, first: '', width: view.innerWidth, dark: view.matchMedia('(prefers-color-scheme: dark)').matches };
   page.querySelectorAll('details').forEach(details => { details.open = true; });
   for (const card of page.querySelectorAll('html, main, .tile, figure, .table, table, td, th, h1, h2, h3, p, li')) {
     if (!card.getClientRects().length) continue;
@@ -51,8 +51,13 @@ frame.onload = () => {
   }
   const first = [...page.querySelectorAll('svg, table, .tile')].find(part => part.getClientRects().length);
   found.first = first ? first.tagName : '';
-  document.getElementById('found').textContent = JSON.stringify(found);
+  all[number] = found;
+  document.getElementById('found').textContent = JSON.stringify(all);
 };
+document.querySelectorAll('iframe').forEach((frame, number) => {
+  frame.onload = () => measure(frame, number);
+  frame.srcdoc = document.getElementById(frame.dataset.page).content.textContent;
+});
 "#;
 
 /// Opens a page of the bench with these arguments, in the light or the dark scheme; `None`, with a
@@ -76,38 +81,47 @@ pub fn open(bench: &Bench, page: &str, dark: bool, arguments: &[&str]) -> Option
     Some(output)
 }
 
-/// What the browser measured; `None` where there is none.
-fn measure(bench: &Bench, page: &str, width: u32, dark: bool) -> Option<Value> {
-    let escaped = fs::read_to_string(bench.path(page)).expect("a page").replace('&', "&amp;").replace('"', "&quot;");
-    let text = format!(
-        "<!DOCTYPE html><meta charset=\"utf-8\"><iframe id=\"page\" width=\"{width}\" height=\"2000\" style=\"border:0\"></iframe><pre id=\"found\"></pre>\
-         <script>{MEASURE}\nframe.srcdoc = document.getElementById('source').content.textContent;</script>",
-    );
-    // The source of the page is text for the wrapper, not a part of it.
-    let text = text.replacen("<iframe", &format!("<template id=\"source\">{}</template><iframe", escaped.replace('<', "&lt;")), 1);
+/// What the browser measured in each width of each page, in this order; `None` where there is none.
+/// All of them in one run of it, which takes seconds.
+fn measure(bench: &Bench, pages: &[(&str, u64)], dark: bool) -> Option<Vec<Value>> {
+    let mut text = "<!DOCTYPE html><meta charset=\"utf-8\">".to_owned();
+    for (page, _) in pages {
+        // The source of the page is text for the wrapper, not a part of it.
+        let source = fs::read_to_string(bench.path(page)).expect("a page").replace('&', "&amp;").replace('<', "&lt;");
+        text += &format!("<template id=\"{page}\">{source}</template>");
+        for width in WIDTHS {
+            text += &format!("<iframe data-page=\"{page}\" width=\"{width}\" height=\"2000\" style=\"border:0\"></iframe>");
+        }
+    }
+    text += &format!("<pre id=\"found\"></pre><script>{MEASURE}</script>");
     fs::write(bench.path("wrapper.html"), text).expect("writes");
     let output = open(bench, "wrapper.html", dark, &["--window-size=1400,2200", "--virtual-time-budget=5000", "--dump-dom"])?;
     let document = String::from_utf8(output.stdout).expect("UTF-8");
     let found = document.split_once("<pre id=\"found\">").and_then(|(_, rest)| rest.split_once("</pre>")).map(|(found, _)| found);
     let found =
         found.unwrap_or_else(|| panic!("nothing measured: {document}")).replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&");
-    Some(serde_json::from_str(&found).unwrap_or_else(|error| panic!("{error}: {found}")))
+    let found: Vec<Value> = serde_json::from_str(&found).unwrap_or_else(|error| panic!("{error}: {found}"));
+    assert_eq!(found.len(), pages.len() * WIDTHS.len(), "{found:?}");
+    Some(found)
 }
 
-/// Looks at a page in each width, light and dark.
+/// Looks at pages, which have at least so many plots each, in each width, light and dark.
 #[track_caller]
-pub fn assert_readable(bench: &Bench, page: &str, least_plots: u64) {
-    for (width, dark) in WIDTHS.into_iter().flat_map(|width| [(width, false), (width, true)]) {
-        let Some(found) = measure(bench, page, width, dark) else { return };
-        let place = format!("{page}, {width} pixels, {}", if dark { "dark" } else { "light" });
-        assert_eq!(found["dark"], dark, "{place}");
-        assert!(found["cards"].as_u64() > Some(10) && found["plots"].as_u64() >= Some(least_plots), "{place}: {found}");
-        for fault in ["wide", "broken", "cut"] {
-            assert_eq!(found[fault], Value::Array(Vec::new()), "{place}: {fault}");
+pub fn assert_readable(bench: &Bench, pages: &[(&str, u64)]) {
+    for dark in [false, true] {
+        let Some(found) = measure(bench, pages, dark) else { return };
+        let views = pages.iter().flat_map(|page| WIDTHS.map(|width| (page, width)));
+        for ((&(page, least_plots), width), found) in views.zip(found) {
+            let place = format!("{page}, {width} pixels, {}", if dark { "dark" } else { "light" });
+            assert_eq!((&found["dark"], found["width"].as_u64()), (&Value::Bool(dark), Some(u64::from(width))), "{place}");
+            assert!(found["cards"].as_u64() > Some(10) && found["plots"].as_u64() >= Some(least_plots), "{place}: {found}");
+            for fault in ["wide", "broken", "cut"] {
+                assert_eq!(found[fault], Value::Array(Vec::new()), "{place}: {fault}");
+            }
+            let texts: Vec<_> = found["texts"].as_array().expect("sizes").iter().filter_map(Value::as_f64).collect();
+            let smallest = texts.iter().copied().fold(f64::INFINITY, f64::min);
+            assert!(smallest >= LEAST_TEXT && smallest.is_finite(), "{place}: text of {smallest} pixels");
+            assert_eq!(found["first"], "svg", "{place}: a plot comes first");
         }
-        let texts: Vec<_> = found["texts"].as_array().expect("sizes").iter().filter_map(Value::as_f64).collect();
-        let smallest = texts.iter().copied().fold(f64::INFINITY, f64::min);
-        assert!(smallest >= LEAST_TEXT && smallest.is_finite(), "{place}: text of {smallest} pixels");
-        assert_eq!(found["first"], "svg", "{place}: a plot comes first");
     }
 }

@@ -2,10 +2,9 @@
 //! to 17 buffers, and each buffer is let go with its packet.
 
 use std::borrow::Cow;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::support::{Aggregator, Output, Packet, assert_reversed, packets, run};
+use crate::support::{Aggregator, AnyBytes, Output, Packet, Page, assert_reversed, packets, run};
 use superpacket::aggregate::{HashKey, Mode, Policy, Storage};
 use superpacket::packet::{MAX_BUFFERS, RxPacket};
 use superpacket::super_packet::SuperPacket;
@@ -57,7 +56,7 @@ fn outputs<B: AsRef<[u8]>>(
 
 /// Asserts that packets in buffers of this type come out as those in vectors do.
 #[track_caller]
-fn assert_as_vectors(mut buffer: impl FnMut(usize, Vec<u8>) -> Any) {
+fn assert_as_vectors(mut buffer: impl FnMut(usize, Vec<u8>) -> AnyBytes<'static>) {
     for count in 1..=MAX_BUFFERS {
         let received = received(count);
         for policy in modes() {
@@ -74,60 +73,13 @@ fn assert_as_vectors(mut buffer: impl FnMut(usize, Vec<u8>) -> Any) {
     }
 }
 
-/// A page of which a part is the buffer, as drivers have it.
-pub struct Page {
-    memory: [u8; 2048],
-    start: usize,
-    length: usize,
-}
-
-impl Page {
-    fn holding(bytes: &[u8]) -> Self {
-        let mut page = Page { memory: [0xee; 2048], start: 2, length: bytes.len() };
-        page.memory[2..][..bytes.len()].copy_from_slice(bytes);
-        page
-    }
-}
-
-impl AsRef<[u8]> for Page {
-    fn as_ref(&self) -> &[u8] {
-        &self.memory[self.start..][..self.length]
-    }
-}
-
-/// One of several types, so that one packet can have them all, and the engine is compiled once for
-/// all.
-pub enum Any {
-    Vector(Vec<u8>),
-    Boxed(Box<[u8]>),
-    Shared(Arc<[u8]>),
-    Counted(Rc<[u8]>),
-    Borrowed(&'static [u8]),
-    Either(Cow<'static, [u8]>),
-    Page(Box<Page>),
-}
-
-impl AsRef<[u8]> for Any {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Any::Vector(bytes) => bytes.as_ref(),
-            Any::Boxed(bytes) => bytes.as_ref(),
-            Any::Shared(bytes) => bytes.as_ref(),
-            Any::Counted(bytes) => bytes.as_ref(),
-            Any::Borrowed(bytes) => bytes,
-            Any::Either(bytes) => bytes.as_ref(),
-            Any::Page(page) => (**page).as_ref(),
-        }
-    }
-}
-
 #[test]
 fn buffers_of_the_standard_library() {
-    assert_as_vectors(|_, bytes| Any::Vector(bytes));
-    assert_as_vectors(|_, bytes| Any::Boxed(bytes.into()));
-    assert_as_vectors(|_, bytes| Any::Shared(bytes.into()));
-    assert_as_vectors(|_, bytes| Any::Counted(bytes.into()));
-    assert_as_vectors(|number, bytes| Any::Either(if number % 2 == 0 { bytes.into() } else { Cow::Borrowed(bytes.leak()) }));
+    assert_as_vectors(|_, bytes| AnyBytes::Vector(bytes));
+    assert_as_vectors(|_, bytes| AnyBytes::Boxed(bytes.into()));
+    assert_as_vectors(|_, bytes| AnyBytes::Shared(bytes.into()));
+    assert_as_vectors(|_, bytes| AnyBytes::Counted(bytes.into()));
+    assert_as_vectors(|number, bytes| AnyBytes::Either(if number % 2 == 0 { bytes.into() } else { Cow::Borrowed(bytes.leak()) }));
 }
 
 #[test]
@@ -150,19 +102,19 @@ fn buffers_that_are_lent() {
 
 #[test]
 fn buffers_of_a_type_of_ones_own() {
-    assert_as_vectors(|_, bytes| Any::Page(Box::new(Page::holding(&bytes))));
+    assert_as_vectors(|_, bytes| AnyBytes::Page(Box::new(Page::holding(&bytes))));
 }
 
 #[test]
 fn one_packet_in_buffers_of_different_types() {
     assert_as_vectors(|number, bytes| match number % 7 {
-        0 => Any::Page(Box::new(Page::holding(&bytes))),
-        1 => Any::Shared(bytes.into()),
-        2 => Any::Boxed(bytes.into()),
-        3 => Any::Borrowed(bytes.leak()),
-        4 => Any::Counted(bytes.into()),
-        5 => Any::Either(bytes.into()),
-        _ => Any::Vector(bytes),
+        0 => AnyBytes::Page(Box::new(Page::holding(&bytes))),
+        1 => AnyBytes::Shared(bytes.into()),
+        2 => AnyBytes::Boxed(bytes.into()),
+        3 => AnyBytes::Borrowed(bytes.leak()),
+        4 => AnyBytes::Counted(bytes.into()),
+        5 => AnyBytes::Either(bytes.into()),
+        _ => AnyBytes::Vector(bytes),
     });
 }
 
@@ -176,7 +128,7 @@ fn every_buffer_is_let_go_with_its_packet() {
             outputs(&mut aggregator, &received, |_, bytes| {
                 let buffer: Arc<[u8]> = bytes.into();
                 kept.push(Arc::clone(&buffer));
-                Any::Shared(buffer)
+                AnyBytes::Shared(buffer)
             });
             assert_eq!(kept.len(), 5 * count);
             assert!(kept.iter().all(|buffer| Arc::strong_count(buffer) == 1), "{count} buffers, {policy:?}");

@@ -1,5 +1,6 @@
 //! [`Aggregator::bypass`].
-use superpacket::{Aggregator, HashKey, Policy, RxPacket, SuperPacket};
+use crate::support::Aggregator;
+use superpacket::{HashKey, Policy, RxPacket, SuperPacket};
 use superpacket_traffic::workload::w1;
 
 #[test]

@@ -1,5 +1,8 @@
 //! [`PacketBatch`]: what goes through one, and what is dropped with it.
-use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
+use std::sync::Arc;
+
+use crate::support::{Aggregator, AnyBytes};
+use superpacket::aggregate::{HashKey, Policy, Storage};
 use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 use superpacket::{PacketBatch, RxPacket, SuperPacket};
 use superpacket_traffic::frame::{Frame, PSH};
@@ -72,19 +75,11 @@ fn parts_go_through_too() {
 
 #[test]
 fn what_is_not_taken_is_dropped() {
-    use std::sync::Arc;
-    #[derive(Clone)]
-    struct Counted(Arc<[u8; 60]>);
-    impl AsRef<[u8]> for Counted {
-        fn as_ref(&self) -> &[u8] {
-            &*self.0
-        }
-    }
-    let bytes = Arc::new([7; 60]);
+    let bytes: Arc<[u8]> = Arc::new([7; 60]);
     let mut batch = PacketBatch::new();
     let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1));
     for _ in 0..3 {
-        aggregator.bypass(RxPacket::new(Counted(bytes.clone())), &mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
+        aggregator.bypass(RxPacket::new(AnyBytes::Shared(bytes.clone())), &mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
     }
     assert_eq!((batch.len(), Arc::strong_count(&bytes)), (3, 4));
     assert!(batch.next_packet().is_some());

@@ -3,33 +3,19 @@
 
 use std::cell::Cell;
 
-use crate::support::Aggregator;
+use crate::support::{Aggregator, AnyBytes};
 use superpacket::aggregate::{HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{ChecksumOutput, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::Frame;
 
-/// A buffer that counts how often its bytes are asked for.
-#[derive(Debug)]
-struct Counted<'a> {
-    bytes: Vec<u8>,
-    reads: &'a Cell<u32>,
-}
-
-impl AsRef<[u8]> for Counted<'_> {
-    fn as_ref(&self) -> &[u8] {
-        self.reads.set(self.reads.get() + 1);
-        &self.bytes
-    }
-}
-
 /// Aggregates the frames and hands every packet that comes out to `look`.
-fn aggregate<'a>(frames: &[Vec<u8>], reads: &'a Cell<u32>, checksum: RxChecksum, mut look: impl FnMut(SuperPacket<'_, Counted<'a>>)) {
+fn aggregate<'a>(frames: &[Vec<u8>], reads: &'a Cell<u32>, checksum: RxChecksum, mut look: impl FnMut(SuperPacket<'_, AnyBytes<'a>>)) {
     let mut aggregator = Aggregator::new(Policy::gro_with_udp().with_partial_checksums(), HashKey::new(7));
-    let mut sink = |packet: SuperPacket<'_, Counted<'a>>| look(packet);
+    let mut sink = |packet: SuperPacket<'_, AnyBytes<'a>>| look(packet);
     for frame in frames {
-        aggregator.receive(RxPacket::new(Counted { bytes: frame.clone(), reads }).with_checksum(checksum), 0, &mut sink);
+        aggregator.receive(RxPacket::new(AnyBytes::Watched { bytes: frame.clone(), reads }).with_checksum(checksum), 0, &mut sink);
     }
     aggregator.flush_all(&mut sink);
 }

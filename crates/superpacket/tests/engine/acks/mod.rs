@@ -5,7 +5,7 @@ mod apart;
 mod data;
 mod frames;
 
-use crate::buffer_types::Any;
+use crate::support::AnyBytes;
 use crate::support::*;
 use superpacket::aggregate::{HashKey, Policy, Reason, Storage};
 use superpacket::packet::{Chain, RxChecksum, RxPacket};
@@ -164,12 +164,12 @@ fn an_absorbed_ack_gives_its_buffers_back() {
     let key = HashKey::new(1);
     for policy in both_modes() {
         let mut aggregator = Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
-        let mut sink = |_: SuperPacket<'_, Any>| {};
+        let mut sink = |_: SuperPacket<'_, AnyBytes<'static>>| {};
         let buffers: Vec<std::rc::Rc<[u8]>> = [100, 200, 300].iter().map(|&number| ack(number).to_bytes().into()).collect();
         let second: std::rc::Rc<[u8]> = std::rc::Rc::new([]);
         for buffer in &buffers {
-            let mut packet = RxPacket::new(Any::Counted(buffer.clone())).with_chain(aggregator.chain());
-            assert!(packet.push(Any::Counted(second.clone())).is_ok(), "room");
+            let mut packet = RxPacket::new(AnyBytes::Counted(buffer.clone())).with_chain(aggregator.chain());
+            assert!(packet.push(AnyBytes::Counted(second.clone())).is_ok(), "room");
             aggregator.receive(packet, 0, &mut sink);
         }
         let kept = usize::from(policy.storage == Storage::Fragments);
@@ -178,7 +178,7 @@ fn an_absorbed_ack_gives_its_buffers_back() {
         assert!(aggregator.counters().balanced());
         assert_eq!((aggregator.counters().held, aggregator.counters().held_bytes), (1, 54), "an absorbed ACK is held no more");
         let chain: Chain<_> = aggregator.chain();
-        assert_eq!(RxPacket::new(Any::Counted(buffers[0].clone())).with_chain(chain).length(), 54, "a chain comes back empty");
+        assert_eq!(RxPacket::new(AnyBytes::Counted(buffers[0].clone())).with_chain(chain).length(), 54, "a chain comes back empty");
     }
 }
 
@@ -188,13 +188,13 @@ fn an_ack_that_is_to_be_cut_passes() {
     for policy in both_modes() {
         let mut aggregator = Aggregator::new(policy, HashKey::new(1)).with_simd(superpacket::Simd::detect());
         let mut input: Vec<_> =
-            [100, 200, 300, 400].iter().map(|&number| RxPacket::new(Any::Counted(ack(number).to_bytes().into()))).collect();
+            [100, 200, 300, 400].iter().map(|&number| RxPacket::new(AnyBytes::Counted(ack(number).to_bytes().into()))).collect();
         for (index, packet) in input.iter_mut().enumerate() {
             packet.checksum = RxChecksum::Unnecessary { level: 0 };
             packet.gso = (index == 2).then_some(gso);
         }
         let mut reasons = Vec::new();
-        let mut sink = |packet: SuperPacket<'_, Any>| reasons.push((packet.metadata.reason, packet.metadata.packets));
+        let mut sink = |packet: SuperPacket<'_, AnyBytes<'static>>| reasons.push((packet.metadata.reason, packet.metadata.packets));
         aggregator.receive_batch(&mut input, 0, &mut sink);
         aggregator.flush_all(&mut sink);
         assert_eq!(reasons[..2], [(Reason::Overtaken, 2), (Reason::SuperPacket, 1)]);

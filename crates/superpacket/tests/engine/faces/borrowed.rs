@@ -6,8 +6,7 @@ use superpacket::aggregate::{BorrowPacket, Borrowed, BufferIndex, Counters, Mode
 use superpacket::{Layer, Metadata, Reason, RxChecksum, RxPacket, SuperPacket};
 
 use super::traffic::{KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, policies, policy, poll, poll_with, receive_all, traffic};
-use crate::support::Packet;
-use crate::support::{Aggregator, BatchAggregator, unknown};
+use crate::support::{Aggregator, AnyBytes, BatchAggregator, Packet, unknown};
 
 /// The promise that it can move to another thread, and stay.
 const _: () = {
@@ -94,23 +93,6 @@ fn hold_times_hold_nothing() {
     }
 }
 
-/// Bytes of one of several types, so that the engine is compiled once for all.
-enum Bytes<'a> {
-    Shared(&'a [u8]),
-    Exclusive(&'a mut [u8]),
-    Boxed(Box<[u8]>),
-}
-
-impl AsRef<[u8]> for Bytes<'_> {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Bytes::Shared(bytes) => bytes,
-            Bytes::Exclusive(bytes) => bytes,
-            Bytes::Boxed(bytes) => bytes,
-        }
-    }
-}
-
 /// Asserts that a packet, borrowed, is one buffer of which nothing is known.
 #[track_caller]
 fn assert_borrows<P: BorrowPacket>(layer: Layer, packet: &P, bytes: &[u8]) {
@@ -138,16 +120,17 @@ fn bytes_of_any_kind_can_be_borrowed() {
             let received = bytes.iter().map(|bytes| if layer == Layer::Ip { RxPacket::ip(&bytes[..]) } else { RxPacket::new(&bytes[..]) });
             let expected = of(Layer::Ethernet, policy, &received.collect::<Vec<_>>());
             merged += expected.1.merged;
-            assert_eq!(of(layer, policy, &bytes.iter().map(|bytes| Bytes::Shared(bytes)).collect::<Vec<_>>()), expected);
-            assert_eq!(of(layer, policy, &bytes.iter_mut().map(|bytes| Bytes::Exclusive(bytes)).collect::<Vec<_>>()), expected);
-            assert_eq!(of(layer, policy, &bytes), expected);
-            assert_eq!(of(layer, policy, &bytes.iter().map(|bytes| Bytes::Boxed(bytes.clone().into())).collect::<Vec<_>>()), expected);
+            assert_eq!(of(layer, policy, &bytes.iter().map(|bytes| AnyBytes::Borrowed(bytes)).collect::<Vec<_>>()), expected);
+            assert_eq!(of(layer, policy, &bytes.iter_mut().map(|bytes| AnyBytes::Exclusive(bytes)).collect::<Vec<_>>()), expected);
+            assert_eq!(of(layer, policy, &bytes.iter().cloned().map(AnyBytes::Vector).collect::<Vec<_>>()), expected);
+            assert_eq!(of(layer, policy, &bytes.iter().map(|bytes| AnyBytes::Boxed(bytes.clone().into())).collect::<Vec<_>>()), expected);
         }
         for bytes in &mut bytes {
             let copy = bytes.clone();
             assert_borrows(layer, &&bytes[..], &copy);
             assert_borrows(layer, &&mut bytes[..], &copy);
             assert_borrows(layer, &bytes.clone().into_boxed_slice(), &copy);
+            assert_borrows(layer, bytes, &copy);
         }
         assert!(merged > 100, "{merged}");
     }

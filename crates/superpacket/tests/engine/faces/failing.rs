@@ -10,7 +10,7 @@ use superpacket::{Layer, RxPacket, SuperPacket};
 use super::traffic::{
     BorrowedPacket, KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, gather_with, policies, poll, poll_with, receive_all, traffic,
 };
-use crate::buffer_types::Any;
+use crate::support::AnyBytes;
 use crate::support::Packet;
 use crate::support::{Aggregator, BatchAggregator};
 
@@ -370,9 +370,9 @@ fn buffers_are_released_wherever_it_ends() {
         let packets: Vec<_> = traffic(seed, 80, false).into_iter().map(|packet| (packet.layer, Rc::<[u8]>::from(packet.bytes))).collect();
         let received = || {
             packets.iter().map(|(layer, buffer)| {
-                let mut packet = RxPacket::new(Any::Counted(buffer.clone()));
+                let mut packet = RxPacket::new(AnyBytes::Counted(buffer.clone()));
                 packet.layer = *layer;
-                assert!(packet.push(Any::Counted(buffer.clone())).is_ok(), "there is room");
+                assert!(packet.push(AnyBytes::Counted(buffer.clone())).is_ok(), "there is room");
                 packet
             })
         };
@@ -380,7 +380,7 @@ fn buffers_are_released_wherever_it_ends() {
             let mut aggregator = Aggregator::new(policy, KEY);
             let mut failing = Failing::new(if at % 2 == 0 { Failure::At(at, 9) } else { Failure::Taken(at) });
             let mut batch: Vec<_> = received().collect();
-            let mut sink = |mut packet: SuperPacket<'_, Any>| failing.take(&mut packet);
+            let mut sink = |mut packet: SuperPacket<'_, AnyBytes<'static>>| failing.take(&mut packet);
             let _ = aggregator.receive_batch(&mut batch, 0, &mut sink);
             let _ = aggregator.flush_all(&mut sink);
             assert_eq!(aggregator.counters().packets_in as usize + batch.len(), packets.len());

@@ -6,6 +6,7 @@ use superpacket::aggregate::{Policy, Storage};
 use superpacket::virtio::{ByteOrder, Format, Framing};
 use superpacket::{Layer, SliceBuffer};
 
+use super::in_place::AnyBuffer;
 use super::traffic::{KEY, assert_nothing_held, bytes_at, gather_with, join_with, policies, poll};
 use crate::support::{BatchAggregator, unknown};
 
@@ -93,7 +94,7 @@ fn nothing_and_zeros_harm_nobody() {
     for layer in [Layer::Ethernet, Layer::Ip] {
         let mut aggregator = BatchAggregator::framed(Framing::new(Framing::TUN.format, Framing::TUN.order, layer), Policy::gro(), KEY);
         let mut slices = [[0u8; 0]; 3];
-        let mut buffers: Vec<_> = slices.iter_mut().map(|slice| SliceBuffer::new(slice, 9)).collect();
+        let mut buffers: Vec<_> = slices.iter_mut().map(|slice| AnyBuffer(Box::new(SliceBuffer::new(slice, 9)))).collect();
         // There is no buffer at all before the packets.
         assert_eq!(aggregator.join_in_place(&mut buffers, 10).map(<[usize]>::len), Ok(3));
         assert_eq!(aggregator.join_in_place(&mut buffers, usize::MAX).map(<[usize]>::len), Ok(3));

@@ -343,7 +343,7 @@ fn a_wrong_checksum_passes_as_it_came() {
 }
 
 /// A buffer of any type, so that the engine is compiled once for all.
-struct AnyBuffer<'a>(Box<dyn PacketBuffer + 'a>);
+pub(super) struct AnyBuffer<'a>(pub(super) Box<dyn PacketBuffer + 'a>);
 
 impl AsRef<[u8]> for AnyBuffer<'_> {
     fn as_ref(&self) -> &[u8] {

@@ -6,7 +6,7 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{ACK, Extension, Frame, PSH};
 
 use super::{assert_merged, assert_untouched, both_modes, linear, tcp};
-use crate::buffer_types::Any;
+use crate::support::AnyBytes;
 use crate::support::*;
 
 #[test]
@@ -55,8 +55,8 @@ fn linear_mode_releases_each_buffer_at_once() {
         let key = superpacket::aggregate::HashKey::new(1);
         let policy = Policy::lro().with_storage(storage);
         let mut aggregator = crate::support::Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
-        let mut sink = |_: SuperPacket<'_, Any>| {};
-        aggregator.receive(superpacket::packet::RxPacket::new(Any::Counted(buffer.clone())), 0, &mut sink);
+        let mut sink = |_: SuperPacket<'_, AnyBytes<'static>>| {};
+        aggregator.receive(superpacket::packet::RxPacket::new(AnyBytes::Counted(buffer.clone())), 0, &mut sink);
         assert_eq!(aggregator.counters().held, 1);
         assert_eq!(std::rc::Rc::strong_count(&buffer), held, "{storage:?}");
         aggregator.poll_end(0, &mut sink);

@@ -3,8 +3,10 @@
 
 mod aggregator;
 pub mod allocations;
+mod bytes;
 
 pub use aggregator::{Aggregator, BatchAggregator};
+pub use bytes::{AnyBytes, Page};
 
 use std::collections::HashMap;
 
