@@ -2,7 +2,7 @@
  * Offloads for chains of DPDK mbufs: the part to copy.
  *
  * mbuf_aggregate() joins a received burst: fewer mbufs, each a chain whose payload has not been copied.
- * mbuf_segment() cuts a chain for a port without TSO: a new mbuf for each header, indirect ones for payload.
+ * mbuf_segment() cuts a chain for a port without TSO: a new mbuf for each header; for payload those of the chain, or indirect ones.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -124,14 +124,14 @@ static inline uint16_t mbuf_aggregate(sp_batch *batch, struct mbuf_space *memory
     }
 }
 
-/* Makes `to` refer to a range of `from`: a reference that the caller counts. */
-static inline void mbuf_refer(struct rte_mbuf *to, struct rte_mbuf *from, const char *base, uint32_t length) {
+/* Makes `to`, as it lies in its pool, refer to a range of `from`: a reference that the caller counts. */
+static inline void mbuf_refer(struct rte_mbuf *to, const struct rte_mbuf *from, uint32_t offset, uint32_t length) {
     to->priv_size = from->priv_size;
     to->ol_flags = RTE_MBUF_F_INDIRECT;
     to->buf_addr = from->buf_addr;
     to->buf_len = from->buf_len;
     rte_mbuf_iova_set(to, rte_mbuf_iova_get(from));
-    to->data_off = (uint16_t)(base - (const char *)from->buf_addr);
+    to->data_off = (uint16_t)(from->data_off + offset);
     to->data_len = (uint16_t)length;
     to->pkt_len = length;
 }
@@ -147,61 +147,72 @@ static inline struct rte_mbuf *mbuf_hand_over(struct rte_mbuf *mbuf, int16_t ref
 }
 
 /*
- * Cuts a chain of direct mbufs into segments with as many bytes of payload as its tso_segsz says, and frees it. Returns how many chains are in
- * `out`, or 0: then the chain is as it was, and the caller's. `checksum` is SP_OUTPUT_FULL, or SP_OUTPUT_PARTIAL for a port that computes
- * TCP's. `direct` has mbufs with room for SP_MAX_HEADER bytes, `indirect` mbufs without any.
+ * Cuts a chain of direct mbufs into segments with as many bytes of payload as its tso_segsz says, and frees it. An mbuf of the chain whose
+ * bytes all go into one segment goes with them, if nobody else refers to it. Returns how many chains are in `out`, or 0: then the chain is
+ * as it was, and the caller's. `checksum` is SP_OUTPUT_FULL, or SP_OUTPUT_PARTIAL for a port that computes TCP's. `direct` has mbufs with
+ * room for SP_MAX_HEADER bytes, `indirect` mbufs without any.
  */
 static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *memory, struct rte_mbuf *mbuf, uint32_t checksum,
                                     struct rte_mempool *direct, struct rte_mempool *indirect, struct rte_mbuf **out, uint16_t max) {
     sp_segment_options options = {.size = sizeof options, .checksum = checksum};
-    sp_space space = mbuf_space_of(memory);
-    struct rte_mbuf **next = memory->indirect, *from = mbuf;
-    uint64_t flags = mbuf->ol_flags & ~(RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_IP_CKSUM);
-    uint32_t most = mbuf->tso_segsz ? mbuf->pkt_len / mbuf->tso_segsz + 1 : 0, made, index;
+    struct rte_mbuf **unused = memory->indirect, *from = mbuf;
+    uint64_t flags = mbuf->ol_flags & ~(RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_IP_CKSUM), offload = mbuf->tx_offload;
+    uint32_t most = mbuf->tso_segsz ? mbuf->pkt_len / mbuf->tso_segsz + 1 : 0, made, index, ranges, at;
+    uint16_t port = mbuf->port, vlan_tci = mbuf->vlan_tci;
     int16_t references = 0;
     sp_packet packet;
-    if (!most || most > max || most > MBUF_SEGMENTS || mbuf->nb_segs > MBUF_IOV - 2 * most || rte_pktmbuf_alloc_bulk(direct, out, most))
+    sp_headers cut;
+    if (!most || most > max || most > MBUF_SEGMENTS || mbuf->nb_segs > MBUF_IOV - most || rte_pktmbuf_alloc_bulk(direct, out, most))
         return 0;
     for (index = 0; index < most; index++)
         memory->places[index] = rte_pktmbuf_mtod(out[index], void *);
     mbuf_describe(mbuf, &packet, memory->rest);
     packet.offload = (sp_offload){.gso_type = mbuf->ol_flags & RTE_MBUF_F_TX_IPV6 ? SP_GSO_TCP6 : SP_GSO_TCP4, .gso_size = mbuf->tso_segsz};
-    space.outputs_max = most;
-    space.tokens = NULL;
-    space.header_places = memory->places;
-    if (sp_segment(segmenter, &packet, &options, &space) != SP_OK ||
-        rte_pktmbuf_alloc_bulk(indirect, memory->indirect, (unsigned)(space.iov_used - space.outputs_used))) {
+    /* A range ends where a segment does, or an mbuf. */
+    if (sp_segment_headers(segmenter, &packet, &options, memory->places, most, &cut) != SP_OK ||
+        rte_mempool_get_bulk(indirect, (void **)memory->indirect, ranges = (uint32_t)cut.plan.segments + mbuf->nb_segs - 1)) {
         rte_pktmbuf_free_bulk(out, most);
         return 0;
     }
-    made = (uint32_t)space.outputs_used;
+    made = (uint32_t)cut.plan.segments;
     if (made < most)
         rte_pktmbuf_free_bulk(out + made, most - made);
     if (checksum == SP_OUTPUT_PARTIAL)
         flags |= RTE_MBUF_F_TX_TCP_CKSUM;
+    for (at = (uint32_t)cut.payload_start; from && at >= from->data_len; from = mbuf_hand_over(from, 0))
+        at -= from->data_len;
     for (index = 0; index < made; index++) {
-        const sp_output *output = &memory->outputs[index];
         struct rte_mbuf *segment = out[index], *last = segment;
-        segment->data_len = (uint16_t)output->header_length;
-        segment->pkt_len = (uint32_t)output->length;
-        segment->nb_segs = (uint16_t)output->iov_count;
-        segment->port = mbuf->port;
-        segment->vlan_tci = mbuf->vlan_tci;
-        segment->tx_offload = mbuf->tx_offload;
+        uint32_t length = (uint32_t)(index + 1 < made ? cut.plan.segment_length : cut.plan.last_length), here;
+        segment->data_len = (uint16_t)cut.header_length;
+        segment->pkt_len = length;
+        segment->port = port;
+        segment->vlan_tci = vlan_tci;
+        segment->tx_offload = offload;
         segment->ol_flags = flags;
-        for (uint32_t range = 1; range < output->iov_count; range++, references++, last = *next++) {
-            const char *base = (const char *)output->iov[range].iov_base;
-            /* Ranges come in the order of the chain. */
-            while ((uintptr_t)base - rte_pktmbuf_mtod(from, uintptr_t) >= from->data_len) {
+        for (uint32_t left = length - segment->data_len; left; left -= here, last = last->next) {
+            while (at == from->data_len) {
                 from = mbuf_hand_over(from, references);
-                references = 0;
+                at = references = 0;
             }
-            mbuf_refer(*next, from, base, (uint32_t)output->iov[range].iov_len);
-            last->next = *next;
+            here = RTE_MIN(left, from->data_len - at);
+            if (here == from->data_len && rte_mbuf_refcnt_read(from) == 1) {
+                last->next = from;
+                from = from->next;
+            } else {
+                mbuf_refer(*unused, from, at, here);
+                last->next = *unused++;
+                at += here;
+                references++;
+            }
+            segment->nb_segs++;
         }
+        last->next = NULL;
     }
     for (; from; references = 0)
         from = mbuf_hand_over(from, references);
+    if (unused < memory->indirect + ranges)
+        rte_mempool_put_bulk(indirect, (void **)unused, (unsigned)(memory->indirect + ranges - unused));
     return (uint16_t)made;
 }
 

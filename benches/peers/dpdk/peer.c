@@ -156,6 +156,7 @@ static double cut(unsigned copy) {
     double start, total;
     int made;
     port_to_cut(mbufs[copy], payload);
+    rte_mbuf_refcnt_update(mbufs[copy], 1); /* It is freed once, and cut again. */
     start = now();
     made = rte_gso_segment(mbufs[copy], &gso, out, SEGMENTS);
     rte_pktmbuf_free(mbufs[copy]);

@@ -24,15 +24,13 @@ static inline void port_received(struct rte_mbuf *mbuf, uint16_t length) {
     mbuf->l4_len = 32;
 }
 
-/* A TCP/IPv4 super-packet with timestamps that is to be cut. What cutting frees is one reference: the packet can be cut again. */
+/* A TCP/IPv4 super-packet with timestamps that is to be cut, as a stack gives it to a port. */
 static inline void port_to_cut(struct rte_mbuf *packet, uint16_t payload) {
     packet->ol_flags = RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM;
     packet->tso_segsz = payload;
     packet->l2_len = 14;
     packet->l3_len = 20;
     packet->l4_len = 32;
-    for (struct rte_mbuf *mbuf = packet; mbuf; mbuf = mbuf->next)
-        rte_mbuf_refcnt_update(mbuf, 1);
 }
 
 /* In no order, as the mbufs of a pool are that has been in use for a while. */

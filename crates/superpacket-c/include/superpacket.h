@@ -730,6 +730,29 @@ typedef struct sp_plan {
     size_t last_length;
 } sp_plan;
 
+/**
+ * What sp_segment_headers says of the segments whose headers it wrote.
+ */
+typedef struct sp_headers {
+    /**
+     * How many segments, and how long they are with their headers.
+     */
+    struct sp_plan plan;
+    /**
+     * The length of the headers of each in bytes. 0: it is the packet as it came.
+     */
+    size_t header_length;
+    /**
+     * Where the first segment's payload starts in the packet, in bytes. That of the next follows
+     * it, and so on: of each but the last, plan.segment_length - header_length bytes.
+     */
+    size_t payload_start;
+    /**
+     * What is known of each segment besides its bytes.
+     */
+    struct sp_offload offload;
+} sp_headers;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1186,6 +1209,30 @@ sp_status sp_segment_linear(struct sp_segmenter *segmenter,
  * \note Any thread may call it at any time.
  */
 sp_status sp_gso_for_mtu(struct sp_packet *packet, uint32_t layer, size_t mtu);
+
+/**
+ * Cuts as sp_segment does, but writes headers alone: for a caller whose own descriptors are to
+ * refer to the payload, which he walks himself.
+ *
+ * \param segmenter the segmenter.
+ * \param packet the packet. Its bytes are the caller's, and must not change before the segments
+ * have been sent.
+ * \param options as for sp_segment_plan.
+ * \param places an array of count pointers to SP_MAX_HEADER bytes each, apart from each other and
+ * from the packet: the headers of segment n go to where pointer n points.
+ * \param count how many segments there may be.
+ * \param headers where the answer goes.
+ * \return as sp_segment; SP_ERROR_SPACE if there are more segments than places;
+ * SP_ERROR_ARGUMENT for SP_GSO_UDP_FRAGMENTS, whose headers differ in length. On an error no place
+ * has been written.
+ * \note One thread at a time for each sp_segmenter.
+ */
+sp_status sp_segment_headers(struct sp_segmenter *segmenter,
+                             const struct sp_packet *packet,
+                             const struct sp_segment_options *options,
+                             void *const *places,
+                             size_t count,
+                             struct sp_headers *headers);
 
 /**
  * Cuts what one read(2) of a device gave, a virtio_net_hdr and a packet, into what a wire carries,

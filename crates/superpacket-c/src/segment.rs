@@ -296,7 +296,7 @@ pub unsafe extern "C" fn sp_gso_for_mtu(packet: *mut sp_packet, layer: u32, mtu:
 /// # Safety
 /// As [`sp_segment`] demands of `segmenter`, `packet` and `options`.
 #[inline(always)]
-unsafe fn call(
+pub(crate) unsafe fn call(
     segmenter: *mut sp_segmenter,
     packet: *const sp_packet,
     options: *const sp_segment_options,

@@ -126,24 +126,30 @@ pub(crate) struct HeaderMemory<'a> {
     given: usize,
 }
 
-/// Checks the caller's places for headers.
+/// Checks the caller's places for headers. `names` are those of their alignment, of one of them and
+/// of their number.
 ///
 /// # Safety
 /// `places` is NULL, or points to so many pointers.
-unsafe fn read_places<'a>(places: *const *mut c_void, count: usize) -> Result<Option<&'a [*mut c_void]>, Failure> {
+pub(crate) unsafe fn read_places<'a>(
+    names: [&'static str; 3],
+    places: *const *mut c_void,
+    count: usize,
+) -> Result<Option<&'a [*mut c_void]>, Failure> {
+    let [alignment, place, number] = names;
     if places.is_null() {
         return Ok(None);
     }
     if !places.is_aligned() {
-        return Err(Failure::Argument { what: "space.header_places (their alignment)", got: places as usize as u64 });
+        return Err(Failure::Argument { what: alignment, got: places as usize as u64 });
     }
     if !fits(places, count) {
-        return Err(Failure::Length { what: "space.outputs_max", got: count, limit: isize::MAX as usize / size_of::<usize>() });
+        return Err(Failure::Length { what: number, got: count, limit: isize::MAX as usize / size_of::<usize>() });
     }
     // SAFETY: the caller's; not NULL, aligned, and not too long.
     let places = unsafe { slice::from_raw_parts(places, count) };
     if places.iter().any(|place| place.is_null() || !fits(place.cast_const().cast::<u8>(), SP_MAX_HEADER)) {
-        return Err(Failure::Null("space.header_places[]"));
+        return Err(Failure::Null(place));
     }
     Ok(Some(places))
 }
@@ -163,8 +169,9 @@ impl Space<'_> {
     ) -> Result<T, Failure> {
         // SAFETY: the caller's; the structure has nothing but pointers and integers.
         let given = unsafe { sized("sp_space", space.cast_const(), size_of::<sp_space>()) }?;
+        let names = ["space.header_places (their alignment)", "space.header_places[]", "space.outputs_max"];
         // SAFETY: the caller's: as many as outputs_max.
-        let places = unsafe { read_places(given.header_places, given.outputs_max) }?;
+        let places = unsafe { read_places(names, given.header_places, given.outputs_max) }?;
         let records = Records {
             // SAFETY: the caller's.
             outputs: unsafe { memory("space.outputs", given.outputs, given.outputs_max) }?,
@@ -258,6 +265,13 @@ impl Space<'_> {
             }
         }
         self.records.begin(written)
+    }
+}
+
+impl<'a> HeaderMemory<'a> {
+    /// Memory in [checked](read_places) places.
+    pub(crate) fn of_places(places: &'a [*mut c_void]) -> Self {
+        HeaderMemory { memory: &mut [], places: Some(places), used: 0, given: 0 }
     }
 }
 

@@ -218,6 +218,14 @@ fn arrays() -> impl Strategy<Value = (usize, usize, usize, bool)> {
     (prop_oneof![20 => 1..9usize, 1 => Just(0usize)], iov, prop_oneof![9 => 320..4000usize, 1 => 0..400usize], any::<bool>())
 }
 
+/// The bytes of an output whose ranges `Arrays::outputs` has checked.
+fn bytes_of(output: &sp_output) -> Vec<u8> {
+    // SAFETY: it has so many ranges.
+    let ranges = unsafe { slice::from_raw_parts(output.iov, output.iov_count as usize) }.iter().filter(|range| range.iov_len != 0);
+    // SAFETY: each lies in a packet, or in memory for headers.
+    ranges.flat_map(|range| unsafe { slice::from_raw_parts(range.iov_base.cast::<u8>(), range.iov_len) }).copied().collect()
+}
+
 /// Counts tokens of a batch's outputs. Unless a mode absorbs packets, an output names all of its
 /// own.
 fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays, mode: u32) {
@@ -367,7 +375,28 @@ proptest! {
             let mut arrays = Arrays::new(outputs * 8, iov, headers * 4, with_tokens);
             // SAFETY: the packet, its buffers and the arrays are ours, and as long as is said.
             let status = unsafe { sp_segment(segmenter, &packet, &options, &mut arrays.space) };
-            let gathered: Vec<usize> = arrays.outputs(status, &given[number..=number]).iter().map(|output| output.length).collect();
+            let segments = arrays.outputs(status, &given[number..=number]);
+            let mut headers = vec![CANARY; segments.len().max(1) * SP_MAX_HEADER + MARGIN];
+            let places: Vec<*mut c_void> = (0..segments.len()).map(|index| headers.as_mut_ptr().wrapping_add(index * SP_MAX_HEADER).cast()).collect();
+            let mut alone: sp_headers = nothing();
+            // SAFETY: as above; a place for each segment that there was.
+            let written = unsafe { sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), places.len(), &mut alone) };
+            if status == SP_OK && packet.offload.gso_type != SP_GSO_UDP_FRAGMENTS {
+                prop_assert_eq!((written, alone.plan.segments), (SP_OK, segments.len()));
+                let (whole, mut start) = (given[number].parts.concat(), alone.payload_start);
+                for (output, place) in segments.iter().zip(headers.chunks(SP_MAX_HEADER)) {
+                    prop_assert_eq!((output.header_length as usize, output.offload), (alone.header_length, alone.offload));
+                    let bytes = bytes_of(output);
+                    let (own, payload) = bytes.split_at(alone.header_length);
+                    prop_assert_eq!(own, &place[..alone.header_length]);
+                    prop_assert_eq!(payload, &whole[start..start + payload.len()]);
+                    start += payload.len();
+                }
+            } else {
+                prop_assert!(written != SP_OK);
+            }
+            prop_assert!(headers[segments.len() * SP_MAX_HEADER..].iter().all(|byte| *byte == CANARY), "written beside the places");
+            let gathered: Vec<usize> = segments.iter().map(|output| output.length).collect();
             let mut plan = nothing();
             // SAFETY: the buffer is ours, with `size` bytes behind the margin.
             let linear = unsafe { sp_segment_linear(segmenter, &packet, &options, buffer.as_mut_ptr().add(MARGIN).cast(), size, &mut plan) };

@@ -267,6 +267,8 @@ fn segments_from_the_first_call_on() {
     let buffers: Vec<_> =
         memory.chunks_mut(part).map(|part| sp_iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() }).collect();
     let mut lengths = vec![0; buffers.len()];
+    let mut header_memory = vec![0u8; 64 * SP_MAX_HEADER];
+    let places: Vec<*mut c_void> = header_memory.chunks_mut(SP_MAX_HEADER).map(|place| place.as_mut_ptr().cast()).collect();
     let options = sp_segment_options { size: size_of::<sp_segment_options>(), ..nothing() };
     let refused = sp_segment_options { max_segments: 2, ..options };
     let mut call = || {
@@ -283,6 +285,10 @@ fn segments_from_the_first_call_on() {
             assert_eq!(sp_segment(segmenter, &packet, &options, &mut arrays.space), SP_OK);
             assert_eq!(arrays.space.outputs_used, plan.segments);
             assert_eq!(sp_segment(segmenter, &packet, &refused, &mut arrays.space), SP_ERROR_TOO_MANY_SEGMENTS);
+            let mut headers: sp_headers = nothing();
+            assert_eq!(sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), 64, &mut headers), SP_OK);
+            assert_eq!((headers.plan, headers.header_length), (plan, headers.payload_start));
+            assert_eq!(sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), 2, &mut headers), SP_ERROR_SPACE);
             assert_eq!(sp_segment_each(segmenter, &packet, &options, each, count, 10, lengths, &mut plan), SP_OK);
             assert_eq!(sp_segment_each(segmenter, &packet, &options, each, 2, 10, lengths, &mut plan), SP_ERROR_TOO_MANY_SEGMENTS);
             assert_eq!(sp_segment_linear(segmenter, &packet, &options, linear, size, &mut plan), SP_OK);

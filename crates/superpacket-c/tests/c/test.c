@@ -193,6 +193,16 @@ static void merge_and_cut(int ipv6, unsigned flows, uint32_t flags) {
             copy_out(&cut.outputs[index], gathered);
             CHECK((flags & SP_POLICY_PARTIAL_CHECKSUMS) || !memcmp(gathered, packets[index * flows].data, cut.outputs[index].length));
         }
+        /* Headers alone. */
+        sp_headers alone;
+        memset(places, 0, sizeof places);
+        CHECK(sp_segment_headers(segmenter, &packet, NULL, header_places, plan.segments, &alone) == SP_OK);
+        CHECK(alone.plan.segments == plan.segments && alone.plan.segment_length == plan.segment_length && alone.plan.last_length == plan.last_length);
+        CHECK(alone.header_length == (ipv6 ? 86 : 66) && alone.payload_start == alone.header_length);
+        for (size_t index = 0; index < plan.segments; index++)
+            CHECK((flags & SP_POLICY_PARTIAL_CHECKSUMS) || !memcmp(places[index], packets[index * flows].data, alone.header_length));
+        memset(places, 0, sizeof places);
+        CHECK(sp_segment_headers(segmenter, &packet, NULL, header_places, plan.segments - 1, &alone) == SP_ERROR_SPACE && !places[0][12]);
         cut = space_of(BATCH, 3 * MOST, 0);
         cut.headers = NULL;
         cut.header_places = header_places;
@@ -209,7 +219,7 @@ static void merge_and_cut(int ipv6, unsigned flows, uint32_t flags) {
     CHECK(value_of("packets", sp_segment_counter_name, values) ==
           value_of("cut", sp_segment_counter_name, values) + value_of("passed", sp_segment_counter_name, values) + value_of("refused", sp_segment_counter_name, values));
     CHECK(value_of("payload_in", sp_segment_counter_name, values) == value_of("payload_out", sp_segment_counter_name, values));
-    CHECK(value_of("refused_output_too_small", sp_segment_counter_name, values) == 12);
+    CHECK(value_of("refused_output_too_small", sp_segment_counter_name, values) == 15);
     sp_segmenter_free(segmenter);
     sp_batch_free(batch);
 }
@@ -345,6 +355,20 @@ static void refused(void) {
     sp_iovec buffer = {headers, sizeof headers};
     CHECK(sp_segment(NULL, &packet, NULL, &space) == SP_ERROR_NULL && sp_segment(segmenter, NULL, NULL, &space) == SP_ERROR_NULL);
     CHECK(sp_segment(segmenter, &packet, NULL, NULL) == SP_ERROR_NULL && sp_segment_plan(segmenter, &packet, NULL, NULL) == SP_ERROR_NULL);
+    sp_headers answer;
+    void *places[2] = {headers, NULL};
+    CHECK(sp_segment_headers(segmenter, &packet, NULL, NULL, 1, &answer) == SP_ERROR_NULL);
+    CHECK(sp_segment_headers(segmenter, &packet, NULL, places, 2, &answer) == SP_ERROR_NULL);
+    CHECK(sp_segment_headers(segmenter, &packet, NULL, places, 1, NULL) == SP_ERROR_NULL);
+    CHECK(sp_segment_headers(segmenter, &packet, NULL, (void **)((char *)places + 1), 1, &answer) == SP_ERROR_ARGUMENT);
+    CHECK(sp_segment_headers(segmenter, &packet, NULL, places, SIZE_MAX, &answer) == SP_ERROR_LENGTH);
+    CHECK(sp_segment_headers(segmenter, &packet, NULL, places, 0, &answer) == SP_ERROR_SPACE);
+    /* What passes as it came has no headers of its own. */
+    CHECK(sp_segment_headers(segmenter, &packet, NULL, places, 1, &answer) == SP_OK && answer.plan.segments == 1 && answer.header_length == 0);
+    CHECK(answer.payload_start == 0 && answer.plan.last_length == packet.length);
+    sp_packet fragmented = packet;
+    fragmented.offload = (sp_offload){.gso_type = SP_GSO_UDP_FRAGMENTS, .gso_size = 800};
+    CHECK(sp_segment_headers(segmenter, &fragmented, NULL, places, 1, &answer) == SP_ERROR_ARGUMENT);
     CHECK(sp_segment_each(segmenter, &packet, NULL, NULL, 1, 0, &length, &plan) == SP_ERROR_NULL);
     CHECK(sp_segment_each(segmenter, &packet, NULL, &buffer, 1, 0, NULL, &plan) == SP_ERROR_NULL);
     CHECK(sp_segment_each(segmenter, &packet, NULL, &buffer, SIZE_MAX, 0, &length, &plan) == SP_ERROR_LENGTH);
