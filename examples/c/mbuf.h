@@ -157,20 +157,20 @@ static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *
     sp_segment_options options = {.size = sizeof options, .checksum = checksum};
     struct rte_mbuf **unused = memory->indirect, *from = mbuf;
     uint64_t flags = mbuf->ol_flags & ~(RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_IP_CKSUM), offload = mbuf->tx_offload;
-    uint32_t most = mbuf->tso_segsz ? mbuf->pkt_len / mbuf->tso_segsz + 1 : 0, made, index, ranges, at;
+    uint32_t most = mbuf->tso_segsz ? mbuf->pkt_len / mbuf->tso_segsz + 1 : 0, made, index, at;
+    uint32_t ranges = most + mbuf->nb_segs - 1; /* at most: one ends where a segment does, or an mbuf */
     uint16_t port = mbuf->port, vlan_tci = mbuf->vlan_tci;
     int16_t references = 0;
     sp_packet packet;
     sp_headers cut;
-    if (!most || most > max || most > MBUF_SEGMENTS || mbuf->nb_segs > MBUF_IOV - most || rte_pktmbuf_alloc_bulk(direct, out, most))
+    if (!most || most > max || most > MBUF_SEGMENTS || ranges > MBUF_IOV || rte_pktmbuf_alloc_bulk(direct, out, most))
         return 0;
     for (index = 0; index < most; index++)
         memory->places[index] = rte_pktmbuf_mtod(out[index], void *);
     mbuf_describe(mbuf, &packet, memory->rest);
     packet.offload = (sp_offload){.gso_type = mbuf->ol_flags & RTE_MBUF_F_TX_IPV6 ? SP_GSO_TCP6 : SP_GSO_TCP4, .gso_size = mbuf->tso_segsz};
-    /* A range ends where a segment does, or an mbuf. */
     if (sp_segment_headers(segmenter, &packet, &options, memory->places, most, &cut) != SP_OK ||
-        rte_mempool_get_bulk(indirect, (void **)memory->indirect, ranges = (uint32_t)cut.plan.segments + mbuf->nb_segs - 1)) {
+        rte_mempool_get_bulk(indirect, (void **)memory->indirect, ranges)) {
         rte_pktmbuf_free_bulk(out, most);
         return 0;
     }

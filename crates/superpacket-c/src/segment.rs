@@ -12,7 +12,7 @@ use superpacket::{GsoKind, Layer, SegmentError, SegmentOptions, SegmentSize, Seg
 use crate::memory::{place, sp_iovec};
 use crate::object::{Object, free, new, with};
 use crate::offload::sp_offload;
-use crate::packet::{Packet, layer, sp_packet};
+use crate::packet::{Packet, SP_MAX_HEADER, layer, sp_packet};
 use crate::policy::sized;
 use crate::segment_memory::{Buffers, Headers, ToCut};
 use crate::space::{Full, Known, Records, Space, sp_space};
@@ -150,7 +150,16 @@ pub unsafe extern "C" fn sp_segment(
                 let mut lacks = None;
                 let mut result = Ok(());
                 let Space { records, headers } = space;
-                let mut headers = Headers { limits: records.limits(), memory: headers, buffers: packet.packet.count(), lacks: &mut lacks };
+                let (outputs, iov) = records.limits();
+                let room = headers.limit(outputs) * SP_MAX_HEADER;
+                let needs = |segments| {
+                    [
+                        ("space.outputs_max", outputs, segments),
+                        ("space.iov_max", iov, 2 * segments + packet.packet.count()),
+                        ("space.headers_max", room, segments * SP_MAX_HEADER),
+                    ]
+                };
+                let mut headers = Headers { memory: headers, needs, lacks: &mut lacks };
                 let cut = segmenter.segment_with_headers(packet, options, &mut headers, |segment| {
                     result = result.and_then(|()| put(records, packet, &segment));
                 });

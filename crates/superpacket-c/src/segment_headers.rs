@@ -4,14 +4,14 @@
 
 use std::ffi::c_void;
 
-use superpacket::segment::{Plan, Segment, SegmentBuffers, Segmentable};
-use superpacket::{GsoKind, SegmentError};
+use superpacket::GsoKind;
+use superpacket::segment::{Segment, Segmentable};
 
 use crate::memory::place;
 use crate::offload::sp_offload;
 use crate::packet::sp_packet;
 use crate::segment::{call, sp_plan, sp_segment_options, sp_segmenter};
-use crate::segment_memory::ToCut;
+use crate::segment_memory::{Headers, ToCut};
 use crate::space::{HeaderMemory, read_places};
 use crate::status::Failure;
 use crate::status::sp_status::{self, SP_OK};
@@ -65,7 +65,8 @@ pub unsafe extern "C" fn sp_segment_headers(
                 return Err(Failure::Argument { what: "packet.offload.gso_type", got: u64::from(packet.packet.offload().gso_type) });
             }
             let mut lacks = None;
-            let mut memory = Places { memory: HeaderMemory::of_places(places), count, lacks: &mut lacks };
+            let mut memory = HeaderMemory::of_places(places);
+            let mut memory = Headers { memory: &mut memory, needs: |segments| [("count", count, segments)], lacks: &mut lacks };
             let mut first = (0, 0, sp_offload::default());
             let cut = segmenter.segment_with_headers(packet, options, &mut memory, |segment| {
                 if segment.index == 0 {
@@ -87,29 +88,4 @@ pub unsafe extern "C" fn sp_segment_headers(
 fn payload_start(packet: &ToCut<'_>, segment: &Segment<'_, ToCut<'_>>) -> usize {
     let (range, offset) = segment.ranges().next().map_or((packet.ranges(), 0), |range| (range.range, range.offset));
     (0..range).map(|index| packet.range_length(index)).sum::<usize>() + offset
-}
-
-/// The caller's places for the headers of segments.
-struct Places<'a, 'b> {
-    memory: HeaderMemory<'b>,
-    count: usize,
-    /// What there is too little of.
-    lacks: &'a mut Option<Failure>,
-}
-
-impl SegmentBuffers for Places<'_, '_> {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
-        let (needed, got) = (plan.segments as usize, self.count);
-        if got < needed {
-            *self.lacks = Some(Failure::Space { what: "count", got, needed });
-            return Err(SegmentError::OutputTooSmall { needed, got });
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
-        // SAFETY: C's memory for headers.
-        unsafe { self.memory.next_bytes(length) }
-    }
 }

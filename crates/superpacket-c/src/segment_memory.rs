@@ -9,7 +9,7 @@ use superpacket::segment::{Plan, SegmentBuffers, Segmentable};
 use superpacket::{Gso, Layer, RxChecksum, SegmentError};
 
 use crate::memory::{check_range, fits, memory, sp_iovec};
-use crate::packet::{Packet, SP_MAX_HEADER};
+use crate::packet::Packet;
 use crate::space::HeaderMemory;
 use crate::status::Failure;
 
@@ -57,25 +57,17 @@ impl Segmentable for ToCut<'_> {
 }
 
 /// The caller's memory for the headers of segments.
-pub(crate) struct Headers<'a, 'b> {
+pub(crate) struct Headers<'a, 'b, F> {
     pub(crate) memory: &'a mut HeaderMemory<'b>,
-    /// How many outputs and ranges fit.
-    pub(crate) limits: (usize, usize),
-    /// How many buffers the packet has.
-    pub(crate) buffers: usize,
+    /// What so many segments need: its name, how much there is, and how much is needed.
+    pub(crate) needs: F,
     /// What there is too little of.
     pub(crate) lacks: &'a mut Option<Failure>,
 }
 
-impl SegmentBuffers for Headers<'_, '_> {
+impl<const N: usize, F: Fn(usize) -> [(&'static str, usize, usize); N]> SegmentBuffers for Headers<'_, '_, F> {
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
-        let segments = plan.segments as usize;
-        let (outputs, iov) = self.limits;
-        for (what, got, needed) in [
-            ("space.outputs_max", outputs, segments),
-            ("space.iov_max", iov, 2 * segments + self.buffers),
-            ("space.headers_max", self.memory.limit(outputs) * SP_MAX_HEADER, segments * SP_MAX_HEADER),
-        ] {
+        for (what, got, needed) in (self.needs)(plan.segments as usize) {
             if got < needed {
                 *self.lacks = Some(Failure::Space { what, got, needed });
                 return Err(SegmentError::OutputTooSmall { needed, got });
