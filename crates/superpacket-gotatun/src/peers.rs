@@ -10,6 +10,13 @@ use gotatun::packet::{Packet, PacketBufPool};
 use gotatun::udp::{UdpRecv, UdpSend, UdpTransportFactory, UdpTransportFactoryParams};
 use superpacket_udp::{AsyncReceiver, AsyncSender, UdpSocket};
 use tokio::sync::Mutex;
+use tokio::task::yield_now;
+
+/// How many turns the other tasks have after each call to the kernel, before the task that sends
+/// takes what has come meanwhile. Where much flows both ways, gotatun's tasks wait for each other
+/// after each packet, and without a turn the mean call has a few packets: two gave 1.15 times the
+/// throughput there, and 8 no more.
+const TURNS: usize = 2;
 
 /// Opens the sockets of a tunnel, for [`DeviceBuilder::with_udp`]: IPv6 and IPv4 by one socket,
 /// unless gotatun asks for an address.
@@ -61,9 +68,15 @@ impl UdpSend for ToPeers {
     }
 
     async fn send_many_to(&self, _: &mut (), packets: &mut Vec<(Packet, SocketAddr)>) -> io::Result<()> {
-        let mut sender = self.sender.lock().await;
-        packets.drain(..).for_each(|(packet, addr)| sender.push(addr, packet));
-        sender.flush_lossy().await
+        let sent = {
+            let mut sender = self.sender.lock().await;
+            packets.drain(..).for_each(|(packet, addr)| sender.push(addr, packet));
+            sender.flush_lossy().await
+        };
+        for _ in 0..TURNS {
+            yield_now().await;
+        }
+        sent
     }
 
     fn local_addr(&self) -> io::Result<Option<SocketAddr>> {

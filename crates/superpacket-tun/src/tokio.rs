@@ -2,11 +2,12 @@
 
 #![expect(unsafe_code, reason = "`AsyncFd::register` of a queue, whose descriptor does not change")]
 
-use std::io;
 use std::sync::Arc;
+use std::{io, iter};
 
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::sync::mpsc;
+use ::tokio::task::yield_now;
 
 use crate::queued::BATCH;
 use crate::shortcut::{Shortcut, Taken};
@@ -207,8 +208,9 @@ impl<B: AsRef<[u8]>> AsyncPacketSender<B> {
     }
 }
 
-/// Writes what other tasks put into a queue: whatever is there at once is merged and written, so
-/// that packets merge under load, and a packet that comes alone leaves at once.
+/// Writes what other tasks put into a queue: whatever is there at once, or comes while the tasks
+/// that are ready have two turns, is merged and written, so that packets merge under load, and a
+/// packet that comes alone leaves at once.
 #[derive(Debug)]
 pub struct AsyncQueuedWriter<B> {
     writer: AsyncWriter<B>,
@@ -224,9 +226,32 @@ enum Packets<B> {
     Keyed(mpsc::Receiver<(OrderKey, B)>, Vec<(OrderKey, B)>),
 }
 
+/// How often in a row the queue may be found empty before what was taken is written. tokio lets a
+/// task do some 128 things at a time, so that one that opens packets and sends them is set aside
+/// after 20 or 30, and the writer runs before the rest is there. In a WireGuard endpoint the mean
+/// write was of 21 KB without a turn, 27 KB with one, 36 KB with two or four.
+const TURNS: usize = 2;
+
+/// Waits for a packet, and takes what is there besides, or comes while other tasks have a turn.
+/// Returns how many packets the batch holds; 0: all senders are gone. May be cancelled: the next
+/// call goes on with what the batch holds.
+async fn take<T>(packets: &mut mpsc::Receiver<T>, batch: &mut Vec<T>) -> usize {
+    if batch.is_empty() && packets.recv_many(batch, BATCH).await == 0 {
+        return 0;
+    }
+    let mut turns = 0;
+    while turns < TURNS && batch.len() < BATCH {
+        yield_now().await;
+        let count = batch.len();
+        batch.extend(iter::from_fn(|| packets.try_recv().ok()).take(BATCH - count));
+        turns = if batch.len() == count { turns + 1 } else { 0 };
+    }
+    batch.len()
+}
+
 impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
-    /// Writes until all senders are gone and the queue is empty. It flushes whenever the queue runs
-    /// empty, or 256 packets are taken from it.
+    /// Writes until all senders are gone and the queue is empty. It flushes whenever the queue
+    /// stays empty while the tasks that are ready have two turns, or 256 packets are taken from it.
     ///
     /// # Errors
     /// As [`AsyncWriter::flush`]; another call goes on, with what stays according to
@@ -238,13 +263,13 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
             let count = match packets {
                 Packets::Plain(packets, batch, taken) => {
                     taken.written();
-                    let count = packets.recv_many(batch, BATCH).await;
+                    let count = take(packets, batch).await;
                     taken.add(count);
                     batch.drain(..).for_each(|packet| writer.push(packet));
                     count
                 }
                 Packets::Keyed(packets, batch) => {
-                    let count = packets.recv_many(batch, BATCH).await;
+                    let count = take(packets, batch).await;
                     batch.drain(..).for_each(|(key, packet)| writer.push_in_order(packet, key));
                     count
                 }
@@ -282,5 +307,59 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
     /// The writer, to drop what stays after an error, or to be told of refusals.
     pub const fn writer_mut(&mut self) -> &mut AsyncWriter<B> {
         &mut self.writer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::tokio::runtime::Builder;
+
+    use super::*;
+
+    /// Takes what a task sends that yields so often before each packet.
+    fn batches(yields: &'static [usize]) -> Vec<Vec<usize>> {
+        Builder::new_current_thread().build().expect("a runtime").block_on(async {
+            let (sender, mut packets) = mpsc::channel(1024);
+            ::tokio::spawn(async move {
+                for (packet, &yields) in yields.iter().enumerate() {
+                    for _ in 0..yields {
+                        yield_now().await;
+                    }
+                    sender.send(packet).await.expect("the receiver is there");
+                }
+            });
+            let (mut batches, mut batch) = (Vec::new(), Vec::new());
+            while take(&mut packets, &mut batch).await > 0 {
+                batches.push(std::mem::take(&mut batch));
+            }
+            batches
+        })
+    }
+
+    #[test]
+    fn what_comes_while_others_have_a_turn_is_taken_too() {
+        assert_eq!(batches(&[0, 0, 0]), [[0, 1, 2]]);
+        assert_eq!(batches(&[0, 1, 0, 1, 2, 2]), [[0, 1, 2, 3, 4, 5]]);
+        assert_eq!(batches(&[0, 0, 3, 0, 3]), [vec![0, 1], vec![2, 3], vec![4]]);
+        assert_eq!(batches(&[1; 600]).iter().map(Vec::len).collect::<Vec<_>>(), [256, 256, 88]);
+        assert_eq!(batches(&[0; 600]).iter().map(Vec::len).collect::<Vec<_>>(), [256, 256, 88]);
+    }
+
+    #[test]
+    fn a_batch_that_was_cancelled_is_not_lost() {
+        Builder::new_current_thread().build().expect("a runtime").block_on(async {
+            let (sender, mut packets) = mpsc::channel(4);
+            sender.try_send(1).expect("there is room");
+            let mut batch = Vec::new();
+            ::tokio::select! {
+                biased;
+                _ = take(&mut packets, &mut batch) => panic!("it has a turn to wait"),
+                () = async {} => {}
+            }
+            assert_eq!(batch, [1]);
+            sender.try_send(2).expect("there is room");
+            drop(sender);
+            assert_eq!((take(&mut packets, &mut batch).await, &batch), (2, &vec![1, 2]));
+        });
     }
 }

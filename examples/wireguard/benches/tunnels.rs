@@ -1,6 +1,7 @@
-//! One TCP flow, and one request at a time, through tunnels between two network namespaces: this
-//! endpoint, gotatun with its own TUN device and socket, and wireguard-go, in turn. It must be run
-//! as root, since wireguard-go keeps its control socket in `/var/run/wireguard`.
+//! One TCP flow, one each way, and one request at a time, through tunnels between two network
+//! namespaces: this endpoint, gotatun with its own TUN device and socket, and wireguard-go, in
+//! turn. It must be run as root, since wireguard-go keeps its control socket in
+//! `/var/run/wireguard`.
 //!
 //! `cargo bench --features plain [-- ROUNDS]`; wireguard-go is found by `WIREGUARD_GO`, else in the
 //! search path, else left out.
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use superpacket_lab::{LabError, Paired, Summary, TcpBulk, TcpTransactions, TwoHosts, Until, interleaved};
+use superpacket_lab::{Direction, DirectionReport, LabError, Paired, Summary, TcpBulk, TcpTransactions, TwoHosts, Until, interleaved};
 use tunnel::{Program, Tunnel};
 
 /// How long each measurement takes.
@@ -25,6 +26,8 @@ struct Figures {
     gigabits: Vec<f64>,
     /// CPU seconds of the whole machine for each gigabyte.
     demand: Vec<f64>,
+    /// Of two flows, one each way, together.
+    both: Vec<f64>,
     /// Microseconds from a request to its answer: the median of a round's.
     median: Vec<f64>,
     /// What 99 of 100 requests of a round did not exceed.
@@ -34,9 +37,10 @@ struct Figures {
 /// A column of the table.
 type Column = (&'static str, fn(&Figures) -> &[f64]);
 
-const COLUMNS: [Column; 4] = [
+const COLUMNS: [Column; 5] = [
     ("Gb/s", |figures| &figures.gigabits),
     ("CPU s/GB", |figures| &figures.demand),
+    ("both ways, Gb/s", |figures| &figures.both),
     ("request, us", |figures| &figures.median),
     ("its p99, us", |figures| &figures.tail),
 ];
@@ -45,11 +49,13 @@ fn measure(tunnel: &Tunnel, figures: &RefCell<Figures>) -> Result<f64, LabError>
     let route = tunnel.route(false, false);
     let report = TcpBulk { until: Until::Time(TIME), ..TcpBulk::default() }.run(&route)?;
     let direction = report.forward.as_ref().expect("forward is the default");
+    let both = TcpBulk { until: Until::Time(TIME / 2), direction: Direction::Both, ..TcpBulk::default() }.run(&route)?;
     let requests = TcpTransactions { connections: 1, time: TIME / 2, ..TcpTransactions::default() }.run(&route)?;
     let microseconds = |part| requests.latency.percentile(part).as_secs_f64() * 1e6;
     let mut figures = figures.borrow_mut();
     figures.gigabits.push(direction.gigabits_per_second());
     figures.demand.push(report.machine.total.busy() / (direction.bytes as f64 / 1e9));
+    figures.both.push([both.forward, both.reverse].iter().flatten().map(DirectionReport::gigabits_per_second).sum());
     figures.median.push(microseconds(0.5));
     figures.tail.push(microseconds(0.99));
     Ok(direction.gigabits_per_second())

@@ -9,6 +9,7 @@
 
 mod config;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,6 +18,7 @@ use clap::Parser;
 use gotatun::device::{DeviceBuilder, DeviceTransports};
 use superpacket_gotatun::{Sockets, split};
 use superpacket_tun::Tun;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
 use config::Config;
@@ -30,15 +32,20 @@ struct Arguments {
     interface: String,
     /// Keys and peers, as `wg setconf` takes them, and an MTU.
     config: PathBuf,
+    /// Threads. gotatun seals in one task and opens in another, so more than two of them cost more
+    /// than they bring.
+    #[arg(long, default_value = "2")]
+    threads: NonZeroUsize,
     /// Use gotatun's own TUN device and socket, without offloads.
     #[cfg(feature = "plain")]
     #[arg(long)]
     plain: bool,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match endpoint(Arguments::parse()).await {
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = Builder::new_multi_thread().worker_threads(arguments.threads.get()).enable_all().build();
+    match runtime.context("tokio").and_then(|runtime| runtime.block_on(endpoint(arguments))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("superpacket-wireguard: {error:#}");

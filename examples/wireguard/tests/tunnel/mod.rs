@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::thread::sleep;
+use std::thread::{available_parallelism, sleep};
 use std::time::{Duration, Instant};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -129,7 +129,11 @@ impl End {
         let mut command = self.station.host.command(program);
         match &self.program {
             Program::Superpacket => command.arg(&interface).arg(&self.config),
-            Program::Gotatun => command.arg("--plain").arg(&interface).arg(&self.config),
+            Program::Gotatun => {
+                // As many as tokio takes by itself.
+                let threads = available_parallelism().map_err(failed("its threads"))?.to_string();
+                command.args(["--plain", "--threads", &threads]).arg(&interface).arg(&self.config)
+            }
             Program::Go(_) => command.args(["--foreground", &interface]).env("LOG_LEVEL", "error").stderr(Stdio::null()),
         };
         self.child = Some(command.stdin(Stdio::null()).spawn().map_err(failed("started"))?);
