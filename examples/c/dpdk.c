@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
     struct rte_eth_conf conf;
     struct rte_mempool *pool, *direct, *indirect;
     struct rte_mbuf *sent[MBUF_BURST], *received[MBUF_BURST], *cut[MBUF_SEGMENTS];
-    sp_policy policy = {.size = sizeof policy, .mode = SP_MODE_GRO};
+    sp_policy policy = {.size = sizeof policy, .mode = SP_MODE_GRO, .flags = SP_POLICY_PARTIAL_CHECKSUMS};
     sp_batch *batch;
     sp_segmenter *segmenter;
     uint16_t index, joined, segments = 0, same = 0;

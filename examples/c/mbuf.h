@@ -1,7 +1,8 @@
 /*
  * Offloads for chains of DPDK mbufs: the part to copy.
  *
- * mbuf_aggregate() joins a received burst: fewer mbufs, each a chain whose payload has not been copied.
+ * mbuf_aggregate() joins a received burst: fewer mbufs, each a chain whose payload has not been copied. It asks the port for TSO and TCP's
+ * checksum: a policy with SP_POLICY_PARTIAL_CHECKSUMS saves computing that twice.
  * mbuf_segment() cuts a chain for a port without TSO: a new mbuf for each header; for payload those of the chain, or indirect ones.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -53,8 +54,6 @@ static inline struct rte_mbuf *mbuf_chain(const sp_output *output, void *const *
     for (index = 1; index < output->iov_count;) {
         uint32_t payload = (uint32_t)output->iov[index].iov_len, cut = header;
         mbuf = (struct rte_mbuf *)tokens[index++];
-        while (index < output->iov_count && tokens[index] == mbuf)
-            payload += (uint32_t)output->iov[index++].iov_len;
         if (mbuf == first) {
             cut = 0;
             payload += header;
@@ -68,6 +67,8 @@ static inline struct rte_mbuf *mbuf_chain(const sp_output *output, void *const *
             mbuf->pkt_len = payload;
             last = mbuf;
         } else {
+            while (index < output->iov_count && tokens[index] == mbuf)
+                payload += (uint32_t)output->iov[index++].iov_len;
             rte_pktmbuf_adj(mbuf, (uint16_t)cut);
             if (mbuf->pkt_len > payload) /* padding of a short frame */
                 rte_pktmbuf_trim(mbuf, (uint16_t)(mbuf->pkt_len - payload));

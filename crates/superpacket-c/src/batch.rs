@@ -4,14 +4,14 @@
 
 use std::ptr;
 
-use superpacket::aggregate::{BorrowPacket, Borrowed, BufferIndex};
+use superpacket::aggregate::{Borrowed, BufferIndex};
 use superpacket::{BatchAggregator, Framing, SuperPacket};
 
 use crate::object::{Object, new, with};
 use crate::offload::sp_offload;
 use crate::packet::{Packet, SP_MAX_BUFFERS, sp_packet};
 use crate::policy::{Chosen, sp_policy};
-use crate::received::Packets;
+use crate::received::{Given, Packets};
 use crate::space::{Full, Known, Space, sp_space};
 use crate::status::sp_status::{self, SP_FULL, SP_OK};
 use crate::status::{Failure, guard};
@@ -171,9 +171,9 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
                             // What is known of the packets has been noted: only their bytes are
                             // asked for.
                             _ if goes_on => aggregator.resume(checked, |packet| put(space, packet, checked, *framing)),
-                            Packets::Unknown(packets) => take(aggregator, packets, checked, space, *framing),
-                            Packets::Verified(packets) => take(aggregator, packets, checked, space, *framing),
-                            Packets::Any(packets) => take(aggregator, packets, checked, space, *framing),
+                            Packets::Unknown(packets) => take(aggregator, packets, space, *framing),
+                            Packets::Verified(packets) => take(aggregator, packets, space, *framing),
+                            Packets::Any(packets) => take(aggregator, packets, space, *framing),
                         };
                         *unfinished = full.is_err().then_some((packets, count));
                         Ok(if full.is_err() { SP_FULL } else { SP_OK })
@@ -185,22 +185,16 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
 }
 
 /// Gives packets to the aggregator, and puts what leaves into the space.
-fn take<P: BorrowPacket>(
-    aggregator: &mut BatchAggregator,
-    packets: &[P],
-    checked: &[Packet],
-    space: &mut Space<'_>,
-    framing: Option<Framing>,
-) -> Result<(), Full> {
-    aggregator.poll(packets, |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| put(space, packet, checked, framing))
+fn take<P: Given>(aggregator: &mut BatchAggregator, packets: &[P], space: &mut Space<'_>, framing: Option<Framing>) -> Result<(), Full> {
+    aggregator.poll(packets, |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| put(space, packet, packets, framing))
 }
 
 /// Puts what leaves into the space; nothing of it, if not all fits.
 #[inline(always)]
-fn put<P: BorrowPacket>(
+fn put<P: Given>(
     space: &mut Space<'_>,
     packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
-    packets: &[Packet],
+    packets: &[P],
     framing: Option<Framing>,
 ) -> Result<(), Full> {
     let header_length = framing.map_or(0, Framing::header_length);
@@ -218,11 +212,11 @@ fn put<P: BorrowPacket>(
     let pieces = packet.pieces();
     // Buffers are kept: every piece lies in one.
     let owner = |index: &BufferIndex| packets.get(index.packet());
-    let token = pieces.first().and_then(|piece| owner(piece.buffer()?)).map_or(ptr::null_mut(), Packet::token);
+    let token = pieces.first().and_then(|piece| owner(piece.buffer()?)).map_or(ptr::null_mut(), Given::token);
     let ranges = pieces.iter().filter(|piece| piece.length() != 0).filter_map(|piece| {
         let index = piece.buffer()?;
         let owner = owner(index)?;
-        let range = owner.bytes_of(index.buffer()).get(piece.start()..piece.start() + piece.length())?;
+        let range = owner.buffer(index.buffer()).get(piece.start()..piece.start() + piece.length())?;
         Some((range.as_ptr().cast(), range.len(), owner.token()))
     });
     space.records.extend(&mut begun, pieces.len(), ranges)?;

@@ -85,6 +85,39 @@ pub struct sp_offload {
 }
 
 impl sp_offload {
+    /// The fields of which each says something besides the form of the checksum, and a hash. Those
+    /// of a partial checksum are not looked at.
+    const BESIDES: Self = sp_offload {
+        checksum: u8::MAX,
+        checksum_level: u8::MAX,
+        checksum_start: 0,
+        checksum_offset: 0,
+        checksum_sum: 0,
+        gso_type: u8::MAX,
+        flags: u8::MAX,
+        gso_size: u16::MAX,
+        hash: 0,
+        vlan_protocol: u16::MAX,
+        vlan_control: u16::MAX,
+        reserved: u32::MAX,
+    };
+
+    /// Is nothing known but the checksum, in this form, and a hash?
+    #[inline(always)]
+    pub(crate) fn says_only(&self, checksum: u8) -> bool {
+        let ([a, b, c], [d, e, f]) = (self.words(), Self::BESIDES.words());
+        let [form, ..] = sp_offload { checksum, ..Self::default() }.words();
+        ((a & d) ^ form) | (b & e) | (c & f) == 0
+    }
+
+    /// All of it: three loads, where its fields are twelve.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "numbers side by side as larger ones")]
+    const fn words(self) -> [u64; 3] {
+        // SAFETY: numbers without padding between them, and as many bytes.
+        unsafe { std::mem::transmute(self) }
+    }
+
     /// Is every value one of those that are named?
     #[inline(always)]
     pub(crate) fn check(&self) -> Result<(), Failure> {
@@ -194,6 +227,27 @@ impl sp_offload {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plain_offload_says_nothing_but_the_form_of_its_checksum_and_a_hash() {
+        let partial = sp_offload { checksum_start: 1, checksum_offset: 2, checksum_sum: 3, hash: 4, ..sp_offload::default() };
+        for checksum in [SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED] {
+            let plain = sp_offload { checksum, ..partial };
+            assert!(plain.says_only(checksum) && !plain.says_only(checksum ^ 1));
+            let others = [
+                sp_offload { checksum_level: 1, ..plain },
+                sp_offload { gso_type: SP_GSO_TCP4, ..plain },
+                sp_offload { flags: 1, ..plain },
+                sp_offload { gso_size: 0x100, ..plain },
+                sp_offload { vlan_protocol: 0x8100, ..plain },
+                sp_offload { vlan_control: 1, ..plain },
+                sp_offload { reserved: 1 << 31, ..plain },
+            ];
+            for other in others {
+                assert!(!other.says_only(checksum), "{other:?}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_known_comes_back() {

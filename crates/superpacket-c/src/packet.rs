@@ -138,14 +138,10 @@ impl Packet {
     #[inline(always)]
     fn is_plain(&self, checksum: u8) -> bool {
         let sp_packet { data, length, rest, rest_count, reserved, ref offload, .. } = self.0;
-        let (data, rest) = (data as usize, rest as usize);
-        let place = (data != 0) & (data <= usize::MAX - SP_MAX_LENGTH) & (length <= SP_MAX_LENGTH);
-        let alone = (rest == 0) & ((rest_count | reserved) == 0);
-        let known = (offload.checksum == checksum) & (checksum <= SP_CHECKSUM_VERIFIED);
-        let others = u32::from(offload.gso_type | offload.flags | offload.checksum_level)
-            | u32::from(offload.vlan_protocol | offload.vlan_control | offload.gso_size)
-            | offload.reserved;
-        place & alone & known & (others == 0)
+        // Not NULL, and so far from the end of the address space as a packet may be long.
+        let place = ((data as usize).wrapping_sub(1) < usize::MAX - SP_MAX_LENGTH) & (length <= SP_MAX_LENGTH);
+        let alone = (rest as usize | rest_count as usize | reserved as usize) == 0;
+        place & alone & (checksum <= SP_CHECKSUM_VERIFIED) & offload.says_only(checksum)
     }
 
     fn check(&self, buffers: usize) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "the border to C")]
 
+use std::ffi::c_void;
 use std::slice;
 
 use superpacket::aggregate::BorrowPacket;
@@ -24,6 +25,18 @@ impl Packet {
             protocol => Some(VlanTag { protocol, control: offload.vlan_control }),
         };
         packet
+    }
+}
+
+/// A packet of the caller's, with his token.
+pub(crate) trait Given: BorrowPacket {
+    fn token(&self) -> *mut c_void;
+}
+
+impl Given for Packet {
+    #[inline(always)]
+    fn token(&self) -> *mut c_void {
+        Packet::token(self)
     }
 }
 
@@ -65,6 +78,13 @@ impl<const VERIFIED: bool> BorrowPacket for PlainPacket<VERIFIED> {
     #[inline(always)]
     fn buffer(&self, _: usize) -> &[u8] {
         self.0.first()
+    }
+}
+
+impl<const VERIFIED: bool> Given for PlainPacket<VERIFIED> {
+    #[inline(always)]
+    fn token(&self) -> *mut c_void {
+        self.0.token()
     }
 }
 

@@ -356,20 +356,25 @@ impl Records<'_> {
         let places = self.iov_used..self.iov_used + most;
         let iov = self.iov.get_mut(places.clone()).ok_or(Full)?;
         let (mut count, mut total) = (0, 0);
-        let mut put = |place: &mut MaybeUninit<sp_iovec>, base: *const c_void, length: usize| {
-            place.write(sp_iovec { iov_base: base.cast_mut(), iov_len: length });
-            count += 1;
-            total += length;
-        };
         match &mut self.tokens {
             Some(tokens) => {
                 let tokens = tokens.get_mut(places).ok_or(Full)?;
-                for ((place, token_place), (base, length, token)) in iov.iter_mut().zip(tokens).zip(ranges) {
-                    put(place, base, length);
-                    token_place.write(token);
-                }
+                ranges.for_each(|(base, length, token)| {
+                    if let (Some(place), Some(token_place)) = (iov.get_mut(count), tokens.get_mut(count)) {
+                        place.write(sp_iovec { iov_base: base.cast_mut(), iov_len: length });
+                        token_place.write(token);
+                        count += 1;
+                        total += length;
+                    }
+                });
             }
-            None => iov.iter_mut().zip(ranges).for_each(|(place, (base, length, _))| put(place, base, length)),
+            None => ranges.for_each(|(base, length, _)| {
+                if let Some(place) = iov.get_mut(count) {
+                    place.write(sp_iovec { iov_base: base.cast_mut(), iov_len: length });
+                    count += 1;
+                    total += length;
+                }
+            }),
         }
         self.iov_used += count;
         begun.length += total;
