@@ -35,11 +35,11 @@ static inline uint32_t mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet, s
         packet->offload.vlan_protocol = 0x8100;
         packet->offload.vlan_control = mbuf->vlan_tci;
     }
-    if (mbuf->next) {
-        packet->rest = rest;
-        for (struct rte_mbuf *next = mbuf->next; next; next = next->next)
-            rest[packet->rest_count++] = (sp_iovec){rte_pktmbuf_mtod(next, void *), next->data_len};
-    }
+    if (likely(mbuf->nb_segs == 1))
+        return 0;
+    packet->rest = rest;
+    for (struct rte_mbuf *next = mbuf->next; next; next = next->next)
+        rest[packet->rest_count++] = (sp_iovec){rte_pktmbuf_mtod(next, void *), next->data_len};
     return packet->rest_count;
 }
 
@@ -105,8 +105,10 @@ static inline uint16_t mbuf_aggregate(sp_batch *batch, struct mbuf_space *memory
     sp_iovec *rest = memory->rest;
     uint16_t index, left = 0;
     sp_status status;
+    if (count > MBUF_BURST)
+        return count;
     for (index = 0; index < count; index++) {
-        if (mbufs[index]->nb_segs > SP_MAX_BUFFERS || index == MBUF_BURST)
+        if (mbufs[index]->nb_segs > SP_MAX_BUFFERS)
             return count;
         rte_prefetch0(rte_pktmbuf_mtod(mbufs[index], void *));
         rest += mbuf_describe(mbufs[index], &memory->packets[index], rest);

@@ -76,6 +76,27 @@ impl<'a> Joiner<'a> {
     }
 }
 
+/// Joins frames for `writev` to a TAP device.
+pub struct Writer<'a> {
+    aggregator: BatchAggregator,
+    frames: Vec<&'a [u8]>,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(policy: Policy) -> Self {
+        Writer { aggregator: BatchAggregator::framed(Framing::TAP, policy, HashKey::new(42)), frames: Vec::new() }
+    }
+
+    pub fn write(&mut self, frames: &'a [Vec<u8>]) {
+        let Writer { aggregator, frames: slices } = self;
+        slices.clear();
+        slices.extend(frames.iter().map(Vec::as_slice));
+        aggregator.poll_gathered(slices, |slices| {
+            black_box(slices);
+        });
+    }
+}
+
 /// Joins frames in their own buffers, behind room for a `virtio_net_hdr`.
 pub struct InPlace<'a> {
     aggregator: BatchAggregator,

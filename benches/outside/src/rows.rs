@@ -8,7 +8,7 @@ use superpacket::packet::RxChecksum;
 use superpacket_traffic::frame::Checksum;
 use superpacket_traffic::workload::{TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1, w2, w2b, w3, w4, w5, w5_super};
 
-use crate::engine::{Cut, Cutter, Forwarder, InPlace, Joiner, Receive, Summer, Sums, Watcher};
+use crate::engine::{Cut, Cutter, Forwarder, InPlace, Joiner, Receive, Summer, Sums, Watcher, Writer};
 
 /// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport
 /// header of either.
@@ -174,6 +174,16 @@ fn list<'a>(name: &'static str, workload: &'a Workload, poll: Poll) -> Row<'a> {
     })
 }
 
+/// Frames that are joined for `writev`, up to 64 a call.
+fn write<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Row<'a> {
+    let (mut writer, mut round) = (Writer::new(policy), Round::new(workload));
+    Row::new(name, workload.frames.len(), move || {
+        let run = round.run(64);
+        writer.write(run);
+        run.len()
+    })
+}
+
 /// Frames that are joined in their own buffers, up to 64 a call. There is one buffer for each frame
 /// of the workload, but for no copies: these rows never read from memory.
 fn in_place<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Row<'a> {
@@ -293,6 +303,7 @@ pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
         join("4,000 hostile flows", &frames.hostile, Poll { batch: 250, calls: None, ..Poll::of(gro) }),
         join("UDP GRO", &frames.datagrams, Poll::of(udp)),
         join("UDP GRO, verifying", &frames.datagrams, Poll::unverified(udp)),
+        write("W1 for writev", &frames.w1, trusted),
         in_place("W1 in place", &frames.w1, trusted),
         in_place("W1 in place, verifying", &frames.w1, gro),
         in_place("16 flows interleaved, in place", &frames.sixteen_flows, trusted),

@@ -186,7 +186,7 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
 
 /// Gives packets to the aggregator, and puts what leaves into the space.
 fn take<P: Given>(aggregator: &mut BatchAggregator, packets: &[P], space: &mut Space<'_>, framing: Option<Framing>) -> Result<(), Full> {
-    aggregator.poll(packets, |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| put(space, packet, packets, framing))
+    aggregator.poll_without_sums(packets, |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| put(space, packet, packets, framing))
 }
 
 /// Puts what leaves into the space; nothing of it, if not all fits.

@@ -140,25 +140,27 @@ impl<P: BorrowPacket> Memory<BufferIndex> for Borrowed<'_, P> {
 /// A sink of any type, which keeps the error to itself if it fails.
 type AnySink<'s, P> = dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
 
-/// One call with borrowed packets.
-struct BorrowedPoll<'p, P, F> {
+/// One call with borrowed packets. `SUMS`: the sink may want to know [sums](Poll::SUMS).
+struct BorrowedPoll<'p, P, F, const SUMS: bool> {
     packets: Borrowed<'p, P>,
     sink: F,
 }
 
-impl<P: BorrowPacket, F> Memory<BufferIndex> for BorrowedPoll<'_, P, F> {
+impl<P: BorrowPacket, F, const SUMS: bool> Memory<BufferIndex> for BorrowedPoll<'_, P, F, SUMS> {
     #[inline(always)]
     fn bytes<'a>(&'a self, buffer: &'a BufferIndex) -> &'a [u8] {
         self.packets.bytes(buffer)
     }
 }
 
-impl<'p, P, F, O> Poll<BufferIndex> for BorrowedPoll<'p, P, F>
+impl<'p, P, F, O, const SUMS: bool> Poll<BufferIndex> for BorrowedPoll<'p, P, F, SUMS>
 where
     P: BorrowPacket,
     F: FnMut(SuperPacket<'_, BufferIndex, Borrowed<'p, P>>) -> O,
     O: Outcome,
 {
+    const SUMS: bool = SUMS;
+
     type Error = O::Error;
 
     #[inline(always)]
@@ -231,12 +233,28 @@ impl BatchAggregator {
         packets: &[P],
         sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
     ) -> O {
-        let poll = &mut BorrowedPoll { packets: Borrowed(packets), sink };
+        let poll = &mut BorrowedPoll::<_, _, true> { packets: Borrowed(packets), sink };
         O::from_result(self.take_borrowed(packets, false, u32::MAX, poll))
     }
 
-    /// As [`poll`](Self::poll), with buffers kept whatever the policy says, and so many pieces at
-    /// most.
+    /// As [`poll`](Self::poll), for a sink that sends what it gets, and does not cut it: with
+    /// [partial checksums](Policy::with_partial_checksums) the [sums](crate::Piece::segment_sum) of
+    /// packets whose checksums are verified are not kept, and such packets cost less.
+    ///
+    /// # Panics
+    /// As `poll`.
+    #[inline]
+    pub fn poll_without_sums<P: BorrowPacket, O: Outcome>(
+        &mut self,
+        packets: &[P],
+        sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
+    ) -> O {
+        let poll = &mut BorrowedPoll::<_, _, false> { packets: Borrowed(packets), sink };
+        O::from_result(self.take_borrowed(packets, false, u32::MAX, poll))
+    }
+
+    /// As [`poll_without_sums`](Self::poll_without_sums), with buffers kept whatever the policy
+    /// says, and so many pieces at most.
     #[cfg(feature = "std")]
     #[inline]
     pub(super) fn poll_pieces<P: BorrowPacket, O: Outcome>(
@@ -245,7 +263,7 @@ impl BatchAggregator {
         most: u32,
         sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
     ) -> O {
-        let poll = &mut BorrowedPoll { packets: Borrowed(packets), sink };
+        let poll = &mut BorrowedPoll::<_, _, false> { packets: Borrowed(packets), sink };
         O::from_result(self.take_borrowed(packets, true, most, poll))
     }
 
@@ -260,7 +278,7 @@ impl BatchAggregator {
         let (mut sink, mut error) = (sink, None);
         // Of one type for all sinks: what seldom runs need not be compiled for each.
         let sink: &mut AnySink<'_, P> = &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
-        let result = self.go_on(&mut BorrowedPoll { packets: Borrowed(packets), sink });
+        let result = self.go_on(&mut BorrowedPoll::<_, _, true> { packets: Borrowed(packets), sink });
         debug_assert_eq!(result.is_err(), error.is_some(), "only the sink fails");
         O::from_result(error.map_or(Ok(()), Err))
     }

@@ -11,6 +11,8 @@ use superpacket_simd::Simd;
 pub(super) trait Poll<B>: Memory<B> {
     /// Are payloads joined in the first packet's own buffer?
     const IN_PLACE: bool = false;
+    /// Is the sum of each payload kept for the sink, though no checksum needs it?
+    const SUMS: bool = true;
 
     /// What the sink says when it fails.
     type Error;

@@ -95,8 +95,11 @@ impl<B> Held<B> {
         };
         let length = poll.bytes(&packet.first).len();
         match packet.checksum {
-            RxChecksum::Unnecessary { .. } => self.usual_run::<LRO, true, P>(length, batch, options, storage, counters, poll),
-            _ => self.usual_run::<LRO, false, P>(length, batch, options, storage, counters, poll),
+            RxChecksum::Unnecessary { .. } if LRO || P::SUMS || options.want_sum => {
+                self.usual_run::<LRO, true, true, P>(length, batch, options, storage, counters, poll)
+            }
+            RxChecksum::Unnecessary { .. } => self.usual_run::<LRO, true, false, P>(length, batch, options, storage, counters, poll),
+            _ => self.usual_run::<LRO, false, true, P>(length, batch, options, storage, counters, poll),
         }
     }
 
@@ -186,7 +189,7 @@ impl<B> Held<B> {
     /// The run that is compiled for the flow's layout, if its first packet, of `length` bytes, fits
     /// it.
     #[inline(always)]
-    fn usual_run<const LRO: bool, const VERIFIED: bool, P: Poll<B>>(
+    fn usual_run<const LRO: bool, const VERIFIED: bool, const SUMS: bool, P: Poll<B>>(
         &mut self,
         length: usize,
         batch: &mut Drain<'_, RxPacket<B>>,
@@ -198,26 +201,27 @@ impl<B> Held<B> {
         let holds = |most: usize| usize::from(self.layout.payload) <= most && most <= length && storage == Storage::Fragments;
         match self.usual {
             usual::ETHERNET_IPV4 if holds(USUAL_HEADER) => {
-                self.run::<LRO, VERIFIED, { usual::ETHERNET_IPV4 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
+                self.run::<LRO, VERIFIED, SUMS, { usual::ETHERNET_IPV4 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
             }
             usual::ETHERNET_IPV6 if holds(LONGER_HEADER) => {
-                self.run::<LRO, VERIFIED, { usual::ETHERNET_IPV6 }, LONGER_HEADER, P>(batch, options, storage, counters, poll)
+                self.run::<LRO, VERIFIED, SUMS, { usual::ETHERNET_IPV6 }, LONGER_HEADER, P>(batch, options, storage, counters, poll)
             }
             usual::IPV4 if holds(USUAL_HEADER) => {
-                self.run::<LRO, VERIFIED, { usual::IPV4 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
+                self.run::<LRO, VERIFIED, SUMS, { usual::IPV4 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
             }
             usual::IPV6 if holds(USUAL_HEADER) => {
-                self.run::<LRO, VERIFIED, { usual::IPV6 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
+                self.run::<LRO, VERIFIED, SUMS, { usual::IPV6 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
             }
-            _ => self.run::<LRO, VERIFIED, { usual::NONE }, 0, P>(batch, options, storage, counters, poll),
+            _ => self.run::<LRO, VERIFIED, true, { usual::NONE }, 0, P>(batch, options, storage, counters, poll),
         }
     }
 
     /// The run of packets of a flow with a [`USUAL`](usual) layout, or any; in the former the first
     /// `HEADERS` bytes hold all headers, the run ends at a packet that is shorter, and storage is
     /// in fragments. `VERIFIED`: the device has verified the checksums of them all, else of none.
+    /// `SUMS`: their sums are kept; else they are verified and nobody asks.
     #[inline(never)]
-    fn run<const LRO: bool, const VERIFIED: bool, const USUAL: u8, const HEADERS: usize, P: Poll<B>>(
+    fn run<const LRO: bool, const VERIFIED: bool, const SUMS: bool, const USUAL: u8, const HEADERS: usize, P: Poll<B>>(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
         options: &ExamineOptions,
@@ -306,6 +310,7 @@ impl<B> Held<B> {
             let first = if P::IN_PLACE { self.pieces.first().and_then(|piece| piece.buffer.as_ref()) } else { None };
             let kept = start + payload as usize;
             let sum = match packet.checksum {
+                RxChecksum::Unnecessary { .. } if VERIFIED && !SUMS => 0,
                 RxChecksum::Unnecessary { .. } if VERIFIED => all_but_payload.checksum(),
                 RxChecksum::None if !VERIFIED => {
                     let sum = match first {
@@ -353,7 +358,8 @@ impl<B> Held<B> {
                     (None, self.append(poll.bytes(&packet.first).get(start..), more))
                 }
             };
-            self.pieces.push(Piece { buffer, start, length: more, sum, flags: Piece::<B>::FIRST | Piece::<B>::SUM });
+            let flags_of_piece = Piece::<B>::FIRST | if SUMS { Piece::<B>::SUM } else { 0 };
+            self.pieces.push(Piece { buffer, start, length: more, sum, flags: flags_of_piece });
             complete = if !LRO && flags != 0 {
                 Some(Reason::Push)
             } else if !LRO && more < longest {
@@ -373,6 +379,7 @@ impl<B> Held<B> {
         self.next_sequence = u64::from(sequence);
         self.payload = payload;
         self.packets = packets;
+        self.sums &= SUMS || joined == 0;
         self.bytes += bytes;
         counters.packets_in += u64::from(joined);
         counters.bytes_in += bytes;
