@@ -238,8 +238,10 @@ impl BatchAggregator {
     }
 
     /// As [`poll`](Self::poll), for a sink that sends what it gets, and does not cut it: with
-    /// [partial checksums](Policy::with_partial_checksums) the [sums](crate::Piece::segment_sum) of
-    /// packets whose checksums are verified are not kept, and such packets cost less.
+    /// [partial checksums](Policy::with_partial_checksums) the [sums] of packets whose checksums
+    /// are verified are not kept, and such packets cost less.
+    ///
+    /// [sums]: crate::super_packet::Piece::segment_sum
     ///
     /// # Panics
     /// As `poll`.
