@@ -44,7 +44,7 @@ class Reason(str, Enum):
     #: header.
     PARTIAL_CHECKSUM = "partial_checksum"
     #: No header of the device's format could say what it would merge to.
-    NO_HEADER = "no_header"
+    CANNOT_SEGMENT = "cannot_segment"
     #: The only packet of a call that holds nothing before and after: it was not read.
     ALONE = "alone"
     #: A super-packet already.

@@ -12,12 +12,13 @@ use std::sync::Arc;
 
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket::segment::{
-    ChecksumForm, ChecksumOutput, Gso, GsoKind, GsoPacket, MaxSegments, Plan, SegmentError, SegmentOptions, SegmentSize, Segmenter,
+    ChecksumForm, ChecksumOutput, Gso, GsoPacket, MaxSegments, PacketKind, Plan, SegmentError, SegmentOptions, SegmentSize, Segmenter,
+    Unsupported,
 };
 use superpacket::super_packet::SuperPacket;
-use superpacket::wire::Layout;
+use superpacket::wire::{Layout, MAX_HEADER, parse_datagram};
 use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch};
+use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, TxFrame};
 
 use crate::bucket::taken_by;
 use crate::counters::DropReason;
@@ -26,7 +27,7 @@ use crate::queues::QueueCounts;
 use crate::runtime::{Runtime, Shared};
 use crate::settings::TooBig;
 use crate::vlan::{PortVlans, number};
-use need::{Need, Untold, is_cut_for, need};
+use need::{Need, need};
 
 /// How often a full port is tried again before its frames are dropped.
 const FULL_RETRIES: u32 = 4;
@@ -35,7 +36,8 @@ const FULL_RETRIES: u32 = 4;
 /// cuts (`TCP_MIN_GSO_SIZE`). With less, few packets would keep a thread busy for a second.
 const MOST_SEGMENTS: MaxSegments = MaxSegments::new(8192).expect("not zero");
 
-/// So many refusals without a success in between, and an offload is no longer left to the port.
+/// Refusals of a kind of packet without a success in between, after which it is no longer left to the
+/// port.
 const REFUSAL_LIMIT: u32 = 16;
 
 /// The sending end of a port for one thread, and what is about to be sent.
@@ -51,14 +53,23 @@ pub(crate) struct Egress {
     batch: TxBatch,
     /// What the kernel refused is sent from here.
     again: TxBatch,
-    /// Refusals in a row of super-packets, and of partial checksums.
-    refusals: [u32; 2],
-    /// Which of them the log has reported.
-    reported: [bool; 2],
+    /// What the kernel has refused.
+    refusals: Vec<Refusals>,
     /// What leaves is limited to a rate.
     is_limited: bool,
     /// Which opening of the port this is an end of.
     pub(crate) opening: u32,
+}
+
+/// The refusals of one kind of packet.
+#[derive(Debug)]
+struct Refusals {
+    /// The kind; `None` for packets that are of none, whose refusal is not remembered.
+    kind: Option<PacketKind>,
+    /// Whether they were super-packets; else they had a partial checksum.
+    super_packets: bool,
+    /// The number of refusals since one was taken.
+    in_a_row: u32,
 }
 
 /// The port can be used no longer.
@@ -78,8 +89,7 @@ impl Egress {
             transmit,
             batch: TxBatch::new(),
             again: TxBatch::new(),
-            refusals: [0; 2],
-            reported: [false; 2],
+            refusals: Vec::new(),
             is_limited,
             opening,
         }
@@ -141,19 +151,18 @@ impl Egress {
             Need::Whole(gso, layout) => {
                 self.batch.push_super_packet(outgoing, staged, packet, gso, &layout, self.runtime.max_slices());
             }
-            need @ (Need::Cut(_) | Need::CutUneven) => {
+            need @ (Need::Cut(..) | Need::CutUneven) => {
                 let partial = self.runtime.has(Feature::TxChecksumming);
                 let checksum = if partial { ChecksumOutput::AsMerged } else { ChecksumOutput::Full };
                 let before = self.waiting();
                 let options = SegmentOptions::default().with_checksum(checksum).with_max_segments(MOST_SEGMENTS);
-                let options = if let Need::Cut(gso) = need { options.with_gso(gso) } else { options };
+                let (options, unsupported) = match need {
+                    Need::Cut(gso, unsupported) => (options.with_gso(gso), unsupported),
+                    _ => (options, None),
+                };
                 if self.cut(outgoing, staged, packet, segmenter, options) {
                     self.count_segments(before);
-                    match is_cut_for(&self.runtime, packet) {
-                        Some(Untold::Ids) => self.shared.counts.segmented_for_ids.add(1),
-                        Some(Untold::Cwr) => self.shared.counts.segmented_for_cwr.add(1),
-                        None => {}
-                    }
+                    self.count_unsupported(unsupported);
                 }
             }
             Need::Shorter => match self.runtime.too_big {
@@ -235,6 +244,22 @@ impl Egress {
         self.shared.counts.segments.add((self.waiting() - before) as u64);
     }
 
+    /// Counts a packet that was segmented because the port could not.
+    fn count_unsupported(&self, unsupported: Option<Unsupported>) {
+        let counts = &self.shared.counts;
+        let count = match unsupported {
+            Some(Unsupported::LinkHeader) => &counts.segmented_for_link,
+            Some(Unsupported::Tunnel) => &counts.segmented_for_tunnel,
+            Some(Unsupported::Refused) => &counts.segmented_for_refusal,
+            Some(Unsupported::Cwr) => &counts.segmented_for_cwr,
+            Some(Unsupported::FixedIds) => &counts.segmented_for_ids,
+            Some(Unsupported::SegmentSize | Unsupported::Segments | Unsupported::Size) => &counts.segmented_for_size,
+            // The port's offload is off, and `features` shows it.
+            _ => return,
+        };
+        count.add(1);
+    }
+
     /// Adds a super-packet in smaller ones, of `size` bytes of payload each.
     #[expect(clippy::too_many_arguments, reason = "what `cut` takes, and how")]
     fn cut_into_parts(
@@ -285,6 +310,9 @@ impl Egress {
             let time = copies.time();
             let Progress { sent, stopped } = self.transmit.transmit(outgoing, &self.batch, from);
             self.count(from..from + sent);
+            if self.refusals.iter().any(|refusals| refusals.in_a_row != 0) {
+                self.note_taken(outgoing, from..from + sent);
+            }
             if let Some(time) = time {
                 copies.sent(&self.shared, outgoing, &self.batch, from..from + sent, time);
             }
@@ -343,9 +371,15 @@ impl Egress {
         let whole = || frames.iter().filter(|frame| frame.gso.is_some());
         counts.tx_super_packets.add(whole().count() as u64);
         counts.tx_super_segments.add(whole().map(|frame| u64::from(frame.segments)).sum());
-        if self.refusals != [0; 2] {
-            for frame in frames.iter().filter(|frame| !frame.is_plain()) {
-                self.refusals[usize::from(frame.gso.is_none())] = 0;
+    }
+
+    /// Begins to count anew where the kernel has taken frames of a kind that it refused before.
+    #[cold]
+    fn note_taken(&mut self, outgoing: &Outgoing, sent: Range<usize>) {
+        for frame in self.batch.frames()[sent].iter().filter(|frame| !frame.is_plain()) {
+            let (kind, super_packets) = kind_of(outgoing, &self.batch, frame);
+            for refusals in self.refusals.iter_mut().filter(|known| known.kind == kind && known.super_packets == super_packets) {
+                refusals.in_a_row = 0;
             }
         }
     }
@@ -361,22 +395,24 @@ impl Egress {
         error: &std::io::Error,
     ) {
         let frame = self.batch.frames()[number];
-        let feature = match frame.gso.map(|gso| gso.kind) {
-            Some(GsoKind::Udp) => Feature::TxUdpSegmentation,
-            Some(_) => Feature::TcpSegmentationOffload,
-            None => Feature::TxChecksumming,
-        };
-        let kind = usize::from(frame.gso.is_none());
-        let refusals = &mut self.refusals[kind];
-        *refusals += 1;
-        if !std::mem::replace(&mut self.reported[kind], true) {
-            tracing::warn!(port = %self.shared.name, %error, offload = %feature, "the kernel refused an offload: it is done in software");
-        }
-        if *refusals == REFUSAL_LIMIT {
-            tracing::warn!(port = %self.shared.name, offload = %feature, "the kernel refuses this offload again and again: it is switched off");
-            self.shared.refuse(feature);
-            self.runtime = self.shared.runtime();
-            *refusals = 0;
+        let (kind, super_packets) = kind_of(outgoing, &self.batch, &frame);
+        let offload = if super_packets { "segmentation" } else { "tx-checksumming" };
+        let known = self.refusals.iter().position(|known| known.kind == kind && known.super_packets == super_packets);
+        let index = known.unwrap_or_else(|| {
+            let name = kind.map_or("packets of an unknown kind".to_owned(), |kind| kind.to_string());
+            tracing::warn!(port = %self.shared.name, %error, offload, kind = name, "the kernel refused an offload: it is done in software");
+            self.refusals.push(Refusals { kind, super_packets, in_a_row: 0 });
+            self.refusals.len() - 1
+        });
+        let refusals = &mut self.refusals[index];
+        refusals.in_a_row += 1;
+        if refusals.in_a_row == REFUSAL_LIMIT {
+            refusals.in_a_row = 0;
+            if let Some(kind) = kind {
+                tracing::warn!(port = %self.shared.name, offload, %kind, "the kernel refuses this again and again: it is done in software from now on");
+                self.shared.refuse(kind, super_packets);
+                self.runtime = self.shared.runtime();
+            }
         }
         self.shared.counts.fallbacks.add(1);
         let mut bytes = Vec::with_capacity(frame.length as usize);
@@ -423,6 +459,17 @@ impl Egress {
             }
         }
     }
+}
+
+/// Returns the kind of a frame that has offloads, and whether it is a super-packet.
+fn kind_of(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> (Option<PacketKind>, bool) {
+    let mut scratch = [0; MAX_HEADER];
+    let head = batch.head(outgoing, frame, &mut scratch);
+    let layout = match frame.gso {
+        Some(gso) => gso.kind.parse(head, frame.length as usize, frame.layer, frame.checksum),
+        None => parse_datagram(head, frame.length as usize, frame.layer),
+    };
+    (layout.ok().as_ref().and_then(PacketKind::of), frame.gso.is_some())
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ impl fmt::Debug for Ports {
 /// A counter: its name without `_total`, what it means, its unit, and where it is read.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
-const COUNTERS: [PortCounter; 35] = [
+const COUNTERS: [PortCounter; 39] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
     ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
@@ -154,6 +154,14 @@ const COUNTERS: [PortCounter; 35] = [
     }),
     ("segmented_for_cwr", "Packets cut only because the port cannot be told that all of their segments have CWR", None, |stats| {
         stats.segmented_for_cwr
+    }),
+    ("segmented_for_link", "Packets cut because the port does not segment behind their link header", None, |stats| {
+        stats.segmented_for_link
+    }),
+    ("segmented_for_tunnel", "Packets cut because the port does not segment in their tunnel", None, |stats| stats.segmented_for_tunnel),
+    ("segmented_for_refusal", "Packets cut because the kernel has refused others of their kind", None, |stats| stats.segmented_for_refusal),
+    ("segmented_for_size", "Packets cut because they are longer, or have more segments, than the port takes", None, |stats| {
+        stats.segmented_for_size
     }),
     ("checksummed", "Partial checksums filled in before the port", None, |stats| stats.checksummed),
     ("fallbacks", "Packets that the port refused and that were sent in another form", None, |stats| stats.fallbacks),

@@ -56,6 +56,27 @@ pub struct PortFeatures {
     pub port: String,
     /// All offloads, in ethtool's order.
     pub features: Vec<FeatureReport>,
+    /// The super-packets that are left to the port; `None` if none are.
+    #[serde(default)]
+    pub segmentation: Option<SegmentationReport>,
+}
+
+/// The super-packets that a port, or the kernel behind it, segments. All others are segmented before
+/// the port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentationReport {
+    /// The link headers behind which it segments: `plain`, `vlan`, `other-tags`, `pppoe`, `mpls`.
+    pub link_headers: Vec<String>,
+    /// The tunnels in which it segments: `vxlan`, `geneve`.
+    pub tunnels: Vec<String>,
+    /// The longest super-packet over IPv4, in bytes from the IP header.
+    pub max_ipv4_length: u32,
+    /// The longest super-packet over IPv6, in bytes from the IP header.
+    pub max_ipv6_length: u32,
+    /// The kinds of super-packets that the kernel refused again and again.
+    pub refused: Vec<String>,
+    /// The kinds of packets whose partial checksums the kernel refused again and again.
+    pub refused_checksums: Vec<String>,
 }
 
 /// An offload of a port.
@@ -129,6 +150,19 @@ pub struct PortStats {
     /// segments have CWR (accurate ECN).
     #[serde(default)]
     pub segmented_for_cwr: u64,
+    /// Of the packets cut, those that are behind a link header behind which the port does not
+    /// segment: PPPoE, MPLS, other VLAN tags.
+    #[serde(default)]
+    pub segmented_for_link: u64,
+    /// Of the packets cut, those in a tunnel in which the port does not segment.
+    #[serde(default)]
+    pub segmented_for_tunnel: u64,
+    /// Of the packets cut, those of a kind that the kernel has refused again and again.
+    #[serde(default)]
+    pub segmented_for_refusal: u64,
+    /// Of the packets cut, those that are longer, or have more segments, than the port takes.
+    #[serde(default)]
+    pub segmented_for_size: u64,
     /// Partial checksums filled in before this port.
     pub checksummed: u64,
     /// Packets that the port refused as they were, and that were sent in another form.

@@ -2,18 +2,19 @@
 //! refused.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use superpacket::aggregate::{Delivery, Mode, Policy, Storage};
 use superpacket::packet::Layer;
+use superpacket::segment::{GsoSupport, PacketKind, PacketKinds};
 use superpacket_features::{Feature, FeatureSet, Resolved, resolve};
 use superpacket_io::port::{Capabilities, PortState};
 
 use crate::bucket::Buckets;
 use crate::counters::Counts;
 use crate::fdb::Station;
-use crate::report::{FeatureReport, PortFeatures};
+use crate::report::{FeatureReport, PortFeatures, SegmentationReport};
 use crate::settings::{Forwarding, Limits, PortSettings, PortSteering, TooBig};
 use crate::vlan::{PortVlans, VlanProtocol};
 
@@ -34,8 +35,10 @@ pub(crate) struct Shared {
     requested: RwLock<Requested>,
     /// The MTU now; 0: no limit.
     mtu: AtomicU32,
-    /// The offloads that the kernel refused again and again.
-    refused: AtomicU16,
+    /// The kinds of super-packets that the kernel refused again and again ([`PacketKinds::bits`]).
+    refused: AtomicU64,
+    /// The kinds of packets whose partial checksums the kernel refused again and again.
+    refused_checksums: AtomicU64,
     /// How often it was opened again.
     opening: AtomicU32,
     /// The receive queues that have a mask and are processed in place all the same.
@@ -54,6 +57,8 @@ struct Requested {
 pub(crate) struct Runtime {
     pub(crate) active: FeatureSet,
     pub(crate) capabilities: Capabilities,
+    /// The kinds of packets whose partial checksums the kernel refuses.
+    pub(crate) refused_checksums: PacketKinds,
     pub(crate) limits: Limits,
     pub(crate) too_big: TooBig,
     pub(crate) forwarding: Forwarding,
@@ -85,13 +90,18 @@ impl Runtime {
         if self.has(Feature::ScatterGather) { self.capabilities.max_slices } else { 1 }
     }
 
-    /// The longest super-packet that the port is given, from the IP header on.
-    #[inline]
-    pub(crate) fn max_gso_size(&self) -> usize {
-        match self.limits.gso_max_size {
-            0 => self.capabilities.max_gso_size as usize,
-            limit => limit.min(self.capabilities.max_gso_size) as usize,
-        }
+    /// Returns the super-packets that the port is given whole.
+    pub(crate) fn gso_support(&self) -> GsoSupport {
+        let limit = match self.limits.gso_max_size {
+            0 => u32::MAX,
+            limit => limit,
+        };
+        let mut gso = self.capabilities.gso;
+        gso.tcp &= self.has(Feature::TcpSegmentationOffload);
+        gso.udp &= self.has(Feature::TxUdpSegmentation);
+        gso.max_ipv4_length = gso.max_ipv4_length.min(limit);
+        gso.max_ipv6_length = gso.max_ipv6_length.min(limit);
+        gso
     }
 
     /// How packets that the port receives are aggregated; `None`: not at all.
@@ -133,7 +143,8 @@ impl Shared {
             vlan_filtering: None,
             requested: RwLock::new(Requested { settings, capabilities }),
             mtu: AtomicU32::new(state.mtu),
-            refused: AtomicU16::new(0),
+            refused: AtomicU64::new(0),
+            refused_checksums: AtomicU64::new(0),
             opening: AtomicU32::new(0),
             in_place: RwLock::default(),
         }
@@ -161,7 +172,7 @@ impl Shared {
 
     /// Changes what it is asked; the kernel gets another chance to do what it refused.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut PortSettings) -> R) -> R {
-        self.refused.store(0, Ordering::Relaxed);
+        self.forget_refusals();
         let settings = &mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings;
         let changed = change(settings);
         self.buckets.set(&settings.limits.rates);
@@ -196,7 +207,7 @@ impl Shared {
     /// It was opened again, perhaps as another device.
     pub(crate) fn reopened(&self, capabilities: Capabilities, state: PortState) {
         self.opening.fetch_add(1, Ordering::Relaxed);
-        self.refused.store(0, Ordering::Relaxed);
+        self.forget_refusals();
         self.requested.write().unwrap_or_else(PoisonError::into_inner).capabilities = capabilities;
         self.set_mtu(state.mtu);
     }
@@ -216,20 +227,27 @@ impl Shared {
         self.mtu.load(Ordering::Relaxed)
     }
 
-    /// The kernel refuses what this offload leaves to it.
-    pub(crate) fn refuse(&self, feature: Feature) {
-        self.refused.fetch_or(1 << feature as u16, Ordering::Relaxed);
+    /// Remembers that the kernel refuses packets of this kind: super-packets, or else those with a
+    /// partial checksum.
+    pub(crate) fn refuse(&self, kind: PacketKind, super_packets: bool) {
+        let refused = if super_packets { &self.refused } else { &self.refused_checksums };
+        refused.fetch_or(PacketKinds::NONE.with(kind).bits(), Ordering::Relaxed);
     }
 
-    fn refuses(&self, feature: Feature) -> bool {
-        self.refused.load(Ordering::Relaxed) & 1 << feature as u16 != 0
+    fn forget_refusals(&self) {
+        self.refused.store(0, Ordering::Relaxed);
+        self.refused_checksums.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns the kinds of super-packets, and of packets with partial checksums, that the kernel
+    /// refuses.
+    fn refusals(&self) -> (PacketKinds, PacketKinds) {
+        let kinds = |refused: &AtomicU64| PacketKinds::from_bits(refused.load(Ordering::Relaxed));
+        (kinds(&self.refused), kinds(&self.refused_checksums))
     }
 
     fn resolved(&self, requested: &Requested) -> Resolved {
         let mut supported = requested.capabilities.features;
-        for feature in Feature::ALL {
-            supported = supported.set(feature, supported.contains(feature) && !self.refuses(feature));
-        }
         if !requested.settings.force_lro {
             supported = supported.without(Feature::LargeReceiveOffload);
         }
@@ -239,9 +257,13 @@ impl Shared {
     /// What holds now.
     pub(crate) fn runtime(&self) -> Runtime {
         let requested = self.requested();
+        let (refused, refused_checksums) = self.refusals();
+        let mut capabilities = requested.capabilities;
+        capabilities.gso.refused = refused;
         Runtime {
             active: self.resolved(&requested).active,
-            capabilities: requested.capabilities,
+            capabilities,
+            refused_checksums,
             limits: requested.settings.limits,
             too_big: requested.settings.too_big,
             forwarding: requested.settings.forwarding,
@@ -267,7 +289,6 @@ impl Shared {
                 Feature::LargeReceiveOffload if !requested.settings.force_lro => {
                     "packets are forwarded, and what LRO merged cannot be cut into the packets that came: it must be forced".to_owned()
                 }
-                _ if self.refuses(feature) => "the kernel refused it again and again: switch it off and on to try once more".to_owned(),
                 _ => why.to_string(),
             });
             FeatureReport {
@@ -277,13 +298,29 @@ impl Shared {
                 reason,
             }
         };
-        PortFeatures { port: self.name.clone(), features: Feature::ALL.into_iter().map(report).collect() }
+        let (refused, refused_checksums) = self.refusals();
+        let names = |kinds: PacketKinds| kinds.iter().map(|kind| kind.to_string()).collect();
+        let gso = self.runtime().gso_support();
+        let tunnels: &[&str] = if gso.udp_tunnels { &["vxlan", "geneve"] } else { &[] };
+        PortFeatures {
+            port: self.name.clone(),
+            features: Feature::ALL.into_iter().map(report).collect(),
+            segmentation: (gso.tcp || gso.udp).then(|| SegmentationReport {
+                link_headers: gso.link_headers.iter().map(|link| link.name().to_owned()).collect(),
+                tunnels: tunnels.iter().map(|tunnel| (*tunnel).to_owned()).collect(),
+                max_ipv4_length: gso.max_ipv4_length,
+                max_ipv6_length: gso.max_ipv6_length,
+                refused: names(refused),
+                refused_checksums: names(refused_checksums),
+            }),
+        }
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use superpacket::wire::{IpVersion, LinkHeader, Protocol};
     use superpacket_io::port::LinkState;
 
     /// A port that can do everything, asked what `change` says.
@@ -293,15 +330,9 @@ pub(crate) mod tests {
 
     /// The same, with a number.
     pub(crate) fn shared_as(number: u16, change: impl FnOnce(&mut PortSettings)) -> Shared {
-        let capabilities = Capabilities {
-            features: FeatureSet::all(),
-            max_gso_size: 65_535,
-            max_gso_payload: u32::MAX,
-            max_gso_segments: 65_535,
-            max_slices: 1024,
-            tunnels: false,
-            fixed_ids: false,
-        };
+        let mut gso = GsoSupport::LINUX;
+        (gso.udp_tunnels, gso.max_segments) = (false, 65_535);
+        let capabilities = Capabilities { features: FeatureSet::all(), gso, max_slices: 1024 };
         let mut settings = PortSettings::new("memory:test".parse().expect("a port string"));
         change(&mut settings);
         Shared::new(number, settings, capabilities, Layer::Ethernet, PortState { link: LinkState::Up, mtu: 1500 })
@@ -337,14 +368,22 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_off_until_it_is_asked_for_again() {
+    fn a_refused_kind_of_packet_is_not_given_to_the_port_until_the_settings_change() {
         let port = shared(|_| ());
-        port.refuse(Feature::TxChecksumming);
-        assert!(reason(&port, Feature::TxChecksumming).contains("refused"));
-        assert!(reason(&port, Feature::TcpSegmentationOffload).contains("tx-checksumming"));
-        assert!(!port.runtime().has(Feature::TcpSegmentationOffload));
+        let pppoe = PacketKind { link: LinkHeader::Pppoe, tunnel: None, protocol: Protocol::Tcp, version: IpVersion::V4 };
+        port.refuse(pppoe, true);
+        port.refuse(PacketKind { link: LinkHeader::Vlan, ..pppoe }, false);
+        let runtime = port.runtime();
+        assert_eq!(runtime.gso_support().refused.iter().collect::<Vec<_>>(), [pppoe]);
+        assert!(runtime.has(Feature::TcpSegmentationOffload) && runtime.has(Feature::TxChecksumming), "other packets are the port's");
+        let segmentation = port.features().segmentation.expect("TSO is on");
+        assert_eq!(segmentation.refused, ["TCP over IPv4 in PPPoE"]);
+        assert_eq!(segmentation.refused_checksums, ["TCP over IPv4 behind VLAN tags"]);
+        assert_eq!((segmentation.link_headers, segmentation.tunnels), (vec!["plain".to_owned(), "vlan".to_owned()], vec![]));
         port.change(|_| ());
-        assert!(port.runtime().has(Feature::TcpSegmentationOffload));
+        let segmentation = port.features().segmentation.expect("TSO is on");
+        assert_eq!((segmentation.refused.len(), segmentation.refused_checksums.len()), (0, 0));
+        assert!(port.runtime().refused_checksums.is_empty());
     }
 
     #[test]

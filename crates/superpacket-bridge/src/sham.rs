@@ -82,7 +82,7 @@ fn features(settings: &PortSettings) -> PortFeatures {
         active: resolved.active.contains(feature),
         reason: resolved.why_inactive(feature).map(|reason| reason.to_string()),
     };
-    PortFeatures { port: settings.port.name().to_owned(), features: Feature::ALL.map(report).into() }
+    PortFeatures { port: settings.port.name().to_owned(), features: Feature::ALL.map(report).into(), segmentation: None }
 }
 
 fn stats(settings: &PortSettings) -> PortStats {

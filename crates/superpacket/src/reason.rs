@@ -67,8 +67,9 @@ reasons! {
     /// A partial checksum whose field does not hold the sum of the pseudo-header, or for another
     /// header.
     PartialChecksum = "partial_checksum",
-    /// No header of the device's format could say what it would merge to.
-    NoHeader = "no_header",
+    /// The receiver of a `virtio_net_hdr` could not segment what it would merge to: see
+    /// [`GsoSupport`](crate::segment::GsoSupport).
+    CannotSegment = "cannot_segment",
     /// The only packet of a call that holds nothing before and after: it was not read.
     Alone = "alone",
     /// A super-packet that merges no further: in LRO mode, in a tunnel that has a checksum, of UDP

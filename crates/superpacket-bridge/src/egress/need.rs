@@ -1,9 +1,9 @@
 //! What a packet needs at the port that it leaves by, as far as the port does not do it.
 
 use superpacket::packet::RxChecksum;
-use superpacket::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, MaxSegments, SegmentSize};
+use superpacket::segment::{ChecksumForm, Gso, GsoKind, GsoSupport, IpId, PacketKind, SegmentSize, Unsupported};
 use superpacket::super_packet::{Metadata, SuperPacket};
-use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, sctp};
+use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, parse_datagram, sctp};
 use superpacket_features::Feature;
 use superpacket_io::port::Buffer;
 
@@ -17,8 +17,8 @@ pub(super) enum Need {
     Nothing,
     /// Its partial checksum filled in.
     Checksum,
-    /// To be cut like this.
-    Cut(Gso),
+    /// To be cut like this, for this reason if it would fit the port's MTU.
+    Cut(Gso, Option<Unsupported>),
     /// To be cut into the packets that merged, which are not alike.
     CutUneven,
     /// To be cut into the parts of it that are, which the port cuts itself.
@@ -40,7 +40,10 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
     // At byte 8 lies SCTP's, which is no sum: no port can be asked for it.
     let only_here = matches!(metadata.checksum, RxChecksum::Partial { offset, .. } if usize::from(offset) == sctp::CHECKSUM);
-    let checksum = if partial && (only_here || !runtime.has(Feature::TxChecksumming)) { Need::Checksum } else { Need::Nothing };
+    let checksum = match partial && (only_here || !runtime.has(Feature::TxChecksumming) || is_refused_checksum(runtime, packet)) {
+        true => Need::Checksum,
+        false => Need::Nothing,
+    };
     // LRO's, with headers written anew: only there can a checksum be made partial without touching
     // what came.
     let merged = metadata.gso.is_none() && metadata.packets > 1 && metadata.largest_payload != 0 && !packet.header().is_empty();
@@ -64,9 +67,10 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     let Some(layout) = layout else {
         // Nobody can cut what nobody can read; but a super-packet is what the sender's kernel made,
         // and says so.
-        return if metadata.gso.is_none() { Need::Shorter } else { metadata.gso.map_or(Need::Shorter, Need::Cut) };
+        return if metadata.gso.is_none() { Need::Shorter } else { metadata.gso.map_or(Need::Shorter, |gso| Need::Cut(gso, None)) };
     };
     let payload = length.saturating_sub(usize::from(layout.payload));
+    let support = runtime.gso_support();
     if let Some(need) = uneven(runtime, packet, &layout) {
         return need;
     }
@@ -74,7 +78,7 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
         Some(gso) => {
             let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
             let for_port = match has_same_ids(&layout, gso) && may_change_ids(runtime, packet, &layout) {
-                true => gso.with_id(IpId::Increment).with_outer_id(IpId::Increment).with_nested_id(IpId::Increment),
+                true => gso.with_incrementing_ids(),
                 false => gso,
             };
             let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
@@ -82,21 +86,23 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             // asks for one.
             let unused =
                 !partial && gso.kind == GsoKind::Udp && metadata.packets > 1 && layout.outer.is_none() && !packet.header().is_empty();
-            if fits && (partial || unused) && takes(runtime, &layout, for_port, length - network, payload) {
-                if partial { Need::Nothing } else { Need::Whole(for_port, layout) }
-            } else if fits
-                && partial
-                && let Some(size) = part(runtime, &layout, for_port)
-            {
-                Need::Parts(for_port, size, layout)
-            } else if fits {
-                Need::Cut(gso)
-            } else {
-                match (gso.kind, fitting) {
+            if !fits {
+                return match (gso.kind, fitting) {
                     // A stream may be cut anywhere; so may a datagram be fragmented.
-                    (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => Need::Cut(gso.with_size(size)),
+                    (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => Need::Cut(gso.with_size(size), None),
                     _ => Need::Shorter,
-                }
+                };
+            }
+            if !partial && !unused {
+                return Need::Cut(gso, None);
+            }
+            match support.refuses(&layout, &for_port, length - network, payload) {
+                None if partial => Need::Nothing,
+                None => Need::Whole(for_port, layout),
+                Some(unsupported) => match part(&support, &layout, for_port).filter(|_| partial) {
+                    Some(size) => Need::Parts(for_port, size, layout),
+                    None => Need::Cut(gso, Some(unsupported)),
+                },
             }
         }
         None => {
@@ -114,20 +120,30 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             let gso = Gso::new(kind, size).with_checksum(form);
             // Even where it is no longer than the MTU: a receiver learns from it how long segments
             // are, and acknowledges by that.
-            if merged && payload > size.get() && takes(runtime, &layout, gso, length - network, payload) {
+            if merged && payload > size.get() && support.refuses(&layout, &gso, length - network, payload).is_none() {
                 Need::Whole(gso, layout)
             } else if merged
-                && let Some(size) = part(runtime, &layout, gso)
+                && let Some(size) = part(&support, &layout, gso)
                 && payload > size.get()
             {
                 Need::Parts(gso, size, layout)
             } else if short {
                 checksum
             } else {
-                Need::Cut(gso)
+                Need::Cut(gso, None)
             }
         }
     }
+}
+
+/// Returns whether the kernel has refused to complete the checksum of packets of this kind.
+fn is_refused_checksum(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> bool {
+    if runtime.refused_checksums.is_empty() {
+        return false;
+    }
+    let head = Head::new(packet, MAX_HEADER);
+    let layout = parse_datagram(head.bytes(packet), packet.length(), packet.metadata.layer).ok();
+    layout.as_ref().and_then(PacketKind::of).is_some_and(|kind| runtime.refused_checksums.contains(kind))
 }
 
 /// What a packet needs that is uneven, unless it is cut anew because its segments are too long.
@@ -136,12 +152,11 @@ fn uneven(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) 
     if SegmentSize::for_mtu(layout, longest.kind, runtime.mtu).is_none_or(|fitting| longest.size > fitting) {
         return None;
     }
-    let headers = usize::from(layout.payload - layout.network);
+    let headers = usize::from(layout.payload - layout.outermost());
+    let support = runtime.gso_support();
+    let taken = |gso: Gso, payload: usize| support.refuses(layout, &gso, headers + payload, payload).is_none();
     // A part of one packet is no super-packet, which any port takes.
-    let taken = packet
-        .parts()
-        .iter()
-        .all(|part| part.segments() == 1 || takes(runtime, layout, part.gso(), headers + part.payload(), part.payload()));
+    let taken = packet.parts().iter().all(|part| part.segments() == 1 || taken(part.gso(), part.payload()));
     let partial = matches!(packet.metadata.checksum, RxChecksum::Partial { .. }) && runtime.has(Feature::TxChecksumming);
     Some(if taken && partial { Need::WholeParts(*layout) } else { Need::CutUneven })
 }
@@ -155,26 +170,6 @@ fn cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     }
 }
 
-/// Does the port cut super-packets of this kind itself, if they are not too large?
-fn cuts(runtime: &Runtime, layout: &Layout, gso: Gso) -> bool {
-    let capabilities = &runtime.capabilities;
-    let offload = match gso.kind {
-        GsoKind::Tcp4 | GsoKind::Tcp6 => runtime.has(Feature::TcpSegmentationOffload),
-        GsoKind::Udp => runtime.has(Feature::TxUdpSegmentation),
-        _ => false,
-    };
-    offload
-        && (layout.outer.is_none() || capabilities.tunnels && is_one_tunnel_in_udp(layout))
-        // A virtio header has no place for identifications that stay the same, nor for CWR on all
-        // segments.
-        && (capabilities.fixed_ids || !(has_same_ids(layout, gso) || gso.cwr == Cwr::All))
-}
-
-/// The tunnels that a virtio header has a type for.
-fn is_one_tunnel_in_udp(layout: &Layout) -> bool {
-    layout.outer.is_some_and(|outer| outer.tunnel.is_udp()) && layout.nested.is_none()
-}
-
 /// Do all segments have the same IPv4 identification, or the same outer one?
 fn has_same_ids(layout: &Layout, gso: Gso) -> bool {
     gso.id == IpId::Fixed && layout.version == IpVersion::V4
@@ -185,7 +180,7 @@ fn has_same_ids(layout: &Layout, gso: Gso) -> bool {
 /// May the port number the segments anew? Of IPv4 packets that must not be fragmented nobody reads
 /// the identification (RFC 6864, section 4.1).
 fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> bool {
-    if runtime.capabilities.fixed_ids || !runtime.has(Feature::TxTcpMangleidSegmentation) {
+    if runtime.capabilities.gso.fixed_ids || !runtime.has(Feature::TxTcpMangleidSegmentation) {
         return false;
     }
     let head = Head::new(packet, usize::from(layout.payload));
@@ -198,53 +193,20 @@ fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &
     dont_fragment(layout.network, layout.version) && layout.outers().all(|outer| dont_fragment(outer.network, outer.version))
 }
 
-/// What a port cannot be told of segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Untold {
-    /// That their identifications stay the same.
-    Ids,
-    /// That all of them have CWR.
-    Cwr,
-}
-
-/// What a packet is cut for at this port, if only because the port cannot be told of it.
-pub(super) fn is_cut_for(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Option<Untold> {
-    let gso = packet.metadata.gso?;
-    let untold = if gso.cwr == Cwr::All {
-        Untold::Cwr
-    } else if [gso.id, gso.outer_id, gso.nested_id].contains(&IpId::Fixed) {
-        Untold::Ids
-    } else {
-        return None;
-    };
-    if runtime.capabilities.fixed_ids {
-        return None;
-    }
-    let mut able = *runtime;
-    able.capabilities.fixed_ids = true;
-    matches!(need(&able, packet), Need::Nothing | Need::Parts(..)).then_some(untold)
-}
-
-/// Does the port cut this super-packet itself? `length` counts from the IP header on.
-fn takes(runtime: &Runtime, layout: &Layout, gso: Gso, length: usize, payload: usize) -> bool {
-    let capabilities = &runtime.capabilities;
-    let segments = payload.div_ceil(gso.size.get());
-    cuts(runtime, layout, gso)
-        && (gso.kind != GsoKind::Udp || segments <= MaxSegments::UDP.get() as usize)
-        && length <= runtime.max_gso_size()
-        && payload <= capabilities.max_gso_payload as usize
-        && segments <= capabilities.max_gso_segments as usize
-}
-
 /// The payload of the largest super-packets that the port takes of this one, of which it takes
 /// smaller ones only: whole segments, and two at least, or nothing is gained.
-fn part(runtime: &Runtime, layout: &Layout, gso: Gso) -> Option<SegmentSize> {
-    if !matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6) || layout.outer.is_some() || !cuts(runtime, layout, gso) {
+fn part(support: &GsoSupport, layout: &Layout, gso: Gso) -> Option<SegmentSize> {
+    let size = gso.size.get();
+    let headers = usize::from(layout.payload - layout.outermost());
+    let two = 2 * size;
+    if !matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6)
+        || layout.outer.is_some()
+        || support.refuses(layout, &gso, headers + two, two).is_some()
+    {
         return None;
     }
-    let (capabilities, size) = (&runtime.capabilities, gso.size.get());
-    let headers = usize::from(layout.payload - layout.network);
-    let payload = runtime.max_gso_size().checked_sub(headers)?.min(capabilities.max_gso_payload as usize).min(usize::from(u16::MAX));
-    let segments = (payload / size).min(capabilities.max_gso_segments as usize);
+    let longest = support.max_length(layout) as usize - headers;
+    let payload = longest.min(support.max_payload as usize).min(usize::from(u16::MAX));
+    let segments = (payload / size).min(support.max_segments as usize);
     if segments < 2 { None } else { SegmentSize::new(segments * size) }
 }

@@ -5,6 +5,8 @@ mod refused;
 use std::io;
 use std::sync::Mutex;
 
+use superpacket::segment::GsoKind;
+
 use super::*;
 use crate::runtime::tests::shared;
 use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
@@ -223,7 +225,7 @@ fn what_is_not_alike_comes_apart_into_what_came_or_into_parts_that_the_port_cuts
     }
     assert!(cut == frames);
     // A part that the port cannot be given, and the whole is cut.
-    let mut unable = Bench::new(|runtime| runtime.capabilities.max_gso_segments = 2);
+    let mut unable = Bench::new(|runtime| runtime.capabilities.gso.max_segments = 2);
     assert!(bytes(&unable.forward_by(policy, &frames)) == frames);
     let same_id = with_ids([1; 7]);
     assert!(bytes(&Bench::new(|_| ()).forward_by(policy, &same_id)) == same_id);
@@ -260,7 +262,7 @@ fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
         let one_piece = Bench::new(without(&[Feature::ScatterGather])).deliver(&frames, storage);
         assert_eq!((one_piece.len(), one_piece[0].slices), (1, 1));
         assert!(one_piece[0].bytes == whole[0].bytes);
-        let in_parts = Bench::new(|runtime| runtime.capabilities.max_gso_segments = 2).deliver(&frames, storage);
+        let in_parts = Bench::new(|runtime| runtime.capabilities.gso.max_segments = 2).deliver(&frames, storage);
         let sizes: Vec<_> = in_parts.iter().map(|part| (part.bytes.len() - 54, part.gso.map(|gso| gso.size.get()), part.partial)).collect();
         assert_eq!(sizes, [(2_896, Some(1_448), true), (2_896, Some(1_448), true), (709, None, true)], "no smaller than need be");
         assert!(tcp_payload(&in_parts) == stream);
@@ -319,17 +321,17 @@ fn a_senders_super_packet_passes_or_is_cut_by_its_own_size() {
 fn limits_of_the_port_and_of_its_user_cut() {
     let limits: [fn(&mut Runtime); 5] = [
         |runtime| runtime.limits.gso_max_size = 14_000,
-        |runtime| runtime.capabilities.max_gso_size = 14_519,
-        |runtime| runtime.capabilities.max_gso_payload = 14_479,
-        |runtime| runtime.capabilities.max_gso_segments = 9,
+        |runtime| runtime.capabilities.gso.max_ipv4_length = 14_519,
+        |runtime| runtime.capabilities.gso.max_payload = 14_479,
+        |runtime| runtime.capabilities.gso.max_segments = 9,
         |runtime| runtime.capabilities.features = FeatureSet::NONE,
     ];
     let lengths: Vec<_> = limits.into_iter().map(|limit| Bench::new(limit).pass(from_kernel(14_480, 1_448)).len()).collect();
     assert_eq!(lengths, [2, 2, 2, 2, 1], "what is in force counts, not what could be");
     let exact: fn(&mut Runtime) = |runtime| {
         runtime.limits.gso_max_size = 14_520;
-        runtime.capabilities.max_gso_payload = 14_480;
-        runtime.capabilities.max_gso_segments = 10;
+        runtime.capabilities.gso.max_payload = 14_480;
+        runtime.capabilities.gso.max_segments = 10;
     };
     assert_eq!(Bench::new(exact).pass(from_kernel(14_480, 1_448)).len(), 1);
 }
@@ -339,7 +341,7 @@ fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_take
     let frames = workload::w1(40);
     let size = workload::TCP_PAYLOAD;
     for (limit, parts) in [(8, [8; 5].as_slice()), (13, &[13, 13, 13, 1]), (1, &[1; 40])] {
-        let mut bench = Bench::new(|runtime| runtime.capabilities.max_gso_segments = limit);
+        let mut bench = Bench::new(|runtime| runtime.capabilities.gso.max_segments = limit);
         let sent = bench.forward(&frames);
         let mut came = frames.iter();
         for (sent, segments) in sent.iter().zip(parts) {
@@ -366,7 +368,7 @@ fn identifications_that_stay_the_same_are_cut_here() {
     assert!(bytes(&bench.forward(&frames)) == frames);
     assert_eq!(bench.egress.shared.counts.segmented.value(), 1, "they had been merged");
     assert_eq!(bench.egress.shared.counts.segmented_for_ids.value(), 1, "the port takes others whole");
-    let mut able = Bench::new(|runtime| runtime.capabilities.fixed_ids = true);
+    let mut able = Bench::new(|runtime| (runtime.capabilities.gso.fixed_ids, runtime.capabilities.gso.cwr_on_all) = (true, true));
     assert_eq!(able.forward(&frames).len(), 1);
     let mut unable = Bench::new(without(&[Feature::TcpSegmentationOffload]));
     assert!(bytes(&unable.forward(&frames)) == frames);
@@ -380,7 +382,7 @@ fn segments_that_all_have_cwr_are_cut_here_and_counted() {
     assert!(bytes(&bench.forward(&frames)) == frames);
     let counts = &bench.egress.shared.counts;
     assert_eq!((counts.segmented.value(), counts.segmented_for_cwr.value(), counts.segmented_for_ids.value()), (1, 1, 0));
-    let mut able = Bench::new(|runtime| runtime.capabilities.fixed_ids = true);
+    let mut able = Bench::new(|runtime| (runtime.capabilities.gso.fixed_ids, runtime.capabilities.gso.cwr_on_all) = (true, true));
     assert_eq!(able.forward(&frames).len(), 1);
     assert_eq!(able.egress.shared.counts.segmented_for_cwr.value(), 0);
 }
@@ -398,7 +400,7 @@ fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked
     // A port that can be told that they stay is told.
     let mut able = Bench::new(|runtime| {
         runtime.active = runtime.active.with(Feature::TxTcpMangleidSegmentation);
-        (runtime.capabilities.fixed_ids, runtime.capabilities.max_gso_segments) = (true, 3);
+        (runtime.capabilities.gso.fixed_ids, runtime.capabilities.gso.max_segments) = (true, 3);
     });
     assert!(able.forward(&flow(true, 1_000, 6)).iter().all(|part| part.gso.is_some_and(|gso| gso.id == IpId::Fixed)));
     // A fragment of these is told from others by it.
@@ -406,7 +408,7 @@ fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked
     assert!(bytes(&bench.forward(&frames)) == frames);
     assert_eq!(bench.egress.shared.counts.segmented_for_ids.value(), 1);
     // In the largest super-packets that the port takes, too.
-    bench.egress.runtime.capabilities.max_gso_segments = 3;
+    bench.egress.runtime.capabilities.gso.max_segments = 3;
     let parts = bench.forward(&flow(true, 1_000, 6));
     assert_eq!(
         parts.iter().map(|part| part.gso.map(|gso| (gso.id, gso.size.get()))).collect::<Vec<_>>(),
@@ -552,7 +554,7 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
 
 #[test]
 fn a_port_that_cuts_in_a_tunnel_gets_what_is_in_two_already_cut() {
-    let tunnels = |runtime: &mut Runtime| runtime.capabilities.tunnels = true;
+    let tunnels = |runtime: &mut Runtime| runtime.capabilities.gso.udp_tunnels = true;
     let frames = |frame: Frame| frame.run(20).iter().map(Frame::to_bytes).collect::<Vec<_>>();
     let one = Frame::tcp4(1, 1_000).in_vxlan4();
     let whole = Bench::new(tunnels).forward(&frames(one.clone()));

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
-use superpacket_bridge::report::{FeatureReport, PortFeatures};
+use superpacket_bridge::report::{FeatureReport, PortFeatures, SegmentationReport};
 use superpacket_features::Feature;
 
 use super::completion;
@@ -69,7 +69,29 @@ pub(crate) fn run(arguments: &Features) -> Result<(), Failure> {
 /// All offloads of a port, as `ethtool -k` prints them.
 fn features(port: &PortFeatures) -> String {
     let lines = port.features.iter().map(line).collect::<String>();
-    format!("Features for {}:\n{lines}", printable(&port.port))
+    let segmentation = port.segmentation.as_ref().map(segmentation).unwrap_or_default();
+    format!("Features for {}:\n{lines}{segmentation}", printable(&port.port))
+}
+
+/// The super-packets that the port segments itself.
+fn segmentation(report: &SegmentationReport) -> String {
+    let list = |names: &[String], separator: &str| match names {
+        [] => "none".to_owned(),
+        names => names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(separator),
+    };
+    let mut lines = format!(
+        "gso-link-headers: {}\ngso-tunnels: {}\ngso-max-ipv4-length: {}\ngso-max-ipv6-length: {}\n",
+        list(&report.link_headers, " "),
+        list(&report.tunnels, " "),
+        report.max_ipv4_length,
+        report.max_ipv6_length,
+    );
+    for (name, kinds) in [("gso-refused", &report.refused), ("checksums-refused", &report.refused_checksums)] {
+        if !kinds.is_empty() {
+            lines.push_str(&format!("{name}: {} [switch an offload to try again]\n", list(kinds, ", ")));
+        }
+    }
+    lines
 }
 
 /// What a switch changed, what depends on it included, as `ethtool -K` says it; the switch itself
@@ -106,11 +128,21 @@ mod tests {
                 report("receive-hashing", false, false, None),
                 report("large-receive-offload", true, false, Some("packets are forwarded")),
             ],
+            segmentation: Some(SegmentationReport {
+                link_headers: vec!["plain".into(), "vlan".into()],
+                tunnels: vec![],
+                max_ipv4_length: 65_517,
+                max_ipv6_length: 196_589,
+                refused: vec!["TCP over IPv4 in PPPoE".into()],
+                refused_checksums: vec![],
+            }),
         };
         assert_eq!(
             features(&port),
             "Features for packet:eth0:\ngeneric-receive-offload: on\nreceive-hashing: off\n\
-             large-receive-offload: off [requested on: packets are forwarded]\n"
+             large-receive-offload: off [requested on: packets are forwarded]\n\
+             gso-link-headers: plain vlan\ngso-tunnels: none\ngso-max-ipv4-length: 65517\ngso-max-ipv6-length: 196589\n\
+             gso-refused: TCP over IPv4 in PPPoE [switch an offload to try again]\n"
         );
     }
 
@@ -119,6 +151,7 @@ mod tests {
         let before = PortFeatures {
             port: "packet:eth0".into(),
             features: vec![report("tx", true, true, None), report("tso", true, true, None), report("gro", true, true, None)],
+            segmentation: None,
         };
         let mut after = before.clone();
         assert_eq!(changes(Some(&before), &after, "gro"), "gro: on\n", "nothing changed: how it is");

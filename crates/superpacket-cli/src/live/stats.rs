@@ -80,7 +80,7 @@ fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
 }
 
 /// The counters by their names in JSON, but for those of queues, drops and reasons.
-fn counters(port: &PortStats) -> [(&'static str, u64); 35] {
+fn counters(port: &PortStats) -> [(&'static str, u64); 39] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
@@ -104,6 +104,10 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 35] {
         ("segments", port.segments),
         ("segmented_for_ids", port.segmented_for_ids),
         ("segmented_for_cwr", port.segmented_for_cwr),
+        ("segmented_for_link", port.segmented_for_link),
+        ("segmented_for_tunnel", port.segmented_for_tunnel),
+        ("segmented_for_refusal", port.segmented_for_refusal),
+        ("segmented_for_size", port.segmented_for_size),
         ("checksummed", port.checksummed),
         ("fallbacks", port.fallbacks),
         ("filtered", port.filtered),

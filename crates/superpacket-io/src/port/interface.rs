@@ -32,9 +32,11 @@ pub(crate) struct InterfaceInfo {
     pub mtu: u32,
     /// Its Ethernet address; `None` for interfaces without one (TUN).
     pub hardware_address: Option<[u8; 6]>,
-    /// Super-packets of this many bytes or more, Ethernet header included, are cut in software: the
-    /// smaller of IPv4's and IPv6's limit (`gso_ipv4_max_size`, `gso_max_size`).
+    /// The number of bytes, Ethernet header included, from which on the kernel segments an IPv6
+    /// super-packet in software.
     pub gso_max_size: u32,
+    /// The same of an IPv4 super-packet. Kernels before 6.3 have one limit for both.
+    pub gso_ipv4_max_size: u32,
     /// The most segments that it cuts a super-packet into (`gso_max_segs`).
     pub gso_max_segments: u32,
     /// Receive queues.
@@ -131,12 +133,13 @@ impl InterfaceInfo {
             is_up: header.flags.contains(LinkFlags::Up),
             is_ethernet: [LinkLayerType::Ether, LinkLayerType::Loopback].contains(&header.link_layer_type),
             has_carrier: header.flags.contains(LinkFlags::LowerUp),
+            gso_max_size: GSO_LEGACY_MAX_SIZE,
             gso_max_segments: u32::from(u16::MAX),
             rx_queues: 1,
             tx_queues: 1,
             ..InterfaceInfo::default()
         };
-        let (mut gso_max_size, mut gso_ipv4_max_size) = (GSO_LEGACY_MAX_SIZE, None);
+        let mut gso_ipv4_max_size = None;
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::Address(address) => link.hardware_address = address.as_slice().try_into().ok(),
@@ -144,14 +147,13 @@ impl InterfaceInfo {
                 LinkAttribute::NumTxQueues(queues) => link.tx_queues = *queues,
                 LinkAttribute::NumRxQueues(queues) => link.rx_queues = *queues,
                 LinkAttribute::GsoMaxSegs(segments) => link.gso_max_segments = *segments,
-                LinkAttribute::GsoMaxSize(size) => gso_max_size = *size,
+                LinkAttribute::GsoMaxSize(size) => link.gso_max_size = *size,
                 LinkAttribute::GsoIpv4MaxSize(size) => gso_ipv4_max_size = Some(*size),
                 LinkAttribute::Xdp(programs) => link.xdp_program = xdp_program(programs),
                 _ => {}
             }
         }
-        // Kernels before 6.3 have one limit for both.
-        link.gso_max_size = gso_max_size.min(gso_ipv4_max_size.unwrap_or(gso_max_size));
+        link.gso_ipv4_max_size = gso_ipv4_max_size.unwrap_or(link.gso_max_size);
         link
     }
 }
@@ -205,7 +207,14 @@ mod tests {
         let mut message = LinkMessage::default();
         assert_eq!(
             InterfaceInfo::read(&message),
-            InterfaceInfo { gso_max_size: 65_536, gso_max_segments: 65_535, rx_queues: 1, tx_queues: 1, ..InterfaceInfo::default() },
+            InterfaceInfo {
+                gso_max_size: 65_536,
+                gso_ipv4_max_size: 65_536,
+                gso_max_segments: 65_535,
+                rx_queues: 1,
+                tx_queues: 1,
+                ..InterfaceInfo::default()
+            },
             "of a kernel that says little"
         );
         message.header.index = 7;
@@ -220,10 +229,11 @@ mod tests {
         ];
         let link = InterfaceInfo::read(&message);
         assert_eq!((link.mtu, link.index, link.is_up, link.has_carrier, link.is_ethernet), (9000, 7, true, true, true));
-        assert_eq!((link.hardware_address, link.gso_max_size, link.xdp_program), (Some([2, 0, 0, 0, 0, 1]), 65_536, Some(91)));
+        assert_eq!((link.hardware_address, link.xdp_program), (Some([2, 0, 0, 0, 0, 1]), Some(91)));
+        assert_eq!((link.gso_max_size, link.gso_ipv4_max_size), (185_000, 65_536));
         message.attributes = vec![LinkAttribute::GsoMaxSize(185_000), LinkAttribute::Address(vec![])];
         assert_eq!(
-            (InterfaceInfo::read(&message).gso_max_size, InterfaceInfo::read(&message).hardware_address),
+            (InterfaceInfo::read(&message).gso_ipv4_max_size, InterfaceInfo::read(&message).hardware_address),
             (185_000, None),
             "before 6.3; a TUN device"
         );

@@ -38,6 +38,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 
 use superpacket::packet::{Layer, RxPacket};
+use superpacket::segment::GsoSupport;
 use superpacket_features::FeatureSet;
 
 /// The most packets that one poll of a port takes.
@@ -52,20 +53,11 @@ pub struct Capabilities {
     /// The offloads that the port itself has or that need nothing of it. Aggregation is done by its
     /// user: the three receive offloads are always among them.
     pub features: FeatureSet,
-    /// The longest TCP super-packet that it takes, in bytes from the IP header on (`gso_max_size`).
-    pub max_gso_size: u32,
-    /// The most payload that it cuts in one TCP super-packet, in bytes; `u32::MAX` where only
-    /// `max_gso_size` limits it.
-    pub max_gso_payload: u32,
-    /// The most segments that it cuts a super-packet into (`gso_max_segs`).
-    pub max_gso_segments: u32,
+    /// The super-packets that whoever is behind the port can segment. Which protocols are left to it
+    /// is said by `features`, too.
+    pub gso: GsoSupport,
     /// The most pieces of a frame, headers among them, that it takes.
     pub max_slices: usize,
-    /// It cuts super-packets inside UDP tunnels (VXLAN, Geneve).
-    pub tunnels: bool,
-    /// Who cuts its super-packets can be told that IPv4 identifications stay the same; a virtio
-    /// header has no word for it.
-    pub fixed_ids: bool,
 }
 
 /// Whether packets can pass.

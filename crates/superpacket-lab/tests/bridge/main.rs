@@ -7,6 +7,7 @@ mod gro_table;
 mod joined;
 mod loops;
 mod lro;
+mod matrix;
 mod offloads;
 mod ports;
 mod rates;

@@ -38,6 +38,7 @@ pub(crate) fn join(name: &str, port: &str, settings: &MemorySettings) -> Result<
 ///
 /// ```
 /// use superpacket::packet::{Layer, RxChecksum};
+use superpacket::segment::GsoSupport;
 /// use superpacket_model::memory::{MemorySettings, pair};
 /// use superpacket_io::port::{Outgoing, Port, TxBatch};
 ///
@@ -88,15 +89,9 @@ impl Port for MemoryPort {
 
     fn capabilities(&self) -> Capabilities {
         let settings = &self.seat.settings;
-        Capabilities {
-            features: settings.features(),
-            max_gso_size: MAX_BIG_LENGTH,
-            max_gso_payload: u32::MAX,
-            max_gso_segments: u32::MAX,
-            max_slices: if settings.scatter_gather { MAX_SLICES } else { 1 },
-            tunnels: true,
-            fixed_ids: true,
-        }
+        let mut gso = GsoSupport::ALL;
+        (gso.max_ipv4_length, gso.max_ipv6_length) = (MAX_BIG_LENGTH, MAX_BIG_LENGTH);
+        Capabilities { features: settings.features(), gso, max_slices: if settings.scatter_gather { MAX_SLICES } else { 1 } }
     }
 
     fn receivers(&mut self) -> Vec<Box<dyn Receive>> {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use superpacket::packet::Layer;
+use superpacket::segment::GsoSupport;
 use superpacket_io::port::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive, SpecError, Transmit};
 
 use super::counters::NicMonitor;
@@ -154,29 +155,17 @@ impl Port for NicPort {
 
     fn capabilities(&self) -> Capabilities {
         let inner = self.inner.capabilities();
-        let own = Capabilities {
-            features: self.features(),
-            max_gso_size: MAX_GSO_SIZE,
-            max_gso_payload: match self.settings.tso {
-                TsoLimit::Off | TsoLimit::Full => u32::MAX,
-                TsoLimit::Payload(bytes) => bytes,
-            },
-            max_gso_segments: u32::MAX,
-            max_slices: self.max_slices(),
-            tunnels: self.settings.tunnels,
-            fixed_ids: true,
-        };
+        let mut gso = GsoSupport::ALL;
+        gso.udp_tunnels = self.settings.tunnels;
+        (gso.max_ipv4_length, gso.max_ipv6_length) = (MAX_GSO_SIZE, MAX_GSO_SIZE);
+        if let TsoLimit::Payload(bytes) = self.settings.tso {
+            gso.max_payload = bytes;
+        }
+        let own = Capabilities { features: self.features(), gso, max_slices: self.max_slices() };
         if self.settings.wire {
             return own;
         }
-        Capabilities {
-            max_gso_size: own.max_gso_size.min(inner.max_gso_size),
-            max_gso_payload: own.max_gso_payload.min(inner.max_gso_payload),
-            max_gso_segments: inner.max_gso_segments,
-            tunnels: own.tunnels && inner.tunnels,
-            fixed_ids: inner.fixed_ids,
-            ..own
-        }
+        Capabilities { gso: own.gso.and(inner.gso), ..own }
     }
 
     fn hardware_address(&self) -> Option<[u8; 6]> {

@@ -105,6 +105,7 @@ mod tests {
     const LAYOUT: Layout = Layout {
         outer: None,
         nested: None,
+        link: crate::wire::LinkHeader::Plain,
         network: 0,
         version: IpVersion::V4,
         transport: 0,

@@ -215,7 +215,7 @@ fn refused_flags(flags: u8, gso: Option<&Gso>, payload: usize) -> Option<Reason>
     // may. Accurate ECN (RFC 9768) sets it on packet after packet: merged, all would have it, and
     // whoever cuts behind a virtio header leaves it on the first.
     // A packet that is its own only segment merges as any single one, whatever its GSO type.
-    gso.is_none_or(|gso| gso.cwr == Cwr::All || payload <= gso.size.get()).then_some(Reason::NoHeader)
+    gso.is_none_or(|gso| gso.cwr == Cwr::All || payload <= gso.size.get()).then_some(Reason::CannotSegment)
 }
 
 /// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it.

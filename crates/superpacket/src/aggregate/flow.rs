@@ -25,9 +25,9 @@ use super::poll::Poll;
 use super::{Counters, Reason};
 use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
-use crate::segment::{Gso, IpId};
+use crate::segment::{Gso, IpId, is_atomic};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
+use crate::wire::{IpVersion, Layout, LinkHeader, MAX_HEADER, Protocol, be16, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
 use superpacket_simd::Simd;
 
 /// Length of source and destination port, with which a transport header begins.
@@ -393,6 +393,7 @@ impl<B> Held<B> {
         self.hash = packet.hash;
         self.queue = packet.queue;
         self.advance(&packet, &facts, layout.protocol);
+        self.end_at_small_segments(policy);
         if policy.merge_uneven {
             self.open_uneven::<P>(policy, facts.id);
         }
@@ -482,6 +483,25 @@ pub(super) fn addresses_and_ports(header: &[u8], transport: u16) -> u64 {
     }
 }
 
+impl<B> Held<B> {
+    /// Lets nothing join if the flow's segments are smaller than their receiver makes.
+    #[inline(always)]
+    fn end_at_small_segments(&mut self, policy: &Policy) {
+        if self.segment_size < u32::from(policy.min_segment_size) && self.layout.protocol == Protocol::Tcp {
+            self.payload_limit = self.payload;
+        }
+    }
+
+    /// Lets nothing join a super-packet if the flow's receiver would give its segments other
+    /// identifications, which somebody may read.
+    fn end_at_fixed_ids(&mut self, policy: &Policy) {
+        let fixed = [self.id_run, self.outer_id_run, self.nested_id_run].iter().any(|run| run.form() == IpId::Fixed);
+        if policy.renumbered && fixed && !is_atomic(&self.header, &self.layout) {
+            self.payload_limit = self.payload;
+        }
+    }
+}
+
 /// How an IPv4 identification runs: from the first packet's in steps of 1, until a second packet
 /// shows that it is fixed.
 #[derive(Clone, Copy, Debug)]
@@ -548,6 +568,7 @@ pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
 const NO_LAYOUT: Layout = Layout {
     outer: None,
     nested: None,
+    link: LinkHeader::Plain,
     network: 0,
     version: IpVersion::V4,
     transport: 0,

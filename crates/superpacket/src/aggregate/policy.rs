@@ -116,6 +116,10 @@ pub struct Policy {
     /// length of 0 without. Segmentation removes it. Where packets are joined in their own buffers
     /// there is no room for it.
     pub jumbo_option: bool,
+    /// TCP segments with less payload do not merge with others behind them, in bytes.
+    pub(crate) min_segment_size: u16,
+    /// Whoever segments the merged packets numbers the segments anew.
+    pub(crate) renumbered: bool,
 }
 
 /// Methods that return the policy with another value in a field.
@@ -152,6 +156,8 @@ impl Policy {
             merge_udp_without_checksum: false,
             merge_uneven: false,
             jumbo_option: false,
+            min_segment_size: 0,
+            renumbered: false,
         }
     }
 

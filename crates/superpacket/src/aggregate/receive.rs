@@ -127,9 +127,13 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// What merges is to have a header of this framing: no more datagrams than it can name, partial
-    /// checksums, nothing uneven.
+    /// Merges only what the receiver of a header of this framing can segment: with partial checksums,
+    /// no more datagrams and bytes than it takes, nothing uneven.
     pub(super) fn set_framing(&mut self, framing: Framing) {
+        let support = &framing.support;
+        self.policy.max_bytes = self.policy.max_bytes.min(support.max_ipv4_length).min(support.max_ipv6_length).min(support.max_payload);
+        self.policy.max_packets = self.policy.max_packets.min(support.max_segments).max(1);
+        (self.policy.min_segment_size, self.policy.renumbered) = (support.min_segment_size, !support.fixed_ids);
         self.policy.checksum = ChecksumForm::Partial;
         self.policy.merge_uneven = false;
         self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
@@ -535,8 +539,10 @@ impl<B> Receiver<B> {
         if layout.refusal.is_some() {
             return layout.refusal.map(Reason::from);
         }
-        if !Framing::names_in_any(layout) && self.options.framing.is_some_and(|framing| !framing.names(layout)) {
-            return Some(Reason::NoHeader);
+        if let Some(framing) = &self.options.framing
+            && framing.support.refuses_headers(layout).is_some()
+        {
+            return Some(Reason::CannotSegment);
         }
         let end = layout.end as usize;
         match self.in_force.mode {

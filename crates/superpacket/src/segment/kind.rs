@@ -201,6 +201,13 @@ impl Gso {
         Gso { nested_id, ..self }
     }
 
+    /// Returns the same with identifications that increment in all IPv4 headers.
+    #[inline]
+    #[must_use]
+    pub const fn with_incrementing_ids(self) -> Self {
+        Gso { id: IpId::Increment, outer_id: IpId::Increment, nested_id: IpId::Increment, ..self }
+    }
+
     /// Returns the same with CWR on these segments.
     #[inline]
     #[must_use]

@@ -44,6 +44,7 @@ mod payload;
 mod prepare;
 mod segmenter;
 mod source;
+mod support;
 mod template;
 
 pub use counters::SegmentCounters;
@@ -54,3 +55,5 @@ pub use output::{BackToBack, EachBuffer, PayloadRange, Plan, Segment, SegmentBuf
 pub use part::Part;
 pub use segmenter::Segmenter;
 pub use source::{GsoPacket, Segmentable};
+pub(crate) use support::is_atomic;
+pub use support::{GsoSupport, LinkHeaders, PacketKind, PacketKinds, Unsupported};

@@ -1,6 +1,6 @@
 //! Errors of a header, by field.
 
-use crate::segment::GsoKind;
+use crate::segment::{GsoKind, Unsupported};
 use crate::wire::Refusal;
 
 /// A header that contradicts itself or its packet, or a packet that no header can describe.
@@ -96,6 +96,9 @@ pub enum VirtioError {
     /// Virtio has no type for TCP segments that all have CWR: whoever cuts leaves it on the first.
     #[error("gso_type: there is none for CWR on all segments")]
     CwrOnAll,
+    /// The receiver of the header cannot segment the packet.
+    #[error("gso_type: the receiver cannot segment {0}")]
+    Unsupported(Unsupported),
 }
 
 impl VirtioError {
@@ -109,7 +112,8 @@ impl VirtioError {
             | VirtioError::Headers(_)
             | VirtioError::Format
             | VirtioError::Unnamed(_)
-            | VirtioError::CwrOnAll => "gso_type",
+            | VirtioError::CwrOnAll
+            | VirtioError::Unsupported(_) => "gso_type",
             VirtioError::GsoSize(_) | VirtioError::TooManySegments { .. } => "gso_size",
             VirtioError::ChecksumPlace { .. } | VirtioError::ChecksumStart { .. } => "csum_start",
             VirtioError::ChecksumOffset { .. } => "csum_offset",

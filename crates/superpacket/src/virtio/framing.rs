@@ -3,9 +3,9 @@
 use super::{ByteOrder, Format, Header, Offload, VirtioError};
 use crate::memory::Memory;
 use crate::packet::{Gathered, Layer, RxChecksum};
-use crate::segment::{GsoPacket, Plan, SegmentBuffers, SegmentError, SegmentOptions, Segmenter};
+use crate::segment::{GsoPacket, GsoSupport, Plan, SegmentBuffers, SegmentError, SegmentOptions, Segmenter};
 use crate::super_packet::{Metadata, SuperPacket};
-use crate::wire::{Layout, MAX_HEADER, Outer, Protocol};
+use crate::wire::{Layout, MAX_HEADER};
 
 /// The form in which a device takes and gives packets: each behind a header of this format.
 ///
@@ -20,21 +20,35 @@ pub struct Framing {
     pub order: ByteOrder,
     /// Layer at which packets start.
     pub layer: Layer,
+    /// What the receiver of the header can segment.
+    pub support: GsoSupport,
 }
 
 impl Framing {
     /// Framing of a TUN device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an
     /// IP packet.
-    pub const TUN: Framing = Framing { format: Format::Plain, order: ByteOrder::NATIVE, layer: Layer::Ip };
+    pub const TUN: Framing = Framing::new(Format::Plain, ByteOrder::NATIVE, Layer::Ip);
 
     /// Framing of a TAP device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an
     /// Ethernet frame.
     pub const TAP: Framing = Framing { layer: Layer::Ethernet, ..Framing::TUN };
 
-    /// Makes the framing of any device.
+    /// Makes the framing of any device whose receiver is [Linux](GsoSupport::LINUX). Super-packets in
+    /// tunnels take the format that has places for them.
     #[inline]
     pub const fn new(format: Format, order: ByteOrder, layer: Layer) -> Self {
-        Framing { format, order, layer }
+        Framing { format, order, layer, support: GsoSupport::LINUX }.with_support(GsoSupport::LINUX)
+    }
+
+    /// Returns the same framing for a receiver that can segment `support`, as far as a header of this
+    /// format can say it.
+    #[inline]
+    #[must_use]
+    pub const fn with_support(self, support: GsoSupport) -> Self {
+        let udp_tunnels = support.udp_tunnels && matches!(self.format, Format::Tunnel);
+        // No field of a virtio_net_hdr says so.
+        let support = GsoSupport { udp_tunnels, fixed_ids: false, cwr_on_all: false, ..support };
+        Framing { support, ..self }
     }
 
     /// Returns the length of the header in bytes.
@@ -64,11 +78,9 @@ impl Framing {
     /// Makes the header for a packet.
     ///
     /// # Errors
-    /// [`VirtioError`] if no header describes the packet: see [`Header::describe`]. TCP and UDP
-    /// outside of tunnels that an aggregator with
-    /// [partial checksums](crate::Policy::with_partial_checksums) has merged always have one, but
-    /// TCP with CWR on all packets, which an aggregator
-    /// [for a framing](crate::BatchAggregator::framed) does not merge.
+    /// [`VirtioError`] if no header describes the packet (see [`Header::describe`]), or if it is merged
+    /// and its receiver cannot [segment](Self::support) it. What an aggregator
+    /// [for a framing](crate::BatchAggregator::framed) has merged always has a header.
     #[inline]
     pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
         let mut slices = packet.slices();
@@ -85,21 +97,6 @@ impl Framing {
     #[inline]
     pub(crate) fn nothing(self) -> HeaderBytes {
         HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() }
-    }
-
-    /// Returns whether a header of any format can say how a super-packet with this layout is cut.
-    /// Called before [`names`](Self::names), since it is constant where the layout is.
-    #[inline(always)]
-    pub(crate) fn names_in_any(layout: &Layout) -> bool {
-        layout.protocol != Protocol::Dccp && layout.outer.is_none()
-    }
-
-    /// Returns whether a header of this format can say how a super-packet with this layout is cut.
-    #[inline(always)]
-    pub(crate) fn names(self, layout: &Layout) -> bool {
-        let in_udp = |outer: Outer| self.format == Format::Tunnel && outer.tunnel.is_udp();
-        // There is a type for one tunnel, not for two.
-        layout.protocol != Protocol::Dccp && layout.nested.is_none() && layout.outer.is_none_or(in_udp)
     }
 
     /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.
@@ -140,7 +137,9 @@ impl Framing {
         place: &mut [u8],
     ) -> Result<(), VirtioError> {
         let mut header = Header::default();
-        let described = header.fill_in(offload, self.format, first, length, self.layer, known);
+        // What came as a super-packet is handed on as it came: nothing here could segment it.
+        let support = known.map(|_| &self.support);
+        let described = header.fill_in(offload, self.format, support, first, length, self.layer, known);
         if described.is_err() {
             header = Header::default();
         }

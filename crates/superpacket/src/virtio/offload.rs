@@ -3,7 +3,7 @@
 use super::{Format, Header, VirtioError, flags, gso_type};
 use crate::checksum::RxChecksum;
 use crate::packet::FlowHash;
-use crate::segment::{Cwr, Gso, GsoKind, MaxSegments, SegmentSize};
+use crate::segment::{Cwr, Gso, GsoKind, GsoSupport, MaxSegments, SegmentSize, is_atomic};
 use crate::wire::{self, IpVersion, Layer, Layout, Protocol, be16, byte, tcp, udp};
 
 /// The meaning of a header in the engine's types.
@@ -223,19 +223,22 @@ impl Header {
     #[inline]
     pub fn describe(offload: &Offload, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Header, VirtioError> {
         let mut header = Header::default();
-        header.fill_in(offload, format, packet, length, layer, None)?;
+        header.fill_in(offload, format, None, packet, length, layer, None)?;
         Ok(header)
     }
 
-    /// Makes it the header that [describes](Self::describe) a packet, whose layout may be `known`.
+    /// Makes it the header that [describes](Self::describe) a packet, whose layout may be `known`, for
+    /// a receiver that segments no more than `support` says.
     ///
     /// In place, and field by field: a header that is returned is copied in words, which wait for
     /// the fields.
+    #[expect(clippy::too_many_arguments, reason = "the packet and what is known of it and of its receiver")]
     #[inline(always)]
     pub(super) fn fill_in(
         &mut self,
         offload: &Offload,
         format: Format,
+        support: Option<&GsoSupport>,
         packet: &[u8],
         length: usize,
         layer: Layer,
@@ -309,6 +312,15 @@ impl Header {
             (self.gso_type, self.gso_size) = (gso_type::NONE, 0);
             (self.outer_th_offset, self.inner_nh_offset) = (0, 0);
             return Ok(());
+        }
+        if let Some(support) = support {
+            let end = (layout.end as usize).min(length);
+            let (ip, payload) = (end.saturating_sub(layout.outermost().into()), end.saturating_sub(layout.payload.into()));
+            // The segments are numbered anew. Where DF is set, nobody reads the numbers.
+            let gso = if is_atomic(packet, layout) { gso.with_incrementing_ids() } else { *gso };
+            if let Some(unsupported) = support.refuses(layout, &gso, ip, payload) {
+                return Err(VirtioError::Unsupported(unsupported));
+            }
         }
         // A header that the rules for reading refuse must not be sent.
         let (kind, size) = self.kind_and_size(format)?;

@@ -12,6 +12,43 @@ pub enum Layer {
     Ip,
 }
 
+/// The headers between an Ethernet header and an IP header, by what a receiver must know to segment
+/// the packet.
+///
+/// Of several kinds in one frame, the Ethernet frame inside a tunnel among them, the layout names the
+/// last in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum LinkHeader {
+    /// None, or an Ethernet header alone.
+    #[default]
+    Plain,
+    /// One or two VLAN tags of IEEE 802.1Q (0x8100) or 802.1ad (0x88a8).
+    Vlan,
+    /// A VLAN tag of another type (0x9100), or more than two tags.
+    OtherTags,
+    /// A PPPoE session header (RFC 2516).
+    Pppoe,
+    /// MPLS labels (RFC 3032).
+    Mpls,
+}
+
+impl LinkHeader {
+    /// All kinds, in order.
+    pub const ALL: [LinkHeader; 5] = [LinkHeader::Plain, LinkHeader::Vlan, LinkHeader::OtherTags, LinkHeader::Pppoe, LinkHeader::Mpls];
+
+    /// Returns the name that reports use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LinkHeader::Plain => "plain",
+            LinkHeader::Vlan => "vlan",
+            LinkHeader::OtherTags => "other-tags",
+            LinkHeader::Pppoe => "pppoe",
+            LinkHeader::Mpls => "mpls",
+        }
+    }
+}
+
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpVersion {
@@ -121,6 +158,8 @@ pub struct Layout {
     /// The headers of the second tunnel, if there is one in the first: VXLAN or Geneve in VXLAN or
     /// Geneve. `None` if `outer` is.
     pub nested: Option<Outer>,
+    /// The headers between Ethernet and IP headers.
+    pub link: LinkHeader,
     /// The innermost IP header.
     pub network: u16,
     /// Version of the innermost IP header.
@@ -155,6 +194,7 @@ impl Layout {
         Layout {
             outer: None,
             nested: None,
+            link: LinkHeader::Plain,
             network: network as u16,
             version,
             transport: (network + length) as u16,

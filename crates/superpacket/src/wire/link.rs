@@ -1,6 +1,6 @@
 //! The headers between an Ethernet header and an IP header: VLAN tags, PPPoE, MPLS labels.
 
-use super::{be16, byte, ethernet, pppoe};
+use super::{LinkHeader, be16, byte, ethernet, pppoe};
 
 /// A header between the Ethernet header and the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,17 @@ impl Tag {
         match self {
             Tag::Vlan(_) | Tag::Mpls => 4,
             Tag::Pppoe => pppoe::HEADER_LENGTH,
+        }
+    }
+
+    /// Returns the kind of link header that this tag makes, as the tag with this number from 1.
+    #[inline]
+    pub(crate) const fn link_header(self, number: u32) -> LinkHeader {
+        match self {
+            Tag::Vlan(ethernet::VLAN | ethernet::SERVICE_VLAN) if number <= 2 => LinkHeader::Vlan,
+            Tag::Vlan(_) => LinkHeader::OtherTags,
+            Tag::Pppoe => LinkHeader::Pppoe,
+            Tag::Mpls => LinkHeader::Mpls,
         }
     }
 }

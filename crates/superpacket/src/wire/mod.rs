@@ -17,7 +17,7 @@ pub(crate) mod varying;
 pub use extensions::protocol_number;
 pub(crate) use extensions::{Extension, Extensions, ip_length};
 pub(crate) use layout::usual;
-pub use layout::{IpVersion, Layer, Layout, Outer, Protocol, Tunnel};
+pub use layout::{IpVersion, Layer, Layout, LinkHeader, Outer, Protocol, Tunnel};
 pub use locate::ip_headers;
 pub(crate) use locate::{TransportLocation, locate_transport};
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};

@@ -4,7 +4,7 @@ use super::extensions::{Extensions, ip_length};
 use super::gro_hint::GroHint;
 use super::layout::usual;
 use super::link::{LinkWalk, Next, Tag};
-use super::{IpVersion, Layer, Layout, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32, byte};
+use super::{IpVersion, Layer, Layout, LinkHeader, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32, byte};
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
 
 /// Which held flows a packet without a known flow may belong to.
@@ -207,6 +207,8 @@ pub(super) struct Cursor<'a> {
     /// The IP header read last.
     pub(super) scope: Scope,
     refusal: Option<Refusal>,
+    /// The headers between Ethernet and IP headers.
+    link: LinkHeader,
     pppoe: u16,
     /// End of the outermost IP packet, once known.
     pub(super) outer_end: Option<usize>,
@@ -225,6 +227,7 @@ impl<'a> Cursor<'a> {
             nested: None,
             scope: Scope::None,
             refusal: None,
+            link: LinkHeader::Plain,
             pppoe: 0,
             outer_end: None,
             tunnel_ports_may_be_udp: false,
@@ -276,7 +279,9 @@ impl<'a> Cursor<'a> {
         self.require(start, ethernet::HEADER_LENGTH, limit)?;
         let mut link = LinkWalk::new(self.header, start);
         let mut pppoe_end = None;
+        let mut tags = 0;
         while let Next::Tag(tag) = link.next {
+            tags += 1;
             // In a tunnel only VLAN tags are understood.
             if self.outer.is_some() && !matches!(tag, Tag::Vlan(_)) {
                 return Err(self.unparsed(Refusal::Tunnel));
@@ -285,6 +290,7 @@ impl<'a> Cursor<'a> {
             if tag == Tag::Pppoe {
                 pppoe_end = Some(self.pppoe(link.offset)?);
             }
+            self.link = self.link.max(tag.link_header(tags));
             link.step_over(tag);
         }
         let layout = match link.next {
@@ -488,6 +494,7 @@ impl<'a> Cursor<'a> {
         Ok(Layout {
             outer: self.outer,
             nested: self.nested,
+            link: self.link,
             network: network as u16,
             version,
             transport: offset as u16,

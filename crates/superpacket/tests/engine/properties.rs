@@ -244,7 +244,7 @@ fn the_generated_traffic_covers_the_rules() {
 /// Reasons that the generator does not give, each hit by [`reasons_of_their_own`] or, of packets
 /// that are borrowed, in the module `faces`.
 const NEEDS_A_TEST_OF_ITS_OWN: &[Reason] =
-    &[Reason::SuperPacket, Reason::Requested, Reason::TimestampOlder, Reason::Alone, Reason::NoHeader];
+    &[Reason::SuperPacket, Reason::Requested, Reason::TimestampOlder, Reason::Alone, Reason::CannotSegment];
 
 #[test]
 fn reasons_of_their_own() {

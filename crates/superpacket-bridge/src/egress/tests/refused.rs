@@ -13,10 +13,31 @@ fn a_refused_super_packet_goes_again_in_segments_and_in_order() {
     for _ in 2..REFUSAL_LIMIT {
         assert!(bytes(&bench.forward(&frames)) == frames);
     }
-    assert!(!bench.egress.runtime.has(Feature::TcpSegmentationOffload), "it is not asked for again and again");
     let before = bench.egress.shared.counts.fallbacks.value();
     assert!(bytes(&bench.forward(&frames)) == frames);
-    assert_eq!(bench.egress.shared.counts.fallbacks.value(), before);
+    let counts = &bench.egress.shared.counts;
+    assert_eq!((counts.fallbacks.value(), counts.segmented_for_refusal.value()), (before, 1), "the port is not asked again");
+}
+
+#[test]
+fn a_refusal_is_remembered_for_the_kind_of_packet() {
+    let refuse =
+        |frame: &TxFrame| frame.gso.is_some_and(|gso| gso.kind == GsoKind::Tcp6).then(|| Stop::Offload(io::Error::from_raw_os_error(12)));
+    let mut bench = Bench::refusing(|_| (), refuse);
+    let run = |frame: Frame| frame.run(5).iter().map(Frame::to_bytes).collect::<Vec<_>>();
+    let (refused, taken) = (run(Frame::tcp6(1, 100)), [run(Frame::tcp4(1, 100)), run(Frame::tcp4(1, 100).tagged(7))]);
+    for _ in 0..REFUSAL_LIMIT {
+        assert!(bytes(&bench.forward(&refused)) == refused);
+        assert_eq!(bench.forward(&taken[0]).len(), 1, "one that is taken in between is of another kind");
+    }
+    let segmentation = bench.egress.shared.features().segmentation.expect("TSO is on");
+    assert_eq!(segmentation.refused, ["TCP over IPv6"]);
+    assert!(bytes(&bench.forward(&refused)) == refused);
+    assert_eq!(bench.egress.shared.counts.fallbacks.value(), u64::from(REFUSAL_LIMIT));
+    for frames in &taken {
+        assert_eq!(bench.forward(frames).len(), 1, "others are left to the port");
+    }
+    assert!(bench.egress.shared.runtime().has(Feature::TcpSegmentationOffload));
 }
 
 #[test]
@@ -34,7 +55,7 @@ fn refusals_with_successes_in_between_switch_nothing_off() {
         bench.forward(&frames);
     }
     assert_eq!(bench.egress.shared.counts.fallbacks.value(), u64::from(2 * REFUSAL_LIMIT));
-    assert!(bench.egress.shared.runtime().has(Feature::TcpSegmentationOffload));
+    assert!(bench.egress.shared.runtime().capabilities.gso.refused.is_empty());
 }
 
 #[test]
@@ -45,6 +66,13 @@ fn a_refused_checksum_is_filled_in() {
     let sent = bench.pass(RxPacket::new(Buffer::from(frame)).with_checksum(RxChecksum::Partial { start: 34, offset: 16 }));
     check::frame(&sent[0].bytes, &Expect::default()).expect("a right frame");
     assert_eq!((sent.len(), bench.egress.shared.counts.fallbacks.value()), (1, 1));
+    let frame = Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    for _ in 0..2 * REFUSAL_LIMIT {
+        bench.pass(RxPacket::new(Buffer::from(frame.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 }));
+    }
+    let counts = &bench.egress.shared.counts;
+    assert_eq!(counts.fallbacks.value(), u64::from(REFUSAL_LIMIT), "the port is not asked again");
+    assert_eq!(counts.checksummed.value(), u64::from(REFUSAL_LIMIT) + 1);
 }
 
 #[test]

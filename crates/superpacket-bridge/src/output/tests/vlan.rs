@@ -204,7 +204,7 @@ fn able_and_not() -> Bench {
         bench.lack(port, &[Feature::TxChecksumming, Feature::ScatterGather]);
     }
     for egress in bench.output.egress.iter_mut().flatten() {
-        egress.runtime.capabilities.tunnels = true;
+        egress.runtime.capabilities.gso.udp_tunnels = true;
     }
     bench
 }

@@ -41,6 +41,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use superpacket::segment::GsoSupport;
 use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::DeviceFeatures;
@@ -142,16 +143,13 @@ fn capabilities(port: &str, interface: &Interface, link: &InterfaceInfo, options
         .set(Feature::TcpSegmentationOffload, device.tcp_segmentation_offload || options.kernel_segmentation)
         .set(Feature::TxUdpSegmentation, device.tx_udp_segmentation || options.kernel_segmentation)
         .set(Feature::ReceiveHashing, has_hash);
-    Ok(Capabilities {
-        features,
-        max_gso_size: link.gso_max_size.saturating_sub(GSO_OVERHEAD),
-        max_gso_payload: u32::MAX,
-        max_gso_segments: link.gso_max_segments,
-        max_slices: MAX_FRAME_SLICES,
-        // The virtio header of packet sockets has no places for a tunnel's offsets.
-        tunnels: false,
-        fixed_ids: false,
-    })
+    let mut gso = GsoSupport::LINUX;
+    // The virtio header of packet sockets has no places for a tunnel's offsets.
+    gso.udp_tunnels = false;
+    gso.max_ipv4_length = link.gso_ipv4_max_size.saturating_sub(GSO_OVERHEAD);
+    gso.max_ipv6_length = link.gso_max_size.saturating_sub(GSO_OVERHEAD);
+    gso.max_segments = link.gso_max_segments;
+    Ok(Capabilities { features, gso, max_slices: MAX_FRAME_SLICES })
 }
 
 impl Port for PacketPort {

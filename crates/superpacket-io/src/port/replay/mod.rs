@@ -44,6 +44,7 @@ mod timer;
 use std::sync::Arc;
 
 use superpacket::packet::Layer;
+use superpacket::segment::GsoSupport;
 use superpacket_features::{Feature, FeatureSet};
 
 use self::frames::Errors;
@@ -104,12 +105,8 @@ impl Port for ReplayPort {
                 .without(Feature::TcpSegmentationOffload)
                 .without(Feature::TxUdpSegmentation)
                 .without(Feature::ReceiveHashing),
-            max_gso_size: 65_535,
-            max_gso_payload: u32::MAX,
-            max_gso_segments: u32::from(u16::MAX),
+            gso: GsoSupport::NONE,
             max_slices: MAX_SLICES,
-            tunnels: false,
-            fixed_ids: false,
         }
     }
 

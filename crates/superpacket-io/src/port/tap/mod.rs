@@ -40,6 +40,7 @@ use std::io;
 use std::sync::Arc;
 
 use superpacket::packet::Layer;
+use superpacket::segment::GsoSupport;
 use superpacket::virtio::Format;
 use superpacket_features::{Feature, FeatureSet};
 
@@ -95,15 +96,15 @@ impl Port for TapPort {
 
     fn capabilities(&self) -> Capabilities {
         let features = FeatureSet::all().without(Feature::ReceiveHashing).set(Feature::TxUdpSegmentation, self.device.takes_udp);
+        let mut gso = GsoSupport::LINUX;
+        gso.udp = self.device.takes_udp;
+        gso.udp_tunnels = self.device.format == Format::Tunnel;
+        gso.max_segments = u32::from(u16::MAX);
         Capabilities {
             features,
-            max_gso_size: 65_535,
-            max_gso_payload: u32::MAX,
-            max_gso_segments: u32::from(u16::MAX),
+            gso,
             // One is for the virtio header.
             max_slices: MAX_SLICES - 1,
-            tunnels: self.device.format == Format::Tunnel,
-            fixed_ids: false,
         }
     }
 

@@ -68,6 +68,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use superpacket::segment::GsoSupport;
 use superpacket::wire::ipv4;
 use superpacket_features::{Feature, FeatureSet};
 
@@ -278,15 +279,7 @@ impl Port for XdpPort {
             .with(Feature::LargeReceiveOffload)
             .with(Feature::RxChecksumming)
             .set(Feature::ReceiveHashing, self.shared.facts.hash);
-        Capabilities {
-            features,
-            max_gso_size: 0,
-            max_gso_payload: 0,
-            max_gso_segments: 1,
-            max_slices: MAX_SLICES,
-            tunnels: false,
-            fixed_ids: false,
-        }
+        Capabilities { features, gso: GsoSupport::NONE, max_slices: MAX_SLICES }
     }
 
     fn hardware_address(&self) -> Option<[u8; 6]> {

@@ -71,7 +71,7 @@ fn plain_frames_go_as_they_are() {
 fn the_tso_limit_is_exact() {
     let packet = |payload| partial(&Frame::tcp4(1, payload), GsoKind::Tcp4, 1448);
     let mut bench = Bench::new(&NicSettings { tso: TsoLimit::Payload(15_928), ..NicSettings::default() });
-    assert_eq!(bench.card.capabilities().max_gso_payload, 15_928);
+    assert_eq!(bench.card.capabilities().gso.max_payload, 15_928);
     assert_eq!(send(&mut *bench.card_out, &[packet(15_928)]).sent, 1);
     assert!(is_offload(&mut *bench.card_out, &packet(15_929)));
     assert_eq!(receive(&mut *bench.wire_in).len(), 11);
@@ -79,7 +79,7 @@ fn the_tso_limit_is_exact() {
     assert_eq!(send(&mut *bench.card_out, &[partial(&Frame::udp4(40_000), GsoKind::Udp, 1000)]).sent, 1);
 
     let mut full = Bench::new(&NicSettings::default());
-    assert_eq!((full.card.capabilities().max_gso_payload, full.card.capabilities().max_gso_size), (u32::MAX, 65_536));
+    assert_eq!((full.card.capabilities().gso.max_payload, full.card.capabilities().gso.max_ipv4_length), (u32::MAX, 65_536));
     assert_eq!(send(&mut *full.card_out, &[packet(65_495)]).sent, 1);
     let mut big = packet(65_495);
     big.bytes.resize(65_537 + 14, 0);

@@ -8,6 +8,7 @@ use super::super::policy::{Mode, Policy, Storage};
 use super::super::segments::Segments;
 use super::Held;
 use crate::packet::RxPacket;
+use crate::segment::{IpId, is_atomic};
 use crate::wire::{IpVersion, Outer, Protocol, be16, be32, byte, ipv4, put16, put32, tcp};
 
 impl<B> Held<B> {
@@ -30,7 +31,7 @@ impl<B> Held<B> {
             Err(Reason::FragmentLimit)
         } else {
             match policy.mode {
-                Mode::Gro { .. } => self.join_gro(packet, header, facts, segments),
+                Mode::Gro { .. } => self.join_gro(packet, header, facts, segments, policy.renumbered),
                 Mode::Lro { .. } => self.join_lro(packet, header, facts),
             }
         };
@@ -47,7 +48,14 @@ impl<B> Held<B> {
     /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow
     /// must end before it.
     #[inline(always)]
-    fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts, segments: &Segments) -> Result<Joined, Reason> {
+    fn join_gro(
+        &mut self,
+        packet: &RxPacket<B>,
+        header: &[u8],
+        facts: &Facts,
+        segments: &Segments,
+        renumbered: bool,
+    ) -> Result<Joined, Reason> {
         let is_super_packet = segments.count > 1;
         if facts.sequence != self.next_sequence {
             return Err(Reason::Sequence);
@@ -86,11 +94,11 @@ impl<B> Held<B> {
                 None => anew = self.uneven.new_part_or(Reason::IpId)?,
             }
         }
+        let (mut outer_run, mut nested_run) = (self.outer_id_run, self.nested_id_run);
         if let Some(outer) = &self.layout.outer {
             if outer_checksums(header, Some(*outer), self.layout.nested) != self.outer_checksums {
                 return Err(Reason::TunnelHeader);
             }
-            let (mut outer_run, mut nested_run) = (self.outer_id_run, self.nested_id_run);
             if outer.version == IpVersion::V4 {
                 let next = outer_run.next(self.packets, self.only_one(), facts.outer_id, segments.outer_id);
                 outer_run = next.ok_or(Reason::IpId)?;
@@ -100,9 +108,13 @@ impl<B> Held<B> {
                 let next = nested_run.next(self.packets, self.only_one(), id, segments.nested_id);
                 nested_run = next.ok_or(Reason::IpId)?;
             }
-            (self.outer_id_run, self.nested_id_run) = (outer_run, nested_run);
         }
-        self.id_run = id_run;
+        // Identifications that stay the same would come back as others, which a router that fragments
+        // the packets would use.
+        if renumbered && [id_run, outer_run, nested_run].iter().any(|run| run.form() == IpId::Fixed) && !is_atomic(header, &self.layout) {
+            return Err(Reason::IpId);
+        }
+        (self.id_run, self.outer_id_run, self.nested_id_run) = (id_run, outer_run, nested_run);
         if anew {
             self.begin_part(facts, segments);
         }

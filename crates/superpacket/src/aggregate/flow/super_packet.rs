@@ -42,6 +42,7 @@ impl<B> Held<B> {
             return Ok(chain);
         }
         self.segment_size = segments.size;
+        self.end_at_small_segments(policy);
         if layout.version == IpVersion::V4 && segments.id == Some(IpId::Fixed) {
             self.id_run.step = 0;
         }
@@ -51,6 +52,7 @@ impl<B> Held<B> {
         if layout.nested.is_some_and(|nested| nested.version == IpVersion::V4) && segments.nested_id == Some(IpId::Fixed) {
             self.nested_id_run.step = 0;
         }
+        self.end_at_fixed_ids(policy);
         self.count_further(&segments);
         if self.uneven.on && segments.last(layout.end - u32::from(layout.payload)) < segments.size {
             self.end_part();

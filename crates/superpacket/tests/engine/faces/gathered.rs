@@ -29,7 +29,7 @@ fn within(policy: Policy) -> Policy {
 
 #[test]
 fn a_write_takes_no_more_slices_than_linux_does() {
-    for frame in [Frame::tcp4(1, 1), Frame::tcp6(1, 1).tagged(3), Frame::udp4(1), Frame::tcp4(1, 1).in_vxlan4()] {
+    for frame in [Frame::tcp4(1, 8), Frame::tcp6(1, 8).tagged(3), Frame::udp4(1), Frame::tcp4(1, 8).in_vxlan4()] {
         let packets: Vec<_> = frame.run(5_000).iter().map(Frame::to_bytes).collect();
         for framing in [None, Some(Framing::TAP)] {
             for policy in [

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use superpacket::aggregate::{Mode, NoHeadroom, Policy, Storage};
-use superpacket::segment::{BackToBack, EachBuffer, Segmenter};
-use superpacket::virtio::{ByteOrder, Format, Framing};
+use superpacket::segment::{BackToBack, EachBuffer, GsoSupport, Segmenter, Unsupported};
+use superpacket::virtio::{ByteOrder, Format, Framing, VirtioError};
 use superpacket::{Layer, PacketBuffer, Reason, RxChecksum, Simd, SliceBuffer};
 use superpacket_traffic::check::{self, flow_key};
-use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame};
+use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame, Mpls, Pppoe, Vlan};
 use superpacket_traffic::workload;
 
 use super::traffic::{KEY, assert_nothing_held, bytes_at, join_with, policies, poll_with};
@@ -247,31 +247,88 @@ fn without_room_for_the_header_nothing_is_touched() {
     }
 }
 
+/// Returns whether four frames merge into one packet, in place and gathered.
+fn merges(framing: Framing, frames: &[Frame]) -> bool {
+    let frames = frames.iter().cloned().map(|frame| if framing.layer == Layer::Ip { frame.at_ip() } else { frame });
+    let packets: Vec<_> = frames.map(|frame| frame.to_bytes()).collect();
+    let offset = framing.header_length();
+    let mut aggregator = BatchAggregator::framed(framing, Policy::gro_with_udp(), KEY);
+    let mut gathered = 0;
+    aggregator.poll_gathered(&packets, |_| gathered += 1);
+    let mut buffers = buffers(&packets, offset, |_| 9_000);
+    let written = join(&mut aggregator, &mut buffers, offset, offset).len();
+    assert_eq!(written, gathered, "both ways have the same rules");
+    written == 1
+}
+
 #[test]
-fn what_no_header_names_does_not_merge() {
-    let merges = |framing: Framing, frame: Frame| {
-        let frame = if framing.layer == Layer::Ip { frame.at_ip() } else { frame };
-        let packets: Vec<_> = frame.run(4).iter().map(Frame::to_bytes).collect();
-        let offset = framing.header_length();
+fn what_the_receiver_cannot_segment_does_not_merge() {
+    let cannot_segment = |framing: Framing, frames: &[Frame]| {
+        let packets: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
         let mut aggregator = BatchAggregator::framed(framing, Policy::gro_with_udp(), KEY);
-        let mut buffers = buffers(&packets, offset, |_| 9_000);
-        let written = join(&mut aggregator, &mut buffers, offset, offset);
-        assert_eq!(aggregator.counters().reason(Reason::NoHeader), if written.len() == 4 { 4 } else { 0 });
-        written.len() == 1
+        aggregator.poll_gathered(&packets, |_| ());
+        assert_eq!(aggregator.counters().reason(Reason::CannotSegment), frames.len() as u64);
+        !merges(framing, frames)
     };
-    let tunnels: [fn(Frame) -> Frame; 3] = [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve];
-    let unnamed: [fn(Frame) -> Frame; 3] = [Frame::in_gre, Frame::in_ip4, Frame::in_ip6];
+    let udp_tunnels: [fn(Frame) -> Frame; 3] = [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve];
+    let others: [fn(Frame) -> Frame; 3] = [Frame::in_gre, Frame::in_ip4, Frame::in_ip6];
+    let vlan = |tpid: u16| move |frame: &mut Frame| frame.vlans = vec![Vlan { tpid, ..Vlan::default() }];
     for framing in framings() {
+        let run = |frame: Frame| if framing.layer == Layer::Ip { frame.at_ip().run(4) } else { frame.run(4) };
         let tunnel = framing.format == Format::Tunnel;
-        for frame in [Frame::tcp4(1, 100), Frame::udp4(100)] {
-            assert!(merges(framing, frame.clone()));
-            tunnels.iter().for_each(|through| assert_eq!(merges(framing, through(frame.clone())), tunnel));
-            unnamed.iter().for_each(|through| assert!(!merges(framing, through(frame.clone()))));
+        for frame in [Frame::tcp4(1, 100), Frame::udp4(100), Frame::tcp6(1, 100)] {
+            assert!(merges(framing, &run(frame.clone())));
+            udp_tunnels.iter().for_each(|through| assert_eq!(merges(framing, &run(through(frame.clone()))), tunnel));
+            others.iter().for_each(|through| assert!(cannot_segment(framing, &run(through(frame.clone())))));
+            if framing.layer == Layer::Ethernet {
+                assert!(merges(framing, &frame.clone().tagged(5).tagged(6).run(4)), "two tags");
+                assert!(merges(framing, &frame.clone().with(vlan(0x88a8)).run(4)), "a service tag");
+                let three = frame.clone().tagged(5).tagged(6).tagged(7);
+                let pppoe = frame.clone().with(|frame| frame.pppoe = Some(Pppoe::default()));
+                let mpls = frame.clone().with(|frame| frame.mpls = vec![Mpls::default()]);
+                let inner_tag = frame.clone().in_vxlan4().with(|frame| vlan(0x9100)(frame));
+                for unknown in [three, pppoe.clone(), pppoe.tagged(5), mpls.clone(), mpls.tagged(5), frame.with(vlan(0x9100)), inner_tag] {
+                    assert!(cannot_segment(framing, &unknown.run(4)), "{unknown:?}");
+                    // Whoever knows that the receiver can, says so.
+                    let able = framing.with_support(GsoSupport::ALL);
+                    assert_eq!(merges(able, &unknown.run(4)), unknown.tunnel.is_none() || tunnel, "{unknown:?}");
+                }
+            }
         }
         // Accurate ECN: whoever cuts would leave CWR on the first packet alone.
-        assert!(!merges(framing, Frame::tcp4(1, 100).with_flags(ACK | CWR)));
-        assert!(!merges(framing, Frame::dccp4(1, 100)) && !merges(framing, Frame::dccp6(1, 100)));
+        assert!(cannot_segment(framing, &run(Frame::tcp4(1, 100).with_flags(ACK | CWR))));
+        assert!(cannot_segment(framing, &run(Frame::dccp4(1, 100))) && cannot_segment(framing, &run(Frame::dccp6(1, 100))));
     }
+}
+
+#[test]
+fn segments_that_a_kernel_would_change_do_not_merge() {
+    for framing in framings() {
+        // A kernel makes TCP segments of at least 8 bytes; a shorter one may be the last.
+        assert!(merges(framing, &Frame::tcp4(1, 8).run(4)) && merges(framing, &Frame::udp4(7).run(4)));
+        assert!(!merges(framing, &Frame::tcp4(1, 7).run(4)));
+        assert!(merges(framing, &[Frame::tcp4(1, 8), Frame::tcp4(9, 1)]));
+        // It numbers the segments anew, which matters where they may be fragmented.
+        let same_ids = |dont_fragment: bool| {
+            let ids = |frame: &mut Frame| (frame.ipv4_mut().id, frame.ipv4_mut().dont_fragment) = (7, dont_fragment);
+            Frame::tcp4(1, 100).run(4).into_iter().map(|frame| frame.with(ids)).collect::<Vec<_>>()
+        };
+        assert!(merges(framing, &same_ids(true)) && !merges(framing, &same_ids(false)));
+    }
+}
+
+#[test]
+fn what_one_kind_of_header_has_no_words_for_gets_none() {
+    // Merged without a framing, and then to be described for one.
+    let packets: Vec<_> =
+        Frame::tcp4(1, 100).with(|frame| frame.pppoe = Some(Pppoe::default())).run(4).iter().map(Frame::to_bytes).collect();
+    let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::gro().with_partial_checksums(), KEY);
+    let mut headers = Vec::new();
+    aggregator
+        .poll(&packets, |packet| headers.push((Framing::TAP.header(&packet), Framing::TAP.with_support(GsoSupport::ALL).header(&packet))));
+    let [(refused, made)] = &headers[..] else { panic!("one packet: {headers:?}") };
+    assert_eq!(*refused, Err(VirtioError::Unsupported(Unsupported::LinkHeader)));
+    assert_eq!(made.map(|header| header[1]), Ok(1), "TCP over IPv4");
 }
 
 #[test]

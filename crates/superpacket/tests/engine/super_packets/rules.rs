@@ -250,7 +250,7 @@ fn behind_a_header_packets_of_one_segment_with_cwr_do_not_merge() {
             Framing::TAP.header(&packet).map(drop)
         });
         assert_eq!(done, Ok(()));
-        assert_eq!(left, [(1, NoHeader); 2]);
+        assert_eq!(left, [(1, CannotSegment); 2]);
     }
 }
 
