@@ -16,6 +16,11 @@ use crate::generate::Generate;
 ///
 /// Captures are pcap or pcapng files, plain or compressed with gzip or zstd; `-` is standard input
 /// or output. Memory stays under 64 MB whatever the file's size.
+///
+/// An output file gets its name when it is complete. It takes over the access bits of the file that
+/// it replaces, without write permission for others if that file is not yours, and never set-id
+/// bits. An output that is a symbolic link is followed if the link is yours or root's, and refused
+/// otherwise; the link stays.
 #[derive(Debug, Parser)]
 #[command(name = "superpacket", version, max_term_width = 110, subcommand_required = true, arg_required_else_help = true, after_help = EXIT_CODES, after_long_help = EXIT_CODES)]
 pub(crate) struct Arguments {

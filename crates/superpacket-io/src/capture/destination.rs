@@ -1,43 +1,85 @@
-//! Where a file that is written goes: under its name only when it is whole, through symbolic links,
-//! and into devices and pipes as they are.
+//! Places that output goes to. A file gets its name only when it is complete; devices and pipes are
+//! written to directly.
+//!
+//! Others may be able to write in the output's directory. So nothing here trusts a path twice:
+//! modes are set through descriptors, and a symbolic link is read through a descriptor too.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use tempfile::NamedTempFile;
 
+/// The kind of thing that an output path names.
+pub(crate) enum OutputPlace {
+    /// `-`.
+    StandardOutput,
+    /// An existing pipe, device or socket, which is opened and not replaced.
+    Special,
+    /// A regular file, or none yet.
+    File {
+        /// The file's path, behind all symbolic links of the last component.
+        path: PathBuf,
+        /// The file that is replaced, if there is one.
+        old: Option<Metadata>,
+    },
+}
+
+impl OutputPlace {
+    /// Looks up `path`, and follows the symbolic links that belong to the user or to root.
+    ///
+    /// # Errors
+    /// If `path` is a directory, or a symbolic link of another user, or cannot be looked up.
+    pub(crate) fn find(path: &Path) -> io::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::StandardOutput);
+        }
+        let behind = behind_links(path)?;
+        let old = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => return Err(ErrorKind::IsADirectory.into()),
+            Ok(metadata) if !metadata.is_file() => return Ok(Self::Special),
+            Ok(_) => Some(fs::symlink_metadata(&behind)?),
+            // What a symbolic link names will be created, and the link stays.
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        match old {
+            Some(old) if !old.is_file() => Err(replaced()),
+            old => Ok(Self::File { path: behind, old }),
+        }
+    }
+}
+
+/// Opens what [`OutputPlace::Special`] stands for.
+///
+/// # Errors
+/// If it cannot be opened, or if a regular file has taken its place: this would be written over.
+pub(crate) fn open_special(path: &Path, options: &OpenOptions) -> io::Result<File> {
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() { Err(replaced()) } else { Ok(file) }
+}
+
+fn replaced() -> io::Error {
+    io::Error::other("another process replaced it while it was opened")
+}
+
 /// The end of an output's way.
 pub(super) enum Destination {
-    /// A file that is renamed when it is whole.
+    /// A file that is renamed when it is complete.
     File(Unfinished),
     /// Anything else: a pipe, a device, standard output.
     Stream(Box<dyn Write + Send>),
 }
 
 impl Destination {
-    /// A temporary file beside `path`, or `path` itself where it exists and is no regular file; `-`
-    /// is standard output.
+    /// Creates a temporary file beside `path`, or opens `path` itself where it exists and is no
+    /// regular file; `-` is standard output.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        if path == Path::new("-") {
-            return standard_output().map(Self::Stream);
-        }
-        match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => Err(ErrorKind::IsADirectory.into()),
-            // A device or a pipe must be written to, not be replaced.
-            Ok(metadata) if !metadata.is_file() => Ok(Self::Stream(Box::new(OpenOptions::new().write(true).open(path)?))),
-            // The file behind a symbolic link is replaced, not the link.
-            Ok(metadata) => {
-                let unfinished = Unfinished::create(fs::canonicalize(path)?)?;
-                // Who could read the old file can read the new one; where that is refused, the
-                // default will do.
-                let _ = fs::set_permissions(unfinished.file.path(), metadata.permissions());
-                Ok(Self::File(unfinished))
-            }
-            // What a symbolic link names will be there, and the link stays.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::File(Unfinished::create(behind_links(path)?)?)),
-            Err(error) => Err(error),
+        match OutputPlace::find(path)? {
+            OutputPlace::StandardOutput => standard_output().map(Self::Stream),
+            OutputPlace::Special => Ok(Self::Stream(Box::new(open_special(path, OpenOptions::new().write(true))?))),
+            OutputPlace::File { path, old } => Unfinished::create(path, old.as_ref()).map(Self::File),
         }
     }
 
@@ -65,20 +107,55 @@ impl Write for Destination {
     }
 }
 
-/// The path that a chain of symbolic links names, whose last file does not exist.
+/// Returns the path behind a chain of symbolic links, whose last file need not exist.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     /// As many as Linux follows (`MAXSYMLINKS`).
     const MOST_LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..=MOST_LINKS {
-        match fs::read_link(&path) {
+        match link_target(&path)? {
             // Relative to the link's own directory, unless it is absolute.
-            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
-            // No link, or nothing at all.
-            Err(_) => return Ok(path),
+            Some(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
+            None => return Ok(path),
         }
     }
     Err(io::Error::other("too many symbolic links"))
+}
+
+/// Returns what the symbolic link at `path` names, or `None` if there is no link.
+///
+/// # Errors
+/// If the link belongs to neither the user nor root: whoever made it would choose the file that is
+/// replaced.
+#[cfg(target_os = "linux")]
+fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
+    use std::os::unix::ffi::OsStringExt;
+
+    use rustix::fs::{FileType, Mode, OFlags, fstat, open, readlinkat};
+    use rustix::io::Errno;
+
+    // Owner and target are read from one descriptor, since the link may be replaced at any time.
+    let link = match open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(link) => link,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let status = fstat(&link)?;
+    if !FileType::from_raw_mode(status.st_mode).is_symlink() {
+        return Ok(None);
+    }
+    if status.st_uid != 0 && status.st_uid != rustix::process::geteuid().as_raw() {
+        let problem = format!("the symbolic link {} belongs to another user (uid {}) and is not followed", path.display(), status.st_uid);
+        return Err(io::Error::new(ErrorKind::PermissionDenied, problem));
+    }
+    let target = readlinkat(&link, c"", Vec::new())?;
+    Ok(Some(std::ffi::OsString::from_vec(target.into_bytes()).into()))
+}
+
+/// Returns what the symbolic link at `path` names, or `None` if there is no link.
+#[cfg(not(target_os = "linux"))]
+fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
+    Ok(fs::read_link(path).ok())
 }
 
 /// A file being written under a temporary name in its own directory; removed unless finished.
@@ -89,17 +166,22 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    fn create(path: PathBuf) -> io::Result<Self> {
+    /// Creates the temporary file (`O_EXCL`, a random name). A new file gets the mode that the
+    /// umask gives. One that replaces `old` begins with 0600 and then gets its mode.
+    fn create(path: PathBuf, old: Option<&Metadata>) -> io::Result<Self> {
         let directory = path.parent().unwrap_or(Path::new(""));
         if path.file_name().is_none() {
             return Err(ErrorKind::InvalidFilename.into());
         }
         let mut builder = tempfile::Builder::new();
         builder.prefix(".superpacket-").suffix(".partial");
-        // As any new file's, not for its owner alone.
         #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(if old.is_some() { 0o600 } else { 0o666 }));
         let file = builder.tempfile_in(if directory.as_os_str().is_empty() { Path::new(".") } else { directory })?;
+        #[cfg(unix)]
+        if let Some(old) = old {
+            take_mode(file.as_file(), old)?;
+        }
         let listed = Listed::new(file.path());
         Ok(Self { file, path, _listed: listed })
     }
@@ -109,6 +191,26 @@ impl Unfinished {
         self.file.persist(self.path)?;
         Ok(())
     }
+}
+
+/// Gives `file` the access bits of the `old` file that it replaces. Set-id and sticky bits are
+/// never taken over.
+#[cfg(unix)]
+fn take_mode(file: &File, old: &Metadata) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+
+    let new = file.metadata()?;
+    let mut mode = old.mode() & 0o777;
+    // A new file belongs to the user. Another user's file must not say who may write to it.
+    if old.uid() != new.uid() {
+        mode &= !0o022;
+    } else if old.gid() != new.gid() && fchown(file, None, Some(old.gid())).is_err() {
+        // The old file's bits were for a group that this file cannot have.
+        mode &= !0o070;
+    }
+    // Where the file system refuses this (FAT), the mode is the mount's.
+    let _ = file.set_permissions(PermissionsExt::from_mode(mode));
+    Ok(())
 }
 
 /// A file's place among the [`UNFINISHED`].
@@ -146,27 +248,34 @@ fn standard_output() -> io::Result<Box<dyn Write + Send>> {
     }
 }
 
-/// Writes a whole file as captures are written: under a temporary name first, through symbolic
-/// links, and into devices and pipes as they are.
+/// Writes a complete file as captures are written: under a temporary name first, or directly into a
+/// device or pipe.
+///
+/// A file that replaces another takes over its access bits (`0o777`): all of them if the old file
+/// belongs to the user, and no write permission for group and others if it does not. A new file
+/// gets the mode that the umask gives. On Linux, a symbolic link is followed if it belongs to the
+/// user or to root; the file behind it is replaced and the link stays.
 ///
 /// # Errors
-/// Whatever stops the writing; an existing file is left as it was.
+/// If the file cannot be written, or on Linux if `path` is a symbolic link of another user; an
+/// existing file is left as it was.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
     let mut destination = Destination::create(path.as_ref())?;
     destination.write_all(bytes)?;
     destination.finish()
 }
 
-/// Whether [`write_file`] can begin to write there, for a program that has long work before it has
-/// what to write. Nothing is left behind. Pipes and devices are not opened, for that may block, or
-/// end what their reader reads.
+/// Checks whether [`write_file`] can begin to write to `path`, for a program that works long before
+/// it writes. Nothing is left behind. Pipes and devices are not opened, since this may block, or
+/// end their reader's input.
 ///
 /// # Errors
-/// What would stop [`write_file`] from beginning.
+/// As [`write_file`] when it begins.
 pub fn can_write_file(path: impl AsRef<Path>) -> io::Result<()> {
-    let path = path.as_ref();
-    let is_special = path == Path::new("-") || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
-    if is_special { Ok(()) } else { Destination::create(path).map(drop) }
+    match OutputPlace::find(path.as_ref())? {
+        OutputPlace::StandardOutput | OutputPlace::Special => Ok(()),
+        OutputPlace::File { path, old } => Unfinished::create(path, old.as_ref()).map(drop),
+    }
 }
 
 /// Temporary files that are being written in this process.

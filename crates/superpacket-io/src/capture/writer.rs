@@ -14,7 +14,8 @@ use super::{CaptureError, Container, Interface, InterfaceStatistics, LinkType, M
 ///
 /// The file grows under a temporary name in its directory (`.superpacket-….partial`) and gets its
 /// own name from [`finish`](Self::finish); a writer dropped before removes it. So `path` never
-/// holds half a capture, whatever ends the program. A pipe or device is written to directly.
+/// holds half a capture, whatever ends the program. A pipe or device is written to directly. Modes
+/// and symbolic links are treated as [`write_file`](super::write_file) describes.
 ///
 /// Memory: a buffer of 256 KiB, 24 bytes for each interface, and what the compression needs (0.3 MB
 /// for gzip; 2 MB and a thread for zstd).

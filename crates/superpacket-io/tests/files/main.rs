@@ -5,6 +5,8 @@ mod bytes;
 mod captures;
 mod damage;
 mod formats;
+#[cfg(target_os = "linux")]
+mod modes;
 mod parts;
 #[cfg(target_os = "linux")]
 mod replay;

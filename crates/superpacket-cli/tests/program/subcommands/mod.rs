@@ -10,6 +10,8 @@ mod gro_table;
 #[cfg(target_os = "linux")]
 mod memory;
 mod options;
+#[cfg(target_os = "linux")]
+mod other_users;
 mod pages;
 mod program;
 #[cfg(target_os = "linux")]

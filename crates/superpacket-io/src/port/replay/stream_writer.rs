@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::capture::{CaptureError, FrameOptions, Interface, OutputFormat, Record, Sink, Timestamp, Writer};
+use crate::capture::{CaptureError, FrameOptions, Interface, OutputFormat, OutputPlace, Record, Sink, Timestamp, Writer, open_special};
 
 /// The most bytes that wait to be written, what is kept for each frame included.
 const CAPACITY: usize = 4 << 20;
@@ -65,16 +66,19 @@ impl OutputStream {
             let is_file = file.metadata().map_err(failed)?.is_file();
             return Ok((!is_file).then(|| OutputStream { name: "standard output".to_owned(), file, piece: SHARED_PIECE }));
         }
-        match std::fs::metadata(path) {
-            Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => {
-                let opened = OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
+        match OutputPlace::find(Path::new(path)) {
+            Ok(OutputPlace::Special) => {
+                let opened = open_special(Path::new(path), OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32));
                 let file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
-                    Some(Errno::NXIO) if metadata.file_type().is_fifo() => failed(io::Error::new(error.kind(), "nobody reads the pipe")),
+                    // A device without hardware gives the same error.
+                    Some(Errno::NXIO) if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) => {
+                        failed(io::Error::new(error.kind(), "nobody reads the pipe"))
+                    }
                     _ => failed(error),
                 })?;
                 Ok(Some(OutputStream { name: path.to_owned(), file, piece: usize::MAX }))
             }
-            // What cannot be opened is told by whoever makes files.
+            // Whoever creates the file reports what is wrong with the path.
             _ => Ok(None),
         }
     }
