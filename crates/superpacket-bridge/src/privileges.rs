@@ -71,8 +71,9 @@ impl Account {
     /// programs.
     ///
     /// # Errors
-    /// [`PrivilegeError::System`]: only root, or who has CAP_SETUID and CAP_SETGID, may. The thread
-    /// may then have given up a part already, and should end.
+    /// [`PrivilegeError::System`] if the process may not: changing user or groups takes root, or
+    /// CAP_SETUID and CAP_SETGID. A thread that has this user, this group and no others needs
+    /// neither. The thread may have given up a part already, and should end.
     pub fn become_with(&self, keep: CapabilitySet) -> Result<(), PrivilegeError> {
         let system = |action| move |errno: Errno| PrivilegeError::System { name: self.name.clone(), action, source: errno.into() };
         let held = rustix::thread::capabilities(None).map_err(system("capget"))?;
@@ -80,11 +81,14 @@ impl Account {
         // it.
         let keep = keep & held.permitted;
         rustix::thread::set_keep_capabilities(true).map_err(system("prctl(PR_SET_KEEPCAPS)"))?;
-        if rustix::process::geteuid() != self.user || rustix::process::getuid() != self.user {
-            rustix::thread::set_thread_groups(&[]).map_err(system("setgroups"))?;
-            rustix::thread::set_thread_res_gid(self.group, self.group, self.group).map_err(system("setresgid"))?;
-            rustix::thread::set_thread_res_uid(self.user, self.user, self.user).map_err(system("setresuid"))?;
+        // Also where the user is the same already: groups give access too. Who has given them up
+        // needs no privilege here.
+        let groups = rustix::process::getgroups().map_err(system("getgroups"))?;
+        if groups.iter().any(|group| *group != self.group) {
+            rustix::thread::set_thread_groups(&[]).map_err(system("giving up other groups (setgroups)"))?;
         }
+        rustix::thread::set_thread_res_gid(self.group, self.group, self.group).map_err(system("setresgid"))?;
+        rustix::thread::set_thread_res_uid(self.user, self.user, self.user).map_err(system("setresuid"))?;
         rustix::thread::clear_ambient_capability_set().map_err(system("prctl(PR_CAP_AMBIENT_CLEAR_ALL)"))?;
         let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
         rustix::thread::set_capabilities(None, sets).map_err(system("capset"))?;
@@ -134,12 +138,60 @@ mod tests {
     /// What `/proc` says of a thread: (real to file system user, permitted and effective
     /// capabilities, no_new_privs).
     fn status(thread: std::num::NonZeroI32) -> (String, String, String) {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("is there");
-        let field = |key: &str| {
-            let line = status.lines().find(|line| line.starts_with(key)).expect(key);
-            line[key.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
-        };
+        let field = |key| field(thread, key);
         (field("Uid:"), format!("{} {}", field("CapPrm:"), field("CapEff:")), field("NoNewPrivs:"))
+    }
+
+    #[test]
+    fn groups_are_given_up_even_where_the_user_is_the_same() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "only root can change its groups");
+            eprintln!("SKIPPED: only root can change its groups");
+            return;
+        }
+        let other = Gid::from_raw(12_345);
+        let account = |number| Account { name: "same".into(), user: Uid::from_raw(number), group: Gid::from_raw(number) };
+        // Threads of their own, so that the other tests of this process stay who they are.
+        let root = std::thread::spawn(move || {
+            rustix::thread::set_thread_groups(&[other]).expect("root may");
+            rustix::thread::set_thread_res_gid(other, other, other).expect("root may");
+            account(0).become_with(CapabilitySet::empty()).expect("root may");
+            groups()
+        });
+        assert_eq!(root.join().expect("no panic"), ("0 0 0 0".to_owned(), String::new()));
+        // Without privileges: refused as long as there are groups that cannot be given up.
+        let nobody = std::thread::spawn(move || {
+            let Account { user, group, .. } = account(65_534);
+            rustix::thread::set_thread_groups(&[other]).expect("root may");
+            rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
+            rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
+            account(65_534).become_with(CapabilitySet::empty()).expect_err("it keeps a group").to_string()
+        });
+        let said = nobody.join().expect("no panic");
+        assert!(said.starts_with("user \"same\": giving up other groups (setgroups): Operation not permitted"), "{said}");
+        let alone = std::thread::spawn(move || {
+            let Account { user, group, .. } = account(65_534);
+            rustix::thread::set_thread_groups(&[group]).expect("root may");
+            rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
+            rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
+            account(65_534).become_with(CapabilitySet::empty()).expect("nothing is left to be given up");
+            groups().0
+        });
+        assert_eq!(alone.join().expect("no panic"), "65534 65534 65534 65534");
+    }
+
+    /// Returns what `/proc` says of this thread: its group (real to file system group), and its
+    /// other groups.
+    fn groups() -> (String, String) {
+        let thread = rustix::thread::gettid().as_raw_nonzero();
+        (field(thread, "Gid:"), field(thread, "Groups:"))
+    }
+
+    /// Returns a line of what `/proc` says of a thread.
+    fn field(thread: std::num::NonZeroI32, key: &str) -> String {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("is there");
+        let line = status.lines().find(|line| line.starts_with(key)).expect(key);
+        line[key.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]

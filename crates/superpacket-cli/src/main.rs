@@ -25,6 +25,7 @@ mod load;
 mod man;
 mod progress;
 mod report;
+mod signals;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -55,10 +56,7 @@ fn main() -> ExitCode {
     if !command.has_its_own_signals() {
         // An interrupted run leaves no half-written file behind. Without a handler it still leaves
         // OUT as it was.
-        let _ = ctrlc::set_handler(|| {
-            superpacket_io::capture::remove_unfinished();
-            std::process::exit(i32::from(INTERRUPTED));
-        });
+        let _ = signals::end_program();
     }
     match run(command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -16,6 +16,7 @@ mod server;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod unique;
 
 pub use client::Client;
 pub use client_error::ClientError;

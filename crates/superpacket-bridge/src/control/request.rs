@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::unique::UniqueObject;
 use crate::monitor::MonitorDirection;
 use crate::settings::{InPlace, SettingValue};
 
@@ -392,7 +393,7 @@ pub(super) enum Reply<T> {
 /// Reads a line.
 pub(super) fn read(line: &[u8]) -> Result<Request, Refusal> {
     let malformed = |problem: &dyn fmt::Display| Refusal::new(ErrorCode::Malformed, format_args!("the request cannot be read: {problem}"));
-    let mut object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
+    let UniqueObject(mut object) = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
     if let Some(version) = object.remove("version")
         && version != PROTOCOL
     {
@@ -479,7 +480,15 @@ mod tests {
     fn what_cannot_be_read_is_named() {
         for (line, code, says) in [
             ("", ErrorCode::Malformed, "EOF"),
-            ("[]", ErrorCode::Malformed, "expected a map"),
+            ("[]", ErrorCode::Malformed, "expected an object"),
+            (r#"{"request":"ports","port":"a","port":"b"}"#, ErrorCode::Malformed, "the key \"port\" is there twice at line 1 column"),
+            (r#"{"request":"ports","request":"del-port","port":"a"}"#, ErrorCode::Malformed, "the key \"request\" is there twice"),
+            (r#"{"request":"ports","version":2,"version":1}"#, ErrorCode::Malformed, "the key \"version\" is there twice"),
+            (
+                r#"{"request":"set-port","port":"left","options":{"ring":"4m","ring":null}}"#,
+                ErrorCode::Malformed,
+                "the key \"ring\" is there twice",
+            ),
             ("{}", ErrorCode::Malformed, "no string \"request\""),
             (r#"{"request":7}"#, ErrorCode::Malformed, "no string \"request\""),
             (r#"{"request":"reboot"}"#, ErrorCode::UnknownRequest, "there are version, ports"),

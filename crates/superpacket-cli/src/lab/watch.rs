@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use superpacket_lab::experiment::Watch;
+
+use crate::signals;
 
 /// How long a run may take to end by itself once it is asked to. A measurement that goes on for
 /// longer is cut off.
@@ -59,14 +60,14 @@ impl Watcher {
         Arc::new(Self { bar, steps, cancelled: AtomicBool::new(false), ending: AtomicBool::new(false) })
     }
 
-    /// From now on SIGINT and SIGTERM ask the run for its end. Where it goes on for too long, or a
-    /// second signal comes, `cut_off` says what there is to be said, and the process ends with what
-    /// a shell reports for a process that SIGINT ended; its namespaces end with it.
+    /// Lets signals ask the run for its end. If it goes on for too long, or a second signal comes,
+    /// `cut_off` prints what is known so far. The process then ends with the exit code that a shell
+    /// reports for SIGINT; its namespaces end with it.
     ///
     /// # Errors
     /// If the signals cannot be handled.
     pub(super) fn heed_signals(self: &Arc<Self>, cut_off: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let mut signals = Signals::new(signals::ending())?;
         let watcher = self.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             if signals.forever().next().is_none() {

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::net::Shutdown;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -12,16 +11,17 @@ use clap_complete::ArgValueCandidates;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use superpacket_bridge::control::{MonitorCounts, MonitorStream};
 use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection, MonitorSettings};
+use superpacket_io::capture::replace_file;
 
 use super::completion;
 use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::progress::warn;
 use crate::report::{grouped, print_json, printable};
+use crate::signals;
 
 /// `superpacket monitor`.
 #[derive(Clone, Debug, Args)]
@@ -29,7 +29,7 @@ pub(crate) struct Monitor {
     /// Only these ports, by their names: the given one, or else the whole port string (packet:eth0)
     #[arg(value_name = "PORT", add = ArgValueCandidates::new(completion::ports))]
     pub(crate) ports: Vec<String>,
-    /// Write to a file, over one that is there; -: to standard output
+    /// Write to a file, in place of one that is there; -: to standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub(crate) write: PathBuf,
     /// Only what ports receive (rx), or only what they send (tx)
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
         count: arguments.count,
     };
     // From here on, a signal ends the monitor and not the program.
-    let signals = Signals::new([SIGINT, SIGTERM])?;
+    let signals = Signals::new(signals::ending())?;
     // A file that is there stays as it is if the bridge says no.
     let (report, mut stream) = connect(&arguments.connection)?.monitor(&settings)?;
     let mut output = Output::create(&arguments.write)?;
@@ -124,12 +124,9 @@ struct Output {
 impl Output {
     /// The file, empty, or standard output.
     fn create(path: &Path) -> Result<Self, Failure> {
-        let opened = match path == Path::new("-") {
-            // Without the line buffer of `io::stdout`.
-            true => io::stdout().as_fd().try_clone_to_owned().map(File::from),
-            false => File::create(path),
-        };
-        let file = opened.map_err(|source| Failure::Page { path: path.to_owned(), source })?;
+        // Not under a temporary name, as captures are written elsewhere: others read the file while
+        // it grows.
+        let file = replace_file(path).map_err(|source| Failure::Page { path: path.to_owned(), source })?;
         Ok(Output { path: path.to_owned(), file })
     }
 

@@ -17,6 +17,7 @@ mod queues;
 mod reload;
 mod start_and_end;
 mod steering;
+mod terminal_closed;
 
 use serde_json::Value;
 use std::io::{BufRead, Read, Write};

@@ -265,6 +265,25 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
     destination.finish()
 }
 
+/// Opens `path` for a file that others may read while it grows. An empty file takes the place of
+/// the old one at once, by the rules of [`write_file`]; `-` is standard output.
+///
+/// # Errors
+/// As [`write_file`] when it begins.
+#[cfg(unix)]
+pub fn replace_file(path: impl AsRef<Path>) -> io::Result<File> {
+    use std::os::fd::AsFd;
+
+    match OutputPlace::find(path.as_ref())? {
+        OutputPlace::StandardOutput => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+        OutputPlace::Special => open_special(path.as_ref(), OpenOptions::new().write(true)),
+        OutputPlace::File { path, old } => {
+            let Unfinished { file, path, .. } = Unfinished::create(path, old.as_ref())?;
+            Ok(file.persist(path)?)
+        }
+    }
+}
+
 /// Checks whether [`write_file`] can begin to write to `path`, for a program that works long before
 /// it writes. Nothing is left behind. Pipes and devices are not opened, since this may block, or
 /// end their reader's input.

@@ -63,6 +63,8 @@ mod window;
 mod writer;
 
 pub use byte_order::ByteOrder;
+#[cfg(unix)]
+pub use destination::replace_file;
 #[cfg(target_os = "linux")]
 pub(crate) use destination::{OutputPlace, open_special};
 pub use destination::{can_write_file, remove_unfinished, same_file, write_file};

@@ -16,6 +16,10 @@ pub const NIC_SETTINGS: [&str; 17] = [
     "page", "headroom", "copy", "csum", "vlan", "pad", "queues", "hash", "ring", "full", "mtu", "sg", "tx", "tso", "uso", "tunnels", "wire",
 ];
 
+/// The most model NICs around one another in a port string: each level takes stack wherever ports
+/// are parsed, opened and dropped.
+pub(crate) const MOST_NESTED: usize = 8;
+
 /// The kinds of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -204,6 +208,17 @@ impl FromStr for PortSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
+        PortSpec::parse(text, MOST_NESTED).map_err(|error| match error {
+            // The part that was reached says nothing to who wrote the whole.
+            SpecError::Nested { .. } => SpecError::Nested { port: text.to_owned() },
+            error => error,
+        })
+    }
+}
+
+impl PortSpec {
+    /// Parses a port string with at most `nics` model NICs.
+    fn parse(text: &str, nics: usize) -> Result<Self, SpecError> {
         let port = || text.to_owned();
         let (name, string) = name::split(text);
         if let Some(name) = name {
@@ -212,8 +227,9 @@ impl FromStr for PortSpec {
         let (kind, rest) = string.split_once(':').ok_or_else(|| SpecError::Kind { port: port() })?;
         let kind = PortKind::ALL.into_iter().find(|known| known.name() == kind).ok_or_else(|| SpecError::Kind { port: port() })?;
         let (device, options, inner) = if kind == PortKind::Nic {
+            let nics = nics.checked_sub(1).ok_or_else(|| SpecError::Nested { port: port() })?;
             let (settings, inner) = match rest.split_once('@') {
-                Some((settings, inner)) => (settings, Some(Box::new(inner.parse::<PortSpec>()?))),
+                Some((settings, inner)) => (settings, Some(Box::new(PortSpec::parse(inner, nics)?))),
                 None => (rest, None),
             };
             if let Some(PortSpec { name, is_named: true, .. }) = inner.as_deref() {
@@ -351,6 +367,8 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named() {
+        let deepest = format!("{}tap:t", "nic:@".repeat(MOST_NESTED));
+        assert_eq!(deepest.parse::<PortSpec>().map(|spec| spec.to_string()), Ok(deepest));
         for (text, says) in [
             ("eth0", "starts with no kind"),
             ("wifi:wlan0", "starts with no kind"),
@@ -358,6 +376,9 @@ mod tests {
             ("tap:t?queues", "has no value"),
             ("tap:t?queues=1&queues=2", "is there twice"),
             ("nic:page=4k@eth0", "starts with no kind"),
+            (&format!("{}tap:t", "nic:@".repeat(MOST_NESTED + 1)), "nests more than 8 model NICs"),
+            (&"nic:@".repeat(100_000), "nests more than 8 model NICs"),
+            (&"nic:@left=".repeat(100_000), "nests more than 8 model NICs"),
         ] {
             let error = text.parse::<PortSpec>().expect_err(text);
             assert!(error.to_string().contains(says), "{text}: {error}");

@@ -1,9 +1,13 @@
 //! Socket options whose values are plain numbers or structures of them, for those that rustix has
 //! no call for.
+//!
+//! The kernel takes the value of some options for an address to read or write, so not every number
+//! is a safe option. Each one that is used is a [`SocketOption`] here, with its proof.
 
 #![expect(unsafe_code, reason = "setsockopt(2) and getsockopt(2) of options that rustix has not")]
 
 use std::io;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -32,34 +36,97 @@ unsafe impl Plain for libc::tpacket_stats_v3 {}
 // SAFETY: each element is plain, and lies behind the one before.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-/// Sets an option (`setsockopt(2)`). For options alone whose value holds no address: what such a
-/// value names the kernel reads and writes, whoever it belongs to.
-///
-/// # Errors
-/// What the system refused.
-pub(crate) fn set_option<T: Plain>(socket: impl AsFd, level: i32, option: i32, value: T) -> io::Result<()> {
-    let length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the pointer is to a value of this length, all of whose bytes are initialized, and it
-    // is read during the call only.
-    let result = unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, option, std::ptr::from_ref(&value).cast(), length) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// A socket option whose value is a `T`.
+pub(crate) struct SocketOption<T> {
+    level: i32,
+    name: i32,
+    value: PhantomData<T>,
 }
 
-/// Returns the value of an option (`getsockopt(2)`); what the kernel leaves out is 0.
-///
-/// # Errors
-/// What the system refused.
-pub(crate) fn option<T: Plain>(socket: impl AsFd, level: i32, option: i32) -> io::Result<T> {
-    let mut value = MaybeUninit::<T>::zeroed();
-    let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the pointers are to memory of this length, and to the length.
-    let result = unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, option, value.as_mut_ptr().cast(), &raw mut length) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
+impl<T: Plain> SocketOption<T> {
+    /// Names the option `name` of `level`.
+    ///
+    /// # Safety
+    /// `setsockopt(2)` and `getsockopt(2)` of this option read and write at most as many bytes of
+    /// the value as they are told, and nothing that the value points to.
+    const unsafe fn new(level: i32, name: i32) -> Self {
+        SocketOption { level, name, value: PhantomData }
     }
-    // SAFETY: all bytes have been written, and any bytes are a value.
-    Ok(unsafe { value.assume_init() })
+
+    /// Sets the option (`setsockopt(2)`).
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn set(self, socket: impl AsFd, value: T) -> io::Result<()> {
+        let length = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the pointer is to a value of this length, all of whose bytes are initialized. The
+        // kernel reads it during the call only, and nothing else, as `new` promises.
+        let result =
+            unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), self.level, self.name, std::ptr::from_ref(&value).cast(), length) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Returns the value of the option (`getsockopt(2)`); what the kernel leaves out is 0.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn get(self, socket: impl AsFd) -> io::Result<T> {
+        let mut value = MaybeUninit::<T>::zeroed();
+        let mut length = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the pointers are to memory of this length, and to the length. The kernel writes
+        // there and nowhere else, as `new` promises.
+        let result =
+            unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), self.level, self.name, value.as_mut_ptr().cast(), &raw mut length) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: all bytes have been written, and any bytes are a value.
+        Ok(unsafe { value.assume_init() })
+    }
 }
+
+/// Defines options whose value is one number, in both directions.
+macro_rules! numbers {
+    ($($name:ident: $number:ty = $level:ident, $option:expr;)*) => {$(
+        // SAFETY: the value is one number that is no address (packet(7), socket(7), ip(7), ipv6(7),
+        // tcp(7), udp(7); linux/if_xdp.h), and the type is that number's.
+        pub(crate) const $name: SocketOption<$number> = unsafe { SocketOption::new(libc::$level, $option) };
+    )*};
+}
+
+numbers! {
+    PACKET_AUXDATA: i32 = SOL_PACKET, libc::PACKET_AUXDATA;
+    PACKET_COPY_THRESH: i32 = SOL_PACKET, libc::PACKET_COPY_THRESH;
+    PACKET_FANOUT: u32 = SOL_PACKET, libc::PACKET_FANOUT;
+    PACKET_IGNORE_OUTGOING: i32 = SOL_PACKET, libc::PACKET_IGNORE_OUTGOING;
+    PACKET_VERSION: i32 = SOL_PACKET, libc::PACKET_VERSION;
+    PACKET_VNET_HDR: i32 = SOL_PACKET, libc::PACKET_VNET_HDR;
+    SO_BUSY_POLL: i32 = SOL_SOCKET, libc::SO_BUSY_POLL;
+    SO_BUSY_POLL_BUDGET: i32 = SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET;
+    SO_DETACH_FILTER: i32 = SOL_SOCKET, libc::SO_DETACH_FILTER;
+    SO_PREFER_BUSY_POLL: i32 = SOL_SOCKET, libc::SO_PREFER_BUSY_POLL;
+    // Frames that one system call sends in copy mode, 32 unless set (Linux 6.17). libc has no name
+    // for it.
+    XDP_MAX_TX_SKB_BUDGET: i32 = SOL_XDP, 9;
+    UDP_SEGMENT: i32 = SOL_UDP, libc::UDP_SEGMENT;
+    UDP_GRO: i32 = SOL_UDP, libc::UDP_GRO;
+    TCP_MAXSEG: i32 = IPPROTO_TCP, libc::TCP_MAXSEG;
+    IP_MTU_DISCOVER: i32 = IPPROTO_IP, libc::IP_MTU_DISCOVER;
+    IPV6_MTU_DISCOVER: i32 = IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER;
+    IP_MTU: u32 = IPPROTO_IP, libc::IP_MTU;
+    IPV6_MTU: u32 = IPPROTO_IPV6, libc::IPV6_MTU;
+}
+
+// SAFETY: numbers and a hardware address, which is bytes and no address of memory (packet(7)).
+pub(crate) const PACKET_ADD_MEMBERSHIP: SocketOption<libc::packet_mreq> =
+    unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP) };
+// SAFETY: numbers that describe a ring, whose memory the kernel allocates itself (packet_mmap).
+pub(crate) const PACKET_RX_RING: SocketOption<libc::tpacket_req> = unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_RX_RING) };
+// SAFETY: as for `PACKET_RX_RING`; the longer structure is that of `TPACKET_V3`.
+pub(crate) const PACKET_RX_RING_V3: SocketOption<libc::tpacket_req3> = unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_RX_RING) };
+// SAFETY: numbers; the kernel writes as many as it is asked for (packet(7)).
+pub(crate) const PACKET_STATISTICS: SocketOption<libc::tpacket_stats_v3> =
+    unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_STATISTICS) };
 
 /// Has what is sent by a UDP socket cut into datagrams of `size` bytes of payload (`UDP_SEGMENT`,
 /// Linux 4.18); 0: it is sent as it is.
@@ -67,7 +134,7 @@ pub(crate) fn option<T: Plain>(socket: impl AsFd, level: i32, option: i32) -> io
 /// # Errors
 /// What the system refused.
 pub fn set_udp_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
-    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size))
+    UDP_SEGMENT.set(socket, i32::from(size))
 }
 
 /// Lets a UDP socket receive several datagrams as one (`UDP_GRO`, Linux 5.0).
@@ -75,7 +142,7 @@ pub fn set_udp_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
 /// # Errors
 /// What the system refused.
 pub fn set_udp_gro(socket: impl AsFd, on: bool) -> io::Result<()> {
-    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, i32::from(on))
+    UDP_GRO.set(socket, i32::from(on))
 }
 
 /// Sets the longest segment of a TCP socket in bytes of payload and options (`TCP_MAXSEG`).
@@ -83,7 +150,7 @@ pub fn set_udp_gro(socket: impl AsFd, on: bool) -> io::Result<()> {
 /// # Errors
 /// What the system refused.
 pub fn set_tcp_max_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
-    set_option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, i32::from(size))
+    TCP_MAXSEG.set(socket, i32::from(size))
 }
 
 /// Returns the first `N` words of what is known of a TCP connection (`TCP_INFO`, `struct tcp_info`
@@ -92,7 +159,9 @@ pub fn set_tcp_max_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
 /// # Errors
 /// What the system refused.
 pub fn tcp_info<const N: usize>(socket: impl AsFd) -> io::Result<[u32; N]> {
-    option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)
+    // SAFETY: numbers; the kernel writes as many as it is asked for (tcp(7)).
+    let info: SocketOption<[u32; N]> = unsafe { SocketOption::new(libc::IPPROTO_TCP, libc::TCP_INFO) };
+    info.get(socket)
 }
 
 /// Sends what a UDP socket sends with the don't-fragment bit, and refuses what is too long for the
@@ -104,11 +173,11 @@ pub fn set_dont_fragment(socket: impl AsFd, version: IpVersion, on: bool) -> io:
     match version {
         IpVersion::V4 => {
             let value = if on { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
-            set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, value)
+            IP_MTU_DISCOVER.set(socket, value)
         }
         IpVersion::V6 => {
             let value = if on { libc::IPV6_PMTUDISC_DO } else { libc::IPV6_PMTUDISC_DONT };
-            set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, value)
+            IPV6_MTU_DISCOVER.set(socket, value)
         }
     }
 }
@@ -119,8 +188,8 @@ pub fn set_dont_fragment(socket: impl AsFd, version: IpVersion, on: bool) -> io:
 /// What the system refused: `ENOTCONN` if the socket is not connected.
 pub fn path_mtu(socket: impl AsFd, version: IpVersion) -> io::Result<u32> {
     match version {
-        IpVersion::V4 => option(socket, libc::IPPROTO_IP, libc::IP_MTU),
-        IpVersion::V6 => option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        IpVersion::V4 => IP_MTU.get(socket),
+        IpVersion::V6 => IPV6_MTU.get(socket),
     }
 }
 
@@ -150,12 +219,14 @@ mod tests {
     fn what_was_set_is_there() {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
         set_udp_segment(&socket, 1200).expect("Linux 4.18");
-        assert_eq!(option::<i32>(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).expect("asked"), 1200);
-        assert_eq!(option::<[i32; 2]>(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).expect("asked"), [1200, 0], "shorter than asked for");
-        let refused = set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, -1).expect_err("no size");
+        assert_eq!(UDP_SEGMENT.get(&socket).expect("asked"), 1200);
+        // SAFETY: as for `UDP_SEGMENT`.
+        let longer: SocketOption<[i32; 2]> = unsafe { SocketOption::new(libc::SOL_UDP, libc::UDP_SEGMENT) };
+        assert_eq!(longer.get(&socket).expect("asked"), [1200, 0], "shorter than asked for");
+        let refused = UDP_SEGMENT.set(&socket, -1).expect_err("no size");
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
         set_udp_gro(&socket, true).expect("Linux 5.0");
-        assert_eq!(option::<i32>(&socket, libc::SOL_UDP, libc::UDP_GRO).expect("asked"), 1);
+        assert_eq!(UDP_GRO.get(&socket).expect("asked"), 1);
     }
 
     #[test]

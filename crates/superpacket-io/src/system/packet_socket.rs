@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::option::{Plain, option, set_option};
+use super::option::{
+    PACKET_ADD_MEMBERSHIP, PACKET_AUXDATA, PACKET_IGNORE_OUTGOING, PACKET_STATISTICS, PACKET_VNET_HDR, Plain, SocketOption,
+};
 
 /// A packet socket: whole frames of an interface, their link headers included.
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl PacketSocket {
     /// What the system refused.
     pub fn add_promiscuous(&self, index: u32) -> io::Result<()> {
         let (mr_ifindex, mr_type) = (index.cast_signed(), libc::PACKET_MR_PROMISC as libc::c_ushort);
-        self.set(libc::PACKET_ADD_MEMBERSHIP, libc::packet_mreq { mr_ifindex, mr_type, mr_alen: 0, mr_address: [0; 8] })
+        self.set(PACKET_ADD_MEMBERSHIP, libc::packet_mreq { mr_ifindex, mr_type, mr_alen: 0, mr_address: [0; 8] })
     }
 
     /// Takes `bytes` for frames that wait to be sent; where the process may not go beyond the
@@ -98,7 +100,7 @@ impl PacketSocket {
     /// What the system refused.
     pub fn take_drops(&self) -> io::Result<u32> {
         // The longer structure, of `TPACKET_V3`, starts as the other.
-        Ok(self.get::<libc::tpacket_stats_v3>(libc::PACKET_STATISTICS)?.tp_drops)
+        Ok(self.get(PACKET_STATISTICS)?.tp_drops)
     }
 
     /// Has messages say what the kernel knows of a frame besides its bytes (`PACKET_AUXDATA`).
@@ -106,7 +108,7 @@ impl PacketSocket {
     /// # Errors
     /// What the system refused.
     pub fn set_auxiliary_data(&self, on: bool) -> io::Result<()> {
-        self.set(libc::PACKET_AUXDATA, i32::from(on))
+        self.set(PACKET_AUXDATA, i32::from(on))
     }
 
     /// Leaves out what the machine itself sends (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
@@ -114,7 +116,7 @@ impl PacketSocket {
     /// # Errors
     /// What the system refused.
     pub fn set_ignore_outgoing(&self, on: bool) -> io::Result<()> {
-        self.set(libc::PACKET_IGNORE_OUTGOING, i32::from(on))
+        self.set(PACKET_IGNORE_OUTGOING, i32::from(on))
     }
 
     /// Puts a virtio header before each frame (`PACKET_VNET_HDR`).
@@ -122,23 +124,23 @@ impl PacketSocket {
     /// # Errors
     /// What the system refused.
     pub fn set_virtio_headers(&self, on: bool) -> io::Result<()> {
-        self.set(libc::PACKET_VNET_HDR, i32::from(on))
+        self.set(PACKET_VNET_HDR, i32::from(on))
     }
 
-    /// Sets an option of packet sockets (`SOL_PACKET`).
+    /// Sets an option.
     ///
     /// # Errors
-    /// What the system refused.
-    pub(crate) fn set<T: Plain>(&self, option: i32, value: T) -> io::Result<()> {
-        set_option(&self.0, libc::SOL_PACKET, option, value)
+    /// If the system refuses.
+    pub(crate) fn set<T: Plain>(&self, option: SocketOption<T>, value: T) -> io::Result<()> {
+        option.set(&self.0, value)
     }
 
-    /// Returns an option of packet sockets (`SOL_PACKET`).
+    /// Returns the value of an option.
     ///
     /// # Errors
-    /// What the system refused.
-    pub(crate) fn get<T: Plain>(&self, name: i32) -> io::Result<T> {
-        option(&self.0, libc::SOL_PACKET, name)
+    /// If the system refuses.
+    pub(crate) fn get<T: Plain>(&self, option: SocketOption<T>) -> io::Result<T> {
+        option.get(&self.0)
     }
 }
 

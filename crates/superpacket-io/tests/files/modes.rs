@@ -1,13 +1,14 @@
-//! Modes of output files, and symbolic links in their place, where others may write in the directory.
+//! Modes of output files, and symbolic links in their place, where others may write in the
+//! directory.
 
 use std::fs::{self, Permissions};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use superpacket_io::capture::write_file;
+use superpacket_io::capture::{replace_file, write_file};
 use tempfile::TempDir;
 
 /// Another user: `nobody`.
@@ -188,4 +189,27 @@ fn links_of_other_users_are_not_followed() {
         }
         assert_eq!(unfinished(directory.path()).count(), 0);
     }
+}
+
+#[test]
+fn a_file_that_grows_in_place_of_another_follows_the_same_rules() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    create(&at("old"), None, 0o6640);
+    fs::hard_link(at("old"), at("other name")).unwrap();
+    symlink("old", at("link")).unwrap();
+    let mut file = replace_file(at("link")).unwrap();
+    assert_eq!((fs::read(at("old")).unwrap(), mode(&at("old"))), (Vec::new(), 0o640), "at once");
+    file.write_all(b"new").unwrap();
+    assert_eq!(fs::read(at("link")).unwrap(), b"new");
+    assert_eq!(fs::read(at("other name")).unwrap(), b"old", "the old file is replaced, not written to");
+    assert_eq!(unfinished(directory.path()).count(), 0);
+    replace_file("/dev/null").unwrap().write_all(b"gone").unwrap();
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    if !is_root("a file that grows, behind another user's link") {
+        return;
+    }
+    lchown(at("link"), Some(OTHER), Some(OTHER)).unwrap();
+    assert_eq!(replace_file(at("link")).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(fs::read(at("old")).unwrap(), b"new");
 }

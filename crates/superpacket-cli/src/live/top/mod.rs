@@ -4,7 +4,8 @@ mod history;
 mod rates;
 mod screen;
 
-use std::io::{IsTerminal, stdout};
+use std::io::{self, IsTerminal, stdin, stdout};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket_bridge::control::{Client, ClientError};
 
 use self::rates::Sample;
@@ -21,6 +23,7 @@ use super::connection::{Connection, connect};
 use crate::amount::nanoseconds;
 use crate::failure::Failure;
 use crate::report::print_json;
+use crate::signals;
 
 /// `superpacket top`.
 #[derive(Clone, Debug, Args)]
@@ -56,9 +59,10 @@ pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
         return Err(Failure::Usage("top draws on a terminal, and standard output is none: use --json".into()));
     }
     let ending = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+    for signal in signals::ending() {
         signal_hook::flag::register(signal, ending.clone())?;
     }
+    end_with_terminal(ending.clone())?;
     let mut watch = Watch { path: client.path().to_owned(), client: Some(client), before: None, screen: Screen::new(interval), interval };
     // From here on the terminal is in another mode, also if something fails: it is put back in any
     // case.
@@ -66,6 +70,34 @@ pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
     let result = watch.run(&mut terminal, &ending);
     ratatui::try_restore()?;
     result
+}
+
+/// Watches the terminal beside the main thread, which cannot: crossterm reads the end of a closed
+/// terminal again and again, and never returns.
+///
+/// # Errors
+/// If the thread cannot be started.
+fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
+    /// Time that the main thread has to end by itself, and to restore the terminal.
+    const GRACE: Duration = Duration::from_secs(1);
+    let watch = move || {
+        while !ending.load(Ordering::Relaxed) {
+            // Standard input may be something else, whose end says nothing.
+            if is_closed(stdout().as_fd()) || (stdin().is_terminal() && is_closed(stdin().as_fd())) {
+                ending.store(true, Ordering::Relaxed);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        std::thread::sleep(GRACE);
+        std::process::exit(i32::from(crate::INTERRUPTED));
+    };
+    std::thread::Builder::new().name("terminal".into()).spawn(watch).map(drop)
+}
+
+/// Returns whether a terminal is closed: its other end is gone.
+fn is_closed(terminal: BorrowedFd<'_>) -> bool {
+    let mut waiting = [PollFd::new(&terminal, PollFlags::empty())];
+    poll(&mut waiting, Some(&Timespec::default())).is_ok() && waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 fn sample(client: &mut Client) -> Result<Sample, ClientError> {

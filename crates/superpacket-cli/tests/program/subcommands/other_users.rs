@@ -1,5 +1,5 @@
-//! Output files in a directory that belongs to several users, as in `/tmp`: the program runs as root
-//! and as another user.
+//! Output files in a directory of several users, as `/tmp` is: the program runs as root and as
+//! another user.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::AsRawFd;
@@ -14,8 +14,8 @@ use superpacket_traffic::frame::Frame;
 /// Another user: `nobody`.
 const OTHER: u32 = 65534;
 
-/// Returns a bench with a capture `in.pcap`, in whose directory everybody may write; `None` where the
-/// test is not root.
+/// Returns a bench with a capture `in.pcap`, in whose directory everybody may write; `None` where
+/// the test is not root.
 fn public_bench(test: &str) -> Option<Bench> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: {test}: needs root");

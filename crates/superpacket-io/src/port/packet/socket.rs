@@ -10,7 +10,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::options::{Options, RingOptions};
 use crate::port::{PortError, Region};
-use crate::system::{Frames, PacketSocket, attach_filter, set_option};
+use crate::system::{
+    Frames, PACKET_COPY_THRESH, PACKET_FANOUT, PACKET_IGNORE_OUTGOING, PACKET_RX_RING, PACKET_RX_RING_V3, PACKET_VERSION, PACKET_VNET_HDR,
+    PacketSocket, SO_DETACH_FILTER, attach_filter,
+};
 
 /// Bytes of frames longer than a slot that may wait in the receive queue, and of frames that may
 /// wait to be sent.
@@ -43,7 +46,7 @@ impl Socket {
         let refused = |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
         let socket = PacketSocket::open().map_err(refused("opening a packet socket (socket)"))?;
         rustix::io::ioctl_fionbio(&socket, true).map_err(|error| refused("opening a packet socket (FIONBIO)")(error.into()))?;
-        socket.set(libc::PACKET_VNET_HDR, 1).map_err(refused("asking for virtio headers (PACKET_VNET_HDR)"))?;
+        socket.set(PACKET_VNET_HDR, 1).map_err(refused("asking for virtio headers (PACKET_VNET_HDR)"))?;
         Ok(Socket { socket, index })
     }
 
@@ -93,7 +96,7 @@ impl Socket {
         let refused = |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
         let receiver = Socket::open(port, index)?;
         let socket = &receiver.socket;
-        let ignores_outgoing = socket.set(libc::PACKET_IGNORE_OUTGOING, 1).is_ok();
+        let ignores_outgoing = socket.set(PACKET_IGNORE_OUTGOING, 1).is_ok();
         // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
         if !socket.set_receive_buffer(SOCKET_BUFFER).unwrap_or(false) {
             let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or(0);
@@ -103,11 +106,11 @@ impl Socket {
             RingOptions::Slots { .. } => libc::tpacket_versions::TPACKET_V2,
             RingOptions::Blocks { .. } => libc::tpacket_versions::TPACKET_V3,
         };
-        socket.set(libc::PACKET_VERSION, version as i32).map_err(refused("choosing the ring's version (PACKET_VERSION)"))?;
+        socket.set(PACKET_VERSION, version as i32).map_err(refused("choosing the ring's version (PACKET_VERSION)"))?;
         let (set, length, granularity) = match options.ring {
             RingOptions::Slots { slots, slot_size } => {
                 // Any other than 0: frames longer than a slot are queued whole.
-                socket.set(libc::PACKET_COPY_THRESH, i32::MAX).map_err(refused("asking for long frames (PACKET_COPY_THRESH)"))?;
+                socket.set(PACKET_COPY_THRESH, i32::MAX).map_err(refused("asking for long frames (PACKET_COPY_THRESH)"))?;
                 let length = slots * slot_size;
                 let block = length.min(slot_size.max(BLOCK));
                 let request = libc::tpacket_req {
@@ -116,7 +119,7 @@ impl Socket {
                     tp_frame_size: slot_size as u32,
                     tp_frame_nr: slots as u32,
                 };
-                (socket.set(libc::PACKET_RX_RING, request), length, slot_size)
+                (socket.set(PACKET_RX_RING, request), length, slot_size)
             }
             RingOptions::Blocks { blocks, block_size, retire, hash } => {
                 let request = libc::tpacket_req3 {
@@ -129,7 +132,7 @@ impl Socket {
                     tp_sizeof_priv: 0,
                     tp_feature_req_word: if hash { libc::TP_FT_REQ_FILL_RXHASH } else { 0 },
                 };
-                (socket.set(libc::PACKET_RX_RING, request), blocks * block_size, FLAG)
+                (socket.set(PACKET_RX_RING_V3, request), blocks * block_size, FLAG)
             }
         };
         set.map_err(refused("taking memory for the ring (PACKET_RX_RING)"))?;
@@ -180,7 +183,7 @@ impl Socket {
     }
 
     fn open_filter(&self) -> io::Result<()> {
-        set_option(&self.socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
+        self.socket.set(SO_DETACH_FILTER, 0)
     }
 
     /// Joins a group, or founds one, and returns its number.
@@ -188,11 +191,11 @@ impl Socket {
         // The group has a hook of its own: what the sockets ignore must be said again.
         let with = |flags: u32| group.unwrap_or(0) | (mode | flags) << 16;
         let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
-        let joined = self.socket.set(libc::PACKET_FANOUT, with(unique | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING));
+        let joined = self.socket.set(PACKET_FANOUT, with(unique | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING));
         if joined.is_err() {
-            self.socket.set(libc::PACKET_FANOUT, with(unique))?;
+            self.socket.set(PACKET_FANOUT, with(unique))?;
         }
-        Ok(self.socket.get::<u32>(libc::PACKET_FANOUT)? & 0xffff)
+        Ok(self.socket.get(PACKET_FANOUT)? & 0xffff)
     }
 }
 

@@ -22,6 +22,12 @@ pub enum SpecError {
         /// The port string.
         port: String,
     },
+    /// A model NIC around too many others.
+    #[error("port {port:?} nests more than {most} model NICs (nic:...@nic:...)", most = super::MOST_NESTED)]
+    Nested {
+        /// The port string.
+        port: String,
+    },
     /// A name that a port cannot have.
     #[error("port {port:?}: name {name:?} {problem}")]
     Name {
@@ -51,6 +57,7 @@ impl SpecError {
         let (SpecError::Kind { port }
         | SpecError::Device { port }
         | SpecError::Modelled { port }
+        | SpecError::Nested { port }
         | SpecError::Name { port, .. }
         | SpecError::Option { port, .. }) = self;
         if port != text {
@@ -61,6 +68,7 @@ impl SpecError {
             SpecError::Kind { .. } => "it starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:".to_owned(),
             SpecError::Device { .. } => "it names no interface or file".to_owned(),
             SpecError::Modelled { .. } => "it is in memory or a model NIC: superpacket-model opens it".to_owned(),
+            SpecError::Nested { .. } => format!("it nests more than {} model NICs (nic:...@nic:...)", super::MOST_NESTED),
             SpecError::Name { name, problem, .. } => format!("name {name:?} {problem}"),
             SpecError::Option { option, problem, .. } => format!("option {option:?} {problem}"),
         }

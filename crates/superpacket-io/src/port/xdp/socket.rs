@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
-use crate::system::{PacketSocket, set_option};
+use crate::system::{PacketSocket, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, XDP_MAX_TX_SKB_BUDGET};
 
 /// How long a queue may stay busy that a socket has just been closed on: the kernel gives it up in
 /// deferred work.
@@ -26,10 +26,6 @@ const RELEASE: Duration = Duration::from_millis(500);
 /// Bytes of sent frames that a device may hold: at the default of some 200 KB, a hundred frames
 /// would be all.
 const SEND_BUFFER: usize = 16 << 20;
-
-/// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): frames that one system call sends in copy mode, 32 if it
-/// is not said.
-const MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
 /// Frames that the device's own polling takes at a time.
 const BUSY_POLL_BUDGET: libc::c_int = 64;
@@ -96,14 +92,16 @@ impl Socket {
             let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, SEND_BUFFER);
         }
         let limit = libc::c_int::try_from(crate::port::POLL_LIMIT).unwrap_or(libc::c_int::MAX);
-        drop(set_option(&self.descriptor, libc::SOL_XDP, MAX_TX_SKB_BUDGET, limit));
+        drop(XDP_MAX_TX_SKB_BUDGET.set(&self.descriptor, limit));
         if busy_poll != 0 {
             let time = libc::c_int::try_from(busy_poll).unwrap_or(libc::c_int::MAX);
-            for (option, value) in
-                [(libc::SO_PREFER_BUSY_POLL, 1), (libc::SO_BUSY_POLL, time), (libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET)]
-            {
-                if let Err(error) = set_option(&self.descriptor, libc::SOL_SOCKET, option, value) {
-                    tracing::warn!(%error, option, "busy polling was refused");
+            for (name, option, value) in [
+                ("SO_PREFER_BUSY_POLL", SO_PREFER_BUSY_POLL, 1),
+                ("SO_BUSY_POLL", SO_BUSY_POLL, time),
+                ("SO_BUSY_POLL_BUDGET", SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET),
+            ] {
+                if let Err(error) = option.set(&self.descriptor, value) {
+                    tracing::warn!(%error, option = name, "busy polling was refused");
                 }
             }
         }
