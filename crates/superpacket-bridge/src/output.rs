@@ -17,7 +17,7 @@ use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
 use crate::icmp;
 use crate::loops::Arrival;
 use crate::monitor::{Copies, Monitors};
-use crate::multicast::{Given, Snooping};
+use crate::multicast::{Given, Snooping, Speaker};
 use crate::runtime::Shared;
 use crate::settings::Forwarding;
 use crate::table::Table;
@@ -142,7 +142,7 @@ impl Output {
             return from.counts.dropped(DropReason::Storm, packets);
         }
         let given = match (&self.snooping, addresses.destination) {
-            (Some(snooping), Destination::Many) => listen(snooping, from, &packet, tag, self.now),
+            (Some(snooping), Destination::Many) => listen(snooping, from, rules.isolated, &packet, tag, self.now),
             _ => Given::All,
         };
         if known.is_none() && self.loop_suspected {
@@ -279,12 +279,19 @@ impl Output {
 
 /// Listens to a packet for many, with this tag where the bridge filters by VLAN; says who is given
 /// it.
-fn listen(snooping: &Snooping, from: &Shared, packet: &SuperPacket<'_, Buffer>, tag: Option<VlanTag>, now: u64) -> Given {
+fn listen(
+    snooping: &Snooping,
+    from: &Shared,
+    is_isolated: bool,
+    packet: &SuperPacket<'_, Buffer>,
+    tag: Option<VlanTag>,
+    now: u64,
+) -> Given {
     // Where the bridge does not know of VLANs, what is in one says nothing of what is not.
     if tag.is_none() && packet.metadata.vlan.is_some() {
         return Given::All;
     }
-    let given = snooping.listen(from.number, tag.map_or(0, number), packet, now);
+    let given = snooping.listen(Speaker::new(from.number, is_isolated), tag.map_or(0, number), packet, now);
     if given == Given::AllOfMalformed {
         from.counts.mcast_malformed.add(1);
     }

@@ -27,7 +27,7 @@ pub use namespace::{
     NamespaceError, enter_new_network_namespace, enter_new_user_namespace, start_in_network_namespace, try_new_user_namespace,
 };
 pub use netlink::{LinkEvents, RouteSocket};
-pub(crate) use option::{attach_filter, set_option};
+pub(crate) use option::{attach_filter, namespace_cookie, set_option};
 pub use option::{path_mtu, set_dont_fragment, set_tcp_max_segment, set_udp_gro, set_udp_segment, tcp_info};
 pub use packet_socket::{Frames, PacketSocket};
 pub use tun::{TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunIdentity, TunKind, TunQueue, open_tun};

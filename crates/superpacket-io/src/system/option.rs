@@ -21,6 +21,8 @@ unsafe impl Plain for u8 {}
 unsafe impl Plain for i32 {}
 // SAFETY: integers.
 unsafe impl Plain for u32 {}
+// SAFETY: integers.
+unsafe impl Plain for u64 {}
 // SAFETY: `i32`, `u16`, `u16` and eight bytes: 16 bytes without padding.
 unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: four `u32`.
@@ -59,6 +61,15 @@ pub(crate) fn option<T: Plain>(socket: impl AsFd, level: i32, option: i32) -> io
     }
     // SAFETY: all bytes have been written, and any bytes are a value.
     Ok(unsafe { value.assume_init() })
+}
+
+/// Returns the number of the network namespace that a socket belongs to, which no other namespace
+/// has while the machine runs (`SO_NETNS_COOKIE`, Linux 5.14).
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn namespace_cookie(socket: impl AsFd) -> io::Result<u64> {
+    option(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE)
 }
 
 /// Has what is sent by a UDP socket cut into datagrams of `size` bytes of payload (`UDP_SEGMENT`,
