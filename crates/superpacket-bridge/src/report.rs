@@ -135,6 +135,9 @@ pub struct PortStats {
     pub fallbacks: u64,
     /// Packets not forwarded because their destination lies behind the port they came from.
     pub filtered: u64,
+    /// Packets that went to two ports because their destination was seen at both.
+    #[serde(default)]
+    pub disputed: u64,
     /// Segments that came ahead of others of their flow and waited for them (`gap_timeout`).
     #[serde(default)]
     pub gap_waited: u64,

@@ -502,7 +502,7 @@ mod tests {
             groups.record(1, 0, Record::Join(GROUP), now);
             for tenth in 0..100 {
                 groups.query(9, false, 0, &specific(Duration::from_millis(100)), now + tenth * SECOND / 10);
-                assert_eq!(ports(groups.given(0, GROUP, now + tenth * SECOND / 10)), Some(vec![1, 9]), "{port} {tenth}");
+                assert!(groups.given(0, GROUP, now + tenth * SECOND / 10).is_some_and(|ports| ports.has(1)), "{port} {tenth}");
             }
             groups.record(1, 0, Record::Join(GROUP), now + 10 * SECOND);
             assert_eq!(groups.members(now + 10 * SECOND)[0].left.as_secs(), 260);

@@ -122,7 +122,9 @@ fn a_question_that_hosts_do_not_hear_changes_nothing() {
     assert_eq!(bench.ports[ASKER].0.counts.report("").mcast_malformed, 1);
     // What an isolated port asks, others that are isolated do not hear.
     let isolate = |bench: &mut Bench, is_isolated| {
-        [MEMBER, ASKER].map(|port| bench.output.egress[port].as_mut().expect("is there").runtime.forwarding.isolated = is_isolated);
+        for port in [MEMBER, ASKER] {
+            bench.output.egress[port].as_mut().expect("is there").runtime.forwarding.isolated = is_isolated;
+        }
     };
     isolate(&mut bench, true);
     bench.given(ASKER, &question, None);
