@@ -75,7 +75,7 @@ impl PacketSocket {
     ///
     /// # Errors
     /// What the system refused.
-    pub fn drop_promiscuous(&self, index: u32) -> io::Result<()> {
+    pub(crate) fn drop_promiscuous(&self, index: u32) -> io::Result<()> {
         self.set(libc::PACKET_DROP_MEMBERSHIP, promiscuous(index))
     }
 
@@ -83,7 +83,7 @@ impl PacketSocket {
     ///
     /// # Errors
     /// What the system refused: `EINVAL` for a socket that shares with others (`PACKET_FANOUT`).
-    pub fn unbind(&self) -> io::Result<()> {
+    pub(crate) fn unbind(&self) -> io::Result<()> {
         // To protocol 0, the kernel would bind it to the one that it has. No frame is of this one:
         // below 1536 the field is a length.
         self.bind_to(0, 0x05ff_u16.to_be())
