@@ -138,6 +138,7 @@ counts!(
     checksummed,
     fallbacks,
     filtered,
+    disputed,
     rx_throttled,
     mcast_malformed,
     steered,

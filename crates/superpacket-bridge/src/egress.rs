@@ -36,8 +36,8 @@ const FULL_RETRIES: u32 = 4;
 /// cuts (`TCP_MIN_GSO_SIZE`). With less, few packets would keep a thread busy for a second.
 const MOST_SEGMENTS: MaxSegments = MaxSegments::new(8192).expect("not zero");
 
-/// Refusals of a kind of packet without a success in between, after which it is no longer left to the
-/// port.
+/// Refusals of a kind of packet without a success in between, after which it is no longer left to
+/// the port.
 const REFUSAL_LIMIT: u32 = 16;
 
 /// The sending end of a port for one thread, and what is about to be sent.

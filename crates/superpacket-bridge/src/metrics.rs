@@ -128,7 +128,7 @@ impl fmt::Debug for Ports {
 /// A counter: its name without `_total`, what it means, its unit, and where it is read.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
-const COUNTERS: [PortCounter; 39] = [
+const COUNTERS: [PortCounter; 40] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
     ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
@@ -166,6 +166,7 @@ const COUNTERS: [PortCounter; 39] = [
     ("checksummed", "Partial checksums filled in before the port", None, |stats| stats.checksummed),
     ("fallbacks", "Packets that the port refused and that were sent in another form", None, |stats| stats.fallbacks),
     ("filtered", "Packets not forwarded because their destination lies behind the port they came from", None, |stats| stats.filtered),
+    ("disputed", "Packets that went to two ports because their destination was seen at both", None, |stats| stats.disputed),
     ("rx_throttled", "Times that a receive queue was left alone for a while, by rx_byte_rate or rx_packet_rate", None, |stats| {
         stats.rx_throttled
     }),

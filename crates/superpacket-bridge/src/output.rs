@@ -13,14 +13,14 @@ use crate::bucket::{Bucket, taken_by};
 use crate::consumer::{Consumer, Consuming};
 use crate::counters::DropReason;
 use crate::egress::Egress;
-use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
+use crate::frame::{ADDRESSES, Addresses, Destination, Head, addresses, network_offset};
 use crate::icmp;
 use crate::loops::Arrival;
 use crate::monitor::{Copies, Monitors};
-use crate::multicast::{Given, Snooping};
+use crate::multicast::{Given, Snooping, Speaker};
 use crate::runtime::Shared;
 use crate::settings::Forwarding;
-use crate::table::Table;
+use crate::table::{Located, Table};
 use crate::vlan::{PortVlans, VlanProtocol, number};
 
 /// So many frames are sent before the round ends: what is sent should still be in the cache.
@@ -133,27 +133,34 @@ impl Output {
             }
             None => {}
         }
-        let known = match addresses.destination {
+        let located = match addresses.destination {
             Destination::Station(key) => self.table.find(key, from.number, self.tick),
             Destination::Many | Destination::All => None,
             Destination::Neighbour => return from.counts.dropped(DropReason::Reserved, packets),
         };
+        let known = located.map(|located| located.port);
+        let is_disputed = located.is_some_and(|located| located.is_disputed);
         if known.is_none() && is_storm(from, &packet, &addresses.destination, self.now) {
             return from.counts.dropped(DropReason::Storm, packets);
         }
         let given = match (&self.snooping, addresses.destination) {
-            (Some(snooping), Destination::Many) => listen(snooping, from, &packet, tag, self.now),
+            (Some(snooping), Destination::Many) => listen(snooping, from, rules.isolated, &packet, tag, self.now),
             _ => Given::All,
         };
-        if known.is_none() && self.loop_suspected {
+        // What is for a disputed address goes to two ports, which may be a loop's.
+        if known.is_none() && self.loop_suspected || is_disputed {
             // Only what is delivered is remembered. What a copy says of groups was heard above: a
             // port's report counts although somebody has sent the same ahead.
-            let is_delivered = flooded_to(&mut self.egress, from.number, rules, &addresses.destination, tag, &given).is_ok();
+            let is_delivered = is_disputed || flooded_to(&mut self.egress, from.number, rules, &addresses.destination, tag, &given).is_ok();
             let by = Arrival { port: from.number, is_isolated: rules.isolated };
             if is_delivered && self.table.loops.has_come_round(by, &packet, &given, self.tick) {
                 return from.counts.dropped(DropReason::Loop, packets);
             }
         }
+        let (known, other) = match located {
+            Some(located) if is_disputed => self.dispute(located, from, &addresses, rules, tag, packets),
+            _ => (known, None),
+        };
         let Output { egress, outgoing, segmenter, table, now, .. } = self;
         let now = *now;
         let staged = outgoing.stage(&packet);
@@ -181,13 +188,18 @@ impl Output {
             Some(Some(egress)) if rules.isolated && egress.runtime.forwarding.isolated => {
                 return from.counts.dropped(DropReason::Forwarding, packets);
             }
-            Some(Some(egress)) => send(egress),
+            Some(Some(egress)) => {
+                send(egress);
+                if let Some(Some(egress)) = other.and_then(|port| self.egress.get_mut(usize::from(port))) {
+                    send(egress);
+                }
+            }
             // Its port is gone for now: nobody else is given what is for the station.
             _ if known.is_some() && is_static(table, &addresses.destination) => {
                 return from.counts.dropped(DropReason::NoPort, packets);
             }
             _ => match flooded_to(egress, from.number, rules, &addresses.destination, tag, &given) {
-                Ok(ports) => ports.for_each(send),
+                Ok(ports) => ports.for_each(&mut send),
                 Err(reason) => return from.counts.dropped(reason, packets),
             },
         }
@@ -201,6 +213,44 @@ impl Output {
         if waiting >= FLUSH_AT {
             self.send();
         }
+    }
+
+    /// Returns the ports that a packet for a disputed address goes to, of those that it may leave
+    /// by. It is counted if these are two, and the log says so now and then.
+    #[cold]
+    fn dispute(
+        &self,
+        located: Located,
+        from: &Shared,
+        addresses: &Addresses,
+        rules: Forwarding,
+        tag: Option<VlanTag>,
+        packets: u64,
+    ) -> (Option<u16>, Option<u16>) {
+        let way_out = |port: u16| {
+            let egress = self.egress.get(usize::from(port))?.as_ref()?;
+            (egress.is_in(tag) && !(rules.isolated && egress.runtime.forwarding.isolated)).then_some(egress)
+        };
+        let other = located.other.and_then(way_out);
+        let (Some(seen), Some(other)) = (way_out(located.port), other) else {
+            // Why it may leave by neither, the packet's way says.
+            return (other.map_or(Some(located.port), |other| Some(other.shared.number)), None);
+        };
+        from.counts.disputed.add(packets);
+        if self.table.may_warn(self.tick) {
+            let station = match addresses.destination {
+                Destination::Station(key) => key.station(),
+                _ => None,
+            };
+            let address = station.map_or_else(|| "an IP address".to_owned(), |station| station.to_string());
+            tracing::warn!(
+                address,
+                first = other.shared.name,
+                last = seen.shared.name,
+                "an address was seen at two ports: what is for it goes to both, until it is heard at the first again"
+            );
+        }
+        (Some(located.port), located.other)
     }
 
     /// The VLANs of a port, where the bridge filters by them.
@@ -279,12 +329,19 @@ impl Output {
 
 /// Listens to a packet for many, with this tag where the bridge filters by VLAN; says who is given
 /// it.
-fn listen(snooping: &Snooping, from: &Shared, packet: &SuperPacket<'_, Buffer>, tag: Option<VlanTag>, now: u64) -> Given {
+fn listen(
+    snooping: &Snooping,
+    from: &Shared,
+    is_isolated: bool,
+    packet: &SuperPacket<'_, Buffer>,
+    tag: Option<VlanTag>,
+    now: u64,
+) -> Given {
     // Where the bridge does not know of VLANs, what is in one says nothing of what is not.
     if tag.is_none() && packet.metadata.vlan.is_some() {
         return Given::All;
     }
-    let given = snooping.listen(from.number, tag.map_or(0, number), packet, now);
+    let given = snooping.listen(Speaker::new(from.number, is_isolated), tag.map_or(0, number), packet, now);
     if given == Given::AllOfMalformed {
         from.counts.mcast_malformed.add(1);
     }

@@ -61,8 +61,8 @@ pub struct PortFeatures {
     pub segmentation: Option<SegmentationReport>,
 }
 
-/// The super-packets that a port, or the kernel behind it, segments. All others are segmented before
-/// the port.
+/// The super-packets that a port, or the kernel behind it, segments. All others are segmented
+/// before the port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentationReport {
     /// The link headers behind which it segments: `plain`, `vlan`, `other-tags`, `pppoe`, `mpls`.
@@ -169,6 +169,9 @@ pub struct PortStats {
     pub fallbacks: u64,
     /// Packets not forwarded because their destination lies behind the port they came from.
     pub filtered: u64,
+    /// Packets that went to two ports because their destination was seen at both.
+    #[serde(default)]
+    pub disputed: u64,
     /// Segments that came ahead of others of their flow and waited for them (`gap_timeout`).
     #[serde(default)]
     pub gap_waited: u64,

@@ -59,6 +59,21 @@ pub(crate) struct Known {
     pub(crate) age: Option<Duration>,
 }
 
+/// Where a packet for an address goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Located {
+    /// The port behind which the address lies.
+    pub(crate) port: u16,
+    /// Another port behind which it may lie instead: it was seen at both.
+    pub(crate) other: Option<u16>,
+    /// The address was seen at two ports, of which one may be the one that the packet came by.
+    pub(crate) is_disputed: bool,
+}
+
+/// The shortest time between two lines of the log about disputed addresses, in ticks: whoever
+/// chooses the traffic must not fill the log.
+const WARN_INTERVAL: u64 = 100;
+
 /// The table of addresses.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -77,6 +92,8 @@ pub(crate) struct Table {
     statics: Statics,
     /// Hears of addresses that are seen at two ports.
     pub(crate) loops: LoopGuard,
+    /// When the log last spoke of a disputed address; 0: never.
+    warned: AtomicU64,
 }
 
 impl Table {
@@ -101,6 +118,7 @@ impl Table {
             expired: AtomicU64::new(0),
             statics: Statics::default(),
             loops: LoopGuard::new(),
+            warned: AtomicU64::new(0),
         })
     }
 
@@ -147,11 +165,16 @@ impl Table {
         self.shares.close(port);
     }
 
-    /// The port behind which an address lies, for a packet that came by the port `from`; `None` if
-    /// that is not known, or not any more.
+    /// Returns where a packet for an address goes that came by the port `from`; `None` if it is not
+    /// known where the address lies, or not any more.
+    ///
+    /// An address that went to another port than the one where it was learned first is disputed:
+    /// its host has moved, or somebody else sends with it. It then lies behind both ports, until it
+    /// is heard at the first again, or has been at the other for one to two ageing times.
     #[inline]
-    pub(crate) fn find(&self, key: AddressKey, from: u16, now: u64) -> Option<u16> {
-        let Some((entry, seen)) = self.entry(key) else { return self.statics.find_unplaced(key) };
+    pub(crate) fn find(&self, key: AddressKey, from: u16, now: u64) -> Option<Located> {
+        let undisputed = |port| Located { port, other: None, is_disputed: false };
+        let Some((entry, seen)) = self.entry(key) else { return self.statics.find_unplaced(key).map(undisputed) };
         if seen.age(now) > self.ageing && !seen.is_static() {
             return None;
         }
@@ -159,7 +182,20 @@ impl Table {
         if !seen.is_asked(now) && seen.port() != from {
             let _ = entry.seen.compare_exchange(seen.0, seen.asked(now).0, Ordering::Release, Ordering::Relaxed);
         }
-        Some(seen.port())
+        let (port, home) = (seen.port(), seen.home());
+        if port == home {
+            return Some(undisputed(port));
+        }
+        // Nothing goes back by the port that it came by.
+        let (port, other) = if port == from { (home, from) } else { (port, home) };
+        Some(Located { port, other: (other != from).then_some(other), is_disputed: true })
+    }
+
+    /// Returns whether the log may speak of a disputed address: once a second.
+    pub(crate) fn may_warn(&self, now: u64) -> bool {
+        let warned = self.warned.load(Ordering::Relaxed);
+        (warned == 0 || now.saturating_sub(warned) >= WARN_INTERVAL)
+            && self.warned.compare_exchange(warned, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// An address was seen as a source at a port.
@@ -173,7 +209,8 @@ impl Table {
     }
 
     /// What was learned first wins while it is alive: an address goes to another port after it was
-    /// silent at its own, and comes back as soon as it is heard where it was learned first.
+    /// silent at its own, is [disputed](Self::find) then, and comes back as soon as it is heard
+    /// where it was learned first.
     #[cold]
     fn refresh(&self, entry: &Entry, seen: Seen, port: u16, now: u64) {
         let age = seen.age(now);
@@ -309,6 +346,12 @@ impl Table {
     /// Forgets all addresses that were learned behind a port.
     pub(crate) fn forget(&self, port: u16) {
         self.free(|_, seen| seen.port() == port);
+        // An address that has left the port is at home where it is now.
+        for entry in self.sets.iter().flatten() {
+            let settled =
+                |seen| Some(Seen(seen)).filter(|seen| seen.home() == port && seen.port() != port).map(|seen| seen.with_home(seen.port()).0);
+            let _ = entry.seen.fetch_update(Ordering::AcqRel, Ordering::Relaxed, settled);
+        }
     }
 
     /// Forgets the learned addresses for which this holds; says how many.

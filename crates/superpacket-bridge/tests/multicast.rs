@@ -169,11 +169,39 @@ fn what_is_for_a_group_goes_to_who_has_asked_for_it_and_to_routers() {
     assert_eq!(house.given(MEMBER, &igmp(MEMBER, [224, 0, 0, 2], 0x17, 0, GROUP)), [SENDER, OTHER, ASKER]);
     assert_eq!(house.given(SENDER, &data(GROUP)), [MEMBER, ASKER], "another behind its port may be in it");
     house.given(ASKER, &igmp(ASKER, GROUP, 0x11, 1, GROUP));
-    std::thread::sleep(Duration::from_millis(250));
+    // Half a second after the question it may still answer.
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(house.given(SENDER, &data(GROUP)), [MEMBER, ASKER]);
+    std::thread::sleep(Duration::from_millis(700));
     assert_eq!(house.given(SENDER, &data(GROUP)), [ASKER]);
     // What was behind a port goes with it.
     house.bridge.remove_port(&house.names[OTHER]).expect("is there");
     assert!(house.bridge.mdb().mdb.is_empty());
+}
+
+#[test]
+fn a_stranger_who_asks_as_igmp_version_1_and_then_for_the_group_cuts_nobody_off() {
+    let mut house = House::new("stranger", true);
+    house.ask();
+    house.send(MEMBER, &igmp(MEMBER, GROUP, 0x16, 0, GROUP));
+    let started = Instant::now();
+    while house.bridge.mdb().mdb.is_empty() {
+        assert!(started.elapsed() < PATIENCE);
+    }
+    // With a higher address than the querier's, with a lower one, and with its own.
+    for (number, last) in [200, 1, ASKER as u8 + 1].into_iter().enumerate() {
+        let ask = |code, group| igmp_from(OTHER, [10, 0, 0, last], if group == [0; 4] { [224, 0, 0, 1] } else { group }, 0x11, code, group);
+        house.send(OTHER, &ask(0, [0; 4]));
+        for _ in 0..16 {
+            house.send(OTHER, &ask(1, GROUP));
+            std::thread::sleep(Duration::from_millis(75));
+            assert!(house.given(SENDER, &data(GROUP)).contains(&MEMBER), "{last}");
+        }
+        // A host that has heard version 1 answers within ten seconds.
+        let left = house.bridge.mdb().mdb[0].timer;
+        assert!(if number == 0 { left > 200 } else { left >= 10 }, "{last}: {left} seconds are left");
+        house.given(MEMBER, &igmp(MEMBER, GROUP, 0x12, 0, GROUP));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use superpacket::wire::IpVersion;
 
-use super::message::{Query, Record};
+use super::message::{Query, Record, V1_RESPONSE};
 use crate::settings::MAX_PORTS;
 
 /// How long a port is in a group after the last report there, how long a router or somebody who
@@ -18,9 +18,18 @@ pub(super) const QUERIER: u64 = seconds(255);
 const LAST_MEMBER_COUNT: u64 = 2;
 const LAST_MEMBER: u64 = seconds(1);
 
-/// The least time that hosts are given to answer, IGMP's unit. IGMPv3 and MLD can ask for answers
-/// at once; whoever is in a group must not lose it before its answer has come.
+/// The least time that hosts are given to answer a general query, IGMP's unit: IGMPv3 and MLD can
+/// ask for answers at once.
 const LEAST_RESPONSE: u64 = seconds(1) / 10;
+
+/// The least time that is left of a membership by a query for its group: whoever is in the group
+/// must not lose it before its answer has come.
+const LEAST_MEMBERSHIP: u64 = seconds(1);
+
+/// How long hosts answer as those of IGMPv1 do after they have heard a query of it: robustness
+/// variable times query interval plus a response interval, with Linux's values (RFC 3376, section
+/// 8.12).
+const V1_PRESENT: u64 = seconds(260);
 
 /// The most groups that are remembered of a port. A port that asks for more is given all groups.
 pub(super) const MOST_GROUPS: u32 = 1024;
@@ -69,6 +78,43 @@ struct Routers {
     asked_until: u64,
     /// From then on, all who are in a group have been heard.
     answered_at: u64,
+    /// The elected querier.
+    querier: Option<Querier>,
+    /// Hosts answer slowly until then: somebody has asked as IGMPv1 does.
+    v1_until: u64,
+}
+
+/// A querier that has been elected: of those that ask, the one with the lowest address (RFC 2236,
+/// section 7; RFC 3810, section 7.6.2).
+#[derive(Clone, Copy, Debug)]
+struct Querier {
+    /// Its address; one without is elected where no other asks (RFC 4541, section 2.1.1).
+    source: Option<IpAddr>,
+    port: u16,
+    /// Until then no other with a higher address is elected.
+    until: u64,
+}
+
+impl Routers {
+    /// A general query came by a port: is whoever asks the querier from now on?
+    fn elect(&mut self, port: u16, source: Option<IpAddr>, now: u64) {
+        let is_elected = match self.querier.filter(|querier| querier.until > now) {
+            None => true,
+            Some(querier) => match (source, querier.source) {
+                (Some(source), Some(elected)) => source <= elected,
+                (None, Some(_)) => false,
+                (_, None) => true,
+            },
+        };
+        if is_elected {
+            self.querier = Some(Querier { source, port, until: now + QUERIER });
+        }
+    }
+
+    /// Is this the querier, which alone may say that a membership ends soon?
+    fn is_querier(&self, port: u16, source: Option<IpAddr>, now: u64) -> bool {
+        self.querier.is_some_and(|querier| querier.until > now && querier.port == port && querier.source == source)
+    }
 }
 
 /// What has been heard. Times are in nanoseconds.
@@ -155,22 +201,35 @@ impl Groups {
         }
     }
 
-    /// Somebody behind a port asks.
-    pub(super) fn query(&mut self, port: u16, vlan: u16, query: &Query, now: u64) {
-        let response = (query.response.as_nanos() as u64).max(LEAST_RESPONSE);
+    /// Somebody behind a port asks. What an isolated port asks, other isolated ports do not hear:
+    /// so it says only that a router may be there.
+    pub(super) fn query(&mut self, port: u16, is_isolated: bool, vlan: u16, query: &Query, now: u64) {
+        let routers = self.routers.entry(key(vlan, query.version)).or_default();
+        if query.is_v1 {
+            routers.v1_until = now + V1_PRESENT;
+        }
+        let mut response = (query.response.as_nanos() as u64).max(LEAST_RESPONSE);
+        if routers.v1_until > now {
+            response = response.max(V1_RESPONSE.as_nanos() as u64);
+        }
         if let Some(group) = query.group {
+            if is_isolated || !routers.is_querier(port, query.source, now) {
+                return;
+            }
             // Who is still in it answers.
-            let until = now + LAST_MEMBER_COUNT * response;
+            let until = now + (LAST_MEMBER_COUNT * response).max(LEAST_MEMBERSHIP);
             self.members.get_mut(&(vlan, group)).into_iter().flatten().for_each(|(_, known)| *known = (*known).min(until));
             return;
         }
-        let routers = self.routers.entry(key(vlan, query.version)).or_default();
-        // Of several questions, the first that all have had the time to answer.
-        let is_first = routers.asked_until <= now;
-        routers.answered_at = if is_first { now + response } else { routers.answered_at.min(now + response) };
-        routers.asked_until = now + QUERIER;
+        if !is_isolated {
+            // Of several questions, the first that all have had the time to answer.
+            let is_first = routers.asked_until <= now;
+            routers.answered_at = if is_first { now + response } else { routers.answered_at.min(now + response) };
+            routers.asked_until = now + QUERIER;
+            routers.elect(port, query.source, now);
+        }
         // Who asks without an address does not forward (RFC 4541, section 2.1.1).
-        if query.has_source {
+        if query.source.is_some() {
             self.hello(port, vlan, query.version, now);
         }
     }
@@ -211,6 +270,7 @@ impl Groups {
         let expired = self.expired;
         self.routers.retain(|_, routers| {
             routers.ports.retain(|port, until| keep(*port, *until));
+            routers.querier = routers.querier.filter(|querier| keep(querier.port, querier.until));
             !routers.ports.is_empty() || routers.asked_until > expired
         });
     }
@@ -256,13 +316,19 @@ mod tests {
     }
 
     fn general(has_source: bool) -> Query {
-        Query { version: IpVersion::V4, group: None, response: Duration::from_secs(10), has_source }
+        let source = has_source.then(|| [10, 0, 0, 9].into());
+        Query { version: IpVersion::V4, group: None, response: Duration::from_secs(10), source, is_v1: false }
+    }
+
+    /// A query for the group alone, which asks for an answer within this time.
+    fn specific(response: Duration) -> Query {
+        Query { group: Some(GROUP), response, ..general(true) }
     }
 
     /// Groups that port 9 leads to a router of, which has asked at time 0.
     fn asked() -> Groups {
         let mut groups = Groups::default();
-        groups.query(9, 0, &general(true), 0);
+        groups.query(9, false, 0, &general(true), 0);
         groups
     }
 
@@ -271,7 +337,7 @@ mod tests {
         let mut groups = Groups::default();
         groups.record(1, 0, Record::Join(GROUP), 0);
         assert_eq!(groups.given(0, GROUP, 1), None, "nobody asks: others may be in it");
-        groups.query(9, 0, &general(true), SECOND);
+        groups.query(9, false, 0, &general(true), SECOND);
         assert_eq!(groups.given(0, GROUP, 10 * SECOND), None, "they may answer still");
         groups.record(70, 0, Record::Join(GROUP), 5 * SECOND);
         let now = 11 * SECOND;
@@ -280,7 +346,7 @@ mod tests {
         assert_eq!(ports(groups.given(0, "239.9.9.9".parse().expect("a group"), now)), Some(vec![9]), "nobody is in it");
         assert_eq!(groups.given(0, "ff05::1".parse().expect("a group"), now), None, "nobody asks over IPv6");
         // Asked again, nobody is forgotten meanwhile.
-        groups.query(9, 0, &general(true), 125 * SECOND);
+        groups.query(9, false, 0, &general(true), 125 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 126 * SECOND)), Some(vec![1, 9, 70]));
     }
 
@@ -289,7 +355,7 @@ mod tests {
         let mut groups = asked();
         groups.record(1, 0, Record::Join(GROUP), 0);
         groups.record(2, 0, Record::Join(GROUP), 30 * SECOND);
-        groups.query(9, 0, &general(true), 200 * SECOND);
+        groups.query(9, false, 0, &general(true), 200 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 259 * SECOND)), Some(vec![1, 2, 9]));
         assert_eq!(ports(groups.given(0, GROUP, 260 * SECOND)), Some(vec![2, 9]));
         groups.expire(260 * SECOND);
@@ -302,7 +368,7 @@ mod tests {
     #[test]
     fn who_asks_without_an_address_is_no_router() {
         let mut groups = Groups::default();
-        groups.query(9, 0, &general(false), 0);
+        groups.query(9, false, 0, &general(false), 0);
         assert_eq!(ports(groups.given(0, GROUP, 11 * SECOND)), Some(vec![]));
         groups.hello(4, 0, IpVersion::V4, 11 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 12 * SECOND)), Some(vec![4]));
@@ -312,20 +378,20 @@ mod tests {
     fn who_is_to_answer_at_once_has_the_time_to() {
         let at_once = Query { response: Duration::ZERO, ..general(true) };
         let mut groups = Groups::default();
-        groups.query(9, 0, &at_once, 0);
+        groups.query(9, false, 0, &at_once, 0);
         assert_eq!(groups.given(0, GROUP, LEAST_RESPONSE - 1), None, "nobody can have been heard");
         assert!(groups.given(0, GROUP, LEAST_RESPONSE).is_some());
         groups.record(1, 0, Record::Join(GROUP), SECOND);
-        groups.query(9, 0, &Query { group: Some(GROUP), ..at_once }, SECOND);
-        assert_eq!(ports(groups.given(0, GROUP, SECOND + 2 * LEAST_RESPONSE - 1)), Some(vec![1, 9]));
-        assert_eq!(ports(groups.given(0, GROUP, SECOND + 2 * LEAST_RESPONSE)), Some(vec![9]));
+        groups.query(9, false, 0, &specific(Duration::ZERO), SECOND);
+        assert_eq!(ports(groups.given(0, GROUP, SECOND + LEAST_MEMBERSHIP - 1)), Some(vec![1, 9]));
+        assert_eq!(ports(groups.given(0, GROUP, SECOND + LEAST_MEMBERSHIP)), Some(vec![9]));
     }
 
     #[test]
     fn who_gives_long_to_answer_holds_nothing_up() {
         let mut groups = Groups::default();
-        groups.query(9, 0, &Query { response: Duration::from_secs(3_174), ..general(true) }, 0);
-        groups.query(8, 0, &general(true), 0);
+        groups.query(9, false, 0, &Query { response: Duration::from_secs(3_174), ..general(true) }, 0);
+        groups.query(8, false, 0, &general(true), 0);
         assert_eq!(groups.given(0, GROUP, 10 * SECOND - 1), None);
         assert_eq!(ports(groups.given(0, GROUP, 10 * SECOND)), Some(vec![8, 9]));
     }
@@ -349,8 +415,7 @@ mod tests {
         [1, 2].into_iter().for_each(|port| groups.record(port, 0, Record::Join(GROUP), now));
         groups.record(1, 0, Record::Leave(GROUP), now);
         assert_eq!(ports(groups.given(0, GROUP, now + 100 * SECOND)), Some(vec![1, 2, 9]), "others there will be asked");
-        let specific = Query { group: Some(GROUP), response: Duration::from_secs(1), ..general(true) };
-        groups.query(9, 0, &specific, now);
+        groups.query(9, false, 0, &specific(Duration::from_secs(1)), now);
         groups.record(2, 0, Record::Join(GROUP), now + SECOND);
         assert_eq!(ports(groups.given(0, GROUP, now + 2 * SECOND - 1)), Some(vec![1, 2, 9]));
         assert_eq!(ports(groups.given(0, GROUP, now + 2 * SECOND)), Some(vec![2, 9]));
@@ -359,6 +424,100 @@ mod tests {
         groups.record(1, 0, Record::Join(GROUP), 0);
         groups.record(1, 0, Record::Leave(GROUP), 0);
         assert_eq!((groups.members(2 * SECOND - 1).len(), groups.members(2 * SECOND).len()), (1, 0));
+    }
+
+    /// How long port 1 stays in the group after these queries by ports, the last at time 0.
+    fn left(queries: &[(u16, bool, Query)]) -> Duration {
+        let mut groups = Groups::default();
+        groups.record(1, 0, Record::Join(GROUP), 0);
+        queries.iter().for_each(|(port, is_isolated, query)| groups.query(*port, *is_isolated, 0, query, 0));
+        groups.members(0)[0].left
+    }
+
+    #[test]
+    fn only_the_elected_querier_says_that_a_membership_ends_soon() {
+        let (whole, soon) = (Duration::from_nanos(MEMBERSHIP), Duration::from_secs(2));
+        let of = |last: u8, query: Query| Query { source: Some([10, 0, 0, last].into()), ..query };
+        let second = specific(Duration::from_secs(1));
+        let elected = (9, false, general(true));
+        assert_eq!(left(&[(9, false, second)]), whole, "it has not been elected");
+        assert_eq!(left(&[elected, (9, false, second)]), soon);
+        assert_eq!(left(&[elected, (5, false, second)]), whole, "with its address, by another port");
+        assert_eq!(left(&[elected, (9, false, of(8, second))]), whole, "by its port, with another address");
+        // The lowest address is elected, and one that has none only where nobody else asks.
+        let other = |last| (5, false, of(last, general(true)));
+        assert_eq!(left(&[elected, other(10), (5, false, of(10, second))]), whole);
+        assert_eq!(left(&[elected, other(10), (9, false, second)]), soon);
+        assert_eq!(left(&[elected, other(8), (5, false, of(8, second))]), soon);
+        assert_eq!(left(&[elected, other(8), (9, false, second)]), whole);
+        let nameless = |query: Query| (5, false, Query { source: None, ..query });
+        assert_eq!(left(&[elected, nameless(general(false)), nameless(second)]), whole);
+        assert_eq!(left(&[nameless(general(false)), nameless(second)]), soon);
+        assert_eq!(left(&[nameless(general(false)), elected, (9, false, second)]), soon);
+        // What an isolated port asks, isolated members do not hear.
+        assert_eq!(left(&[(9, true, general(true)), (9, true, second)]), whole);
+        assert_eq!(left(&[elected, (9, true, second)]), whole);
+        // In MLD as in IGMP.
+        let group: IpAddr = "ff05::7".parse().expect("a group");
+        let ask = |last: u8, group| {
+            let source = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, u16::from(last)]);
+            Query { version: IpVersion::V6, group, response: Duration::ZERO, source: Some(source), is_v1: false }
+        };
+        let mut groups = Groups::default();
+        groups.record(1, 0, Record::Join(group), 0);
+        groups.query(9, false, 0, &ask(9, None), 0);
+        groups.query(5, false, 0, &ask(10, None), 0);
+        groups.query(5, false, 0, &ask(10, Some(group)), 0);
+        assert_eq!(groups.members(0)[0].left, whole);
+        groups.query(9, false, 0, &ask(9, Some(group)), 0);
+        assert_eq!(groups.members(0)[0].left, Duration::from_secs(1), "and never below a second");
+    }
+
+    #[test]
+    fn another_is_elected_when_the_querier_is_silent_or_its_port_goes() {
+        let low = Query { source: Some([10, 0, 0, 1].into()), ..general(true) };
+        let left = |when: u64, change: fn(&mut Groups)| {
+            let mut groups = Groups::default();
+            groups.query(4, false, 0, &low, 0);
+            change(&mut groups);
+            groups.query(9, false, 0, &general(true), when);
+            groups.record(1, 0, Record::Join(GROUP), when);
+            groups.query(9, false, 0, &specific(Duration::from_secs(1)), when);
+            groups.members(when)[0].left.as_secs()
+        };
+        assert_eq!(left(QUERIER - 1, |_| ()), 260);
+        assert_eq!(left(QUERIER, |_| ()), 2);
+        assert_eq!(left(SECOND, |groups| groups.forget(4)), 2);
+    }
+
+    #[test]
+    fn hosts_that_have_heard_igmp_version_1_have_ten_seconds_to_answer() {
+        let first = Query { is_v1: true, ..general(true) };
+        // Whoever asks as version 1 does, elected or not, isolated or not.
+        for (port, is_isolated) in [(9, false), (5, false), (5, true)] {
+            let mut groups = asked();
+            groups.query(port, is_isolated, 0, &Query { source: Some([10, 0, 0, 99].into()), ..first }, 0);
+            groups.query(9, false, 0, &general(true), 0);
+            let now = 20 * SECOND;
+            groups.record(1, 0, Record::Join(GROUP), now);
+            for tenth in 0..100 {
+                groups.query(9, false, 0, &specific(Duration::from_millis(100)), now + tenth * SECOND / 10);
+                assert!(groups.given(0, GROUP, now + tenth * SECOND / 10).is_some_and(|ports| ports.has(1)), "{port} {tenth}");
+            }
+            groups.record(1, 0, Record::Join(GROUP), now + 10 * SECOND);
+            assert_eq!(groups.members(now + 10 * SECOND)[0].left.as_secs(), 260);
+            // They have forgotten it.
+            let now = V1_PRESENT;
+            groups.query(9, false, 0, &general(true), now);
+            groups.query(9, false, 0, &specific(Duration::from_millis(100)), now);
+            assert_eq!(groups.members(now)[0].left.as_secs(), 1);
+        }
+        // Nor are groups for members alone before all may have answered.
+        let mut groups = Groups::default();
+        groups.query(9, false, 0, &first, 0);
+        groups.query(9, false, 0, &Query { response: Duration::from_millis(100), ..general(true) }, 0);
+        assert_eq!(groups.given(0, GROUP, 10 * SECOND - 1), None);
+        assert!(groups.given(0, GROUP, 10 * SECOND).is_some());
     }
 
     #[test]

@@ -21,7 +21,7 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 
 /// How long hosts of IGMPv1 take to answer at most (RFC 2236, section 4).
-const V1_RESPONSE: Duration = Duration::from_secs(10);
+pub(super) const V1_RESPONSE: Duration = Duration::from_secs(10);
 
 /// What a packet for a group says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +51,13 @@ pub(super) struct Query {
     pub(super) version: IpVersion,
     /// The group; `None`: all groups.
     pub(super) group: Option<IpAddr>,
-    /// Hosts answer within this time.
+    /// The time within which hosts answer.
     pub(super) response: Duration,
-    /// It comes from an address; without one it is from a switch that asks in a router's place.
-    pub(super) has_source: bool,
+    /// The sender's address; `None` for a switch that asks in a router's place without one.
+    pub(super) source: Option<IpAddr>,
+    /// It is of IGMPv1: hosts that hear it take up to ten seconds to answer any query, for some
+    /// minutes (RFC 3376, section 7.2.1).
+    pub(super) is_v1: bool,
 }
 
 /// What a report says of one group.
@@ -190,7 +193,7 @@ fn read4(packet: &[u8]) -> Option<Heard<'_>> {
         _ => Heard::ForAll,
     };
     Some(match message[0] {
-        0x11 => query4(message, group, of, header[12..16] != [0; 4]),
+        0x11 => query4(message, group, of, ip(&header[12..16])?),
         0x12 | 0x16 => asked(Heard::Join(of)),
         0x17 => asked(Heard::Leave(of)),
         0x22 => Records::new(IpVersion::V4, word(message, 6)?, &message[8..]).map_or(Heard::Malformed, Heard::Report),
@@ -198,7 +201,7 @@ fn read4(packet: &[u8]) -> Option<Heard<'_>> {
     })
 }
 
-fn query4(message: &[u8], sent_to: IpAddr, of: IpAddr, has_source: bool) -> Heard<'static> {
+fn query4(message: &[u8], sent_to: IpAddr, of: IpAddr, source: IpAddr) -> Heard<'static> {
     let tenths = |tenths: u32| Duration::from_millis(u64::from(tenths) * 100);
     let (response, sources) = match (message.len(), message[1]) {
         (8, 0) => (V1_RESPONSE, 0),
@@ -208,15 +211,22 @@ fn query4(message: &[u8], sent_to: IpAddr, of: IpAddr, has_source: bool) -> Hear
         (12.., code) => (tenths((u32::from(code & 0xf) | 0x10) << ((code >> 4 & 7) + 3)), word(message, 10).unwrap_or(0)),
         _ => return Heard::Malformed,
     };
-    query(IpVersion::V4, of, sent_to == IpAddr::from(ALL_HOSTS), response, sources, has_source)
+    let source = Some(source).filter(|source| !source.is_unspecified());
+    let is_v1 = message.len() == 8 && message[1] == 0;
+    query(Query { version: IpVersion::V4, group: Some(of), response, source, is_v1 }, sent_to, sources)
 }
 
-fn query(version: IpVersion, of: IpAddr, is_to_all: bool, response: Duration, sources: u16, has_source: bool) -> Heard<'static> {
+/// `query` says of which group it is, whose address is unspecified in one for all groups.
+fn query(query: Query, sent_to: IpAddr, sources: u16) -> Heard<'static> {
+    let Some(of) = query.group else { return Heard::Malformed };
+    let is_to_all = sent_to == IpAddr::from(ALL_HOSTS) || sent_to == IpAddr::from(ALL_NODES);
+    // Hosts do not hear what is sent to a group that they are not in.
+    let reaches_members = is_to_all || sent_to == of;
     match (of.is_unspecified(), of.is_multicast()) {
-        (true, _) if is_to_all => Heard::Query(Query { version, group: None, response, has_source }),
+        (true, _) if is_to_all => Heard::Query(Query { group: None, ..query }),
         // It asks for sources, which are not told apart here.
         (false, true) if sources != 0 => Heard::ForAll,
-        (false, true) => Heard::Query(Query { version, group: Some(of), response, has_source }),
+        (false, true) if reaches_members => Heard::Query(query),
         _ => Heard::Malformed,
     }
 }
@@ -250,7 +260,7 @@ fn read6(packet: &[u8]) -> Option<Heard<'_>> {
     }
     let Some(of) = message.get(8..24).and_then(ip) else { return Some(Heard::Malformed) };
     Some(match kind {
-        130 => query6(message, group, of, header),
+        130 => query6(message, group, of, header, has_router_alert(packet.get(IPV6..start).unwrap_or(&[]))),
         _ if !of.is_multicast() => Heard::Malformed,
         _ if !can_be_asked_for(of) => Heard::ForAll,
         131 => Heard::Join(of),
@@ -258,7 +268,7 @@ fn read6(packet: &[u8]) -> Option<Heard<'_>> {
     })
 }
 
-fn query6(message: &[u8], sent_to: IpAddr, of: IpAddr, header: &[u8]) -> Heard<'static> {
+fn query6(message: &[u8], sent_to: IpAddr, of: IpAddr, header: &[u8], has_alert: bool) -> Heard<'static> {
     let code = word(message, 4).unwrap_or(0);
     // RFC 3810, section 5.1.3.
     let milliseconds = match code {
@@ -270,11 +280,30 @@ fn query6(message: &[u8], sent_to: IpAddr, of: IpAddr, header: &[u8]) -> Heard<'
         28.. => (milliseconds, word(message, 26).unwrap_or(0)),
         _ => return Heard::Malformed,
     };
-    // Only from a link-local address (RFC 3810, section 5.1.14).
-    let is_local = header[8] == 0xfe && header[9] & 0xc0 == 0x80;
-    match is_local {
-        true => query(IpVersion::V6, of, sent_to == IpAddr::from(ALL_NODES), Duration::from_millis(response), sources, true),
-        false => Heard::Malformed,
+    let Some(source) = ip(&header[8..24]) else { return Heard::Malformed };
+    // From a link-local address, with a hop limit of 1 and a router alert: hosts ignore others (RFC
+    // 3810, section 6.2).
+    let is_heeded = header[8] == 0xfe && header[9] & 0xc0 == 0x80 && header[7] == 1 && has_alert;
+    if !is_heeded {
+        return Heard::Malformed;
+    }
+    let query_of =
+        Query { version: IpVersion::V6, group: Some(of), response: Duration::from_millis(response), source: Some(source), is_v1: false };
+    query(query_of, sent_to, sources)
+}
+
+/// Returns whether a hop-by-hop header, given with its next header and length, alerts routers to
+/// MLD (RFC 2711).
+fn has_router_alert(header: &[u8]) -> bool {
+    let mut options = header.get(2..).unwrap_or(&[]);
+    loop {
+        match *options {
+            [5, 2, 0, 0, ..] => return true,
+            // Padding of one byte has no length.
+            [0, ref rest @ ..] => options = rest,
+            [_, length, ref rest @ ..] => options = rest.get(usize::from(length)..).unwrap_or(&[]),
+            _ => return false,
+        }
     }
 }
 
@@ -352,7 +381,8 @@ pub(crate) mod tests {
             }
         };
         let query = |group: Option<IpAddr>, milliseconds| {
-            Heard::Query(Query { version: IpVersion::V4, group, response: Duration::from_millis(milliseconds), has_source: true })
+            let (response, source) = (Duration::from_millis(milliseconds), Some("10.0.0.1".parse().expect("an address")));
+            Heard::Query(Query { version: IpVersion::V4, group, response, source, is_v1: false })
         };
         let of = Some(group("239.1.2.3"));
         for kind in [0x12, 0x16] {
@@ -360,7 +390,8 @@ pub(crate) mod tests {
         }
         assert_eq!(heard("224.0.0.2", &igmp(0x17, 0, "239.1.2.3")), Heard::Leave(group("239.1.2.3")));
         assert_eq!(heard("224.0.0.251", &igmp(0x16, 0, "224.0.0.251")), Heard::ForAll, "everybody is in it");
-        assert_eq!(heard("224.0.0.1", &igmp(0x11, 0, "0.0.0.0")), query(None, 10_000), "version 1");
+        let Heard::Query(first) = query(None, 10_000) else { panic!("a query") };
+        assert_eq!(heard("224.0.0.1", &igmp(0x11, 0, "0.0.0.0")), Heard::Query(Query { is_v1: true, ..first }), "version 1");
         assert_eq!(heard("224.0.0.1", &igmp(0x11, 100, "0.0.0.0")), query(None, 10_000));
         assert_eq!(heard("239.1.2.3", &igmp(0x11, 10, "239.1.2.3")), query(of, 1_000));
         let third = |code: u8, group: &str, sources: u8| {
@@ -372,6 +403,7 @@ pub(crate) mod tests {
         for (destination, message) in [
             ("239.1.2.3", igmp(0x16, 0, "10.0.0.1")),
             ("239.1.2.3", igmp(0x11, 10, "0.0.0.0")),
+            ("239.9.9.9", igmp(0x11, 10, "239.1.2.3")),
             ("224.0.0.1", igmp(0x11, 10, "10.0.0.9")),
             ("224.0.0.1", [igmp(0x11, 10, "0.0.0.0"), vec![0; 2]].concat()),
             ("224.0.0.22", igmp(0x16, 0, "239.1.2.3")[..7].to_vec()),
@@ -386,7 +418,8 @@ pub(crate) mod tests {
     fn messages_of_mld() {
         let local = "fe80::1";
         let query = |group: Option<IpAddr>, milliseconds| {
-            Heard::Query(Query { version: IpVersion::V6, group, response: Duration::from_millis(milliseconds), has_source: true })
+            let (response, source) = (Duration::from_millis(milliseconds), Some(local.parse().expect("an address")));
+            Heard::Query(Query { version: IpVersion::V6, group, response, source, is_v1: false })
         };
         let second = |code: u16, group: &str, sources: u8| [&mld(130, code, group)[..], &[2, 125, 0, sources]].concat();
         for (source, destination, message, expected) in [
@@ -401,10 +434,19 @@ pub(crate) mod tests {
             (local, "ff05::7", mld(130, 10_000, "::"), Heard::Malformed),
             (local, "ff05::7", mld(131, 0, "2001:db8::1"), Heard::Malformed),
             (local, "ff02::1", mld(130, 0, "::")[..20].to_vec(), Heard::Malformed),
+            (local, "ff05::8", mld(130, 1_000, "ff05::7"), Heard::Malformed),
         ] {
             let packet = packet6(source, destination, &message);
             assert!(is_message(&packet));
             assert_eq!(read(&packet), expected, "{source} {destination} {message:?}");
+        }
+        // Hosts ignore a query with another hop limit, or without a router alert for MLD.
+        let packet = packet6(local, "ff02::1", &mld(130, 10_000, "::"));
+        assert!(matches!(read(&packet), Heard::Query(_)));
+        for (place, value) in [(7, 64), (42, 1), (45, 1)] {
+            let mut ignored = packet.clone();
+            ignored[place] = value;
+            assert_eq!(read(&ignored), Heard::Malformed, "{place}");
         }
         // Neighbour discovery has no router alert.
         let mut packet = packet6(local, "ff02::1:ff00:7", &mld(135, 0, "fe80::7"));

@@ -42,6 +42,35 @@ pub(crate) enum Given {
     Ports(PortSet),
 }
 
+/// The port that a message came by, and who hears it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Speaker {
+    port: u16,
+    /// Isolated ports do not hear it.
+    is_isolated: bool,
+    /// Its hardware address is that of the group that it is sent to: hosts do not hear it by
+    /// another.
+    is_heard: bool,
+}
+
+impl Speaker {
+    /// Returns what speaks at a port.
+    pub(crate) const fn new(port: u16, is_isolated: bool) -> Speaker {
+        Speaker { port, is_isolated, is_heard: true }
+    }
+}
+
+/// Returns whether a frame is sent to the hardware address of the group in its IP header (RFC 1112,
+/// section 6.4; RFC 2464, section 7).
+fn is_mapped(frame: &[u8], ip: &[u8]) -> bool {
+    let destination = frame.get(..6);
+    match ip.first().map_or(0, |first| first >> 4) {
+        4 => ip.get(17..20).is_some_and(|low| destination == Some(&[1, 0, 0x5e, low[0] & 0x7f, low[1], low[2]])),
+        6 => ip.get(36..40).is_some_and(|low| destination == Some(&[0x33, 0x33, low[0], low[1], low[2], low[3]])),
+        _ => false,
+    }
+}
+
 impl From<Option<PortSet>> for Given {
     fn from(ports: Option<PortSet>) -> Self {
         ports.map_or(Given::All, Given::Ports)
@@ -59,7 +88,7 @@ impl Snooping {
 
     /// Listens to a packet for many that a port has received in a VLAN, at this time in
     /// nanoseconds; says who is given it.
-    pub(crate) fn listen(&self, from: u16, vlan: u16, packet: &SuperPacket<'_, Buffer>, now: u64) -> Given {
+    pub(crate) fn listen(&self, from: Speaker, vlan: u16, packet: &SuperPacket<'_, Buffer>, now: u64) -> Given {
         let head = Head::new(packet, ENOUGH);
         let bytes = head.bytes(packet);
         let network = network_offset(bytes, &packet.metadata);
@@ -68,6 +97,7 @@ impl Snooping {
             return Given::All;
         }
         let Some(ip) = bytes.get(network..) else { return Given::All };
+        let from = Speaker { is_heard: network == 0 || is_mapped(bytes, ip), ..from };
         if is_message(ip) && bytes.len() < packet.length() {
             let whole: Vec<u8> = packet.slices().flatten().copied().collect();
             return self.hear(from, vlan, read(whole.get(network..).unwrap_or(&[])), now);
@@ -75,7 +105,7 @@ impl Snooping {
         self.hear(from, vlan, read(ip), now)
     }
 
-    fn hear(&self, from: u16, vlan: u16, heard: Heard<'_>, now: u64) -> Given {
+    fn hear(&self, Speaker { port: from, is_isolated, is_heard }: Speaker, vlan: u16, heard: Heard<'_>, now: u64) -> Given {
         match heard {
             Heard::ForAll => Given::All,
             Heard::Malformed => Given::AllOfMalformed,
@@ -95,8 +125,10 @@ impl Snooping {
                 records.for_each(|record| groups.record(from, vlan, record, now));
                 Given::All
             }
+            // What hosts do not hear they cannot answer.
+            Heard::Query(_) if !is_heard => Given::AllOfMalformed,
             Heard::Query(query) => {
-                self.change().query(from, vlan, &query, now);
+                self.change().query(from, is_isolated, vlan, &query, now);
                 Given::All
             }
             Heard::Hello(version) => {

@@ -195,6 +195,67 @@ fn who_sends_with_the_address_of_another_does_not_mute_him() {
 }
 
 #[test]
+fn what_is_for_a_disputed_address_goes_to_both_ports() {
+    let mut bench = Bench::new(&[1500; 4], |_| ());
+    let (host, other, attacker) = (0, 1, 2);
+    bench.output.tick = 1;
+    bench.receive(host, &unicast(7, 9));
+    // The host has been silent for a second and a half, and one frame has its address.
+    bench.output.tick = 151;
+    bench.receive(attacker, &broadcast(7, 0));
+    for number in 0..30 {
+        let mut frame = unicast(8, 7);
+        frame[20] = number;
+        assert_eq!(bench.receive(other, &frame), [1, 0, 1, 0], "frame {number} reaches the host");
+        // From others behind the attacker's port, too.
+        let mut frame = unicast(6, 7);
+        frame[20] = number;
+        assert_eq!(bench.receive(attacker, &frame), [1, 0, 0, 0], "frame {number}");
+    }
+    let counted = |bench: &Bench| bench.ports.iter().map(|(port, _)| port.counts.report("").disputed).collect::<Vec<_>>();
+    assert_eq!(counted(&bench), [0, 30, 0, 0]);
+    // A port that may not be reached is left out, and the other is not.
+    let isolate = |bench: &mut Bench, port: usize, is_isolated| {
+        bench.output.egress[port].as_mut().expect("is there").runtime.forwarding.isolated = is_isolated;
+    };
+    isolate(&mut bench, other, true);
+    for (isolated, given) in [(attacker, [1, 0, 0, 0]), (host, [0, 0, 1, 0])] {
+        isolate(&mut bench, isolated, true);
+        assert_eq!(bench.receive(other, &unicast(8, 7)), given);
+        isolate(&mut bench, isolated, false);
+    }
+    isolate(&mut bench, host, true);
+    isolate(&mut bench, attacker, true);
+    assert_eq!((bench.receive(other, &unicast(8, 7)), bench.drops(other, "forwarding")), (vec![0; 4], 1));
+    [host, other, attacker].into_iter().for_each(|port| isolate(&mut bench, port, false));
+    // The host's first word ends it.
+    bench.receive(host, &unicast(7, 9));
+    assert_eq!((bench.receive(other, &unicast(8, 7)), counted(&bench)), (vec![1, 0, 0, 0], vec![0, 30, 0, 0]));
+}
+
+#[test]
+fn what_is_for_a_disputed_address_does_not_go_round_a_loop() {
+    let mut bench = Bench::new(&[1500; 3], |_| ());
+    bench.output.tick = 1;
+    bench.receive(1, &unicast(7, 9));
+    bench.output.tick = 151;
+    bench.receive(2, &unicast(7, 9));
+    // What leaves by port 1 comes back by port 2, and the other way round.
+    let frame = unicast(8, 7);
+    let mut waiting = VecDeque::from([0]);
+    let mut rounds = 0;
+    while let Some(port) = waiting.pop_front() {
+        rounds += 1;
+        assert!(rounds < 20, "it goes round and round");
+        let sent = bench.receive(port, &frame);
+        for (out, back) in [(1, 2), (2, 1)] {
+            waiting.extend((0..sent[out]).map(|_| back));
+        }
+    }
+    assert_eq!(bench.drops(1, "loop") + bench.drops(2, "loop"), 2);
+}
+
+#[test]
 fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
     let mut bench = Bench::sized(&[1500; 3], 8192, |_| ());
     let station = |port: u8, to: u8| {

@@ -80,7 +80,7 @@ fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
 }
 
 /// The counters by their names in JSON, but for those of queues, drops and reasons.
-fn counters(port: &PortStats) -> [(&'static str, u64); 39] {
+fn counters(port: &PortStats) -> [(&'static str, u64); 40] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
@@ -111,6 +111,7 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 39] {
         ("checksummed", port.checksummed),
         ("fallbacks", port.fallbacks),
         ("filtered", port.filtered),
+        ("disputed", port.disputed),
         ("rx_throttled", port.rx_throttled),
         ("mcast_malformed", port.mcast_malformed),
         ("steered", port.steered),

@@ -3,13 +3,19 @@
 
 #![expect(unsafe_code, reason = "memory that is lent and comes back, and that a kernel may map")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+mod memory;
+mod orphans;
+
+use std::alloc::{Layout, handle_alloc_error};
 use std::any::Any;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use memory::{Flags, Memory, Slots, heap_layout};
 
 /// Bytes of a received packet, in memory of a port or of their own.
 ///
@@ -100,78 +106,23 @@ impl fmt::Debug for Buffer {
 
 /// Memory in slots of equal size, of which ports lend parts as [`Buffer`]s.
 ///
-/// Memory whose slots are not all back when the region is dropped stays allocated: a buffer never
-/// dangles.
+/// A region may be dropped while buffers of it are in use. Its memory is then freed soon after the
+/// last of them has come back: by a thread of its own that looks for this, within a second.
 #[derive(Debug)]
 pub struct Region {
-    memory: Memory,
+    /// The memory, and for each slot whether it is lent. The flag of the first of the slots that
+    /// are lent together holds their number.
+    held: ManuallyDrop<Slots>,
+    /// The start of the first slot.
+    start: NonNull<u8>,
+    slots: usize,
     slot_size: usize,
-    /// One for each slot: is it lent? The first of slots that are lent together says how many they
-    /// are.
-    lent: Flags,
-}
-
-/// The flags of slots. Not in a `Box`, which claims its bytes for itself whenever it moves: buffers
-/// point at them.
-#[derive(Debug)]
-struct Flags(NonNull<[AtomicU8]>);
-
-impl Flags {
-    /// `None` if there is no memory for them.
-    fn try_new(slots: usize) -> Option<Self> {
-        let mut flags: Vec<AtomicU8> = Vec::new();
-        flags.try_reserve_exact(slots).ok()?;
-        flags.resize_with(slots, || AtomicU8::new(0));
-        // SAFETY: a box is never null.
-        Some(Flags(unsafe { NonNull::new_unchecked(Box::into_raw(flags.into_boxed_slice())) }))
-    }
-}
-
-impl std::ops::Deref for Flags {
-    type Target = [AtomicU8];
-
-    #[inline]
-    fn deref(&self) -> &[AtomicU8] {
-        // SAFETY: the flags are freed when the region is dropped, and not before; they are atomic.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-#[derive(Debug)]
-enum Memory {
-    /// From the first page that begins in `block` on.
-    Heap {
-        data: NonNull<u8>,
-        block: NonNull<u8>,
-        layout: Layout,
-    },
-    Mapped {
-        data: NonNull<u8>,
-        length: usize,
-    },
-    /// Part of what `owner` keeps.
-    Shared {
-        data: NonNull<u8>,
-        owner: Arc<dyn Any + Send + Sync>,
-    },
 }
 
 // SAFETY: the memory belongs to the region, and is written through `&mut self` only.
 unsafe impl Send for Region {}
 // SAFETY: through `&self` only the flags are looked at, which are atomic.
 unsafe impl Sync for Region {}
-
-/// Where a region on the heap begins is a multiple of this.
-const PAGE: usize = 4096;
-
-/// A block with so many slots from the first page on that begins in it. No alignment is asked of
-/// the allocator, which would write zeros to all pages (`posix_memalign`) in place of taking the
-/// system's, which need no memory before they are written to (`calloc`).
-fn heap_layout(slots: usize, slot_size: usize) -> Layout {
-    let size = slots.checked_mul(slot_size).filter(|&size| size != 0).and_then(|size| size.checked_add(PAGE - 1));
-    let size = size.expect("a region has bytes, and fewer than the address space");
-    Layout::from_size_align(size, 1).expect("fewer bytes than the address space")
-}
 
 impl Region {
     /// Zeroed memory of the heap: `slots` of `slot_size` bytes, page-aligned. Most allocators take
@@ -193,17 +144,14 @@ impl Region {
     }
 
     fn allocate(layout: Layout, slots: usize, slot_size: usize) -> Option<Self> {
-        // SAFETY: the size is not zero.
-        let block = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        let Some(lent) = Flags::try_new(slots) else {
-            // SAFETY: allocated above with this layout, and nobody else knows of it.
-            unsafe { dealloc(block.as_ptr(), layout) };
-            return None;
-        };
-        let before = block.addr().get().next_multiple_of(PAGE) - block.addr().get();
-        // SAFETY: the block is longer than the slots by as many bytes as a page can be away.
-        let data = unsafe { block.add(before) };
-        Some(Region { memory: Memory::Heap { data, block, layout }, slot_size, lent })
+        orphans::free_returned();
+        let memory = Memory::heap(layout)?;
+        Some(Region::new(memory, Flags::try_new(slots)?, slot_size))
+    }
+
+    const fn new(memory: Memory, lent: Flags, slot_size: usize) -> Self {
+        let (start, slots) = (memory.start(), lent.count());
+        Region { held: ManuallyDrop::new(Slots { memory, lent }), start, slots, slot_size }
     }
 
     /// Mapped memory, unmapped at the end: as many slots of `slot_size` bytes as fit `length`.
@@ -216,12 +164,10 @@ impl Region {
     /// [`lend`](Self::lend) only for bytes that the kernel has handed over, and hands slots back
     /// only when they [are not lent](Self::is_lent).
     pub unsafe fn try_mapped(data: NonNull<u8>, length: usize, slot_size: usize) -> Option<Self> {
-        let Some(lent) = Flags::try_new(length / slot_size) else {
-            // SAFETY: mapped with this length, and used by nobody else, as the caller promised.
-            let _ = unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) };
-            return None;
-        };
-        Some(Region { memory: Memory::Mapped { data, length }, slot_size, lent })
+        orphans::free_returned();
+        // Unmapped if there is no memory for the flags.
+        let memory = Memory::Mapped { data, length };
+        Some(Region::new(memory, Flags::try_new(length / slot_size)?, slot_size))
     }
 
     /// Part of memory that other regions have parts of too, and that stays as long as `owner`
@@ -235,13 +181,13 @@ impl Region {
     /// [`run_mut`](Self::run_mut) be called for a slot that the kernel may write to or read. So the
     /// region must not be handed to whoever does not keep this promise.
     pub unsafe fn try_shared(owner: Arc<dyn Any + Send + Sync>, data: NonNull<u8>, slots: usize, slot_size: usize) -> Option<Self> {
-        Some(Region { lent: Flags::try_new(slots)?, memory: Memory::Shared { data, owner }, slot_size })
+        Some(Region::new(Memory::Shared { data, _owner: owner }, Flags::try_new(slots)?, slot_size))
     }
 
     /// How many slots there are.
     #[inline]
     pub const fn slots(&self) -> usize {
-        self.lent.0.len()
+        self.slots
     }
 
     /// Bytes of a slot.
@@ -253,16 +199,14 @@ impl Region {
     /// Where the memory starts: for system calls that take addresses.
     #[inline]
     pub const fn start(&self) -> NonNull<u8> {
-        match self.memory {
-            Memory::Heap { data, .. } | Memory::Mapped { data, .. } | Memory::Shared { data, .. } => data,
-        }
+        self.start
     }
 
     /// Is a buffer of this slot abroad? A slot beyond the last is never lent.
     #[inline]
     pub fn is_lent(&self, slot: usize) -> bool {
         // Acquire: what is done with the slot after this comes after all that its borrower did.
-        self.lent.get(slot).is_some_and(|flag| flag.load(Ordering::Acquire) != 0)
+        self.held.lent.get(slot).is_some_and(|flag| flag.load(Ordering::Acquire) != 0)
     }
 
     /// How many slots are lent.
@@ -280,7 +224,7 @@ impl Region {
     /// The bytes of `slots` slots from `first` on, as [`slot_mut`](Self::slot_mut).
     #[inline]
     pub fn run_mut(&mut self, first: usize, slots: usize) -> Option<&mut [u8]> {
-        if !self.is_free(first, slots) || matches!(self.memory, Memory::Mapped { .. }) {
+        if !self.is_free(first, slots) || matches!(self.held.memory, Memory::Mapped { .. }) {
             return None;
         }
         // SAFETY: the slots lie within the memory; no buffer of them is abroad, and `&mut self`
@@ -291,7 +235,7 @@ impl Region {
     /// Are all of `slots` slots from `first` on there, and none of them lent?
     #[inline]
     pub fn is_free(&self, first: usize, slots: usize) -> bool {
-        let flags = first.checked_add(slots).and_then(|end| self.lent.get(first..end));
+        let flags = first.checked_add(slots).and_then(|end| self.held.lent.get(first..end));
         // Acquire: as in `is_lent`.
         flags.is_some_and(|flags| flags.iter().all(|flag| flag.load(Ordering::Acquire) == 0))
     }
@@ -312,7 +256,7 @@ impl Region {
         if range.start > range.end || range.end > slots.checked_mul(self.slot_size)? || !self.is_free(first, slots) {
             return None;
         }
-        let flags = self.lent.get(first..first + slots)?;
+        let flags = self.held.lent.get(first..first + slots)?;
         flags.iter().for_each(|flag| flag.store(count, Ordering::Relaxed));
         // SAFETY: the range lies within the slots, which lie within the memory.
         let data = unsafe { self.start().add(first * self.slot_size + range.start) };
@@ -329,7 +273,7 @@ impl Region {
     /// touches.
     #[inline]
     pub unsafe fn lend_packed(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
-        let flag = self.lent.get(slot)?;
+        let flag = self.held.lent.get(slot)?;
         if range.start > range.end || range.end > self.slots() * self.slot_size || flag.load(Ordering::Acquire) != 0 {
             return None;
         }
@@ -345,24 +289,11 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if self.lent() != 0 {
-            // A borrower outlives its port: memory and flags stay.
-            if let Memory::Shared { owner, .. } = &self.memory {
-                std::mem::forget(Arc::clone(owner));
-            }
-            return;
-        }
-        // SAFETY: made from a box in `Flags::try_new`, and no buffer points at them any more.
-        drop(unsafe { Box::from_raw(self.lent.0.as_ptr()) });
-        match self.memory {
-            // SAFETY: allocated with this layout in `allocate`, and no buffer points into it any
-            // more.
-            Memory::Heap { block, layout, .. } => unsafe { dealloc(block.as_ptr(), layout) },
-            // SAFETY: mapped with this length, as the caller of `try_mapped` promised, and no
-            // buffer points into it any more.
-            Memory::Mapped { data, length } => drop(unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) }),
-            // The owner goes with the region.
-            Memory::Shared { .. } => {}
+        // SAFETY: taken once, here, and the region is not used after its drop.
+        let held = unsafe { ManuallyDrop::take(&mut self.held) };
+        // Nobody can lend a slot any more: what is not lent now never will be.
+        if held.are_lent() {
+            orphans::keep(held);
         }
     }
 }
@@ -437,6 +368,8 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
     use super::*;
@@ -516,23 +449,90 @@ mod tests {
         assert!(buffer.bytes().is_empty());
     }
 
+    /// Waits until something holds, which takes a second at most.
+    fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
+        let start = Instant::now();
+        while !holds() {
+            if start.elapsed() > Duration::from_secs(30) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
     #[test]
-    fn a_buffer_outlives_the_owner_of_shared_memory() {
-        let owner: Arc<Vec<u8>> = Arc::new(vec![3; 64]);
+    fn shared_memory_is_free_when_the_last_buffer_of_a_dropped_region_is_back() {
+        let owner: Arc<Vec<u8>> = Arc::new(vec![3; 96]);
         let data = NonNull::new(owner.as_ptr().cast_mut()).expect("not empty");
         let kept = Arc::downgrade(&owner);
-        let part = |offset| {
-            // SAFETY: the parts are halves of the vector, which nobody changes, and which lives as
-            // long as `owner`.
-            unsafe { Region::try_shared(Arc::clone(&owner) as Arc<dyn Any + Send + Sync>, data.add(offset), 1, 32) }.expect("a byte")
+        let part = |offset, slots| {
+            // SAFETY: the parts lie side by side in the vector, which nobody changes, and which
+            // lives as long as `owner`.
+            unsafe { Region::try_shared(Arc::clone(&owner) as Arc<dyn Any + Send + Sync>, data.add(offset), slots, 32) }.expect("a byte")
         };
-        let (mut first, second) = (part(0), part(32));
+        let (mut first, mut second) = (part(0, 2), part(64, 1));
         drop(owner);
-        drop(second);
-        let buffer = first.lend(0, 4..8).expect("free");
-        drop(first);
-        assert_eq!(buffer.bytes(), [3; 4]);
-        assert!(kept.upgrade().is_some(), "the memory stays while a buffer is abroad");
+        let run = first.lend_run(0, 2, 4..40).expect("free");
+        let (lent, returned) = (second.lend(0, 0..8).expect("free"), first.lend(0, 0..1));
+        assert!(returned.is_none());
+        drop((first, second));
+        assert_eq!((run.bytes(), lent.bytes()), (&[3; 36][..], &[3; 8][..]));
+        // On another thread, as the bridge's workers do.
+        std::thread::spawn(move || drop(run)).join().expect("no panic");
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(kept.upgrade().is_some(), "another buffer is still in use");
+        assert_eq!(lent.bytes(), [3; 8]);
+        drop(lent);
+        assert!(comes_true(|| kept.upgrade().is_none()), "nothing refers to the memory any more");
+    }
+
+    #[test]
+    fn regions_dropped_on_many_threads_are_all_freed() {
+        let owner = Arc::new(vec![0u8; 16]);
+        let data = NonNull::new(owner.as_ptr().cast_mut()).expect("not empty").addr();
+        let (sender, buffers) = std::sync::mpsc::channel();
+        let rounds = if cfg!(miri) { 5 } else { 200 };
+        std::thread::scope(|scope| {
+            for slot in 0..4 {
+                let (sender, owner) = (sender.clone(), Arc::clone(&owner));
+                scope.spawn(move || {
+                    for _ in 0..rounds {
+                        let start = NonNull::new(owner.as_ptr().cast_mut()).expect("not empty");
+                        assert_eq!(start.addr(), data);
+                        // SAFETY: four bytes of the vector, which nobody changes, and which lives
+                        // as long as `owner`.
+                        let region =
+                            unsafe { Region::try_shared(Arc::clone(&owner) as Arc<dyn Any + Send + Sync>, start.add(slot * 4), 4, 1) };
+                        let mut region = region.expect("four bytes");
+                        (0..4).for_each(|slot| sender.send(region.lend(slot, 0..1).expect("free")).expect("somebody receives"));
+                    }
+                });
+            }
+            drop(sender);
+            scope.spawn(move || buffers.into_iter().for_each(|buffer: Buffer| assert_eq!(buffer.bytes(), [0])));
+        });
+        assert!(comes_true(|| Arc::strong_count(&owner) == 1), "{} regions are left", Arc::strong_count(&owner) - 1);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it maps a file")]
+    fn mapped_memory_is_unmapped_when_the_last_buffer_of_a_dropped_region_is_back() {
+        let file = rustix::fs::memfd_create("a-ring-of-a-test", rustix::fs::MemfdFlags::CLOEXEC).expect("a file in memory");
+        rustix::fs::ftruncate(&file, 4096).expect("sized");
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let data = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+        let data = NonNull::new(data.expect("there is room").cast::<u8>()).expect("not at 0");
+        // SAFETY: mapped for this, and used by nobody.
+        let mut region = unsafe { Region::try_mapped(data, 4096, 2048) }.expect("two bytes");
+        let is_mapped = || std::fs::read_to_string("/proc/self/maps").expect("maps").contains("a-ring-of-a-test");
+        let buffer = region.lend(1, 0..100).expect("free");
+        drop(region);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(is_mapped());
+        assert_eq!(buffer.bytes(), [0; 100]);
+        drop(buffer);
+        assert!(comes_true(|| !is_mapped()));
     }
 
     #[test]

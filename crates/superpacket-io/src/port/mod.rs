@@ -53,8 +53,8 @@ pub struct Capabilities {
     /// The offloads that the port itself has or that need nothing of it. Aggregation is done by its
     /// user: the three receive offloads are always among them.
     pub features: FeatureSet,
-    /// The super-packets that whoever is behind the port can segment. Which protocols are left to it
-    /// is said by `features`, too.
+    /// The super-packets that whoever is behind the port can segment. Which protocols are left to
+    /// it is said by `features`, too.
     pub gso: GsoSupport,
     /// The most pieces of a frame, headers among them, that it takes.
     pub max_slices: usize,

@@ -29,7 +29,7 @@ pub use namespace::{
 pub use netlink::{LinkEvents, RouteSocket};
 pub(crate) use option::{
     PACKET_COPY_THRESH, PACKET_FANOUT, PACKET_IGNORE_OUTGOING, PACKET_RX_RING, PACKET_RX_RING_V3, PACKET_VERSION, PACKET_VNET_HDR,
-    SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_DETACH_FILTER, SO_PREFER_BUSY_POLL, XDP_MAX_TX_SKB_BUDGET, attach_filter,
+    SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_DETACH_FILTER, SO_PREFER_BUSY_POLL, XDP_MAX_TX_SKB_BUDGET, attach_filter, namespace_cookie,
 };
 pub use option::{path_mtu, set_dont_fragment, set_tcp_max_segment, set_udp_gro, set_udp_segment, tcp_info};
 pub use packet_socket::{Frames, PacketSocket};

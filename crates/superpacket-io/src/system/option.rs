@@ -25,6 +25,8 @@ unsafe impl Plain for u8 {}
 unsafe impl Plain for i32 {}
 // SAFETY: integers.
 unsafe impl Plain for u32 {}
+// SAFETY: integers.
+unsafe impl Plain for u64 {}
 // SAFETY: `i32`, `u16`, `u16` and eight bytes: 16 bytes without padding.
 unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: four `u32`.
@@ -103,6 +105,7 @@ numbers! {
     PACKET_VNET_HDR: i32 = SOL_PACKET, libc::PACKET_VNET_HDR;
     SO_BUSY_POLL: i32 = SOL_SOCKET, libc::SO_BUSY_POLL;
     SO_BUSY_POLL_BUDGET: i32 = SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET;
+    SO_NETNS_COOKIE: u64 = SOL_SOCKET, libc::SO_NETNS_COOKIE;
     SO_DETACH_FILTER: i32 = SOL_SOCKET, libc::SO_DETACH_FILTER;
     SO_PREFER_BUSY_POLL: i32 = SOL_SOCKET, libc::SO_PREFER_BUSY_POLL;
     // Frames that one system call sends in copy mode, 32 unless set (Linux 6.17). libc has no name
@@ -120,6 +123,9 @@ numbers! {
 // SAFETY: numbers and a hardware address, which is bytes and no address of memory (packet(7)).
 pub(crate) const PACKET_ADD_MEMBERSHIP: SocketOption<libc::packet_mreq> =
     unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP) };
+// SAFETY: as for `PACKET_ADD_MEMBERSHIP`.
+pub(crate) const PACKET_DROP_MEMBERSHIP: SocketOption<libc::packet_mreq> =
+    unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_DROP_MEMBERSHIP) };
 // SAFETY: numbers that describe a ring, whose memory the kernel allocates itself (packet_mmap).
 pub(crate) const PACKET_RX_RING: SocketOption<libc::tpacket_req> = unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_RX_RING) };
 // SAFETY: as for `PACKET_RX_RING`; the longer structure is that of `TPACKET_V3`.
@@ -127,6 +133,15 @@ pub(crate) const PACKET_RX_RING_V3: SocketOption<libc::tpacket_req3> = unsafe { 
 // SAFETY: numbers; the kernel writes as many as it is asked for (packet(7)).
 pub(crate) const PACKET_STATISTICS: SocketOption<libc::tpacket_stats_v3> =
     unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_STATISTICS) };
+
+/// Returns the number of the network namespace that a socket belongs to, which no other namespace
+/// has while the machine runs (`SO_NETNS_COOKIE`, Linux 5.14).
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn namespace_cookie(socket: impl AsFd) -> io::Result<u64> {
+    SO_NETNS_COOKIE.get(socket)
+}
 
 /// Has what is sent by a UDP socket cut into datagrams of `size` bytes of payload (`UDP_SEGMENT`,
 /// Linux 4.18); 0: it is sent as it is.

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::option::{
-    PACKET_ADD_MEMBERSHIP, PACKET_AUXDATA, PACKET_IGNORE_OUTGOING, PACKET_STATISTICS, PACKET_VNET_HDR, Plain, SocketOption,
+    PACKET_ADD_MEMBERSHIP, PACKET_AUXDATA, PACKET_DROP_MEMBERSHIP, PACKET_IGNORE_OUTGOING, PACKET_STATISTICS, PACKET_VNET_HDR, Plain,
+    SocketOption,
 };
 
 /// A packet socket: whole frames of an interface, their link headers included.
@@ -42,6 +43,11 @@ impl PacketSocket {
             Frames::None => 0,
             Frames::All => (libc::ETH_P_ALL as u16).to_be(),
         };
+        self.bind_to(index, protocol)
+    }
+
+    /// `protocol` is in network byte order.
+    fn bind_to(&self, index: u32, protocol: u16) -> io::Result<()> {
         let address = address(index.cast_signed(), protocol);
         let length = size_of_val(&address) as libc::socklen_t;
         // SAFETY: the pointer is to an address of this length.
@@ -65,8 +71,25 @@ impl PacketSocket {
     /// # Errors
     /// What the system refused.
     pub fn add_promiscuous(&self, index: u32) -> io::Result<()> {
-        let (mr_ifindex, mr_type) = (index.cast_signed(), libc::PACKET_MR_PROMISC as libc::c_ushort);
-        self.set(PACKET_ADD_MEMBERSHIP, libc::packet_mreq { mr_ifindex, mr_type, mr_alen: 0, mr_address: [0; 8] })
+        self.set(PACKET_ADD_MEMBERSHIP, promiscuous(index))
+    }
+
+    /// Takes back what [`add_promiscuous`](Self::add_promiscuous) asked for.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub(crate) fn drop_promiscuous(&self, index: u32) -> io::Result<()> {
+        self.set(PACKET_DROP_MEMBERSHIP, promiscuous(index))
+    }
+
+    /// Takes the socket off its interface, for good: it receives nothing more.
+    ///
+    /// # Errors
+    /// What the system refused: `EINVAL` for a socket that shares with others (`PACKET_FANOUT`).
+    pub(crate) fn unbind(&self) -> io::Result<()> {
+        // To protocol 0, the kernel would bind it to the one that it has. No frame is of this one:
+        // below 1536 the field is a length.
+        self.bind_to(0, 0x05ff_u16.to_be())
     }
 
     /// Takes `bytes` for frames that wait to be sent; where the process may not go beyond the
@@ -148,6 +171,11 @@ impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+fn promiscuous(index: u32) -> libc::packet_mreq {
+    let (mr_ifindex, mr_type) = (index.cast_signed(), libc::PACKET_MR_PROMISC as libc::c_ushort);
+    libc::packet_mreq { mr_ifindex, mr_type, mr_alen: 0, mr_address: [0; 8] }
 }
 
 /// `protocol` is in network byte order.

@@ -1,9 +1,9 @@
 //! Every kind of packet that the engine merges, through ports whose kernel segments what merged.
 //!
-//! Host A sends single frames. The bridge merges them, and hands them to a packet or TAP port. Behind
-//! it are the kernel's own bridge and a device without offloads. What host B receives must be what
-//! host A sent: byte for byte, complete and in order. Before there was a test, TCP in PPPoE and MPLS
-//! was lost here, since no kernel segments it.
+//! Host A sends single frames. The bridge merges them, and hands them to a packet or TAP port.
+//! Behind it are the kernel's own bridge and a device without offloads. What host B receives must
+//! be what host A sent: byte for byte, complete and in order. Before there was a test, TCP in PPPoE
+//! and MPLS was lost here, since no kernel segments it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,7 +34,8 @@ enum Egress {
     Device,
     /// A packet port on a device with offloads; behind it the kernel's bridge and a device without.
     KernelBridge,
-    /// A TAP device that is a port of the kernel's bridge, with a device without offloads beside it.
+    /// A TAP device that is a port of the kernel's bridge, with a device without offloads beside
+    /// it.
     Tap,
 }
 
@@ -274,7 +275,8 @@ impl Matrix {
         assert!(late.is_empty(), "frames that nobody sent: {late:?}");
         println!("{sent_whole} super-packets left for the kernel to segment");
         assert!(faults.is_empty(), "{egress}:\n{}", faults.join("\n"));
-        // Ethernet and three kinds of tags, four protocols; in tunnels, too, where the header has places.
+        // Ethernet and three kinds of tags, four protocols; in tunnels, too, where the header has
+        // places.
         let least = if egress == Egress::Tap { 60 } else { 20 };
         assert!(sent_whole >= least, "{sent_whole} super-packets left whole: the kernel had too little to do");
         let stats = self.bridge.stats();

@@ -1,10 +1,13 @@
 //! Ports that go and come back, links that change.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use superpacket_lab::{LabError, Link, Route, Station, TcpBulk, Until};
+use superpacket_lab::{Direction, Host, LabError, Link, Route, Station, TcpBulk, Until};
+use superpacket_steer::Cpu;
 
 use crate::joined::{Joined, KEY, by_packet, by_tap, by_veth, by_xdp, leave_nothing_undone};
+use crate::steering::{steer, two_cpus};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_io::capture::{
@@ -257,4 +260,131 @@ fn a_capture_goes_through_memory_into_a_recording_frame_by_frame() {
     playing.stop();
     recording.stop();
     assert!(frames(&to) == sent, "every frame came as it was, in order");
+}
+
+/// The inodes of the packet sockets of a host.
+fn packet_sockets(host: &Host) -> Result<Vec<String>, LabError> {
+    let table = host.output("cat", &["/proc/self/net/packet"])?;
+    Ok(table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(8)).map(str::to_owned).collect())
+}
+
+/// How many rings of these sockets this process has mapped, and how many of them it has open.
+fn rings_and_descriptors(sockets: &[String]) -> (usize, usize) {
+    let is_one = |text: &str| sockets.iter().any(|inode| text.contains(&format!("socket:[{inode}]")));
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
+    let files = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+    let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    (maps.lines().filter(|line| is_one(line)).count(), targets.filter(|target| is_one(&target.to_string_lossy())).count())
+}
+
+/// How many have asked a device for frames to all addresses.
+fn promiscuity(link: &Link) -> Result<u32, LabError> {
+    let text = link.host().output("ip", &["-d", "link", "show", "dev", link.name()])?;
+    let mut words = text.split_whitespace().skip_while(|word| *word != "promiscuity");
+    Ok(words.nth(1).and_then(|number| number.parse().ok()).expect("a number"))
+}
+
+/// Has TCP flow both ways between A and B for so long, by workers, while `change` is called again
+/// and again, told how often it was called before.
+fn changes_under_load(
+    joined: &Joined,
+    cpus: [Cpu; 2],
+    rounds: usize,
+    mut change: impl FnMut(usize) -> Result<(), LabError>,
+) -> Result<(), LabError> {
+    let done = AtomicBool::new(false);
+    let all = cpus.into_iter().collect();
+    steer(joined, &all)?;
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            // A connection may be given up where its packets are lost too often: then another
+            // follows.
+            while !done.load(Ordering::Relaxed) {
+                let (until, stall) = (Until::Time(Duration::from_secs(1)), Duration::from_secs(20));
+                let load = TcpBulk { until, flows: 4, direction: Direction::Both, verify: Some(KEY), stall, ..TcpBulk::default() };
+                load.run(&joined.route()).map(drop)?;
+            }
+            Ok::<_, LabError>(())
+        });
+        let mut changed = Ok(());
+        for round in 0..rounds {
+            let before = joined.stats(0).rx_packets;
+            joined.wait("packets flow", |joined| joined.stats(0).rx_packets > before + 200);
+            changed = change(round).and_then(|()| steer(joined, &all));
+            if changed.is_err() {
+                break;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        load.join().expect("no panic")?;
+        changed
+    })
+}
+
+#[test]
+fn ports_that_come_and_go_under_load_leave_no_ring_socket_or_promiscuity() -> Result<(), LabError> {
+    let Some(cpus) = two_cpus() else { return Ok(()) };
+    let Some(joined) = by_packet()? else { return Ok(()) };
+    let [_, side] = joined.sides.as_ref().expect("veth pairs");
+    joined.carries(1, 1 << 20)?;
+    steer(&joined, &cpus.into_iter().collect())?;
+    let before = packet_sockets(&joined.middle)?;
+    let (rings, descriptors) = rings_and_descriptors(&before);
+    assert!(rings >= 2 && descriptors > rings, "{rings} rings, {descriptors} descriptors");
+    changes_under_load(&joined, cpus, 25, |_| {
+        let port = joined.bridge.settings().ports[1].clone();
+        joined.middle.run(|| {
+            joined.bridge.remove_port(&joined.names[1]).expect("it is there");
+            joined.bridge.add_port(port).expect("it is gone");
+            Ok(())
+        })
+    })?;
+    joined.wait("what closed ports had is given back", |joined| {
+        let sockets = packet_sockets(&joined.middle).expect("sockets of packet(7)");
+        (sockets.len(), rings_and_descriptors(&sockets)) == (before.len(), (rings, descriptors))
+    });
+    assert_eq!(promiscuity(side)?, 1, "the open port's");
+    joined.carries(1, 1 << 20)
+}
+
+/// Memory of this process that is in use, in KiB, without what the allocator keeps for later.
+fn resident() -> u64 {
+    superpacket_io::system::give_back_freed_memory();
+    let status = std::fs::read_to_string("/proc/self/status").expect("of this process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("resident memory");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn an_interface_that_flaps_under_load_costs_no_memory() -> Result<(), LabError> {
+    // In a process of its own, whose memory other tests do not change.
+    const ALONE: &str = "SUPERPACKET_TEST_FLAPS";
+    if std::env::var_os(ALONE).is_none() {
+        let program = std::env::current_exe().expect("this program");
+        let test = ["ports::an_interface_that_flaps_under_load_costs_no_memory", "--exact", "--nocapture"];
+        let status = std::process::Command::new(program).args(test).env(ALONE, "1").status().expect("it runs now");
+        assert!(status.success(), "it failed in a process of its own");
+        return Ok(());
+    }
+    let Some(cpus) = two_cpus() else { return Ok(()) };
+    let Some(joined) = by_packet()? else { return Ok(()) };
+    let (address, mut measured) = (joined.b.link.mac()?, Vec::new());
+    changes_under_load(&joined, cpus, 24, |round| {
+        let side = joined.middle.link("port-b");
+        side.delete()?;
+        joined.wait("the port is missed", |joined| joined.bridge.ports()[1].state == "gone");
+        let (b, _) = Link::veth(&joined.b.host, "eth0", &joined.middle, "port-b")?;
+        // A is to find B at once, and so its address stays.
+        b.set_mac(address)?;
+        joined.wait("the port is back", |joined| joined.bridge.ports()[1].reopened == round as u64 + 1);
+        Station::new(b, 2)?;
+        measured.push(resident());
+        Ok(())
+    })?;
+    // What threads and sockets need at first is there after four flaps.
+    let (first, last) = (measured[3], measured[measured.len() - 1]);
+    assert!(last < first + (8 << 10), "KiB after each flap: {measured:?}");
+    let sockets = packet_sockets(&joined.middle)?;
+    assert!(rings_and_descriptors(&sockets).0 <= 4, "{sockets:?}");
+    Ok(())
 }

@@ -127,8 +127,8 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Merges only what the receiver of a header of this framing can segment: with partial checksums,
-    /// no more datagrams and bytes than it takes, nothing uneven.
+    /// Merges only what the receiver of a header of this framing can segment: with partial
+    /// checksums, no more datagrams and bytes than it takes, nothing uneven.
     pub(super) fn set_framing(&mut self, framing: Framing) {
         let support = &framing.support;
         self.policy.max_bytes = self.policy.max_bytes.min(support.max_ipv4_length).min(support.max_ipv6_length).min(support.max_payload);

@@ -12,7 +12,8 @@ const MAX_IP_LENGTH: u32 = 65_535;
 /// segments of this size.
 const TCP_MIN_GSO_SIZE: u16 = 8;
 
-/// The super-packets that a receiver can segment: the kernel behind a `virtio_net_hdr`, or a device.
+/// The super-packets that a receiver can segment: the kernel behind a `virtio_net_hdr`, or a
+/// device.
 ///
 /// A `virtio_net_hdr` says how to segment, but not whether its receiver can. Linux finds the
 /// segmentation function by the ethertype behind the VLAN tags (`skb_network_protocol`), and drops
@@ -50,9 +51,9 @@ impl GsoSupport {
     /// Every Linux since 6.1, behind a `virtio_net_hdr`: TCP over Ethernet or IP, with VLAN tags or
     /// without, with any IPv4 options and IPv6 extension headers.
     ///
-    /// UDP needs Linux 6.2: it merges where a [policy](crate::Policy::gro_with_udp) asks for it. Tunnels
-    /// need Linux 6.17: they merge where the [format](crate::virtio::Format::Tunnel) has places for
-    /// them.
+    /// UDP needs Linux 6.2: it merges where a [policy](crate::Policy::gro_with_udp) asks for it.
+    /// Tunnels need Linux 6.17: they merge where the [format](crate::virtio::Format::Tunnel) has
+    /// places for them.
     pub const LINUX: GsoSupport = GsoSupport {
         tcp: true,
         udp: true,
@@ -147,8 +148,8 @@ impl GsoSupport {
         (self.refused.0 != 0 && PacketKind::of(layout).is_some_and(|kind| self.refused.contains(kind))).then_some(Unsupported::Refused)
     }
 
-    /// Returns why this super-packet cannot be segmented; `None` if it can. `length` counts from the
-    /// outermost IP header, and `payload` behind the transport header, both in bytes.
+    /// Returns why this super-packet cannot be segmented; `None` if it can. `length` counts from
+    /// the outermost IP header, and `payload` behind the transport header, both in bytes.
     pub fn refuses(&self, layout: &Layout, gso: &Gso, length: usize, payload: usize) -> Option<Unsupported> {
         if matches!(gso.kind, GsoKind::UdpFragments | GsoKind::Dccp) {
             return Some(Unsupported::Protocol);
@@ -251,7 +252,8 @@ pub struct LinkHeaders(u8);
 impl LinkHeaders {
     /// The empty set.
     pub const NONE: LinkHeaders = LinkHeaders(0);
-    /// Those behind which Linux segments: Ethernet without tags, or with tags of 802.1Q and 802.1ad.
+    /// Those behind which Linux segments: Ethernet without tags, or with tags of 802.1Q and
+    /// 802.1ad.
     pub const LINUX: LinkHeaders = LinkHeaders::NONE.with(LinkHeader::Plain).with(LinkHeader::Vlan);
     /// All that the engine knows.
     pub const ALL: LinkHeaders = LinkHeaders((1 << LinkHeader::ALL.len()) - 1);
@@ -298,8 +300,8 @@ impl PacketKind {
     const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
     const VERSIONS: [IpVersion; 2] = [IpVersion::V4, IpVersion::V6];
 
-    /// Returns the kind of a packet with this layout; `None` for those that are never handed over as
-    /// super-packets: DCCP, and other tunnels than one in UDP.
+    /// Returns the kind of a packet with this layout; `None` for those that are never handed over
+    /// as super-packets: DCCP, and other tunnels than one in UDP.
     pub fn of(layout: &Layout) -> Option<Self> {
         let kind = PacketKind {
             link: layout.link,

@@ -33,15 +33,15 @@ impl Framing {
     /// Ethernet frame.
     pub const TAP: Framing = Framing { layer: Layer::Ethernet, ..Framing::TUN };
 
-    /// Makes the framing of any device whose receiver is [Linux](GsoSupport::LINUX). Super-packets in
-    /// tunnels take the format that has places for them.
+    /// Makes the framing of any device whose receiver is [Linux](GsoSupport::LINUX). Super-packets
+    /// in tunnels take the format that has places for them.
     #[inline]
     pub const fn new(format: Format, order: ByteOrder, layer: Layer) -> Self {
         Framing { format, order, layer, support: GsoSupport::LINUX }.with_support(GsoSupport::LINUX)
     }
 
-    /// Returns the same framing for a receiver that can segment `support`, as far as a header of this
-    /// format can say it.
+    /// Returns the same framing for a receiver that can segment `support`, as far as a header of
+    /// this format can say it.
     #[inline]
     #[must_use]
     pub const fn with_support(self, support: GsoSupport) -> Self {
@@ -78,8 +78,8 @@ impl Framing {
     /// Makes the header for a packet.
     ///
     /// # Errors
-    /// [`VirtioError`] if no header describes the packet (see [`Header::describe`]), or if it is merged
-    /// and its receiver cannot [segment](Self::support) it. What an aggregator
+    /// [`VirtioError`] if no header describes the packet (see [`Header::describe`]), or if it is
+    /// merged and its receiver cannot [segment](Self::support) it. What an aggregator
     /// [for a framing](crate::BatchAggregator::framed) has merged always has a header.
     #[inline]
     pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {

@@ -227,8 +227,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Makes it the header that [describes](Self::describe) a packet, whose layout may be `known`, for
-    /// a receiver that segments no more than `support` says.
+    /// Makes it the header that [describes](Self::describe) a packet, whose layout may be `known`,
+    /// for a receiver that segments no more than `support` says.
     ///
     /// In place, and field by field: a header that is returned is copied in words, which wait for
     /// the fields.

@@ -15,8 +15,8 @@ pub enum Layer {
 /// The headers between an Ethernet header and an IP header, by what a receiver must know to segment
 /// the packet.
 ///
-/// Of several kinds in one frame, the Ethernet frame inside a tunnel among them, the layout names the
-/// last in this order.
+/// Of several kinds in one frame, the Ethernet frame inside a tunnel among them, the layout names
+/// the last in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LinkHeader {

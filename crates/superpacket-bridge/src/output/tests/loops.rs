@@ -78,7 +78,8 @@ fn a_report_that_somebody_sent_ahead_is_heard() {
     let mut bench = Bench::new(&[1500; 4], |_| ());
     bench.output.snooping = Some(Arc::default());
     let message = |source: &str, to: &str, message: &[u8]| {
-        [&[1, 0, 0x5e, 1, 2, 3, 2, 0, 0, 0, 0, 9, 8, 0][..], &packet4(2, source, to, message)].concat()
+        let packet = packet4(2, source, to, message);
+        [&[1, 0, 0x5e, packet[17] & 0x7f, packet[18], packet[19], 2, 0, 0, 0, 0, 9, 8, 0][..], &packet].concat()
     };
     // The last port asks, and ten seconds pass.
     bench.receive(3, &message("10.0.0.4", "224.0.0.1", &igmp(0x11, 100, "0.0.0.0")));

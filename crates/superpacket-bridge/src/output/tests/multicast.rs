@@ -16,7 +16,9 @@ const ASKER: usize = 3;
 
 fn frame(from: usize, protocol: u8, group: &str, message: &[u8]) -> Vec<u8> {
     let source = format!("10.0.0.{}", from + 1);
-    [&[1, 0, 0x5e, 1, 2, 3, 2, 0, 0, 0, 0, from as u8, 8, 0][..], &packet4(protocol, &source, group, message)].concat()
+    let packet = packet4(protocol, &source, group, message);
+    let to = [1, 0, 0x5e, packet[17] & 0x7f, packet[18], packet[19]];
+    [&to[..], &[2, 0, 0, 0, 0, from as u8, 8, 0], &packet].concat()
 }
 
 fn data(group: &str) -> Vec<u8> {
@@ -106,4 +108,30 @@ fn a_message_in_several_buffers_is_heard_and_forwarding_holds() {
     assert_eq!(bench.given(SENDER, &data("239.1.2.3"), None), [MEMBER]);
     assert_eq!((bench.given(SENDER, &data("239.9.9.9"), None), bench.drops(SENDER, "multicast")), (vec![], 1));
     assert_eq!(bench.given(SENDER, &data("224.0.0.5"), None), [OTHER]);
+}
+
+#[test]
+fn a_question_that_hosts_do_not_hear_changes_nothing() {
+    let mut bench = listening(None);
+    let question = frame(ASKER, 2, "224.0.0.1", &igmp(0x11, 100, "0.0.0.0"));
+    let mut elsewhere = question.clone();
+    elsewhere[5] = 77;
+    bench.given(ASKER, &elsewhere, None);
+    bench.output.begin(11 * SECOND);
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), None), [MEMBER, OTHER, ASKER], "nobody has been asked");
+    assert_eq!(bench.ports[ASKER].0.counts.report("").mcast_malformed, 1);
+    // What an isolated port asks, others that are isolated do not hear.
+    let isolate = |bench: &mut Bench, is_isolated| {
+        for port in [MEMBER, ASKER] {
+            bench.output.egress[port].as_mut().expect("is there").runtime.forwarding.isolated = is_isolated;
+        }
+    };
+    isolate(&mut bench, true);
+    bench.given(ASKER, &question, None);
+    bench.output.begin(22 * SECOND);
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), None), [MEMBER, OTHER, ASKER]);
+    isolate(&mut bench, false);
+    bench.given(ASKER, &question, None);
+    bench.output.begin(33 * SECOND);
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), None), [ASKER]);
 }

@@ -59,6 +59,11 @@ impl Blocks {
         Ok((ring, mapped.socket))
     }
 
+    /// Returns the ring's memory.
+    pub const fn region(&self) -> &Region {
+        &self.region
+    }
+
     /// Appends up to `limit` packets.
     pub fn poll(&mut self, counters: &Counters, queue: u16, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> usize {
         let mut count = 0;

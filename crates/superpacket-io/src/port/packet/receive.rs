@@ -119,6 +119,13 @@ impl Drop for Receiver {
         // The socket lives on while the port counts, or while memory of the ring is lent: it is to
         // take no more.
         let _ = self.socket.close_filter();
+        let region = match &self.ring {
+            Ring::Slots(slots) => slots.region(),
+            Ring::Blocks(blocks) => blocks.region(),
+        };
+        if region.lent() != 0 {
+            self.socket.ring_outlives();
+        }
     }
 }
 

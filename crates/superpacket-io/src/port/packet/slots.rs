@@ -41,6 +41,11 @@ impl Slots {
         (ring, mapped.socket)
     }
 
+    /// Returns the ring's memory.
+    pub const fn region(&self) -> &Region {
+        &self.region
+    }
+
     /// Appends up to `limit` packets.
     pub fn poll(&mut self, socket: &Socket, counters: &Counters, queue: u16, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> usize {
         let mut count = 0;

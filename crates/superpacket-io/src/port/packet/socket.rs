@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -28,6 +29,10 @@ pub(super) const FLAG: usize = 64;
 pub(super) struct Socket {
     socket: PacketSocket,
     index: u32,
+    /// Whether the device was asked for frames to all addresses.
+    is_promiscuous: bool,
+    /// Whether memory of the ring stays in use when the socket is dropped.
+    ring_outlives: AtomicBool,
 }
 
 /// A receiving socket, and the memory that it shares with the kernel.
@@ -47,7 +52,7 @@ impl Socket {
         let socket = PacketSocket::open().map_err(refused("opening a packet socket (socket)"))?;
         rustix::io::ioctl_fionbio(&socket, true).map_err(|error| refused("opening a packet socket (FIONBIO)")(error.into()))?;
         socket.set(PACKET_VNET_HDR, 1).map_err(refused("asking for virtio headers (PACKET_VNET_HDR)"))?;
-        Ok(Socket { socket, index })
+        Ok(Socket { socket, index, is_promiscuous: false, ring_outlives: AtomicBool::new(false) })
     }
 
     /// A socket that only sends.
@@ -94,7 +99,7 @@ impl Socket {
 
     fn receiver(port: &str, index: u32, options: &Options) -> Result<Mapped, PortError> {
         let refused = |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
-        let receiver = Socket::open(port, index)?;
+        let mut receiver = Socket::open(port, index)?;
         let socket = &receiver.socket;
         let ignores_outgoing = socket.set(PACKET_IGNORE_OUTGOING, 1).is_ok();
         // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
@@ -138,7 +143,9 @@ impl Socket {
         set.map_err(refused("taking memory for the ring (PACKET_RX_RING)"))?;
         if options.promiscuous {
             socket.add_promiscuous(index).map_err(refused("asking for all frames (PACKET_MR_PROMISC)"))?;
+            receiver.is_promiscuous = true;
         }
+        let socket = &receiver.socket;
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let data =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, socket, 0) };
@@ -173,6 +180,11 @@ impl Socket {
         self.socket.take_drops().map_or(0, u64::from)
     }
 
+    /// Notes that memory of the ring is lent and stays so after the socket is dropped.
+    pub fn ring_outlives(&self) {
+        self.ring_outlives.store(true, Ordering::Relaxed);
+    }
+
     /// Lets nothing in any more.
     ///
     /// # Errors
@@ -196,6 +208,22 @@ impl Socket {
             self.socket.set(PACKET_FANOUT, with(unique))?;
         }
         Ok(self.socket.get(PACKET_FANOUT)? & 0xffff)
+    }
+}
+
+impl Drop for Socket {
+    /// Takes back what the kernel would otherwise do until the ring is unmapped: a mapping keeps
+    /// its socket open.
+    fn drop(&mut self) {
+        if !self.ring_outlives.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.is_promiscuous {
+            // An interface that is gone has forgotten it.
+            let _ = self.socket.drop_promiscuous(self.index);
+        }
+        // Refused if it shares with others (`PACKET_FANOUT`): its filter lets nothing in then.
+        let _ = self.socket.unbind();
     }
 }
 

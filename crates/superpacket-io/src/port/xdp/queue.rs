@@ -11,7 +11,8 @@ use super::counts::Counts;
 use super::receive::ReceiveHalf;
 use super::send::SendHalf;
 use super::socket::{self, Socket};
-use super::umem::{Lease, Umem, list};
+use super::umem::{self, Lease, QueuePlace, Umem, list};
+use crate::system::namespace_cookie;
 
 /// All of the process.
 static ALL: Mutex<Vec<Weak<Queue>>> = Mutex::new(Vec::new());
@@ -27,6 +28,8 @@ pub(super) struct Queue {
     descriptor: OwnedFd,
     lease: Lease,
     number: u32,
+    /// Where the socket is bound; `None` where the system does not say.
+    place: Option<QueuePlace>,
     flags: SocketAddrXdpFlags,
     pub(super) counts: Counts,
 }
@@ -55,9 +58,14 @@ impl Queue {
         let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
         let receive = ReceiveHalf::new(rx, fill, part.receive, Arc::clone(&umem), first);
         let send = SendHalf::new(tx, completion, part.send, Arc::clone(&umem), first, several, posted);
-        let counts = Counts::default();
-        let queue = Arc::new(Queue { receive: Mutex::new(receive), send: Mutex::new(send), descriptor, lease, number, flags, counts });
+        // Before Linux 5.14 the namespace has no number: nothing is released there.
+        let place = namespace_cookie(&descriptor).ok().map(|namespace| QueuePlace { namespace, interface, queue: number });
+        let (receive, send, counts) = (Mutex::new(receive), Mutex::new(send), Counts::default());
+        let queue = Arc::new(Queue { receive, send, descriptor, lease, number, place, flags, counts });
         socket::bind(queue.socket(), interface, number, flags, shared.map(Queue::socket))?;
+        if let Some(place) = place {
+            umem::release(place);
+        }
         let mut all = all();
         all.retain(|queue| queue.strong_count() != 0);
         all.push(Arc::downgrade(&queue));
@@ -136,8 +144,15 @@ fn all() -> MutexGuard<'static, Vec<Weak<Queue>>> {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        let is_zero_copy = self.is_zero_copy();
         let receive = self.receive.get_mut().unwrap_or_else(PoisonError::into_inner).region.take();
-        let send = self.send.get_mut().unwrap_or_else(PoisonError::into_inner).close();
+        let half = self.send.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // A device that moves frames itself lets go of the chunks in deferred work, some time after
+        // the socket is closed.
+        if is_zero_copy || !half.settle() {
+            self.lease.withhold(self.place);
+        }
+        let send = half.close();
         if let (Some(receive), Some((send, left))) = (receive, send) {
             self.lease.retire(receive, send, left);
         }

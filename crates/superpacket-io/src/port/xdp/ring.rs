@@ -49,12 +49,12 @@ impl<T: Entry> Ring<T> {
         // `struct xdp_ring` without flags is older than Linux 5.4, and so than the links that this
         // port needs.
         let flags = offsets.flags.ok_or(io::ErrorKind::Unsupported)?;
-        let length = offsets.desc as usize + size as usize * size_of::<T>();
-        let word = |offset: u64| offset.is_multiple_of(4) && offset as usize + 4 <= offsets.desc as usize;
+        // The words lie before the entries, whose offset bounds theirs.
+        let word = |offset: u64| offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= offsets.desc);
         let words = word(offsets.producer) && word(offsets.consumer) && word(flags);
-        if !(words && size.is_power_of_two() && (offsets.desc as usize).is_multiple_of(align_of::<T>())) {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
+        let entries = usize::try_from(offsets.desc).ok().filter(|entries| entries.is_multiple_of(align_of::<T>()));
+        let bytes = (size as usize).checked_mul(size_of::<T>()).filter(|_| words && size.is_power_of_two());
+        let length = entries.zip(bytes).and_then(|(entries, bytes)| entries.checked_add(bytes)).ok_or(io::ErrorKind::InvalidData)?;
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let map = unsafe {
             rustix::mm::mmap(
@@ -291,6 +291,11 @@ mod tests {
             (XdpRingOffset { desc: 129, ..OFFSETS }, 8),
             (XdpRingOffset { flags: None, ..OFFSETS }, 8),
             (OFFSETS, 7),
+            // The sums would wrap.
+            (XdpRingOffset { producer: u64::MAX - 3, ..OFFSETS }, 8),
+            (XdpRingOffset { flags: Some(u64::MAX - 3), ..OFFSETS }, 8),
+            (XdpRingOffset { desc: u64::MAX - 7, ..OFFSETS }, 8),
+            (XdpRingOffset { desc: u64::MAX - 63, ..OFFSETS }, 8),
         ] {
             assert!(Producer::<u64>::map(file.as_fd(), 0, &offsets, size).is_err(), "{offsets:?} {size}");
         }

@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -15,6 +16,11 @@ use super::option::MAX_CHUNKS;
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 use crate::port::{Outgoing, PortError, Region, Slice, Stop, TxBatch, TxFrame};
+
+/// How often a socket that is about to be closed looks for completions, and how long it waits in
+/// between: what lies in a device's queue is usually sent within a few milliseconds.
+const SETTLE_LOOKS: u32 = 20;
+const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The sending half of a socket.
 #[derive(Debug)]
@@ -87,6 +93,23 @@ impl SendHalf {
     /// Is what was received sent from where it lies, also of frames that fit one chunk?
     pub(super) const fn set_gather(&mut self, gather: bool) {
         self.gather = gather && self.several;
+    }
+
+    /// Waits for a moment until the kernel has sent all that it has taken from the TX ring, and
+    /// returns whether it has. What it has not taken it does not read any more once the socket is
+    /// closed, unless the device itself moves the frames.
+    pub(super) fn settle(&mut self) -> bool {
+        let is_settled = |half: &mut Self| {
+            half.reap();
+            half.pending <= half.tx.untaken()
+        };
+        for _ in 0..SETTLE_LOOKS {
+            if is_settled(self) {
+                return true;
+            }
+            std::thread::sleep(SETTLE_INTERVAL);
+        }
+        is_settled(self)
     }
 
     /// Hands the memory over, and for each chunk the number of descriptors that are not completed:

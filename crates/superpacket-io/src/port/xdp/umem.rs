@@ -16,6 +16,9 @@
 //!                                        |
 //!                                        +-> TX ring of any port: in flight until its completion
 //! ```
+//! A closed socket gives its part back, and with it all chunks that its TX ring referred to. Where
+//! the kernel may still use them, they are withheld until another socket is bound to the same queue
+//! of the same interface: the kernel allows that only when it is done with the one before.
 
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
@@ -50,6 +53,30 @@ pub(super) struct Umem {
     in_flight: Box<[AtomicU32]>,
     /// The parts that no queue has. The one that was given back first is the next to be given out.
     free: Mutex<VecDeque<Part>>,
+    /// What closed sockets left that the kernel may still use.
+    withheld: Mutex<Vec<Withheld>>,
+}
+
+/// A queue of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueuePlace {
+    /// The network namespace's number (`SO_NETNS_COOKIE`).
+    pub(super) namespace: u64,
+    /// The interface's number there.
+    pub(super) interface: u32,
+    /// The queue's number.
+    pub(super) queue: u32,
+}
+
+/// What a closed socket left that the kernel may still use.
+#[derive(Debug)]
+struct Withheld {
+    /// The queue that the socket was bound to; `None` where the system does not say: then it is
+    /// withheld for good.
+    place: Option<QueuePlace>,
+    part: Part,
+    /// Descriptors that are not completed, for each chunk of the UMEM.
+    posted: Vec<u16>,
 }
 
 impl fmt::Debug for Umem {
@@ -115,6 +142,9 @@ pub(super) struct Lease {
     part: Option<Part>,
     /// Descriptors for each chunk of the UMEM that the closed socket took and did not complete.
     left: Vec<u16>,
+    /// The kernel may still use the part, and the chunks in `left`: the queue that the socket was
+    /// bound to, as in [`Withheld::place`].
+    in_use: Option<Option<QueuePlace>>,
 }
 
 impl Lease {
@@ -140,7 +170,7 @@ impl Lease {
         let parts: Vec<Part> = umem.free().drain(..count).collect();
         Ok(parts
             .into_iter()
-            .map(|part| Lease { umem: Arc::clone(&umem), number: part.number, part: Some(part), left: Vec::new() })
+            .map(|part| Lease { umem: Arc::clone(&umem), number: part.number, part: Some(part), left: Vec::new(), in_use: None })
             .collect())
     }
 
@@ -151,7 +181,7 @@ impl Lease {
     pub(super) fn again(umem: &Arc<Umem>) -> io::Result<Lease> {
         let part = umem.free().pop_back();
         match part {
-            Some(part) => Ok(Lease { umem: Arc::clone(umem), number: part.number, part: Some(part), left: Vec::new() }),
+            Some(part) => Ok(Lease { umem: Arc::clone(umem), number: part.number, part: Some(part), left: Vec::new(), in_use: None }),
             None => Lease::take(umem.frame_size, umem.frames, 1)?.pop().ok_or_else(|| io::ErrorKind::OutOfMemory.into()),
         }
     }
@@ -178,16 +208,32 @@ impl Lease {
         self.part = Some(Part { number: self.number, receive, send });
         self.left = left;
     }
+
+    /// Notes that the kernel may still use what is taken back, after the socket is closed that was
+    /// bound to `place`, where that is known.
+    pub(super) const fn withhold(&mut self, place: Option<QueuePlace>) {
+        self.in_use = Some(place);
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        for (chunk, &count) in self.left.iter().enumerate().filter(|(_, count)| **count != 0) {
-            self.umem.in_flight[chunk].fetch_sub(u32::from(count), Ordering::Release);
+        let (part, posted) = (self.part.take(), std::mem::take(&mut self.left));
+        match (part, self.in_use) {
+            (Some(part), Some(place)) => self.umem.withheld().push(Withheld { place, part, posted }),
+            (Some(part), None) => self.umem.free_part(part, &posted),
+            (None, _) => {}
         }
-        if let Some(part) = self.part.take() {
-            self.umem.free().push_back(part);
-        }
+    }
+}
+
+/// Frees what was withheld because of sockets that were bound to this queue: another has just been
+/// bound there.
+pub(super) fn release(place: QueuePlace) {
+    let umems: Vec<Arc<Umem>> = ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    for umem in umems {
+        let released: Vec<Withheld> = umem.withheld().extract_if(.., |withheld| withheld.place == Some(place)).collect();
+        released.into_iter().for_each(|withheld| umem.free_part(withheld.part, &withheld.posted));
     }
 }
 
@@ -227,11 +273,31 @@ impl Umem {
             Ok(Part { number: number as u32, receive: region(first)?, send: region(first + half)? })
         };
         let free = (0..parts).map(part).collect::<io::Result<_>>()?;
-        Ok(Umem { in_flight: in_flight.into_boxed_slice(), mapping, frame_size, frames, free: Mutex::new(free) })
+        Ok(Umem {
+            in_flight: in_flight.into_boxed_slice(),
+            mapping,
+            frame_size,
+            frames,
+            free: Mutex::new(free),
+            withheld: Mutex::default(),
+        })
     }
 
     fn free(&self) -> MutexGuard<'_, VecDeque<Part>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn withheld(&self) -> MutexGuard<'_, Vec<Withheld>> {
+        self.withheld.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees a part, and takes the descriptors that refer to each chunk off its count: the kernel
+    /// is done with both.
+    fn free_part(&self, part: Part, posted: &[u16]) {
+        for (chunk, &count) in posted.iter().enumerate().filter(|(_, count)| **count != 0) {
+            self.in_flight[chunk].fetch_sub(u32::from(count), Ordering::Release);
+        }
+        self.free().push_back(part);
     }
 
     /// Address of the first byte.
@@ -356,5 +422,38 @@ mod tests {
         assert!(part.receive.is_lent(5) && !part.receive.is_lent(4));
         drop(buffer);
         assert!(!part.receive.is_lent(5));
+    }
+
+    #[test]
+    fn what_the_kernel_may_still_use_is_withheld_until_its_queue_is_bound_again() {
+        let place = QueuePlace { namespace: 1, interface: 2, queue: 3 };
+        let mut leases = Lease::take(2048, 512, 2).expect("memory");
+        let umem = Arc::clone(leases[0].umem());
+        leases.extend(Lease::take(2048, 512, LEAST_PARTS - 2).expect("memory"));
+        assert!(umem.free().is_empty(), "all of it is taken");
+        // Another port keeps the UMEM alive, and its chunk 7 was sent through the closed socket.
+        let mut closed = leases.remove(0);
+        let part = closed.part().expect("once");
+        let chunk = umem.chunks() as u32 - 7;
+        let mut left = vec![0; umem.chunks()];
+        umem.post(chunk);
+        left[chunk as usize] = 1;
+        closed.withhold(Some(place));
+        closed.retire(part.receive, part.send, left);
+        drop(closed);
+        let is_withheld = || {
+            let other = Lease::take(2048, 512, 1).expect("memory").remove(0);
+            umem.is_in_flight(chunk) && !Arc::ptr_eq(other.umem(), &umem)
+        };
+        assert!(is_withheld(), "not given to another port, and the chunk is not received into");
+        for other in [QueuePlace { namespace: 9, ..place }, QueuePlace { interface: 9, ..place }, QueuePlace { queue: 9, ..place }] {
+            release(other);
+            assert!(is_withheld(), "{other:?}");
+        }
+        release(place);
+        assert!(!umem.is_in_flight(chunk));
+        let again = Lease::take(2048, 512, 1).expect("memory").remove(0);
+        assert!(Arc::ptr_eq(again.umem(), &umem));
+        assert_eq!(again.first(), 0, "the part is free again");
     }
 }

@@ -1,5 +1,8 @@
 //! Interfaces that are not there, change, are switched off, or go.
 
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use superpacket::packet::RxChecksum;
 use superpacket_features::Feature;
 use superpacket_io::port::{LinkState, PortError, PortState, Stop, open};
@@ -8,6 +11,9 @@ use super::open_port::{OpenPort, bytes, wait};
 use super::witness::{ETHTOOL_STSO, set_offload};
 use super::{frame, pair};
 use crate::support::{Host, PacketSocket, in_namespace, ip};
+
+/// How long anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn error(spec: &str) -> PortError {
     open(&spec.parse().expect(spec)).expect_err(spec)
@@ -165,5 +171,85 @@ fn an_interface_that_went_and_came_back_has_left_its_port() {
         host.ip(&format!("link set port0 netns {here}"));
         ip("link set port0 up");
         assert_gone(&mut port);
+    });
+}
+
+/// The packet sockets of this thread's namespace: for each, the number of the interface that it is
+/// bound to, and its inode.
+fn packet_sockets() -> Vec<(u32, String)> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/packet").expect("sockets of packet(7)");
+    let columns = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    columns.map(|columns| (columns[4].parse().expect("a number"), columns[8].to_owned())).collect()
+}
+
+/// How many rings of these sockets are mapped.
+fn rings(sockets: &[(u32, String)]) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
+    maps.lines().filter(|line| sockets.iter().any(|(_, inode)| line.contains(&format!("socket:[{inode}]")))).count()
+}
+
+fn promiscuity(interface: &str) -> u32 {
+    let output = Command::new("ip").args(["-d", "link", "show", "dev", interface]).output().expect("iproute2 is installed");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let mut words = text.split_whitespace().skip_while(|word| *word != "promiscuity");
+    words.nth(1).expect("promiscuity").parse().expect("a number")
+}
+
+#[test]
+fn a_port_that_is_closed_while_its_packets_are_in_use_leaves_nothing_behind() {
+    in_namespace(|| {
+        pair();
+        let peer = PacketSocket::open("peer0");
+        let before = packet_sockets().len();
+        // Sockets that share with others (`PACKET_FANOUT`) cannot be unbound.
+        for (options, is_shared) in [("ring=64k", false), ("version=v3&blocks=4&block=64k", false), ("ring=64k&queues=2", true)] {
+            let mut port = OpenPort::new(&format!("packet:port0?{options}"));
+            assert_eq!(promiscuity("port0"), if is_shared { 2 } else { 1 }, "{options}");
+            let sent = (0..8).map(|number| frame(number, 300)).collect::<Vec<_>>();
+            let held = if is_shared {
+                // By whichever of its queues they come.
+                let mut held = Vec::new();
+                let start = Instant::now();
+                while held.is_empty() {
+                    assert!(start.elapsed() < PATIENCE, "nothing comes");
+                    sent.iter().for_each(|frame| peer.send(frame));
+                    port.receivers.iter_mut().for_each(|receiver| _ = receiver.poll(&mut held, 8).expect("the interface is up"));
+                }
+                held
+            } else {
+                sent.iter().for_each(|frame| peer.send(frame));
+                port.receive(sent.len())
+            };
+            let content = bytes(&held);
+            assert!(content.iter().all(|frame| sent.contains(frame)), "{options}");
+            drop(port);
+            // Programs that other tests start have the descriptors of this process for a moment.
+            let start = Instant::now();
+            while promiscuity("port0") != 0 {
+                assert!(start.elapsed() < PATIENCE, "{options}: {}", promiscuity("port0"));
+            }
+            let left = packet_sockets();
+            let bound = left.iter().filter(|(interface, _)| *interface != 0).count();
+            assert!(is_shared || bound == before, "{options}: {left:?}");
+            assert!(rings(&left) >= 1, "{options}: the packets lie in a ring");
+            // Nothing is written to it any more, and the interface may be used again.
+            let mut again = OpenPort::new(&format!("packet:port0?{options}"));
+            for number in 0..500 {
+                peer.send(&frame(100 + number, 300));
+                again.receivers.iter_mut().for_each(|receiver| {
+                    receiver.poll(&mut Vec::new(), 512).expect("the interface is up");
+                    receiver.give_back();
+                });
+            }
+            assert_eq!(bytes(&held), content, "{options}");
+            drop(again);
+            // The last packet takes the ring and its socket with it.
+            drop(held);
+            let start = Instant::now();
+            while packet_sockets().len() > before || rings(&left) != 0 {
+                assert!(start.elapsed() < PATIENCE, "{options}: {:?}, {} rings", packet_sockets(), rings(&left));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
     });
 }

@@ -109,8 +109,8 @@ impl<B> Held<B> {
                 nested_run = next.ok_or(Reason::IpId)?;
             }
         }
-        // Identifications that stay the same would come back as others, which a router that fragments
-        // the packets would use.
+        // Identifications that stay the same would come back as others, which a router that
+        // fragments the packets would use.
         if renumbered && [id_run, outer_run, nested_run].iter().any(|run| run.form() == IpId::Fixed) && !is_atomic(header, &self.layout) {
             return Err(Reason::IpId);
         }
