@@ -9,6 +9,7 @@ use superpacket::aggregate::{Mode, Policy};
 use superpacket::virtio::{ByteOrder, Format};
 use superpacket::{Framing, HashKey, Layer};
 
+use crate::memory::misaligned;
 use crate::packet::layer;
 use crate::status::Failure;
 
@@ -97,7 +98,7 @@ pub(crate) unsafe fn sized<T: Copy>(what: &'static str, given: *const T, least: 
         return Err(Failure::Null(what));
     }
     if !given.is_aligned() {
-        return Err(Failure::Argument { what, got: given as usize as u64 });
+        return Err(misaligned(what, given));
     }
     let known = size_of::<T>();
     // SAFETY: the caller's: it begins with its size.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::{mem, ptr, slice};
 
 use proptest::prelude::*;
+use superpacket::wire::{Layer, parse};
 use superpacket_c::sp_status::*;
 use superpacket_c::*;
 use superpacket_traffic::generate::{Config, Generated, generate};
@@ -19,6 +20,7 @@ struct Arrays {
     iov: Vec<sp_iovec>,
     tokens: Vec<*mut c_void>,
     headers: Vec<u8>,
+    layouts: Vec<sp_layout>,
     space: sp_space,
 }
 
@@ -36,6 +38,7 @@ impl Arrays {
             iov: vec![nothing(); iov],
             tokens: vec![ptr::null_mut(); iov],
             headers: vec![CANARY; headers + 2 * MARGIN],
+            layouts: vec![sp_layout::default(); outputs],
             space: nothing(),
         };
         arrays.space = sp_space {
@@ -52,6 +55,7 @@ impl Arrays {
             outputs_used: 77,
             iov_used: 77,
             headers_used: 77,
+            layouts: arrays.layouts.as_mut_ptr(),
         };
         arrays
     }
@@ -246,6 +250,23 @@ fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays, mode: u32) {
     }
 }
 
+/// Checks that each output of a batch lies with its headers where the layout says.
+fn check_layouts(arrays: &Arrays, policy: &sp_policy) {
+    let layer = if policy.layer == SP_LAYER_IP { Layer::Ip } else { Layer::Ethernet };
+    for (output, found) in arrays.outputs.iter().zip(&arrays.layouts).take(arrays.space.outputs_used) {
+        let bytes = bytes_of(output);
+        let packet = &bytes[policy.virtio_length as usize..];
+        if output.packets > 1 && policy.mode <= SP_MODE_GRO_UDP {
+            assert_ne!(found.ip_version, 0, "the headers of what merged are known");
+        }
+        if found.ip_version != 0 {
+            // BIG TCP has no length field for the parse to check, and may have no padding.
+            let parsed = parse(packet, packet.len(), layer).map(|layout| sp_layout::from(&layout));
+            assert_eq!(parsed, Ok(*found), "{packet:02x?}");
+        }
+    }
+}
+
 /// Under Miri a case takes seconds.
 const CASES: u32 = if cfg!(miri) { 2 } else { 300 };
 const MOST: usize = if cfg!(miri) { 6 } else { 40 };
@@ -279,6 +300,9 @@ proptest! {
         let mut calls = 0;
         loop {
             let outputs = arrays.outputs(status, &given);
+            if (status as i32) >= 0 {
+                check_layouts(&arrays, &policy);
+            }
             total += outputs.iter().map(|output| output.packets as usize).sum::<usize>();
             prop_assert!(status != SP_FULL || !outputs.is_empty(), "full of nothing");
             if with_tokens {
