@@ -1,36 +1,116 @@
 /*
  * Offloads for chains of DPDK mbufs: the part to copy.
  *
- * mbuf_aggregate() joins a received burst: fewer mbufs, each a chain whose payload has not been copied. It asks the port for TSO and TCP's
- * checksum: a policy with SP_POLICY_PARTIAL_CHECKSUMS saves computing that twice.
- * mbuf_segment() cuts a chain for a port without TSO: a new mbuf for each header; for payload those of the chain, or indirect ones.
+ * mbuf_aggregate() joins a received burst into fewer mbufs. Each is a chain whose payload has not been copied. It asks the port for
+ * segmentation and checksums: the flags RTE_MBUF_F_TX_..., tso_segsz, and the lengths of all headers are set. Before rte_eth_tx_burst(),
+ * rte_eth_tx_prepare() must be called, as for every such packet in DPDK.
+ * mbuf_offloads() tells what a port must be able to do to send such a chain.
+ * mbuf_segment() cuts a chain for a port that cannot: a new mbuf for each header; for payload those of the chain, or indirect ones.
+ *
+ * What merges here can be cut into the same frames again. What no mbuf can describe is not merged: struct mbuf_space counts why.
+ *
+ * UDP (SP_MODE_GRO_UDP): RTE_MBUF_F_TX_UDP_SEG means datagrams here. Some ports segment so, others cut one datagram into IP fragments,
+ * and so does rte_gso_segment(). Ask the port's documentation, or use mbuf_segment().
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #ifndef MBUF_H
 #define MBUF_H
 
+#include <rte_ethdev.h>
 #include <rte_mbuf.h>
 #include <superpacket.h>
 
 enum { MBUF_BURST = 64, MBUF_SEGMENTS = 256, MBUF_IOV = 1024 };
 
-/* Memory for a burst, and for the segments of a packet: one for each lcore. */
+/* Why received packets were not merged, although the library could have merged them. */
+enum mbuf_refusal {
+    MBUF_MERGED,         /* They were. */
+    MBUF_RECEIVED,       /* The mbuf is shared, has more than SP_MAX_BUFFERS segments, comes from the port's own LRO, or lost two VLAN tags. */
+    MBUF_SPLIT_HEADERS,  /* The headers do not all lie in the first mbuf of each chain. */
+    MBUF_PROTOCOL,       /* Neither TCP nor UDP. */
+    MBUF_LINK_HEADER,    /* Not an Ethernet header with VLAN tags (0x8100, 0x88a8) or without: PPPoE, MPLS. */
+    MBUF_TUNNEL,         /* A tunnel in a tunnel, a GRE checksum, or tunnel headers of more than 127 bytes. */
+    MBUF_IP_HEADER,      /* IPv6 extension headers: rte_eth_tx_prepare() takes them for the transport header. */
+    MBUF_TOO_LONG,       /* More than 65,535 bytes of IP (BIG TCP). */
+    MBUF_IDENTIFICATION, /* All packets have the same IPv4 identification, and ports count it up. */
+    MBUF_CWR,            /* TCP's CWR flag, which some ports give to the first segment and others to all. */
+    MBUF_LIBRARY,        /* The library returned an error: the field status. */
+    MBUF_REFUSALS
+};
+
+static inline const char *mbuf_refusal_name(enum mbuf_refusal refusal) {
+    static const char *const names[MBUF_REFUSALS] = {"merged",    "received mbuf",   "split headers", "protocol",           "link header", "tunnel",
+                                                     "IP header", "too long for IP", "fixed IPv4 ID", "congestion window reduced", "library"};
+    return refusal < MBUF_REFUSALS ? names[refusal] : "unknown";
+}
+
+/* Memory for a burst, and for the segments of a packet: one for each lcore, all zero at first. */
 struct mbuf_space {
     sp_packet packets[MBUF_BURST];
     sp_output outputs[MBUF_SEGMENTS];
+    sp_layout layouts[MBUF_SEGMENTS];
     sp_iovec iov[MBUF_IOV], rest[MBUF_IOV];
     void *tokens[MBUF_IOV];
     uint8_t headers[MBUF_SEGMENTS * SP_MAX_HEADER];
     void *places[MBUF_SEGMENTS];
     struct rte_mbuf *indirect[MBUF_IOV];
+    uint64_t refused[MBUF_REFUSALS]; /* How many packets mbuf_aggregate() passed on as they came, by the reason. */
+    sp_status status;                /* The last error of the library in mbuf_aggregate(); SP_OK: there was none. */
 };
+
+/*
+ * Makes the batch for mbuf_aggregate(), with checksums that the port completes. Set to 0 what the policy is not to change. SP_ERROR_ARGUMENT
+ * for what mbufs cannot describe: another mode than SP_MODE_GRO and SP_MODE_GRO_UDP, SP_LAYER_IP, a virtio_length.
+ */
+static inline sp_status mbuf_batch_new(sp_policy policy, sp_batch **batch) {
+    if (policy.mode > SP_MODE_GRO_UDP || policy.layer != SP_LAYER_ETHERNET || policy.virtio_length)
+        return SP_ERROR_ARGUMENT;
+    policy.size = sizeof policy;
+    policy.flags |= SP_POLICY_PARTIAL_CHECKSUMS;
+    return sp_batch_new(&policy, batch);
+}
+
+/* Tells whether nobody else uses an mbuf of a chain, or its data. */
+static inline int mbuf_is_own(const struct rte_mbuf *mbuf) {
+    if (rte_mbuf_refcnt_read(mbuf) != 1 || RTE_MBUF_CLONED(mbuf))
+        return 0;
+    return likely(!RTE_MBUF_HAS_EXTBUF(mbuf)) || rte_mbuf_ext_refcnt_read(mbuf->shinfo) == 1;
+}
+
+/* Tells whether a chain and its data may be changed, and whether the library can be told all that the port says of it. */
+static inline int mbuf_is_joinable(const struct rte_mbuf *mbuf) {
+    if (mbuf->ol_flags & (RTE_MBUF_F_RX_LRO | RTE_MBUF_F_RX_QINQ_STRIPPED) || mbuf->nb_segs > SP_MAX_BUFFERS || !mbuf_is_own(mbuf))
+        return 0;
+    if (likely(mbuf->nb_segs == 1)) /* `next` lies in another line of the cache. */
+        return 1;
+    for (const struct rte_mbuf *next = mbuf->next; next; next = next->next)
+        if (!mbuf_is_own(next))
+            return 0;
+    return 1;
+}
+
+/*
+ * Tells the library which checksums the port has verified. RTE_MBUF_F_RX_L4_CKSUM_GOOD speaks of the innermost header that the port knows,
+ * and some ports set it on all that they do not know: packet_type tells. For UDP it does not: a datagram may be a tunnel without a checksum.
+ */
+static inline void mbuf_describe_checksum(const struct rte_mbuf *mbuf, sp_offload *offload) {
+    uint32_t type = mbuf->packet_type, tunnel = type & RTE_PTYPE_TUNNEL_MASK;
+    if ((mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) != RTE_MBUF_F_RX_L4_CKSUM_GOOD)
+        return;
+    if (likely(!tunnel && (type & RTE_PTYPE_L4_MASK) == RTE_PTYPE_L4_TCP)) {
+        offload->checksum = SP_CHECKSUM_VERIFIED;
+    } else if ((tunnel == RTE_PTYPE_TUNNEL_VXLAN || tunnel == RTE_PTYPE_TUNNEL_GENEVE) && (type & RTE_PTYPE_INNER_L4_MASK) == RTE_PTYPE_INNER_L4_TCP &&
+               (mbuf->ol_flags & RTE_MBUF_F_RX_OUTER_L4_CKSUM_MASK) == RTE_MBUF_F_RX_OUTER_L4_CKSUM_GOOD) {
+        offload->checksum = SP_CHECKSUM_VERIFIED;
+        offload->checksum_level = 1;
+    }
+}
 
 /* Makes a packet of a chain; the ranges behind its first mbuf go to `rest`. Returns how many these are. */
 static inline uint32_t mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet, sp_iovec *rest) {
     *packet = (sp_packet){.data = rte_pktmbuf_mtod(mbuf, void *), .length = mbuf->data_len, .token = mbuf};
-    if ((mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD)
-        packet->offload.checksum = SP_CHECKSUM_VERIFIED;
+    mbuf_describe_checksum(mbuf, &packet->offload);
     if (mbuf->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) {
         packet->offload.vlan_protocol = 0x8100;
         packet->offload.vlan_control = mbuf->vlan_tci;
@@ -43,13 +123,86 @@ static inline uint32_t mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet, s
     return packet->rest_count;
 }
 
+/* What a port is asked for: ol_flags, and the lengths of tx_offload. */
+struct mbuf_request {
+    uint64_t flags, lengths;
+};
+
+/* Tells whether a link header is that of Ethernet, followed by VLAN tags at most. */
+static inline int mbuf_is_ethernet(const uint8_t *header, uint32_t length) {
+    uint32_t type = 12;
+    while (unlikely(type + 2 < length) && (!memcmp(header + type, "\x81\x00", 2) || !memcmp(header + type, "\x88\xa8", 2)))
+        type += 4;
+    return type + 2 == length;
+}
+
+/* Adds the headers around a tunnelled packet to a request. */
+static inline enum mbuf_refusal mbuf_request_tunnel(const sp_output *output, const sp_layout *at, struct mbuf_request *request) {
+    static const uint64_t tunnels[] = {[SP_TUNNEL_VXLAN] = RTE_MBUF_F_TX_TUNNEL_VXLAN,
+                                       [SP_TUNNEL_GENEVE] = RTE_MBUF_F_TX_TUNNEL_GENEVE,
+                                       [SP_TUNNEL_GRE] = RTE_MBUF_F_TX_TUNNEL_GRE,
+                                       [SP_TUNNEL_IP] = RTE_MBUF_F_TX_TUNNEL_IPIP};
+    const uint8_t *header = (const uint8_t *)output->iov[0].iov_base, *outer = header + at->outer_transport;
+    int over_udp = at->tunnel == SP_TUNNEL_VXLAN || at->tunnel == SP_TUNNEL_GENEVE;
+    /* UDP, the tunnel's own header, and the inner Ethernet header. */
+    uint32_t between = at->network - at->outer_transport, ip = at->outer_transport - at->outer_network;
+    if (at->nested_tunnel || at->tunnel >= RTE_DIM(tunnels) || between > 127 || (at->tunnel == SP_TUNNEL_GRE && outer[0] & 0x80))
+        return MBUF_TUNNEL;
+    if (ip != (at->outer_ip_version == 4 ? 20 : 40))
+        return MBUF_IP_HEADER;
+    if (at->outer_ip_version == 4 && output->offload.flags & SP_OFFLOAD_FIXED_OUTER_ID)
+        return MBUF_IDENTIFICATION;
+    request->flags |= tunnels[at->tunnel];
+    request->flags |= at->outer_ip_version == 4 ? RTE_MBUF_F_TX_OUTER_IPV4 | RTE_MBUF_F_TX_OUTER_IP_CKSUM : RTE_MBUF_F_TX_OUTER_IPV6;
+    if (over_udp && (outer[6] | outer[7]))
+        request->flags |= RTE_MBUF_F_TX_OUTER_UDP_CKSUM;
+    request->lengths = rte_mbuf_tx_offload(between, 0, 0, 0, ip, at->outer_network, 0);
+    return MBUF_MERGED;
+}
+
+/* Finds out how a port is asked to cut a merged packet; or why it cannot be asked. */
+static inline enum mbuf_refusal mbuf_request(const sp_output *output, const sp_layout *at, struct mbuf_request *request) {
+    const uint8_t *header = (const uint8_t *)output->iov[0].iov_base;
+    uint32_t link = at->tunnel ? at->outer_network : at->network, ip = at->transport - at->network;
+    int tcp = at->protocol == 6;
+    *request = (struct mbuf_request){.lengths = rte_mbuf_tx_offload(link, 0, 0, 0, 0, 0, 0)};
+    if ((!tcp && at->protocol != 17) || output->offload.gso_type == SP_GSO_NONE || output->header_length != at->payload)
+        return MBUF_PROTOCOL;
+    if (link > 127 || !mbuf_is_ethernet(header, link))
+        return MBUF_LINK_HEADER;
+    if (ip != (at->ip_version == 4 ? 20 : 40))
+        return MBUF_IP_HEADER;
+    if (output->length - link > 65535)
+        return MBUF_TOO_LONG;
+    if (at->ip_version == 4 && output->offload.flags & SP_OFFLOAD_FIXED_ID)
+        return MBUF_IDENTIFICATION;
+    if (tcp && header[at->transport + 13] & 0x80)
+        return MBUF_CWR;
+    if (unlikely(at->tunnel)) {
+        enum mbuf_refusal refusal = mbuf_request_tunnel(output, at, request);
+        if (refusal)
+            return refusal;
+    }
+    request->lengths |= rte_mbuf_tx_offload(0, ip, at->payload - at->transport, output->offload.gso_size, 0, 0, 0);
+    request->flags |= at->ip_version == 4 ? RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM : RTE_MBUF_F_TX_IPV6;
+    request->flags |= tcp ? RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_TCP_CKSUM : RTE_MBUF_F_TX_UDP_SEG | RTE_MBUF_F_TX_UDP_CKSUM;
+    return MBUF_MERGED;
+}
+
+/* Tells whether the headers of a packet that merged go beyond the first mbuf of its chain. */
+static inline int mbuf_splits_headers(const sp_output *output) {
+    for (uint32_t index = 1; index < output->iov_count; index++)
+        if (((struct rte_mbuf *)output->tokens[index])->data_len < output->header_length)
+            return 1;
+    return 0;
+}
+
 /* The chain of what merged: the first packet with the new header, and the others behind it without theirs. */
-static inline struct rte_mbuf *mbuf_chain(const sp_output *output, void *const *tokens) {
+static inline struct rte_mbuf *mbuf_chain(const sp_output *output, const struct mbuf_request *request) {
     struct rte_mbuf *first = (struct rte_mbuf *)output->token, *last = first, *mbuf;
     uint32_t index, header = output->header_length;
+    void *const *tokens = output->tokens;
     uint16_t segments = first->nb_segs;
-    if (!header)
-        return first; /* It left as it came. */
     memcpy(rte_pktmbuf_mtod(first, void *), output->iov[0].iov_base, header);
     for (index = 1; index < output->iov_count;) {
         uint32_t payload = (uint32_t)output->iov[index].iov_len, cut = header;
@@ -77,10 +230,33 @@ static inline struct rte_mbuf *mbuf_chain(const sp_output *output, void *const *
     }
     first->nb_segs = segments;
     first->pkt_len = (uint32_t)output->length;
-    first->tso_segsz = output->offload.gso_size;
-    first->ol_flags |= output->offload.gso_type == SP_GSO_TCP6 ? RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_IPV6
-                                                               : RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM;
+    first->tx_offload = request->lengths;
+    first->ol_flags |= request->flags;
     return first;
+}
+
+/* Puts what merged, or passed, into `out`. Returns how many mbufs these are: one, unless no mbuf can describe it. */
+static inline uint16_t mbuf_put(struct mbuf_space *memory, const sp_output *output, const sp_layout *layout, int chains, struct rte_mbuf **out) {
+    struct mbuf_request request;
+    enum mbuf_refusal refusal;
+    uint16_t count = 0;
+    if (!output->header_length) {
+        *out = (struct rte_mbuf *)output->token;
+        return 1;
+    }
+    refusal = mbuf_request(output, layout, &request);
+    if (!refusal && unlikely(chains) && mbuf_splits_headers(output))
+        refusal = MBUF_SPLIT_HEADERS;
+    if (likely(!refusal)) {
+        *out = mbuf_chain(output, &request);
+        return 1;
+    }
+    /* The packets that merged, none of which has been changed: each has one range, or several in a row. */
+    for (uint32_t index = 1; index < output->iov_count; index++)
+        if (!count || out[count - 1] != output->tokens[index])
+            out[count++] = (struct rte_mbuf *)output->tokens[index];
+    memory->refused[refusal] += count;
+    return count;
 }
 
 /* The memory as the library has it. */
@@ -88,6 +264,7 @@ static inline sp_space mbuf_space_of(struct mbuf_space *memory) {
     sp_space space = {.size = sizeof space};
     space.outputs = memory->outputs;
     space.outputs_max = MBUF_SEGMENTS;
+    space.layouts = memory->layouts;
     space.iov = memory->iov;
     space.tokens = memory->tokens;
     space.iov_max = MBUF_IOV;
@@ -96,35 +273,79 @@ static inline sp_space mbuf_space_of(struct mbuf_space *memory) {
     return space;
 }
 
+/* Joins packets that memory->packets describes and `mbufs` lists. `chains`: some have several mbufs. Returns how many mbufs are in `out`. */
+static inline uint16_t mbuf_join(sp_batch *batch, struct mbuf_space *memory, int chains, struct rte_mbuf *const *mbufs, uint16_t count,
+                                 struct rte_mbuf **out) {
+    sp_space space = mbuf_space_of(memory);
+    sp_status status = sp_batch_aggregate(batch, memory->packets, count, &space);
+    uint16_t made = 0;
+    if (unlikely(status < 0)) { /* Nothing has happened: the packets go on as they came. */
+        memory->status = status;
+        memory->refused[MBUF_LIBRARY] += count;
+        memmove(out, mbufs, count * sizeof *out);
+        return count;
+    }
+    for (;; status = sp_batch_continue(batch, memory->packets, count, &space)) {
+        for (size_t index = 0; index < space.outputs_used; index++)
+            made = (uint16_t)(made + mbuf_put(memory, &memory->outputs[index], &memory->layouts[index], chains, out + made));
+        if (status != SP_FULL)
+            return made;
+    }
+}
+
 /*
- * Joins the packets of a burst of at most MBUF_BURST, in place, and returns how many there are then. A packet that merges with no other
- * stays as it is.
+ * Joins the packets of a burst of any length, in place, and returns how many there are then. A packet that merges with no other stays as it
+ * is. At most MBUF_BURST packets are looked at together. An mbuf that is not joinable goes on in its place, and nothing merges across it.
  */
 static inline uint16_t mbuf_aggregate(sp_batch *batch, struct mbuf_space *memory, struct rte_mbuf **mbufs, uint16_t count) {
-    sp_space space = mbuf_space_of(memory);
-    sp_iovec *rest = memory->rest;
-    uint16_t index, left = 0;
-    sp_status status;
-    if (count > MBUF_BURST)
-        return count;
-    for (index = 0; index < count; index++) {
-        if (mbufs[index]->nb_segs > SP_MAX_BUFFERS)
-            return count;
-        rte_prefetch0(rte_pktmbuf_mtod(mbufs[index], void *));
-        rest += mbuf_describe(mbufs[index], &memory->packets[index], rest);
-    }
-    status = sp_batch_aggregate(batch, memory->packets, count, &space);
-    if (status < 0)
-        return count; /* Nothing has happened: the burst goes on as it came. */
-    for (;; status = sp_batch_continue(batch, memory->packets, count, &space)) {
-        void *const *tokens = memory->tokens;
-        for (size_t output = 0; output < space.outputs_used; output++) {
-            mbufs[left++] = mbuf_chain(&memory->outputs[output], tokens);
-            tokens += memory->outputs[output].iov_count;
+    uint16_t next = 0, left = 0;
+    while (next < count) {
+        sp_iovec *rest = memory->rest;
+        uint16_t first = next, part = 0;
+        for (; part < MBUF_BURST && next < count && likely(mbuf_is_joinable(mbufs[next])); part++, next++) {
+            rte_prefetch0(rte_pktmbuf_mtod(mbufs[next], void *));
+            rest += mbuf_describe(mbufs[next], &memory->packets[part], rest);
         }
-        if (status != SP_FULL)
-            return left;
+        /* What comes out is never more than what went in: the places behind have been read. */
+        if (part)
+            left = (uint16_t)(left + mbuf_join(batch, memory, rest != memory->rest, mbufs + first, part, mbufs + left));
+        if (part < MBUF_BURST && next < count) {
+            memory->refused[MBUF_RECEIVED]++;
+            mbufs[left++] = mbufs[next++];
+        }
     }
+    return left;
+}
+
+/*
+ * The offloads that a port needs to send a packet, as RTE_ETH_TX_OFFLOAD_... . For a port that lacks one, mbuf_segment() cuts what merged:
+ * its segments need RTE_ETH_TX_OFFLOAD_MULTI_SEGS, and with SP_OUTPUT_PARTIAL a transport checksum.
+ */
+static inline uint64_t mbuf_offloads(const struct rte_mbuf *mbuf) {
+    uint64_t flags = mbuf->ol_flags, needed = mbuf->nb_segs > 1 ? RTE_ETH_TX_OFFLOAD_MULTI_SEGS : 0;
+    if (flags & RTE_MBUF_F_TX_IP_CKSUM)
+        needed |= RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
+    if (flags & RTE_MBUF_F_TX_OUTER_IP_CKSUM)
+        needed |= RTE_ETH_TX_OFFLOAD_OUTER_IPV4_CKSUM;
+    if (flags & RTE_MBUF_F_TX_OUTER_UDP_CKSUM)
+        needed |= RTE_ETH_TX_OFFLOAD_OUTER_UDP_CKSUM;
+    if ((flags & RTE_MBUF_F_TX_L4_MASK) == RTE_MBUF_F_TX_TCP_CKSUM)
+        needed |= RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+    if ((flags & RTE_MBUF_F_TX_L4_MASK) == RTE_MBUF_F_TX_UDP_CKSUM)
+        needed |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+    if (flags & RTE_MBUF_F_TX_UDP_SEG)
+        needed |= RTE_ETH_TX_OFFLOAD_UDP_TSO;
+    if (flags & (RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_UDP_SEG)) {
+        switch (flags & RTE_MBUF_F_TX_TUNNEL_MASK) {
+        case RTE_MBUF_F_TX_TUNNEL_VXLAN: return needed | RTE_ETH_TX_OFFLOAD_VXLAN_TNL_TSO;
+        case RTE_MBUF_F_TX_TUNNEL_GENEVE: return needed | RTE_ETH_TX_OFFLOAD_GENEVE_TNL_TSO;
+        case RTE_MBUF_F_TX_TUNNEL_GRE: return needed | RTE_ETH_TX_OFFLOAD_GRE_TNL_TSO;
+        case RTE_MBUF_F_TX_TUNNEL_IPIP: return needed | RTE_ETH_TX_OFFLOAD_IPIP_TNL_TSO;
+        }
+        if (flags & RTE_MBUF_F_TX_TCP_SEG)
+            needed |= RTE_ETH_TX_OFFLOAD_TCP_TSO;
+    }
+    return needed;
 }
 
 /* Makes `to`, as it lies in its pool, refer to a range of `from`: a reference that the caller counts. */
@@ -152,14 +373,17 @@ static inline struct rte_mbuf *mbuf_hand_over(struct rte_mbuf *mbuf, int16_t ref
 /*
  * Cuts a chain of direct mbufs into segments with as many bytes of payload as its tso_segsz says, and frees it. An mbuf of the chain whose
  * bytes all go into one segment goes with them, if nobody else refers to it. Returns how many chains are in `out`, or 0: then the chain is
- * as it was, and the caller's. `checksum` is SP_OUTPUT_FULL, or SP_OUTPUT_PARTIAL for a port that computes TCP's. `direct` has mbufs with
- * room for SP_MAX_HEADER bytes, `indirect` mbufs without any.
+ * as it was, and the caller's. `checksum` is SP_OUTPUT_FULL, or SP_OUTPUT_PARTIAL for a port that computes that of TCP or UDP: of IP and
+ * outer headers they are always complete. `direct` has mbufs with room for SP_MAX_HEADER bytes, `indirect` mbufs without any.
  */
 static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *memory, struct rte_mbuf *mbuf, uint32_t checksum,
                                     struct rte_mempool *direct, struct rte_mempool *indirect, struct rte_mbuf **out, uint16_t max) {
     sp_segment_options options = {.size = sizeof options, .checksum = checksum};
     struct rte_mbuf **unused = memory->indirect, *from = mbuf;
-    uint64_t flags = mbuf->ol_flags & ~(RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_IP_CKSUM), offload = mbuf->tx_offload;
+    int udp = !!(mbuf->ol_flags & RTE_MBUF_F_TX_UDP_SEG);
+    uint64_t flags = mbuf->ol_flags & ~(RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_UDP_SEG | RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_IP_CKSUM |
+                                        RTE_MBUF_F_TX_OUTER_IP_CKSUM | RTE_MBUF_F_TX_OUTER_UDP_CKSUM);
+    uint64_t lengths = rte_mbuf_tx_offload(mbuf->l2_len, mbuf->l3_len, mbuf->l4_len, 0, mbuf->outer_l3_len, mbuf->outer_l2_len, 0);
     uint32_t most = mbuf->tso_segsz ? mbuf->pkt_len / mbuf->tso_segsz + 1 : 0, made, index, at;
     uint32_t ranges = most + mbuf->nb_segs - 1; /* at most: one ends where a segment does, or an mbuf */
     uint16_t port = mbuf->port, vlan_tci = mbuf->vlan_tci;
@@ -171,7 +395,8 @@ static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *
     for (index = 0; index < most; index++)
         memory->places[index] = rte_pktmbuf_mtod(out[index], void *);
     mbuf_describe(mbuf, &packet, memory->rest);
-    packet.offload = (sp_offload){.gso_type = mbuf->ol_flags & RTE_MBUF_F_TX_IPV6 ? SP_GSO_TCP6 : SP_GSO_TCP4, .gso_size = mbuf->tso_segsz};
+    packet.offload = (sp_offload){.gso_type = udp ? SP_GSO_UDP : mbuf->ol_flags & RTE_MBUF_F_TX_IPV6 ? SP_GSO_TCP6 : SP_GSO_TCP4,
+                                  .gso_size = mbuf->tso_segsz};
     if (sp_segment_headers(segmenter, &packet, &options, memory->places, most, &cut) != SP_OK ||
         rte_mempool_get_bulk(indirect, (void **)memory->indirect, ranges)) {
         rte_pktmbuf_free_bulk(out, most);
@@ -181,7 +406,7 @@ static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *
     if (made < most)
         rte_pktmbuf_free_bulk(out + made, most - made);
     if (checksum == SP_OUTPUT_PARTIAL)
-        flags |= RTE_MBUF_F_TX_TCP_CKSUM;
+        flags |= udp ? RTE_MBUF_F_TX_UDP_CKSUM : RTE_MBUF_F_TX_TCP_CKSUM;
     for (at = (uint32_t)cut.payload_start; from && at >= from->data_len; from = mbuf_hand_over(from, 0))
         at -= from->data_len;
     for (index = 0; index < made; index++) {
@@ -191,7 +416,7 @@ static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *
         segment->pkt_len = length;
         segment->port = port;
         segment->vlan_tci = vlan_tci;
-        segment->tx_offload = offload;
+        segment->tx_offload = lengths;
         segment->ol_flags = flags;
         for (uint32_t left = length - segment->data_len; left; left -= here, last = last->next) {
             while (at == from->data_len) {
