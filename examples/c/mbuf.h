@@ -323,7 +323,8 @@ static inline uint16_t mbuf_aggregate(sp_batch *batch, struct mbuf_space *memory
  */
 static inline uint64_t mbuf_offloads(const struct rte_mbuf *mbuf) {
     uint64_t flags = mbuf->ol_flags, needed = mbuf->nb_segs > 1 ? RTE_ETH_TX_OFFLOAD_MULTI_SEGS : 0;
-    if (flags & RTE_MBUF_F_TX_IP_CKSUM)
+    int cut = !!(flags & (RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_UDP_SEG));
+    if (flags & RTE_MBUF_F_TX_IP_CKSUM && !cut) /* Segmentation includes it. */
         needed |= RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
     if (flags & RTE_MBUF_F_TX_OUTER_IP_CKSUM)
         needed |= RTE_ETH_TX_OFFLOAD_OUTER_IPV4_CKSUM;
@@ -335,7 +336,7 @@ static inline uint64_t mbuf_offloads(const struct rte_mbuf *mbuf) {
         needed |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
     if (flags & RTE_MBUF_F_TX_UDP_SEG)
         needed |= RTE_ETH_TX_OFFLOAD_UDP_TSO;
-    if (flags & (RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_UDP_SEG)) {
+    if (cut) {
         switch (flags & RTE_MBUF_F_TX_TUNNEL_MASK) {
         case RTE_MBUF_F_TX_TUNNEL_VXLAN: return needed | RTE_ETH_TX_OFFLOAD_VXLAN_TNL_TSO;
         case RTE_MBUF_F_TX_TUNNEL_GENEVE: return needed | RTE_ETH_TX_OFFLOAD_GENEVE_TNL_TSO;
