@@ -660,9 +660,9 @@ typedef struct sp_output {
  * Where the headers of a packet lie, in bytes from its start (behind the virtio_net_hdr, if there
  * is one).
  *
- * With it an output is described to a device: the length of the link header is outer_network in a
- * tunnel and network otherwise, that of the IP header is transport - network. All zero: the headers
- * are not known.
+ * A device needs these lengths to segment the packet: the link header has outer_network bytes in a
+ * tunnel and network bytes otherwise, the IP header has transport - network. All zero: the headers
+ * are not known. The layout of this structure is fixed for as long as the library has its soname.
  */
 typedef struct sp_layout {
     /**

@@ -33,7 +33,7 @@ pub(crate) fn misaligned<T>(what: &'static str, pointer: *const T) -> Failure {
 #[cold]
 pub(crate) fn impossible(what: &'static str, address: usize, length: usize, limit: usize) -> Failure {
     match length > limit {
-        true => Failure::Length { what, got: length, limit },
+        true => Failure::Bytes { what, length, limit },
         false => Failure::Wraps { what, address, length },
     }
 }
@@ -78,7 +78,7 @@ pub(crate) fn fits<T>(base: *const T, count: usize) -> bool {
 pub(crate) fn impossible_array<T>(what: &'static str, base: *const T, count: usize) -> Failure {
     let limit = isize::MAX as usize / size_of::<T>();
     match count > limit {
-        true => Failure::Length { what, got: count, limit },
+        true => Failure::Elements { what, count, limit },
         false => Failure::Wraps { what, address: base as usize, length: count * size_of::<T>() },
     }
 }

@@ -17,8 +17,8 @@ pub(crate) struct Object<T> {
 
 /// Whether a call may start: one of [`READY`], [`BUSY`] and [`BROKEN`].
 ///
-/// An atomic, so that a call in another thread, which C programs must not make, finds one of the
-/// three. The loads and stores cost what plain ones do.
+/// It is atomic so that a call in another thread, which C programs must not make, can see that a
+/// call is running. Relaxed loads and stores cost as little as plain ones.
 struct State(AtomicU8);
 
 /// No call is running.

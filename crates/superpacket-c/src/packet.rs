@@ -182,7 +182,7 @@ impl Packet {
             return Err(misaligned("packet.rest", rest));
         }
         for buffer in self.rest() {
-            check_range("packet.rest[].iov_base", buffer.iov_base, buffer.iov_len)?;
+            check_range("packet.rest[]", buffer.iov_base, buffer.iov_len)?;
         }
         check_total(self.rest().iter().map(|buffer| buffer.iov_len).chain([self.0.length]))
     }

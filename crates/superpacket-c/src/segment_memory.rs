@@ -113,7 +113,7 @@ impl<'a> Buffers<'a> {
         // SAFETY: the caller's.
         let lengths = unsafe { memory("lengths", lengths, count) }?;
         for buffer in buffers {
-            check_range("buffers[].iov_base", buffer.iov_base, buffer.iov_len)?;
+            check_range("buffers[]", buffer.iov_base, buffer.iov_len)?;
         }
         Ok(Buffers { buffers, linear: false, offset, lengths, used: 0 })
     }
@@ -125,7 +125,7 @@ impl<'a> Buffers<'a> {
     pub(crate) unsafe fn linear(buffer: &'a sp_iovec) -> Result<Self, Failure> {
         // Segments of a packet are longer than the packet: by a header each.
         if buffer.iov_len > isize::MAX as usize || (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none() {
-            return Err(impossible("size", buffer.iov_base as usize, buffer.iov_len, isize::MAX as usize));
+            return Err(impossible("buffer", buffer.iov_base as usize, buffer.iov_len, isize::MAX as usize));
         }
         if buffer.iov_base.is_null() {
             return Err(Failure::Null("buffer"));

@@ -122,6 +122,10 @@ pub(crate) enum Failure {
     Null(&'static str),
     #[error("{what} is {got}, at most {limit} are allowed")]
     Length { what: &'static str, got: usize, limit: usize },
+    #[error("{what} is {length} bytes long, at most {limit} are allowed")]
+    Bytes { what: &'static str, length: usize, limit: usize },
+    #[error("{what} has {count} elements, at most {limit} are allowed")]
+    Elements { what: &'static str, count: usize, limit: usize },
     #[error("{what}: {length} bytes at {address:#x} reach beyond the end of the address space")]
     Wraps { what: &'static str, address: usize, length: usize },
     #[error("{what}: {got} is not allowed")]
@@ -163,7 +167,7 @@ impl Failure {
         match self {
             Failure::Nothing => SP_OK,
             Failure::Null(_) => SP_ERROR_NULL,
-            Failure::Length { .. } | Failure::Wraps { .. } => SP_ERROR_LENGTH,
+            Failure::Length { .. } | Failure::Bytes { .. } | Failure::Elements { .. } | Failure::Wraps { .. } => SP_ERROR_LENGTH,
             Failure::Argument { .. } | Failure::Alignment { .. } | Failure::Overlap { .. } => SP_ERROR_ARGUMENT,
             Failure::Structure { .. } => SP_ERROR_STRUCTURE,
             Failure::Space { .. } => SP_ERROR_SPACE,
