@@ -1,16 +1,16 @@
 /*
  * Offloads for chains of DPDK mbufs: the part to copy.
  *
- * mbuf_aggregate() joins a received burst into fewer mbufs. Each is a chain whose payload has not been copied. It asks the port for
- * segmentation and checksums: the flags RTE_MBUF_F_TX_..., tso_segsz, and the lengths of all headers are set. Before rte_eth_tx_burst(),
- * rte_eth_tx_prepare() must be called, as for every such packet in DPDK.
- * mbuf_offloads() tells what a port must be able to do to send such a chain.
- * mbuf_segment() cuts a chain for a port that cannot: a new mbuf for each header; for payload those of the chain, or indirect ones.
+ * mbuf_aggregate() joins a received burst into fewer mbufs. Each of these is a chain whose payload has not been copied. It asks the port
+ * to segment and to compute checksums: the flags RTE_MBUF_F_TX_..., tso_segsz and the lengths of all headers are set. Call
+ * rte_eth_tx_prepare() before rte_eth_tx_burst(), as for every packet with offloads in DPDK.
+ * mbuf_offloads() tells which offloads a port must have to send such a chain.
+ * mbuf_segment() cuts a chain for a port that lacks one: a new mbuf for each header; for payload those of the chain, or indirect ones.
  *
  * What merges here can be cut into the same frames again. What no mbuf can describe is not merged: struct mbuf_space counts why.
  *
- * UDP (SP_MODE_GRO_UDP): RTE_MBUF_F_TX_UDP_SEG means datagrams here. Some ports segment so, others cut one datagram into IP fragments,
- * and so does rte_gso_segment(). Ask the port's documentation, or use mbuf_segment().
+ * With SP_MODE_GRO_UDP, RTE_MBUF_F_TX_UDP_SEG means datagrams of tso_segsz bytes. DPDK defines it as IP fragmentation, and so does
+ * rte_gso_segment(); some ports cut datagrams. Use mbuf_segment() unless you know your port.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -23,25 +23,26 @@
 
 enum { MBUF_BURST = 64, MBUF_SEGMENTS = 256, MBUF_IOV = 1024 };
 
-/* Why received packets were not merged, although the library could have merged them. */
+/* Why mbuf_aggregate() did not merge packets that the library can merge. */
 enum mbuf_refusal {
-    MBUF_MERGED,         /* They were. */
-    MBUF_RECEIVED,       /* The mbuf is shared, has more than SP_MAX_BUFFERS segments, comes from the port's own LRO, or lost two VLAN tags. */
-    MBUF_SPLIT_HEADERS,  /* The headers do not all lie in the first mbuf of each chain. */
-    MBUF_PROTOCOL,       /* Neither TCP nor UDP. */
-    MBUF_LINK_HEADER,    /* Not an Ethernet header with VLAN tags (0x8100, 0x88a8) or without: PPPoE, MPLS. */
+    MBUF_MERGED,         /* They were merged. */
+    MBUF_RECEIVED,       /* The mbuf is shared, has more than SP_MAX_BUFFERS parts, was joined by the port, or has lost two VLAN tags. */
+    MBUF_SPLIT_HEADERS,  /* The headers do not all lie in the first mbuf of a chain. */
+    MBUF_PROTOCOL,       /* The protocol is neither TCP nor UDP, or the batch is not of mbuf_batch_new(). */
+    MBUF_LINK_HEADER,    /* Something else than VLAN tags (0x8100, 0x88a8) follows the Ethernet header: PPPoE, MPLS. */
     MBUF_TUNNEL,         /* A tunnel in a tunnel, a GRE checksum, or tunnel headers of more than 127 bytes. */
-    MBUF_IP_HEADER,      /* IPv6 extension headers: rte_eth_tx_prepare() takes them for the transport header. */
-    MBUF_TOO_LONG,       /* More than 65,535 bytes of IP (BIG TCP). */
-    MBUF_IDENTIFICATION, /* All packets have the same IPv4 identification, and ports count it up. */
-    MBUF_CWR,            /* TCP's CWR flag, which some ports give to the first segment and others to all. */
-    MBUF_LIBRARY,        /* The library returned an error: the field status. */
-    MBUF_REFUSALS
+    MBUF_IP_HEADER,      /* IPv6 extension headers: rte_eth_tx_prepare() takes their number for that of the transport protocol. */
+    MBUF_TOO_LONG,       /* More than 65,535 bytes from the outermost IP header on (BIG TCP). */
+    MBUF_IDENTIFICATION, /* All packets have the same IPv4 identification, but ports count it up. */
+    MBUF_CWR,            /* TCP's CWR flag: some ports set it on the first segment, others on all. */
+    MBUF_LIBRARY,        /* The library returned an error, which is in the field status. */
+    MBUF_REFUSALS        /* How many reasons there are. */
 };
 
+/* The name of a reason, for a log. */
 static inline const char *mbuf_refusal_name(enum mbuf_refusal refusal) {
-    static const char *const names[MBUF_REFUSALS] = {"merged",    "received mbuf",   "split headers", "protocol",           "link header", "tunnel",
-                                                     "IP header", "too long for IP", "fixed IPv4 ID", "congestion window reduced", "library"};
+    static const char *const names[MBUF_REFUSALS] = {"merged",     "received mbuf", "split headers", "protocol", "link header", "tunnel",
+                                                     "IPv6 extension headers", "too long", "fixed IPv4 identification", "CWR", "library"};
     return refusal < MBUF_REFUSALS ? names[refusal] : "unknown";
 }
 
@@ -294,8 +295,8 @@ static inline uint16_t mbuf_join(sp_batch *batch, struct mbuf_space *memory, int
 }
 
 /*
- * Joins the packets of a burst of any length, in place, and returns how many there are then. A packet that merges with no other stays as it
- * is. At most MBUF_BURST packets are looked at together. An mbuf that is not joinable goes on in its place, and nothing merges across it.
+ * Joins the packets of a burst of any length, in place, and returns how many there are then. `batch` is from mbuf_batch_new(). A packet that
+ * merges with no other stays as it is. Packets merge with others of the same MBUF_BURST; an mbuf that is not joinable ends these early.
  */
 static inline uint16_t mbuf_aggregate(sp_batch *batch, struct mbuf_space *memory, struct rte_mbuf **mbufs, uint16_t count) {
     uint16_t next = 0, left = 0;
@@ -306,7 +307,7 @@ static inline uint16_t mbuf_aggregate(sp_batch *batch, struct mbuf_space *memory
             rte_prefetch0(rte_pktmbuf_mtod(mbufs[next], void *));
             rest += mbuf_describe(mbufs[next], &memory->packets[part], rest);
         }
-        /* What comes out is never more than what went in: the places behind have been read. */
+        /* No more comes out than went in, so nothing that has not been read is overwritten. */
         if (part)
             left = (uint16_t)(left + mbuf_join(batch, memory, rest != memory->rest, mbufs + first, part, mbufs + left));
         if (part < MBUF_BURST && next < count) {
@@ -319,12 +320,14 @@ static inline uint16_t mbuf_aggregate(sp_batch *batch, struct mbuf_space *memory
 
 /*
  * The offloads that a port needs to send a packet, as RTE_ETH_TX_OFFLOAD_... . For a port that lacks one, mbuf_segment() cuts what merged:
- * its segments need RTE_ETH_TX_OFFLOAD_MULTI_SEGS, and with SP_OUTPUT_PARTIAL a transport checksum.
+ * its segments need RTE_ETH_TX_OFFLOAD_MULTI_SEGS, and with SP_OUTPUT_PARTIAL that of a transport checksum. For merged UDP all bits are set,
+ * since no offload of DPDK says that a port cuts datagrams rather than fragments.
  */
 static inline uint64_t mbuf_offloads(const struct rte_mbuf *mbuf) {
     uint64_t flags = mbuf->ol_flags, needed = mbuf->nb_segs > 1 ? RTE_ETH_TX_OFFLOAD_MULTI_SEGS : 0;
-    int cut = !!(flags & (RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_UDP_SEG));
-    if (flags & RTE_MBUF_F_TX_IP_CKSUM && !cut) /* Segmentation includes it. */
+    if (flags & RTE_MBUF_F_TX_UDP_SEG)
+        return UINT64_MAX;
+    if (flags & RTE_MBUF_F_TX_IP_CKSUM && !(flags & RTE_MBUF_F_TX_TCP_SEG)) /* Segmentation includes it. */
         needed |= RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
     if (flags & RTE_MBUF_F_TX_OUTER_IP_CKSUM)
         needed |= RTE_ETH_TX_OFFLOAD_OUTER_IPV4_CKSUM;
@@ -334,17 +337,14 @@ static inline uint64_t mbuf_offloads(const struct rte_mbuf *mbuf) {
         needed |= RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
     if ((flags & RTE_MBUF_F_TX_L4_MASK) == RTE_MBUF_F_TX_UDP_CKSUM)
         needed |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
-    if (flags & RTE_MBUF_F_TX_UDP_SEG)
-        needed |= RTE_ETH_TX_OFFLOAD_UDP_TSO;
-    if (cut) {
+    if (flags & RTE_MBUF_F_TX_TCP_SEG) {
         switch (flags & RTE_MBUF_F_TX_TUNNEL_MASK) {
+        case 0: return needed | RTE_ETH_TX_OFFLOAD_TCP_TSO;
         case RTE_MBUF_F_TX_TUNNEL_VXLAN: return needed | RTE_ETH_TX_OFFLOAD_VXLAN_TNL_TSO;
         case RTE_MBUF_F_TX_TUNNEL_GENEVE: return needed | RTE_ETH_TX_OFFLOAD_GENEVE_TNL_TSO;
         case RTE_MBUF_F_TX_TUNNEL_GRE: return needed | RTE_ETH_TX_OFFLOAD_GRE_TNL_TSO;
         case RTE_MBUF_F_TX_TUNNEL_IPIP: return needed | RTE_ETH_TX_OFFLOAD_IPIP_TNL_TSO;
         }
-        if (flags & RTE_MBUF_F_TX_TCP_SEG)
-            needed |= RTE_ETH_TX_OFFLOAD_TCP_TSO;
     }
     return needed;
 }

@@ -10,11 +10,13 @@
  *   There are no callbacks.
  * - The library allocates when an object is made, while its tables grow to what the traffic needs,
  *   and when a name of a counter or a reason is first asked for; otherwise not.
- * - An object is used by one thread at a time, not always the same. Functions without an object may
- *   be called by any thread at any time.
- * - NULL, a length that cannot be, a number that names nothing: an error is returned, and nothing
- *   has happened. sp_message() says what was wrong. A pointer that is wild, or memory that is not as
- *   long as was said, cannot be found out.
+ * - An object is used by one thread at a time, not always the same. A call that finds its object in
+ *   use returns SP_ERROR_BUSY. Functions without an object may be called by any thread at any time.
+ * - NULL, a pointer that is not aligned, a length that cannot be, a number that names nothing: an
+ *   error is returned, and nothing has happened. sp_message() says what was wrong. The library cannot
+ *   find out that a pointer is wild, or that memory is not as long as was said.
+ * - Checksums are verified before packets merge, unless a device has verified them or the caller
+ *   sets SP_POLICY_TRUSTED_INPUT.
  * - Memory that is given for outputs overlaps neither the packets nor other outputs.
  */
 
@@ -342,8 +344,9 @@ enum sp_status
      */
     SP_ERROR_VIRTIO = -11,
     /**
-     * The object is in use by another call: in another thread, or in the code that a signal handler
-     * interrupted. Nothing has happened. Two calls that start at the same moment are not noticed.
+     * The object is in use by another call: in another thread, or in the code that a signal
+     * handler interrupted. Nothing has happened. Two calls that start at the same moment are not
+     * noticed.
      */
     SP_ERROR_BUSY = -12,
     /**
@@ -780,8 +783,9 @@ typedef struct sp_space {
      */
     size_t headers_used;
     /**
-     * For where the headers of each output lie: an array of outputs_max, whose element n belongs to
-     * output n. NULL if this is not wanted. The layout of what sp_segment cuts is all zero.
+     * For where the headers of each output lie: an array of outputs_max, of which element n
+     * belongs to output n. NULL if this is not wanted. The layout of what sp_segment cuts is all
+     * zero.
      */
     struct sp_layout *layouts;
 } sp_space;

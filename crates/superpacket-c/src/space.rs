@@ -89,8 +89,9 @@ pub struct sp_space {
     pub iov_used: usize,
     /// Set by the library: how many bytes of headers there are.
     pub headers_used: usize,
-    /// For where the headers of each output lie: an array of outputs_max, whose element n belongs to
-    /// output n. NULL if this is not wanted. The layout of what sp_segment cuts is all zero.
+    /// For where the headers of each output lie: an array of outputs_max, of which element n
+    /// belongs to output n. NULL if this is not wanted. The layout of what sp_segment cuts is all
+    /// zero.
     pub layouts: *mut sp_layout,
 }
 

@@ -51,8 +51,9 @@ pub enum sp_status {
     SP_ERROR_IP_CHECKSUM = -10,
     /// A virtio_net_hdr contradicts its packet, or none can describe it.
     SP_ERROR_VIRTIO = -11,
-    /// The object is in use by another call: in another thread, or in the code that a signal handler
-    /// interrupted. Nothing has happened. Two calls that start at the same moment are not noticed.
+    /// The object is in use by another call: in another thread, or in the code that a signal
+    /// handler interrupted. Nothing has happened. Two calls that start at the same moment are not
+    /// noticed.
     SP_ERROR_BUSY = -12,
     /// The headers of a packet cannot be read.
     SP_ERROR_HEADERS = -16,
