@@ -72,21 +72,20 @@ static inline sp_status mbuf_batch_new(sp_policy policy, sp_batch **batch) {
     return sp_batch_new(&policy, batch);
 }
 
-/* Tells whether nobody else uses an mbuf of a chain, or its data. */
-static inline int mbuf_is_own(const struct rte_mbuf *mbuf) {
-    if (rte_mbuf_refcnt_read(mbuf) != 1 || RTE_MBUF_CLONED(mbuf))
-        return 0;
-    return likely(!RTE_MBUF_HAS_EXTBUF(mbuf)) || rte_mbuf_ext_refcnt_read(mbuf->shinfo) == 1;
+/* What a port says of an mbuf that the library cannot be told. */
+#define MBUF_NOT_TOLD (RTE_MBUF_F_RX_LRO | RTE_MBUF_F_RX_QINQ_STRIPPED)
+
+/* Tells whether an mbuf is what most are: a whole packet in memory of its own, which is joinable. */
+static inline int mbuf_is_plain(const struct rte_mbuf *mbuf) {
+    return mbuf->nb_segs == 1 && rte_mbuf_refcnt_read(mbuf) == 1 && !(mbuf->ol_flags & (MBUF_NOT_TOLD | RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL));
 }
 
 /* Tells whether a chain and its data may be changed, and whether the library can be told all that the port says of it. */
 static inline int mbuf_is_joinable(const struct rte_mbuf *mbuf) {
-    if (mbuf->ol_flags & (RTE_MBUF_F_RX_LRO | RTE_MBUF_F_RX_QINQ_STRIPPED) || mbuf->nb_segs > SP_MAX_BUFFERS || !mbuf_is_own(mbuf))
+    if (mbuf->ol_flags & MBUF_NOT_TOLD || mbuf->nb_segs > SP_MAX_BUFFERS)
         return 0;
-    if (likely(mbuf->nb_segs == 1)) /* `next` lies in another line of the cache. */
-        return 1;
-    for (const struct rte_mbuf *next = mbuf->next; next; next = next->next)
-        if (!mbuf_is_own(next))
+    for (; mbuf; mbuf = mbuf->next)
+        if (rte_mbuf_refcnt_read(mbuf) != 1 || RTE_MBUF_CLONED(mbuf) || (RTE_MBUF_HAS_EXTBUF(mbuf) && rte_mbuf_ext_refcnt_read(mbuf->shinfo) != 1))
             return 0;
     return 1;
 }
@@ -108,15 +107,20 @@ static inline void mbuf_describe_checksum(const struct rte_mbuf *mbuf, sp_offloa
     }
 }
 
-/* Makes a packet of a chain; the ranges behind its first mbuf go to `rest`. Returns how many these are. */
-static inline uint32_t mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet, sp_iovec *rest) {
+/* Makes a packet of the first mbuf of a chain. */
+static inline void mbuf_describe_first(struct rte_mbuf *mbuf, sp_packet *packet) {
     *packet = (sp_packet){.data = rte_pktmbuf_mtod(mbuf, void *), .length = mbuf->data_len, .token = mbuf};
     mbuf_describe_checksum(mbuf, &packet->offload);
     if (mbuf->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) {
         packet->offload.vlan_protocol = 0x8100;
         packet->offload.vlan_control = mbuf->vlan_tci;
     }
-    if (likely(mbuf->nb_segs == 1))
+}
+
+/* Makes a packet of a chain; the ranges behind its first mbuf go to `rest`. Returns how many these are. */
+static inline uint32_t mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet, sp_iovec *rest) {
+    mbuf_describe_first(mbuf, packet);
+    if (mbuf->nb_segs == 1)
         return 0;
     packet->rest = rest;
     for (struct rte_mbuf *next = mbuf->next; next; next = next->next)
@@ -301,16 +305,23 @@ static inline uint16_t mbuf_join(sp_batch *batch, struct mbuf_space *memory, int
 static inline uint16_t mbuf_aggregate(sp_batch *batch, struct mbuf_space *memory, struct rte_mbuf **mbufs, uint16_t count) {
     uint16_t next = 0, left = 0;
     while (next < count) {
+        uint16_t most = RTE_MIN(MBUF_BURST, count - next), part;
+        struct rte_mbuf **mbuf = mbufs + next;
         sp_iovec *rest = memory->rest;
-        uint16_t first = next, part = 0;
-        for (; part < MBUF_BURST && next < count && likely(mbuf_is_joinable(mbufs[next])); part++, next++) {
-            rte_prefetch0(rte_pktmbuf_mtod(mbufs[next], void *));
-            rest += mbuf_describe(mbufs[next], &memory->packets[part], rest);
+        for (part = 0; part < most; part++) {
+            rte_prefetch0(rte_pktmbuf_mtod(mbuf[part], void *));
+            if (likely(mbuf_is_plain(mbuf[part])))
+                mbuf_describe_first(mbuf[part], &memory->packets[part]);
+            else if (mbuf_is_joinable(mbuf[part]))
+                rest += mbuf_describe(mbuf[part], &memory->packets[part], rest);
+            else
+                break;
         }
         /* No more comes out than went in, so nothing that has not been read is overwritten. */
-        if (part)
-            left = (uint16_t)(left + mbuf_join(batch, memory, rest != memory->rest, mbufs + first, part, mbufs + left));
-        if (part < MBUF_BURST && next < count) {
+        if (likely(part))
+            left = (uint16_t)(left + mbuf_join(batch, memory, rest != memory->rest, mbuf, part, mbufs + left));
+        next = (uint16_t)(next + part);
+        if (unlikely(part < most)) {
             memory->refused[MBUF_RECEIVED]++;
             mbufs[left++] = mbufs[next++];
         }
