@@ -128,6 +128,11 @@ static inline uint32_t mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet, s
     return packet->rest_count;
 }
 
+/* What describes headers to a port, and what asks it to compute checksums and to segment. */
+#define MBUF_HEADERS (RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IPV6 | RTE_MBUF_F_TX_OUTER_IPV4 | RTE_MBUF_F_TX_OUTER_IPV6 | RTE_MBUF_F_TX_TUNNEL_MASK)
+#define MBUF_REQUESTS (RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_UDP_SEG | RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_IP_CKSUM | \
+                       RTE_MBUF_F_TX_OUTER_IP_CKSUM | RTE_MBUF_F_TX_OUTER_UDP_CKSUM)
+
 /* What a port is asked for: ol_flags, and the lengths of tx_offload. */
 struct mbuf_request {
     uint64_t flags, lengths;
@@ -236,7 +241,8 @@ static inline struct rte_mbuf *mbuf_chain(const sp_output *output, const struct 
     first->nb_segs = segments;
     first->pkt_len = (uint32_t)output->length;
     first->tx_offload = request->lengths;
-    first->ol_flags |= request->flags;
+    /* A port in memory leaves flags on its mbufs that another use of them needed. */
+    first->ol_flags = (first->ol_flags & ~(MBUF_HEADERS | MBUF_REQUESTS)) | request->flags;
     return first;
 }
 
@@ -293,8 +299,10 @@ static inline uint16_t mbuf_join(sp_batch *batch, struct mbuf_space *memory, int
     for (;; status = sp_batch_continue(batch, memory->packets, count, &space)) {
         for (size_t index = 0; index < space.outputs_used; index++)
             made = (uint16_t)(made + mbuf_put(memory, &memory->outputs[index], &memory->layouts[index], chains, out + made));
-        if (status != SP_FULL)
+        if (status != SP_FULL) {
+            memory->status = status < 0 ? status : memory->status;
             return made;
+        }
     }
 }
 
@@ -393,8 +401,7 @@ static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *
     sp_segment_options options = {.size = sizeof options, .checksum = checksum};
     struct rte_mbuf **unused = memory->indirect, *from = mbuf;
     int udp = !!(mbuf->ol_flags & RTE_MBUF_F_TX_UDP_SEG);
-    uint64_t flags = mbuf->ol_flags & ~(RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_UDP_SEG | RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_IP_CKSUM |
-                                        RTE_MBUF_F_TX_OUTER_IP_CKSUM | RTE_MBUF_F_TX_OUTER_UDP_CKSUM);
+    uint64_t flags = mbuf->ol_flags & ~MBUF_REQUESTS;
     uint64_t lengths = rte_mbuf_tx_offload(mbuf->l2_len, mbuf->l3_len, mbuf->l4_len, 0, mbuf->outer_l3_len, mbuf->outer_l2_len, 0);
     uint32_t most = mbuf->tso_segsz ? mbuf->pkt_len / mbuf->tso_segsz + 1 : 0, made, index, at;
     uint32_t ranges = most + mbuf->nb_segs - 1; /* at most: one ends where a segment does, or an mbuf */
@@ -417,7 +424,9 @@ static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *
     made = (uint32_t)cut.plan.segments;
     if (made < most)
         rte_pktmbuf_free_bulk(out + made, most - made);
-    if (checksum == SP_OUTPUT_PARTIAL)
+    if (checksum == SP_OUTPUT_FULL)
+        flags &= ~MBUF_HEADERS;
+    else
         flags |= udp ? RTE_MBUF_F_TX_UDP_CKSUM : RTE_MBUF_F_TX_TCP_CKSUM;
     for (at = (uint32_t)cut.payload_start; from && at >= from->data_len; from = mbuf_hand_over(from, 0))
         at -= from->data_len;

@@ -404,6 +404,8 @@ static void one_kind(void) {
         uint16_t count;
         receive(mbufs, MOST);
         memcpy(before, mbufs, sizeof before);
+        for (unsigned index = 0; way == 1 && index < PACKETS; index++) /* what an earlier use of the mbufs left */
+            mbufs[index]->ol_flags |= RTE_MBUF_F_TX_TUNNEL_IP | RTE_MBUF_F_TX_OUTER_IPV6 | RTE_MBUF_F_TX_UDP_CKSUM | RTE_MBUF_F_TX_IPV4;
         count = mbuf_aggregate(batch, &memory, mbufs, PACKETS);
         if (refusal) {
             check_passed(before, mbufs, count, refusal, refused);
@@ -416,7 +418,10 @@ static void one_kind(void) {
         check_sent(mbufs[0]);
         if (way < 2) {
             uint32_t checksum = way ? SP_OUTPUT_PARTIAL : SP_OUTPUT_FULL;
-            check_segments(segments, mbuf_segment(segmenter, &memory, mbufs[0], checksum, direct, indirect, segments, MBUF_SEGMENTS));
+            uint16_t made = mbuf_segment(segmenter, &memory, mbufs[0], checksum, direct, indirect, segments, MBUF_SEGMENTS);
+            CHECK(made > 1 && !(segments[0]->ol_flags & RTE_MBUF_F_TX_OFFLOAD_MASK) == (way == 0));
+            CHECK(way == 0 || !(mbuf_offloads(segments[0]) & ~(RTE_ETH_TX_OFFLOAD_MULTI_SEGS | RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM)));
+            check_segments(segments, made);
         } else if (!kind.udp && !kind.ipv6 && !kind.outer_ipv6 && kind.tunnel != GENEVE && kind.tunnel != GENEVE_SUM && kind.tunnel != IP) {
             struct rte_gso_ctx context = {.direct_pool = direct, .indirect_pool = indirect,
                                           .gso_types = RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_VXLAN_TNL_TSO | RTE_ETH_TX_OFFLOAD_GRE_TNL_TSO};
