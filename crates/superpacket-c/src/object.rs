@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the border to C")]
 
 use std::ptr;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use crate::memory::misaligned;
 use crate::status::Failure;
@@ -17,8 +17,8 @@ pub(crate) struct Object<T> {
 
 /// Whether a call may start: one of [`READY`], [`BUSY`] and [`BROKEN`].
 ///
-/// It is atomic so that a call in another thread, which C programs must not make, can see that a
-/// call is running. Relaxed loads and stores cost as little as plain ones.
+/// It is atomic so that of two calls in two threads, which C programs must not make, one is refused
+/// before it touches the value.
 struct State(AtomicU8);
 
 /// No call is running.
@@ -32,13 +32,10 @@ impl State {
     /// Starts a call, which ends when the result is dropped.
     #[inline(always)]
     fn enter(&self) -> Result<Call<'_>, Failure> {
-        match self.0.load(Relaxed) {
-            READY => {
-                self.0.store(BUSY, Relaxed);
-                Ok(Call { state: self, after: BROKEN })
-            }
-            BUSY => Err(Failure::Busy),
-            _ => Err(Failure::Broken),
+        match self.0.compare_exchange(READY, BUSY, Acquire, Relaxed) {
+            Ok(_) => Ok(Call { state: self, after: BROKEN }),
+            Err(BUSY) => Err(Failure::Busy),
+            Err(_) => Err(Failure::Broken),
         }
     }
 }
@@ -53,7 +50,7 @@ struct Call<'a> {
 impl Drop for Call<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.state.0.store(self.after, Relaxed);
+        self.state.0.store(self.after, Release);
     }
 }
 
