@@ -1,7 +1,7 @@
 /*
  * Offloads for a DPDK port that has none: a burst is received, joined, cut again, sent and received.
  *
- * The port is a ring in memory, so it takes neither a network card nor privileges:
+ * The port is a ring in memory, which can neither segment nor compute checksums. So it takes neither a network card nor privileges:
  *
  *     cc -std=gnu11 dpdk.c -o dpdk $(pkg-config --cflags --libs libdpdk superpacket)
  *     ./dpdk --no-huge --no-pci -m 256 --vdev=net_ring0 --no-telemetry --log-level=error
@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
     struct rte_eth_conf conf;
     struct rte_mempool *pool, *direct, *indirect;
     struct rte_mbuf *sent[MBUF_BURST], *received[MBUF_BURST], *cut[MBUF_SEGMENTS];
-    sp_policy policy = {.size = sizeof policy, .mode = SP_MODE_GRO, .flags = SP_POLICY_PARTIAL_CHECKSUMS};
+    struct rte_eth_dev_info info;
     sp_batch *batch;
     sp_segmenter *segmenter;
     uint16_t index, joined, segments = 0, same = 0;
@@ -76,10 +76,13 @@ int main(int argc, char **argv) {
     direct = rte_pktmbuf_pool_create("headers", 511, 128, 0, RTE_PKTMBUF_HEADROOM + SP_MAX_HEADER, SOCKET_ID_ANY);
     indirect = rte_pktmbuf_pool_create("indirect", 511, 128, 0, 0, SOCKET_ID_ANY);
     memset(&conf, 0, sizeof conf);
+    memset(&info, 0, sizeof info);
+    if (rte_eth_dev_info_get(PORT, &info) == 0)
+        conf.txmode.offloads = info.tx_offload_capa;
     if (!pool || !direct || !indirect || rte_eth_dev_configure(PORT, 1, 1, &conf) || rte_eth_rx_queue_setup(PORT, 0, 256, SOCKET_ID_ANY, NULL, pool) ||
         rte_eth_tx_queue_setup(PORT, 0, 256, SOCKET_ID_ANY, NULL) || rte_eth_dev_start(PORT))
         rte_exit(EXIT_FAILURE, "no port: --vdev=net_ring0 makes one\n");
-    if (sp_batch_new(&policy, &batch) != SP_OK || sp_segmenter_new(&segmenter) != SP_OK)
+    if (mbuf_batch_new((sp_policy){.mode = SP_MODE_GRO}, &batch) != SP_OK || sp_segmenter_new(&segmenter) != SP_OK)
         rte_exit(EXIT_FAILURE, "superpacket: out of luck\n");
 
     for (index = 0; index < MBUF_BURST; index++) {
@@ -92,9 +95,12 @@ int main(int argc, char **argv) {
     joined = mbuf_aggregate(batch, &memory, received, MBUF_BURST);
     printf("%u packets were joined in %u\n", MBUF_BURST, joined);
     for (index = 0; index < joined; index++) {
-        uint16_t made = mbuf_segment(segmenter, &memory, received[index], SP_OUTPUT_FULL, direct, indirect, cut, MBUF_SEGMENTS);
-        if (!made)
-            cut[made++] = received[index]; /* It was alone. */
+        uint16_t made = 1;
+        cut[0] = received[index];
+        if (mbuf_offloads(received[index]) & ~conf.txmode.offloads) /* The port cannot cut it. */
+            made = mbuf_segment(segmenter, &memory, received[index], SP_OUTPUT_FULL, direct, indirect, cut, MBUF_SEGMENTS);
+        if (!made || rte_eth_tx_prepare(PORT, 0, cut, made) != made)
+            rte_exit(EXIT_FAILURE, "no mbufs, or a port that lies about its offloads\n");
         through_the_port(cut, made);
         for (uint16_t segment = 0; segment < made; segment++, segments++) {
             char bytes[HEADERS + PAYLOAD];

@@ -10,11 +10,13 @@
  *   There are no callbacks.
  * - The library allocates when an object is made, while its tables grow to what the traffic needs,
  *   and when a name of a counter or a reason is first asked for; otherwise not.
- * - An object is used by one thread at a time, not always the same. Functions without an object may
- *   be called by any thread at any time.
- * - NULL, a length that cannot be, a number that names nothing: an error is returned, and nothing
- *   has happened. sp_message() says what was wrong. A pointer that is wild, or memory that is not as
- *   long as was said, cannot be found out.
+ * - An object is used by one thread at a time, not always the same. A call that finds its object in
+ *   use returns SP_ERROR_BUSY. Functions without an object may be called by any thread at any time.
+ * - NULL, a pointer that is not aligned, a length that cannot be, a number that names nothing: an
+ *   error is returned, and nothing has happened. sp_message() says what was wrong. The library cannot
+ *   find out that a pointer is wild, or that memory is not as long as was said.
+ * - Checksums are verified before packets merge, unless a device has verified them or the caller
+ *   sets SP_POLICY_TRUSTED_INPUT.
  * - Memory that is given for outputs overlaps neither the packets nor other outputs.
  */
 
@@ -36,6 +38,31 @@ typedef struct sp_iovec {
 /** A range of memory: the struct iovec of writev(2). */
 typedef struct iovec sp_iovec;
 #endif
+
+/**
+ * No tunnel.
+ */
+#define SP_TUNNEL_NONE 0
+
+/**
+ * VXLAN over UDP: the inner packet is an Ethernet frame.
+ */
+#define SP_TUNNEL_VXLAN 1
+
+/**
+ * Geneve over UDP: the inner packet is an Ethernet frame or an IP packet.
+ */
+#define SP_TUNNEL_GENEVE 2
+
+/**
+ * GRE: the inner packet is an IP packet or an Ethernet frame.
+ */
+#define SP_TUNNEL_GRE 3
+
+/**
+ * IP directly in IP: IPIP, SIT, IPv4 or IPv6 in IPv6.
+ */
+#define SP_TUNNEL_IP 4
 
 /**
  * The most bytes of a packet, and of one buffer of it: 16 MiB.
@@ -180,8 +207,12 @@ typedef struct iovec sp_iovec;
 #define SP_MODE_LRO_ACKS 3
 
 /**
- * Somebody has seen to it that all bytes are as they were sent, a cipher that authenticates:
- * checksums of which nothing is known are taken for right, and no payload is read.
+ * Checksums of which nothing is known are taken for right, and no payload is read. Without this
+ * flag they are verified, and a packet with a wrong one passes unmerged.
+ *
+ * What is given up: a segment that was damaged before it came here merges, and the receiver gets
+ * its payload under a right checksum. A cipher that authenticates does not help: it proves that
+ * the peer sent these bytes, not that they reached the peer undamaged.
  */
 #define SP_POLICY_TRUSTED_INPUT 1
 
@@ -296,8 +327,8 @@ enum sp_status
      */
     SP_ERROR_OTHER_PACKETS = -7,
     /**
-     * A fault of the library was caught. The object refuses all calls but its sp_..._free from
-     * then on.
+     * A fault of the library was caught in this call or an earlier one. The object refuses all
+     * calls but its sp_..._free from then on.
      */
     SP_ERROR_INTERNAL = -8,
     /**
@@ -312,6 +343,12 @@ enum sp_status
      * A virtio_net_hdr contradicts its packet, or none can describe it.
      */
     SP_ERROR_VIRTIO = -11,
+    /**
+     * The object is in use by another call: in another thread, or in the code that a signal
+     * handler interrupted. Nothing has happened. Two calls that start at the same moment are not
+     * noticed.
+     */
+    SP_ERROR_BUSY = -12,
     /**
      * The headers of a packet cannot be read.
      */
@@ -419,7 +456,7 @@ typedef struct sp_policy {
      */
     uint32_t layer;
     /**
-     * SP_POLICY_TRUSTED_INPUT and others.
+     * SP_POLICY_TRUSTED_INPUT and others. 0: every checksum is verified that no device verified.
      */
     uint32_t flags;
     /**
@@ -623,6 +660,70 @@ typedef struct sp_output {
 } sp_output;
 
 /**
+ * Where the headers of a packet lie, in bytes from its start (behind the virtio_net_hdr, if there
+ * is one).
+ *
+ * A device needs these lengths to segment the packet: the link header has outer_network bytes in a
+ * tunnel and network bytes otherwise, the IP header has transport - network. All zero: the headers
+ * are not known. The layout of this structure is fixed for as long as the library has its soname.
+ */
+typedef struct sp_layout {
+    /**
+     * The IP header; in a tunnel the inner one.
+     */
+    uint16_t network;
+    /**
+     * The TCP, UDP or DCCP header behind it.
+     */
+    uint16_t transport;
+    /**
+     * The payload, and so the length of all headers.
+     */
+    uint16_t payload;
+    /**
+     * In a tunnel: the outermost IP header.
+     */
+    uint16_t outer_network;
+    /**
+     * In a tunnel: the header behind the outermost IP header. It is that of UDP or GRE, or the
+     * inner IP header.
+     */
+    uint16_t outer_transport;
+    /**
+     * In a tunnel in a tunnel: the IP header of the second tunnel.
+     */
+    uint16_t nested_network;
+    /**
+     * In a tunnel in a tunnel: the UDP header behind that.
+     */
+    uint16_t nested_transport;
+    /**
+     * 4 or 6: the version of the IP header at network. 0: the headers are not known.
+     */
+    uint8_t ip_version;
+    /**
+     * The protocol at transport: 6 (TCP), 17 (UDP) or 33 (DCCP).
+     */
+    uint8_t protocol;
+    /**
+     * SP_TUNNEL_NONE, or the kind of the outermost tunnel.
+     */
+    uint8_t tunnel;
+    /**
+     * In a tunnel: the version of the outermost IP header, 4 or 6.
+     */
+    uint8_t outer_ip_version;
+    /**
+     * SP_TUNNEL_NONE, or the kind of the second tunnel.
+     */
+    uint8_t nested_tunnel;
+    /**
+     * In a tunnel in a tunnel: the version of its IP header, 4 or 6.
+     */
+    uint8_t nested_ip_version;
+} sp_layout;
+
+/**
  * Memory of the caller's for what leaves a call.
  *
  * Set size to sizeof(struct sp_space), and the pointers with their numbers. The library fills the
@@ -681,6 +782,12 @@ typedef struct sp_space {
      * Set by the library: how many bytes of headers there are.
      */
     size_t headers_used;
+    /**
+     * For where the headers of each output lie: an array of outputs_max, of which element n
+     * belongs to output n. NULL if this is not wanted. The layout of what sp_segment cuts is all
+     * zero.
+     */
+    struct sp_layout *layouts;
 } sp_space;
 
 /**

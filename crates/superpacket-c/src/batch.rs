@@ -132,8 +132,9 @@ pub unsafe extern "C" fn sp_batch_abandon(batch: *mut sp_batch) -> usize {
         // SAFETY: NULL, or made by `sp_batch_new`, and nobody else's during the call.
         unsafe {
             with("batch", batch, |batch| {
-                batch.unfinished = None;
-                batch.object.call(|aggregator| {
+                let sp_batch { object, unfinished, .. } = batch;
+                object.call(|aggregator| {
+                    *unfinished = None;
                     given_up = aggregator.unfinished();
                     let policy = *aggregator.policy();
                     aggregator.set_policy(policy);

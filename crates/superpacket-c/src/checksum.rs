@@ -169,7 +169,8 @@ pub unsafe extern "C" fn sp_checksum_copy(to: *mut c_void, from: *const c_void, 
         check_range("to", to, length)?;
         check_range("from", from, length)?;
         if (to as usize) < from as usize + length && (from as usize) < to as usize + length {
-            return Err(Failure::Argument { what: "to (it overlaps from)", got: to as usize as u64 });
+            let (first_address, second_address) = (to as usize, from as usize);
+            return Err(Failure::Overlap { first: "to", first_address, second: "from", second_address, length });
         }
         // SAFETY: the caller's place for a number.
         let place = unsafe { place("sum", sum) }?;

@@ -23,11 +23,26 @@ pub struct sp_iovec {
     pub iov_len: usize,
 }
 
+/// The error of a pointer that is not aligned.
+#[cold]
+pub(crate) fn misaligned<T>(what: &'static str, pointer: *const T) -> Failure {
+    Failure::Alignment { what, address: pointer as usize, alignment: align_of::<T>() }
+}
+
+/// The error of a range that is too long, or that ends beyond the end of the address space.
+#[cold]
+pub(crate) fn impossible(what: &'static str, address: usize, length: usize, limit: usize) -> Failure {
+    match length > limit {
+        true => Failure::Bytes { what, length, limit },
+        false => Failure::Wraps { what, address, length },
+    }
+}
+
 /// Checks a pointer and a length that are to become a slice.
 #[inline(always)]
 pub(crate) fn check_range(what: &'static str, base: *const c_void, length: usize) -> Result<(), Failure> {
     if length > SP_MAX_LENGTH || (base as usize).checked_add(length).is_none() {
-        return Err(Failure::Length { what, got: length, limit: SP_MAX_LENGTH });
+        return Err(impossible(what, base as usize, length, SP_MAX_LENGTH));
     }
     if base.is_null() && length != 0 {
         return Err(Failure::Null(what));
@@ -58,6 +73,16 @@ pub(crate) fn fits<T>(base: *const T, count: usize) -> bool {
     }
 }
 
+/// The error of an array that does not [fit](fits) in the address space.
+#[cold]
+pub(crate) fn impossible_array<T>(what: &'static str, base: *const T, count: usize) -> Failure {
+    let limit = isize::MAX as usize / size_of::<T>();
+    match count > limit {
+        true => Failure::Elements { what, count, limit },
+        false => Failure::Wraps { what, address: base as usize, length: count * size_of::<T>() },
+    }
+}
+
 /// A mutable slice of the caller's memory, which need not be initialised.
 ///
 /// # Safety
@@ -65,7 +90,7 @@ pub(crate) fn fits<T>(base: *const T, count: usize) -> bool {
 /// nobody else's while the slice lives.
 pub(crate) unsafe fn memory<'a, T>(what: &'static str, base: *mut T, count: usize) -> Result<&'a mut [MaybeUninit<T>], Failure> {
     if !fits(base, count) {
-        return Err(Failure::Length { what, got: count, limit: isize::MAX as usize / size_of::<T>() });
+        return Err(impossible_array(what, base, count));
     }
     if count == 0 {
         return Ok(&mut []);
@@ -74,7 +99,7 @@ pub(crate) unsafe fn memory<'a, T>(what: &'static str, base: *mut T, count: usiz
         return Err(Failure::Null(what));
     }
     if !base.is_aligned() {
-        return Err(Failure::Argument { what, got: base as usize as u64 });
+        return Err(misaligned(what, base));
     }
     // SAFETY: the caller's; not NULL, aligned, and it neither wraps nor is longer than
     // `isize::MAX` bytes, as `fits` says. Uninitialised bytes are allowed in `MaybeUninit`.

@@ -3,27 +3,68 @@
 #![expect(unsafe_code, reason = "the border to C")]
 
 use std::ptr;
+use std::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
+use crate::memory::misaligned;
+use crate::status::Failure;
 use crate::status::sp_status::{self, SP_OK};
-use crate::status::{Failure, Unbroken};
 
-/// Something of the engine's, unless a fault in one of its calls has left it in an unknown state.
+/// A value of the engine, and whether it may be used.
 pub(crate) struct Object<T> {
     inner: T,
-    unbroken: Unbroken,
+    state: State,
+}
+
+/// Whether a call may start: one of [`READY`], [`BUSY`] and [`BROKEN`].
+///
+/// It is atomic so that of two calls in two threads, which C programs must not make, one is refused
+/// before it touches the value.
+struct State(AtomicU8);
+
+/// No call is running.
+const READY: u8 = 0;
+/// A call is running.
+const BUSY: u8 = 1;
+/// A call has panicked, and left the value in an unknown state.
+const BROKEN: u8 = 2;
+
+impl State {
+    /// Starts a call, which ends when the result is dropped.
+    #[inline(always)]
+    fn enter(&self) -> Result<Call<'_>, Failure> {
+        match self.0.compare_exchange(READY, BUSY, Acquire, Relaxed) {
+            Ok(_) => Ok(Call { state: self, after: BROKEN }),
+            Err(BUSY) => Err(Failure::Busy),
+            Err(_) => Err(Failure::Broken),
+        }
+    }
+}
+
+/// A running call.
+struct Call<'a> {
+    state: &'a State,
+    /// The state that follows: broken, unless the call comes to its end.
+    after: u8,
+}
+
+impl Drop for Call<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.state.0.store(self.after, Release);
+    }
 }
 
 impl<T> Object<T> {
     pub(crate) const fn new(inner: T) -> Self {
-        Object { inner, unbroken: Unbroken::new() }
+        Object { inner, state: State(AtomicU8::new(READY)) }
     }
 
-    /// Runs a call. If it panics, this object refuses all further ones.
+    /// Runs a call. After a panic in it, the object refuses all further ones.
     #[inline(always)]
     pub(crate) fn call<R>(&mut self, body: impl FnOnce(&mut T) -> Result<R, Failure>) -> Result<R, Failure> {
-        self.unbroken.enter()?;
+        let mut call = self.state.enter()?;
         let result = body(&mut self.inner);
-        self.unbroken.leave();
+        call.after = READY;
         result
     }
 
@@ -42,7 +83,7 @@ pub(crate) unsafe fn new<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T, F
         return Err(Failure::Null("out"));
     }
     if !out.is_aligned() {
-        return Err(Failure::Argument { what: "out (its alignment)", got: out as usize as u64 });
+        return Err(misaligned("out", out));
     }
     // SAFETY: the caller's; not NULL, aligned.
     unsafe { out.write(ptr::null_mut()) };
@@ -94,5 +135,49 @@ pub(crate) unsafe fn with_ref<T, R>(
     match unsafe { object.as_ref() } {
         Some(object) => body(object),
         None => Err(Failure::Null(what)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::guard;
+    use crate::status::sp_status::{SP_ERROR_BUSY, SP_ERROR_INTERNAL};
+
+    fn call(object: &mut Object<u32>, panics: bool) -> sp_status {
+        guard(|| {
+            object.call(|_| {
+                assert!(!panics, "a fault");
+                Ok(SP_OK)
+            })
+        })
+    }
+
+    #[test]
+    fn a_panic_breaks_the_object() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let mut object = Object::new(1);
+        let statuses = [false, true, false].map(|panics| call(&mut object, panics));
+        std::panic::set_hook(hook);
+        assert_eq!(statuses, [SP_OK, SP_ERROR_INTERNAL, SP_ERROR_INTERNAL]);
+    }
+
+    #[test]
+    fn a_call_during_another_is_told_that_the_object_is_busy() {
+        let mut object = Object::new(1);
+        let running = object.state.enter().map(|mut call| call.after = READY);
+        // What a call in another thread would see between `enter` and the end.
+        object.state.0.store(BUSY, Relaxed);
+        assert_eq!((running, call(&mut object, false)), (Ok(()), SP_ERROR_BUSY));
+        object.state.0.store(READY, Relaxed);
+        assert_eq!(call(&mut object, false), SP_OK);
+    }
+
+    #[test]
+    fn an_error_leaves_the_object_usable() {
+        let mut object = Object::new(1);
+        assert_eq!(object.call(|_| Err::<(), _>(Failure::Null("packets"))), Err(Failure::Null("packets")));
+        assert_eq!(call(&mut object, false), SP_OK);
     }
 }

@@ -8,7 +8,7 @@ use std::slice;
 use superpacket::Layer;
 use superpacket::wire::MAX_HEADER;
 
-use crate::memory::{SP_MAX_LENGTH, bytes, check_range, fits, sp_iovec};
+use crate::memory::{SP_MAX_LENGTH, bytes, check_range, fits, impossible_array, misaligned, sp_iovec};
 use crate::offload::{SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED, sp_offload};
 use crate::status::Failure;
 
@@ -63,6 +63,17 @@ pub(crate) fn layer(layer: u32) -> Result<Layer, Failure> {
     }
 }
 
+/// Checks the length of a packet whose buffers have these lengths.
+///
+/// The sum saturates: 1,024 buffers of 16 MiB are more than 32 bits hold.
+fn check_total(lengths: impl Iterator<Item = usize>) -> Result<(), Failure> {
+    let total = lengths.fold(0, usize::saturating_add);
+    match total > SP_MAX_LENGTH {
+        true => Err(Failure::Length { what: "the length of a packet", got: total, limit: SP_MAX_LENGTH }),
+        false => Ok(()),
+    }
+}
+
 /// Are all packets of a call in one buffer each, and is the same known of them?
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Plain {
@@ -91,8 +102,11 @@ impl Packet {
     /// Nobody writes any of these for as long as the slice lives.
     #[inline(always)]
     pub(crate) unsafe fn check_all<'a>(packets: *const sp_packet, count: usize, buffers: usize) -> Result<(&'a [Packet], Plain), Failure> {
-        if count > SP_MAX_PACKETS || !fits(packets, count) {
+        if count > SP_MAX_PACKETS {
             return Err(Failure::Length { what: "count", got: count, limit: SP_MAX_PACKETS });
+        }
+        if !fits(packets, count) {
+            return Err(impossible_array("packets", packets, count));
         }
         if count == 0 {
             return Ok((&[], Plain::Not));
@@ -101,7 +115,7 @@ impl Packet {
             return Err(Failure::Null("packets"));
         }
         if !packets.is_aligned() {
-            return Err(Failure::Argument { what: "packets (their alignment)", got: packets as usize as u64 });
+            return Err(misaligned("packets", packets));
         }
         // SAFETY: the caller's; not NULL, aligned, and at most 64 MiB. `Packet` is transparent.
         let packets: &[Packet] = unsafe { slice::from_raw_parts(packets.cast(), count) };
@@ -165,17 +179,12 @@ impl Packet {
             return Err(Failure::Null("packet.rest"));
         }
         if !rest.is_aligned() {
-            return Err(Failure::Argument { what: "packet.rest (its alignment)", got: rest as usize as u64 });
+            return Err(misaligned("packet.rest", rest));
         }
-        let mut total = self.0.length;
         for buffer in self.rest() {
-            check_range("packet.rest[].iov_base", buffer.iov_base, buffer.iov_len)?;
-            total += buffer.iov_len;
+            check_range("packet.rest[]", buffer.iov_base, buffer.iov_len)?;
         }
-        if total > SP_MAX_LENGTH {
-            return Err(Failure::Length { what: "the length of a packet", got: total, limit: SP_MAX_LENGTH });
-        }
-        Ok(())
+        check_total(self.rest().iter().map(|buffer| buffer.iov_len).chain([self.0.length]))
     }
 
     /// The buffers behind the first.
@@ -254,5 +263,14 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     fn sizes_are_those_of_the_header() {
         assert_eq!((size_of::<sp_offload>(), size_of::<sp_packet>(), size_of::<sp_iovec>()), (24, 40 + 24, 16));
+    }
+
+    #[test]
+    fn lengths_that_wrap_in_their_sum_are_too_long() {
+        let refused = |total| Err(Failure::Length { what: "the length of a packet", got: total, limit: SP_MAX_LENGTH });
+        assert_eq!(check_total([SP_MAX_LENGTH - 7, 7].into_iter()), Ok(()));
+        assert_eq!(check_total([SP_MAX_LENGTH - 7, 8].into_iter()), refused(SP_MAX_LENGTH + 1));
+        assert_eq!(check_total([usize::MAX - 7, 8 + 100].into_iter()), refused(usize::MAX));
+        assert_eq!(check_total([usize::MAX / 2 + 1; 3].into_iter()), refused(usize::MAX));
     }
 }

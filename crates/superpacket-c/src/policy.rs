@@ -9,6 +9,7 @@ use superpacket::aggregate::{Mode, Policy};
 use superpacket::virtio::{ByteOrder, Format};
 use superpacket::{Framing, HashKey, Layer};
 
+use crate::memory::misaligned;
 use crate::packet::layer;
 use crate::status::Failure;
 
@@ -22,8 +23,12 @@ pub const SP_MODE_LRO: u32 = 2;
 /// As SP_MODE_LRO, and pure ACKs are absorbed into the newest.
 pub const SP_MODE_LRO_ACKS: u32 = 3;
 
-/// Somebody has seen to it that all bytes are as they were sent, a cipher that authenticates:
-/// checksums of which nothing is known are taken for right, and no payload is read.
+/// Checksums of which nothing is known are taken for right, and no payload is read. Without this
+/// flag they are verified, and a packet with a wrong one passes unmerged.
+///
+/// What is given up: a segment that was damaged before it came here merges, and the receiver gets
+/// its payload under a right checksum. A cipher that authenticates does not help: it proves that
+/// the peer sent these bytes, not that they reached the peer undamaged.
 pub const SP_POLICY_TRUSTED_INPUT: u32 = 1;
 /// What merges leaves with a partial checksum, for a device or a kernel that completes it. A stack
 /// that verifies checksums takes such a packet for damaged.
@@ -59,7 +64,7 @@ pub struct sp_policy {
     pub mode: u32,
     /// SP_LAYER_ETHERNET or SP_LAYER_IP.
     pub layer: u32,
-    /// SP_POLICY_TRUSTED_INPUT and others.
+    /// SP_POLICY_TRUSTED_INPUT and others. 0: every checksum is verified that no device verified.
     pub flags: u32,
     /// Length of the virtio_net_hdr before each packet that leaves a batch: 10, 12, 20 or 24 bytes,
     /// or 0 for none. With one, what merges has partial checksums, which it asks the device to
@@ -97,7 +102,7 @@ pub(crate) unsafe fn sized<T: Copy>(what: &'static str, given: *const T, least: 
         return Err(Failure::Null(what));
     }
     if !given.is_aligned() {
-        return Err(Failure::Argument { what, got: given as usize as u64 });
+        return Err(misaligned(what, given));
     }
     let known = size_of::<T>();
     // SAFETY: the caller's: it begins with its size.

@@ -152,11 +152,11 @@ pub unsafe extern "C" fn sp_segment(
                 let Space { records, headers } = space;
                 let (outputs, iov) = records.limits();
                 let room = headers.limit(outputs) * SP_MAX_HEADER;
-                let needs = |segments| {
+                let needs = |segments: usize| {
                     [
                         ("space.outputs_max", outputs, segments),
                         ("space.iov_max", iov, 2 * segments + packet.packet.count()),
-                        ("space.headers_max", room, segments * SP_MAX_HEADER),
+                        ("space.headers_max", room, segments.saturating_mul(SP_MAX_HEADER)),
                     ]
                 };
                 let mut headers = Headers { memory: headers, needs, lacks: &mut lacks };

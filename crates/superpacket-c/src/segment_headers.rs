@@ -60,7 +60,7 @@ pub unsafe extern "C" fn sp_segment_headers(
         call(segmenter, packet, options, |segmenter, packet, options| {
             let answer = place("headers", headers)?;
             // SAFETY: the caller's: as many as count.
-            let places = read_places(["places (their alignment)", "places[]", "count"], places, count)?.ok_or(Failure::Null("places"))?;
+            let places = read_places(["places", "places[]"], places, count)?.ok_or(Failure::Null("places"))?;
             if packet.gso().is_some_and(|gso| gso.kind == GsoKind::UdpFragments) {
                 return Err(Failure::Argument { what: "packet.offload.gso_type", got: u64::from(packet.packet.offload().gso_type) });
             }

@@ -8,7 +8,7 @@ use std::slice;
 use superpacket::segment::{Plan, SegmentBuffers, Segmentable};
 use superpacket::{Gso, Layer, RxChecksum, SegmentError};
 
-use crate::memory::{check_range, fits, memory, sp_iovec};
+use crate::memory::{check_range, fits, impossible, impossible_array, memory, misaligned, sp_iovec};
 use crate::packet::Packet;
 use crate::space::HeaderMemory;
 use crate::status::Failure;
@@ -101,21 +101,19 @@ impl<'a> Buffers<'a> {
     /// from each other and all else; `lengths` is NULL or points to memory for as many lengths.
     pub(crate) unsafe fn each(buffers: *const sp_iovec, count: usize, offset: usize, lengths: *mut usize) -> Result<Self, Failure> {
         if !fits(buffers, count) {
-            return Err(Failure::Length { what: "count", got: count, limit: isize::MAX as usize / size_of::<sp_iovec>() });
+            return Err(impossible_array("buffers", buffers, count));
         }
         let buffers = match count {
             0 => &[],
             _ if buffers.is_null() => return Err(Failure::Null("buffers")),
-            _ if !buffers.is_aligned() => {
-                return Err(Failure::Argument { what: "buffers (their alignment)", got: buffers as usize as u64 });
-            }
+            _ if !buffers.is_aligned() => return Err(misaligned("buffers", buffers)),
             // SAFETY: the caller's; not NULL, aligned, and not too long.
             _ => unsafe { slice::from_raw_parts(buffers, count) },
         };
         // SAFETY: the caller's.
         let lengths = unsafe { memory("lengths", lengths, count) }?;
         for buffer in buffers {
-            check_range("buffers[].iov_base", buffer.iov_base, buffer.iov_len)?;
+            check_range("buffers[]", buffer.iov_base, buffer.iov_len)?;
         }
         Ok(Buffers { buffers, linear: false, offset, lengths, used: 0 })
     }
@@ -127,7 +125,7 @@ impl<'a> Buffers<'a> {
     pub(crate) unsafe fn linear(buffer: &'a sp_iovec) -> Result<Self, Failure> {
         // Segments of a packet are longer than the packet: by a header each.
         if buffer.iov_len > isize::MAX as usize || (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none() {
-            return Err(Failure::Length { what: "size", got: buffer.iov_len, limit: isize::MAX as usize });
+            return Err(impossible("buffer", buffer.iov_base as usize, buffer.iov_len, isize::MAX as usize));
         }
         if buffer.iov_base.is_null() {
             return Err(Failure::Null("buffer"));

@@ -8,8 +8,10 @@ use std::ptr;
 use std::slice;
 
 use superpacket::super_packet::Metadata;
+use superpacket::wire::Layout;
 
-use crate::memory::{fits, memory, sp_iovec};
+use crate::layout::sp_layout;
+use crate::memory::{fits, impossible_array, memory, misaligned, sp_iovec};
 use crate::offload::sp_offload;
 use crate::packet::SP_MAX_HEADER;
 use crate::policy::sized;
@@ -87,7 +89,14 @@ pub struct sp_space {
     pub iov_used: usize,
     /// Set by the library: how many bytes of headers there are.
     pub headers_used: usize,
+    /// For where the headers of each output lie: an array of outputs_max, of which element n
+    /// belongs to output n. NULL if this is not wanted. The layout of what sp_segment cuts is all
+    /// zero.
+    pub layouts: *mut sp_layout,
 }
+
+/// The length of the structure in the first release, which had no layouts.
+const FIRST_SIZE: usize = std::mem::offset_of!(sp_space, layouts);
 
 /// Something that does not fit in what is left of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,11 +109,12 @@ pub(crate) struct Space<'a> {
     pub(crate) headers: HeaderMemory<'a>,
 }
 
-/// Outputs, their ranges, and the tokens of these.
+/// Outputs, their ranges, the tokens of these, and the layouts of the outputs.
 pub(crate) struct Records<'a> {
     outputs: &'a mut [MaybeUninit<sp_output>],
     iov: &'a mut [MaybeUninit<sp_iovec>],
     tokens: Option<&'a mut [MaybeUninit<*mut c_void>]>,
+    layouts: Option<&'a mut [MaybeUninit<sp_layout>]>,
     /// The caller's own pointers: what he is given to read is derived of them, since one derived of
     /// a slice ends with the slice's next use.
     own_iov: *mut sp_iovec,
@@ -126,25 +136,24 @@ pub(crate) struct HeaderMemory<'a> {
     given: usize,
 }
 
-/// Checks the caller's places for headers. `names` are those of their alignment, of one of them and
-/// of their number.
+/// Checks the caller's places for headers. `names` are those of the array and of one of them.
 ///
 /// # Safety
 /// `places` is NULL, or points to so many pointers.
 pub(crate) unsafe fn read_places<'a>(
-    names: [&'static str; 3],
+    names: [&'static str; 2],
     places: *const *mut c_void,
     count: usize,
 ) -> Result<Option<&'a [*mut c_void]>, Failure> {
-    let [alignment, place, number] = names;
+    let [array, place] = names;
     if places.is_null() {
         return Ok(None);
     }
     if !places.is_aligned() {
-        return Err(Failure::Argument { what: alignment, got: places as usize as u64 });
+        return Err(misaligned(array, places));
     }
     if !fits(places, count) {
-        return Err(Failure::Length { what: number, got: count, limit: isize::MAX as usize / size_of::<usize>() });
+        return Err(impossible_array(array, places, count));
     }
     // SAFETY: the caller's; not NULL, aligned, and not too long.
     let places = unsafe { slice::from_raw_parts(places, count) };
@@ -168,10 +177,9 @@ impl Space<'_> {
         body: impl FnOnce(&mut Space<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         // SAFETY: the caller's; the structure has nothing but pointers and integers.
-        let given = unsafe { sized("sp_space", space.cast_const(), size_of::<sp_space>()) }?;
-        let names = ["space.header_places (their alignment)", "space.header_places[]", "space.outputs_max"];
+        let given = unsafe { sized("sp_space", space.cast_const(), FIRST_SIZE) }?;
         // SAFETY: the caller's: as many as outputs_max.
-        let places = unsafe { read_places(names, given.header_places, given.outputs_max) }?;
+        let places = unsafe { read_places(["space.header_places", "space.header_places[]"], given.header_places, given.outputs_max) }?;
         let records = Records {
             // SAFETY: the caller's.
             outputs: unsafe { memory("space.outputs", given.outputs, given.outputs_max) }?,
@@ -181,6 +189,11 @@ impl Space<'_> {
                 true => None,
                 // SAFETY: the caller's: as many as iov_max.
                 false => Some(unsafe { memory("space.tokens", given.tokens, given.iov_max) }?),
+            },
+            layouts: match given.layouts.is_null() {
+                true => None,
+                // SAFETY: the caller's: as many as outputs_max.
+                false => Some(unsafe { memory("space.layouts", given.layouts, given.outputs_max) }?),
             },
             own_iov: given.iov,
             own_tokens: given.tokens,
@@ -230,7 +243,7 @@ impl Space<'_> {
     #[inline(always)]
     pub(crate) unsafe fn empty(space: *mut sp_space) {
         // SAFETY: NULL, or the caller's structure, which begins with its size.
-        if !space.is_null() && space.is_aligned() && unsafe { (*space).size } >= size_of::<sp_space>() {
+        if !space.is_null() && space.is_aligned() && unsafe { (*space).size } >= FIRST_SIZE {
             // SAFETY: it is as long as the structure that we know, and to be written.
             unsafe {
                 (*space).outputs_used = 0;
@@ -383,7 +396,7 @@ impl Records<'_> {
 
     /// Ends an output.
     #[inline(always)]
-    pub(crate) fn end(&mut self, begun: Begun, packets: u32, offload: sp_offload, known: Known) -> Result<(), Full> {
+    pub(crate) fn end(&mut self, begun: Begun, packets: u32, offload: sp_offload, known: Known<'_>) -> Result<(), Full> {
         let iov = self.own_iov.wrapping_add(begun.iov);
         let tokens = if self.tokens.is_some() { self.own_tokens.wrapping_add(begun.iov) } else { ptr::null_mut() };
         let place = self.outputs.get_mut(self.outputs_used).ok_or(Full)?;
@@ -400,6 +413,9 @@ impl Records<'_> {
             reason: known.reason,
             offload,
         });
+        if let Some(place) = self.layouts.as_deref_mut().and_then(|layouts| layouts.get_mut(self.outputs_used)) {
+            place.write(known.layout.map_or_else(sp_layout::default, sp_layout::from));
+        }
         self.outputs_used += 1;
         Ok(())
     }
@@ -424,16 +440,17 @@ impl Begun {
 
 /// What is known of an output that an aggregator made.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Known {
+pub(crate) struct Known<'a> {
     absorbed_acks: u32,
     largest_payload: u32,
     reason: u32,
+    layout: Option<&'a Layout>,
 }
 
-impl Known {
+impl<'a> Known<'a> {
     #[inline(always)]
-    pub(crate) fn of(metadata: &Metadata) -> Self {
-        let &Metadata { absorbed_acks, largest_payload, reason, .. } = metadata;
-        Known { absorbed_acks, largest_payload, reason: reason as u32 }
+    pub(crate) fn of(metadata: &'a Metadata) -> Self {
+        let &Metadata { absorbed_acks, largest_payload, reason, ref layout, .. } = metadata;
+        Known { absorbed_acks, largest_payload, reason: reason as u32, layout: layout.as_ref() }
     }
 }

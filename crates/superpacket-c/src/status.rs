@@ -42,8 +42,8 @@ pub enum sp_status {
     SP_ERROR_UNFINISHED = -6,
     /// The packets are not those of the call that is to be continued.
     SP_ERROR_OTHER_PACKETS = -7,
-    /// A fault of the library was caught. The object refuses all calls but its sp_..._free from
-    /// then on.
+    /// A fault of the library was caught in this call or an earlier one. The object refuses all
+    /// calls but its sp_..._free from then on.
     SP_ERROR_INTERNAL = -8,
     /// A transport checksum is wrong.
     SP_ERROR_CHECKSUM = -9,
@@ -51,6 +51,10 @@ pub enum sp_status {
     SP_ERROR_IP_CHECKSUM = -10,
     /// A virtio_net_hdr contradicts its packet, or none can describe it.
     SP_ERROR_VIRTIO = -11,
+    /// The object is in use by another call: in another thread, or in the code that a signal
+    /// handler interrupted. This call has done nothing. Calls that only read counters or a deadline
+    /// are not refused.
+    SP_ERROR_BUSY = -12,
     /// The headers of a packet cannot be read.
     SP_ERROR_HEADERS = -16,
     /// The gso_type is not that of the packet's headers.
@@ -95,6 +99,7 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     (SP_ERROR_CHECKSUM, "SP_ERROR_CHECKSUM\0", "a transport checksum is wrong\0"),
     (SP_ERROR_IP_CHECKSUM, "SP_ERROR_IP_CHECKSUM\0", "an IPv4 header checksum is wrong\0"),
     (SP_ERROR_VIRTIO, "SP_ERROR_VIRTIO\0", "a virtio_net_hdr and its packet contradict each other\0"),
+    (SP_ERROR_BUSY, "SP_ERROR_BUSY\0", "the object is in use by another call\0"),
     (SP_ERROR_HEADERS, "SP_ERROR_HEADERS\0", "the headers cannot be read\0"),
     (SP_ERROR_KIND, "SP_ERROR_KIND\0", "the gso_type is not that of the packet's headers\0"),
     (SP_ERROR_TRUNCATED, "SP_ERROR_TRUNCATED\0", "the packet is shorter than its headers say\0"),
@@ -118,8 +123,18 @@ pub(crate) enum Failure {
     Null(&'static str),
     #[error("{what} is {got}, at most {limit} are allowed")]
     Length { what: &'static str, got: usize, limit: usize },
+    #[error("{what} is {length} bytes long, at most {limit} are allowed")]
+    Bytes { what: &'static str, length: usize, limit: usize },
+    #[error("{what} has {count} elements, at most {limit} are allowed")]
+    Elements { what: &'static str, count: usize, limit: usize },
+    #[error("{what}: {length} bytes at {address:#x} reach beyond the end of the address space")]
+    Wraps { what: &'static str, address: usize, length: usize },
     #[error("{what}: {got} is not allowed")]
     Argument { what: &'static str, got: u64 },
+    #[error("{what} is {address:#x}, which is not aligned: it must be a multiple of {alignment}")]
+    Alignment { what: &'static str, address: usize, alignment: usize },
+    #[error("{first} and {second} overlap: {length} bytes at {first_address:#x} and at {second_address:#x}")]
+    Overlap { first: &'static str, first_address: usize, second: &'static str, second_address: usize, length: usize },
     #[error("{what} has a size of {got}, of which this library knows {known}")]
     Structure { what: &'static str, got: usize, known: usize },
     #[error("{what}: there are {got}, {needed} are needed")]
@@ -128,8 +143,10 @@ pub(crate) enum Failure {
     Unfinished(usize),
     #[error("the packets are not those of the call that returned SP_FULL")]
     OtherPackets,
-    #[error("a fault of the library was caught before: this object can only be freed")]
+    #[error("a fault of the library was caught in this call or an earlier one: the object can only be freed")]
     Broken,
+    #[error("the object is in use by another call: one thread at a time may use it")]
+    Busy,
     #[error("the transport checksum is wrong")]
     Checksum,
     #[error("the IPv4 header checksum is wrong")]
@@ -151,13 +168,14 @@ impl Failure {
         match self {
             Failure::Nothing => SP_OK,
             Failure::Null(_) => SP_ERROR_NULL,
-            Failure::Length { .. } => SP_ERROR_LENGTH,
-            Failure::Argument { .. } => SP_ERROR_ARGUMENT,
+            Failure::Length { .. } | Failure::Bytes { .. } | Failure::Elements { .. } | Failure::Wraps { .. } => SP_ERROR_LENGTH,
+            Failure::Argument { .. } | Failure::Alignment { .. } | Failure::Overlap { .. } => SP_ERROR_ARGUMENT,
             Failure::Structure { .. } => SP_ERROR_STRUCTURE,
             Failure::Space { .. } => SP_ERROR_SPACE,
             Failure::Unfinished(_) => SP_ERROR_UNFINISHED,
             Failure::OtherPackets => SP_ERROR_OTHER_PACKETS,
             Failure::Broken => SP_ERROR_INTERNAL,
+            Failure::Busy => SP_ERROR_BUSY,
             Failure::Checksum => SP_ERROR_CHECKSUM,
             Failure::IpChecksum => SP_ERROR_IP_CHECKSUM,
             Failure::Headers(_) => SP_ERROR_HEADERS,
@@ -217,26 +235,6 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<sp_status, Failure>) -> sp_sta
 fn failed(failure: Failure) -> sp_status {
     LAST.set(failure);
     failure.status()
-}
-
-/// What a call of an object does, unless the object is broken: by a panic in an earlier call.
-pub(crate) struct Unbroken(bool);
-
-impl Unbroken {
-    pub(crate) const fn new() -> Self {
-        Unbroken(true)
-    }
-
-    #[inline(always)]
-    pub(crate) fn enter(&mut self) -> Result<(), Failure> {
-        if std::mem::replace(&mut self.0, false) { Ok(()) } else { Err(Failure::Broken) }
-    }
-
-    /// Ends a call that did not panic.
-    #[inline(always)]
-    pub(crate) fn leave(&mut self) {
-        self.0 = true;
-    }
 }
 
 /// Finds the entry of a status by its number, which may be any.
@@ -322,20 +320,28 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_stays_here_and_breaks_the_object() {
-        let hook = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| {}));
-        let mut unbroken = Unbroken::new();
-        let mut call = |panics: bool| {
-            guard(|| {
-                unbroken.enter()?;
-                assert!(!panics, "a fault");
-                unbroken.leave();
-                Ok(SP_OK)
-            })
-        };
-        assert_eq!([call(false), call(true), call(false)], [SP_OK, SP_ERROR_INTERNAL, SP_ERROR_INTERNAL]);
-        std::panic::set_hook(hook);
+    fn messages_name_the_cause_and_write_addresses_in_hexadecimal() {
+        let address = 0x1001;
+        for (failure, status, text) in [
+            (
+                Failure::Alignment { what: "packets", address, alignment: 8 },
+                SP_ERROR_ARGUMENT,
+                "packets is 0x1001, which is not aligned: it must be a multiple of 8",
+            ),
+            (
+                Failure::Overlap { first: "to", first_address: address, second: "from", second_address: 0x1000, length: 7 },
+                SP_ERROR_ARGUMENT,
+                "to and from overlap: 7 bytes at 0x1001 and at 0x1000",
+            ),
+            (
+                Failure::Wraps { what: "read", address, length: 7 },
+                SP_ERROR_LENGTH,
+                "read: 7 bytes at 0x1001 reach beyond the end of the address space",
+            ),
+            (Failure::Busy, SP_ERROR_BUSY, "the object is in use by another call: one thread at a time may use it"),
+        ] {
+            assert_eq!((failure.status(), failure.to_string().as_str()), (status, text));
+        }
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //! be, every range lies in what was given, every packet comes out once, every error leaves nothing.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::{mem, ptr, slice};
 
 use proptest::prelude::*;
+use superpacket::wire::{Layer, parse};
 use superpacket_c::sp_status::*;
 use superpacket_c::*;
 use superpacket_traffic::generate::{Config, Generated, generate};
@@ -19,6 +20,7 @@ struct Arrays {
     iov: Vec<sp_iovec>,
     tokens: Vec<*mut c_void>,
     headers: Vec<u8>,
+    layouts: Vec<sp_layout>,
     space: sp_space,
 }
 
@@ -36,6 +38,7 @@ impl Arrays {
             iov: vec![nothing(); iov],
             tokens: vec![ptr::null_mut(); iov],
             headers: vec![CANARY; headers + 2 * MARGIN],
+            layouts: vec![sp_layout::default(); outputs],
             space: nothing(),
         };
         arrays.space = sp_space {
@@ -52,6 +55,7 @@ impl Arrays {
             outputs_used: 77,
             iov_used: 77,
             headers_used: 77,
+            layouts: arrays.layouts.as_mut_ptr(),
         };
         arrays
     }
@@ -246,6 +250,23 @@ fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays, mode: u32) {
     }
 }
 
+/// Checks that each output of a batch lies with its headers where the layout says.
+fn check_layouts(arrays: &Arrays, policy: &sp_policy) {
+    let layer = if policy.layer == SP_LAYER_IP { Layer::Ip } else { Layer::Ethernet };
+    for (output, found) in arrays.outputs.iter().zip(&arrays.layouts).take(arrays.space.outputs_used) {
+        let bytes = bytes_of(output);
+        let packet = &bytes[policy.virtio_length as usize..];
+        if output.packets > 1 && policy.mode <= SP_MODE_GRO_UDP {
+            assert_ne!(found.ip_version, 0, "the headers of what merged are known");
+        }
+        if found.ip_version != 0 {
+            // BIG TCP has no length field for the parse to check, and may have no padding.
+            let parsed = parse(packet, packet.len(), layer).map(|layout| sp_layout::from(&layout));
+            assert_eq!(parsed, Ok(*found), "{packet:02x?}");
+        }
+    }
+}
+
 /// Under Miri a case takes seconds.
 const CASES: u32 = if cfg!(miri) { 2 } else { 300 };
 const MOST: usize = if cfg!(miri) { 6 } else { 40 };
@@ -259,6 +280,56 @@ fn batches_of_random_packets() {
     let whole = WHOLE.load(Relaxed);
     println!("{whole} of {CASES} were not refused");
     assert!(cfg!(miri) || whole > CASES as usize / 3, "only {whole} of {CASES} were not refused");
+}
+
+/// A batch that two threads have.
+struct Shared(*mut sp_batch);
+
+// SAFETY: the batch lives until both threads have ended.
+unsafe impl Sync for Shared {}
+
+/// Of two threads that use one object at the same time, as they must not, one is told so.
+#[test]
+#[cfg_attr(miri, ignore = "it makes the mistake that Miri looks for")]
+fn an_object_in_use_is_busy() {
+    const PACKETS: usize = 20_000;
+    let frame = [0u8; 60];
+    let packets_of = |count: usize| vec![sp_packet { data: frame.as_ptr().cast(), length: frame.len(), ..nothing() }; count];
+    let policy = sp_policy { size: size_of::<sp_policy>(), ..nothing() };
+    let mut batch = ptr::null_mut();
+    // SAFETY: both are ours.
+    assert_eq!(unsafe { sp_batch_new(&policy, &mut batch) }, SP_OK);
+    let (shared, found) = (Shared(batch), AtomicUsize::new(0));
+    let until_found = |count: usize| {
+        let (shared, packets) = (&shared, packets_of(count));
+        let mut arrays = Arrays::new(PACKETS, 2 * PACKETS, SP_MAX_HEADER, false);
+        while found.load(Relaxed) == 0 {
+            // SAFETY: packets and arrays are ours. The batch is used by another thread, so that one
+            // of the calls is refused before it touches more than the batch's state.
+            let status = unsafe { sp_batch_aggregate(shared.0, packets.as_ptr(), packets.len(), &mut arrays.space) };
+            assert!(matches!(status, SP_OK | SP_ERROR_BUSY), "{status:?}");
+            assert_eq!(arrays.space.outputs_used, if status == SP_OK { packets.len() } else { 0 });
+            if status == SP_ERROR_BUSY {
+                found.store(1, Relaxed);
+                let mut text = [0; 100];
+                // SAFETY: there are as many bytes as is said.
+                unsafe { sp_message(text.as_mut_ptr(), text.len()) };
+                // SAFETY: `sp_message` has written a zero byte.
+                let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+                assert_eq!(text, c"the object is in use by another call: one thread at a time may use it");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| until_found(PACKETS));
+        scope.spawn(|| until_found(1));
+    });
+    // The batch is as it was.
+    let mut arrays = Arrays::new(PACKETS, 2 * PACKETS, SP_MAX_HEADER, false);
+    // SAFETY: all is ours, and nobody else uses it.
+    assert_eq!(unsafe { sp_batch_aggregate(batch, packets_of(PACKETS).as_ptr(), PACKETS, &mut arrays.space) }, SP_OK);
+    // SAFETY: made above.
+    unsafe { sp_batch_free(batch) };
 }
 
 proptest! {
@@ -279,6 +350,9 @@ proptest! {
         let mut calls = 0;
         loop {
             let outputs = arrays.outputs(status, &given);
+            if (status as i32) >= 0 {
+                check_layouts(&arrays, &policy);
+            }
             total += outputs.iter().map(|output| output.packets as usize).sum::<usize>();
             prop_assert!(status != SP_FULL || !outputs.is_empty(), "full of nothing");
             if with_tokens {

@@ -401,6 +401,126 @@ static void refused(void) {
     sp_segmenter_free(NULL);
 }
 
+/* How many packets merged with the one that has this token; 1: none. */
+static uint32_t merged_with(const sp_space *space, const void *token) {
+    for (size_t index = 0; index < space->outputs_used; index++)
+        for (uint32_t range = 0; range < space->outputs[index].iov_count; range++)
+            if (space->outputs[index].tokens[range] == token)
+                return space->outputs[index].packets;
+    return 0;
+}
+
+/* A damaged packet merges only for a caller who says that checksums need not be verified. */
+static void damaged(void) {
+    static const struct {
+        uint32_t mode, virtio_length;
+    } policies[] = {{SP_MODE_GRO, 0}, {SP_MODE_GRO_UDP, 0}, {SP_MODE_LRO, 0}, {SP_MODE_LRO_ACKS, 0}, {SP_MODE_GRO, 10}, {SP_MODE_GRO_UDP, 24}};
+    for (int ipv6 = 0; ipv6 < 2; ipv6++) {
+        fill(ipv6, 1, 0x18);
+        bytes[7][packets[7].length - 1] ^= 1;
+        for (size_t index = 0; index < sizeof policies / sizeof *policies; index++) {
+            for (uint32_t flags = 0; flags < 4; flags++) { /* with trust or without, with partial checksums or without */
+                sp_batch *batch = batch_of(policies[index].mode, flags, SP_LAYER_ETHERNET, policies[index].virtio_length);
+                sp_space space = all_space();
+                CHECK(sp_batch_aggregate(batch, packets, BATCH, &space) == SP_OK);
+                CHECK((merged_with(&space, bytes[7]) > 1) == !!(flags & SP_POLICY_TRUSTED_INPUT));
+                CHECK(merged_with(&space, bytes[6]) > 5);
+                sp_batch_free(batch);
+            }
+        }
+        sp_policy policy = {.size = sizeof policy};
+        sp_aggregator *aggregator;
+        sp_space space = all_space();
+        uint32_t largest = 0;
+        CHECK(sp_aggregator_new(&policy, &aggregator) == SP_OK);
+        CHECK(sp_aggregator_receive(aggregator, packets, BATCH, 0, &space) == SP_OK);
+        for (int call = 0; call < 2; call++) {
+            for (size_t output = 0; output < space.outputs_used; output++)
+                largest = space.outputs[output].packets > largest ? space.outputs[output].packets : largest;
+            CHECK(merged_with(&space, bytes[7]) <= 1);
+            CHECK(sp_aggregator_flush(aggregator, &space) == SP_OK);
+        }
+        CHECK(largest > 5);
+        sp_aggregator_free(aggregator);
+    }
+}
+
+/* Where the headers of what leaves lie, for programs that ask, and for those that know no such field. */
+static void layouts(void) {
+    static sp_layout layouts[MOST];
+    for (int ipv6 = 0; ipv6 < 2; ipv6++) {
+        sp_batch *batch = batch_of(SP_MODE_GRO, 0, SP_LAYER_ETHERNET, 12);
+        sp_space space = all_space();
+        uint16_t transport = ipv6 ? 54 : 34;
+        fill(ipv6, 2, 0x18);
+        memset(layouts, 0xff, sizeof layouts);
+        space.layouts = layouts;
+        CHECK(sp_batch_aggregate(batch, packets, BATCH, &space) == SP_OK && space.outputs_used == 2);
+        for (size_t output = 0; output < 2; output++) {
+            sp_layout wanted = {.network = 14, .transport = transport, .payload = transport + 32, .ip_version = ipv6 ? 6 : 4, .protocol = 6};
+            CHECK(!memcmp(&layouts[output], &wanted, sizeof wanted));
+        }
+        CHECK(layouts[2].network == 0xffff);
+        /* What does not merge has a layout too; what is no IP has none. */
+        memset(bytes[1] + 12, 0, 2);
+        CHECK(sp_batch_aggregate(batch, packets, 2, &space) == SP_OK && space.outputs_used == 2 && space.outputs[0].packets == 1);
+        for (size_t output = 0; output < 2; output++) {
+            int is_ip = space.outputs[output].token == bytes[0];
+            CHECK(layouts[output].transport == (is_ip ? transport : 0) && layouts[output].ip_version == (is_ip ? ipv6 ? 6 : 4 : 0));
+        }
+        /* A program of the first release, whose structure ends before that field. */
+        space.size = offsetof(sp_space, layouts);
+        space.layouts = (sp_layout *)(uintptr_t)1;
+        CHECK(sp_batch_aggregate(batch, packets, BATCH, &space) == SP_OK && space.outputs_used > 0);
+        space.size--;
+        CHECK(sp_batch_aggregate(batch, packets, BATCH, &space) == SP_ERROR_STRUCTURE);
+        space.size = sizeof space;
+        CHECK(sp_batch_aggregate(batch, packets, BATCH, &space) == SP_ERROR_ARGUMENT);
+        sp_batch_free(batch);
+        /* Segments have no layout. */
+        sp_segmenter *segmenter;
+        CHECK(sp_segmenter_new(&segmenter) == SP_OK);
+        sp_packet packet = {.data = bytes[0], .length = packets[0].length, .offload = {.gso_type = ipv6 ? SP_GSO_TCP6 : SP_GSO_TCP4, .gso_size = 500}};
+        space = all_space();
+        space.layouts = layouts;
+        CHECK(sp_segment(segmenter, &packet, NULL, &space) == SP_OK && space.outputs_used == 2 && layouts[1].payload == 0);
+        sp_segmenter_free(segmenter);
+    }
+}
+
+static int message_is(const char *wanted) {
+    char said[200];
+    sp_message(said, sizeof said);
+    if (strcmp(said, wanted))
+        fprintf(stderr, "\"%s\" in place of \"%s\"\n", said, wanted);
+    return !strcmp(said, wanted);
+}
+
+/* Messages name the argument and the cause; addresses are hexadecimal. */
+static void messages(void) {
+    char wanted[200];
+    sp_batch *batch = batch_of(SP_MODE_GRO, 0, SP_LAYER_ETHERNET, 0);
+    sp_space space = all_space();
+    const sp_packet *odd = (const sp_packet *)((const char *)packets + 1);
+    uint16_t sum;
+    fill(0, 1, 0x18);
+    CHECK(sp_batch_aggregate(batch, odd, 1, &space) == SP_ERROR_ARGUMENT);
+    snprintf(wanted, sizeof wanted, "packets is 0x%llx, which is not aligned: it must be a multiple of %zu", (unsigned long long)(uintptr_t)odd, sizeof(void *));
+    CHECK(message_is(wanted));
+    CHECK(sp_batch_aggregate(batch, packets, 1, (sp_space *)((char *)&space + 2)) == SP_ERROR_ARGUMENT);
+    snprintf(wanted, sizeof wanted, "sp_space is 0x%llx, which is not aligned: it must be a multiple of %zu", (unsigned long long)(uintptr_t)&space + 2, sizeof(void *));
+    CHECK(message_is(wanted));
+    CHECK(sp_checksum_copy(bytes[0] + 5, bytes[0], 10, &sum) == SP_ERROR_ARGUMENT);
+    snprintf(wanted, sizeof wanted, "to and from overlap: 10 bytes at 0x%llx and at 0x%llx", (unsigned long long)(uintptr_t)bytes[0] + 5, (unsigned long long)(uintptr_t)bytes[0]);
+    CHECK(message_is(wanted));
+    CHECK(sp_checksum_sum((const void *)(uintptr_t)-16, 100, &sum) == SP_ERROR_LENGTH);
+    snprintf(wanted, sizeof wanted, "bytes: 100 bytes at 0x%llx reach beyond the end of the address space", (unsigned long long)(uintptr_t)-16);
+    CHECK(message_is(wanted));
+    CHECK(sp_checksum_sum(bytes[0], SP_MAX_LENGTH + 1, &sum) == SP_ERROR_LENGTH && message_is("bytes is 16777217 bytes long, at most 16777216 are allowed"));
+    CHECK(!strcmp(sp_errname(SP_ERROR_BUSY), "SP_ERROR_BUSY") && !strcmp(sp_strerror(SP_ERROR_BUSY), "the object is in use by another call"));
+    sp_batch_free(batch);
+}
+
 /* A TUN device's read and write: virtio_net_hdr both ways. */
 static void virtio(void) {
     for (unsigned index = 0; index < BATCH; index++) {
@@ -698,6 +818,9 @@ int main(int argc, char **argv) {
     }
     in_turns();
     refused();
+    messages();
+    layouts();
+    damaged();
     virtio();
     held();
     checksums();
