@@ -78,7 +78,7 @@ static int from_tunnel(sp_batch *batch, int device, int tunnel) {
 }
 
 int main(int argc, char **argv) {
-    /* What a VPN delivers, its cipher has verified: .flags = SP_POLICY_TRUSTED_INPUT reads no payload. */
+    /* Checksums are verified before packets merge: the peer may have sent on a packet that reached it damaged. */
     sp_policy policy = {.size = sizeof policy, .mode = SP_MODE_GRO_UDP, .layer = SP_LAYER_IP, .virtio_length = HEADER};
     struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = htons(PORT)}, remote = local;
     struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR};

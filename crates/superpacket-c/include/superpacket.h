@@ -180,8 +180,10 @@ typedef struct iovec sp_iovec;
 #define SP_MODE_LRO_ACKS 3
 
 /**
- * Somebody has seen to it that all bytes are as they were sent, a cipher that authenticates:
- * checksums of which nothing is known are taken for right, and no payload is read.
+ * Checksums of which nothing is known count as correct, and no payload is read. A damaged packet
+ * may then merge, and whoever completes the partial checksum makes it correct. A cipher does not
+ * prevent this: it proves that the peer sent these bytes, not that they reached the peer intact.
+ * Without effect where merged packets leave with complete checksums.
  */
 #define SP_POLICY_TRUSTED_INPUT 1
 

@@ -40,10 +40,10 @@ pub struct Joiner {
 }
 
 impl Joiner {
-    /// Merges up to so many bytes, at most 65,535: what the device takes in one packet. Input is
-    /// trusted: a VPN's cipher has authenticated it.
+    /// Merges up to so many bytes, at most 65,535: what the device takes in one packet. Checksums
+    /// are verified before packets merge.
     pub fn new(max_bytes: u32) -> Self {
-        Self::with_policy(Policy::gro().with_max_bytes(max_bytes.min(65_535)).with_trusted_input())
+        Self::with_policy(Policy::gro().with_max_bytes(max_bytes.min(65_535)))
     }
 
     /// Merges by a policy of the caller's own. UDP and DCCP leave as they came, whatever it says.

@@ -4,6 +4,7 @@ mod acks;
 mod bounded;
 mod buffer_types;
 mod bypass;
+mod damaged;
 mod examples;
 mod expect;
 mod faces;
