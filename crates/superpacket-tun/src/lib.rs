@@ -86,7 +86,7 @@ pub use writer::{Writer, WriterCounters};
 
 pub use ipnet::IpNet;
 pub use superpacket::order::OrderKey;
-pub use superpacket::segment::{Plan, SegmentBuffers};
+pub use superpacket::segment::{Plan, Portion, SegmentBuffers};
 pub use superpacket::{EachBuffer, GsoKind, Layer};
 
 /// Compiles the example of the crate's README with the tests.

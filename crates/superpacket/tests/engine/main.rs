@@ -29,6 +29,7 @@ mod sctp;
 mod segment;
 mod segment_fragments;
 mod segment_hostile;
+mod segment_portions;
 mod segment_ports;
 mod segment_sums;
 mod smoke;
