@@ -78,7 +78,7 @@ static int from_tunnel(sp_batch *batch, int device, int tunnel) {
 }
 
 int main(int argc, char **argv) {
-    /* Checksums are verified before packets merge. A cipher is no reason to trust them: the peer may have sealed a damaged packet. */
+    /* Checksums are verified before packets merge: the peer may have sent on a packet that reached it damaged. */
     sp_policy policy = {.size = sizeof policy, .mode = SP_MODE_GRO_UDP, .layer = SP_LAYER_IP, .virtio_length = HEADER};
     struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = htons(PORT)}, remote = local;
     struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR};

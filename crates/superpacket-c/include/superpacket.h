@@ -207,12 +207,10 @@ typedef struct iovec sp_iovec;
 #define SP_MODE_LRO_ACKS 3
 
 /**
- * Checksums of which nothing is known are taken for right, and no payload is read. Without this
- * flag they are verified, and a packet with a wrong one passes unmerged.
- *
- * What is given up: a segment that was damaged before it came here merges, and the receiver gets
- * its payload under a right checksum. A cipher that authenticates does not help: it proves that
- * the peer sent these bytes, not that they reached the peer undamaged.
+ * Checksums of which nothing is known count as correct, and no payload is read. A damaged packet
+ * may then merge, and whoever completes the partial checksum makes it correct. A cipher does not
+ * prevent this: it proves that the peer sent these bytes, not that they reached the peer intact.
+ * Without effect where merged packets leave with complete checksums.
  */
 #define SP_POLICY_TRUSTED_INPUT 1
 

@@ -23,12 +23,10 @@ pub const SP_MODE_LRO: u32 = 2;
 /// As SP_MODE_LRO, and pure ACKs are absorbed into the newest.
 pub const SP_MODE_LRO_ACKS: u32 = 3;
 
-/// Checksums of which nothing is known are taken for right, and no payload is read. Without this
-/// flag they are verified, and a packet with a wrong one passes unmerged.
-///
-/// What is given up: a segment that was damaged before it came here merges, and the receiver gets
-/// its payload under a right checksum. A cipher that authenticates does not help: it proves that
-/// the peer sent these bytes, not that they reached the peer undamaged.
+/// Checksums of which nothing is known count as correct, and no payload is read. A damaged packet
+/// may then merge, and whoever completes the partial checksum makes it correct. A cipher does not
+/// prevent this: it proves that the peer sent these bytes, not that they reached the peer intact.
+/// Without effect where merged packets leave with complete checksums.
 pub const SP_POLICY_TRUSTED_INPUT: u32 = 1;
 /// What merges leaves with a partial checksum, for a device or a kernel that completes it. A stack
 /// that verifies checksums takes such a packet for damaged.

@@ -19,7 +19,8 @@ use tokio::task::yield_now;
 const TURNS: usize = 2;
 
 /// Opens the sockets of a tunnel, for [`DeviceBuilder::with_udp`]: IPv6 and IPv4 by one socket,
-/// unless gotatun asks for an address.
+/// unless gotatun asks for an address. Datagrams that are longer than the path MTU are sent in IP
+/// fragments.
 ///
 /// [`DeviceBuilder::with_udp`]: https://docs.rs/gotatun/0.10/gotatun/device/struct.DeviceBuilder.html
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,8 @@ impl UdpTransportFactory for Sockets {
         if let Some(mark) = params.fwmark {
             socket.set_mark(mark)?;
         }
-        let (sender, receiver) = socket.clone().split_async()?;
+        let (mut sender, receiver): (AsyncSender<Packet>, _) = socket.clone().split_async()?;
+        sender.get_mut().set_notice(|refusal| tracing::warn!("{refusal}"));
         let sender = Arc::new(Mutex::new(sender));
         Ok((ToPeers { socket, sender }, FromPeers { receiver, waiting: VecDeque::new() }))
     }

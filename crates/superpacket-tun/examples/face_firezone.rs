@@ -104,11 +104,11 @@ enum Leaving {
 }
 
 impl<P: AsRef<[u8]>> PacketCoalescer<P> {
-    /// Merges packets of these protocols. They have been authenticated by the tunnel.
+    /// Merges packets of these protocols, whose checksums are verified before.
     pub fn new(protocols: impl IntoIterator<Item = Protocol>, checksum_mode: ChecksumMode) -> Self {
         let protocols: Vec<_> = protocols.into_iter().collect();
         let (tcp, udp) = (protocols.contains(&Protocol::Tcp), protocols.contains(&Protocol::Udp));
-        let policy = if udp { Policy::gro_with_udp() } else { Policy::gro() }.with_trusted_input();
+        let policy = if udp { Policy::gro_with_udp() } else { Policy::gro() };
         let policy = if checksum_mode == ChecksumMode::Offloaded { policy.with_partial_checksums() } else { policy };
         let aggregator = BatchAggregator::new(Layer::Ip, policy, HashKey::random());
         PacketCoalescer { packets: Vec::new(), aggregator, tcp, udp, checksum_mode }

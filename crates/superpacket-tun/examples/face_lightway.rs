@@ -68,9 +68,7 @@ impl TcpGroBatch {
 
     /// A batch of up to so many bytes.
     pub fn with_max_len(max_len: usize) -> Self {
-        // The tunnel has authenticated the packets.
-        let policy = Policy::gro().with_trusted_input();
-        let aggregator = BatchAggregator::framed(Framing::TUN, policy, HashKey::random());
+        let aggregator = BatchAggregator::framed(Framing::TUN, Policy::gro(), HashKey::random());
         TcpGroBatch { segments: Vec::new(), length: 0, max_len: max_len.min(65_535), aggregator }
     }
 
@@ -81,8 +79,8 @@ impl TcpGroBatch {
 
     /// Offers an IP packet.
     pub fn append(&mut self, pkt: &[u8]) -> GroAppend {
-        // The engine is asked of the last segment and this one, of which headers alone are read. A
-        // first one is asked for beside a packet that is none, as one by itself is not looked at.
+        // The engine is given the last segment and this one, and verifies both. A first one is
+        // given beside a packet that is none, since one by itself is not looked at.
         let last = self.segments.last().map_or(&[][..], |segment| segment);
         let (mut joined, mut reason) = (None, None);
         self.aggregator.poll(&[last, pkt], |packet| {

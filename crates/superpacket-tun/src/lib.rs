@@ -30,9 +30,11 @@
 //!
 //! # What is verified
 //!
-//! Packets that are pushed are taken to be as they were sent, since a VPN's cipher has
-//! authenticated them: [`Switches::set_trusted_input`] says otherwise. What is read from the device
-//! has complete checksums.
+//! The checksums of packets that are pushed are verified before they merge. A damaged packet is
+//! written as it is, and its receiver drops it. A VPN's cipher is no substitute: it proves that the
+//! peer sent these bytes, not that they reached the peer intact. [`Switches::set_trusted_input`]
+//! switches verification off, and says what that gives up. What is read from the device has
+//! complete checksums.
 //!
 //! # What is counted
 //!
@@ -84,7 +86,7 @@ pub use writer::{Writer, WriterCounters};
 
 pub use ipnet::IpNet;
 pub use superpacket::order::OrderKey;
-pub use superpacket::segment::{Plan, SegmentBuffers};
+pub use superpacket::segment::{Plan, Portion, SegmentBuffers};
 pub use superpacket::{EachBuffer, GsoKind, Layer};
 
 /// Compiles the example of the crate's README with the tests.

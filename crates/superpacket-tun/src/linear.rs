@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use superpacket::aggregate::{Borrowed, BufferIndex};
-use superpacket::segment::{Plan, SegmentBuffers};
+use superpacket::segment::{Plan, Portion, SegmentBuffers};
 use superpacket::super_packet::{Outcome, Piece};
 use superpacket::{
     BatchAggregator, Counters, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentError, SegmentOptions, SegmentSize, Segmenter,
@@ -40,10 +40,10 @@ pub struct Joiner {
 }
 
 impl Joiner {
-    /// Merges up to so many bytes, at most 65,535: what the device takes in one packet. Input is
-    /// trusted: a VPN's cipher has authenticated it.
+    /// Merges up to so many bytes, at most 65,535: what the device takes in one packet. Checksums
+    /// are verified before packets merge.
     pub fn new(max_bytes: u32) -> Self {
-        Self::with_policy(Policy::gro().with_max_bytes(max_bytes.min(65_535)).with_trusted_input())
+        Self::with_policy(Policy::gro().with_max_bytes(max_bytes.min(65_535)))
     }
 
     /// Merges by a policy of the caller's own. UDP and DCCP leave as they came, whatever it says.
@@ -201,14 +201,60 @@ impl Splitter {
     /// [`DontFragment`](SegmentError::DontFragment) is to be answered by an ICMP message with the
     /// tunnel's MTU.
     pub fn split(&mut self, packet: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SegmentError> {
-        let gso = if packet.len() > self.mtu { self.segments(packet) } else { None };
-        let is_long = packet.len() > self.mtu && gso.is_none();
-        let packet = GsoPacket::linear(&packet, gso).with_layer(Layer::Ip);
+        let (packet, is_long) = self.described(&packet);
         if is_long {
             self.ipv6_id = self.ipv6_id.wrapping_add(1);
             return self.segmenter.fragment_linear(&packet, self.mtu, Some(self.ipv6_id), buffers);
         }
         self.segmenter.segment_linear(&packet, &SegmentOptions::default(), buffers)
+    }
+
+    /// Writes as [`split`](Self::split) does as many packets as the buffers take, from number
+    /// `first` on: 0 in the first call for a packet, and what has been written so far in the next.
+    /// So a fixed pool of buffers may be smaller than what a packet is cut into.
+    ///
+    /// ```
+    /// use superpacket_tun::{EachBuffer, Splitter};
+    ///
+    /// # let packet = superpacket_traffic::frame::Frame::tcp4(1, 60_000).at_ip().to_bytes();
+    /// # fn seal(_: &[u8]) {}
+    /// let (mut splitter, mut pool, mut sizes) = (Splitter::new(1420), vec![[0; 1500]; 16], [0; 16]);
+    /// let mut done = 0;
+    /// loop {
+    ///     let portion = splitter.split_portion(&packet, done, &mut EachBuffer::new(&mut pool, 0, &mut sizes))?;
+    ///     let written = portion.plan.segments as usize;
+    ///     pool.iter().zip(sizes).take(written).for_each(|(buffer, size)| seal(&buffer[..size]));
+    ///     done += portion.plan.segments;
+    ///     if portion.left == 0 {
+    ///         break;
+    ///     }
+    /// }
+    /// # assert_eq!(done, 44);
+    /// # Ok::<(), superpacket::SegmentError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`split`](Self::split); the buffers must take at least one packet.
+    pub fn split_portion(
+        &mut self,
+        packet: &[u8],
+        first: u32,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Portion, SegmentError> {
+        let (packet, is_long) = self.described(&packet);
+        if is_long {
+            // All fragments of a packet have one identification.
+            self.ipv6_id = self.ipv6_id.wrapping_add(u32::from(first == 0));
+            return self.segmenter.fragment_portion(&packet, self.mtu, Some(self.ipv6_id), first, buffers);
+        }
+        self.segmenter.segment_portion(&packet, &SegmentOptions::default(), first, buffers)
+    }
+
+    /// The packet, with how it is cut into segments, and whether it has to be fragmented.
+    fn described<'a, 'p>(&self, packet: &'a &'p [u8]) -> (GsoPacket<'a, &'p [u8]>, bool) {
+        let is_long = packet.len() > self.mtu;
+        let gso = if is_long { self.segments(packet) } else { None };
+        (GsoPacket::linear(packet, gso).with_layer(Layer::Ip), is_long && gso.is_none())
     }
 
     /// How a TCP packet is cut; `None` for all else.

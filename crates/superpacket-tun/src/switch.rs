@@ -39,7 +39,7 @@ pub(crate) struct Settings {
 impl Switches {
     /// Makes switches in these positions.
     pub fn new(on: Offloads) -> Self {
-        let settings = Settings { on, trusted_input: true, off_for: Vec::new(), refusals: Vec::new() };
+        let settings = Settings { on, trusted_input: false, off_for: Vec::new(), refusals: Vec::new() };
         Switches(Arc::new(Shared { version: AtomicU64::new(0), settings: Mutex::new(settings) }))
     }
 
@@ -91,16 +91,19 @@ impl Switches {
         self.settings().off_for.clone()
     }
 
-    /// Are the packets that are pushed taken to be as they were sent? So it is from the start: a
-    /// VPN's cipher has authenticated them, so no checksum is verified again.
+    /// Sets whether packets merge without a look at their checksums. Off from the start: a packet
+    /// with a wrong checksum is written as it is, and its receiver drops it.
     ///
-    /// Where nothing has authenticated them, set it to `false`. A packet whose checksum is wrong
-    /// then leaves as it is, instead of being merged into one whose checksum the kernel completes.
+    /// If it is on, no payload is read, and a damaged packet may merge. The kernel then gives its
+    /// payload a correct checksum, and the receiver takes damaged data for good data. A VPN's
+    /// cipher does not prevent this: it proves that the peer sent these bytes, not that the peer's
+    /// own network delivered them intact. Set it where the packets' checksums have been verified
+    /// before.
     pub fn set_trusted_input(&self, trusted: bool) {
         self.change(|settings| settings.trusted_input = trusted);
     }
 
-    /// What is set by [`set_trusted_input`](Self::set_trusted_input).
+    /// Returns what [`set_trusted_input`](Self::set_trusted_input) has set; `false` from the start.
     pub fn trusted_input(&self) -> bool {
         self.settings().trusted_input
     }

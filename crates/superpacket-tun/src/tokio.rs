@@ -67,6 +67,10 @@ impl AsyncReader {
     /// # Errors
     /// [`ReadError`]; nothing is lost.
     pub async fn read_into(&mut self, buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Option<Plan>, ReadError> {
+        // What found no room is here already: the device may have nothing more to read.
+        if self.reader.has_more() {
+            return self.reader.try_read_into(buffers);
+        }
         loop {
             let mut guard = self.fd.readable().await.map_err(ReadError::Device)?;
             match self.reader.try_read_into(buffers) {
@@ -81,7 +85,8 @@ impl AsyncReader {
         &self.reader
     }
 
-    /// The reader: to [read on](Reader::try_read_into) what is there at once, without waiting.
+    /// The reader: to [read on](Reader::try_read_into) what is there at once, without waiting, or
+    /// to [discard](Reader::discard) what found no room.
     pub const fn get_mut(&mut self) -> &mut Reader<Queue> {
         &mut self.reader
     }

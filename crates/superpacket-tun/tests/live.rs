@@ -14,6 +14,8 @@ use superpacket_lab::{
     Direction, Host, LabError, Link, Route, TcpBulk, UdpBulk, UdpTunnel, Until, available_or_skip, enter_user_namespace_before_main,
 };
 use superpacket_traffic::check::{self, Expect, Kind};
+#[cfg(feature = "tokio")]
+use superpacket_tun::EachBuffer;
 use superpacket_tun::{Builder, Device, GsoKind, Layer, NewBuffers, Offloads, Queue, Reader, Switches, Tun, Writer};
 
 enter_user_namespace_before_main!();
@@ -497,12 +499,15 @@ fn tasks_carry_what_threads_do() -> Result<(), LabError> {
         runtime.block_on(async move {
             let [a, b] = queues.map(|queue| queue.split_async::<Vec<u8>>().expect("it is not registered yet"));
             let ((mut read_a, write_a), (mut read_b, mut write_b)) = (a, b);
-            // One direction by push and flush, the other through a queue.
+            // One direction by push and flush, from a pool that is smaller than a super-packet; the
+            // other through a queue.
             let there = tokio::spawn(async move {
-                let mut packets = Vec::new();
+                let (mut pool, mut sizes) = (vec![vec![0; 1400]; 7], [0; 7]);
                 loop {
-                    read_a.read_into(&mut NewBuffers::new(&mut packets, |length| vec![0; length])).await.expect("it reads");
-                    packets.drain(..).for_each(|packet| write_b.push(packet));
+                    let mut buffers = EachBuffer::new(&mut pool, 0, &mut sizes);
+                    read_a.read_into(&mut buffers).await.expect("it reads");
+                    let used = buffers.used();
+                    pool.iter().zip(sizes).take(used).for_each(|(packet, size)| write_b.push(packet[..size].to_vec()));
                     write_b.flush_lossy().await.expect("it writes");
                     assert_eq!(read_a.get_ref().counters().packets, write_b.get_ref().counters().packets);
                 }

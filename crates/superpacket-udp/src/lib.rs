@@ -1,6 +1,13 @@
 //! UDP sockets for tunnels: runs of datagrams from separate buffers leave in one call, what the
 //! kernel merged is received in one, and lent datagram by datagram.
 //!
+//! **Fragments.** Datagrams that are longer than the path MTU are sent in IP fragments, and IPv4
+//! datagrams have no don't-fragment bit: a tunnel cannot make its datagrams shorter when the path
+//! gets narrower. A protocol that finds out the path MTU itself, as QUIC does, forbids fragments
+//! (`UdpSocket::set_fragmentation`). That choice is for Linux and Android. On other systems
+//! `quinn-udp` forbids fragments, so a tunnel's MTU must leave room for its headers on the whole
+//! path.
+//!
 //! A VPN that has 64 KB from its TUN device in one read sends 45 datagrams. One call for each costs
 //! more than its cipher. Linux takes them in one call (`UDP_SEGMENT`), and cuts as late as the
 //! device allows; it gives the datagrams of a flow in one call too (`UDP_GRO`).
@@ -39,15 +46,14 @@
 //! # If the kernel refuses a run
 //!
 //! There are devices and sockets for which `UDP_SEGMENT` fails with `EIO` or `EINVAL`. The
-//! datagrams are then sent one by one, in their place. If the kernel takes them, runs are switched
-//! off for the socket, which [`UdpSocket::refusal`] and a [notice](Sender::set_notice) tell once.
-//! `quinn-udp` sends no ECN bits over IPv4 from then on: it takes them for what may have been
-//! refused.
+//! datagrams are then sent one by one, in their place. If the kernel takes one that is as long as
+//! the run's others and fits the path MTU, runs are switched off for the socket, which
+//! [`UdpSocket::refusal`] and a [notice](Sender::set_notice) tell once. `quinn-udp` sends no ECN
+//! bits over IPv4 after an `EINVAL`: it takes them for what may have been refused.
 //!
-//! # Fragments
-//!
-//! As `quinn-udp` sets sockets up, IPv4 datagrams have the don't-fragment bit: a tunnel's MTU must
-//! leave room for its headers.
+//! No run may have datagrams that exceed the path MTU, since the kernel makes no fragments of them.
+//! Such a run is sent datagram by datagram, others as before. A notice tells it once;
+//! [`too_long`](SenderCounters::too_long) counts it.
 //!
 //! # Features
 //!
@@ -67,7 +73,9 @@ mod transmit;
 
 pub use quinn_udp::{EcnCodepoint, RecvMeta};
 pub use receiver::{Received, Receiver};
-pub use sender::{Refusal, SendDatagrams, Sender, SenderCounters};
+pub use sender::{Refusal, RefusalCause, SendDatagrams, Sender, SenderCounters};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use socket::Fragmentation;
 pub use socket::{BufferSizes, UdpSocket};
 #[cfg(feature = "tokio")]
 pub use tokio::{AsyncReceiver, AsyncSender};

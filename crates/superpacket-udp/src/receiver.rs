@@ -60,6 +60,12 @@ impl Receiver {
 
     /// Lends so many messages.
     pub(crate) fn lend(&mut self, messages: usize) -> Received<'_> {
+        for meta in self.metas.iter_mut().take(messages) {
+            // A run without a length of its datagrams is one datagram.
+            if meta.stride == 0 {
+                meta.stride = meta.len;
+            }
+        }
         Received { buffer: &mut self.buffer, metas: self.metas.get(..messages).unwrap_or(&[]) }
     }
 
@@ -109,4 +115,35 @@ impl<'a> Received<'a> {
 fn datagrams_of(meta: &RecvMeta, length: usize) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
     let stride = meta.stride.max(1);
     (0..length.max(1)).step_by(stride).map(move |start| start..(start + stride).min(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a receiver lends for this message, each way.
+    fn lengths(meta: RecvMeta) -> [Vec<usize>; 3] {
+        let mut receiver = Receiver::new(UdpSocket::bind("127.0.0.1:0").expect("loopback"));
+        receiver.metas[0] = meta;
+        let mut received = receiver.lend(1);
+        [
+            received.datagrams().map(|(_, datagram)| datagram.len()).collect(),
+            received.datagrams_mut().map(|(_, datagram)| datagram.len()).collect(),
+            received.runs().map(|(meta, run)| run.len().min(meta.stride)).collect(),
+        ]
+    }
+
+    fn meta(len: usize, stride: usize) -> RecvMeta {
+        let mut meta = RecvMeta::default();
+        (meta.len, meta.stride) = (len, stride);
+        meta
+    }
+
+    #[test]
+    fn a_message_without_a_stride_is_one_datagram() {
+        assert_eq!(lengths(meta(5, 0)), [[5], [5], [5]]);
+        assert_eq!(lengths(meta(0, 0)), [[0], [0], [0]]);
+        assert_eq!(lengths(meta(5, 9)), [[5], [5], [5]]);
+        assert_eq!(lengths(meta(5, 2)), [vec![2, 2, 1], vec![2, 2, 1], vec![2]]);
+    }
 }

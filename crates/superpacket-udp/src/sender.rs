@@ -24,14 +24,34 @@ pub trait SendDatagrams {
     /// The system's.
     fn wait_writable(&self) -> io::Result<()>;
 
-    /// Takes no more runs, since this one was refused. Returns whether it did so until now.
+    /// Returns whether a datagram of `length` bytes is known to leave in one IP packet: whether it
+    /// fits the path MTU. Asked when a run was refused with an error that has several causes;
+    /// `true` where nothing is known.
+    fn fits(&self, _destination: &Destination, _length: usize) -> bool {
+        true
+    }
+
+    /// Is told of a run that was refused. Takes no more runs if the [cause](Refusal::cause) is
+    /// [`RefusalCause::Unsupported`]. Returns whether this is news.
     fn refuse(&self, refusal: &Refusal) -> bool;
 }
 
-/// A run of datagrams that was refused, so that runs are switched off.
+/// Why a run was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RefusalCause {
+    /// The kernel, the socket or the device takes no runs: they are switched off.
+    Unsupported,
+    /// The datagrams of this run exceed the path MTU. Other runs are sent as before.
+    TooLong,
+}
+
+/// A run of datagrams that was refused, and has been sent one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
+    /// Why it was refused.
+    pub cause: RefusalCause,
     /// Where it was to go.
     pub destination: Destination,
     /// How many datagrams it had. They have been sent one by one.
@@ -44,12 +64,12 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Refusal { destination, datagrams, segment_size, errno } = self;
-        write!(
-            formatter,
-            "UDP_SEGMENT is switched off: {datagrams} datagrams of {segment_size} bytes to {} were refused",
-            destination.addr
-        )?;
+        let Refusal { cause, destination, datagrams, segment_size, errno } = self;
+        let run = format_args!("{datagrams} datagrams of {segment_size} bytes to {}", destination.addr);
+        match cause {
+            RefusalCause::Unsupported => write!(formatter, "UDP_SEGMENT is switched off: {run} were refused")?,
+            RefusalCause::TooLong => write!(formatter, "{run} exceed the path MTU: such runs are sent datagram by datagram")?,
+        }
         errno.map_or(Ok(()), |errno| write!(formatter, ": {}", io::Error::from_raw_os_error(errno)))
     }
 }
@@ -98,8 +118,10 @@ pub struct SenderCounters {
     pub sends: u64,
     /// Of the calls, those that sent more than one datagram.
     pub runs: u64,
-    /// Runs that were refused.
+    /// Runs that were refused, for another reason than their datagrams' length.
     pub refused: u64,
+    /// Runs whose datagrams exceed the path MTU, and were sent one by one.
+    pub too_long: u64,
     /// Single datagrams that were refused, and dropped.
     pub rejected: u64,
     /// Calls that found no room.
@@ -236,8 +258,12 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         self.counters.sends += 1;
         self.counters.runs += u64::from(datagrams.len() > 1);
         self.done = end;
-        if let Some(refusal) = self.refusal.take() {
-            self.switch_off(&refusal);
+        // The last of a run may be taken because it is short. A datagram as long as the run's
+        // others proves that it was refused as a run.
+        if let Some(refusal) =
+            self.refusal.take_if(|refusal| datagrams.first().is_some_and(|(_, first)| first.as_ref().len() == refusal.segment_size))
+        {
+            self.tell(&refusal);
         }
     }
 
@@ -245,18 +271,30 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
     #[cold]
     fn refuse_run(&mut self, end: usize, error: &io::Error) {
         self.apart = self.done..end;
-        if !is_of_offload(error) {
-            return;
-        }
-        self.counters.refused += 1;
-        if let Some((destination, first)) = self.queue.get(self.done) {
-            let (datagrams, segment_size) = (end - self.done, first.as_ref().len());
-            self.refusal = Some(Refusal { destination: *destination, datagrams, segment_size, errno: error.raw_os_error() });
+        let Some((destination, first)) = self.queue.get(self.done) else { return };
+        let (datagrams, segment_size) = (end - self.done, first.as_ref().len());
+        // Linux before 6.14 says EINVAL of datagrams that are too long, too (`udp_send_skb`).
+        let is_offload = is_of_offload(error);
+        let cause = match is_too_long(error) || is_offload && !self.socket.fits(destination, segment_size) {
+            true => RefusalCause::TooLong,
+            false if is_offload => RefusalCause::Unsupported,
+            false => return,
+        };
+        let refusal = Refusal { cause, destination: *destination, datagrams, segment_size, errno: error.raw_os_error() };
+        match cause {
+            RefusalCause::Unsupported => {
+                self.counters.refused += 1;
+                self.refusal = Some(refusal);
+            }
+            RefusalCause::TooLong => {
+                self.counters.too_long += 1;
+                self.tell(&refusal);
+            }
         }
     }
 
     #[cold]
-    fn switch_off(&mut self, refusal: &Refusal) {
+    fn tell(&mut self, refusal: &Refusal) {
         let is_news = self.socket.refuse(refusal);
         if let (true, Some(notice)) = (is_news, &mut self.notice) {
             notice(refusal);
@@ -281,7 +319,9 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         count
     }
 
-    /// Calls `notice` when a run was refused and runs are switched off: for a line in a log.
+    /// Calls `notice` when a run was refused: for a line in a log. It is called once for each
+    /// [cause](Refusal::cause), until runs are [switched on](crate::UdpSocket::set_segmentation)
+    /// again.
     pub fn set_notice(&mut self, notice: impl FnMut(&Refusal) + Send + 'static) {
         self.notice = Some(Box::new(notice));
     }
@@ -320,6 +360,13 @@ fn is_of_offload(error: &io::Error) -> bool {
     /// `EIO`: the device computes no checksums (`udp_send_skb`).
     const IO: i32 = 5;
     error.kind() == io::ErrorKind::InvalidInput || error.raw_os_error() == Some(IO)
+}
+
+/// Does the error tell that a datagram is too long?
+fn is_too_long(error: &io::Error) -> bool {
+    /// `EMSGSIZE`, for which there is no kind of error.
+    const MESSAGE_TOO_LONG: i32 = if cfg!(any(target_os = "linux", target_os = "android")) { 90 } else { 40 };
+    error.raw_os_error() == Some(MESSAGE_TOO_LONG)
 }
 
 /// The memory of a vector, for slices of other bytes: collected in place, so that nothing is

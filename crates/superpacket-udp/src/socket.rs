@@ -1,13 +1,16 @@
 //! The socket that a sender and a receiver share.
 
 use std::io;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use std::net::Ipv4Addr;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quinn_udp::{UdpSockRef, UdpSocketState};
 
-use crate::sender::{Refusal, SendDatagrams};
+use crate::Destination;
+use crate::sender::{Refusal, RefusalCause, SendDatagrams};
 use crate::transmit::Transmit;
 
 /// A UDP socket that sends and receives runs of datagrams. Clones are the same socket.
@@ -24,6 +27,24 @@ struct Shared {
     /// Runs of datagrams leave in one call.
     segmentation: AtomicBool,
     refusal: Mutex<Option<Refusal>>,
+    /// Somebody has been told of a run of datagrams that exceed the path MTU.
+    told_too_long: AtomicBool,
+}
+
+/// What becomes of datagrams that are longer than the path MTU.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fragmentation {
+    /// They are sent in IP fragments. IPv4 datagrams have no don't-fragment bit, so that routers
+    /// may fragment them too; IPv6 datagrams are fragmented by this host, once it has learnt the
+    /// path MTU. For tunnels, which cannot make their datagrams shorter.
+    #[default]
+    Allowed,
+    /// They are lost, with all of their run, or refused with `EMSGSIZE` where they exceed the MTU of
+    /// the interface. IPv4 datagrams have the don't-fragment bit. For protocols that find out the
+    /// path MTU themselves, as QUIC does.
+    Forbidden,
 }
 
 /// Bytes that a socket keeps of what was not received or sent yet, as the kernel counts them: its
@@ -52,8 +73,9 @@ impl UdpSocket {
     }
 
     /// Takes a socket that has been bound, and set up otherwise. It is switched to nonblocking, and
-    /// to what `quinn-udp` needs: ECN bits and destination addresses received, GRO, and no IP
-    /// fragments. There are no timestamps.
+    /// to what `quinn-udp` needs: ECN bits and destination addresses received, and GRO. There are
+    /// no timestamps. IP fragments are allowed on Linux and Android (`set_fragmentation` changes
+    /// this), and forbidden elsewhere.
     ///
     /// # Errors
     /// The system's.
@@ -65,14 +87,73 @@ impl UdpSocket {
         nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::ReceiveTimestampns, &false)?;
         let max_segments = state.max_gso_segments();
         let is_ipv6 = socket.local_addr()?.is_ipv6();
-        Ok(UdpSocket(Arc::new(Shared {
+        let socket = UdpSocket(Arc::new(Shared {
             socket,
             is_ipv6,
             state,
             max_segments,
             segmentation: AtomicBool::new(true),
             refusal: Mutex::new(None),
-        })))
+            told_too_long: AtomicBool::new(false),
+        }));
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        socket.set_fragmentation(Fragmentation::default())?;
+        Ok(socket)
+    }
+
+    /// Sets what becomes of datagrams that are longer than the path MTU, for all that is sent from
+    /// now on. [`Fragmentation::Allowed`] from the start.
+    ///
+    /// # Errors
+    /// The system's.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub fn set_fragmentation(&self, fragmentation: Fragmentation) -> io::Result<()> {
+        use nix::sys::socket::{setsockopt, sockopt};
+        use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover};
+
+        let socket = &self.0.socket;
+        let (ipv4, ipv6, whole) = match fragmentation {
+            Fragmentation::Allowed => (Ipv4PathMtuDiscovery::DONT, Ipv6PathMtuDiscovery::DONT, false),
+            Fragmentation::Forbidden => (Ipv4PathMtuDiscovery::PROBE, Ipv6PathMtuDiscovery::PROBE, true),
+        };
+        // Of a socket of IPv6 too, which sends to IPv4 addresses as mapped ones.
+        set_ip_mtu_discover(socket, ipv4)?;
+        if self.0.is_ipv6 {
+            set_ipv6_mtu_discover(socket, ipv6)?;
+            // IPv6 datagrams that exceed the interface's MTU are fragmented whatever the other
+            // option says (`__ip6_append_data`), unless this is set.
+            setsockopt(socket, sockopt::Ipv6DontFrag, &whole)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the path MTU in bytes, as this host knows it: asked of another socket, since only
+    /// one that is connected is told.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn path_mtu(&self, destination: &Destination) -> io::Result<usize> {
+        use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+        use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
+
+        let mut to = destination.addr;
+        to.set_ip(to.ip().to_canonical());
+        let source = destination.src_ip.unwrap_or(self.local_addr()?.ip()).to_canonical();
+        let source = match to {
+            SocketAddr::V4(_) if source.is_ipv6() => Ipv4Addr::UNSPECIFIED.into(),
+            _ => source,
+        };
+        let asking = std::net::UdpSocket::bind((source, 0))?;
+        // What the route depends on besides the addresses.
+        let mark = getsockopt(&self.0.socket, sockopt::Mark)?;
+        if mark != 0 {
+            setsockopt(&asking, sockopt::Mark, &mark)?;
+        }
+        let interface = getsockopt(&self.0.socket, sockopt::BindToDevice)?;
+        if !interface.is_empty() {
+            setsockopt(&asking, sockopt::BindToDevice, &interface)?;
+        }
+        asking.connect(to)?;
+        let mtu = if to.is_ipv4() { ip_mtu(&asking)? } else { ipv6_mtu(&asking)? };
+        Ok(mtu as usize)
     }
 
     /// Asks for larger buffers, beyond the system's limits (`net.core.rmem_max`, `wmem_max`) where
@@ -131,9 +212,10 @@ impl UdpSocket {
     }
 
     /// Switches runs of datagrams in one call on or off, for all senders of the socket. On after a
-    /// refusal: it is tried again.
+    /// refusal: it is tried again, and the next refusal is told of again.
     pub fn set_segmentation(&self, on: bool) {
         if on {
+            self.0.told_too_long.store(false, Ordering::Relaxed);
             *self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
         self.0.segmentation.store(on, Ordering::Relaxed);
@@ -224,7 +306,17 @@ impl SendDatagrams for UdpSocket {
         self.wait(false)
     }
 
+    /// Asks the system for the path MTU.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn fits(&self, destination: &Destination, length: usize) -> bool {
+        let headers = if destination.addr.ip().to_canonical().is_ipv4() { 20 + 8 } else { 40 + 8 };
+        self.path_mtu(destination).map_or(true, |mtu| length + headers <= mtu)
+    }
+
     fn refuse(&self, refusal: &Refusal) -> bool {
+        if refusal.cause == RefusalCause::TooLong {
+            return !self.0.told_too_long.swap(true, Ordering::Relaxed);
+        }
         let is_news = self.0.segmentation.swap(false, Ordering::Relaxed);
         if is_news {
             *self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal.clone());

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
-use superpacket_lab::{Host, LabError, TwoHosts, available_or_skip, enter_user_namespace_before_main};
-use superpacket_udp::{Destination, EcnCodepoint, RecvMeta, UdpSocket};
+use superpacket_lab::{Host, LabError, Link, TwoHosts, available_or_skip, enter_user_namespace_before_main};
+use superpacket_udp::{Destination, EcnCodepoint, Fragmentation, RecvMeta, RefusalCause, UdpSocket};
 
 enter_user_namespace_before_main!();
 
@@ -111,6 +111,154 @@ fn no_checksums(socket: &UdpSocket) -> io::Result<()> {
         libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, (&raw const on).cast(), size_of_val(&on) as u32)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Two hosts with a router between them, behind which the MTU is 1,280 bytes.
+struct Narrow {
+    a: Host,
+    b: Host,
+    // The router's links go with it.
+    _router: Host,
+}
+
+const A: [&str; 2] = ["10.71.0.1", "fd71::1"];
+const B: [&str; 2] = ["10.72.0.1", "fd72::1"];
+/// Bytes of an IP packet that pass the router.
+const NARROW: usize = 1280;
+
+impl Narrow {
+    fn new() -> Result<Self, LabError> {
+        let (a, b, router) = (Host::new("A")?, Host::new("B")?, Host::new("R")?);
+        let (at_a, to_a) = Link::veth(&a, "eth0", &router, "to-a")?;
+        let (at_b, to_b) = Link::veth(&b, "eth0", &router, "to-b")?;
+        for (link, last) in [(&at_a, 1), (&to_a, 2)] {
+            link.add_address(&format!("10.71.0.{last}/24"))?;
+            link.add_address(&format!("fd71::{last}/64"))?;
+        }
+        for (link, last) in [(&at_b, 1), (&to_b, 2)] {
+            link.add_address(&format!("10.72.0.{last}/24"))?;
+            link.add_address(&format!("fd72::{last}/64"))?;
+            link.set_mtu(NARROW as u32)?;
+        }
+        router.set_sysctl("net/ipv4/ip_forward", "1")?;
+        router.set_sysctl("net/ipv6/conf/all/forwarding", "1")?;
+        // The router tells of each datagram that is too long.
+        router.set_sysctl("net/ipv4/icmp_ratelimit", "0")?;
+        for (host, gateways) in [(&a, ["10.71.0.2", "fd71::2"]), (&b, ["10.72.0.2", "fd72::2"])] {
+            for gateway in gateways {
+                let family = if gateway.contains(':') { "-6" } else { "-4" };
+                host.output("ip", &[family, "route", "add", "default", "via", gateway])?;
+            }
+        }
+        Ok(Narrow { a, b, _router: router })
+    }
+
+    /// Bound sockets of A and B that have exchanged a datagram.
+    fn sockets(&self, version: usize) -> Result<(UdpSocket, UdpSocket), LabError> {
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let (from, to) = (bind(&self.a, address(A[version]))?, bind(&self.b, address(B[version]))?);
+        acquaint(&from, &to);
+        Ok((from, to))
+    }
+}
+
+/// Receives what comes within a quarter of a second.
+fn receive_some(socket: &UdpSocket) -> Vec<Vec<u8>> {
+    let (mut receiver, mut all, start) = (socket.receiver(), Vec::new(), Instant::now());
+    while start.elapsed() < Duration::from_millis(250) {
+        match receiver.try_receive() {
+            Ok(received) => all.extend(received.datagrams().map(|(_, datagram)| datagram.to_vec())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    all
+}
+
+#[test]
+fn datagrams_of_all_sizes_pass_a_path_that_is_narrower_than_the_interface() -> Result<(), LabError> {
+    let Some(narrow) = available_or_skip(Narrow::new()) else { return Ok(()) };
+    for version in [0, 1] {
+        let (from, to) = narrow.sockets(version)?;
+        let addr = to.local_addr().expect("it is bound");
+        let longest = 1500 - if version == 0 { 28 } else { 48 };
+        let mut sender = from.sender();
+        // IPv6 routers make no fragments: the host learns the path MTU of the first that is lost.
+        if version == 1 {
+            sender.push(addr, vec![0; longest]);
+            sender.flush().expect("it is sent");
+            assert_eq!(receive_some(&to).len(), 0, "it is lost, and the path MTU learnt");
+        }
+        // 192 sizes, one by one, and then in runs of ten.
+        for count in [1, 10] {
+            let sizes = longest - 191..=longest;
+            let sent: Vec<_> = sizes.flat_map(|size| (0..count).map(move |number| datagram(number, size))).collect();
+            for datagrams in sent.chunks(10) {
+                datagrams.iter().for_each(|datagram| sender.push(addr, datagram.as_slice().to_vec()));
+                sender.flush().expect("they are sent");
+                assert!(receive(&to, datagrams.len()).iter().map(|(_, datagram)| datagram).eq(datagrams));
+            }
+        }
+        assert_eq!((from.refusal(), sender.counters().refused, sender.counters().rejected), (None, 0, 0), "runs stay on");
+    }
+    Ok(())
+}
+
+#[test]
+fn runs_above_a_path_mtu_that_the_host_knows_are_sent_one_by_one_and_told_once() -> Result<(), LabError> {
+    let Some(narrow) = available_or_skip(Narrow::new()) else { return Ok(()) };
+    for version in [0, 1] {
+        let (family, prefix, gateway) = [("-4", "10.72.0.0/24", "10.71.0.2"), ("-6", "fd72::/64", "fd71::2")][version];
+        narrow.a.output("ip", &[family, "route", "add", prefix, "via", gateway, "mtu", "1280"])?;
+        let (from, to) = narrow.sockets(version)?;
+        let addr = to.local_addr().expect("it is bound");
+        let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut sender = from.sender();
+        let notices = std::sync::Arc::clone(&told);
+        sender.set_notice(move |refusal| notices.lock().expect("not poisoned").push(refusal.cause));
+        for round in 0..3 {
+            let sent: Vec<_> = (0..30).map(|number| datagram(number, if number == 29 { 300 } else { 1420 })).collect();
+            sent.iter().for_each(|datagram| sender.push(addr, datagram.as_slice().to_vec()));
+            sender.flush().expect("they are sent in fragments");
+            assert!(receive(&to, 30).iter().map(|(_, datagram)| datagram).eq(&sent));
+            assert_eq!((sender.counters().too_long, from.refusal()), (round + 1, None));
+        }
+        assert_eq!(*told.lock().expect("not poisoned"), [RefusalCause::TooLong]);
+        // Those that fit leave in one call.
+        let (runs, sent) = (sender.counters().runs, (0..30).map(|number| datagram(number, 1200)).collect::<Vec<_>>());
+        sent.iter().for_each(|datagram| sender.push(addr, datagram.as_slice().to_vec()));
+        sender.flush().expect("they fit");
+        assert!(receive(&to, 30).iter().map(|(_, datagram)| datagram).eq(&sent));
+        assert_eq!(sender.counters().runs, runs + 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn fragments_may_be_forbidden() -> Result<(), LabError> {
+    let Some(narrow) = available_or_skip(Narrow::new()) else { return Ok(()) };
+    for version in [0, 1] {
+        let (from, to) = narrow.sockets(version)?;
+        let addr = to.local_addr().expect("it is bound");
+        from.set_fragmentation(Fragmentation::Forbidden).expect("it is set");
+        let fits = NARROW - if version == 0 { 28 } else { 48 };
+        let mut sender = from.sender();
+        for _ in 0..2 {
+            // Not in one run, which the router would drop as a whole.
+            for size in [fits + 1, fits] {
+                sender.push(addr, datagram(1, size));
+                sender.flush().expect("it fits the interface");
+            }
+            assert!(receive_some(&to) == [datagram(1, fits)], "the longer one is lost on its way");
+        }
+        sender.push(addr, datagram(1, 1500));
+        assert_eq!(sender.flush().expect_err("the interface takes 1500 bytes").raw_os_error(), Some(90));
+        from.set_fragmentation(Fragmentation::Allowed).expect("it is set");
+        sender.push(addr, datagram(1, 1500));
+        sender.flush().expect("it is sent");
+        assert_eq!(receive(&to, 1)[0].1, datagram(1, 1500));
+    }
+    Ok(())
 }
 
 #[test]

@@ -4,12 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use superpacket_udp::{Destination, EcnCodepoint, Refusal, SendDatagrams, Sender, Transmit};
+use superpacket_udp::{Destination, EcnCodepoint, Refusal, RefusalCause, SendDatagrams, Sender, Transmit};
 
 const INVALID: i32 = 22;
 const IO: i32 = 5;
 const NO_BUFFERS: i32 = 105;
 const UNREACHABLE: i32 = 101;
+const TOO_LONG: i32 = 90;
 
 /// What was sent by one call.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,12 +30,23 @@ struct State {
     tried: usize,
     most: usize,
     waits: usize,
+    /// The longest datagram that fits the path MTU, if that is known.
+    fitting: usize,
+    told_too_long: bool,
     verdict: Verdict,
 }
 
 impl Memory {
     fn new(verdict: impl FnMut(usize, &Sent) -> Option<io::Error> + 'static) -> Self {
-        Memory(Mutex::new(State { sent: Vec::new(), tried: 0, most: 64, waits: 0, verdict: Box::new(verdict) }))
+        Memory(Mutex::new(State {
+            sent: Vec::new(),
+            tried: 0,
+            most: 64,
+            waits: 0,
+            fitting: usize::MAX,
+            told_too_long: false,
+            verdict: Box::new(verdict),
+        }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -82,8 +94,15 @@ impl SendDatagrams for &Memory {
         Ok(())
     }
 
-    fn refuse(&self, _: &Refusal) -> bool {
-        std::mem::replace(&mut self.state().most, 1) != 1
+    fn fits(&self, _: &Destination, length: usize) -> bool {
+        length <= self.state().fitting
+    }
+
+    fn refuse(&self, refusal: &Refusal) -> bool {
+        match refusal.cause {
+            RefusalCause::TooLong => !std::mem::replace(&mut self.state().told_too_long, true),
+            _ => std::mem::replace(&mut self.state().most, 1) != 1,
+        }
     }
 }
 
@@ -166,6 +185,69 @@ fn a_refused_run_is_sent_one_by_one_and_switched_off_once() {
         assert_eq!((told[0].datagrams, told[0].segment_size, told[0].errno), (46, 1400, Some(errno)));
         assert!(told[0].to_string().contains("46 datagrams of 1400 bytes to 192.0.2.1:51820"), "{}", told[0]);
         assert_eq!((sender.counters().refused, sender.counters().runs, sender.counters().datagrams), (1, 0, 137));
+    }
+}
+
+/// A kernel on a path that datagrams of at most 1,000 bytes fit. It refuses runs of longer ones
+/// with this error, and single ones unless it makes fragments of them.
+fn narrow(errno: i32, fragments: bool) -> Memory {
+    let memory = Memory::new(move |_, sent| match sent.segment_size {
+        Some(size) if size > 1000 => Some(io::Error::from_raw_os_error(errno)),
+        None if sent.contents.len() > 1000 && !fragments => Some(io::Error::from_raw_os_error(TOO_LONG)),
+        _ => None,
+    });
+    memory.state().fitting = 1000;
+    memory
+}
+
+#[test]
+fn a_run_above_the_path_mtu_is_sent_one_by_one_and_runs_stay_on() {
+    // Linux before 6.14 says EINVAL, later ones say EMSGSIZE.
+    for errno in [INVALID, TOO_LONG] {
+        let memory = narrow(errno, true);
+        let mut sender = push_all(&memory, &datagrams());
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let notices = Arc::clone(&told);
+        sender.set_notice(move |refusal| notices.lock().expect("not poisoned").push(refusal.clone()));
+        sender.flush().expect("single datagrams are taken");
+        assert_eq!(memory.datagrams(), datagrams(), "nothing is lost");
+        assert_eq!(memory.state().most, 64, "runs stay on");
+        let told = told.lock().expect("not poisoned");
+        assert_eq!(told.len(), 1, "two runs were too long");
+        assert_eq!((told[0].cause, told[0].datagrams, told[0].segment_size), (RefusalCause::TooLong, 46, 1400));
+        assert!(told[0].to_string().starts_with("46 datagrams of 1400 bytes to 192.0.2.1:51820 exceed the path MTU"), "{}", told[0]);
+        let counters = sender.counters();
+        assert_eq!((counters.too_long, counters.refused, counters.runs, counters.datagrams), (2, 0, 4, 137));
+    }
+}
+
+#[test]
+fn a_tail_that_fits_does_not_prove_that_runs_are_refused() {
+    for known in [true, false] {
+        let memory = narrow(INVALID, false);
+        // Where the path MTU is not known, the datagrams themselves tell.
+        memory.state().fitting = if known { 1000 } else { usize::MAX };
+        let run: Vec<_> = [1400, 1400, 1400, 300].into_iter().map(|size| (addr(1).into(), datagram(1, size))).collect();
+        let mut sender = push_all(&memory, &run);
+        assert_eq!(sender.flush().expect_err("three are too long").raw_os_error(), Some(TOO_LONG));
+        assert_eq!((memory.datagrams(), memory.state().most), (run[3..].to_vec(), 64), "runs stay on");
+        (0..40).for_each(|number| sender.push(addr(1), datagram(number, 1000)));
+        sender.flush().expect("they fit");
+        assert_eq!((sender.counters().runs, sender.counters().rejected), (1, 3));
+    }
+}
+
+#[test]
+fn a_refused_run_that_fits_proves_it_after_one_that_was_too_long() {
+    for errno in [INVALID, IO] {
+        let memory = Memory::new(move |_, sent| sent.segment_size.map(|_| io::Error::from_raw_os_error(errno)));
+        memory.state().fitting = 1000;
+        let mut sender = push_all(&memory, &datagrams());
+        sender.flush().expect("single datagrams are taken");
+        assert_eq!(memory.datagrams(), datagrams());
+        let counters = sender.counters();
+        assert_eq!((counters.too_long, counters.refused, counters.runs), (2, 1, 0), "the run of 100 bytes proved it");
+        assert_eq!(memory.state().most, 1);
     }
 }
 

@@ -18,11 +18,11 @@ use std::slice::Chunks;
 
 use superpacket::{BatchAggregator, Framing, HashKey, Policy, Segmenter, SplitError};
 
-/// Makes what [`join`] needs: one for each queue of the device. The tunnel's cipher has
-/// authenticated what it delivers, so checksums are not verified again; the kernel completes those
-/// of what merged.
+/// Makes what [`join`] needs: one for each queue of the device. Checksums are verified before
+/// packets merge, since the peer may have sealed a packet that reached it damaged. The kernel
+/// completes those of what merged.
 fn aggregator() -> BatchAggregator {
-    BatchAggregator::framed(Framing::TUN, Policy::gro_with_udp().with_trusted_input(), HashKey::random())
+    BatchAggregator::framed(Framing::TUN, Policy::gro_with_udp(), HashKey::random())
 }
 
 /// Splits what one `read` of the device gave into packets for the tunnel.

@@ -112,10 +112,14 @@
 //!
 //! # Trusted input
 //!
-//! With [`Policy::with_trusted_input`], checksums that the device has not verified count as correct
-//! and no payload is read: for packets that a cipher has authenticated. Lengths and IPv4 header
-//! checksums are still verified. A packet that its sender gave a wrong checksum may then merge, and
-//! whoever completes a partial checksum makes it correct.
+//! Checksums are verified before packets merge, unless a device has verified them. So a damaged
+//! packet leaves alone, with its own checksum, and its receiver drops it.
+//!
+//! [`Policy::with_trusted_input`] gives this up where merged packets leave with partial checksums:
+//! checksums that no device has verified count as correct, and no payload is read. A damaged packet
+//! may then merge, and whoever completes the partial checksum makes it correct. A cipher is no
+//! reason to do so: it proves that the peer sent these bytes, not that the peer's network delivered
+//! them intact. Lengths and IPv4 header checksums are verified in any case.
 //!
 //! # Limits
 //!

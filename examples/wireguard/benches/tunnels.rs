@@ -1,7 +1,7 @@
 //! One TCP flow, one each way, and one request at a time, through tunnels between two network
-//! namespaces: this endpoint, gotatun with its own TUN device and socket, and wireguard-go, in
-//! turn. It must be run as root, since wireguard-go keeps its control socket in
-//! `/var/run/wireguard`.
+//! namespaces: this endpoint, the same without verifying checksums, gotatun with its own TUN device
+//! and socket, and wireguard-go, in turn. It must be run as root, since wireguard-go keeps its
+//! control socket in `/var/run/wireguard`.
 //!
 //! `cargo bench --features plain [-- ROUNDS]`; wireguard-go is found by `WIREGUARD_GO`, else in the
 //! search path, else left out.
@@ -107,7 +107,7 @@ fn wireguard_go() -> Option<PathBuf> {
 fn main() -> Result<(), LabError> {
     superpacket_lab::enter_user_namespace_if_needed()?;
     let rounds = env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(7);
-    let mut programs = vec![("superpacket", Program::Superpacket), ("gotatun", Program::Gotatun)];
+    let mut programs = vec![("superpacket", Program::Superpacket), ("trusting", Program::Trusting), ("gotatun", Program::Gotatun)];
     match wireguard_go() {
         Some(path) => programs.push(("wireguard-go", Program::Go(path))),
         None => println!("wireguard-go is left out: neither WIREGUARD_GO nor the search path has it"),

@@ -36,6 +36,10 @@ struct Arguments {
     /// than they bring.
     #[arg(long, default_value = "2")]
     threads: NonZeroUsize,
+    /// Merge packets from peers without verifying their checksums. A packet that was damaged before
+    /// its peer sealed it may then arrive with a correct checksum.
+    #[arg(long)]
+    trusted_input: bool,
     /// Use gotatun's own TUN device and socket, without offloads.
     #[cfg(feature = "plain")]
     #[arg(long)]
@@ -67,6 +71,7 @@ async fn endpoint(arguments: Arguments) -> Result<()> {
         return run(device).await;
     }
     let tun = Tun::builder(&arguments.interface).mtu(config.mtu).up(true).open()?;
+    tun.switches().set_trusted_input(arguments.trusted_input);
     let (to_host, from_host) = split(tun, |error| eprintln!("TUN device: {error}"))?;
     run(builder.with_udp(Sockets).with_ip_pair(to_host, from_host).build().await?).await
 }

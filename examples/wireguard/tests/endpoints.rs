@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use superpacket_lab::{Direction, LabError, TcpBulk, Until, available_or_skip, enter_user_namespace_before_main};
+use superpacket_lab::{Direction, LabError, TcpBulk, TwoHosts, Until, available_or_skip, enter_user_namespace_before_main};
 use tunnel::{Program, Tunnel};
 
 enter_user_namespace_before_main!();
@@ -42,6 +42,22 @@ fn tcp_arrives_as_it_was_sent() -> Result<(), LabError> {
             let (received, sent) = (statistics.rx_bytes / statistics.rx_packets, statistics.tx_bytes / statistics.tx_packets);
             assert!(received > 1420 && sent > 1420, "{received} and {sent} bytes a packet: more than the tunnel's MTU");
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_path_that_is_narrower_than_the_tunnel_gets_fragments() -> Result<(), LabError> {
+    for over_ipv6 in [false, true] {
+        let Some(tunnel) = available_or_skip(Tunnel::new(&Program::Superpacket, over_ipv6)) else { return Ok(()) };
+        compare_bytes(&tunnel, 1 << 18)?;
+        let TwoHosts { a, b } = &tunnel.hosts;
+        for (from, to) in [(a, b), (b, a)] {
+            let (family, to) = if over_ipv6 { ("-6", format!("{}/128", to.ipv6)) } else { ("-4", format!("{}/32", to.ipv4)) };
+            // The tunnel's MTU of 1420 bytes makes datagrams of up to 1452.
+            from.host.output("ip", &[family, "route", "add", &to, "dev", "eth0", "mtu", "1280"])?;
+        }
+        compare_bytes(&tunnel, 1 << 20)?;
     }
     Ok(())
 }

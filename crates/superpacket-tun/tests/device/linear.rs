@@ -4,7 +4,7 @@
 use superpacket::{Policy, Reason, SegmentError};
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
-use superpacket_tun::{Joiner, Splitter};
+use superpacket_tun::{EachBuffer, Joiner, NewBuffers, Splitter};
 
 use crate::memory::{AT_IP, by_flow, run};
 
@@ -129,13 +129,51 @@ fn what_the_device_refuses_for_its_length_leaves_as_it_was_received() {
 }
 
 #[test]
-fn wrong_checksums_stay_apart_where_input_is_not_trusted() {
+fn a_damaged_packet_stays_apart_even_where_input_is_trusted() {
     let mut packets = run(Frame::tcp4(1, 1000));
     packets[7][500] ^= 0x10;
-    let mut joiner = Joiner::with_policy(Policy::gro());
-    let written = joined(&mut joiner, &packets);
-    assert_eq!((written.len(), joiner.aggregation().reason(Reason::BadChecksum)), (3, 1));
-    assert_eq!(by_flow(&split(&mut Splitter::new(1040), &written)), by_flow(&packets));
+    for mut joiner in [Joiner::new(65_535), Joiner::with_policy(Policy::gro().with_trusted_input())] {
+        let written = joined(&mut joiner, &packets);
+        assert_eq!((written.len(), joiner.aggregation().reason(Reason::BadChecksum)), (3, 1));
+        assert_eq!(by_flow(&split(&mut Splitter::new(1040), &written)), by_flow(&packets));
+    }
+}
+
+#[test]
+fn a_long_packet_is_split_in_parts_where_there_are_fewer_buffers() {
+    let mut without_df = Frame::udp4(30_000);
+    without_df.ipv4_mut().dont_fragment = false;
+    let long = [Frame::tcp4(1, 60_000), Frame::tcp6(1, 60_000), Frame::udp6(30_000), without_df];
+    for packet in long.map(|frame| frame.at_ip().to_bytes()) {
+        let mut whole = Vec::new();
+        let mut splitter = Splitter::new(1420);
+        let plan = splitter.split(&packet, &mut NewBuffers::new(&mut whole, |length| vec![0; length])).expect("it is cut");
+        for most in [1, 2, 7, plan.segments as usize - 1] {
+            let (mut parts, mut done) = (Vec::new(), 0);
+            loop {
+                let (mut pool, mut sizes) = (vec![vec![0; 1420]; most], vec![0; most]);
+                let portion = splitter.split_portion(&packet, done, &mut EachBuffer::new(&mut pool, 0, &mut sizes)).expect("one fits");
+                let written = portion.plan.segments as usize;
+                parts.extend(pool.into_iter().zip(sizes).take(written).map(|(mut packet, size)| {
+                    packet.truncate(size);
+                    packet
+                }));
+                done += portion.plan.segments;
+                assert_eq!(done + portion.left, plan.segments);
+                if portion.left == 0 {
+                    break;
+                }
+                assert_eq!(written, most);
+            }
+            // IPv6 fragments have an identification of their own each time, the same in all parts.
+            if packet[6] == 17 && packet[0] >> 4 == 6 {
+                assert!(parts.iter().all(|part| part[44..48] == parts[0][44..48]));
+                assert_ne!(parts[0][44..48], whole[0][44..48]);
+                parts.iter_mut().zip(&whole).for_each(|(part, whole)| part[44..48].copy_from_slice(&whole[44..48]));
+            }
+            assert!(parts == whole, "{most} buffers");
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::BytesMut;
 use superpacket::virtio::{ByteOrder, Format, Header, flags, gso_type};
-use superpacket::{Framing, Reason, SegmentError};
+use superpacket::{BackToBack, Framing, Reason, SegmentError};
 use superpacket_traffic::check::{self, Kind};
 use superpacket_traffic::frame::{Checksum, Frame, Ip, stream_bytes};
 use superpacket_tun::{EachBuffer, Layer, NewBuffers, Offloads, Plan, ReadError, Reader, SegmentBuffers, Switches, Writer};
@@ -175,33 +175,125 @@ fn a_super_packet_in_a_tunnel_is_cut_into_packets_of_the_tunnel() {
     assert_eq!(cut, 2 * 3 * 2 * 12);
 }
 
-#[test]
-fn what_finds_no_room_is_given_again() {
-    let packets = run(Frame::udp6(900));
-    let memory = Memory::reading(super_packets(&packets).into_iter().map(Ok));
-    let mut reader = reader(&memory);
-    let (mut few, mut sizes) = (vec![vec![7; 1500]; 39], [0; 64]);
-    for _ in 0..2 {
-        let refused = reader.read_into(&mut EachBuffer::new(&mut few, 0, &mut sizes)).expect_err("one is missing");
-        assert!(matches!(refused, ReadError::NoRoom(SegmentError::TooManySegments { needed: 40, limit: 39 })), "{refused}");
-        assert!(!refused.would_block() && few.iter().flatten().all(|&byte| byte == 7));
+/// Buffers without a plan of their own: they end when they end.
+struct Ending {
+    packets: Vec<Vec<u8>>,
+    most: usize,
+}
+
+impl SegmentBuffers for Ending {
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        if self.packets.len() == self.most {
+            return None;
+        }
+        self.packets.push(vec![0; length]);
+        self.packets.last_mut().map(Vec::as_mut_slice)
     }
-    /// Accepts the plan, and then has no second buffer.
-    struct One(Vec<u8>);
-    impl SegmentBuffers for One {
-        fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
-            if !self.0.is_empty() {
-                return None;
+}
+
+/// Reads into buffers of this kind until the reader has no more, and returns the packets of each
+/// call.
+fn calls(reader: &mut Reader<&Memory>, kind: usize, most: usize) -> Vec<Vec<Vec<u8>>> {
+    let mut calls = Vec::new();
+    loop {
+        let length = 1400;
+        let (plan, packets) = match kind {
+            0 => {
+                let (mut pool, mut sizes) = (vec![vec![0; 16 + length]; most], vec![0; most + 9]);
+                let mut buffers = EachBuffer::new(&mut pool, 16, &mut sizes);
+                let plan = reader.read_into(&mut buffers).expect("it reads").expect("packets");
+                let used = buffers.used();
+                (plan, pool.iter().zip(sizes).take(used).map(|(buffer, size)| buffer[16..16 + size].to_vec()).collect())
             }
-            self.0.resize(length, 0);
-            Some(&mut self.0)
+            1 => {
+                // Some bytes are left over, which are not enough for another packet.
+                let mut bytes = vec![0; most * length + length - 500];
+                let mut buffers = BackToBack::new(&mut bytes);
+                let plan = reader.read_into(&mut buffers).expect("it reads").expect("packets");
+                let used = buffers.used();
+                (plan, bytes[..used].chunks(plan.segment_length).map(<[u8]>::to_vec).collect::<Vec<_>>())
+            }
+            _ => {
+                let mut buffers = Ending { packets: Vec::new(), most };
+                (reader.read_into(&mut buffers).expect("it reads").expect("packets"), buffers.packets)
+            }
+        };
+        assert_eq!(plan.segments as usize, packets.len());
+        assert_eq!(plan.total_length(), packets.iter().map(Vec::len).sum::<usize>());
+        assert_eq!((packets[0].len(), packets[packets.len() - 1].len()), (plan.segment_length, plan.last_length));
+        calls.push(packets);
+        if !reader.has_more() {
+            return calls;
         }
     }
-    assert!(matches!(reader.read_into(&mut One(Vec::new())), Err(ReadError::NoRoom(_))));
+}
+
+#[test]
+fn a_super_packet_comes_in_parts_where_there_are_fewer_buffers() {
+    for frame in [Frame::tcp4(1, 1360), Frame::tcp6(1, 1340), Frame::udp4(1372), Frame::udp6(1352)] {
+        let long = frame.at_ip();
+        assert_eq!(long.to_bytes().len(), 1400);
+        let packets: Vec<_> = long.run(46).iter().map(Frame::to_bytes).collect();
+        for most in [1, 2, 3, 17, 45, 46, 47] {
+            for kind in 0..3 {
+                let memory = Memory::reading(super_packets(&packets).into_iter().map(Ok));
+                let mut reader = reader(&memory);
+                let mut all = Vec::new();
+                while all.len() < packets.len() {
+                    let calls = calls(&mut reader, kind, most);
+                    assert!(calls.iter().rev().skip(1).all(|packets| packets.len() == most), "no call leaves a buffer empty");
+                    all.extend(calls.into_iter().flatten());
+                }
+                assert!(all == packets, "{most} buffers of kind {kind}");
+                assert_eq!(reader.counters().packets, 46);
+                assert_eq!((reader.counters().reads, reader.counters().malformed), (reader.counters().super_packets, 0));
+                assert!(reader.segmentation().balanced());
+                assert_eq!((reader.segmentation().cut, reader.segmentation().refused()), (reader.counters().reads, 0));
+            }
+        }
+    }
+}
+
+/// A super-packet of 112 segments into a pool of 46 buffers, and a packet behind it.
+#[test]
+fn what_comes_behind_a_super_packet_that_is_larger_than_the_pool_is_read() {
+    let packets: Vec<_> = Frame::tcp4(1, 500).at_ip().run(112).iter().map(Frame::to_bytes).collect();
+    let behind = Frame::udp4(77).at_ip().to_bytes();
+    let reads = super_packets(&packets).into_iter().chain([[&[0; 10][..], &behind].concat()]);
+    let memory = Memory::reading(reads.map(Ok));
+    assert_eq!(memory.state().to_read.len(), 2);
+    let mut reader = reader(&memory);
+    let parts = calls(&mut reader, 0, 46);
+    assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [46, 46, 20]);
+    assert!(parts.into_iter().flatten().eq(packets));
+    assert_eq!(calls(&mut reader, 0, 46), [[behind]]);
+}
+
+#[test]
+fn buffers_that_take_no_packet_are_an_error_and_the_packets_may_be_discarded() {
+    let packets = run(Frame::udp6(900));
+    let memory = Memory::reading(super_packets(&packets).into_iter().chain(super_packets(&packets)).map(Ok));
+    let mut reader = reader(&memory);
+    let (mut short, mut sizes) = (vec![vec![7; 900]; 50], [0; 64]);
+    for _ in 0..2 {
+        let refused = reader.read_into(&mut EachBuffer::new(&mut short, 0, &mut sizes)).expect_err("they are too short");
+        assert!(matches!(refused, ReadError::NoRoom(SegmentError::OutputTooSmall { needed: 948, got: 900 })), "{refused}");
+        assert!(!refused.would_block() && reader.has_more() && short.iter().flatten().all(|&byte| byte == 7));
+    }
+    assert!(matches!(reader.read_into(&mut Ending { packets: Vec::new(), most: 0 }), Err(ReadError::NoRoom(_))));
+    let no_buffers: &mut [Vec<u8>] = &mut [];
+    assert!(matches!(reader.read_into(&mut EachBuffer::new(no_buffers, 0, &mut sizes)), Err(ReadError::NoRoom(_))));
     let mut out = Vec::new();
     let plan = reader.read_into(&mut out).expect("there is room").expect("packets");
     assert_eq!((plan.segments, reader.counters().reads), (40, 1));
     assert!(out.chunks(plan.segment_length).eq(&packets));
+    assert!(!reader.has_more() && !reader.discard());
+    // Three packets are taken, the others discarded.
+    let first = reader.read_into(&mut Ending { packets: Vec::new(), most: 3 }).expect("it reads").expect("packets");
+    assert_eq!((first.segments, reader.has_more()), (3, true));
+    assert!(reader.discard() && !reader.has_more());
+    assert!(reader.try_read_into(&mut out).expect_err("nothing is left").would_block());
+    assert_eq!((reader.counters().packets, reader.counters().discarded), (43, 1));
 }
 
 #[test]

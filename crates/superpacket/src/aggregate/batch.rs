@@ -356,7 +356,7 @@ impl BatchAggregator {
 fn number(receiver: &mut Receiver<BufferIndex>, packet: RxPacket<()>, buffers: usize, index: u32) -> RxPacket<BufferIndex> {
     let buffer = |buffer: usize| BufferIndex { packet: index, buffer: buffer as u8 };
     let mut numbered = packet.with_first(buffer(0));
-    if receiver.policy.trusted_input && numbered.checksum == RxChecksum::None {
+    if receiver.policy.trusts_input() && numbered.checksum == RxChecksum::None {
         numbered.checksum = VERIFIED_BEFORE;
     }
     if buffers > 1 {

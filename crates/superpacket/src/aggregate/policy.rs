@@ -82,8 +82,17 @@ pub struct Policy {
     /// How the checksum of a merged GRO packet leaves: complete, or partial, as a device would be
     /// asked to fill it in. LRO packets leave complete.
     pub checksum: ChecksumForm,
-    /// The packets are as they were sent: a cipher has authenticated them. Checksums of which the
-    /// device knows nothing are taken for right, and no payload is read for them.
+    /// GRO with partial checksums: checksums of which nothing is known count as correct, and no
+    /// payload is read for them. Off by default: every packet is verified before it merges.
+    ///
+    /// A packet that was damaged before it reached this host then merges as well, and whoever
+    /// completes the partial checksum makes it correct: the receiver takes damaged data for good
+    /// data. A tunnel's cipher does not prevent this. It proves that the peer sent these bytes, not
+    /// that they reached the peer intact. What leaves alone keeps its bytes, and is described as
+    /// verified. Set it only where somebody has verified the checksums before.
+    ///
+    /// With complete checksums, and in LRO, packets are verified all the same: one damaged packet
+    /// would make the merged checksum wrong, and the valid packets beside it would be lost.
     pub trusted_input: bool,
     /// GRO: PSH on a packet that came as a super-packet does not end a merged packet. What is cut
     /// from that has PSH on the last segment only: it differs from what came in this flag alone.
@@ -176,7 +185,8 @@ impl Policy {
         Policy { mode: Mode::Lro { acks: true }, ..Self::lro() }
     }
 
-    /// The same policy for input that is trusted: see [`trusted_input`](Self::trusted_input).
+    /// The same policy without verification: see [`trusted_input`](Self::trusted_input) for what
+    /// is given up.
     #[must_use]
     pub const fn with_trusted_input(self) -> Self {
         Policy { trusted_input: true, ..self }
@@ -241,6 +251,12 @@ impl Policy {
         with_delivery, delivery: Delivery;
         /// The same policy with another [form of checksums](Self::checksum).
         with_checksum, checksum: ChecksumForm;
+    }
+
+    /// Returns whether unknown checksums count as correct: not where merged packets leave with
+    /// complete checksums, which are made of the packets' own.
+    pub(super) fn trusts_input(&self) -> bool {
+        self.trusted_input && self.checksum == ChecksumForm::Partial && matches!(self.mode, Mode::Gro { .. })
     }
 
     /// The policy with all limits in range.

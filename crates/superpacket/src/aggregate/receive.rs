@@ -216,7 +216,7 @@ impl<B> Receiver<B> {
     #[inline]
     pub(super) fn receive_batch<P: Poll<B>>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
         self.deliver_again(poll)?;
-        if self.in_force.trusted_input {
+        if self.in_force.trusts_input() {
             trust(packets);
         }
         prefetch_first(packets, poll);

@@ -7,6 +7,9 @@ use super::SegmentError;
 /// `packets = cut + passed + refused`, and `payload_in = payload_out`. Both hold after every call,
 /// whether it succeeded or not.
 ///
+/// A packet that is written in [portions](super::Portion) counts when the last is written, and the
+/// segments and payload of each portion when it is.
+///
 /// A packet whose segments were partly written when the [buffers](super::SegmentBuffers) ended
 /// counts as refused. The segments that had been written came out nevertheless: `segments` and
 /// `payload_out` count them, and `payload_in` their part of the packet.

@@ -14,6 +14,8 @@ pub(super) struct FragmentIds {
     /// Made with the first one: few segmenters ever need them.
     key: Option<u64>,
     count: u32,
+    /// The next one is the last one again.
+    repeats: bool,
 }
 
 /// A copy begins anew: it must not repeat what the other one goes on with.
@@ -25,12 +27,19 @@ impl Clone for FragmentIds {
 
 impl FragmentIds {
     pub(super) const fn new() -> Self {
-        FragmentIds { key: None, count: 0 }
+        FragmentIds { key: None, count: 0, repeats: false }
+    }
+
+    /// Has the identification made last returned again, for more fragments of the same packet.
+    pub(super) const fn repeat(&mut self, repeats: bool) {
+        self.repeats = repeats;
     }
 
     pub(super) fn next(&mut self) -> u32 {
         let key = *self.key.get_or_insert_with(random);
-        self.count = self.count.wrapping_add(1);
+        if !self.repeats {
+            self.count = self.count.wrapping_add(1);
+        }
         permuted(self.count, key)
     }
 }

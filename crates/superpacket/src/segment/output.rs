@@ -30,6 +30,35 @@ impl Plan {
     }
 }
 
+/// The segments of a packet that one call has written, where the buffers do not take all at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Portion {
+    /// The number and lengths of the segments that were written; at least 1.
+    pub plan: Plan,
+    /// The number of segments that are left; 0 after the last portion.
+    pub left: u32,
+}
+
+impl Plan {
+    /// Returns the plan of these segments alone, of which there is at least one.
+    pub(super) const fn portion(&self, first: u32, count: u32) -> Plan {
+        let last_length = if first + count == self.segments { self.last_length } else { self.segment_length };
+        let segment_length = if count == 1 { last_length } else { self.segment_length };
+        Plan { segments: count, segment_length, last_length }
+    }
+
+    /// Returns how many of these segments the buffers take that have refused all of them.
+    pub(super) fn that_fit(&self, refusal: &SegmentError) -> u32 {
+        let limit = match *refusal {
+            SegmentError::TooManySegments { limit, .. } => limit,
+            SegmentError::OutputTooSmall { got, .. } => u32::try_from(got / self.segment_length.max(1)).unwrap_or(u32::MAX),
+            _ => 0,
+        };
+        limit.min(self.segments - 1)
+    }
+}
+
 /// The place of a part of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadRange {
@@ -140,10 +169,12 @@ pub struct Written {
 /// Hands out the buffers that segments are written into: slots of a `sendmmsg` array, frames of a
 /// UMEM, the space behind a `virtio_net_hdr`.
 pub trait SegmentBuffers {
-    /// Refuses segments that do not fit. Called once, before the first buffer is asked for.
+    /// Refuses segments that do not fit. Called before the first buffer is asked for. A call that
+    /// writes a [`Portion`] then calls it again, with as many segments as fit by the error.
     ///
     /// # Errors
-    /// [`SegmentError::OutputTooSmall`]; nothing is written then.
+    /// [`SegmentError::OutputTooSmall`] with the bytes that there is room for, or
+    /// [`SegmentError::TooManySegments`] with the number of buffers; nothing is written then.
     fn prepare(&mut self, _plan: &Plan) -> Result<(), SegmentError> {
         Ok(())
     }

@@ -62,7 +62,7 @@ impl PartAtWork {
 pub(super) struct Preparation {
     pub(super) simd: Simd,
     pub(super) scratch: [u8; SCRATCH],
-    fragment_ids: FragmentIds,
+    pub(super) fragment_ids: FragmentIds,
 }
 
 impl Preparation {
@@ -412,6 +412,13 @@ impl Job {
     /// Returns the bytes of payload in the segments before this one.
     pub(super) const fn payload_before(&self, cut: Cut) -> usize {
         cut.offset.saturating_sub(self.template.extra)
+    }
+
+    /// Returns the bytes of payload in all segments before the one that has this number in the part
+    /// at work.
+    pub(super) fn payload_up_to(&self, number: u32) -> usize {
+        let offset = (self.part.start + number as usize * self.part.size).min(self.part.end);
+        offset.saturating_sub(self.template.extra)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The segmenter: one loop over a template for all kinds of segments.
 
 use super::fragment::SCRATCH;
-use super::output::{Plan, Segment, SegmentBuffers, Written};
-use super::payload::{copy_payload, payload_sums};
+use super::output::{Plan, Portion, Segment, SegmentBuffers, Written};
+use super::payload::{Position, copy_payload, payload_sums};
 use super::prepare::{Job, Preparation};
 use super::template::{Cut, WantedSums};
 use super::{SegmentCounters, SegmentError, SegmentOptions, Segmentable};
@@ -167,6 +167,68 @@ impl Segmenter {
         self.write_segments(packet, job, buffers)
     }
 
+    /// Cuts as [`segment_linear`](Self::segment_linear) does, and writes as many segments as the
+    /// buffers take, from number `first` on: 0 in a packet's first call, and what has been written
+    /// so far in the next. The calls for a packet follow each other without another packet between.
+    ///
+    /// ```
+    /// use superpacket::segment::{BackToBack, GsoPacket, SegmentOptions, Segmenter};
+    /// use superpacket::{Gso, GsoKind, Layer, SegmentSize};
+    ///
+    /// # let mut packet = vec![0u8; 28 + 2500];
+    /// # packet[0] = 0x45;
+    /// # packet[2..4].copy_from_slice(&2528u16.to_be_bytes());
+    /// # packet[9] = 17;
+    /// # packet[24..26].copy_from_slice(&2508u16.to_be_bytes());
+    /// # let gso = Gso::new(GsoKind::Udp, SegmentSize::new(1000).expect("not zero"));
+    /// // Three segments, and room for two.
+    /// let packet = GsoPacket::linear(&packet, gso).with_layer(Layer::Ip);
+    /// let (mut segmenter, mut room) = (Segmenter::new(), [0; 2500]);
+    /// let mut done = 0;
+    /// loop {
+    ///     let buffers = &mut BackToBack::new(&mut room);
+    ///     let portion = segmenter.segment_portion(&packet, &SegmentOptions::default(), done, buffers)?;
+    ///     done += portion.plan.segments;
+    ///     if portion.left == 0 {
+    ///         break;
+    ///     }
+    /// }
+    /// assert_eq!(done, 3);
+    /// # Ok::<(), superpacket::SegmentError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SegmentError`]; nothing has been written then. Buffers that take no segment are an error;
+    /// the next call may have others.
+    #[inline]
+    pub fn segment_portion<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        options: &SegmentOptions,
+        first: u32,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Portion, SegmentError> {
+        self.portion_known(packet, options, None, first, buffers)
+    }
+
+    /// Cuts as [`segment_portion`](Self::segment_portion) does a packet whose layout may be
+    /// `known`.
+    #[inline]
+    pub(crate) fn portion_known<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        options: &SegmentOptions,
+        known: Option<&Layout>,
+        first: u32,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Portion, SegmentError> {
+        self.preparation.fragment_ids.repeat(first != 0);
+        let job = self.preparation.parts(packet, options, known);
+        self.preparation.fragment_ids.repeat(false);
+        let job = job.map_err(|error| self.refuse(error))?;
+        self.write_portion(packet, job, first, buffers)
+    }
+
     /// Fragments a packet so that each fragment has at most `mtu` bytes from its outermost IP
     /// header on, whatever the packet carries (RFC 791, section 3.2; RFC 8200, section 4.5). What
     /// fits passes whole. A fragment may be fragmented again.
@@ -206,6 +268,24 @@ impl Segmenter {
     ) -> Result<Plan, SegmentError> {
         let job = self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
+    }
+
+    /// Fragments as [`fragment_linear`](Self::fragment_linear) does, and writes as many fragments
+    /// as the buffers take, as [`segment_portion`](Self::segment_portion) does. `ipv6_id` is the
+    /// same in all calls for a packet.
+    ///
+    /// # Errors
+    /// As [`fragment`](Self::fragment) and [`segment_portion`](Self::segment_portion).
+    pub fn fragment_portion<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        mtu: usize,
+        ipv6_id: Option<u32>,
+        first: u32,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Portion, SegmentError> {
+        let job = self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
+        self.write_portion(packet, job, first, buffers)
     }
 
     #[cold]
@@ -266,24 +346,83 @@ impl Segmenter {
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
         buffers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
+        let plan = job.plan;
         // Compiled separately for the super-packets that are most frequent.
         if job.template.is_usual() {
-            self.write_segments_as::<true, P>(packet, job, buffers)
+            self.write_segments_as::<true, false, P>(packet, job, 0, buffers)?;
         } else {
-            self.write_segments_as::<false, P>(packet, job, buffers)
+            self.write_segments_as::<false, false, P>(packet, job, 0, buffers)?;
         }
+        Ok(plan)
     }
 
+    #[inline]
+    fn write_portion<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        job: Job,
+        first: u32,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Portion, SegmentError> {
+        let whole = job.plan;
+        let Some(count) = whole.segments.checked_sub(first).filter(|&count| count != 0) else {
+            return Err(self.refuse(SegmentError::TooManySegments { needed: first.saturating_add(1), limit: whole.segments }));
+        };
+        let offered = whole.portion(first, count);
+        if let Err(error) = buffers.prepare(&offered) {
+            let fitting = offered.that_fit(&error);
+            if fitting == 0 {
+                return Err(self.refuse(error));
+            }
+            buffers.prepare(&whole.portion(first, fitting)).map_err(|error| self.refuse(error))?;
+        }
+        let done = if job.template.is_usual() {
+            self.write_segments_as::<true, true, P>(packet, job, first, buffers)?
+        } else {
+            self.write_segments_as::<false, true, P>(packet, job, first, buffers)?
+        };
+        Ok(Portion { plan: whole.portion(first, done - first), left: whole.segments - done })
+    }
+
+    /// Counts a portion that ends before the segment `cut`, `payload` bytes behind its start.
+    #[cold]
+    fn count_portion(&mut self, segments: u32, payload: usize) {
+        self.counters.segments += u64::from(segments);
+        self.counters.payload_in += payload as u64;
+        self.counters.payload_out += payload as u64;
+    }
+
+    /// Goes to the segment `first`: returns its number in the part at work, and where its payload
+    /// starts.
+    #[cold]
+    fn skip<P: Segmentable + ?Sized>(&mut self, packet: &P, job: &mut Job, first: u32) -> (u32, Position) {
+        while first - job.part.first >= job.part.segments && job.next_part(packet) {}
+        let number = first - job.part.first;
+        // What the first and the second segment change in the template, the others find changed.
+        for number in 0..number.min(2) {
+            job.template.adapt_to(&mut self.preparation.scratch, job.cut(number));
+        }
+        (number, job.start.advance(packet, job.payload_up_to(number)))
+    }
+
+    /// Writes the segments of a job from number `first` on, and returns how many of the packet's
+    /// segments are written now. Only in a `PORTION` may `first` be more than 0, and buffers that
+    /// end be no error.
     #[inline(always)]
-    fn write_segments_as<const USUAL: bool, P: Segmentable + ?Sized>(
+    fn write_segments_as<const USUAL: bool, const PORTION: bool, P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         mut job: Job,
+        first: u32,
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Plan, SegmentError> {
-        let mut position = job.start;
+    ) -> Result<u32, SegmentError> {
+        let (mut start, mut position) = (0, job.start);
+        if PORTION && first != 0 {
+            (start, position) = self.skip(packet, &mut job, first);
+        }
+        let before = if PORTION { job.payload_up_to(start) } else { 0 };
         loop {
-            for number in 0..job.part.segments {
+            for number in start..job.part.segments {
                 let (cut, index) = (job.cut(number), job.part.first + number);
                 let header_length = job.template.header_length(cut);
                 let payload = job.template.payload_length(cut);
@@ -291,6 +430,10 @@ impl Segmenter {
                 let buffer = buffers.buffer(length).unwrap_or(&mut []);
                 let got = buffer.len();
                 let Some(segment) = buffer.get_mut(..length) else {
+                    if PORTION && index > first {
+                        self.count_portion(index - first, job.payload_before(cut) - before);
+                        return Ok(index);
+                    }
                     self.count_incomplete(&job, cut, index);
                     return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
                 };
@@ -308,11 +451,14 @@ impl Segmenter {
             if !job.next_part(packet) {
                 break;
             }
+            start = 0;
         }
-        self.counters.segments += u64::from(job.plan.segments);
-        self.counters.payload_out += (job.body - job.template.extra) as u64;
+        self.counters.segments += u64::from(job.plan.segments - first);
+        self.counters.payload_out += (job.body - job.template.extra - before) as u64;
         self.count(&job);
-        Ok(job.plan)
+        // The portions before have counted theirs.
+        self.counters.payload_in -= before as u64;
+        Ok(job.plan.segments)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{ByteOrder, Format, Header, Offload, VirtioError};
 use crate::memory::Memory;
 use crate::packet::{Gathered, Layer, RxChecksum};
-use crate::segment::{GsoPacket, GsoSupport, Plan, SegmentBuffers, SegmentError, SegmentOptions, Segmenter};
+use crate::segment::{GsoPacket, GsoSupport, Plan, Portion, SegmentBuffers, SegmentError, SegmentOptions, Segmenter};
 use crate::super_packet::{Metadata, SuperPacket};
 use crate::wire::{Layout, MAX_HEADER};
 
@@ -191,5 +191,24 @@ impl Segmenter {
         let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_with_layout(read)?;
         let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum, parts: &[] };
         Ok(self.segment_known(&packet, &SegmentOptions::default(), layout.as_ref(), buffers)?)
+    }
+
+    /// Splits as [`split`](Self::split) does, and writes as many segments as the buffers take, from
+    /// number `first` on. The next call, with what is written so far, goes on: see
+    /// [`segment_portion`](Self::segment_portion).
+    ///
+    /// # Errors
+    /// [`SplitError`]; nothing has been written then.
+    #[inline]
+    pub fn split_portion(
+        &mut self,
+        framing: Framing,
+        read: &[u8],
+        first: u32,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Portion, SplitError> {
+        let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_with_layout(read)?;
+        let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum, parts: &[] };
+        Ok(self.portion_known(&packet, &SegmentOptions::default(), layout.as_ref(), first, buffers)?)
     }
 }

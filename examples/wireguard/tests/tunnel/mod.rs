@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum Program {
     /// This project's.
     Superpacket,
+    /// This project's, without verifying the checksums of what the peer sends.
+    #[allow(dead_code, reason = "the benchmark's")]
+    Trusting,
     /// gotatun with its own TUN device and socket.
     #[allow(dead_code, reason = "the benchmark's")]
     Gotatun,
@@ -129,6 +132,7 @@ impl End {
         let mut command = self.station.host.command(program);
         match &self.program {
             Program::Superpacket => command.arg(&interface).arg(&self.config),
+            Program::Trusting => command.arg("--trusted-input").arg(&interface).arg(&self.config),
             Program::Gotatun => {
                 // As many as tokio takes by itself.
                 let threads = available_parallelism().map_err(failed("its threads"))?.to_string();

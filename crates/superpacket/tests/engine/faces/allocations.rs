@@ -26,7 +26,7 @@ fn assert_steady(mut round: impl FnMut()) {
 fn streams() -> [(Policy, Vec<Vec<u8>>); 6] {
     [
         (Policy::gro(), workload::w1(90)),
-        (Policy::gro().with_trusted_input(), workload::w2(64, 512)),
+        (Policy::gro().with_partial_checksums().with_trusted_input(), workload::w2(64, 512)),
         (Policy::gro().with_max_flows(16), workload::hostile(64, 64)),
         (Policy::gro_with_udp(), workload::w5(88)),
         (Policy::lro(), workload::w1(90)),

@@ -195,7 +195,7 @@ pub fn policies() -> Vec<Policy> {
     for mode in modes {
         for storage in [Storage::Fragments, Storage::Linear] {
             let form = |form| mode.with_storage(storage).with_checksum(form);
-            policies.extend([form(ChecksumForm::Full), form(ChecksumForm::Partial), form(ChecksumForm::Full).with_trusted_input()]);
+            policies.extend([form(ChecksumForm::Full), form(ChecksumForm::Partial), form(ChecksumForm::Partial).with_trusted_input()]);
         }
     }
     policies
