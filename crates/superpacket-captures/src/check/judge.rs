@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use superpacket::Simd;
 use superpacket::checksum::ipv4_header;
 use superpacket::packet::Layer;
-use superpacket::segment::{Cwr, Gso, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{Cwr, Gso, IpId, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::gso_type;
 use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp};
 
@@ -190,8 +190,9 @@ impl Judge {
                 self.find(Rule::CwrOnAll, "tcp.flags", Some(second), "it has CWR, as the packet before it has".to_owned());
             }
         }
-        let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
-        let segments = match segments_of(&mut self.segmenter, &whole, &SegmentOptions::default()) {
+        // A wrong seed has been found; what else is wrong is seen without it.
+        let is_believed = packet.virtio.is_none_or(|virtio| virtio.seed != Some(false));
+        let segments = match segments_of(&mut self.segmenter, packet, layer, gso, &SegmentOptions::default(), is_believed) {
             Ok(segments) => segments,
             Err(error) => {
                 // What is wrong with its lengths has been found.

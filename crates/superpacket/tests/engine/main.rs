@@ -7,6 +7,7 @@ mod bypass;
 mod examples;
 mod expect;
 mod faces;
+mod final_destination;
 mod gaps;
 mod gro_table;
 mod limits;
