@@ -137,6 +137,14 @@ impl Judge {
         if !differs && there != was && packet.payload().len() == origin.payload().len() {
             self.find(Rule::Length, "length", Some(origin), format!("it has {there} bytes, and had {was}"));
         }
+        // Nobody can verify it, so it must be what it was.
+        if let (Some(layout), Some(was)) = (&packet.layout, &origin.layout)
+            && !packet.is_verifiable()
+            && let (found, expected) = (be16(&packet.bytes, layout.checksum().into()), be16(&origin.bytes, was.checksum().into()))
+            && found != expected
+        {
+            self.find(Rule::Checksum, "checksum", Some(origin), found_and_expected(found, expected));
+        }
         if self.findings.len() > before || origin.is_valid(self.simd) {
             self.itself(packet, false);
         } else if packet.is_valid(self.simd) && packet.bytes != origin.bytes {

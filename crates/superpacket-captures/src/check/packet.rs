@@ -8,7 +8,9 @@ use superpacket::checksum::{complete_partial, pseudo_header};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};
 use superpacket::virtio::{Format, Header, VirtioError, flags};
-use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, checksum_addresses, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
+use superpacket::wire::{
+    IpVersion, Layout, Protocol, Refusal, checksum_addresses, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp,
+};
 
 use super::pairs::PairKeys;
 use crate::lanes::{LinkHeader, find_partial};
@@ -319,6 +321,14 @@ impl Packet {
     /// Are all its checksums right?
     pub(super) fn is_valid(&self, simd: Simd) -> bool {
         self.layout.is_none_or(|layout| check(&self.bytes, &layout, None, simd).is_ok())
+    }
+
+    /// Are the addresses known that its transport checksum covers?
+    pub(super) fn is_verifiable(&self) -> bool {
+        self.layout.is_none_or(|layout| {
+            let network = self.bytes.get(usize::from(layout.network)..).unwrap_or(&[]);
+            checksum_addresses(network, layout.version).is_some()
+        })
     }
 
     /// Does Linux's GRO refuse it before it looks for its flow?

@@ -164,7 +164,8 @@ fn the_addresses_of_each_kind() {
 fn headers_that_are_not_complete_say_nothing() {
     let all = [v6(Frame::tcp6(1, 0), &known()[12].0), Frame::tcp4(1, 0).with(|frame| frame.ipv4_mut().options = options()[0].0.clone())];
     for (frame, version) in all.into_iter().zip([IpVersion::V6, IpVersion::V4]) {
-        let (bytes, offsets) = (frame.at_ip().to_bytes(), frame.clone().at_ip().offsets());
+        let frame = frame.at_ip();
+        let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
         for length in 0..=bytes.len() {
             let found = checksum_addresses(&bytes[..length], version);
             assert_eq!(found.is_some(), length >= offsets.transport, "{length} of {version:?}");
@@ -241,7 +242,9 @@ fn one_whose_checksum_covers_the_headers_address_is_damaged() {
 #[test]
 fn another_route_ends_a_merge() {
     let base = v6(Frame::tcp6(1000, 100), &known()[1].0);
-    differs(&base, Reason::ExtensionHeader, |frame| frame.ipv6_mut().extensions = vec![Extension::segment_route(&[stop(1), stop(2), stop(4)], 1)]);
+    differs(&base, Reason::ExtensionHeader, |frame| {
+        frame.ipv6_mut().extensions = vec![Extension::segment_route(&[stop(1), stop(2), stop(4)], 1)]
+    });
 }
 
 #[test]
@@ -296,7 +299,8 @@ fn cut(bytes: &Vec<u8>, gso: Gso, state: RxChecksum, output: ChecksumOutput) -> 
 #[test]
 fn super_packets_are_cut_with_the_right_checksums() {
     let v4 = options().into_iter().flat_map(|(options, _)| {
-        [Frame::tcp4(1, 100), Frame::udp4(100), Frame::dccp4(1, 100)].map(|base| base.with(|frame| frame.ipv4_mut().options = options.clone()))
+        [Frame::tcp4(1, 100), Frame::udp4(100), Frame::dccp4(1, 100)]
+            .map(|base| base.with(|frame| frame.ipv4_mut().options = options.clone()))
     });
     let v6 = known().into_iter().flat_map(|(extensions, ..)| over_ipv6(100).into_iter().map(move |base| v6(base, &extensions)));
     for base in v4.chain(v6) {
