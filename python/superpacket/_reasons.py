@@ -63,6 +63,9 @@ class Reason(str, Enum):
     DCCP_TYPE = "dccp_type"
     #: DCCP whose checksum covers more than there is.
     DCCP_COVERAGE = "dccp_coverage"
+    #: An IPv6 routing header or home address option from which the addresses that the checksum
+    #: covers cannot be told: it contradicts itself, or its type is not known.
+    FINAL_DESTINATION = "final_destination"
     #: LRO: TCP options other than an aligned timestamp with an echo.
     TCP_OPTIONS = "tcp_options"
     #: LRO: a packet marked as having met congestion, or with ECE or CWR.

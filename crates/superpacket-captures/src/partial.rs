@@ -10,7 +10,7 @@
 use superpacket::Simd;
 use superpacket::checksum::{Sum, at_offset, ipv4_header, pseudo_header, transport_field};
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::wire::{IpVersion, Layout, Protocol, ip_headers, ipv4, ipv6, udp};
+use superpacket::wire::{IpVersion, Layout, Protocol, checksum_addresses, ip_headers, ipv4, ipv6, udp};
 
 /// One checksum that is to be filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +208,8 @@ pub(crate) enum Wrong {
 /// headers' checksums.
 ///
 /// An IPv4 header checksum of 0 was left to the device. A packet whose IP length was left to the
-/// device has no IPv4 checksum to be compared.
+/// device has no IPv4 checksum to be compared. Nobody can tell whether a checksum is right if the
+/// addresses that it covers are not known: then it is not compared.
 pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, simd: Simd) -> Result<(), Wrong> {
     let outers = layout.outers().map(|outer| (usize::from(outer.network), outer.version));
     for (network, version) in outers.chain([(usize::from(layout.network), layout.version)]) {
@@ -229,14 +230,16 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
     let partial_transport = partial.is_some_and(Partial::is_transport);
     let network = packet.get(usize::from(layout.network)..).unwrap_or(&[]);
     let pseudo = pseudo_header(network, layout.version, layout.protocol.number(), (end - start.min(end)) as u32);
+    let known = checksum_addresses(network, layout.version).is_some();
     if !none
         && !partial_transport
+        && known
         && layout.protocol != Protocol::Dccp
         && !pseudo.add(simd.sum(packet.get(start..end).unwrap_or(&[]))).is_valid()
     {
         return Err(Wrong::Transport);
     }
-    if layout.protocol == Protocol::Dccp && !partial_transport && !dccp_is_valid(packet, layout, end, pseudo, simd) {
+    if layout.protocol == Protocol::Dccp && !partial_transport && known && !dccp_is_valid(packet, layout, end, pseudo, simd) {
         return Err(Wrong::Transport);
     }
     // The checksum to be filled in that is nearest inside: where it starts and ends, and its
@@ -250,6 +253,9 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
             seeded = Some((outer_start, outer_end, seed.pseudo));
         } else if be16(packet, outer_start + udp::CHECKSUM).unwrap_or(0) != 0 {
             let network = packet.get(usize::from(outer.network)..).unwrap_or(&[]);
+            if checksum_addresses(network, outer.version).is_none() {
+                continue;
+            }
             let outer_pseudo =
                 pseudo_header(network, outer.version, Protocol::Udp.number(), (outer_end - outer_start.min(outer_end)) as u32);
             // With that to be filled in, all that it covers sums to minus its pseudo-header's sum.

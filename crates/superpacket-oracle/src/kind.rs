@@ -1,6 +1,7 @@
 //! Why both sides may differ: each kind with the promise that explains it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use superpacket::virtio::{VirtioError, gso_type};
 use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Tunnel};
@@ -93,6 +94,8 @@ kinds! {
     GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
     /// The outer UDP checksum of a merged packet in VXLAN or Geneve.
     OuterChecksum = "outer UDP checksum of a merged packet", "The engine writes the one that is right once the inner one is (local checksum offload); Linux the sum of the pseudo-header, and computes it when it segments.";
+    /// The checksum covers other addresses than those of the IP header.
+    FinalDestination = "a checksum over the final destination", "The engine verifies and writes checksums over the final destination of a routing header and over a home address (RFC 8200, section 8.1; RFC 6275), and packets from which these cannot be told pass; Linux's GRO takes the addresses of the IP header, so that it refuses packets that are right, and where the checksum is partial writes the sum of a wrong one.";
     /// The kernel merged what is not of the IP version that the EtherType says.
     OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: it passes as malformed; Linux merges two that are alike, and `ipv6_rcv` drops them.";
     /// The kernel drops a frame that ends within its tag.
@@ -110,7 +113,9 @@ kinds! {
     /// Fragmentation: where the fragment header of IPv6 stands.
     FragmentPlace = "fragmentation: destination options", "The engine puts the fragment header before destination options, which are for the destination alone (RFC 8200, section 4.5); Linux behind them (`ip6_find_1stfragopt`), where no routing header follows.";
     /// Fragmentation: offsets behind hop-by-hop options.
-    FragmentOffset = "fragmentation: hop-by-hop options", "The engine's offsets count what the fragments carry (RFC 8200, section 4.5); Linux counts the hop-by-hop header of each as well (`ipv6_gso_segment`), so that nobody can put its fragments together.";
+    FragmentOffset = "fragmentation: hop-by-hop options", "The engine's offsets count what the fragments carry (RFC 8200, section 4.5); Linux counts the hop-by-hop or routing header of each as well (`ipv6_gso_segment`), so that nobody can put its fragments together.";
+    /// Segmentation: Linux computes a checksum anew.
+    HeaderDestination = "segmentation: the final destination", "The engine adjusts or completes the sum in the field, and computes others over the final destination; Linux computes the checksum of a datagram that it fragments, and of a packet without NEEDS_CSUM, over the addresses of the IP header (`udp6_ufo_fragment`, `tcp6_gso_segment`).";
     /// Segmentation: a hint beyond the packet.
     HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
     /// Segmentation: no place of the checksum, behind a VLAN tag.
@@ -140,6 +145,7 @@ const SHORTEST_TAGGED: usize = 20;
 
 /// Extension headers of IPv6, by their numbers.
 const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
 const DESTINATION_OPTIONS: u8 = 60;
 
 /// The least payload of a segment to which newer kernels cut TCP, in bytes.
@@ -203,6 +209,9 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     }
     if group.frames.iter().any(|&member| has_wrong_outer_length(sides, member)) {
         return Some(Kind::OuterLength);
+    }
+    if group.frames.iter().any(|&member| has_other_addresses(sides, member)) {
+        return Some(Kind::FinalDestination);
     }
     let frames: Vec<_> = group.frames.iter().map(|&member| &sides.frames[member]).collect();
     let differences = cut::differences(&completed(&group.packet), &frames);
@@ -277,6 +286,11 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
             Some(Kind::Contradiction)
         }
         (Some(theirs), _) if header.gso_type == gso_type::UDP => fragmentation(packet, theirs, engine),
+        (Some(theirs), Ok(_))
+            if header.flags == 0 && packet.seeded_by_header().and_then(|seeded| seeded.cut().ok()).as_deref() == Some(theirs) =>
+        {
+            Some(Kind::HeaderDestination)
+        }
         (Some(theirs), Ok(_)) if cut_by(packet, packet.header).is_some_and(|ours| ours == theirs) => Some(Kind::NoEcn),
         _ => is_cut_at_least(packet, kernel).then_some(Kind::SmallSegment),
     }
@@ -292,6 +306,13 @@ fn cut_by(packet: &Whole, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
 /// Why the engine and the kernel do not make the same fragments of a datagram.
 fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
     let size = packet.header.gso_size;
+    // What the engine makes of the packet if its seed is that of the addresses in the IP header.
+    let seeded = packet.seeded_by_header();
+    let cut = seeded.as_ref().map(|seeded| seeded.cut().map(without_fragment_id));
+    if cut.as_ref().is_some_and(|cut| cut.as_deref() == Ok(kernel)) {
+        return Some(Kind::HeaderDestination);
+    }
+    let (packet, engine) = (seeded.as_ref().unwrap_or(packet), cut.as_ref().unwrap_or(engine));
     let ours = match engine {
         Ok(ours) => ours,
         Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })) => {
@@ -300,8 +321,10 @@ fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>
         Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed, .. })) if size < 8 && *needed == 8 => {
             return Some(Kind::OddFragment);
         }
-        // The options, of 8 bytes, and the UDP header must be in the first.
-        Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed: 16, .. })) if packet.next_header() == Some(DESTINATION_OPTIONS) => {
+        // The options and the UDP header, of 8 bytes, must be in the first.
+        Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed, .. }))
+            if packet.extension() == Some((DESTINATION_OPTIONS, needed - 8)) =>
+        {
             return Some(Kind::FragmentPlace);
         }
         Err(_) => return None,
@@ -311,19 +334,24 @@ fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>
         let cut = Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()?;
         return (without_fragment_id(cut) == *ours).then_some(Kind::OddFragment);
     }
-    match packet.next_header() {
+    match packet.extension() {
         None => {
             let plain: Option<Vec<_>> = ours.iter().map(|frame| without_flags(frame)).collect();
             (plain? == kernel).then_some(Kind::FragmentFlags)
         }
         // The options count as payload to the engine.
-        Some(DESTINATION_OPTIONS) => (joined_fragments(ours)?.get(8..)? == joined_fragments(kernel)?).then_some(Kind::FragmentPlace),
-        Some(HOP_BY_HOP) => {
+        Some((DESTINATION_OPTIONS, length)) => {
+            (joined_fragments(ours)?.get(length..)? == joined_fragments(kernel)?).then_some(Kind::FragmentPlace)
+        }
+        Some((HOP_BY_HOP | ROUTING, length)) => {
             let (mut ours, mut theirs) = (ours.clone(), kernel.to_vec());
             let offsets = |frames: &mut Vec<Vec<u8>>| frames.iter_mut().map(|frame| take_offset(frame)).collect::<Option<Vec<_>>>();
             let (our_offsets, their_offsets) = (offsets(&mut ours)?, offsets(&mut theirs)?);
-            // Eight bytes of the header more with each fragment before.
-            let counted = our_offsets.iter().zip(&their_offsets).zip(0..).all(|((ours, theirs), before)| ours + 8 * before == *theirs);
+            // The header more with each fragment before; the field wraps.
+            let counted = our_offsets.iter().zip(&their_offsets).zip(0..).all(|((ours, theirs), before)| {
+                let expected = ours + length * before;
+                expected as u16 == *theirs as u16
+            });
             (counted && ours == theirs).then_some(Kind::FragmentOffset)
         }
         Some(_) => None,
@@ -353,6 +381,9 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     if congested && kernel.bytes == engine.bytes && kernel.partial == engine.partial && with_ecn == engine.cut {
         return Some(Kind::AllCongestionWindow);
     }
+    if are_addresses_others(&engine.bytes, &layout) {
+        return other_destination(kernel, engine, &layout);
+    }
     if layout.nested.is_some() {
         return other_nested(kernel, engine);
     }
@@ -368,6 +399,17 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     bytes.get_mut(checksum.clone())?.copy_from_slice(engine.bytes.get(checksum)?);
     let right = check::frame(&engine.bytes, &Expect { partial: engine.partial.is_some(), ..Expect::default() }).is_ok();
     (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(kind)
+}
+
+/// The same of packets whose checksum covers other addresses than those of the IP header: the
+/// checksums, of tunnels too, and nothing else.
+fn other_destination(kernel: &Packet, engine: &Packet, layout: &Layout) -> Option<Kind> {
+    let mut bytes = kernel.bytes.clone();
+    for place in layout.outers().filter_map(|outer| outer.checksum(&engine.bytes)).chain([usize::from(layout.checksum())]) {
+        bytes.get_mut(place..place + 2)?.copy_from_slice(engine.bytes.get(place..place + 2)?);
+    }
+    let right = check::frame(&engine.bytes, &Expect { partial: engine.partial.is_some(), ..Expect::default() }).is_ok();
+    (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(Kind::FinalDestination)
 }
 
 /// The same of packets in two tunnels: lengths and checksum of the second tunnel, and checksum of
@@ -404,10 +446,36 @@ fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind>
     if layout.protocol == Protocol::Dccp {
         return Some(Kind::Dccp);
     }
+    if has_other_addresses(sides, frame) {
+        return Some(Kind::FinalDestination);
+    }
     let flow = sides.known[frame].flow.as_ref()?;
     let vlans = !flow.vlans.is_empty() || flow.tunnels.iter().any(|tunnel| !tunnel.vlans.is_empty());
     let unseen = flow.pppoe.is_some() || !flow.mpls.is_empty() || vlans && !sides.rules.vlans;
     unseen.then_some(Kind::Tags)
+}
+
+/// Does a checksum of this frame cover other addresses than those of its IP header, or can these
+/// not be told?
+fn has_other_addresses(sides: &Sides<'_>, frame: usize) -> bool {
+    let bytes = &sides.frames[frame].bytes;
+    layout(sides, frame).is_some_and(|layout| are_addresses_others(bytes, &layout))
+}
+
+fn are_addresses_others(bytes: &[u8], layout: &Layout) -> bool {
+    let headers = layout.outers().map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]);
+    let mut headers = headers.filter_map(|(network, version)| Some((bytes.get(usize::from(network)..)?, version)));
+    headers.any(|(network, version)| wire::checksum_addresses(network, version) != header_addresses(network, version))
+}
+
+/// The addresses in an IP header.
+fn header_addresses(network: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr)> {
+    let v4 = |at: usize| network.get(at..).and_then(|bytes| bytes.first_chunk::<4>()).map(|bytes| IpAddr::from(*bytes));
+    let v6 = |at: usize| network.get(at..).and_then(|bytes| bytes.first_chunk::<16>()).map(|bytes| IpAddr::from(*bytes));
+    match version {
+        IpVersion::V4 => v4(12).zip(v4(16)),
+        IpVersion::V6 => v6(8).zip(v6(24)),
+    }
 }
 
 /// Where the engine finds the headers of a frame.
@@ -484,6 +552,9 @@ fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     }
     let bytes = &sides.frames[frame].bytes;
     let expect = Expect { partial: sides.frames[frame].partial.is_some(), ..Expect::default() };
+    if alone && has_other_addresses(sides, frame) {
+        return Some(Kind::FinalDestination);
+    }
     let (left, _) = sides.in_engine[frame]?;
     // The engine verifies checksums only where a second packet comes; its reason is then another.
     let refused = check::frame(bytes, &expect).is_err() || was_refused(sides.engine[left].reason);

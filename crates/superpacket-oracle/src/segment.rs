@@ -40,10 +40,33 @@ impl Whole {
 const MOST_SEGMENTS: usize = 400;
 
 impl Whole {
-    /// What the first extension header of IPv6 is, or the transport protocol; `None` over IPv4.
-    pub fn next_header(&self) -> Option<u8> {
+    /// The number of the first extension header of IPv6, and its length in bytes; the same of the
+    /// transport header where there is none, whose length means nothing. `None` over IPv4.
+    pub fn extension(&self) -> Option<(u8, usize)> {
         let (network, [0x86, 0xdd]) = network(&self.bytes)? else { return None };
-        self.bytes.get(network + 6).copied()
+        Some((*self.bytes.get(network + 6)?, 8 * (1 + usize::from(*self.bytes.get(network + 41)?))))
+    }
+
+    /// The same packet with NEEDS_CSUM and a partial checksum that is seeded with the addresses in
+    /// the IP header, whatever the headers behind it say; `None` if the checksum is the same.
+    pub fn seeded_by_header(&self) -> Option<Whole> {
+        let (network, kind) = network(&self.bytes)?;
+        let start = usize::from(self.header.csum_start);
+        let length = u32::try_from(self.bytes.len().checked_sub(start)?).ok()?;
+        let addresses = |at: usize, bytes: usize| self.bytes.get(network + at..network + at + bytes);
+        let number = if matches!(self.header.gso_type & 7, gso_type::TCPV4 | gso_type::TCPV6) { 6 } else { 17 };
+        let seed = match kind {
+            [0x86, 0xdd] => {
+                let (source, destination) = (addresses(8, 16)?.try_into().ok()?, addresses(24, 16)?.try_into().ok()?);
+                checksum::pseudo_v6(source, destination, number, length)
+            }
+            _ => checksum::pseudo_v4(addresses(12, 4)?.try_into().ok()?, addresses(16, 4)?.try_into().ok()?, number, length),
+        };
+        let place = start + usize::from(self.header.csum_offset);
+        let mut bytes = self.bytes.clone();
+        bytes.get_mut(place..place + 2)?.copy_from_slice(&seed.to_be_bytes());
+        let header = VnetHeader { flags: self.header.flags | flags::NEEDS_CSUM, ..self.header };
+        (bytes != self.bytes).then_some(Whole { header, bytes, ..self.clone() })
     }
 }
 
@@ -145,8 +168,10 @@ impl Packets {
                 ip.dont_fragment = random.chance(0.5);
                 ip.reserved = random.chance(0.1);
                 (ip.source, ip.destination) = ((random.bits() as u32).to_be_bytes(), (random.bits() as u32).to_be_bytes());
-                if random.chance(0.1) {
-                    ip.options = vec![0x94, 4, 0, 0];
+                match random.below(10) {
+                    0 => ip.options = vec![0x94, 4, 0, 0],
+                    1 => ip.options = source_route(random),
+                    _ => {}
                 }
             }
             Ip::V6(ip) => Self::vary_v6(ip, random),
@@ -162,7 +187,8 @@ impl Packets {
             tcp.options = random.bytes(4 * random.clone().below(11) as usize);
         }
         if let Some(mode) = frame.checksum_mut() {
-            *mode = Checksum::Partial;
+            // Nobody verifies the sum in the field: whatever is there is adjusted by difference.
+            *mode = if random.chance(0.05) { Checksum::Raw(random.bits() as u16 | 1) } else { Checksum::Partial };
         }
         if self.tunnels {
             return Self::through(frame, random);
@@ -197,11 +223,23 @@ impl Packets {
 
     fn vary_v6(ip: &mut Ipv6, random: &mut Random) {
         (ip.flow_label, ip.traffic_class, ip.hop_limit) = (random.below(1 << 20) as u32, random.bits() as u8, random.between(1, 255) as u8);
-        match random.below(10) {
-            0 => ip.extensions.push(Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4])),
-            1 => ip.extensions.push(Extension::HopByHop(vec![5, 2, 0, 0, 1, 0])),
-            _ => {}
-        }
+        let stops: Vec<_> = (0..random.between(1, 3)).map(|_| stop(random)).collect();
+        let left = random.between(0, stops.len()) as u8;
+        let extension = match random.below(14) {
+            0 => Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4]),
+            1 => Extension::HopByHop(vec![5, 2, 0, 0, 1, 0]),
+            // On any part of their way.
+            2 | 3 => Extension::segment_route(&stops, left),
+            4 => Extension::source_route(0, &stops, left),
+            5 => Extension::source_route(2, &stops[..1], 1),
+            // Two addresses, all but the last two bytes of each those of the destination.
+            6 => Extension::Routing([&[3, random.below(3) as u8, 0xee, 4 << 4, 0, 0], &random.bytes(4)[..]].concat()),
+            7 => Extension::home_address(stops[0]),
+            // Of a kind that nobody knows: the seed alone tells what the checksum covers.
+            8 => Extension::Routing([&[253, 1, 0, 0, 0, 0], &random.bytes(16)[..]].concat()),
+            _ => return,
+        };
+        ip.extensions.push(extension);
     }
 
     /// The header that says how to cut this frame.
@@ -282,6 +320,20 @@ impl Iterator for Packets {
         let format = if self.tunnels { Format::Tunnel } else { Format::Plain };
         Some(Whole { header, format, bytes })
     }
+}
+
+/// A stop on a packet's way.
+fn stop(random: &mut Random) -> [u8; 16] {
+    let mut address = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    address[8..].copy_from_slice(&random.bits().to_be_bytes());
+    address
+}
+
+/// A loose or strict source route on any part of its way, its end included.
+fn source_route(random: &mut Random) -> Vec<u8> {
+    let stops = random.between(1, 3);
+    let option = [random.pick(&[131, 137]), (3 + 4 * stops) as u8, 4 + 4 * random.between(0, stops) as u8];
+    [&option[..], &random.bytes(4 * stops)].concat()
 }
 
 /// Puts the pseudo-header's sum in the place of a tunnel's UDP checksum, as Linux does: it adds to

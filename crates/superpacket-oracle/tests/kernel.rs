@@ -38,7 +38,7 @@ fn every_difference_in_what_merges_has_a_kind() -> Result<(), LabError> {
     assert!(report.frames >= frames && report.merged > report.frames / 4, "{report:?}");
     // A kernel that loses its time between two frames is no oracle.
     assert!(report.repeated < report.frames / 1_000, "{} polls were repeated", report.repeated);
-    for kind in [Kind::Overtaken, Kind::ChecksumForms] {
+    for kind in [Kind::Overtaken, Kind::ChecksumForms, Kind::FinalDestination] {
         assert!(report.kinds.contains_key(&kind), "traffic in which {} never happens", kind.name());
     }
     Ok(())
@@ -89,7 +89,7 @@ fn super_packets_are_cut_into_the_same_bytes() -> Result<(), LabError> {
     assert!(report.packets == packets && report.segments > 10 * packets, "{report:?}");
     // Half of the datagrams over IPv4 that are to be fragmented have DF.
     assert!(report.refused > 0 && report.refused + explained < packets / 4, "{report:?}");
-    for kind in [Kind::OddFragment, Kind::FragmentFlags, Kind::FragmentPlace, Kind::FragmentOffset] {
+    for kind in [Kind::OddFragment, Kind::FragmentFlags, Kind::FragmentPlace, Kind::FragmentOffset, Kind::HeaderDestination] {
         assert!(report.kinds.contains_key(&kind), "datagrams of which {} never happens", kind.name());
     }
     Ok(())

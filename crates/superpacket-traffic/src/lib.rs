@@ -10,10 +10,12 @@
 //!   arrive.
 //! - [`check`]: whether a frame is right in every length and checksum, which flow it belongs to,
 //!   what it carries.
+//! - [`addresses`]: the addresses at the ends of a packet's way, which checksums cover.
 //! - [`checksum`], [`random`]: sums and random numbers that the others use.
 
 #![forbid(unsafe_code)]
 
+pub mod addresses;
 pub mod check;
 pub mod checksum;
 pub mod demo;

@@ -7,7 +7,9 @@
 //! never 0x0000, so a checksum computed over a pseudo-header is never 0xFFFF, and a field that
 //! holds 0xFFFF is valid but not canonical.
 
-use crate::wire::{IpVersion, Protocol, byte, ipv4, ipv6};
+use core::net::IpAddr;
+
+use crate::wire::{self, IpVersion, Layout, Protocol, byte, ipv4, ipv6};
 use superpacket_simd::Simd;
 
 mod crc32c;
@@ -143,15 +145,58 @@ pub fn sum_ranges<'a>(simd: Simd, ranges: impl IntoIterator<Item = &'a [u8]>) ->
 
 /// Returns the sum of an IPv4 or IPv6 pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
 ///
-/// `network` starts with the IP header; `length` is the length of the transport header and payload
-/// in bytes (32 bits in IPv6, and in BIG TCP over IPv4).
+/// `network` starts with the IP header, and holds its options or extension headers: the addresses
+/// are those that [`checksum_addresses`](crate::wire::checksum_addresses) finds, such as the final
+/// destination of a segment route; where that finds none, those of the IP header. `length` is the
+/// length of the transport header and payload in bytes (32 bits in IPv6, and in BIG TCP over IPv4).
 #[inline(always)]
 pub fn pseudo_header(network: &[u8], version: IpVersion, protocol: u8, length: u32) -> Sum {
+    let addresses = match wire::may_have_other_addresses(network, version) {
+        false => header_addresses(network, version),
+        true => other_addresses(network, version).unwrap_or_else(|| header_addresses(network, version)),
+    };
+    addresses.add(u16::from(protocol)).add32(length)
+}
+
+/// Returns the sum of the innermost pseudo-header of a packet that is laid out like this, its
+/// length left out. `None` if its addresses are not known.
+///
+/// That of a layout of constants reads no more than the addresses.
+#[inline(always)]
+pub(crate) fn pseudo_header_of(header: &[u8], layout: &Layout) -> Option<Sum> {
+    let network = header.get(usize::from(layout.network)..).unwrap_or(&[]);
+    let shortest = match layout.version {
+        IpVersion::V4 => ipv4::HEADER_LENGTH,
+        IpVersion::V6 => ipv6::HEADER_LENGTH,
+    };
+    let addresses = match usize::from(layout.transport - layout.network) == shortest {
+        true => header_addresses(network, layout.version),
+        false => other_addresses(network, layout.version)?,
+    };
+    Some(addresses.add(u16::from(layout.protocol.number())))
+}
+
+/// Returns the sum of the addresses in an IP header.
+#[inline(always)]
+fn header_addresses(network: &[u8], version: IpVersion) -> Sum {
     let addresses = match version {
         IpVersion::V4 => network.get(ipv4::ADDRESSES..).and_then(|bytes| bytes.first_chunk::<8>()).map(sum_of_array),
         IpVersion::V6 => network.get(ipv6::ADDRESSES..).and_then(|bytes| bytes.first_chunk::<32>()).map(sum_of_array),
     };
-    addresses.unwrap_or_default().add(u16::from(protocol)).add32(length)
+    addresses.unwrap_or_default()
+}
+
+/// Returns the sum of the addresses that a checksum covers, where options or extension headers may
+/// name others than the IP header; `None` if they are not known.
+#[cold]
+#[inline(never)]
+fn other_addresses(network: &[u8], version: IpVersion) -> Option<Sum> {
+    let sum = |address: IpAddr| match address {
+        IpAddr::V4(address) => sum_of_array(&address.octets()),
+        IpAddr::V6(address) => sum_of_array(&address.octets()),
+    };
+    let (source, destination) = wire::checksum_addresses(network, version)?;
+    Some(sum(source).add_sum(sum(destination)))
 }
 
 /// Returns the sum of a short run of bytes, such as a header, that starts at an even offset. Always

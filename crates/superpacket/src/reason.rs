@@ -89,6 +89,9 @@ reasons! {
     DccpType = "dccp_type",
     /// DCCP whose checksum covers more than there is.
     DccpCoverage = "dccp_coverage",
+    /// An IPv6 routing header or home address option from which the addresses that the checksum
+    /// covers cannot be told: it contradicts itself, or its type is not known.
+    FinalDestination = "final_destination",
     /// LRO: TCP options other than an aligned timestamp with an echo.
     TcpOptions = "tcp_options",
     /// LRO: a packet marked as having met congestion, or with ECE or CWR.
@@ -183,6 +186,7 @@ impl From<Refusal> for Reason {
             Refusal::UdpLength => Reason::UdpLength,
             Refusal::DccpType => Reason::DccpType,
             Refusal::ExtensionHeader => Reason::ExtensionHeader,
+            Refusal::FinalDestination => Reason::FinalDestination,
         }
     }
 }

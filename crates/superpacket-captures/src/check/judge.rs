@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use superpacket::Simd;
 use superpacket::checksum::ipv4_header;
 use superpacket::packet::Layer;
-use superpacket::segment::{Cwr, Gso, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{Cwr, Gso, IpId, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::gso_type;
 use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp};
 
@@ -137,6 +137,14 @@ impl Judge {
         if !differs && there != was && packet.payload().len() == origin.payload().len() {
             self.find(Rule::Length, "length", Some(origin), format!("it has {there} bytes, and had {was}"));
         }
+        // Nobody can verify it, so it must be what it was.
+        if let (Some(layout), Some(was)) = (&packet.layout, &origin.layout)
+            && !packet.is_verifiable()
+            && let (found, expected) = (be16(&packet.bytes, layout.checksum().into()), be16(&origin.bytes, was.checksum().into()))
+            && found != expected
+        {
+            self.find(Rule::Checksum, "checksum", Some(origin), found_and_expected(found, expected));
+        }
         if self.findings.len() > before || origin.is_valid(self.simd) {
             self.itself(packet, false);
         } else if packet.is_valid(self.simd) && packet.bytes != origin.bytes {
@@ -190,8 +198,9 @@ impl Judge {
                 self.find(Rule::CwrOnAll, "tcp.flags", Some(second), "it has CWR, as the packet before it has".to_owned());
             }
         }
-        let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
-        let segments = match segments_of(&mut self.segmenter, &whole, &SegmentOptions::default()) {
+        // A wrong seed has been found; what else is wrong is seen without it.
+        let is_believed = packet.virtio.is_none_or(|virtio| virtio.seed != Some(false));
+        let segments = match segments_of(&mut self.segmenter, packet, layer, gso, &SegmentOptions::default(), is_believed) {
             Ok(segments) => segments,
             Err(error) => {
                 // What is wrong with its lengths has been found.

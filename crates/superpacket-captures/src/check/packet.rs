@@ -8,7 +8,9 @@ use superpacket::checksum::{complete_partial, pseudo_header};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};
 use superpacket::virtio::{Format, Header, VirtioError, flags};
-use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
+use superpacket::wire::{
+    IpVersion, Layout, Protocol, Refusal, checksum_addresses, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp,
+};
 
 use super::pairs::PairKeys;
 use crate::lanes::{LinkHeader, find_partial};
@@ -23,6 +25,8 @@ pub(super) struct Virtio {
     pub(super) gso: Result<Option<Gso>, VirtioError>,
     /// `NEEDS_CSUM`: does the field hold the pseudo-header's sum?
     pub(super) seed: Option<bool>,
+    /// `NEEDS_CSUM`: the state of the checksum, and what the field held.
+    partial: Option<(RxChecksum, u16)>,
 }
 
 /// A packet of either file.
@@ -110,13 +114,25 @@ pub(super) fn kind_of(layout: &Layout) -> GsoKind {
 }
 
 /// The segments that a packet is cut into, each with its own bytes.
+///
+/// A partial checksum is adjusted by difference, as Linux does, if the field `is_believed`: the sum
+/// that its sender left there says which addresses it covers.
 pub(super) fn segments_of(
     segmenter: &mut Segmenter,
-    whole: &GsoPacket<'_, Vec<u8>>,
+    packet: &Packet,
+    layer: Layer,
+    gso: Gso,
     options: &SegmentOptions,
+    is_believed: bool,
 ) -> Result<Vec<Vec<u8>>, SegmentError> {
     let mut segments = Vec::new();
-    segmenter.segment(whole, options, |segment| {
+    let partial = packet.virtio.and_then(|virtio| virtio.partial).filter(|_| is_believed);
+    let seeded = partial.and_then(|(state, field)| packet.with_field(state, field));
+    let whole = match &seeded {
+        Some((bytes, state)) => GsoPacket::linear(bytes, gso).with_checksum(*state),
+        None => GsoPacket::linear(&packet.bytes, gso),
+    };
+    segmenter.segment(&whole.with_layer(layer), options, |segment| {
         let mut bytes = Vec::new();
         segment.copy_to(&mut bytes);
         segments.push(bytes);
@@ -208,6 +224,9 @@ impl Packet {
             self.bytes.drain(..usize::from(network));
             self.unfinished.iter_mut().for_each(|bytes| drop(bytes.drain(..usize::from(network))));
             self.layer = Some(Layer::Ip);
+            if let Some(Virtio { partial: Some((RxChecksum::Partial { start, .. }, _)), .. }) = &mut self.virtio {
+                *start = start.saturating_sub(network);
+            }
         }
         self.find_headers();
         self
@@ -246,6 +265,15 @@ impl Packet {
     pub(super) fn id_chosen_for(&self, origin: &Packet) -> Option<u32> {
         let bytes = self.bytes.get(origin.chosen_id?..)?.first_chunk()?;
         Some(u32::from_be_bytes(*bytes))
+    }
+
+    /// The packet as it came, with its partial checksum in this state and this value in the field.
+    fn with_field(&self, state: RxChecksum, field: u16) -> Option<(Vec<u8>, RxChecksum)> {
+        let RxChecksum::Partial { start, offset } = state else { return None };
+        let place = usize::from(start) + usize::from(offset);
+        let mut bytes = self.bytes.clone();
+        bytes.get_mut(place..place + 2)?.copy_from_slice(&field.to_be_bytes());
+        Some((bytes, state))
     }
 
     /// Bytes of memory that it takes.
@@ -295,6 +323,14 @@ impl Packet {
         self.layout.is_none_or(|layout| check(&self.bytes, &layout, None, simd).is_ok())
     }
 
+    /// Are the addresses known that its transport checksum covers?
+    pub(super) fn is_verifiable(&self) -> bool {
+        self.layout.is_none_or(|layout| {
+            let network = self.bytes.get(usize::from(layout.network)..).unwrap_or(&[]);
+            checksum_addresses(network, layout.version).is_some()
+        })
+    }
+
     /// Does Linux's GRO refuse it before it looks for its flow?
     pub(super) fn is_refused(&self, simd: Simd) -> bool {
         match self.layout {
@@ -320,23 +356,28 @@ fn complete_by_header(bytes: &mut [u8], layer: Layer, header: Header, format: Fo
         }
         Err(_) => None,
     };
-    let mut seed = None;
+    let (mut seed, mut partial) = (None, None);
     if let Some((start, offset)) = place {
         seed = Some(is_seeded(bytes, layer, start, offset));
+        let field = be16(bytes, usize::from(start) + usize::from(offset));
+        partial = field.map(|field| (RxChecksum::Partial { start, offset }, field));
         // One that cannot be completed stays as it is, and is found wrong.
         let _ = complete_partial(bytes, layer, start, offset, simd);
     }
-    Virtio { header, gso: offload.map(|offload| offload.gso), seed }
+    Virtio { header, gso: offload.map(|offload| offload.gso), seed, partial }
 }
 
 /// Does the field hold the pseudo-header's sum over all behind `start`? Of a checksum that is not
-/// that of a transport header, nobody can tell.
+/// that of a transport header, or that covers addresses which are not known, nobody can tell.
 fn is_seeded(bytes: &[u8], layer: Layer, start: u16, offset: u16) -> bool {
     let Ok(layout) = parse_datagram(bytes, bytes.len(), layer) else { return true };
     if (layout.transport, layout.checksum()) != (start, start + offset) {
         return true;
     }
     let network = bytes.get(usize::from(layout.network)..).unwrap_or(&[]);
+    if checksum_addresses(network, layout.version).is_none() {
+        return true;
+    }
     // The inner packet of a tunnel ends by its own length.
     let inner = match layout.version {
         IpVersion::V4 => be16(network, ipv4::TOTAL_LENGTH).map(usize::from),

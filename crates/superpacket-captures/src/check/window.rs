@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use superpacket::Simd;
-use superpacket::segment::{Gso, GsoKind, GsoPacket, MaxSegments, SegmentOptions, Segmenter};
+use superpacket::segment::{Gso, GsoKind, MaxSegments, SegmentOptions, Segmenter};
 
 use super::packet::{Packet, PacketStart, segments_of};
 use super::pairs::Pairs;
@@ -153,8 +153,7 @@ impl<'a> Window<'a> {
         // Fragments of the same datagram are to be the same whichever file it is in. Those that
         // others cut have another identification.
         let options = SegmentOptions::default().with_max_segments(MOST_SEGMENTS).with_fragment_id(1);
-        let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
-        let segments = segments_of(&mut self.segmenter, &whole, &options).ok()?;
+        let segments = segments_of(&mut self.segmenter, packet, layer, gso, &options, true).ok()?;
         Some(segments.into_iter().zip(1..).map(|(bytes, part)| packet.segment(part, bytes)).collect())
     }
 

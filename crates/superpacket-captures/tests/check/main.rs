@@ -3,6 +3,7 @@
 mod bounds;
 mod captures;
 mod damages;
+mod final_destination;
 mod implementations;
 mod link_headers;
 

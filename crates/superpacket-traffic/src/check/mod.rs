@@ -2,8 +2,9 @@
 //! what etherparse computes (DCCP, GRE, SCTP and ICMP, which etherparse does not cover, against the
 //! plain sums of [`crate::checksum`]).
 //!
-//! VXLAN is recognised by destination port 4789, Geneve by 6081. A packet behind an IPv6 routing
-//! header with segments left is checked with the destination in its IPv6 header.
+//! VXLAN is recognised by destination port 4789, Geneve by 6081. A packet on a source route, behind
+//! an IPv6 routing header or with a home address option is checked with the addresses that
+//! [`crate::addresses`] finds.
 
 mod flow;
 mod sums;

@@ -4,7 +4,7 @@ use etherparse::{Ipv4HeaderSlice, TcpHeaderSlice, UdpHeaderSlice};
 
 use super::walk::Walk;
 use super::{Field, Kind, Layer, Problem};
-use crate::checksum;
+use crate::{addresses, checksum};
 
 /// What was found.
 pub(super) struct Sums {
@@ -34,18 +34,33 @@ pub(super) fn verify(bytes: &[u8], walk: &Walk, partial: bool) -> Result<Sums, P
     let mut completed = bytes.to_vec();
     let innermost = walk.layers.iter().rposition(|layer| matches!(layer.kind, Kind::Tcp | Kind::Udp | Kind::Dccp));
     for (index, layer) in walk.layers.iter().enumerate().rev() {
-        let around = walk.layers[..index].iter().rev().find_map(|layer| addresses(bytes, layer));
+        let around = (0..index).rev().find_map(|at| addresses_of(bytes, &walk.layers[at..index]));
         let may_be_partial = partial && Some(index) == innermost && index + 1 == walk.layers.len();
         verify_layer(&mut completed, layer, around, index + 1 == walk.layers.len(), may_be_partial, &mut sums)?;
     }
     Ok(sums)
 }
 
-fn addresses(bytes: &[u8], layer: &Layer) -> Option<Around> {
-    let header = &bytes[layer.offset..];
-    match layer.kind {
-        Kind::Ipv4 => Some(Around::V4(header[12..16].try_into().ok()?, header[16..20].try_into().ok()?)),
-        Kind::Ipv6 => Some(Around::V6(header[8..24].try_into().ok()?, header[24..40].try_into().ok()?)),
+/// The addresses at the ends of the way of a packet whose IP header is the first of these layers.
+fn addresses_of(bytes: &[u8], layers: &[Layer]) -> Option<Around> {
+    let ip = layers.first()?;
+    let header = &bytes[ip.offset..ip.offset + ip.header];
+    match ip.kind {
+        Kind::Ipv4 => {
+            let destination = header[16..20].try_into().ok()?;
+            let end = addresses::final_v4(destination, &header[20..]).unwrap_or(destination);
+            Some(Around::V4(header[12..16].try_into().ok()?, end))
+        }
+        Kind::Ipv6 => {
+            let extension = |layer: &Layer| match layer.kind {
+                Kind::Extension(number) => Some((number, &bytes[layer.offset..layer.offset + layer.header])),
+                _ => None,
+            };
+            let headers: Vec<_> = layers[1..].iter().map_while(extension).collect();
+            let (source, destination) = (header[8..24].try_into().ok()?, header[24..40].try_into().ok()?);
+            let (source, destination) = addresses::final_v6(source, destination, &headers).unwrap_or((source, destination));
+            Some(Around::V6(source, destination))
+        }
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! IPv4 and IPv6 headers, outer and inner.
 
 use super::Checksum;
-use crate::checksum;
+use crate::{addresses, checksum};
 
 /// An IP header of either version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Ip {
 pub struct Ipv4 {
     /// Source address.
     pub source: [u8; 4],
-    /// Destination address.
+    /// Destination address; checksums use the final destination by the options.
     pub destination: [u8; 4],
     /// Time to live.
     pub ttl: u8,
@@ -71,8 +71,7 @@ impl Default for Ipv4 {
 pub struct Ipv6 {
     /// Source address.
     pub source: [u8; 16],
-    /// Destination address; checksums use it even behind a routing header, so give those no
-    /// segments left.
+    /// Destination address; checksums use the final destination by the extension headers.
     pub destination: [u8; 16],
     /// Traffic class: DSCP in the upper 6 bits, ECN in the lower 2.
     pub traffic_class: u8,
@@ -140,6 +139,46 @@ impl Extension {
             Extension::Fragment { .. } => 44,
         }
     }
+
+    /// A segment routing header (RFC 8754, section 2) of these segments, the final destination
+    /// last, of which `left` are left.
+    pub fn segment_route(segments: &[[u8; 16]], left: u8) -> Self {
+        let mut contents = vec![4, left, segments.len() as u8 - 1, 0, 0, 0];
+        contents.extend(segments.iter().rev().flatten());
+        Extension::Routing(contents)
+    }
+
+    /// A routing header of type 0 (RFC 2460, section 4.4) or 2 (RFC 6275, section 6.4) with these
+    /// addresses, the final destination last, of which `left` are left.
+    pub fn source_route(kind: u8, addresses: &[[u8; 16]], left: u8) -> Self {
+        let mut contents = vec![kind, left, 0, 0, 0, 0];
+        contents.extend(addresses.iter().flatten());
+        Extension::Routing(contents)
+    }
+
+    /// Destination options with a home address (RFC 6275, section 6.3).
+    pub fn home_address(address: [u8; 16]) -> Self {
+        // PadN of 4 bytes, so that the address is aligned.
+        let mut contents = vec![1, 2, 0, 0, 201, 16];
+        contents.extend(address);
+        Extension::DestinationOptions(contents)
+    }
+
+    /// The header's bytes; `next` is the number of the header behind it.
+    fn bytes(&self, next: u8) -> Vec<u8> {
+        match self {
+            Extension::Fragment { offset, more, id } => {
+                let offset = (offset << 3 | u16::from(*more)).to_be_bytes();
+                [&[next, 0], &offset[..], &id.to_be_bytes()].concat()
+            }
+            Extension::HopByHop(contents) | Extension::Routing(contents) | Extension::DestinationOptions(contents) => {
+                let length = (2 + contents.len()).next_multiple_of(8);
+                let mut bytes = [&[next, (length / 8 - 1) as u8], &contents[..]].concat();
+                bytes.resize(length, 0);
+                bytes
+            }
+        }
+    }
 }
 
 impl Ip {
@@ -165,11 +204,20 @@ impl Ip {
         }
     }
 
-    /// The sum of the pseudo-header.
-    pub(super) fn pseudo(&self, protocol: u8, length: u32) -> u16 {
+    /// The sum of the pseudo-header: that of the addresses in the header, if those at the ends of
+    /// the way are not known.
+    pub fn pseudo(&self, protocol: u8, length: u32) -> u16 {
         match self {
-            Ip::V4(ip) => checksum::pseudo_v4(ip.source, ip.destination, protocol, length),
-            Ip::V6(ip) => checksum::pseudo_v6(ip.source, ip.destination, protocol, length),
+            Ip::V4(ip) => {
+                let destination = addresses::final_v4(ip.destination, &ip.options).unwrap_or(ip.destination);
+                checksum::pseudo_v4(ip.source, destination, protocol, length)
+            }
+            Ip::V6(ip) => {
+                let headers: Vec<_> = ip.extensions.iter().map(|extension| (extension.number(), extension.bytes(0))).collect();
+                let headers: Vec<_> = headers.iter().map(|(number, bytes)| (*number, &bytes[..])).collect();
+                let (source, destination) = addresses::final_v6(ip.source, ip.destination, &headers).unwrap_or((ip.source, ip.destination));
+                checksum::pseudo_v6(source, destination, protocol, length)
+            }
         }
     }
 
@@ -197,19 +245,7 @@ impl Ip {
                 out.extend(ip.source);
                 out.extend(ip.destination);
                 for (index, extension) in ip.extensions.iter().enumerate() {
-                    match extension {
-                        Extension::Fragment { offset, more, id } => {
-                            out.extend([next(index + 1), 0]);
-                            out.extend((offset << 3 | u16::from(*more)).to_be_bytes());
-                            out.extend(id.to_be_bytes());
-                        }
-                        Extension::HopByHop(contents) | Extension::Routing(contents) | Extension::DestinationOptions(contents) => {
-                            let length = (2 + contents.len()).next_multiple_of(8);
-                            out.extend([next(index + 1), (length / 8 - 1) as u8]);
-                            out.extend(contents);
-                            out.resize(out.len() + length - 2 - contents.len(), 0);
-                        }
-                    }
+                    out.extend(extension.bytes(next(index + 1)));
                 }
             }
         }

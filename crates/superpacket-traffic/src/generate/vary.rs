@@ -153,6 +153,27 @@ fn alias(frame: &mut Frame, mode: Checksum) -> bool {
     true
 }
 
+/// A stop on a packet's way.
+fn stop(random: &mut Random) -> [u8; 16] {
+    let mut address = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    address[8..].copy_from_slice(&random.bits().to_be_bytes());
+    address
+}
+
+/// A segment route on any part of its way, its end included.
+fn segment_route(random: &mut Random) -> Extension {
+    let stops: Vec<_> = (0..random.between(1, 3)).map(|_| stop(random)).collect();
+    Extension::segment_route(&stops, random.between(0, stops.len()) as u8)
+}
+
+/// A loose or strict source route on any part of its way, its end included.
+fn source_route(random: &mut Random) -> Vec<u8> {
+    let stops = random.between(1, 3);
+    let pointer = 4 + 4 * random.between(0, stops);
+    let option = [random.pick(&[131, 137]), (3 + 4 * stops) as u8, pointer as u8];
+    [&[1], &option[..], &random.bytes(4 * stops)].concat()
+}
+
 /// Every field of every layer, by name.
 pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     ("ethernet source", |frame, _| ethernet(frame, |ethernet| ethernet.source[1] ^= 0x10)),
@@ -211,6 +232,24 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     ("ipv6 payload length 0", |frame, _| v6(frame, |ip| ip.payload_length = Some(0))),
     ("ipv6 hop-by-hop", |frame, _| v6(frame, |ip| ip.extensions.insert(0, Extension::HopByHop(vec![5, 2, 0, 0, 1, 0])))),
     ("ipv6 routing", |frame, _| v6(frame, |ip| ip.extensions.push(Extension::Routing(vec![4, 0, 0, 0, 0, 0])))),
+    ("ipv6 segment route", |frame, random| v6(frame, |ip| ip.extensions.push(segment_route(random)))),
+    ("ipv6 source route", |frame, random| {
+        let (stops, left) = ([stop(random), stop(random)], random.below(3) as u8);
+        v6(frame, |ip| ip.extensions.push(Extension::source_route(0, &stops, left)))
+    }),
+    ("ipv6 compressed route", |frame, random| {
+        // All but the last two bytes of each address are those of the destination.
+        let (left, bytes) = (random.below(3) as u8, random.bytes(4));
+        let contents = [&[3, left, 0xee, 4 << 4, 0, 0], &bytes[..]].concat();
+        v6(frame, |ip| ip.extensions.push(Extension::Routing(contents)))
+    }),
+    ("ipv6 home route", |frame, random| v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[stop(random)], 1)))),
+    ("ipv6 home address", |frame, random| v6(frame, |ip| ip.extensions.push(Extension::home_address(stop(random))))),
+    ("ipv6 routing of any kind", |frame, random| {
+        let contents = [vec![random.below(6) as u8, random.below(4) as u8, random.below(3) as u8], random.bytes(19)].concat();
+        v6(frame, |ip| ip.extensions.push(Extension::Routing(contents)))
+    }),
+    ("ipv4 source route", |frame, random| v4(frame, |ip| ip.options = source_route(random))),
     ("ipv6 destination options", |frame, random| {
         let value = random.bits() as u8;
         v6(frame, |ip| ip.extensions.push(Extension::DestinationOptions(vec![0x1e, 4, value, 0, 0, 0])))
@@ -389,6 +428,11 @@ const FLAVOURS: &[(&str, Variation)] = &[
     ("hop-by-hop", |frame, _| v6(frame, |ip| ip.extensions.push(Extension::HopByHop(vec![5, 2, 0, 0, 1, 0])))),
     ("destination options", |frame, _| v6(frame, |ip| ip.extensions.push(Extension::DestinationOptions(vec![0x1e, 12])))),
     ("routing header", |frame, _| v6(frame, |ip| ip.extensions.push(Extension::Routing(vec![4, 0, 0, 0, 0, 0])))),
+    ("segment route", |frame, random| v6(frame, |ip| ip.extensions.push(segment_route(random)))),
+    ("home route", |frame, random| v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[stop(random)], 1)))),
+    ("home address", |frame, random| v6(frame, |ip| ip.extensions.push(Extension::home_address(stop(random))))),
+    ("IPv4 source route", |frame, random| v4(frame, |ip| ip.options = source_route(random))),
+    ("outer segment route", |frame, random| outer6(frame, |ip| ip.extensions.push(segment_route(random)))),
     ("atomic fragments", |frame, _| v6(frame, |ip| ip.extensions.push(Extension::Fragment { offset: 0, more: false, id: 9 }))),
     ("TCP reserved bits", |frame, _| tcp(frame, |tcp| tcp.flags |= 0x400)),
     ("urgent pointer without URG", |frame, _| tcp(frame, |tcp| tcp.urgent = 0x1234)),

@@ -53,6 +53,10 @@ pub enum CompletionError {
         /// Offset at which summing was to start.
         start: usize,
     },
+    /// The field is 0, and the addresses of the pseudo-header are not known: a source route or
+    /// routing header contradicts itself or is of an unknown type.
+    #[error("the field is 0, and the final destination, which the checksum covers, cannot be told from the headers")]
+    FinalDestination,
 }
 
 /// How one partial checksum is completed.
@@ -135,8 +139,10 @@ impl Completion {
         if covered > available {
             return Err(CompletionError::Coverage { needed: transport + covered, got: end });
         }
+        let network = header.get(location.network..).unwrap_or(&[]);
         let seed = match be16(header, transport + expected) {
-            0 => pseudo_header(header.get(location.network..).unwrap_or(&[]), location.version, number, counted as u32),
+            0 if !wire::are_addresses_known(network, location.version) => return Err(CompletionError::FinalDestination),
+            0 => pseudo_header(network, location.version, number, counted as u32),
             _ => Sum::default(),
         };
         Ok((transport + covered, Kind::Internet { seed, zero_means_none: number == protocol::UDP }))
@@ -208,8 +214,8 @@ impl Kind {
 /// | another | any | the Internet checksum; at offset 6 a computed 0 as 0xFFFF | all up to the end of the IP packet |
 ///
 /// Padding behind the IP packet is not summed. The pseudo-header's sum in the field is believed, as
-/// the kernel does: with an IPv6 routing header, the packet's own addresses would be the wrong
-/// ones. A field of 0 is no such sum, since addresses are never all zero: the sum is computed then.
+/// the kernel does. A field of 0 is no such sum, since addresses are never all zero: the sum is
+/// computed then, by [`pseudo_header`].
 ///
 /// ```
 /// use superpacket::checksum::complete_partial;

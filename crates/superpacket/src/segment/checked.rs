@@ -4,8 +4,8 @@
 //! left to the device), but one that does may follow. So all lengths are compared here again.
 
 use super::{GsoKind, SegmentError};
-use crate::checksum::RxChecksum;
-use crate::wire::{IpVersion, Layout, Outer, Protocol, Refusal, be16, be32, byte, dccp, ip_length, ipv6, pppoe, udp};
+use crate::checksum::{RxChecksum, Sum, pseudo_header_of};
+use crate::wire::{IpVersion, Layout, Outer, Protocol, Refusal, are_addresses_known, be16, be32, byte, dccp, ip_length, ipv6, pppoe, udp};
 
 /// The checked headers of a packet that may be cut.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,8 @@ pub(super) struct CheckedHeaders {
     pub(super) end: usize,
     /// Whether the transport checksum is partial: segments get one then, whatever its field holds.
     pub(super) partial: bool,
+    /// The sum of the pseudo-header without its length; 0 for UDP without a checksum.
+    pub(super) pseudo: Sum,
 }
 
 /// Checks the headers of a packet of `length` bytes, of which `header` holds the first, for
@@ -73,7 +75,28 @@ pub(super) fn check_headers(
         return Err(SegmentError::Truncated { needed: usize::from(layout.payload), got: end });
     }
     let partial = matches!(checksum, RxChecksum::Partial { start, .. } if start == layout.transport);
-    Ok(CheckedHeaders { layout, end, partial })
+    let pseudo = pseudo_sum(header, &layout, end, checksum).ok_or(SegmentError::Headers(Refusal::FinalDestination))?;
+    Ok(CheckedHeaders { layout, end, partial, pseudo })
+}
+
+/// Returns the sum of the pseudo-header without its length, of a packet that ends at `end`; `None`
+/// if it is not known.
+///
+/// That of a partial checksum lies in the field, and is right whatever addresses the sender took:
+/// it is adjusted by the difference of the lengths, as Linux does (`tcp_gso_segment`). A field of 0
+/// holds none.
+#[inline(always)]
+fn pseudo_sum(header: &[u8], layout: &Layout, end: usize, checksum: RxChecksum) -> Option<Sum> {
+    let length = (end - usize::from(layout.transport)) as u32;
+    match (be16(header, usize::from(layout.checksum())), checksum) {
+        (seed @ 1.., RxChecksum::Partial { start, offset }) if start == layout.transport && offset == layout.protocol.checksum_offset() => {
+            Some(Sum::new(seed).subtract((length >> 16) as u16).subtract(length as u16))
+        }
+        (0, RxChecksum::None | RxChecksum::Unnecessary { .. } | RxChecksum::Complete(_)) if layout.protocol == Protocol::Udp => {
+            Some(Sum::default())
+        }
+        _ => pseudo_header_of(header, layout),
+    }
 }
 
 /// Returns where the packet of a tunnel ends by the length field of its outer IP header, as
@@ -94,6 +117,10 @@ fn outer_end(header: &[u8], outer: Outer, limit: usize, nested: bool) -> Result<
     }
     if outer.tunnel.is_udp() {
         check_udp_length(header, usize::from(outer.transport), end, stated)?;
+        let known = are_addresses_known(header.get(network..).unwrap_or(&[]), outer.version);
+        if !known && outer.checksum(header).is_some() {
+            return Err(SegmentError::Headers(Refusal::FinalDestination));
+        }
     }
     Ok((end, stated))
 }

@@ -6,7 +6,7 @@ use super::output::Plan;
 use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
 use super::template::{Cut, Template};
 use super::{ChecksumForm, ChecksumOutput, Gso, GsoKind, MaxSegments, Part, SegmentError, SegmentOptions, SegmentSize, Segmentable};
-use crate::checksum::{Completion, RxChecksum, Sum, at_offset, pseudo_header, transport_field, words};
+use crate::checksum::{Completion, RxChecksum, Sum, at_offset, transport_field, words};
 use superpacket_simd::Simd;
 
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ip_length, ipv4, ipv6, pppoe, put16, udp};
@@ -157,7 +157,7 @@ impl Preparation {
             return self.datagram(packet, &gso, &found, layout, start, options);
         }
         let size = if gso.kind == GsoKind::UdpFragments { payload.max(1) } else { gso.size.get() };
-        let template = Template::segments(&self.scratch, &layout, &gso, form, found.partial);
+        let template = Template::segments(&self.scratch, &layout, &gso, form, (found.partial, found.pseudo));
         if let Some(covered) = template.wanted.covered {
             let shortest = if payload > size && !payload.is_multiple_of(size) { payload % size } else { payload.min(size) };
             if covered > shortest {
@@ -207,7 +207,9 @@ impl Preparation {
         put16(&mut self.scratch, transport + udp::LENGTH, datagram as u16);
         if found.partial || be16(&self.scratch, transport + udp::CHECKSUM) != 0 {
             put16(&mut self.scratch, transport + udp::CHECKSUM, 0);
-            let sum = pseudo_header(&self.scratch[usize::from(layout.network)..], layout.version, Protocol::Udp.number(), datagram as u32)
+            let sum = found
+                .pseudo
+                .add(datagram as u16)
                 .add_sum(words(&self.scratch[transport..transport + udp::HEADER_LENGTH]))
                 .add(sum_payload(packet, self.simd, start, payload, true));
             put16(&mut self.scratch, transport + udp::CHECKSUM, transport_field(Protocol::Udp, sum.checksum()));

@@ -237,13 +237,12 @@ impl Template {
     }
 
     /// Makes the template of segments that each have a transport header. `partial`: they get a
-    /// checksum even if UDP's field holds 0.
-    pub(super) fn segments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, form: ChecksumForm, partial: bool) -> Self {
+    /// checksum even if UDP's field holds 0. `pseudo` is the sum of the pseudo-header without its
+    /// length.
+    pub(super) fn segments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, form: ChecksumForm, (partial, pseudo): (bool, Sum)) -> Self {
         let offset = usize::from(layout.transport);
         let base = usize::from(layout.payload);
-        let network = usize::from(layout.network);
         let header = &bytes[offset..base];
-        let pseudo = pseudo_header(&bytes[network..], layout.version, layout.protocol.number(), 0);
         let coverage = match layout.protocol {
             Protocol::Dccp => usize::from(byte(header, dccp::COVERAGE) & 0x0f).checked_sub(1).map(|words| words * 4),
             _ => None,

@@ -5,6 +5,7 @@
 //! struct: a packet is parsed once into a [`Layout`] of offsets, and fields are read where they
 //! lie, in network byte order.
 
+mod addresses;
 mod extensions;
 mod gro_hint;
 mod layout;
@@ -14,6 +15,8 @@ mod parse;
 mod refusal;
 pub(crate) mod varying;
 
+pub use addresses::checksum_addresses;
+pub(crate) use addresses::{are_addresses_known, may_have_other_addresses};
 pub use extensions::protocol_number;
 pub(crate) use extensions::{Extension, Extensions, ip_length};
 pub(crate) use layout::usual;
@@ -110,6 +113,14 @@ pub mod ipv4 {
     pub(crate) const MORE_FRAGMENTS: u16 = 0x2000;
     /// Fragment offset, in units of 8 bytes.
     pub(crate) const FRAGMENT_OFFSET: u16 = 0x1fff;
+    /// Option that ends the list of options.
+    pub(crate) const OPTION_END: u8 = 0;
+    /// Option of one byte that says nothing.
+    pub(crate) const OPTION_NOP: u8 = 1;
+    /// Loose source route option.
+    pub(crate) const LOOSE_ROUTE: u8 = 0x83;
+    /// Strict source route option.
+    pub(crate) const STRICT_ROUTE: u8 = 0x89;
 }
 
 /// IPv6 (RFC 8200).
@@ -140,6 +151,18 @@ pub mod ipv6 {
     pub const JUMBO_HEADER_LENGTH: usize = 8;
     /// Option type of the jumbo payload (RFC 2675).
     pub(crate) const JUMBO_OPTION: u8 = 0xc2;
+    /// Option type of one byte of padding.
+    pub(crate) const PAD1: u8 = 0;
+    /// Option type of the home address (RFC 6275, section 6.3).
+    pub(crate) const HOME_ADDRESS: u8 = 0xc9;
+    /// Routing type of the source route, deprecated by RFC 5095.
+    pub(crate) const ROUTING_SOURCE: u8 = 0;
+    /// Routing type that carries a mobile node's home address (RFC 6275, section 6.4).
+    pub(crate) const ROUTING_HOME: u8 = 2;
+    /// Routing type of RPL source routes (RFC 6554).
+    pub(crate) const ROUTING_RPL: u8 = 3;
+    /// Routing type of segment routing (RFC 8754).
+    pub(crate) const ROUTING_SEGMENTS: u8 = 4;
 }
 
 /// IP protocol numbers.

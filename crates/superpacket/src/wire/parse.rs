@@ -1,5 +1,6 @@
 //! The parse, from the first byte of a frame to its payload.
 
+use super::addresses::checksum_addresses;
 use super::extensions::{Extensions, ip_length};
 use super::gro_hint::GroHint;
 use super::layout::usual;
@@ -367,7 +368,7 @@ impl<'a> Cursor<'a> {
         let payload_length = usize::from(be16(self.header, offset + ipv6::PAYLOAD_LENGTH));
         let whole = if payload_length == 0 { 0 } else { payload_length + ipv6::HEADER_LENGTH };
         let mut end = self.ip_end(offset, whole, limit);
-        let mut jumbo = false;
+        let (mut jumbo, mut may_have_addresses) = (false, false);
         let first = offset + ipv6::HEADER_LENGTH;
         // No limit: `require` below ends the walk at a header that is not complete.
         let mut extensions = Extensions::new(self.header, offset, usize::MAX);
@@ -396,7 +397,11 @@ impl<'a> Cursor<'a> {
                     self.refuse(Refusal::Truncated);
                 }
             }
+            may_have_addresses |= matches!(extension.kind, ipv6::ROUTING | ipv6::DESTINATION);
             extensions.next();
+        }
+        if may_have_addresses && checksum_addresses(self.header.get(offset..).unwrap_or(&[]), IpVersion::V6).is_none() {
+            self.refuse(Refusal::FinalDestination);
         }
         self.transport(offset, IpVersion::V6, extensions.offset, extensions.next_header(), end, jumbo)
     }

@@ -36,6 +36,9 @@ pub enum Refusal {
     DccpType,
     /// A jumbo payload option that cannot be removed and would contradict the lengths of segments.
     ExtensionHeader,
+    /// An IPv6 routing header or home address option from which the addresses that the checksum
+    /// covers cannot be told: it contradicts itself, or its type is not known.
+    FinalDestination,
 }
 
 impl Refusal {
@@ -55,6 +58,7 @@ impl Refusal {
         Refusal::UdpLength,
         Refusal::DccpType,
         Refusal::ExtensionHeader,
+        Refusal::FinalDestination,
     ];
 
     /// Returns the name that reports and JSON use, the same as of the
@@ -75,6 +79,7 @@ impl Refusal {
             Refusal::UdpLength => "udp_length",
             Refusal::DccpType => "dccp_type",
             Refusal::ExtensionHeader => "extension_header",
+            Refusal::FinalDestination => "final_destination",
         }
     }
 }

@@ -8,6 +8,7 @@ mod damaged;
 mod examples;
 mod expect;
 mod faces;
+mod final_destination;
 mod gaps;
 mod gro_table;
 mod limits;

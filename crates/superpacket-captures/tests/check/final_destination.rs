@@ -1,0 +1,162 @@
+//! Packets whose checksum covers the final destination of a route, or a home address: all commands
+//! take them for right, and the judge finds what is wrong with them, and nothing else.
+
+use super::*;
+use superpacket_captures::{AnalyzeOptions, VerifyOptions, analyze, verify};
+use superpacket_traffic::frame::Extension;
+
+/// An address that ends with this byte.
+const fn stop(last: u8) -> [u8; 16] {
+    [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xab, last]
+}
+
+/// Packets over IPv6 on their way, TCP and UDP.
+fn routed() -> Vec<Frame> {
+    let extensions = [
+        Extension::segment_route(&[stop(1), stop(2), stop(3)], 2),
+        Extension::segment_route(&[stop(1), stop(2)], 0),
+        Extension::source_route(0, &[stop(1), stop(2)], 1),
+        Extension::source_route(2, &[stop(7)], 1),
+        Extension::home_address(stop(9)),
+    ];
+    let bases = |extension: Extension| {
+        [Frame::tcp6(1000, 100), Frame::udp6(100)].map(|base| base.with(|frame| frame.ipv6_mut().extensions = vec![extension.clone()]))
+    };
+    extensions.into_iter().flat_map(bases).collect()
+}
+
+/// TCP behind a source route that is not exhausted.
+fn source_routed() -> Frame {
+    Frame::tcp4(1000, 100).with(|frame| frame.ipv4_mut().options = vec![137, 11, 4, 10, 9, 8, 7, 10, 6, 5, 4])
+}
+
+/// Packets on a route of a kind that nobody knows: seeded with addresses that nobody can tell.
+fn unknown() -> Frame {
+    let unknown = Extension::Routing([&[253, 1, 0, 0, 0, 0], &stop(5)[..]].concat());
+    Frame::tcp6(1000, 100).with(|frame| frame.ipv6_mut().extensions = vec![unknown])
+}
+
+fn run(base: &Frame) -> Vec<Frame> {
+    let mut frames = base.run(5);
+    for (index, frame) in frames.iter_mut().enumerate() {
+        frame.payload = stream_bytes(1 + 1000 * index as u32, 100);
+    }
+    frames
+}
+
+/// The MTU at which each segment has 100 bytes of payload.
+fn mtu(base: &Frame) -> u32 {
+    (base.offsets().payload - base.offsets().network) as u32 + 100
+}
+
+fn capture(frames: impl IntoIterator<Item = Vec<u8>>) -> Packets {
+    let mut packets = Packets::new();
+    frames.into_iter().for_each(|bytes| packets.push(LinkType::ETHERNET, Some(0), &bytes).expect("short"));
+    packets
+}
+
+fn bytes(packets: &Packets) -> Vec<Vec<u8>> {
+    packets.iter().map(|frame| frame.data.to_vec()).collect()
+}
+
+#[test]
+fn commands_merge_and_cut_them_as_any_others() {
+    for base in routed() {
+        let original: Vec<_> = run(&base).iter().map(Frame::to_bytes).collect();
+        let packets = capture(original.clone());
+        let (mut whole, mut cut) = (Packets::new(), Packets::new());
+        let options = CoalesceOptions::default();
+        let report = coalesce(Input::from(&packets), Output::Packets(&mut whole), &options, &mut ()).expect("packets");
+        assert_eq!((report.totals.packets_out, report.totals.merged), (1, 4), "{:?}", report.totals.reasons);
+        let judged = check(Input::from(&whole), Input::from(&packets), &CheckOptions::default(), &mut ()).expect("both");
+        assert_eq!(judged.violations, 0, "{:#?}", judged.described);
+        let analysis = analyze(vec![Input::from(&packets)], &AnalyzeOptions::default(), &mut ()).expect("packets");
+        assert!(!analysis.files[0].findings.totals.reasons.contains_key("bad_checksum"));
+        let verified = verify(vec![Input::from(&packets)], &VerifyOptions::default(), &mut ()).expect("packets");
+        assert_eq!(verified.files[0].mismatches, 0);
+        if matches!(base.transport, Transport::Tcp(_)) {
+            let options = SegmentOptions { mtu: mtu(&base), ..SegmentOptions::default() };
+            segment(Input::from(&whole), Output::Packets(&mut cut), &options, &mut ()).expect("packets");
+            assert_eq!(bytes(&cut), original);
+        }
+    }
+}
+
+#[test]
+fn super_packets_of_all_kinds_are_cut_with_the_right_checksums() {
+    for base in routed().into_iter().chain([source_routed()]).filter(|base| matches!(base.transport, Transport::Tcp(_))) {
+        let frames = run(&base);
+        for form in [Checksum::Right, Checksum::Partial] {
+            let whole = merged(&frames).0.with(|frame| frame.tcp_mut().checksum = form);
+            let options = SegmentOptions { mtu: mtu(&base), ..SegmentOptions::default() };
+            let mut cut = Packets::new();
+            let report = segment(Input::from(&capture([whole.to_bytes()])), Output::Packets(&mut cut), &options, &mut ()).expect("packets");
+            let expected: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
+            assert_eq!(bytes(&cut), expected, "{form:?} {:?}", report.totals.reasons);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_verified_passes_for_a_reason_of_its_own() {
+    let frames = run(&unknown());
+    let mut left = Packets::new();
+    let original: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
+    let packets = capture(original.clone());
+    let report = coalesce(Input::from(&packets), Output::Packets(&mut left), &CoalesceOptions::default(), &mut ()).expect("packets");
+    assert_eq!(report.totals.reasons.get("final_destination"), Some(&5), "{:?}", report.totals.reasons);
+    assert_eq!(bytes(&left), original);
+    // A super-packet of it is not cut: its segments would have wrong checksums.
+    let whole = merged(&frames).0.with(|frame| frame.tcp_mut().checksum = Checksum::Right).to_bytes();
+    let mut left = Packets::new();
+    let options = SegmentOptions { mtu: 300, ..SegmentOptions::default() };
+    let report = segment(Input::from(&capture([whole.clone()])), Output::Packets(&mut left), &options, &mut ()).expect("packets");
+    assert_eq!(report.totals.reasons.get("final_destination"), Some(&1), "{:?}", report.totals.reasons);
+    assert_eq!(bytes(&left), [whole]);
+}
+
+/// Judges segments of a super-packet, as the kernel cuts it.
+fn judged(whole: &Left, segments: &[Vec<u8>]) -> Vec<&'static str> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (origin, left) = (folder.path().join("origin"), folder.path().join("left"));
+    records(&origin, Format::Buffers, &[(whole.0.to_bytes(), whole.1)]);
+    records(&left, Format::Buffers, &segments.iter().map(|bytes| (bytes.clone(), plain())).collect::<Vec<_>>());
+    let report = check(Input::Path(&left), Input::Path(&origin), &CheckOptions::default(), &mut ()).expect("both");
+    report.by_rule.keys().map(|rule| rule.name()).collect()
+}
+
+#[test]
+fn the_judge_knows_right_segments_from_wrong_ones() {
+    for base in routed().into_iter().chain([source_routed(), unknown()]) {
+        let frames = run(&base);
+        let whole = merged(&frames);
+        let right: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
+        assert_eq!(judged(&whole, &right), [""; 0], "{base:?}");
+        // The checksum over the address in the header: of other addresses, by what they differ in.
+        let field = base.offsets().transport + if matches!(base.transport, Transport::Tcp(_)) { 16 } else { 6 };
+        let mut wrong = right.clone();
+        wrong[1][field + 1] ^= 0x40;
+        assert_eq!(judged(&whole, &wrong), ["checksum"], "{base:?}");
+    }
+}
+
+#[test]
+fn the_judge_knows_right_super_packets_from_wrong_ones() {
+    for base in routed() {
+        let case = Case::aggregation(run(&base));
+        case.breaks(&[]);
+        // Seeded with the address in the header, as Linux's GRO does.
+        let without = {
+            let (mut frame, _) = case.left[0].clone();
+            let (ip, bytes) = (frame.ipv6_mut().clone(), frame.to_bytes());
+            let number = if matches!(base.transport, Transport::Tcp(_)) { 6 } else { 17 };
+            let length = (bytes.len() - frame.offsets().transport) as u32;
+            superpacket_traffic::checksum::pseudo_v6(ip.source, ip.destination, number, length)
+        };
+        let mut wrong = case;
+        let right = wrong.left[0].0.to_bytes();
+        *wrong.left[0].0.checksum_mut().expect("it has one") = Checksum::Raw(without);
+        let is_wrong = wrong.left[0].0.to_bytes() != right;
+        wrong.breaks(if is_wrong { &["partial-checksum"] } else { &[] });
+    }
+}
