@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use superpacket::virtio::{ByteOrder, Format, Header as VnetHeader};
-use superpacket_io::system::{TUN_F_UDP_TUNNEL_GSO, TunKind, TunQueue, open_tun};
+use superpacket_io::system::{TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunKind, TunQueue, open_tun};
 
 use crate::error::{Context, LabError};
 use crate::host::Host;
@@ -12,7 +12,7 @@ use crate::link::Link;
 /// The virtio header with room for a tunnel's offsets, of Linux 6.17.
 const FORMAT: Format = Format::Tunnel;
 /// Super-packets in UDP tunnels, and what these stand on. A kernel that knows it takes them.
-const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO | libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO | TUN_F_UDP_TUNNEL_GSO_CSUM | libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
 
 /// The end of a TAP device that a program holds. The device goes with it.
 #[derive(Debug)]

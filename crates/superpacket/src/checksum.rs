@@ -7,7 +7,7 @@
 //! never 0x0000, so a checksum computed over a pseudo-header is never 0xFFFF, and a field that
 //! holds 0xFFFF is valid but not canonical.
 
-use crate::wire::{IpVersion, Protocol, byte, ipv4, ipv6};
+use crate::wire::{IpVersion, Outer, Protocol, byte, ipv4, ipv6, udp};
 use superpacket_simd::Simd;
 
 mod crc32c;
@@ -226,6 +226,16 @@ pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option
         Some(pseudo) => transport_field(Protocol::Udp, sum.add_sum(pseudo).checksum()),
         None => sum.checksum(),
     }
+}
+
+/// Returns where the UDP checksum of a tunnel lies, and the sum of its pseudo-header in a packet of
+/// `length` bytes. Linux needs this sum there in a super-packet: it adds what each segment has
+/// (`__skb_udp_tunnel_segment`).
+pub(crate) fn tunnel_seed(headers: &[u8], outer: &Outer, length: usize) -> (usize, u16) {
+    let transport = usize::from(outer.transport);
+    let network = headers.get(usize::from(outer.network)..).unwrap_or(&[]);
+    let sum = pseudo_header(network, outer.version, Protocol::Udp.number(), length.saturating_sub(transport) as u32);
+    (transport + udp::CHECKSUM, sum.fold())
 }
 
 /// Returns the new value of a checksum after a 16-bit field that it covers changed (RFC 1624,

@@ -11,7 +11,7 @@ use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp};
 
 use super::fields::field_at;
 use super::fragment_ids::FragmentIds;
-use super::packet::{Packet, kind_of, segments_of};
+use super::packet::{OuterChecksum, Packet, kind_of, segments_of};
 use super::rule::Rule;
 use crate::partial::{Wrong, be16, check};
 
@@ -91,6 +91,17 @@ impl Judge {
                 let what = "the field does not hold the pseudo-header's sum over the length of the whole packet".to_owned();
                 self.find(Rule::PartialChecksum, "checksum", None, what);
             }
+            match virtio.outer {
+                Some(OuterChecksum::Unseeded) => {
+                    let what = "UDP_TUNNEL_CSUM is set, and the field does not hold the sum of the outer pseudo-header".to_owned();
+                    self.find(Rule::PartialChecksum, "outer udp.checksum", None, what);
+                }
+                Some(OuterChecksum::Unnamed) => {
+                    let what = "the outer UDP checksum is not 0, and UDP_TUNNEL_CSUM is not set".to_owned();
+                    self.find(Rule::VirtioHeader, "flags", None, what);
+                }
+                Some(OuterChecksum::Seeded) | None => {}
+            }
         }
         let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
         let (said, there) = (layout.end as usize, packet.bytes.len());
@@ -107,7 +118,7 @@ impl Judge {
 
     fn checksums(&mut self, packet: &Packet, layout: &Layout, layer: Layer) {
         // A seed that is wrong gives a wrong checksum too: one finding.
-        if packet.virtio.is_some_and(|virtio| virtio.seed == Some(false)) || packet.cut {
+        if packet.virtio.is_some_and(|virtio| !virtio.is_seeded()) || packet.cut {
             return;
         }
         let outers = ["outer ipv4.checksum", "nested ipv4.checksum"].into_iter().zip(layout.outers());

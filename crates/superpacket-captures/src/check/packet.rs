@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use superpacket::Simd;
-use superpacket::checksum::{complete_partial, pseudo_header};
+use superpacket::checksum::{Sum, complete_partial, pseudo_header, transport_field};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};
 use superpacket::virtio::{Format, Header, VirtioError, flags};
@@ -23,6 +23,26 @@ pub(super) struct Virtio {
     pub(super) gso: Result<Option<Gso>, VirtioError>,
     /// `NEEDS_CSUM`: does the field hold the pseudo-header's sum?
     pub(super) seed: Option<bool>,
+    /// The outer UDP checksum of a super-packet in a tunnel; `None` if it has none.
+    pub(super) outer: Option<OuterChecksum>,
+}
+
+impl Virtio {
+    /// Does each field that is left to whoever cuts or completes the packet hold its sum?
+    pub(super) fn is_seeded(&self) -> bool {
+        self.seed != Some(false) && self.outer.is_none_or(|outer| outer == OuterChecksum::Seeded)
+    }
+}
+
+/// What lies in the outer UDP checksum of a super-packet in a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OuterChecksum {
+    /// The sum of the pseudo-header, to which Linux adds what each segment has.
+    Seeded,
+    /// Something else, although `UDP_TUNNEL_CSUM` asks for segments with checksums.
+    Unseeded,
+    /// A checksum that the flags do not name: Linux copies it to all segments.
+    Unnamed,
 }
 
 /// A packet of either file.
@@ -326,7 +346,29 @@ fn complete_by_header(bytes: &mut [u8], layer: Layer, header: Header, format: Fo
         // One that cannot be completed stays as it is, and is found wrong.
         let _ = complete_partial(bytes, layer, start, offset, simd);
     }
-    Virtio { header, gso: offload.map(|offload| offload.gso), seed }
+    let gso = offload.map(|offload| offload.gso);
+    let outer = matches!(gso, Ok(Some(_))).then(|| complete_outer(bytes, layer, header, simd)).flatten();
+    Virtio { header, gso, seed, outer }
+}
+
+/// Completes the outer UDP checksum of a super-packet in a tunnel, and returns what lay there.
+fn complete_outer(bytes: &mut [u8], layer: Layer, header: Header, simd: Simd) -> Option<OuterChecksum> {
+    let layout = parse_datagram(bytes, bytes.len(), layer).ok()?;
+    let outer = layout.outer.filter(|outer| outer.tunnel.is_udp())?;
+    let place = outer.checksum(bytes)?;
+    if header.flags & flags::UDP_TUNNEL_CSUM == 0 {
+        return Some(OuterChecksum::Unnamed);
+    }
+    let (network, start) = (usize::from(outer.network), usize::from(outer.transport));
+    let end = (layout.end as usize).min(bytes.len());
+    let pseudo = pseudo_header(bytes.get(network..)?, outer.version, Protocol::Udp.number(), end.saturating_sub(start) as u32);
+    if be16(bytes, place) != Some(pseudo.fold()) {
+        return Some(OuterChecksum::Unseeded);
+    }
+    // The field holds the pseudo-header's sum, which is summed with the rest.
+    let checksum = transport_field(Protocol::Udp, Sum::new(simd.sum(bytes.get(start..end)?)).checksum());
+    bytes.get_mut(place..place + 2)?.copy_from_slice(&checksum.to_be_bytes());
+    Some(OuterChecksum::Seeded)
 }
 
 /// Does the field hold the pseudo-header's sum over all behind `start`? Of a checksum that is not

@@ -79,7 +79,7 @@ rules! {
     Length "length" "The length fields of a packet agree with its length and with each other."
     IpChecksum "ip-checksum" "The checksum of each IPv4 header is right."
     Checksum "checksum" "The checksum of each TCP, UDP or DCCP packet and of each tunnel is right."
-    PartialChecksum "partial-checksum" "With NEEDS_CSUM the checksum field holds the pseudo-header's sum, not inverted, over the whole length."
+    PartialChecksum "partial-checksum" "With NEEDS_CSUM the checksum field holds the pseudo-header's sum, not inverted, over the whole length; with UDP_TUNNEL_CSUM the outer UDP checksum too."
     UdpZero "udp-zero" "A computed UDP checksum of 0 is sent as 0xFFFF, since 0 says that there is none."
     #[reversible] CanonicalChecksum "canonical-checksum" "A checksum that is valid, but not what the arithmetic gives (0xFFFF for 0), comes back as it was."
     BadChecksum "bad-checksum" "A packet whose checksum is wrong neither merges nor is repaired."

@@ -4,7 +4,9 @@ mod bounds;
 mod captures;
 mod damages;
 mod implementations;
+mod incomplete;
 mod link_headers;
+mod outer_checksums;
 
 use proptest::prelude::*;
 use std::collections::BTreeSet;

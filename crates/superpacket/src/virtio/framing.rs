@@ -1,5 +1,7 @@
 //! Packets of a device behind their headers: one call to split them, one to make a header.
 
+#[cfg(feature = "std")]
+use super::flags;
 use super::{ByteOrder, Format, Header, Offload, VirtioError};
 use crate::memory::Memory;
 use crate::packet::{Gathered, Layer, RxChecksum};
@@ -69,6 +71,9 @@ impl Framing {
     /// [partial checksums](crate::Policy::with_partial_checksums) has merged always have one, but
     /// TCP with CWR on all packets, which an aggregator
     /// [for a framing](crate::BatchAggregator::framed) does not merge.
+    ///
+    /// What another aggregator has merged in a tunnel may need another outer checksum first: see
+    /// [`Header::outer_checksum`].
     #[inline]
     pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
         let mut slices = packet.slices();
@@ -100,6 +105,17 @@ impl Framing {
         let in_udp = |outer: Outer| self.format == Format::Tunnel && outer.tunnel.is_udp();
         // There is a type for one tunnel, not for two.
         layout.protocol != Protocol::Dccp && layout.nested.is_none() && layout.outer.is_none_or(in_udp)
+    }
+
+    /// Returns the place and the value that the outer checksum of a packet needs which goes behind
+    /// this header, as [`Header::outer_checksum`] does.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn outer_checksum(self, described: &[u8], first: &[u8], length: usize) -> Option<(usize, u16)> {
+        if described.first().is_none_or(|described| described & flags::UDP_TUNNEL_CSUM == 0) {
+            return None;
+        }
+        Header::read(described, self.format, self.order).ok()?.outer_checksum(first, length, self.layer)
     }
 
     /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.
