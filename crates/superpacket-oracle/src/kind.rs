@@ -92,7 +92,7 @@ kinds! {
     /// GRE's checksum in a merged packet.
     GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
     /// The outer UDP checksum of a merged packet in VXLAN or Geneve.
-    OuterChecksum = "outer UDP checksum of a merged packet", "The engine writes the one that is right once the inner one is (local checksum offload); Linux the sum of the pseudo-header, and computes it when it segments.";
+    OuterChecksum = "outer UDP checksum of a merged packet", "Without a framing, the engine writes the one that is right once the inner one is (local checksum offload); Linux writes the sum of the pseudo-header, as the engine does behind a header of 24 bytes, and computes the checksum when it segments.";
     /// The kernel merged what is not of the IP version that the EtherType says.
     OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: it passes as malformed; Linux merges two that are alike, and `ipv6_rcv` drops them.";
     /// The kernel drops a frame that ends within its tag.
