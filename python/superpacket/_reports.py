@@ -137,6 +137,9 @@ class NotJudged:
     #: Packets that are like none of the original, where that was cut short or a snap length cut its
     #: packets.
     without_origin: int
+    #: Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits, and
+    #: packets of the original that may be in them.
+    unreadable: int
     #: Whether link headers were left out, since the files have different ones.
     link_headers: bool
 

@@ -374,8 +374,8 @@ fn framed(packets: &[Vec<u8>], in_place: bool) -> (Header, Vec<u8>) {
 }
 
 /// What a framed aggregator hands on Linux cuts into the very packets that merged. With the
-/// checksum that is right for the whole in its place, Linux gives the segments wrong ones. The judge
-/// says both.
+/// checksum that is right for the whole in its place, Linux gives the segments wrong ones. The
+/// judge says both.
 #[test]
 fn the_kernel_cuts_the_pseudo_headers_sum_right_and_the_whole_checksum_wrong() -> Result<(), LabError> {
     let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else { return Ok(()) };

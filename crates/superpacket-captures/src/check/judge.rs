@@ -7,7 +7,7 @@ use superpacket::checksum::ipv4_header;
 use superpacket::packet::Layer;
 use superpacket::segment::{Cwr, Gso, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::gso_type;
-use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp};
+use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp, udp};
 
 use super::fields::field_at;
 use super::fragment_ids::FragmentIds;
@@ -227,7 +227,10 @@ impl Judge {
     fn alone(&mut self, origins: &[&Packet]) {
         for origin in origins {
             let refusal = origin.layout.and_then(|layout| layout.refusal).filter(|refusal| *refusal != Refusal::NoLength);
-            if let Some(refusal) = refusal {
+            if has_wrong_outer_length(origin) {
+                let what = "it was merged, although its outer UDP length is wrong".to_owned();
+                self.find(Rule::OuterLength, "outer udp.length", Some(origin), what);
+            } else if let Some(refusal) = refusal {
                 self.find(Rule::NeverMerges, refusal.name(), Some(origin), format!("it was merged, although: {refusal}"));
             }
             let end = origin.layout.map_or(usize::MAX, |layout| layout.end as usize);
@@ -307,11 +310,17 @@ impl Judge {
                 self.flags(now_byte, then_byte, origin, last);
                 continue;
             }
+            // Linux merges these all the same. A merged packet has the first one's.
+            let rule = match field.rule {
+                Rule::Urgent if packet.part.is_some_and(|part| part > 1) && last.is_some() => Rule::UrgentMerged,
+                Rule::Length if last.is_some() && field.name == "outer udp.length" && has_wrong_outer_length(origin) => Rule::OuterLength,
+                rule => rule,
+            };
             let what = match wide(now, then, place, &field.name) {
                 Some((now, then)) => format!("it is {now}, and was {then}"),
                 None => format!("byte {place} is {now_byte:#04x}, and was {then_byte:#04x}"),
             };
-            self.find(field.rule, &field.name, Some(origin), what);
+            self.find(rule, &field.name, Some(origin), what);
         }
         if let Some((place, field)) = checksums.filter(|_| !differs && origin.is_valid(self.simd)) {
             self.checksum_alone(packet, whole, origin, place & !1, &field.name, last.is_some());
@@ -354,7 +363,10 @@ impl Judge {
             self.find(rule, "tcp.flags", Some(origin), what.clone());
         }
         if difference & tcp::CWR != 0 {
-            self.find(Rule::Cwr, "tcp.flags", Some(origin), what.clone());
+            // A header without ECN says that all segments have CWR, and Linux cuts it otherwise.
+            let cut_by_linux = last.is_none() && then & tcp::CWR != 0 && origin.part.is_some_and(|part| part > 1);
+            let rule = if cut_by_linux { Rule::CwrOnAll } else { Rule::Cwr };
+            self.find(rule, "tcp.flags", Some(origin), what.clone());
         }
         if difference & !(ENDS | tcp::CWR) != 0 {
             self.find(Rule::Flags, "tcp.flags", Some(origin), what);
@@ -373,6 +385,14 @@ impl Judge {
         self.find(Rule::Bytes, "packet", Some(origin), what);
         true
     }
+}
+
+/// Is the outer UDP length of a packet in a tunnel another than that of what is there? Linux does
+/// not look at it.
+fn has_wrong_outer_length(packet: &Packet) -> bool {
+    let Some((layout, outer)) = packet.layout.and_then(|layout| Some((layout, layout.outer?))) else { return false };
+    let start = usize::from(outer.transport);
+    outer.tunnel.is_udp() && be16(&packet.bytes, start + udp::LENGTH).map(usize::from) != (layout.end as usize).checked_sub(start)
 }
 
 /// A checksum as it is and as it should be.

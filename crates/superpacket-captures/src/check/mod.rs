@@ -10,6 +10,7 @@
 mod fields;
 mod fragment_ids;
 mod judge;
+mod linux_flow;
 mod matching;
 mod packet;
 mod pairs;
@@ -115,6 +116,9 @@ pub struct NotJudged {
     /// Packets that are like none of the original, where that was cut short or a snap length cut
     /// its packets: the missing part may have held them.
     pub without_origin: u64,
+    /// Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits,
+    /// and packets of the original that may be in them.
+    pub unreadable: u64,
     /// Were link headers left out, since the files have different ones?
     pub link_headers: bool,
 }
@@ -123,7 +127,7 @@ impl NotJudged {
     /// Returns whether packets were not judged, so that no verdict on the whole is possible. What a
     /// file has no place for (`headers`, `sizes`, `link_headers`) does not count.
     pub const fn is_incomplete(&self) -> bool {
-        self.origin_headers + self.snap_length + self.missing + self.without_origin > 0
+        self.origin_headers + self.snap_length + self.missing + self.without_origin + self.unreadable > 0
     }
 }
 
@@ -254,9 +258,13 @@ impl Check<'_> {
         let cut = checked.truncated().cloned();
         // What is not there may be in the part that is missing.
         let is_whole = cut.is_none() && !checked.has_cut_packets();
-        self.window.finish(|packet| match is_whole && !packet.cut {
-            true => report.violation(most, None, lost(packet)),
-            false => report.not_judged.missing += 1,
+        let unreadable = report.not_judged.unreadable > 0;
+        self.window.finish(|packet| match packet {
+            // It has been counted: who takes such a packet may refuse it.
+            packet if packet.is_contradicted() => {}
+            packet if unreadable && packet.layout.is_none() => report.not_judged.unreadable += 1,
+            packet if is_whole && !packet.cut => report.violation(most, None, lost(packet)),
+            _ => report.not_judged.missing += 1,
         })?;
         let origin_cut = self.window.stream.truncated().cloned();
         for cut in [&cut, &origin_cut].into_iter().flatten() {
@@ -296,6 +304,10 @@ impl Check<'_> {
 
     /// Finds what a packet stands for, and judges it.
     fn judged(&mut self, packet: &Packet) -> Result<(), Error> {
+        if packet.is_unreadable_super_packet() {
+            self.report.not_judged.unreadable += 1;
+            return Ok(());
+        }
         self.judge.begin();
         let Matched { indices, foreign, .. } = self.window.find(packet)?;
         let endpoints = packet.endpoints;
@@ -352,6 +364,8 @@ impl Check<'_> {
                 }
             }
             origins if packet.cut || origins.iter().any(|origin| origin.cut) => self.report.not_judged.snap_length += 1,
+            // Counted already: whoever cuts it does as it likes.
+            [origin] if origin.is_contradicted() => {}
             // The original ends in the midst of what merged.
             _ if foreign > 0 && self.window.stream.truncated().is_some() => self.report.not_judged.without_origin += 1,
             origins => self.compare(packet, origins, foreign),
@@ -422,9 +436,11 @@ impl Check<'_> {
         for index in (0..last).filter(|index| sorted.binary_search(index).is_err()) {
             if let Some(entry) = self.window.entry_mut(endpoints, index)
                 && entry.packet.ordered_in == flow
-                && entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused)
             {
-                entry.overtaken = Some(Overtaken { by: packet.number, origin, refused });
+                let refused = refused || entry.packet.linux_flow != packet.linux_flow;
+                if entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused) {
+                    entry.overtaken = Some(Overtaken { by: packet.number, origin, refused });
+                }
             }
         }
         !indices.is_sorted()

@@ -7,9 +7,10 @@ use superpacket::Simd;
 use superpacket::checksum::{Sum, complete_partial, pseudo_header, transport_field};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};
-use superpacket::virtio::{Format, Header, VirtioError, flags};
+use superpacket::virtio::{Format, Header, VirtioError, flags, gso_type};
 use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
 
+use super::linux_flow::linux_flow;
 use super::pairs::PairKeys;
 use crate::lanes::{LinkHeader, find_partial};
 use crate::ledger::Flow;
@@ -71,6 +72,8 @@ pub(super) struct Packet {
     pub(super) endpoints: u64,
     /// The same with link headers and tunnels.
     pub(super) flow: Flow,
+    /// A hash of what tells packets of a flow apart to Linux.
+    pub(super) linux_flow: u64,
     /// The flow that it keeps order in: with its link header, also where link headers are left out
     /// of what is compared, and the interface.
     pub(super) ordered_in: (Flow, u32),
@@ -176,6 +179,7 @@ impl Packet {
             cut,
             endpoints: 0,
             flow: Flow::none(),
+            linux_flow: 0,
             ordered_in: (Flow::none(), interface),
             pairs: PairKeys::default(),
         };
@@ -197,6 +201,7 @@ impl Packet {
         };
         self.layout = parse_datagram(&self.bytes, self.bytes.len(), layer).ok();
         self.endpoints = endpoints(&self.bytes, layer, self.layout.as_ref());
+        self.linux_flow = self.layout.map_or(0, |layout| hash_of(&linux_flow(&self.bytes, &layout)));
         if let Some(link) = LinkHeader::new(0, layer, &self.link) {
             self.flow = match self.layout {
                 Some(_) => Flow::of(&self.bytes, layer, &link),
@@ -313,6 +318,16 @@ impl Packet {
     /// Are all its checksums right?
     pub(super) fn is_valid(&self, simd: Simd) -> bool {
         self.layout.is_none_or(|layout| check(&self.bytes, &layout, None, simd).is_ok())
+    }
+
+    /// Does its own header contradict it?
+    pub(super) fn is_contradicted(&self) -> bool {
+        self.virtio.is_some_and(|virtio| virtio.gso.is_err())
+    }
+
+    /// Is it a super-packet by its header, of headers that cannot be read?
+    pub(super) fn is_unreadable_super_packet(&self) -> bool {
+        self.layout.is_none() && self.virtio.is_some_and(|virtio| virtio.header.gso_type != gso_type::NONE)
     }
 
     /// Does Linux's GRO refuse it before it looks for its flow?

@@ -1,6 +1,6 @@
-//! The outer UDP checksum of a super-packet in a tunnel: with `UDP_TUNNEL_CSUM` it is the sum of the
-//! pseudo-header, to which Linux adds what each segment has. What the kernel itself makes of these
-//! is tried in superpacket-oracle's tests.
+//! The outer UDP checksum of a super-packet in a tunnel: with `UDP_TUNNEL_CSUM` it is the sum of
+//! the pseudo-header, to which Linux adds what each segment has. What the kernel itself makes of
+//! these is tried in superpacket-oracle's tests.
 
 use super::*;
 
