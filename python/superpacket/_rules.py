@@ -93,6 +93,9 @@ class Rule(str, Enum):
     IP_ID_FIXED = "ip-id-fixed"
     #: The fragments of an IPv6 datagram have one identification, which no other datagram between its addresses has.
     FRAGMENT_ID = "fragment-id"
+    #: (Only by the stricter rules.) DF and the reserved bit of a datagram are those of its
+    #: fragments: Linux clears both.
+    FRAGMENT_FLAGS = "fragment-flags"
     #: The fragment field of IPv4 (DF) is that of every packet.
     DONT_FRAGMENT = "dont-fragment"
     #: TTL or hop limit is that of every packet.

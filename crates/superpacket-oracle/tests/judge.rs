@@ -14,7 +14,7 @@ use superpacket_captures::{CheckOptions, CheckReport, Input, Verdict, check};
 use superpacket_lab::{CapturedFrame, Host, LabError, Link, TapFile, enter_user_namespace_before_main};
 use superpacket_oracle::frames::Input as Received;
 use superpacket_oracle::kernel::{KernelGro, KernelGso};
-use superpacket_oracle::segment::Packets;
+use superpacket_oracle::segment::{Packets, Whole};
 use superpacket_oracle::traffic::{self, Batches};
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{Checksum, Frame, Ip};
@@ -127,7 +127,8 @@ fn what_the_kernel_merges_is_faithful_and_damage_to_it_is_found() -> Result<(), 
     let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGro::new()) else { return Ok(()) };
     let (seed, polls) = (11, 800);
     let mut random = Random::new(seed);
-    let (mut found, mut super_packets, mut damages) = (BTreeMap::new(), 0, BTreeMap::new());
+    let (mut found, mut damages, mut overlooked) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut super_packets, mut faithful) = (0, 0);
     for batch in Batches::new(seed, traffic::combinations(kernel.rules())).take(polls) {
         let sent: Vec<_> = batch.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
         let left: Vec<_> = kernel.receive(&sent)?.iter().map(described).collect();
@@ -138,20 +139,23 @@ fn what_the_kernel_merges_is_faithful_and_damage_to_it_is_found() -> Result<(), 
         if report.verdict != Verdict::Faithful {
             continue;
         }
+        faithful += 1;
         for (name, damage) in DAMAGES {
             let mut damaged = left.clone();
             let Some(rule) = damage(&mut damaged, &mut random) else { continue };
             let report = judged(&damaged, &origin);
-            assert_eq!(report.verdict, Verdict::Unfaithful, "{name}");
             let named = report.by_rule.keys().any(|broken| broken.name() == rule);
-            assert!(named, "{name} breaks {rule}, and found was {:#?}", report.described);
+            if report.verdict != Verdict::Unfaithful || !named {
+                overlooked.entry(*name).or_insert((0, format!("{rule}: {:#?}", report.described))).0 += 1;
+            }
             *damages.entry(*name).or_insert(0) += 1;
         }
     }
     assert_none(&found);
-    assert!(super_packets > polls as u64, "{super_packets} super-packets");
+    assert!(overlooked.is_empty(), "damages that were not found or not named: {overlooked:#?}");
+    assert!(super_packets > polls as u64 && faithful > polls / 2, "{super_packets} super-packets, {faithful} polls");
     for (name, _) in DAMAGES {
-        assert!(damages.get(name).is_some_and(|&count| count >= 10), "{name}: {damages:?}");
+        assert!(damages.get(name).is_some_and(|&count| count >= 5), "{name}: {damages:?}");
     }
     Ok(())
 }
@@ -228,9 +232,7 @@ const DAMAGES: &[(&str, Damage)] = &[
         // Else its checksum would be taken for a whole one, and found wrong first.
         describe_otherwise(left, random, |header| *header = Header { gso_type: 0, gso_size: 0, ..*header }).map(|()| "gso-type")
     }),
-    ("the type is that of fragments", |left, random| {
-        describe_otherwise(left, random, |header| header.gso_type = gso_type::TCPV4 | gso_type::TCPV6).map(|()| "virtio-header")
-    }),
+    ("the type is unknown", |left, random| describe_otherwise(left, random, |header| header.gso_type = 2).map(|()| "virtio-header")),
     ("csum_offset is another", |left, random| describe_otherwise(left, random, |header| header.csum_offset ^= 2).map(|()| "virtio-header")),
     ("the partial checksum is another", |left, random| {
         let place = |layout: &Layout| usize::from(layout.checksum());
@@ -313,9 +315,15 @@ fn what_the_kernel_cuts_in_tunnels_is_faithful() -> Result<(), LabError> {
     cut(kernel, Packets::in_tunnels(13).take(3_000))
 }
 
-fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = superpacket_oracle::segment::Whole>) -> Result<(), LabError> {
+fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<(), LabError> {
     let (mut found, mut faithful, mut random) = (BTreeMap::new(), 0, Random::new(3));
-    for packet in packets {
+    // What Linux does to these datagrams no receiver can put together, or is not what RFC 8200 says
+    // (section 4.5): see docs/reversibility.md.
+    let is_faulty = |packet: &Whole| {
+        let has_extensions = packet.next_header().is_some_and(|next| next != 17);
+        packet.header.gso_type == gso_type::UDP && (packet.header.gso_size % 8 != 0 || has_extensions)
+    };
+    for packet in packets.filter(|packet| !is_faulty(packet)) {
         let Some(segments) = kernel.segment(packet.header, &packet.bytes)? else { continue };
         let left: Vec<_> = segments.iter().map(|frame| (None, frame.with_tag())).collect();
         let origin = [(Some((packet.header, packet.format)), packet.bytes.clone())];
@@ -333,7 +341,8 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = superpacket_oracle::
         let index = random.below(left.len() as u64) as usize;
         let place = random.below(left[index].1.len() as u64) as usize;
         damaged[index].1[place] ^= 1 << random.below(8);
-        assert_ne!(judged(&damaged, &origin).verdict, Verdict::Faithful, "byte {place} of segment {index} of {:?}", packet.header);
+        let verdict = judged(&damaged, &origin).verdict;
+        assert_ne!(verdict, Verdict::Faithful, "byte {place} of segment {index} of {}: {:?}", left.len(), packet.header);
         damaged.clone_from(&left);
         damaged.remove(index);
         assert_eq!(judged(&damaged, &origin).verdict, Verdict::Unfaithful, "without segment {index} of {:?}", packet.header);

@@ -152,6 +152,8 @@ impl Judge {
             self.itself(packet, false);
         } else if packet.is_valid(self.simd) && packet.bytes != origin.bytes {
             self.find(Rule::BadChecksum, "checksum", Some(origin), "it came with a wrong checksum, and leaves with a right one".to_owned());
+        } else if packet.bytes != origin.bytes {
+            self.find(Rule::BadChecksum, "checksum", Some(origin), "it came with a wrong checksum, and leaves with another".to_owned());
         }
     }
 
@@ -375,6 +377,11 @@ impl Judge {
 
     /// Compares packets whose headers are not understood.
     fn unparsed(&mut self, packet: &Packet, origin: &Packet) -> bool {
+        if origin.part.is_some() && packet.is_but_for_fragment_flags(origin) && packet.bytes != origin.bytes {
+            let what = "the datagram has DF or the reserved bit, and its fragment has not".to_owned();
+            self.find(Rule::FragmentFlags, "ipv4.fragment", Some(origin), what);
+            return true;
+        }
         let what = match origin.first_difference(packet) {
             Some(place) => format!("byte {place} is {:#04x}, and was {:#04x}", packet.bytes[place], origin.bytes[place]),
             None if packet.bytes.len() != origin.bytes.len() => {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use superpacket::Simd;
-use superpacket::checksum::{Sum, complete_partial, pseudo_header, transport_field};
+use superpacket::checksum::{Sum, complete_partial, ipv4_header, pseudo_header, transport_field};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};
 use superpacket::virtio::{Format, Header, VirtioError, flags, gso_type};
@@ -248,11 +248,13 @@ impl Packet {
         self.link.len() + self.bytes.len()
     }
 
-    /// Is it the other, bit for bit or with the checksums that this came with? An identification
+    /// Is it the other, bit for bit or with the checksums that either came with? An identification
     /// that is chosen by who cuts is not compared.
     pub(super) fn is_same(&self, other: &Packet) -> bool {
         self.bytes == other.bytes
             || self.unfinished.as_ref() == Some(&other.bytes)
+            // What was taken for an unfinished checksum is what came.
+            || other.unfinished.as_ref() == Some(&self.bytes)
             || (self.chosen_id.is_some() && self.is_but_for_its_id(other))
     }
 
@@ -265,6 +267,27 @@ impl Packet {
         let is_chosen = |place| self.chosen_id.is_some_and(|id| (id..id + 4).contains(&place));
         let mut pairs = self.bytes.iter().zip(&other.bytes).enumerate();
         pairs.find(|&(place, (one, other))| one != other && !is_chosen(place)).map(|(place, _)| place)
+    }
+
+    /// Is it the other, an IPv4 fragment, but for DF and the reserved bit, which it has not?
+    pub(super) fn is_but_for_fragment_flags(&self, other: &Packet) -> bool {
+        let Some(layer) = self.layer else { return false };
+        let Some((network, IpVersion::V4)) = ip_headers(&self.bytes, self.bytes.len(), layer).into_iter().flatten().last() else {
+            return false;
+        };
+        let network = usize::from(network);
+        let header = |packet: &Packet| packet.bytes.get(network..network + ipv4::HEADER_LENGTH).map(<[u8]>::to_vec);
+        let (Some(here), Some(there)) = (header(self), header(other)) else { return false };
+        let length = usize::from(here[0] & 15) * 4;
+        let whole = self.bytes.get(network..network + length.max(ipv4::HEADER_LENGTH)).unwrap_or(&[]);
+        if here[ipv4::FRAGMENT] & !0x1f & !0x20 != 0 || be16(whole, ipv4::CHECKSUM) != Some(ipv4_header(whole)) {
+            return false;
+        }
+        let mut bytes = self.bytes.clone();
+        for place in [ipv4::FRAGMENT, ipv4::CHECKSUM, ipv4::CHECKSUM + 1] {
+            bytes[network + place] = there[place];
+        }
+        here[ipv4::FRAGMENT] == there[ipv4::FRAGMENT] & 0x3f && bytes == other.bytes
     }
 
     /// The identification of a fragment, in the place where that of `origin` is chosen.

@@ -99,6 +99,7 @@ rules! {
     IpId "ip-id" "IPv4 identifications count up by one, packet by packet, or are all the same when they merge."
     #[reversible] IpIdFixed "ip-id-fixed" "Identifications that are all the same do not come back through a virtio_net_hdr: such packets do not merge."
     FragmentId "fragment-id" "The fragments of an IPv6 datagram have one identification, which no other datagram between its addresses has."
+    #[reversible] FragmentFlags "fragment-flags" "DF and the reserved bit of a datagram are those of its fragments: Linux clears both."
     DontFragment "dont-fragment" "The fragment field of IPv4 (DF) is that of every packet."
     Ttl "ttl" "TTL or hop limit is that of every packet."
     TrafficClass "traffic-class" "TOS or traffic class, its ECN bits too, is that of every packet."
