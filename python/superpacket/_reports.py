@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from superpacket._reasons import Reason
 from superpacket._rules import Rule
@@ -128,8 +128,18 @@ class NotJudged:
     #: Packets of the original whose own header contradicts them, or asks for more than 16,384
     #: segments: they were taken for whole.
     origin_headers: int
-    #: Packets that the snap length cut, and that are not those of the original.
+    #: Packets that a snap length cut, or whose original it cut: the missing bytes could not be
+    #: compared.
     snap_length: int
+    #: Packets of the original that did not leave, where what was checked was cut short or a snap
+    #: length cut its packets.
+    missing: int
+    #: Packets that are like none of the original, where that was cut short or a snap length cut its
+    #: packets.
+    without_origin: int
+    #: Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits, and
+    #: packets of the original that may be in them.
+    unreadable: int
     #: Whether link headers were left out, since the files have different ones.
     link_headers: bool
 
@@ -142,6 +152,9 @@ class CheckReport(Report):
     checked: str
     #: What it was made of.
     origin: str
+    #: The outcome: "faithful", "unfaithful" (a rule is broken) or "incomplete" (no rule is broken,
+    #: but some packets could not be judged).
+    verdict: Literal["faithful", "unfaithful", "incomplete"]
     #: Packets of the original.
     packets_in: int
     #: Packets that left.
@@ -166,8 +179,8 @@ class CheckReport(Report):
 
     @property
     def ok(self) -> bool:
-        """Whether no rule is broken: the program's exit code 0."""
-        return self.violations == 0
+        """Whether all was judged and no rule is broken: the program's exit code 0."""
+        return self.verdict == "faithful"
 
 
 @dataclass(frozen=True)
@@ -396,6 +409,7 @@ def check_report(json: dict[str, Any], described: Violations) -> CheckReport:
         json=json,
         checked=json["checked"],
         origin=json["origin"],
+        verdict=json["verdict"],
         packets_in=json["packets_in"],
         packets_out=json["packets_out"],
         super_packets=json["super_packets"],

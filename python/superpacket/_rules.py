@@ -19,8 +19,8 @@ class Rule(str, Enum):
     INVENTED = "invented"
     #: The packets of a flow leave in the order in which they came.
     ORDER = "order"
-    #: (Only by the stricter rules.) A packet that cannot merge does not overtake what is held
-    #: of its flow.
+    #: (Only by the stricter rules.) A packet that cannot merge, or that Linux counts as another
+    #: flow by its tags, labels or tunnel headers, does not overtake what is held of its flow.
     REFUSED_ORDER = "refused-order"
     #: (Only by the stricter rules.) A packet whose ports are not known, such as a fragment,
     #: keeps order with the flows between its addresses.
@@ -39,12 +39,15 @@ class Rule(str, Enum):
     HEADER_LENGTH = "header-length"
     #: The length fields of a packet agree with its length and with each other.
     LENGTH = "length"
+    #: (Only by the stricter rules.) A packet in a tunnel whose outer UDP length is wrong does
+    #: not merge: Linux writes the right one.
+    OUTER_LENGTH = "outer-length"
     #: The checksum of each IPv4 header is right.
     IP_CHECKSUM = "ip-checksum"
     #: The checksum of each TCP, UDP or DCCP packet and of each tunnel is right.
     CHECKSUM = "checksum"
     #: With NEEDS_CSUM the checksum field holds the pseudo-header's sum, not inverted, over
-    #: the whole length.
+    #: the whole length; with UDP_TUNNEL_CSUM the outer UDP checksum too.
     PARTIAL_CHECKSUM = "partial-checksum"
     #: A computed UDP checksum of 0 is sent as 0xFFFF, since 0 says that there is none.
     UDP_ZERO = "udp-zero"
@@ -67,7 +70,7 @@ class Rule(str, Enum):
     #: they merge.
     CWR = "cwr"
     #: (Only by the stricter rules.) CWR on all packets does not come back through a
-    #: virtio_net_hdr: they do not merge.
+    #: virtio_net_hdr, which Linux cuts with CWR on the first alone: they do not merge.
     CWR_ON_ALL = "cwr-on-all"
     #: The sequence numbers of the packets follow each other.
     SEQUENCE = "sequence"
@@ -77,6 +80,9 @@ class Rule(str, Enum):
     WINDOW = "window"
     #: The urgent pointer is that of every packet.
     URGENT = "urgent"
+    #: (Only by the stricter rules.) Packets with different urgent pointers do not merge: Linux
+    #: keeps the first one's.
+    URGENT_MERGED = "urgent-merged"
     #: The TCP options are those of every packet, byte for byte.
     TCP_OPTIONS = "tcp-options"
     #: IPv4 identifications count up by one, packet by packet, or are all the same when they
@@ -87,6 +93,9 @@ class Rule(str, Enum):
     IP_ID_FIXED = "ip-id-fixed"
     #: The fragments of an IPv6 datagram have one identification, which no other datagram between its addresses has.
     FRAGMENT_ID = "fragment-id"
+    #: (Only by the stricter rules.) DF and the reserved bit of a datagram are those of its
+    #: fragments: Linux clears both.
+    FRAGMENT_FLAGS = "fragment-flags"
     #: The fragment field of IPv4 (DF) is that of every packet.
     DONT_FRAGMENT = "dont-fragment"
     #: TTL or hop limit is that of every packet.

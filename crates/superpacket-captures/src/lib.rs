@@ -31,7 +31,7 @@ pub use analyze::{
     AnalyzeOptions, AnalyzeReport, Corpus, Counts, Cuts, Effect, Effects, FileAnalysis, Findings, FlowRow, Held, PacketsRow, PartAnalysis,
     PartOptions, Rows, Sizes, Timeline, TopFlow, Traffic, analyze, analyze_part,
 };
-pub use check::{CheckOptions, CheckReport, NotJudged, Rule, Strictness, Violation, check};
+pub use check::{CheckOptions, CheckReport, NotJudged, Rule, Strictness, Verdict, Violation, check};
 pub use coalesce::{CoalesceOptions, CoalesceReport, Rules, coalesce};
 pub use destination::Output;
 pub use error::Error;

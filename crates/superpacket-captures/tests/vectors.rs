@@ -222,7 +222,13 @@ fn zero_segments() -> Frame {
 
 /// The header of a super-packet, and the bytes that it describes.
 fn described(frame: &Frame, size: usize) -> (Vec<u8>, Header, Format) {
-    let frame = frame.clone().with(|frame| *frame.checksum_mut().expect("it has one") = Checksum::Partial);
+    let frame = frame.clone().with(|frame| {
+        *frame.checksum_mut().expect("it has one") = Checksum::Partial;
+        // What Linux needs in a super-packet: it adds to this sum what each segment has.
+        if frame.tunnel.is_some() && frame.outer_udp_mut().checksum != Checksum::Zero {
+            frame.outer_udp_mut().checksum = Checksum::Partial;
+        }
+    });
     let offsets = frame.offsets();
     let is_udp = matches!(frame.transport, Transport::Udp(_));
     let tcp = if matches!(frame.ip, superpacket_traffic::frame::Ip::V4(_)) { gso_type::TCPV4 } else { gso_type::TCPV6 };

@@ -28,7 +28,8 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input.";
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input, 3 not all packets could be judged (check).";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -84,7 +85,9 @@ By the rules \"linux\", IPv4 identifications that are all the same may merge, an
 Linux refuses may overtake what is held of its flow. By \"reversible\", a packet and its header \
 alone must give back every byte, in order.
 
-Exit code 1 if a rule is broken.")]
+Exit codes: 0 faithful; 1 a rule is broken; 2 bad usage or unreadable input; 3 no rule is broken, \
+but some packets could not be judged: a file was cut short, a snap length cut packets, or a header \
+of the original contradicts its packet.")]
     Check(Check),
     /// Show what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets
     /// apart

@@ -34,6 +34,7 @@ use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Command};
 use failure::Failure;
+use superpacket_captures::Verdict;
 
 /// What a command found, if it could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ enum Outcome {
     Done,
     /// The check failed.
     Failed,
+    /// The check found nothing wrong, and could not judge everything.
+    Incomplete,
     /// A signal ended it.
     #[cfg(target_os = "linux")]
     Interrupted,
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
     match run(command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
+        Ok(Outcome::Incomplete) => ExitCode::from(3),
         #[cfg(target_os = "linux")]
         Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
@@ -82,9 +86,12 @@ fn run(command: Command) -> Result<Outcome, Failure> {
             }
         }
         Command::Check(arguments) => {
-            if !captures::check::run(&arguments)? {
-                return Ok(Outcome::Failed);
-            }
+            return Ok(match captures::check::run(&arguments)? {
+                Verdict::Faithful => Outcome::Done,
+                Verdict::Unfaithful => Outcome::Failed,
+                // A verdict that is not known here is no success either.
+                _ => Outcome::Incomplete,
+            });
         }
         Command::Generate(arguments) => generate::run(&arguments)?,
         Command::Analyze(arguments) => captures::analyze::run(&arguments)?,

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use superpacket::virtio::{ByteOrder, Format, Header as VnetHeader};
-use superpacket_io::system::{TUN_F_UDP_TUNNEL_GSO, TunKind, TunQueue, open_tun};
+use superpacket_io::system::{TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunKind, TunQueue, open_tun};
 
 use crate::error::{Context, LabError};
 use crate::host::Host;
@@ -12,7 +12,16 @@ use crate::link::Link;
 /// The virtio header with room for a tunnel's offsets, of Linux 6.17.
 const FORMAT: Format = Format::Tunnel;
 /// Super-packets in UDP tunnels, and what these stand on. A kernel that knows it takes them.
-const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO | libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO
+    | TUN_F_UDP_TUNNEL_GSO_CSUM
+    | libc::TUN_F_CSUM
+    | libc::TUN_F_TSO4
+    | libc::TUN_F_TSO6
+    | libc::TUN_F_USO4
+    | libc::TUN_F_USO6;
+
+/// Room for the longest frame that a device without BIG TCP hands over, and its header.
+const LARGEST_FRAME: usize = 1 << 17;
 
 /// The end of a TAP device that a program holds. The device goes with it.
 #[derive(Debug)]
@@ -59,5 +68,24 @@ impl TapFile {
         header.write(&mut bytes, FORMAT, ByteOrder::NATIVE).expect("there is room for it");
         let parts = [IoSlice::new(&bytes), IoSlice::new(frame)];
         rustix::io::writev(&self.queue, &parts).map(drop).context(|| format!("{}: writing a frame", self.link))
+    }
+
+    /// Returns the next frame that the host sends, as it lies in the kernel, if one is there.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where the device is gone.
+    pub fn receive(&self) -> Result<Option<(VnetHeader, Vec<u8>)>, LabError> {
+        let what = || format!("{}: reading a frame", self.link);
+        let mut bytes = vec![0; LARGEST_FRAME];
+        match rustix::io::read(&self.queue, &mut bytes) {
+            Ok(length) => {
+                bytes.truncate(length);
+                let header = VnetHeader::read(&bytes, FORMAT, ByteOrder::NATIVE).map_err(std::io::Error::other).context(what)?;
+                Ok(Some((header, bytes.split_off(FORMAT.length()))))
+            }
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error).context(what),
+        }
     }
 }

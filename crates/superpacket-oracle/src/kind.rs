@@ -93,7 +93,7 @@ kinds! {
     /// GRE's checksum in a merged packet.
     GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
     /// The outer UDP checksum of a merged packet in VXLAN or Geneve.
-    OuterChecksum = "outer UDP checksum of a merged packet", "The engine writes the one that is right once the inner one is (local checksum offload); Linux the sum of the pseudo-header, and computes it when it segments.";
+    OuterChecksum = "outer UDP checksum of a merged packet", "Without a framing, the engine writes the one that is right once the inner one is (local checksum offload); Linux writes the sum of the pseudo-header, as the engine does behind a header of 24 bytes, and computes the checksum when it segments.";
     /// The checksum covers other addresses than those of the IP header.
     FinalDestination = "a checksum over the final destination", "The engine verifies and writes checksums over the final destination of a routing header and over a home address (RFC 8200, section 8.1; RFC 6275), and packets from which these cannot be told pass; Linux's GRO takes the addresses of the IP header, so that it refuses packets that are right, and where the checksum is partial writes the sum of a wrong one.";
     /// The kernel merged what is not of the IP version that the EtherType says.

@@ -9,7 +9,7 @@
 
 use core::net::IpAddr;
 
-use crate::wire::{self, IpVersion, Layout, Protocol, byte, ipv4, ipv6};
+use crate::wire::{self, IpVersion, Layout, Outer, Protocol, byte, ipv4, ipv6, udp};
 use superpacket_simd::Simd;
 
 mod crc32c;
@@ -271,6 +271,16 @@ pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option
         Some(pseudo) => transport_field(Protocol::Udp, sum.add_sum(pseudo).checksum()),
         None => sum.checksum(),
     }
+}
+
+/// Returns where the UDP checksum of a tunnel lies, and the sum of its pseudo-header in a packet of
+/// `length` bytes. Linux needs this sum there in a super-packet: it adds what each segment has
+/// (`__skb_udp_tunnel_segment`).
+pub(crate) fn tunnel_seed(headers: &[u8], outer: &Outer, length: usize) -> (usize, u16) {
+    let transport = usize::from(outer.transport);
+    let network = headers.get(usize::from(outer.network)..).unwrap_or(&[]);
+    let sum = pseudo_header(network, outer.version, Protocol::Udp.number(), length.saturating_sub(transport) as u32);
+    (transport + udp::CHECKSUM, sum.fold())
 }
 
 /// Returns the new value of a checksum after a 16-bit field that it covers changed (RFC 1624,

@@ -7,6 +7,8 @@ use core::mem::offset_of;
 use crate::memory::{InBuffers, Memory};
 use crate::segment::{ChecksumForm, Gso, Segmentable};
 use crate::wire::MAX_HEADER;
+#[cfg(feature = "std")]
+use crate::wire::put16;
 
 pub use crate::checksum::RxChecksum;
 pub use crate::wire::Layer;
@@ -282,6 +284,14 @@ impl Gathered {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.filled).unwrap_or(&self.bytes)
+    }
+
+    /// Returns the bytes up to a 16-bit field at `place`, which is `value` now.
+    #[cfg(feature = "std")]
+    pub(crate) fn ending_with(mut self, place: usize, value: u16) -> Self {
+        put16(&mut self.bytes, place, value);
+        self.filled = self.filled.min(place + 2);
+        self
     }
 }
 

@@ -168,12 +168,28 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
         if ring.cached_slots() < HEAD + captured && ring.slots() < HEAD + captured {
             return watched.dropped.add(1);
         }
-        let (virtio_length, virtio) = self.virtio();
+        let Described { length: virtio_length, header: virtio, outer_checksum } = self.virtio();
         let (captured, length, sent) = (captured as u32, self.length as u32, self.sent);
         let head = RecordHead { interface: watched.interface, time, captured, length, sent, virtio_length, virtio };
         // There is room for all of it: the reader takes nothing until it is whole.
         let _ = ring.push_entire_slice(&head.to_bytes());
-        self.take(captured as usize, |bytes| _ = ring.push_entire_slice(bytes));
+        self.take_changed(captured as usize, outer_checksum, |bytes| _ = ring.push_entire_slice(bytes));
+    }
+
+    /// Gives its first bytes as [`take`](Self::take) does, with these bytes in their places.
+    fn take_changed(&self, wanted: usize, changed: Option<[(usize, u8); 2]>, mut give: impl FnMut(&[u8])) {
+        let mut end = 0;
+        self.take(wanted, |bytes| {
+            let (start, mut rest) = (end, bytes);
+            end += bytes.len();
+            for (place, byte) in changed.into_iter().flatten().filter(|(place, _)| (start..end).contains(place)) {
+                let (before, behind) = rest.split_at(place - (end - rest.len()));
+                give(before);
+                give(&[byte]);
+                rest = &behind[1..];
+            }
+            give(rest);
+        });
     }
 
     /// Gives its first bytes, with the tag in its place, piece by piece.
@@ -202,12 +218,12 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
         }
     }
 
-    /// Its `virtio_net_hdr`, and how long that is; 0 where there is nothing to say, or where it has
-    /// no word for it.
-    fn virtio(&self) -> (u8, [u8; Format::LONGEST]) {
+    /// Returns its `virtio_net_hdr`: none where there is nothing to say, or where it has no word
+    /// for it.
+    fn virtio(&self) -> Described {
         let mut header = [0; Format::LONGEST];
         if self.gso.is_none() && !matches!(self.checksum, RxChecksum::Partial { .. }) {
-            return (0, header);
+            return Described { length: 0, header, outer_checksum: None };
         }
         let checksum = match (self.checksum, self.tag) {
             (RxChecksum::Partial { start, offset }, Some(_)) => RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset },
@@ -222,18 +238,32 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
         // The longer one only where the shorter has no place for a tunnel.
         let mut described = [Format::Plain, Format::Tunnel].into_iter().filter_map(|format| {
             let described = Header::describe(&offload, format, &head[..filled], self.length, self.layer).ok()?;
-            described.write(&mut header, format, ByteOrder::Little).ok()
+            let length = described.write(&mut header, format, ByteOrder::Little).ok()?;
+            Some((length, described.outer_checksum(&head[..filled], self.length, self.layer)))
         });
-        let length = described.next().unwrap_or(0);
-        (length as u8, header)
+        let (length, outer_checksum) = described.next().unwrap_or((0, None));
+        let outer_checksum = outer_checksum.map(|(place, value)| {
+            let [high, low] = value.to_be_bytes();
+            [(place, high), (place + 1, low)]
+        });
+        Described { length: length as u8, header, outer_checksum }
     }
+}
+
+/// A packet's `virtio_net_hdr`, and what it demands of the packet.
+struct Described {
+    /// Its length in bytes; 0 if there is none.
+    length: u8,
+    header: [u8; Format::LONGEST],
+    /// Places and values of the two bytes of the outer checksum, if a kernel needs another there.
+    outer_checksum: Option<[(usize, u8); 2]>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use superpacket::segment::{GsoKind, SegmentSize};
-    use superpacket_traffic::frame::Frame;
+    use superpacket_traffic::frame::{Checksum, Frame};
 
     fn packet<'a, const N: usize>(parts: [&'a [u8]; N], tag: Option<[u8; TAG]>) -> Packet<impl Fn() -> std::array::IntoIter<&'a [u8], N>> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>() + tag.map_or(0, |tag| tag.len());
@@ -263,13 +293,37 @@ mod tests {
         let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(1_000).expect("not 0"));
         let checksum = RxChecksum::Partial { start: 34, offset: 16 };
         for (tag, start) in [(None, 34u16), (Some([0x81, 0, 0, 7]), 38)] {
-            let (length, header) = Packet { checksum, gso: Some(gso), ..packet([&frame], tag) }.virtio();
+            let Described { length, header, outer_checksum } = Packet { checksum, gso: Some(gso), ..packet([&frame], tag) }.virtio();
+            assert_eq!(outer_checksum, None);
             assert_eq!(length, 10);
             let read = Header::read(&header, Format::Plain, ByteOrder::Little).expect("whole");
             assert_eq!((read.gso_size, read.csum_start, read.csum_offset, read.hdr_len), (1_000, start, 16, start + 20));
         }
-        assert_eq!(packet([&frame], None).virtio().0, 0, "there is nothing to say");
+        assert_eq!(packet([&frame], None).virtio().length, 0, "there is nothing to say");
         // A device's sum is nothing for a reader.
-        assert_eq!(Packet { checksum: RxChecksum::Complete(0), ..packet([&frame], None) }.virtio().0, 0);
+        assert_eq!(Packet { checksum: RxChecksum::Complete(0), ..packet([&frame], None) }.virtio().length, 0);
+    }
+
+    #[test]
+    fn a_super_packet_in_a_tunnel_has_the_outer_checksum_that_its_header_demands() {
+        let frame = Frame::tcp4(1, 3_000).in_vxlan4().with(|frame| {
+            frame.tcp_mut().checksum = Checksum::Partial;
+            frame.outer_udp_mut().checksum = Checksum::Right;
+        });
+        let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(1_000).expect("not 0"));
+        let checksum = RxChecksum::Partial { start: frame.offsets().transport as u16, offset: 16 };
+        let expected = frame.clone().with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial).to_bytes();
+        let bytes = frame.to_bytes();
+        for cut in [0, 14, 39, 40, 41, 42, 43, 100] {
+            let (first, second) = bytes.split_at(cut);
+            let packet = Packet { checksum, gso: Some(gso), ..packet([first, second], None) };
+            let Described { length, outer_checksum, .. } = packet.virtio();
+            assert_eq!(length, 24);
+            for wanted in [40, 41, 42, 9_000] {
+                let mut taken = Vec::new();
+                packet.take_changed(wanted, outer_checksum, |bytes| taken.extend_from_slice(bytes));
+                assert!(taken == expected[..wanted.min(expected.len())], "cut at {cut}, {wanted} bytes");
+            }
+        }
     }
 }

@@ -7,11 +7,11 @@ use superpacket::checksum::ipv4_header;
 use superpacket::packet::Layer;
 use superpacket::segment::{Cwr, Gso, IpId, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::gso_type;
-use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp};
+use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp, udp};
 
 use super::fields::field_at;
 use super::fragment_ids::FragmentIds;
-use super::packet::{Packet, kind_of, segments_of};
+use super::packet::{OuterChecksum, Packet, kind_of, segments_of};
 use super::rule::Rule;
 use crate::partial::{Wrong, be16, check};
 
@@ -91,6 +91,17 @@ impl Judge {
                 let what = "the field does not hold the pseudo-header's sum over the length of the whole packet".to_owned();
                 self.find(Rule::PartialChecksum, "checksum", None, what);
             }
+            match virtio.outer {
+                Some(OuterChecksum::Unseeded) => {
+                    let what = "UDP_TUNNEL_CSUM is set, and the field does not hold the sum of the outer pseudo-header".to_owned();
+                    self.find(Rule::PartialChecksum, "outer udp.checksum", None, what);
+                }
+                Some(OuterChecksum::Unnamed) => {
+                    let what = "the outer UDP checksum is not 0, and UDP_TUNNEL_CSUM is not set".to_owned();
+                    self.find(Rule::VirtioHeader, "flags", None, what);
+                }
+                Some(OuterChecksum::Seeded) | None => {}
+            }
         }
         let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
         let (said, there) = (layout.end as usize, packet.bytes.len());
@@ -107,7 +118,7 @@ impl Judge {
 
     fn checksums(&mut self, packet: &Packet, layout: &Layout, layer: Layer) {
         // A seed that is wrong gives a wrong checksum too: one finding.
-        if packet.virtio.is_some_and(|virtio| virtio.seed == Some(false)) || packet.cut {
+        if packet.virtio.is_some_and(|virtio| !virtio.is_seeded()) || packet.cut {
             return;
         }
         let outers = ["outer ipv4.checksum", "nested ipv4.checksum"].into_iter().zip(layout.outers());
@@ -149,6 +160,8 @@ impl Judge {
             self.itself(packet, false);
         } else if packet.is_valid(self.simd) && packet.bytes != origin.bytes {
             self.find(Rule::BadChecksum, "checksum", Some(origin), "it came with a wrong checksum, and leaves with a right one".to_owned());
+        } else if packet.bytes != origin.bytes {
+            self.find(Rule::BadChecksum, "checksum", Some(origin), "it came with a wrong checksum, and leaves with another".to_owned());
         }
     }
 
@@ -225,7 +238,10 @@ impl Judge {
     fn alone(&mut self, origins: &[&Packet]) {
         for origin in origins {
             let refusal = origin.layout.and_then(|layout| layout.refusal).filter(|refusal| *refusal != Refusal::NoLength);
-            if let Some(refusal) = refusal {
+            if has_wrong_outer_length(origin) {
+                let what = "it was merged, although its outer UDP length is wrong".to_owned();
+                self.find(Rule::OuterLength, "outer udp.length", Some(origin), what);
+            } else if let Some(refusal) = refusal {
                 self.find(Rule::NeverMerges, refusal.name(), Some(origin), format!("it was merged, although: {refusal}"));
             }
             let end = origin.layout.map_or(usize::MAX, |layout| layout.end as usize);
@@ -305,11 +321,17 @@ impl Judge {
                 self.flags(now_byte, then_byte, origin, last);
                 continue;
             }
+            // Linux merges these all the same. A merged packet has the first one's.
+            let rule = match field.rule {
+                Rule::Urgent if packet.part.is_some_and(|part| part > 1) && last.is_some() => Rule::UrgentMerged,
+                Rule::Length if last.is_some() && field.name == "outer udp.length" && has_wrong_outer_length(origin) => Rule::OuterLength,
+                rule => rule,
+            };
             let what = match wide(now, then, place, &field.name) {
                 Some((now, then)) => format!("it is {now}, and was {then}"),
                 None => format!("byte {place} is {now_byte:#04x}, and was {then_byte:#04x}"),
             };
-            self.find(field.rule, &field.name, Some(origin), what);
+            self.find(rule, &field.name, Some(origin), what);
         }
         if let Some((place, field)) = checksums.filter(|_| !differs && origin.is_valid(self.simd)) {
             self.checksum_alone(packet, whole, origin, place & !1, &field.name, last.is_some());
@@ -352,7 +374,10 @@ impl Judge {
             self.find(rule, "tcp.flags", Some(origin), what.clone());
         }
         if difference & tcp::CWR != 0 {
-            self.find(Rule::Cwr, "tcp.flags", Some(origin), what.clone());
+            // A header without ECN says that all segments have CWR, and Linux cuts it otherwise.
+            let cut_by_linux = last.is_none() && then & tcp::CWR != 0 && origin.part.is_some_and(|part| part > 1);
+            let rule = if cut_by_linux { Rule::CwrOnAll } else { Rule::Cwr };
+            self.find(rule, "tcp.flags", Some(origin), what.clone());
         }
         if difference & !(ENDS | tcp::CWR) != 0 {
             self.find(Rule::Flags, "tcp.flags", Some(origin), what);
@@ -361,6 +386,11 @@ impl Judge {
 
     /// Compares packets whose headers are not understood.
     fn unparsed(&mut self, packet: &Packet, origin: &Packet) -> bool {
+        if origin.part.is_some() && packet.is_but_for_fragment_flags(origin) && packet.bytes != origin.bytes {
+            let what = "the datagram has DF or the reserved bit, and its fragment has not".to_owned();
+            self.find(Rule::FragmentFlags, "ipv4.fragment", Some(origin), what);
+            return true;
+        }
         let what = match origin.first_difference(packet) {
             Some(place) => format!("byte {place} is {:#04x}, and was {:#04x}", packet.bytes[place], origin.bytes[place]),
             None if packet.bytes.len() != origin.bytes.len() => {
@@ -371,6 +401,14 @@ impl Judge {
         self.find(Rule::Bytes, "packet", Some(origin), what);
         true
     }
+}
+
+/// Is the outer UDP length of a packet in a tunnel another than that of what is there? Linux does
+/// not look at it.
+fn has_wrong_outer_length(packet: &Packet) -> bool {
+    let Some((layout, outer)) = packet.layout.and_then(|layout| Some((layout, layout.outer?))) else { return false };
+    let start = usize::from(outer.transport);
+    outer.tunnel.is_udp() && be16(&packet.bytes, start + udp::LENGTH).map(usize::from) != (layout.end as usize).checked_sub(start)
 }
 
 /// A checksum as it is and as it should be.

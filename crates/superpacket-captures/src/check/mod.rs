@@ -10,6 +10,7 @@
 mod fields;
 mod fragment_ids;
 mod judge;
+mod linux_flow;
 mod matching;
 mod packet;
 mod pairs;
@@ -68,6 +69,32 @@ pub struct Violation {
     pub found: String,
 }
 
+/// The outcome of a check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// All that the files hold was judged, and no rule is broken.
+    Faithful,
+    /// A rule is broken.
+    Unfaithful,
+    /// No rule is broken, but some packets could not be judged: see
+    /// [`NotJudged::is_incomplete`].
+    #[default]
+    Incomplete,
+}
+
+impl Verdict {
+    /// Returns the name that JSON uses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Faithful => "faithful",
+            Verdict::Unfaithful => "unfaithful",
+            Verdict::Incomplete => "incomplete",
+        }
+    }
+}
+
 /// What could not be judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NotJudged {
@@ -80,10 +107,28 @@ pub struct NotJudged {
     /// Packets of the original whose own header contradicts them, or asks for more than 16,384
     /// segments: they were taken for whole.
     pub origin_headers: u64,
-    /// Packets that the snap length cut, and that are not those of the original.
+    /// Packets that a snap length cut, or whose original it cut: the missing bytes could not be
+    /// compared.
     pub snap_length: u64,
+    /// Packets of the original that did not leave, where the file that was checked was cut short or
+    /// a snap length cut its packets: they may be in the missing part.
+    pub missing: u64,
+    /// Packets that are like none of the original, where that was cut short or a snap length cut
+    /// its packets: the missing part may have held them.
+    pub without_origin: u64,
+    /// Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits,
+    /// and packets of the original that may be in them.
+    pub unreadable: u64,
     /// Were link headers left out, since the files have different ones?
     pub link_headers: bool,
+}
+
+impl NotJudged {
+    /// Returns whether packets were not judged, so that no verdict on the whole is possible. What a
+    /// file has no place for (`headers`, `sizes`, `link_headers`) does not count.
+    pub const fn is_incomplete(&self) -> bool {
+        self.origin_headers + self.snap_length + self.missing + self.without_origin + self.unreadable > 0
+    }
 }
 
 /// What [`check`] found.
@@ -96,6 +141,8 @@ pub struct CheckReport {
     pub origin: String,
     /// By which rules.
     pub rules: Strictness,
+    /// The outcome.
+    pub verdict: Verdict,
     /// Packets of the original.
     pub packets_in: u64,
     /// Packets of the file that was checked.
@@ -121,6 +168,16 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
+    /// Returns the outcome of all that was found.
+    fn outcome(&self) -> Verdict {
+        let cut_short = self.cut_short.is_some() || self.origin_cut_short.is_some();
+        match self.violations {
+            0 if cut_short || self.not_judged.is_incomplete() => Verdict::Incomplete,
+            0 => Verdict::Faithful,
+            _ => Verdict::Unfaithful,
+        }
+    }
+
     fn violation(&mut self, most: usize, packet: Option<u64>, finding: Finding) {
         let Finding { rule, field, origin, what } = finding;
         if rule.strictness() == Strictness::Reversible && self.rules == Strictness::Linux {
@@ -135,7 +192,7 @@ impl CheckReport {
 }
 
 /// Judges whether the packets of `checked` are a faithful aggregation or segmentation of those of
-/// `origin`: `violations` is 0 if they are.
+/// `origin`: the report's [`verdict`](CheckReport::verdict) is [`Verdict::Faithful`] if they are.
 ///
 /// Either is a capture, or a file of records (docs/check.md). Packets may have a `virtio_net_hdr`:
 /// in a file of records, or as a comment `virtio_net_hdr=HEX` on a pcapng packet. Memory is bounded
@@ -198,12 +255,16 @@ impl Check<'_> {
         }
         self.report.packets_out = checked.packets;
         let (report, most) = (&mut self.report, self.most);
-        // The file that was checked has less: what is not there cannot have been lost.
         let cut = checked.truncated().cloned();
-        self.window.finish(|packet| {
-            if cut.is_none() {
-                report.violation(most, None, lost(packet));
-            }
+        // What is not there may be in the part that is missing.
+        let is_whole = cut.is_none() && !checked.has_cut_packets();
+        let unreadable = report.not_judged.unreadable > 0;
+        self.window.finish(|packet| match packet {
+            // It has been counted: who takes such a packet may refuse it.
+            packet if packet.is_contradicted() => {}
+            packet if unreadable && packet.layout.is_none() => report.not_judged.unreadable += 1,
+            packet if is_whole && !packet.cut => report.violation(most, None, lost(packet)),
+            _ => report.not_judged.missing += 1,
         })?;
         let origin_cut = self.window.stream.truncated().cloned();
         for cut in [&cut, &origin_cut].into_iter().flatten() {
@@ -217,6 +278,7 @@ impl Check<'_> {
         self.report.packets_in = self.window.stream.packets;
         self.report.not_judged.origin_headers = self.window.bad_headers;
         self.report.not_judged.sizes = self.window.sizes_inferred;
+        self.report.verdict = self.report.outcome();
         Ok(())
     }
 
@@ -242,6 +304,10 @@ impl Check<'_> {
 
     /// Finds what a packet stands for, and judges it.
     fn judged(&mut self, packet: &Packet) -> Result<(), Error> {
+        if packet.is_unreadable_super_packet() {
+            self.report.not_judged.unreadable += 1;
+            return Ok(());
+        }
         self.judge.begin();
         let Matched { indices, foreign, .. } = self.window.find(packet)?;
         let endpoints = packet.endpoints;
@@ -257,7 +323,10 @@ impl Check<'_> {
             self.window.pairs.left(entry.packet.pairs, Departure { packet: packet.number, origin: entry.packet.number });
         }
         for packet in std::mem::take(&mut self.window.lost) {
-            self.report.violation(self.most, None, lost(&packet));
+            match packet.cut {
+                true => self.report.not_judged.missing += 1,
+                false => self.report.violation(self.most, None, lost(&packet)),
+            }
         }
         for entry in &entries {
             if let Some(Overtaken { by, origin, refused }) = entry.overtaken {
@@ -278,6 +347,8 @@ impl Check<'_> {
         }
         let origins: Vec<&Packet> = entries.iter().map(|entry| &entry.packet).collect();
         match origins.as_slice() {
+            [] if packet.cut => self.report.not_judged.snap_length += 1,
+            [] if self.window.stream.lacks_a_part() => self.report.not_judged.without_origin += 1,
             [] => {
                 let what = "no packet of the original that has not left yet is like it".to_owned();
                 self.judge.find(Rule::Invented, "packet", None, what);
@@ -285,13 +356,18 @@ impl Check<'_> {
             }
             [origin] if origin.is_same(packet) && packet.link == origin.link => {
                 self.report.segments += u64::from(origin.part.is_some());
+                self.report.not_judged.snap_length += u64::from(packet.cut || origin.cut);
                 self.judge.fragment_id(packet, origin);
                 // Checksum and lengths came so, but its header did not.
                 if packet.virtio.is_some() && packet.bytes == origin.bytes && origin.is_valid(self.simd) {
                     self.judge.itself(packet, false);
                 }
             }
-            _ if packet.cut => self.report.not_judged.snap_length += 1,
+            origins if packet.cut || origins.iter().any(|origin| origin.cut) => self.report.not_judged.snap_length += 1,
+            // Counted already: whoever cuts it does as it likes.
+            [origin] if origin.is_contradicted() => {}
+            // The original ends in the midst of what merged.
+            _ if foreign > 0 && self.window.stream.truncated().is_some() => self.report.not_judged.without_origin += 1,
             origins => self.compare(packet, origins, foreign),
         }
         for finding in self.judge.findings.drain(..) {
@@ -360,9 +436,11 @@ impl Check<'_> {
         for index in (0..last).filter(|index| sorted.binary_search(index).is_err()) {
             if let Some(entry) = self.window.entry_mut(endpoints, index)
                 && entry.packet.ordered_in == flow
-                && entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused)
             {
-                entry.overtaken = Some(Overtaken { by: packet.number, origin, refused });
+                let refused = refused || entry.packet.linux_flow != packet.linux_flow;
+                if entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused) {
+                    entry.overtaken = Some(Overtaken { by: packet.number, origin, refused });
+                }
             }
         }
         !indices.is_sorted()

@@ -4,14 +4,15 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use superpacket::Simd;
-use superpacket::checksum::{complete_partial, pseudo_header};
+use superpacket::checksum::{Sum, complete_partial, ipv4_header, pseudo_header, transport_field};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};
-use superpacket::virtio::{Format, Header, VirtioError, flags};
+use superpacket::virtio::{Format, Header, VirtioError, flags, gso_type};
 use superpacket::wire::{
     IpVersion, Layout, Protocol, Refusal, checksum_addresses, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp,
 };
 
+use super::linux_flow::linux_flow;
 use super::pairs::PairKeys;
 use crate::lanes::{LinkHeader, find_partial};
 use crate::ledger::Flow;
@@ -27,6 +28,26 @@ pub(super) struct Virtio {
     pub(super) seed: Option<bool>,
     /// `NEEDS_CSUM`: the state of the checksum, and what the field held.
     partial: Option<(RxChecksum, u16)>,
+    /// The outer UDP checksum of a super-packet in a tunnel; `None` if it has none.
+    pub(super) outer: Option<OuterChecksum>,
+}
+
+impl Virtio {
+    /// Does each field that is left to whoever cuts or completes the packet hold its sum?
+    pub(super) fn is_seeded(&self) -> bool {
+        self.seed != Some(false) && self.outer.is_none_or(|outer| outer == OuterChecksum::Seeded)
+    }
+}
+
+/// What lies in the outer UDP checksum of a super-packet in a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OuterChecksum {
+    /// The sum of the pseudo-header, to which Linux adds what each segment has.
+    Seeded,
+    /// Something else, although `UDP_TUNNEL_CSUM` asks for segments with checksums.
+    Unseeded,
+    /// A checksum that the flags do not name: Linux copies it to all segments.
+    Unnamed,
 }
 
 /// A packet of either file.
@@ -55,6 +76,8 @@ pub(super) struct Packet {
     pub(super) endpoints: u64,
     /// The same with link headers and tunnels.
     pub(super) flow: Flow,
+    /// A hash of what tells packets of a flow apart to Linux.
+    pub(super) linux_flow: u64,
     /// The flow that it keeps order in: with its link header, also where link headers are left out
     /// of what is compared, and the interface.
     pub(super) ordered_in: (Flow, u32),
@@ -172,6 +195,7 @@ impl Packet {
             cut,
             endpoints: 0,
             flow: Flow::none(),
+            linux_flow: 0,
             ordered_in: (Flow::none(), interface),
             pairs: PairKeys::default(),
         };
@@ -193,6 +217,7 @@ impl Packet {
         };
         self.layout = parse_datagram(&self.bytes, self.bytes.len(), layer).ok();
         self.endpoints = endpoints(&self.bytes, layer, self.layout.as_ref());
+        self.linux_flow = self.layout.map_or(0, |layout| hash_of(&linux_flow(&self.bytes, &layout)));
         if let Some(link) = LinkHeader::new(0, layer, &self.link) {
             self.flow = match self.layout {
                 Some(_) => Flow::of(&self.bytes, layer, &link),
@@ -242,11 +267,13 @@ impl Packet {
         self.link.len() + self.bytes.len()
     }
 
-    /// Is it the other, bit for bit or with the checksums that this came with? An identification
+    /// Is it the other, bit for bit or with the checksums that either came with? An identification
     /// that is chosen by who cuts is not compared.
     pub(super) fn is_same(&self, other: &Packet) -> bool {
         self.bytes == other.bytes
             || self.unfinished.as_ref() == Some(&other.bytes)
+            // What was taken for an unfinished checksum is what came.
+            || other.unfinished.as_ref() == Some(&self.bytes)
             || (self.chosen_id.is_some() && self.is_but_for_its_id(other))
     }
 
@@ -259,6 +286,27 @@ impl Packet {
         let is_chosen = |place| self.chosen_id.is_some_and(|id| (id..id + 4).contains(&place));
         let mut pairs = self.bytes.iter().zip(&other.bytes).enumerate();
         pairs.find(|&(place, (one, other))| one != other && !is_chosen(place)).map(|(place, _)| place)
+    }
+
+    /// Is it the other, an IPv4 fragment, but for DF and the reserved bit, which it has not?
+    pub(super) fn is_but_for_fragment_flags(&self, other: &Packet) -> bool {
+        let Some(layer) = self.layer else { return false };
+        let Some((network, IpVersion::V4)) = ip_headers(&self.bytes, self.bytes.len(), layer).into_iter().flatten().last() else {
+            return false;
+        };
+        let network = usize::from(network);
+        let header = |packet: &Packet| packet.bytes.get(network..network + ipv4::HEADER_LENGTH).map(<[u8]>::to_vec);
+        let (Some(here), Some(there)) = (header(self), header(other)) else { return false };
+        let length = usize::from(here[0] & 15) * 4;
+        let whole = self.bytes.get(network..network + length.max(ipv4::HEADER_LENGTH)).unwrap_or(&[]);
+        if here[ipv4::FRAGMENT] & !0x1f & !0x20 != 0 || be16(whole, ipv4::CHECKSUM) != Some(ipv4_header(whole)) {
+            return false;
+        }
+        let mut bytes = self.bytes.clone();
+        for place in [ipv4::FRAGMENT, ipv4::CHECKSUM, ipv4::CHECKSUM + 1] {
+            bytes[network + place] = there[place];
+        }
+        here[ipv4::FRAGMENT] == there[ipv4::FRAGMENT] & 0x3f && bytes == other.bytes
     }
 
     /// The identification of a fragment, in the place where that of `origin` is chosen.
@@ -331,6 +379,16 @@ impl Packet {
         })
     }
 
+    /// Does its own header contradict it?
+    pub(super) fn is_contradicted(&self) -> bool {
+        self.virtio.is_some_and(|virtio| virtio.gso.is_err())
+    }
+
+    /// Is it a super-packet by its header, of headers that cannot be read?
+    pub(super) fn is_unreadable_super_packet(&self) -> bool {
+        self.layout.is_none() && self.virtio.is_some_and(|virtio| virtio.header.gso_type != gso_type::NONE)
+    }
+
     /// Does Linux's GRO refuse it before it looks for its flow?
     pub(super) fn is_refused(&self, simd: Simd) -> bool {
         match self.layout {
@@ -364,7 +422,29 @@ fn complete_by_header(bytes: &mut [u8], layer: Layer, header: Header, format: Fo
         // One that cannot be completed stays as it is, and is found wrong.
         let _ = complete_partial(bytes, layer, start, offset, simd);
     }
-    Virtio { header, gso: offload.map(|offload| offload.gso), seed, partial }
+    let gso = offload.map(|offload| offload.gso);
+    let outer = matches!(gso, Ok(Some(_))).then(|| complete_outer(bytes, layer, header, simd)).flatten();
+    Virtio { header, gso, seed, partial, outer }
+}
+
+/// Completes the outer UDP checksum of a super-packet in a tunnel, and returns what lay there.
+fn complete_outer(bytes: &mut [u8], layer: Layer, header: Header, simd: Simd) -> Option<OuterChecksum> {
+    let layout = parse_datagram(bytes, bytes.len(), layer).ok()?;
+    let outer = layout.outer.filter(|outer| outer.tunnel.is_udp())?;
+    let place = outer.checksum(bytes)?;
+    if header.flags & flags::UDP_TUNNEL_CSUM == 0 {
+        return Some(OuterChecksum::Unnamed);
+    }
+    let (network, start) = (usize::from(outer.network), usize::from(outer.transport));
+    let end = (layout.end as usize).min(bytes.len());
+    let pseudo = pseudo_header(bytes.get(network..)?, outer.version, Protocol::Udp.number(), end.saturating_sub(start) as u32);
+    if be16(bytes, place) != Some(pseudo.fold()) {
+        return Some(OuterChecksum::Unseeded);
+    }
+    // The field holds the pseudo-header's sum, which is summed with the rest.
+    let checksum = transport_field(Protocol::Udp, Sum::new(simd.sum(bytes.get(start..end)?)).checksum());
+    bytes.get_mut(place..place + 2)?.copy_from_slice(&checksum.to_be_bytes());
+    Some(OuterChecksum::Seeded)
 }
 
 /// Does the field hold the pseudo-header's sum over all behind `start`? Of a checksum that is not

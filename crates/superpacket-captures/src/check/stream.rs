@@ -53,6 +53,8 @@ pub(super) struct Stream<'a> {
     /// Packets that were read, and are given next.
     ahead: VecDeque<Packet>,
     ended: bool,
+    /// A snap length cut a packet that was read.
+    has_cut_packets: bool,
     simd: Simd,
 }
 
@@ -71,7 +73,7 @@ impl<'a> Stream<'a> {
             Input::Stream { file, stream } => (open_stream(&file, stream)?, file, None),
             Input::Packets(packets) => (Kind::Packets(Cursor::new(packets)), "memory".to_owned(), Some(packets.bytes().len() as u64)),
         };
-        Ok(Stream { kind, file, length, packets: 0, bytes: 0, ahead: VecDeque::new(), ended: false, simd })
+        Ok(Stream { kind, file, length, packets: 0, bytes: 0, ahead: VecDeque::new(), ended: false, has_cut_packets: false, simd })
     }
 
     /// The next packet; `None` at the end.
@@ -115,6 +117,7 @@ impl<'a> Stream<'a> {
         }
         let packet = self.read_on()?;
         self.ended = packet.is_none();
+        self.has_cut_packets |= packet.as_ref().is_some_and(|packet| packet.cut);
         Ok(packet)
     }
 
@@ -150,6 +153,16 @@ impl<'a> Stream<'a> {
             Kind::Records(records) => records.offset,
             Kind::Packets(cursor) => cursor.bytes_read(),
         }
+    }
+
+    /// Did a snap length cut a packet that was read?
+    pub(super) const fn has_cut_packets(&self) -> bool {
+        self.has_cut_packets
+    }
+
+    /// Is a part of what was read missing, or of what comes next?
+    pub(super) fn lacks_a_part(&self) -> bool {
+        self.has_cut_packets || self.truncated().is_some()
     }
 
     /// Where the file was cut short, once its end was reached.

@@ -42,7 +42,7 @@ pub(super) struct Overtaken {
     pub(super) by: u64,
     /// Its origin, which came later.
     pub(super) origin: u64,
-    /// It cannot merge: Linux lets it overtake.
+    /// That cannot merge, or is of another flow to Linux, which lets it overtake.
     pub(super) refused: bool,
 }
 

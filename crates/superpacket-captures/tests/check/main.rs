@@ -5,7 +5,9 @@ mod captures;
 mod damages;
 mod final_destination;
 mod implementations;
+mod incomplete;
 mod link_headers;
+mod outer_checksums;
 
 use proptest::prelude::*;
 use std::collections::BTreeSet;

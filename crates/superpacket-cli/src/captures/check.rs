@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use superpacket_captures::{CheckOptions, CheckReport, Input, NotJudged, Violation, check};
+use superpacket_captures::{CheckOptions, CheckReport, Input, NotJudged, Verdict, Violation, check};
 
 use super::is_stream;
 use super::options::Common;
@@ -39,8 +39,8 @@ pub(crate) struct Check {
     pub(crate) common: Common,
 }
 
-/// Runs the command; `true` if no rule is broken.
-pub(crate) fn run(arguments: &Check) -> Result<bool, Failure> {
+/// Runs the command, and returns the verdict.
+pub(crate) fn run(arguments: &Check) -> Result<Verdict, Failure> {
     if is_stream(&arguments.checked) && is_stream(&arguments.origin) {
         return Err(Failure::Usage("FILE and --origin are both standard input: choose a file for one of them".to_owned()));
     }
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Check) -> Result<bool, Failure> {
     } else {
         print(&text(&report, columns()), false)?;
     }
-    Ok(report.violations == 0)
+    Ok(report.verdict)
 }
 
 /// Renders the report in lines of at most so many columns.
@@ -77,10 +77,19 @@ fn text(report: &CheckReport, columns: usize) -> String {
     for line in not_judged(&report.not_judged) {
         text.push_str(&paragraph(&format!("Not judged: {line}."), 2, columns));
     }
+    for (what, cut) in [("what was checked", &report.cut_short), ("the original", &report.origin_cut_short)] {
+        if let Some(cut) = cut {
+            let line =
+                format!("Not judged: {what} from packet {} on: the file was cut short, {}.", grouped(cut.packet), printable(&cut.reason));
+            text.push_str(&paragraph(&line, 2, columns));
+        }
+    }
     if report.violations == 0 {
-        text.push_str(match report.packets_in + report.packets_out {
-            0 => "\n  There was nothing to check.\n",
-            _ => "\n  Faithful: no rule is broken.\n",
+        text.push('\n');
+        text.push_str(&match (report.verdict, report.packets_in + report.packets_out) {
+            (Verdict::Incomplete, _) => paragraph("INCOMPLETE: no rule is broken, but some packets could not be judged.", 2, columns),
+            (_, 0) => "  There was nothing to check.\n".to_owned(),
+            _ => "  Faithful: no rule is broken.\n".to_owned(),
         });
         return text;
     }
@@ -116,7 +125,7 @@ fn sentence(violation: &Violation) -> String {
 
 /// What could not be judged, in words.
 fn not_judged(not_judged: &NotJudged) -> Vec<String> {
-    let NotJudged { headers, sizes, origin_headers, snap_length, link_headers } = *not_judged;
+    let NotJudged { headers, sizes, origin_headers, snap_length, missing, without_origin, unreadable, link_headers, .. } = *not_judged;
     let mut lines = Vec::new();
     let mut line = |count: u64, words: &str| {
         if count > 0 {
@@ -129,7 +138,10 @@ fn not_judged(not_judged: &NotJudged) -> Vec<String> {
         origin_headers,
         "packets of the original have a header that contradicts them, or asks for more than 16,384 segments, and were taken for whole",
     );
-    line(snap_length, "packets were cut by the snap length, and are not those of the original");
+    line(snap_length, "packets were cut by a snap length: the bytes that are missing");
+    line(missing, "packets of the original did not leave in the part of the file that is there");
+    line(without_origin, "packets that left are like none in the part of the original that is there");
+    line(unreadable, "super-packets, and packets that may be in them, have headers that cannot be read");
     if link_headers {
         lines.push("the files begin at different layers: link headers".to_owned());
     }

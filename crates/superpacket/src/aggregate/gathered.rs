@@ -5,8 +5,9 @@ use std::io::IoSlice;
 
 use super::batch::{BorrowPacket, Borrowed};
 use super::{BatchAggregator, BufferIndex};
+use crate::packet::Gathered;
 use crate::super_packet::{Outcome, SuperPacket};
-use crate::virtio::Framing;
+use crate::virtio::{Format, Framing};
 
 /// The most slices of one write: Linux takes no more in a `writev` (`UIO_MAXIOV`).
 pub const MAX_SLICES: usize = 1024;
@@ -68,11 +69,44 @@ impl Gather {
         let described = self.framing.map(|framing| framing.header(packet).unwrap_or_else(|_| framing.nothing()));
         let mut slices = reused(core::mem::take(&mut self.slices));
         slices.extend(described.as_deref().map(IoSlice::new));
-        slices.extend(packet.slices().map(IoSlice::new));
+        let front = match (self.framing, described.as_deref()) {
+            // One that merged here has the right outer checksum.
+            (Some(framing), Some(described)) if !packet.is_merged() => front_of(framing, described, packet),
+            _ => None,
+        };
+        match &front {
+            None => slices.extend(packet.slices().map(IoSlice::new)),
+            Some(front) => {
+                slices.push(IoSlice::new(front.bytes()));
+                let mut skip = front.bytes().len();
+                slices.extend(packet.slices().filter_map(|slice| {
+                    let rest = slice.get(skip..).filter(|rest| !rest.is_empty());
+                    skip = skip.saturating_sub(slice.len());
+                    rest.map(IoSlice::new)
+                }));
+            }
+        }
         let outcome = sink(&slices);
         self.slices = reused(slices);
         outcome
     }
+}
+
+/// Returns the first bytes of a packet that came as a super-packet in a tunnel, up to its outer
+/// checksum, if its header demands another one there.
+#[inline]
+fn front_of<P: BorrowPacket>(
+    framing: Framing,
+    described: &[u8],
+    packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
+) -> Option<Gathered> {
+    // Most packets name no tunnel: their headers are not gathered.
+    if framing.format != Format::Tunnel || packet.metadata.gso.is_none() {
+        return None;
+    }
+    let first = Gathered::new(packet.slices());
+    let (place, value) = framing.outer_checksum(described, first.bytes(), packet.length())?;
+    Some(first.ending_with(place, value))
 }
 
 /// The memory of a vector, for slices of other bytes: collected in place, so that nothing is

@@ -796,6 +796,9 @@ impl<B> Receiver<B> {
         if !P::IN_PLACE && self.in_force.jumbo_option && merged {
             held.add_jumbo_option(&mut left);
         }
+        if merged && held.layout.outer.is_some() && self.options.framing.is_some() {
+            held.seed_outer_checksum(&left);
+        }
         self.counters.packets_out += 1;
         self.counters.bytes_out += left.length;
         self.counters.super_packets += u64::from(merged);

@@ -1,5 +1,7 @@
 //! Packets of a device behind their headers: one call to split them, one to make a header.
 
+#[cfg(feature = "std")]
+use super::flags;
 use super::{ByteOrder, Format, Header, Offload, VirtioError};
 use crate::memory::Memory;
 use crate::packet::{Gathered, Layer, RxChecksum};
@@ -81,6 +83,9 @@ impl Framing {
     /// [`VirtioError`] if no header describes the packet (see [`Header::describe`]), or if it is
     /// merged and its receiver cannot [segment](Self::support) it. What an aggregator
     /// [for a framing](crate::BatchAggregator::framed) has merged always has a header.
+    ///
+    /// What another aggregator has merged in a tunnel may need another outer checksum first: see
+    /// [`Header::outer_checksum`].
     #[inline]
     pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
         let mut slices = packet.slices();
@@ -97,6 +102,17 @@ impl Framing {
     #[inline]
     pub(crate) fn nothing(self) -> HeaderBytes {
         HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() }
+    }
+
+    /// Returns the place and the value that the outer checksum of a packet needs which goes behind
+    /// this header, as [`Header::outer_checksum`] does.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn outer_checksum(self, described: &[u8], first: &[u8], length: usize) -> Option<(usize, u16)> {
+        if described.first().is_none_or(|described| described & flags::UDP_TUNNEL_CSUM == 0) {
+            return None;
+        }
+        Header::read(described, self.format, self.order).ok()?.outer_checksum(first, length, self.layer)
     }
 
     /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.

@@ -20,6 +20,11 @@
 //! | `outer_th_offset` and `inner_nh_offset` are those of the packet | [`VirtioError::OuterTransport`], [`VirtioError::InnerNetwork`] |
 //! | `UDP_TUNNEL_CSUM`: the outer UDP checksum is not 0 | [`VirtioError::TunnelChecksum`] |
 //!
+//! In a super-packet with `UDP_TUNNEL_CSUM` the outer UDP checksum field holds the sum of its
+//! pseudo-header: Linux adds to it what each segment has. [`Header::outer_checksum`] says what a
+//! packet needs there before it goes to a kernel; an aggregator for a
+//! [framing](crate::BatchAggregator::framed) of 24 bytes writes it. Both forms are cut alike here.
+//!
 //! A packet whose payload fits `gso_size` is no GSO packet, and no error. `hdr_len` is a hint and
 //! is not read; flags, hash reports and `num_buffers` without a meaning here are ignored.
 //!

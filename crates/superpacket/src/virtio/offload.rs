@@ -1,7 +1,7 @@
 //! From a header to the engine's metadata, and back.
 
 use super::{Format, Header, VirtioError, flags, gso_type};
-use crate::checksum::RxChecksum;
+use crate::checksum::{RxChecksum, Sum, tunnel_field, tunnel_seed};
 use crate::packet::FlowHash;
 use crate::segment::{Cwr, Gso, GsoKind, GsoSupport, MaxSegments, SegmentSize, is_atomic};
 use crate::wire::{self, IpVersion, Layer, Layout, Protocol, be16, byte, tcp, udp};
@@ -212,9 +212,8 @@ impl Header {
     /// Left out is what virtio has no place for: fixed identifications, [`RxChecksum::Complete`];
     /// and the hash of a packet whose headers cannot be read.
     ///
-    /// With `UDP_TUNNEL_CSUM`, Linux adds what each segment has to what lies in the outer checksum
-    /// field: it must be the sum of the pseudo-header before the packet goes to a kernel. That of a
-    /// merged packet is the checksum which is right once the inner one is.
+    /// A packet whose header says `UDP_TUNNEL_CSUM` may need another outer checksum before it goes
+    /// to a kernel: see [`outer_checksum`](Self::outer_checksum).
     ///
     /// # Errors
     /// [`VirtioError`] if no header of this format would be valid: a super-packet whose checksum is
@@ -225,6 +224,31 @@ impl Header {
         let mut header = Header::default();
         header.fill_in(offload, format, None, packet, length, layer, None)?;
         Ok(header)
+    }
+
+    /// Returns where the outer UDP checksum of a packet that this header describes lies, in bytes
+    /// from its start, and the value that must be written there before the packet goes to a kernel.
+    /// `packet` holds the first [`MAX_HEADER`](wire::MAX_HEADER) of `length` bytes, or all.
+    ///
+    /// With `UDP_TUNNEL_CSUM` the field of a super-packet must hold the sum of its pseudo-header:
+    /// Linux adds what each segment has (`__skb_udp_tunnel_segment`). A merged packet holds instead
+    /// the checksum that is right for the whole, unless an aggregator
+    /// [for a framing](crate::BatchAggregator::framed) of 24 bytes has merged it.
+    ///
+    /// `None` where the field stays as it is: the header names no outer checksum, or the field does
+    /// not hold the checksum that is right for the whole packet.
+    pub fn outer_checksum(&self, packet: &[u8], length: usize, layer: Layer) -> Option<(usize, u16)> {
+        if self.flags & flags::UDP_TUNNEL_CSUM == 0 || self.gso_type & gso_type::UDP_TUNNEL == 0 {
+            return None;
+        }
+        let outer = wire::parse_datagram(packet, length, layer).ok()?.outer.filter(|outer| outer.tunnel.is_udp())?;
+        let inner = usize::from(self.csum_start);
+        let (place, sum) = tunnel_seed(packet, &outer, length);
+        // The inner packet sums to what its pseudo-header leaves.
+        let rest = !be16(packet, inner + usize::from(self.csum_offset));
+        let found = be16(packet, place);
+        let headers = packet.get(usize::from(outer.transport)..inner)?;
+        (found == tunnel_field(headers, found, rest, Some(Sum::new(sum)))).then_some((place, sum))
     }
 
     /// Makes it the header that [describes](Self::describe) a packet, whose layout may be `known`,

@@ -142,3 +142,45 @@ fn rules_are_chosen_and_input_is_read_once() {
     let file = std::fs::File::open(bench.path("left.records")).expect("opens");
     assert_eq!(child.stdin(file).status().expect("runs").code(), Some(0));
 }
+
+/// What was not judged is no success: an exit code of its own, and what it was in the report.
+#[test]
+fn a_file_that_was_cut_short_has_an_exit_code_of_its_own() {
+    let bench = Bench::new();
+    let flow = tcp_flow(60, 1000);
+    bench.capture("in.pcap", &spaced(&flow));
+    let mut records = b"superpacket-records 1 ethernet 0\n".to_vec();
+    for frame in &flow {
+        let bytes = frame.to_bytes();
+        records.extend((bytes.len() as u32).to_le_bytes());
+        records.extend(bytes);
+    }
+    std::fs::write(bench.path("whole.records"), &records).expect("writes");
+    std::fs::write(bench.path("cut.records"), &records[..records.len() / 3]).expect("writes");
+    let capture = std::fs::read(bench.path("in.pcap")).expect("it was written");
+    std::fs::write(bench.path("cut.pcap"), &capture[..capture.len() - 5]).expect("writes");
+    assert_eq!(bench.run(&["check", "whole.records", "--origin", "in.pcap"]).status.code(), Some(0));
+    for (file, origin, count) in
+        [("cut.records", "in.pcap", "missing"), ("cut.pcap", "in.pcap", "missing"), ("in.pcap", "cut.pcap", "without_origin")]
+    {
+        let output = bench.run(&["check", file, "--origin", origin, "--json"]);
+        assert_eq!(output.status.code(), Some(3), "{file}, of {origin}: {}", stderr(&output));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((&report["verdict"], &report["violations"]), (&"incomplete".into(), &0.into()));
+        assert!(report["not_judged"][count].as_u64() > Some(0), "{report}");
+        let text = String::from_utf8(bench.run(&["check", file, "--origin", origin]).stdout).expect("UTF-8");
+        assert!(
+            text.contains("Not judged: ") && text.contains("the file was cut short") && text.contains("INCOMPLETE: no rule is broken"),
+            "{text}"
+        );
+        assert!(!text.contains("Faithful"), "{text}");
+        assert_eq!(bench.run(&["check", file, "--origin", origin, "--strict"]).status.code(), Some(2));
+    }
+    // A rule that is broken says more than what is missing.
+    let damaged: Vec<_> = flow.iter().map(|frame| frame.clone().with(|frame| frame.ipv4_mut().ttl -= 1)).collect();
+    bench.capture("damaged.pcap", &spaced(&damaged));
+    assert_eq!(bench.run(&["check", "damaged.pcap", "--origin", "cut.pcap"]).status.code(), Some(1));
+    let help = String::from_utf8(bench.run(&["help", "check"]).stdout).expect("UTF-8");
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("3 no rule is broken, but some packets could not be judged"), "{help}");
+}

@@ -1,14 +1,11 @@
-//! The outer UDP checksum of a super-packet in a tunnel, as who cuts it wants it: the sum of the
-//! pseudo-header. Linux adds what each segment has to what lies there
-//! (`__skb_udp_tunnel_segment`), so the checksum that is right for the whole would make those of
-//! the segments wrong.
+//! The first bytes of a super-packet in a tunnel, with the outer UDP checksum that Linux needs
+//! ([`Header::outer_checksum`]).
 
-use superpacket::checksum::pseudo_header;
 use superpacket::packet::Layer;
-use superpacket::virtio::{Header, flags};
-use superpacket::wire::{self, MAX_HEADER, Protocol};
+use superpacket::virtio::Header;
+use superpacket::wire::MAX_HEADER;
 
-/// The beginning of a frame up to its outer UDP checksum, which is another.
+/// The first bytes of a frame, up to its outer UDP checksum, which is another.
 #[derive(Debug)]
 pub(super) struct Front {
     bytes: [u8; MAX_HEADER],
@@ -16,21 +13,15 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Makes it of a frame of `length` bytes that begins with `head`; `None` where the frame goes
-    /// as it is.
+    /// Makes the first bytes of a frame of `length` bytes that begins with `head`; `None` where the
+    /// frame goes as it is.
     pub(super) fn of(described: &Header, head: &[u8], length: usize, layer: Layer) -> Option<Front> {
-        if described.flags & flags::UDP_TUNNEL_CSUM == 0 {
-            return None;
-        }
         let head = &head[..head.len().min(MAX_HEADER)];
-        let outer = wire::parse_datagram(head, length, layer).ok()?.outer?;
-        let (network, transport) = (usize::from(outer.network), usize::from(outer.transport));
-        // Source and destination port, length, checksum: two bytes each.
-        let end = transport + 8;
+        let (place, value) = described.outer_checksum(head, length, layer)?;
+        let end = place + 2;
         let mut front = Front { bytes: [0; MAX_HEADER], length: end };
         front.bytes.get_mut(..end)?.copy_from_slice(head.get(..end)?);
-        let sum = pseudo_header(&head[network..], outer.version, Protocol::Udp.number(), (length - transport) as u32).fold();
-        front.bytes[end - 2..end].copy_from_slice(&sum.to_be_bytes());
+        front.bytes[place..end].copy_from_slice(&value.to_be_bytes());
         Some(front)
     }
 
@@ -78,6 +69,16 @@ mod tests {
             assert_eq!(front[end - 2..], sum.to_be_bytes());
             assert_ne!(front[end - 2..], bytes[end - 2..end]);
         }
+    }
+
+    #[test]
+    fn a_frame_with_the_right_sum_or_a_damaged_checksum_goes_as_it_is() {
+        let frame = Frame::tcp4(1, 1_000).in_vxlan4().with(|frame| {
+            frame.tcp_mut().checksum = Checksum::Partial;
+            frame.outer_udp_mut().checksum = Checksum::Partial;
+        });
+        assert!(front(&frame).1.is_none());
+        assert!(front(&frame.with(|frame| frame.outer_udp_mut().checksum = Checksum::Raw(0x1234))).1.is_none());
     }
 
     #[test]

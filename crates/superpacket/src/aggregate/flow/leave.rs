@@ -5,7 +5,7 @@ use super::super::Reason;
 use super::super::examine::{ChecksumField, constant_ip, outer_field};
 use super::super::policy::{Mode, Policy, Storage};
 use super::Held;
-use crate::checksum::{Sum, sum_ranges, transport_field, transport_header};
+use crate::checksum::{Sum, sum_ranges, transport_field, transport_header, tunnel_seed};
 use crate::memory::Memory;
 use crate::packet::RxChecksum;
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
@@ -144,6 +144,21 @@ impl<B> Held<B> {
     pub(in crate::aggregate) fn use_checksum_field(&mut self) {
         if self.field == ChecksumField::Unused {
             self.field = ChecksumField::Full;
+        }
+    }
+
+    /// Writes the sum of the pseudo-header into the outer UDP checksum of a super-packet in a
+    /// tunnel: behind a header that names the tunnel, Linux needs it there.
+    #[cold]
+    pub(in crate::aggregate) fn seed_outer_checksum(&mut self, leaving: &Leaving) {
+        let Some(outer) = self.layout.outer.filter(|outer| outer.tunnel.is_udp() && leaving.gso.is_some()) else { return };
+        if outer.checksum(&self.header).is_none() {
+            return;
+        }
+        let (place, sum) = tunnel_seed(&self.header, &outer, leaving.end as usize);
+        put16(&mut self.header, place, sum);
+        if !self.linear.is_empty() {
+            put16(&mut self.linear, place, sum);
         }
     }
 

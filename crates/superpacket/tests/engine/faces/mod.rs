@@ -9,6 +9,7 @@ mod faults;
 mod gathered;
 mod hostile;
 mod in_place;
+mod outer_checksum;
 mod policies;
 mod super_packets;
 mod traffic;

@@ -1,0 +1,82 @@
+//! What tells packets of one connection apart to Linux: its GRO holds packets with different flow
+//! labels, VLAN tags, extension headers or tunnel headers apart, and the one may leave before the
+//! other.
+
+use superpacket::wire::{IpVersion, Layout, ipv4, ipv6, pppoe, udp};
+
+/// Returns the headers before the transport header, without the fields in which packets of one flow
+/// of Linux may differ.
+pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
+    let mut headers = bytes.get(..usize::from(layout.transport)).unwrap_or(bytes).to_vec();
+    if layout.pppoe != 0 {
+        keep(&mut headers, usize::from(layout.pppoe) + pppoe::LENGTH, &[0; 2]);
+    }
+    for outer in layout.outers().filter(|outer| outer.tunnel.is_udp()) {
+        let transport = usize::from(outer.transport);
+        // Whether there is a checksum tells them apart.
+        let has_checksum = u8::from(outer.checksum(bytes).is_some());
+        keep(&mut headers, transport + udp::LENGTH, &[0; 4]);
+        if let Some(field) = headers.get_mut(transport + udp::CHECKSUM) {
+            *field = has_checksum;
+        }
+    }
+    let levels = layout.outers().map(|outer| (outer.network, outer.version));
+    for (network, version) in levels.chain([(layout.network, layout.version)]) {
+        let network = usize::from(network);
+        match version {
+            IpVersion::V4 => {
+                keep(&mut headers, network + ipv4::TOS, &[0; ipv4::PROTOCOL - ipv4::TOS]);
+                keep(&mut headers, network + ipv4::CHECKSUM, &[0; 2]);
+            }
+            IpVersion::V6 => {
+                // All but the traffic class, which lies across two bytes.
+                keep(&mut headers, network, &[0xf0, 0x0f]);
+                keep(&mut headers, network + ipv6::PAYLOAD_LENGTH, &[0; 2]);
+                keep(&mut headers, network + ipv6::HOP_LIMIT, &[0]);
+            }
+        }
+    }
+    headers
+}
+
+/// Keeps these bits of the bytes from `place` on.
+fn keep(headers: &mut [u8], place: usize, bits: &[u8]) {
+    for (byte, bits) in headers.iter_mut().skip(place).zip(bits) {
+        *byte &= bits;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superpacket::packet::Layer;
+    use superpacket::wire::parse;
+    use superpacket_traffic::frame::{Checksum, Frame};
+
+    use super::*;
+
+    fn of(frame: &Frame) -> Vec<u8> {
+        let bytes = frame.to_bytes();
+        linux_flow(&bytes, &parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole"))
+    }
+
+    #[test]
+    fn what_ends_a_merge_leaves_the_flow_and_what_is_compared_first_does_not() {
+        for frame in [Frame::tcp6(1, 100), Frame::tcp6(1, 100).in_vxlan6(), Frame::tcp6(1, 100).in_geneve()] {
+            let next = frame.following().with(|frame| {
+                (frame.ipv6_mut().traffic_class, frame.ipv6_mut().hop_limit) = (0xff, 3);
+                frame.payload.push(7);
+            });
+            assert_eq!(of(&next), of(&frame));
+            assert_ne!(of(&frame.clone().with(|frame| frame.ipv6_mut().flow_label ^= 1)), of(&frame));
+        }
+        let frame = Frame::tcp4(1, 100).tagged(5).in_geneve();
+        assert_eq!(of(&frame.following().with(|frame| frame.ipv4_mut().ttl = 9)), of(&frame));
+        for other in [
+            frame.clone().with(|frame| frame.outer_udp_mut().source_port ^= 1),
+            frame.clone().with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero),
+            Frame::tcp4(1, 100).tagged(5).in_vxlan4(),
+        ] {
+            assert_ne!(of(&other), of(&frame));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What was not judged is said, and is no success: files that were cut short, packets that a snap
+//! length cut, headers of the original that contradict their packets.
+
+use super::*;
+use superpacket_captures::Verdict;
+
+/// A pcap file of these packets with this snap length.
+fn pcap(frames: &[Frame], snap_length: usize) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 0x40000, 1u32] {
+        file.extend(word.to_le_bytes());
+    }
+    for frame in frames {
+        let bytes = frame.to_bytes();
+        let there = bytes.len().min(snap_length);
+        for word in [0, 0, there as u32, bytes.len() as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(&bytes[..there]);
+    }
+    file
+}
+
+fn stream(file: &[u8]) -> Input<'static> {
+    Input::Stream { file: "a file".to_owned(), stream: Box::new(std::io::Cursor::new(file.to_vec())) }
+}
+
+fn checked(checked: &[u8], origin: &[u8]) -> CheckReport {
+    check(stream(checked), stream(origin), &CheckOptions::default(), &mut ()).expect("both can be read")
+}
+
+/// Two flows in turn.
+fn original() -> Vec<Frame> {
+    flow(0, 20, 300).into_iter().zip(flow(1, 20, 300)).flat_map(|(one, other)| [one, other]).collect()
+}
+
+/// The bytes of a file of records of what left, with a header each.
+fn file_of_records(left: &[(Vec<u8>, Header)]) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("left.records");
+    records(&path, Format::Buffers, left);
+    std::fs::read(path).expect("it was written")
+}
+
+#[test]
+fn a_file_that_was_cut_short_is_not_faithful() {
+    let frames = original();
+    let origin = pcap(&frames, usize::MAX);
+    let merged = [merged(&flow(0, 20, 300)), merged(&flow(1, 20, 300))].map(|(frame, header)| (frame.to_bytes(), header));
+    let one_by_one: Vec<_> = frames.iter().map(|frame| (frame.to_bytes(), plain())).collect();
+    for (file, missing) in [(file_of_records(&merged), 20), (file_of_records(&one_by_one), 1), (origin.clone(), 1)] {
+        let report = checked(&file, &origin);
+        assert_eq!((report.verdict, report.not_judged), (Verdict::Faithful, Default::default()), "{:#?}", report.described);
+        for cut in [1, 7, 200] {
+            let report = checked(&file[..file.len() - cut], &origin);
+            assert_eq!((report.verdict, report.violations), (Verdict::Incomplete, 0), "{cut}: {:#?}", report.described);
+            assert!(report.cut_short.is_some() && report.origin_cut_short.is_none());
+            assert_eq!((report.not_judged.missing, report.not_judged.is_incomplete()), (missing, true));
+            let json = serde_json::to_value(&report).expect("JSON");
+            assert_eq!((&json["verdict"], &json["not_judged"]["missing"]), (&"incomplete".into(), &missing.into()));
+        }
+        // The original lacks what left.
+        for cut in [1, 7, 200] {
+            let report = checked(&file, &origin[..origin.len() - cut]);
+            assert_eq!((report.verdict, report.violations), (Verdict::Incomplete, 0), "{cut}: {:#?}", report.described);
+            assert!(report.cut_short.is_none() && report.origin_cut_short.is_some());
+            assert_eq!((report.not_judged.without_origin, report.not_judged.missing), (1, 0), "{cut}");
+        }
+    }
+    // What is there is judged.
+    let mut damaged = one_by_one.clone();
+    damaged[3].0[22] -= 1;
+    let file = file_of_records(&damaged);
+    let report = checked(&file[..file.len() - 1], &origin);
+    assert_eq!(report.verdict, Verdict::Unfaithful);
+    // In whole files, packets that did not leave are lost, and others invented.
+    let report = checked(&pcap(&frames[..39], usize::MAX), &origin);
+    assert_eq!((report.verdict, report.by_rule.keys().next().map(|rule| rule.name())), (Verdict::Unfaithful, Some("lost")));
+    let report = checked(&origin, &pcap(&frames[..39], usize::MAX));
+    assert_eq!((report.verdict, report.by_rule.keys().next().map(|rule| rule.name())), (Verdict::Unfaithful, Some("invented")));
+}
+
+#[test]
+fn a_file_that_ends_between_two_of_its_bytes_is_never_faithful() {
+    let frames = original();
+    let origin = pcap(&frames, usize::MAX);
+    let left: Vec<_> = frames.iter().map(|frame| (frame.to_bytes(), plain())).collect();
+    let file = file_of_records(&left);
+    let first = file.iter().position(|&byte| byte == b'\n').expect("a line") + 1;
+    for end in (first..file.len()).step_by(13) {
+        assert_ne!(checked(&file[..end], &origin).verdict, Verdict::Faithful, "{end}");
+    }
+    for end in (24..origin.len()).step_by(13) {
+        assert_ne!(checked(&file, &origin[..end]).verdict, Verdict::Faithful, "{end}");
+    }
+}
+
+#[test]
+fn packets_that_a_snap_length_cut_are_not_judged() {
+    let frames = original();
+    let (whole, cut) = (pcap(&frames, usize::MAX), pcap(&frames, 96));
+    for (file, origin) in [(&cut, &whole), (&whole, &cut), (&cut, &cut)] {
+        let report = checked(file, origin);
+        assert_eq!((report.verdict, report.violations), (Verdict::Incomplete, 0), "{:#?}", report.described);
+        assert_eq!(report.not_judged.snap_length, 40, "each of them");
+    }
+    // Merged packets stand for packets that cannot be found in what is left of them.
+    let merged = [merged(&flow(0, 20, 300)).0, merged(&flow(1, 20, 300)).0];
+    for (file, origin) in [(pcap(&merged, 96), &whole), (pcap(&merged, usize::MAX), &cut)] {
+        let report = checked(&file, origin);
+        assert_eq!((report.verdict, report.violations), (Verdict::Incomplete, 0), "{:#?}", report.described);
+        assert!(report.not_judged.snap_length > 0 && report.not_judged.missing > 0, "{:?}", report.not_judged);
+    }
+    // What is wrong with a packet that is there is found.
+    let mut frames = frames;
+    frames[7].payload.truncate(10);
+    let whole = pcap(&frames, usize::MAX);
+    frames[7] = frames[7].clone().with(|frame| frame.payload[0] ^= 1);
+    assert_eq!(checked(&pcap(&frames, 96), &whole).verdict, Verdict::Unfaithful);
+}
+
+#[test]
+fn an_original_whose_header_contradicts_it_is_not_judged() {
+    let (frame, header) = merged(&flow(0, 4, 300));
+    let header = Header { csum_offset: 4, ..header };
+    let file = file_of_records(&[(frame.to_bytes(), header)]);
+    let report = checked(&pcap(&[frame.with(|frame| frame.tcp_mut().checksum = Checksum::Right)], usize::MAX), &file);
+    assert_eq!(
+        (report.violations, report.not_judged.origin_headers, report.verdict),
+        (0, 1, Verdict::Incomplete),
+        "{:#?}",
+        report.described
+    );
+}
+
+/// What the files have no place for is counted, and changes no verdict.
+#[test]
+fn what_no_file_says_is_no_fault() {
+    let run = flow(0, 4, 300);
+    let report = checked(&pcap(&[merged(&run).0], usize::MAX), &pcap(&run, usize::MAX));
+    assert_eq!((report.not_judged.headers, report.not_judged.is_incomplete(), report.verdict), (1, false, Verdict::Faithful));
+    let report = checked(&pcap(&run, usize::MAX), &pcap(&[merged(&run).0], usize::MAX));
+    assert_eq!((report.not_judged.sizes, report.not_judged.is_incomplete(), report.verdict), (1, false, Verdict::Faithful));
+}
