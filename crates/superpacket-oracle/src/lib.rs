@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+pub mod cells;
 pub mod compare;
 pub mod cut;
 pub mod engine;
@@ -24,7 +25,9 @@ pub mod frames;
 pub mod hint;
 pub mod kernel;
 pub mod kind;
+pub mod matrix;
 pub mod nested;
+pub mod router;
 pub mod run;
 pub mod segment;
 pub mod traffic;

@@ -25,6 +25,7 @@ mod command {
     use superpacket_oracle::Kind;
     use superpacket_oracle::campaign::{Campaign, Totals};
     use superpacket_oracle::kernel::{KernelGro, KernelGso};
+    use superpacket_oracle::matrix::Matrix;
     use superpacket_oracle::run::{self, Fault, Report};
     use superpacket_oracle::segment::Packets;
     use superpacket_oracle::traffic::{Batches, combinations, in_two_tunnels};
@@ -55,6 +56,12 @@ mod command {
 
     #[derive(Debug, Subcommand)]
     enum Command {
+        /// Gives this kernel a super-packet of each kind, and prints what it makes of it
+        ///
+        /// In Markdown, by link header, tunnel, extension headers, size and flags, for packet
+        /// sockets, TAP and TUN devices. Segments are the engine's, byte for byte, or are said to
+        /// be others.
+        Matrix,
         /// Aggregates generated packets, cuts them again and compares, without a kernel
         ///
         /// Every packet must come back once, byte for byte, in the order of its flow. One that does
@@ -76,6 +83,9 @@ mod command {
         }
         // A refusal comes out, with its reason, where the first host is made.
         let _ = enter_user_namespace_if_needed();
+        if let Some(Command::Matrix) = arguments.command {
+            return matrix();
+        }
         let begun = Instant::now();
         let report = match compare(&arguments) {
             Ok(report) => report,
@@ -90,6 +100,23 @@ mod command {
             save(fault, &format!("superpacket-oracle-{}-{number}.pcap", arguments.seed));
         }
         ExitCode::from(u8::from(!report.faults.is_empty()))
+    }
+
+    fn matrix() -> ExitCode {
+        match Matrix::ask() {
+            Ok(matrix) => {
+                print!("Linux {}.\n\n{matrix}", kernel_release());
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("superpacket-oracle: {error}");
+                ExitCode::from(2)
+            }
+        }
+    }
+
+    fn kernel_release() -> String {
+        std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
     }
 
     fn save(fault: &Fault, name: &str) {
@@ -161,8 +188,7 @@ mod command {
     }
 
     fn print(report: &Report, arguments: &Arguments, seconds: f64) {
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        println!("Linux {}, seed {}, {seconds:.0} s.", kernel.trim(), arguments.seed);
+        println!("Linux {}, seed {}, {seconds:.0} s.", kernel_release(), arguments.seed);
         let rules = report.rules;
         let rules = [
             (rules.vlans, "VLAN tags"),
