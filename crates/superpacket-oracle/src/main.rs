@@ -21,11 +21,13 @@ mod command {
 
     use clap::{Parser, Subcommand};
     use indicatif::{ProgressBar, ProgressStyle};
+    use superpacket::virtio::Format;
     use superpacket_lab::{LabError, enter_user_namespace_if_needed};
     use superpacket_oracle::Kind;
     use superpacket_oracle::campaign::{Campaign, Totals};
     use superpacket_oracle::kernel::{KernelGro, KernelGso};
     use superpacket_oracle::matrix::Matrix;
+    use superpacket_oracle::merged::Merged;
     use superpacket_oracle::run::{self, Fault, Report};
     use superpacket_oracle::segment::Packets;
     use superpacket_oracle::traffic::{Batches, combinations, in_two_tunnels};
@@ -152,7 +154,7 @@ mod command {
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
         println!(
-            "Seed {seed}, {seconds:.0} s, {:.2} million packets a second.\n{} packets in {} polls: {} merged in {} super-packets and came back by segmentation, {} left alone. Each came back once, byte for byte, in the order of its flow.",
+            "Seed {seed}, {seconds:.0} s, {:.2} million packets a second.\n{} packets in {} polls: {} merged in {} super-packets and came back by segmentation, {} left alone. Each came back once, byte for byte, in the order of its flow; of LRO the payload, and behind a virtio header all but identifications that stay the same.",
             totals.packets as f64 / seconds / 1e6,
             totals.packets,
             totals.polls,
@@ -160,6 +162,10 @@ mod command {
             totals.super_packets,
             totals.packets - totals.merged
         );
+        println!("\n| used | packets | merged | super-packets | came back with other identifications |\n|---|---|---|---|---|");
+        for (name, totals) in campaign.by_face() {
+            println!("| {name} | {} | {} | {} | {} |", totals.packets, totals.merged, totals.super_packets, totals.renumbered);
+        }
         ExitCode::SUCCESS
     }
 
@@ -175,11 +181,16 @@ mod command {
             run::receive_behind_geneve(&mut kernel, &mut report)?;
         }
         if report.faults.len() <= arguments.faults {
-            run::segment(&mut KernelGso::new()?, &mut Packets::new(arguments.seed), arguments.packets, &mut report)?;
+            let mut kernel = KernelGso::new()?;
+            run::segment(&mut kernel, &mut Packets::new(arguments.seed), arguments.packets, &mut report)?;
+            run::segment(&mut kernel, &mut Merged::new(arguments.seed, Format::Plain), arguments.packets, &mut report)?;
         }
         if report.faults.len() <= arguments.faults {
             match KernelGso::of_tunnels() {
-                Ok(mut kernel) => run::segment(&mut kernel, &mut Packets::in_tunnels(arguments.seed), arguments.packets, &mut report)?,
+                Ok(mut kernel) => {
+                    run::segment(&mut kernel, &mut Packets::in_tunnels(arguments.seed), arguments.packets, &mut report)?;
+                    run::segment(&mut kernel, &mut Merged::new(arguments.seed, Format::Tunnel), arguments.packets, &mut report)?;
+                }
                 Err(error @ LabError::Unsupported { .. }) => eprintln!("superpacket-oracle: no super-packets in tunnels: {error}"),
                 Err(error) => return Err(error),
             }

@@ -16,7 +16,7 @@ use crate::hint::Hint;
 use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};
 use crate::nested;
-use crate::segment::{Packets, Whole, without_fragment_id};
+use crate::segment::{Whole, without_fragment_id};
 use crate::traffic::Batches;
 
 /// How often a batch with an unexplained difference is given to the kernel again.
@@ -185,7 +185,7 @@ pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Res
 ///
 /// # Errors
 /// As [`KernelGso::segment`].
-pub fn segment(kernel: &mut KernelGso, packets: &mut Packets, count: u64, report: &mut Report) -> Result<(), LabError> {
+pub fn segment(kernel: &mut KernelGso, packets: &mut impl Iterator<Item = Whole>, count: u64, report: &mut Report) -> Result<(), LabError> {
     for packet in packets.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)) {
         let captured = kernel.segment(packet.header, &packet.bytes)?;
         let theirs: Option<Vec<_>> = captured.map(|frames| frames.iter().map(CapturedFrame::with_tag).collect());
