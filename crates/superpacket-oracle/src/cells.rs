@@ -255,6 +255,13 @@ impl Cell {
     }
 }
 
+/// Does every Linux since 6.2 segment this kind, however it comes in? TCP since 6.1 already.
+pub fn is_segmented_since_6_2(cell: &Cell) -> bool {
+    let tags = ["Ethernet", "VLAN", "service VLAN (0x88a8)", "QinQ (0x88a8, 0x8100)", "two VLANs (0x8100)"];
+    let special = ["none", "IPv4 options", "may be fragmented", "hop-by-hop options", "destination options"];
+    tags.contains(&cell.link) && (special.contains(&cell.special) || cell.special.starts_with("64,500"))
+}
+
 fn protocols() -> [(&'static str, Frame); 4] {
     let frames = [
         ("TCP/IPv4", Frame::tcp4(1, PAYLOAD)),

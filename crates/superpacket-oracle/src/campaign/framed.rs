@@ -183,3 +183,50 @@ pub fn complete(bytes: &Vec<u8>, checksum: RxChecksum, layer: Layer) -> Option<V
     Segmenter::new().segment_linear(&packet, &SegmentOptions::default(), &mut out).ok()?;
     Some(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use superpacket::{HashKey, Policy};
+
+    use super::super::pool::Pool;
+    use super::*;
+
+    /// What the judge says where each packet that leaves is changed so.
+    fn judged(change: impl Fn(&mut Vec<u8>)) -> Option<String> {
+        let mut pool = Pool::new(3);
+        let framing = Framing::TAP;
+        let mut engine = BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(1));
+        for _ in 0..20 {
+            let used = pool.next_use();
+            let mut judge = Judge::default();
+            judge.begin(&used);
+            let mut framed = Framed::new(&used, framing);
+            framed.pass_others(&mut judge);
+            let packets: Vec<_> = framed.taken.iter().map(|taken| taken.bytes.clone()).collect();
+            framed.taken.iter_mut().for_each(|taken| (taken.checksum, taken.completed) = (RxChecksum::None, None));
+            engine.poll_gathered(&packets, |slices| {
+                let mut written = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+                change(&mut written);
+                framed.look(&written, &mut judge);
+            });
+            judge.end(&used);
+            if judge.problem.is_some() {
+                return judge.problem;
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn the_judge_finds_what_a_header_or_a_packet_says_wrong() {
+        let merged = |written: &[u8]| written[1] != gso_type::NONE;
+        assert_eq!(judged(|_| {}), None);
+        let problem = judged(|written| *written.last_mut().expect("a packet") ^= 1);
+        assert!(problem.expect("another payload").contains("that is no frame"));
+        // The size of segments.
+        let problem = judged(|written| written[4] ^= u8::from(merged(written)));
+        assert!(problem.expect("another size").contains("a segment that is no frame"));
+        let problem = judged(|written| written[0] |= u8::from(!merged(written)));
+        assert!(problem.expect("a checksum to be filled in").contains("is said to be partial"));
+    }
+}
