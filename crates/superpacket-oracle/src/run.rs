@@ -139,6 +139,9 @@ fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report)
             report.hinted_merged += merged.filter(|frame| is_hinted(frame)).count() as u64;
             report.merged += sides.kernel.iter().map(|group| group.frames.len() as u64).filter(|&frames| frames > 1).sum::<u64>();
             kinds.into_iter().for_each(|(kind, count)| *report.kinds.entry(kind).or_default() += count);
+            if let Some(text) = engine::disagreement(&batch, seed, &sides.engine) {
+                report.faults.push(Fault { text, frames: batch });
+            }
             return Ok(());
         }
         fault = crate::compare::describe(&sides, &unexplained);
