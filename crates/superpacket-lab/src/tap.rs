@@ -1,4 +1,5 @@
-//! A TAP device whose other end writes super-packets as they are, with any virtio header (tun(4)).
+//! A TAP or TUN device whose other end writes super-packets as they are, with any virtio header
+//! (tun(4)).
 
 use std::io::IoSlice;
 
@@ -9,8 +10,6 @@ use crate::error::{Context, LabError};
 use crate::host::Host;
 use crate::link::Link;
 
-/// The virtio header with room for a tunnel's offsets, of Linux 6.17.
-const FORMAT: Format = Format::Tunnel;
 /// Super-packets in UDP tunnels, and what these stand on. A kernel that knows it takes them.
 const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO
     | TUN_F_UDP_TUNNEL_GSO_CSUM
@@ -21,12 +20,13 @@ const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO
     | libc::TUN_F_USO6;
 
 /// Room for the longest frame that a device without BIG TCP hands over, and its header.
-const LARGEST_FRAME: usize = 1 << 17;
+const LARGEST_FRAME: usize = 1 << 18;
 
-/// The end of a TAP device that a program holds. The device goes with it.
+/// The end of a TAP or TUN device that a program holds. The device goes with it.
 #[derive(Debug)]
 pub struct TapFile {
     queue: TunQueue,
+    format: Format,
     link: Link,
 }
 
@@ -39,17 +39,35 @@ impl TapFile {
     /// Linux 6.17) or has no TAP devices.
     pub fn new(host: &Host, name: &str) -> Result<Self, LabError> {
         let what = format!("host {}: TAP device {name} with super-packets in tunnels", host.name());
-        let unsupported = |reason: String| LabError::Unsupported { what: what.clone(), reason };
+        // The virtio header with room for a tunnel's offsets, of Linux 6.17.
+        let tap = Self::open(host, name, TunKind::Tap, Format::Tunnel)?;
+        let known = tap.queue.set_offloads(TUNNEL_OFFLOADS);
+        known.map_err(|error| LabError::Unsupported { what, reason: format!("TUN_F_UDP_TUNNEL_GSO: {error}") })?;
+        tap.link.up()?;
+        Ok(tap)
+    }
+
+    /// Makes a device in `host`, up, whose packets have a virtio header of 10 bytes. The host hands
+    /// over segments with complete checksums.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unsupported`] where the kernel has no such devices.
+    pub fn plain(host: &Host, name: &str, kind: TunKind) -> Result<Self, LabError> {
+        let file = Self::open(host, name, kind, Format::Plain)?;
+        file.link.up()?;
+        Ok(file)
+    }
+
+    fn open(host: &Host, name: &str, kind: TunKind, format: Format) -> Result<Self, LabError> {
+        let what = format!("host {}: {} device {name}", host.name(), kind.name());
         let queue = host.run(|| {
-            let file = open_tun().map_err(|error| unsupported(format!("/dev/net/tun: {error}")))?;
-            TunQueue::attach(file, name, TunKind::Tap, false).context(|| what.clone())
+            let unsupported = |error| LabError::Unsupported { what: what.clone(), reason: format!("/dev/net/tun: {error}") };
+            let file = open_tun().map_err(unsupported)?;
+            TunQueue::attach(file, name, kind, false).context(|| what.clone())
         })?;
-        queue.set_header(FORMAT, None).context(|| what.clone())?;
-        let known = queue.set_offloads(TUNNEL_OFFLOADS);
-        known.map_err(|error| unsupported(format!("TUN_F_UDP_TUNNEL_GSO: {error}")))?;
-        let link = host.link(name);
-        link.up()?;
-        Ok(Self { queue, link })
+        queue.set_header(format, None).context(|| what.clone())?;
+        Ok(Self { queue, format, link: host.link(name) })
     }
 
     /// The device.
@@ -64,13 +82,14 @@ impl TapFile {
     ///
     /// [`LabError::System`] where it refuses.
     pub fn send(&self, header: VnetHeader, frame: &[u8]) -> Result<(), LabError> {
-        let mut bytes = [0; FORMAT.length()];
-        header.write(&mut bytes, FORMAT, ByteOrder::NATIVE).expect("there is room for it");
-        let parts = [IoSlice::new(&bytes), IoSlice::new(frame)];
+        let mut bytes = [0; Format::LONGEST];
+        let length = header.write(&mut bytes, self.format, ByteOrder::NATIVE).expect("there is room for it");
+        let parts = [IoSlice::new(&bytes[..length]), IoSlice::new(frame)];
         rustix::io::writev(&self.queue, &parts).map(drop).context(|| format!("{}: writing a frame", self.link))
     }
 
-    /// Returns the next frame that the host sends, as it lies in the kernel, if one is there.
+    /// Returns the next frame that the host sends, as it lies in the kernel, with its header; `None`
+    /// if none is there.
     ///
     /// # Errors
     ///
@@ -81,8 +100,8 @@ impl TapFile {
         match rustix::io::read(&self.queue, &mut bytes) {
             Ok(length) => {
                 bytes.truncate(length);
-                let header = VnetHeader::read(&bytes, FORMAT, ByteOrder::NATIVE).map_err(std::io::Error::other).context(what)?;
-                Ok(Some((header, bytes.split_off(FORMAT.length()))))
+                let header = VnetHeader::read(&bytes, self.format, ByteOrder::NATIVE).map_err(std::io::Error::other).context(what)?;
+                Ok(Some((header, bytes.split_off(self.format.length()))))
             }
             Err(rustix::io::Errno::AGAIN) => Ok(None),
             Err(error) => Err(error).context(what),

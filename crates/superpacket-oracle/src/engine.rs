@@ -1,9 +1,12 @@
 //! The engine under test: the same frames as one poll.
 
+use superpacket::aggregate::BufferIndex;
+use superpacket::memory::Memory;
 use superpacket::packet::RxPacket;
 use superpacket::segment::Cwr;
 use superpacket::virtio::{Format, Header, Offload, VirtioError, gso_type};
-use superpacket::{Aggregator, GsoKind, HashKey, Layer, Policy, Reason, RxChecksum, SuperPacket};
+use superpacket::{Aggregator, BatchAggregator, GsoKind, HashKey, Layer, Policy, Reason, RxChecksum, SuperPacket};
+use superpacket_traffic::checksum;
 use superpacket_traffic::random::Random;
 
 use crate::frames::{Cut, Group, Input, Packet};
@@ -18,7 +21,7 @@ impl AsRef<[u8]> for Numbered<'_> {
 }
 
 /// A packet that left the engine, and why.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// The packet and its frames.
     pub group: Group,
@@ -32,14 +35,57 @@ pub struct Left {
 /// # Panics
 /// If a merged packet has no valid virtio header, or one in two tunnels has: a fault of the engine.
 pub fn receive(frames: &[Input], seed: u64) -> Vec<Left> {
-    let policy = Policy::gro_with_udp().with_partial_checksums();
+    owned(frames, seed, policy().with_partial_checksums())
+}
+
+fn policy() -> Policy {
+    Policy::gro_with_udp()
+}
+
+fn owned(frames: &[Input], seed: u64, policy: Policy) -> Vec<Left> {
     let mut aggregator = Aggregator::new(policy, key(seed));
     let mut poll: Vec<_> = frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
     let mut left = Vec::new();
-    let mut sink = |packet: SuperPacket<'_, Numbered<'_>>| left.push(taken(&packet));
+    let mut sink = |packet: SuperPacket<'_, Numbered<'_>>| left.push(taken(&packet, |buffer| buffer.0));
     aggregator.receive_batch(&mut poll, 0, &mut sink);
     aggregator.poll_end(0, &mut sink);
     left
+}
+
+/// Receives the same frames in other ways, and says what came out otherwise than `left`: with
+/// buffers borrowed, it is to be the same; with complete checksums, the same but for these.
+///
+/// # Panics
+/// As [`receive`].
+pub fn disagreement(frames: &[Input], seed: u64, left: &[Left]) -> Option<String> {
+    let packets: Vec<_> = frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
+    let mut borrowed = Vec::new();
+    let mut aggregator = BatchAggregator::new(Layer::Ethernet, policy().with_partial_checksums(), key(seed));
+    aggregator.poll(&packets, |packet| borrowed.push(taken(&packet, |buffer: &BufferIndex| buffer.packet())));
+    let complete = owned(frames, seed, policy());
+    let completed: Vec<_> = left.iter().map(with_complete_checksum).collect();
+    [("borrowed buffers", left, borrowed), ("complete checksums", &completed, complete)].into_iter().find_map(|(way, wanted, got)| {
+        let differs = (0..wanted.len().max(got.len())).find(|&index| wanted.get(index) != got.get(index))?;
+        Some(format!("with {way}, packet {differs} is {:?} instead of {:?}", got.get(differs), wanted.get(differs)))
+    })
+}
+
+/// The packet with the checksum filled in, if it merged.
+fn with_complete_checksum(left: &Left) -> Left {
+    let mut complete = left.clone();
+    let packet = &mut complete.group.packet;
+    if let (Some(_), Some((start, offset))) = (packet.cut, packet.partial.take()) {
+        let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
+        let sum = match !checksum::sum(&packet.bytes[start..]) {
+            // UDP's 0 says that there is none.
+            0 if offset == 6 && left.group.packet.cut.is_some_and(|cut| cut.kind != gso_type::NONE) => 0xffff,
+            sum => sum,
+        };
+        packet.bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        packet.partial = left.group.packet.partial;
+    }
+    complete
 }
 
 fn key(seed: u64) -> HashKey {
@@ -55,11 +101,11 @@ fn packet(place: usize, frame: &Input) -> RxPacket<Numbered<'_>> {
     }
 }
 
-fn taken(packet: &SuperPacket<'_, Numbered<'_>>) -> Left {
+fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> usize) -> Left {
     let mut bytes = Vec::new();
     packet.copy_to(&mut bytes);
     let metadata = &packet.metadata;
-    let mut frames: Vec<usize> = packet.pieces().iter().filter_map(|piece| piece.buffer().map(|buffer| buffer.0)).collect();
+    let mut frames: Vec<usize> = packet.pieces().iter().filter_map(|piece| piece.buffer().map(&place)).collect();
     frames.dedup();
     let cut = metadata.gso.filter(|_| metadata.packets > 1).map(|gso| {
         // No header says CWR on all segments; compared is that for CWR on the first.

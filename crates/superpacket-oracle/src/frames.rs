@@ -101,7 +101,7 @@ pub struct Packet {
 }
 
 /// A packet, and the places of its frames among those received.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The packet.
     pub packet: Packet,

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use superpacket_io::system::TunKind;
 use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, TapFile, VnetHeader};
 use superpacket_traffic::frame::{ACK, CWR, Frame};
 
@@ -25,6 +26,9 @@ const TUNNEL_PORTS: [u16; 2] = [4_789, 6_081];
 
 /// The name of the Geneve device.
 const GENEVE: &str = "geneve0";
+
+/// The error of a packet that is too long.
+const EMSGSIZE: i32 = 90;
 
 /// EtherType of marks (for local experiments, IEEE 802); the generator's traffic has none of it.
 const MARK: [u8; 2] = [0x88, 0xb6];
@@ -257,6 +261,15 @@ pub struct KernelGso {
     marks: u64,
 }
 
+/// What became of a super-packet.
+#[derive(Debug)]
+pub enum Offered {
+    /// The call that was to hand it over failed.
+    Refused(std::io::Error),
+    /// The kernel took it, and the other end got these.
+    Taken(Vec<CapturedFrame>),
+}
+
 /// How super-packets come into the sending host.
 #[derive(Debug)]
 enum GsoSender {
@@ -295,14 +308,36 @@ impl KernelGso {
     /// 6.17), or has no bridge; else as [`KernelGso::new`].
     pub fn of_tunnels() -> Result<Self, LabError> {
         let (sender, receiver) = Self::pair()?;
+        let tap = TapFile::new(sender.host(), "tap0")?;
+        Self::behind_bridge(tap, &sender, &receiver)
+    }
+
+    /// Makes the hosts for super-packets that a TAP device takes with a header of 10 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unsupported`] where this kernel has no TAP devices or no bridge; else as
+    /// [`KernelGso::new`].
+    pub fn of_plain_tap() -> Result<Self, LabError> {
+        let (sender, receiver) = Self::pair()?;
+        let tap = TapFile::plain(sender.host(), "tap0", TunKind::Tap)?;
+        Self::behind_bridge(tap, &sender, &receiver)
+    }
+
+    fn behind_bridge(tap: TapFile, sender: &Link, receiver: &Link) -> Result<Self, LabError> {
         for offload in ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"] {
             sender.set_feature(offload, false)?;
         }
-        let tap = TapFile::new(sender.host(), "tap0")?;
         // An Ethernet header less, as the driver has it.
         tap.link().set_mtu(MTU - 14)?;
-        Link::bridge(sender.host(), "br0", &[tap.link(), &sender])?;
-        let mut kernel = Self::of(GsoSender::Tap(tap), &receiver)?;
+        Link::bridge(sender.host(), "br0", &[tap.link(), sender])?;
+        // Frames of both directions come in here, and go out by the other port.
+        sender.host().set_sysfs(&format!("class/net/{}/brport/learning", tap.link().name()), "0")?;
+        // Where a kernel has it, its firewall looks at what passes, and cuts off IPv6 behind a length of 0.
+        for table in ["iptables", "ip6tables"] {
+            let _ = sender.host().set_sysctl(&format!("net/bridge/bridge-nf-call-{table}"), "0");
+        }
+        let mut kernel = Self::of(GsoSender::Tap(tap), receiver)?;
         kernel.await_bridge()?;
         Ok(kernel)
     }
@@ -335,23 +370,29 @@ impl KernelGso {
         Ok((sender, receiver))
     }
 
-    /// Is a packet that is not refused at once cut?
-    fn is_sure(&self) -> bool {
-        matches!(self.sender, GsoSender::Packet(_))
-    }
-
     /// Sends a packet, and returns the segments that the other host got; `None` where the kernel
-    /// refuses the packet.
+    /// refuses or drops the packet.
     ///
     /// # Errors
     ///
     /// [`LabError::System`] where a host is gone.
     pub fn segment(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Option<Vec<CapturedFrame>>, LabError> {
+        Ok(match self.offer(header, packet)? {
+            Offered::Taken(segments) => Some(segments).filter(|segments| !segments.is_empty()),
+            Offered::Refused(_) => None,
+        })
+    }
+
+    /// Sends a packet, and returns what became of it.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where a host is gone.
+    pub fn offer(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Offered, LabError> {
         match self.sender.send(header, packet) {
-            // EINVAL: of the header; ENOMEM: of who was to cut the packet (`validate_xmit_skb`).
-            Err(LabError::System { source, .. }) if matches!(source.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory) => {
-                return Ok(None);
-            }
+            // EINVAL: of the header; ENOMEM: of who was to cut the packet (`validate_xmit_skb`);
+            // EMSGSIZE: of its length.
+            Err(LabError::System { source, .. }) if is_refusal(&source) => return Ok(Offered::Refused(source)),
             other => other?,
         }
         let mark = mark(self.marks);
@@ -361,15 +402,23 @@ impl KernelGso {
         let deadline = Instant::now() + PATIENCE * 10;
         loop {
             match next(&mut self.receiver, &mut self.buffer, deadline)? {
-                // A TAP device has taken the packet before it is cut.
-                Some(frame) if frame.bytes == mark => return Ok(Some(segments).filter(|segments| self.is_sure() || !segments.is_empty())),
+                Some(frame) if frame.bytes == mark => return Ok(Offered::Taken(segments)),
                 // A bridge joins a multicast group of its own (IGMP).
-                Some(frame) if !self.is_sure() && frame.bytes.first().is_some_and(|first| first & 1 != 0) => {}
+                Some(frame) if self.is_behind_bridge() && frame.bytes.first().is_some_and(|first| first & 1 != 0) => {}
                 Some(frame) => segments.push(frame),
                 None => return Err(LabError::system("waiting for segments", ErrorKind::TimedOut)),
             }
         }
     }
+
+    fn is_behind_bridge(&self) -> bool {
+        matches!(self.sender, GsoSender::Tap(_))
+    }
+}
+
+/// Is this the kernel's answer to a super-packet that it does not take?
+pub(crate) fn is_refusal(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory) || error.raw_os_error() == Some(EMSGSIZE)
 }
 
 /// Two hosts that say nothing of their own, and a veth pair between them: sender, receiver.

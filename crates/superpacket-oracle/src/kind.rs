@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use superpacket::virtio::{VirtioError, gso_type};
+use superpacket::virtio::{VirtioError, flags as virtio_flags, gso_type};
 use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Tunnel};
 use superpacket::{Layer, Reason, SegmentError, SplitError};
 use superpacket_lab::VnetHeader;
@@ -124,6 +124,10 @@ kinds! {
     NoEcn = "segmentation: CWR without the ECN bit", "Linux hands on accurate ECN's super-packets so, whose segments all have CWR, and the engine cuts them so; Linux that reads such a header leaves CWR on the first.";
     /// Segmentation: type or checksum place are not those of the packet.
     Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, a place of the checksum or a tunnel's offset that is not the packet's is refused; Linux looks no further where the packet fits a segment, does not compare a tunnel's offsets, and of a datagram that it fragments not the checksum's place.";
+    /// Segmentation: what engines for a device merge behind a link header that no Linux segments.
+    LinkHeader = "segmentation: a link header that Linux does not segment", "The engine cuts behind any tag, PPPoE and MPLS; Linux only behind VLAN tags of 0x8100 and 0x88a8, and drops the super-packet (`skb_mac_gso_segment`).";
+    /// Segmentation: the outer checksum that local checksum offload leaves.
+    LeftChecksum = "segmentation: outer checksum as local checksum offload leaves it", "The engine cuts both forms right; Linux only the sum of the pseudo-header (`__skb_udp_tunnel_segment`).";
     /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
     Consequence = "runs began at different packets", "Follows from another difference of the same flow: both sides count length and size from their first packet.";
 }
@@ -291,9 +295,35 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
         {
             Some(Kind::HeaderDestination)
         }
+        (None, Ok(_)) if !is_known_link(&packet.bytes) => Some(Kind::LinkHeader),
+        (Some(theirs), Ok(ours)) if differ_in_outer_checksum(packet, theirs, ours) => Some(Kind::LeftChecksum),
         (Some(theirs), Ok(_)) if cut_by(packet, packet.header).is_some_and(|ours| ours == theirs) => Some(Kind::NoEcn),
         _ => is_cut_at_least(packet, kernel).then_some(Kind::SmallSegment),
     }
+}
+
+/// Are there only VLAN tags that Linux knows between the MAC addresses and the IP header
+/// (`skb_network_protocol`)?
+fn is_known_link(frame: &[u8]) -> bool {
+    let mut at = 12;
+    while matches!(frame.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8])) {
+        at += 4;
+    }
+    matches!(frame.get(at..at + 2), Some([0x08, 0x00] | [0x86, 0xdd]))
+}
+
+/// Are the segments the same but for the outer UDP checksum, where the packet's own is not the sum
+/// of the pseudo-header?
+fn differ_in_outer_checksum(packet: &Whole, kernel: &[Vec<u8>], engine: &[Vec<u8>]) -> bool {
+    let field = usize::from(packet.header.outer_th_offset) + 6;
+    if packet.header.flags & virtio_flags::UDP_TUNNEL_CSUM == 0 || kernel.len() != engine.len() {
+        return false;
+    }
+    let same = |(theirs, ours): (&Vec<u8>, &Vec<u8>)| {
+        let parts = |bytes: &Vec<u8>| Some((bytes.get(..field)?.to_vec(), bytes.get(field + 2..)?.to_vec()));
+        parts(theirs).is_some() && parts(theirs) == parts(ours)
+    };
+    kernel.iter().zip(engine).all(same)
 }
 
 /// What the engine makes of a packet with this header, and with CWR on the first segment alone.

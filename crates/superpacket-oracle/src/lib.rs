@@ -10,13 +10,18 @@
 //!   cut into the frames again.
 //! - [`nested`]: a tunnel in a tunnel as Linux sees it, by Geneve's GRO hint.
 //! - [`traffic`]: generated frames, in batches.
-//! - [`segment`]: the other way round, super-packets cut by both.
-//! - [`campaign`]: without a kernel, what the engine merges is cut again and compared, in bulk.
+//! - [`segment`]: the other way round, super-packets cut by both; [`merged`]: those that engines
+//!   for a device make.
+//! - [`cells`], [`matrix`]: a super-packet of each kind, and what the kernel makes of it, by each
+//!   way into it; [`router`]: the way through TUN devices.
+//! - [`campaign`]: without a kernel, what the engine merges is cut again and compared, in bulk, with
+//!   engines used in all their ways.
 //! - [`run`]: all of it, for as many frames as wanted.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+pub mod cells;
 pub mod compare;
 pub mod cut;
 pub mod engine;
@@ -24,7 +29,10 @@ pub mod frames;
 pub mod hint;
 pub mod kernel;
 pub mod kind;
+pub mod matrix;
+pub mod merged;
 pub mod nested;
+pub mod router;
 pub mod run;
 pub mod segment;
 pub mod traffic;

@@ -21,10 +21,13 @@ mod command {
 
     use clap::{Parser, Subcommand};
     use indicatif::{ProgressBar, ProgressStyle};
+    use superpacket::virtio::Format;
     use superpacket_lab::{LabError, enter_user_namespace_if_needed};
     use superpacket_oracle::Kind;
     use superpacket_oracle::campaign::{Campaign, Totals};
     use superpacket_oracle::kernel::{KernelGro, KernelGso};
+    use superpacket_oracle::matrix::Matrix;
+    use superpacket_oracle::merged::Merged;
     use superpacket_oracle::run::{self, Fault, Report};
     use superpacket_oracle::segment::Packets;
     use superpacket_oracle::traffic::{Batches, combinations, in_two_tunnels};
@@ -55,6 +58,12 @@ mod command {
 
     #[derive(Debug, Subcommand)]
     enum Command {
+        /// Gives this kernel a super-packet of each kind, and prints what it makes of it
+        ///
+        /// In Markdown, by link header, tunnel, extension headers, size and flags, for packet
+        /// sockets, TAP and TUN devices. Segments are the engine's, byte for byte, or are said to
+        /// be others.
+        Matrix,
         /// Aggregates generated packets, cuts them again and compares, without a kernel
         ///
         /// Every packet must come back once, byte for byte, in the order of its flow. One that does
@@ -76,6 +85,9 @@ mod command {
         }
         // A refusal comes out, with its reason, where the first host is made.
         let _ = enter_user_namespace_if_needed();
+        if let Some(Command::Matrix) = arguments.command {
+            return matrix();
+        }
         let begun = Instant::now();
         let report = match compare(&arguments) {
             Ok(report) => report,
@@ -90,6 +102,23 @@ mod command {
             save(fault, &format!("superpacket-oracle-{}-{number}.pcap", arguments.seed));
         }
         ExitCode::from(u8::from(!report.faults.is_empty()))
+    }
+
+    fn matrix() -> ExitCode {
+        match Matrix::ask() {
+            Ok(matrix) => {
+                print!("Linux {}.\n\n{matrix}", kernel_release());
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("superpacket-oracle: {error}");
+                ExitCode::from(2)
+            }
+        }
+    }
+
+    fn kernel_release() -> String {
+        std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
     }
 
     fn save(fault: &Fault, name: &str) {
@@ -125,7 +154,7 @@ mod command {
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
         println!(
-            "Seed {seed}, {seconds:.0} s, {:.2} million packets a second.\n{} packets in {} polls: {} merged in {} super-packets and came back by segmentation, {} left alone. Each came back once, byte for byte, in the order of its flow.",
+            "Seed {seed}, {seconds:.0} s, {:.2} million packets a second.\n{} packets in {} polls: {} merged in {} super-packets and came back by segmentation, {} left alone. Each came back once, byte for byte, in the order of its flow; of LRO the payload, and behind a virtio header all but identifications that stay the same.",
             totals.packets as f64 / seconds / 1e6,
             totals.packets,
             totals.polls,
@@ -133,6 +162,10 @@ mod command {
             totals.super_packets,
             totals.packets - totals.merged
         );
+        println!("\n| used | packets | merged | super-packets | came back with other identifications |\n|---|---|---|---|---|");
+        for (name, totals) in campaign.by_face() {
+            println!("| {name} | {} | {} | {} | {} |", totals.packets, totals.merged, totals.super_packets, totals.renumbered);
+        }
         ExitCode::SUCCESS
     }
 
@@ -148,11 +181,16 @@ mod command {
             run::receive_behind_geneve(&mut kernel, &mut report)?;
         }
         if report.faults.len() <= arguments.faults {
-            run::segment(&mut KernelGso::new()?, &mut Packets::new(arguments.seed), arguments.packets, &mut report)?;
+            let mut kernel = KernelGso::new()?;
+            run::segment(&mut kernel, &mut Packets::new(arguments.seed), arguments.packets, &mut report)?;
+            run::segment(&mut kernel, &mut Merged::new(arguments.seed, Format::Plain), arguments.packets, &mut report)?;
         }
         if report.faults.len() <= arguments.faults {
             match KernelGso::of_tunnels() {
-                Ok(mut kernel) => run::segment(&mut kernel, &mut Packets::in_tunnels(arguments.seed), arguments.packets, &mut report)?,
+                Ok(mut kernel) => {
+                    run::segment(&mut kernel, &mut Packets::in_tunnels(arguments.seed), arguments.packets, &mut report)?;
+                    run::segment(&mut kernel, &mut Merged::new(arguments.seed, Format::Tunnel), arguments.packets, &mut report)?;
+                }
                 Err(error @ LabError::Unsupported { .. }) => eprintln!("superpacket-oracle: no super-packets in tunnels: {error}"),
                 Err(error) => return Err(error),
             }
@@ -161,8 +199,7 @@ mod command {
     }
 
     fn print(report: &Report, arguments: &Arguments, seconds: f64) {
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        println!("Linux {}, seed {}, {seconds:.0} s.", kernel.trim(), arguments.seed);
+        println!("Linux {}, seed {}, {seconds:.0} s.", kernel_release(), arguments.seed);
         let rules = report.rules;
         let rules = [
             (rules.vlans, "VLAN tags"),

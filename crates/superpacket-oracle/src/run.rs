@@ -16,7 +16,7 @@ use crate::hint::Hint;
 use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};
 use crate::nested;
-use crate::segment::{Packets, Whole, without_fragment_id};
+use crate::segment::{Whole, without_fragment_id};
 use crate::traffic::Batches;
 
 /// How often a batch with an unexplained difference is given to the kernel again.
@@ -139,6 +139,9 @@ fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report)
             report.hinted_merged += merged.filter(|frame| is_hinted(frame)).count() as u64;
             report.merged += sides.kernel.iter().map(|group| group.frames.len() as u64).filter(|&frames| frames > 1).sum::<u64>();
             kinds.into_iter().for_each(|(kind, count)| *report.kinds.entry(kind).or_default() += count);
+            if let Some(text) = engine::disagreement(&batch, seed, &sides.engine) {
+                report.faults.push(Fault { text, frames: batch });
+            }
             return Ok(());
         }
         fault = crate::compare::describe(&sides, &unexplained);
@@ -185,7 +188,7 @@ pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Res
 ///
 /// # Errors
 /// As [`KernelGso::segment`].
-pub fn segment(kernel: &mut KernelGso, packets: &mut Packets, count: u64, report: &mut Report) -> Result<(), LabError> {
+pub fn segment(kernel: &mut KernelGso, packets: &mut impl Iterator<Item = Whole>, count: u64, report: &mut Report) -> Result<(), LabError> {
     for packet in packets.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)) {
         let captured = kernel.segment(packet.header, &packet.bytes)?;
         let theirs: Option<Vec<_>> = captured.map(|frames| frames.iter().map(CapturedFrame::with_tag).collect());

@@ -338,7 +338,7 @@ fn source_route(random: &mut Random) -> Vec<u8> {
 
 /// Puts the pseudo-header's sum in the place of a tunnel's UDP checksum, as Linux does: it adds to
 /// what lies there (`__skb_udp_tunnel_segment`).
-fn leave_outer_checksum(frame: &Frame, transport: usize, bytes: &mut [u8]) {
+pub(crate) fn leave_outer_checksum(frame: &Frame, transport: usize, bytes: &mut [u8]) {
     let Some(tunnel) = &frame.tunnel else { return };
     let length = (bytes.len() - transport) as u32;
     let sum = match &tunnel.ip {

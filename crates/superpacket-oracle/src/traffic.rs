@@ -51,12 +51,21 @@ pub struct Batches {
 impl Batches {
     /// Makes the batches of a seed, of flows of these combinations.
     pub fn new(seed: u64, combinations: Vec<Combination>) -> Self {
+        Self::with_share(seed, combinations, 0.2)
+    }
+
+    /// Makes the batches of a seed, half of whose flows are in VLAN tags, PPPoE or MPLS.
+    pub fn encapsulated(seed: u64, combinations: Vec<Combination>) -> Self {
+        Self::with_share(seed, combinations, 0.5)
+    }
+
+    fn with_share(seed: u64, combinations: Vec<Combination>, encapsulated: f64) -> Self {
         let config = Config {
             flows: 3,
             lifetime: 4,
             burst: (4, 24),
             combinations,
-            encapsulated: 0.2,
+            encapsulated,
             unusual_headers: 0.3,
             offloaded: 0.3,
             impairments: Impairments::default(),

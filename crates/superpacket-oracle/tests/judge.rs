@@ -320,7 +320,7 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
     // What Linux does to these datagrams no receiver can put together, or is not what RFC 8200 says
     // (section 4.5): see docs/reversibility.md.
     let is_faulty = |packet: &Whole| {
-        let has_extensions = packet.next_header().is_some_and(|next| next != 17);
+        let has_extensions = packet.extension().is_some_and(|(next, _)| next != 17);
         packet.header.gso_type == gso_type::UDP && (packet.header.gso_size % 8 != 0 || has_extensions)
     };
     for packet in packets.filter(|packet| !is_faulty(packet)) {

@@ -2,21 +2,26 @@
 //! came in.
 //!
 //! Of each poll: every packet comes back once, byte for byte, with its VLAN tag and the form of its
-//! checksum, and those of a flow in their order.
+//! checksum, and those of a flow in their order. Engines are used in all their ways (`face`). What
+//! LRO merges cannot be cut again: it has the payload of its packets, in order, and is a valid
+//! packet of their flow.
 
+mod face;
+mod framed;
+mod judge;
 mod pool;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use superpacket::Layer;
 use superpacket::packet::RxPacket;
-use superpacket::segment::{ChecksumForm, ChecksumOutput};
-use superpacket::{Aggregator, HashKey, Layer, Policy, RxChecksum, SegmentOptions, Segmenter, SuperPacket};
 use superpacket_traffic::random::Random;
 
-use crate::compare::hexadecimal;
 use crate::frames::Input;
 use crate::run::Fault;
+use face::Face;
+use judge::Judge;
 use pool::{Frame, Pool, Use};
 
 /// What was compared.
@@ -30,9 +35,22 @@ pub struct Totals {
     pub super_packets: u64,
     /// Packets that merged, and came back by segmentation.
     pub merged: u64,
+    /// Packets of these that came back with other identifications: those of all were the same, which
+    /// no virtio header can say.
+    pub renumbered: u64,
 }
 
-/// A frame and its place in the order of arrival.
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Totals) {
+        self.polls += other.polls;
+        self.packets += other.packets;
+        self.super_packets += other.super_packets;
+        self.merged += other.merged;
+        self.renumbered += other.renumbered;
+    }
+}
+
+/// A frame and its place in the order of arrival; or a super-packet and its number.
 struct Numbered(usize, Rc<Vec<u8>>);
 
 impl AsRef<[u8]> for Numbered {
@@ -45,27 +63,19 @@ impl AsRef<[u8]> for Numbered {
 pub struct Campaign {
     pool: Pool,
     random: Random,
-    engines: Vec<Aggregator<Numbered>>,
+    faces: Vec<Face>,
     judge: Judge,
-    batch: Vec<RxPacket<Numbered>>,
     totals: Totals,
+    by_face: BTreeMap<&'static str, Totals>,
 }
 
 impl Campaign {
     /// Makes the campaign of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let base = Policy::gro_with_udp();
-        let policies = [
-            base,
-            base.with_partial_checksums(),
-            base.with_partial_checksums().with_merge_udp_without_checksum(),
-            base.with_merge_uneven().with_max_bytes(u32::MAX).with_jumbo_option(),
-            base.with_max_packets(7).with_max_bytes(9_000).with_max_flows(5),
-        ];
-        let mut key = || HashKey::new(u128::from(random.bits()) << 64 | u128::from(random.bits()));
-        let engines = policies.into_iter().map(|policy| Aggregator::new(policy, key())).collect();
-        Campaign { pool: Pool::new(random.bits()), random, engines, judge: Judge::default(), batch: Vec::new(), totals: Totals::default() }
+        let faces = Face::all(&mut random);
+        let pool = Pool::new(random.bits());
+        Campaign { pool, random, faces, judge: Judge::default(), totals: Totals::default(), by_face: BTreeMap::new() }
     }
 
     /// Aggregates a poll, cuts what comes of it, and compares.
@@ -73,23 +83,33 @@ impl Campaign {
     /// # Errors
     /// What did not come back as it came in, with the frames.
     pub fn poll(&mut self) -> Result<Totals, Fault> {
-        let engine = self.random.below(self.engines.len() as u64) as usize;
+        let chosen = self.random.below(self.faces.len() as u64) as usize;
+        let face = &mut self.faces[chosen];
         let used = self.pool.next_use();
         self.judge.begin(&used);
-        self.batch.extend(used.order.iter().enumerate().map(|(place, &frame)| packet(place, &used.frames[frame])));
-        let judge = &mut self.judge;
-        let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look(&used, &packet);
-        self.engines[engine].receive_batch(&mut self.batch, 0, &mut sink);
-        self.engines[engine].poll_end(0, &mut sink);
+        face.take(&used, &mut self.judge, &mut self.random);
         self.judge.end(&used);
-        self.totals.polls += 1;
-        self.totals.packets += used.order.len() as u64;
-        self.totals.super_packets += self.judge.super_packets;
-        self.totals.merged += self.judge.merged;
+        let poll = Totals {
+            polls: 1,
+            packets: used.order.len() as u64,
+            super_packets: self.judge.super_packets,
+            merged: self.judge.merged,
+            renumbered: self.judge.renumbered,
+        };
+        self.totals += poll;
+        *self.by_face.entry(face.name()).or_default() += poll;
         match self.judge.problem.take() {
             None => Ok(self.totals),
-            Some(text) => Err(Fault { text: format!("engine {engine}, poll {}: {text}", self.totals.polls), frames: frames(&used) }),
+            Some(text) => {
+                let text = format!("{} (engine {chosen}), poll {}: {text}", face.name(), self.totals.polls);
+                Err(Fault { text, frames: frames(&used) })
+            }
         }
+    }
+
+    /// Returns what was compared of each way of using an engine, by name.
+    pub fn by_face(&self) -> &BTreeMap<&'static str, Totals> {
+        &self.by_face
     }
 }
 
@@ -116,149 +136,10 @@ fn frames(used: &Use<'_>) -> Vec<Input> {
     used.order.iter().map(|&frame| whole(&used.frames[frame])).collect()
 }
 
-/// Are these the same bytes? Where they lie in one place, nobody can have written to them.
-fn is_same(left: &[u8], right: &[u8]) -> bool {
-    left.len() == right.len() && (std::ptr::eq(left, right) || left == right)
-}
-
-/// What has come back of a poll.
-#[derive(Default)]
-struct Judge {
-    segmenter: Segmenter,
-    /// For each place in the order of arrival: it has come back.
-    back: Vec<bool>,
-    /// For each flow, the place of what came back last.
-    latest: Vec<usize>,
-    places: Vec<usize>,
-    emitted: Vec<usize>,
-    /// Flows, as they were when generated, of which frames left in another order.
-    overtaken: Vec<usize>,
-    super_packets: u64,
-    merged: u64,
-    problem: Option<String>,
-}
-
-impl Judge {
-    fn begin(&mut self, used: &Use<'_>) {
-        self.back.clear();
-        self.back.resize(used.order.len(), false);
-        self.latest.clear();
-        self.latest.resize(used.frames.len(), 0);
-        self.emitted.clear();
-        self.overtaken.clear();
-        (self.super_packets, self.merged) = (0, 0);
-    }
-
-    fn fail(&mut self, text: impl FnOnce() -> String) {
-        if self.problem.is_none() {
-            self.problem = Some(text());
-        }
-    }
-
-    fn look(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
-        let metadata = packet.metadata;
-        let mut places = std::mem::take(&mut self.places);
-        places.clear();
-        places.extend(packet.pieces().iter().filter_map(|piece| piece.buffer().map(|buffer| buffer.0)));
-        places.dedup();
-        let frame = |place: usize| &used.frames[used.order[place]];
-        if places.len() != metadata.packets as usize {
-            self.fail(|| format!("{places:?} in a packet that says {}", metadata.packets));
-        }
-        for &place in &places {
-            if std::mem::replace(&mut self.back[place], true) {
-                self.fail(|| format!("frame {place} came back twice"));
-            }
-            if frame(place).vlan != metadata.vlan || frame(place).layer != metadata.layer {
-                self.fail(|| format!("frame {place}: {:?} {:?} became {metadata:?}", frame(place).vlan, frame(place).layer));
-            }
-            // One more than the place, so that 0 is none.
-            let flow = frame(place).flow;
-            if std::mem::replace(&mut self.latest[flow], place + 1) > place + 1 {
-                self.overtaken.push(flow);
-            }
-        }
-        self.emitted.extend_from_slice(&places);
-        if let [place] = places[..] {
-            let same = packet.contiguous().is_some_and(|bytes| is_same(bytes, &frame(place).bytes));
-            if !same {
-                self.fail(|| format!("frame {place}, alone, is not what it was"));
-            }
-        } else {
-            self.cut(used, packet, &places);
-        }
-        self.places = places;
-    }
-
-    fn cut(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>, places: &[usize]) {
-        self.super_packets += 1;
-        self.merged += places.len() as u64;
-        let partial = packet.metadata.gso.is_some_and(|gso| gso.checksum == ChecksumForm::Partial);
-        let (mut different, mut count) = (None, 0);
-        let sink = |segment: superpacket::segment::Segment<'_, _>| {
-            let Some(frame) = places.get(count).map(|&place| &used.frames[used.order[place]]) else {
-                count += 1;
-                return;
-            };
-            let header = segment.header();
-            let mut rest = &frame.bytes[..];
-            let mut same = matches!(frame.checksum, RxChecksum::Partial { .. }) == partial;
-            for part in std::iter::once(header).chain(segment.payload()) {
-                same &= rest.get(..part.len()).is_some_and(|rest| is_same(part, rest));
-                rest = rest.get(part.len()..).unwrap_or(&[]);
-            }
-            if (!same || !rest.is_empty()) && different.is_none() {
-                let mut bytes = Vec::new();
-                segment.copy_to(&mut bytes);
-                different = Some((places[count], bytes));
-            }
-            count += 1;
-        };
-        let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
-        let cut = self.segmenter.segment(packet, &options, sink);
-        if let Err(error) = cut {
-            self.fail(|| format!("{places:?} merged, and cannot be cut: {error}"));
-        } else if let Some((place, bytes)) = different {
-            let was = &used.frames[used.order[place]];
-            self.fail(|| {
-                format!("frame {place} of {places:?}: {} {:?} came back as {}", hexadecimal(&was.bytes), was.checksum, hexadecimal(&bytes))
-            });
-        } else if count != places.len() {
-            self.fail(|| format!("{places:?} became {count} segments"));
-        }
-    }
-
-    fn end(&mut self, used: &Use<'_>) {
-        if let Some(missing) = self.back.iter().position(|back| !back) {
-            self.fail(|| format!("frame {missing} never came back"));
-        }
-        if !self.overtaken.is_empty()
-            && let Some((first, second)) = self.overtaking(used)
-        {
-            self.fail(|| format!("frame {second} left before frame {first} of its flow"));
-        }
-    }
-
-    /// Two frames that left in another order than they came, by the flows that they belong to now.
-    fn overtaking(&self, used: &Use<'_>) -> Option<(usize, usize)> {
-        let mut latest: HashMap<pool::Flow, usize> = HashMap::new();
-        // A frame that is varied may be of another flow than it was.
-        let frame = |place: usize| &used.frames[used.order[place]];
-        let suspects = self.emitted.iter().filter(|&&place| frame(place).damaged || self.overtaken.contains(&frame(place).flow));
-        for &place in suspects {
-            let latest = latest.entry(frame(place).flow_key()).or_insert(place);
-            if *latest > place {
-                return Some((place, *latest));
-            }
-            *latest = place;
-        }
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use superpacket::packet::VlanTag;
+    use superpacket::{Aggregator, HashKey, Policy, SuperPacket};
 
     use super::*;
 
@@ -279,7 +160,7 @@ mod tests {
         let mut batch = frames.iter().map(|(place, frame)| packet(*place, frame)).collect();
         let mut engine = Aggregator::new(Policy::gro_with_udp(), HashKey::new(1));
         let mut look = |packet: SuperPacket<'_, Numbered>| {
-            judge.look(&used, &packet);
+            judge.look(&used, &packet, |buffer: &Numbered| buffer.0, None);
             Ok(())
         };
         let sink: &mut Look<'_> = &mut look;

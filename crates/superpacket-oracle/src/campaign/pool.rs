@@ -65,7 +65,8 @@ impl Frame {
         (check::flow_key(&self.bytes, self.layer == Layer::Ip), self.vlan.map(|tag| tag.control & 0x0fff))
     }
 
-    fn is_partial(&self) -> bool {
+    /// Is the innermost checksum partial, as the device says?
+    pub fn is_partial(&self) -> bool {
         matches!(self.checksum, RxChecksum::Partial { .. })
     }
 

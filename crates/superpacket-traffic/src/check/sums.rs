@@ -98,8 +98,10 @@ fn verify_layer(
         (Kind::Icmp, _) => (2, 1, !checksum::add(checksum::sum(contents), !be16(2))),
         (Kind::Tcp, Some(around)) => (16, 6, tcp(contents, layer.header, around)),
         (Kind::Udp, Some(around)) => {
-            // RFC 768 lets an IPv4 sender leave it out; RFC 6935 lets a tunnel over IPv6.
-            if be16(6) == 0 && (matches!(around, Around::V4(..)) || !last) {
+            // RFC 768 lets an IPv4 sender leave it out; RFC 6935 lets a tunnel over IPv6, known by
+            // what is in it or, where its header has unknown bits, by its port.
+            let is_tunnel = !last || matches!(be16(2), 4_789 | 6_081);
+            if be16(6) == 0 && (matches!(around, Around::V4(..)) || is_tunnel) {
                 return Ok(());
             }
             (6, 17, udp(contents, around))

@@ -284,12 +284,14 @@ fn over_v6(frame: Frame) -> Frame {
     frame.with(|frame| frame.tunnel_mut().ip = ip)
 }
 
-/// Puts VLAN tags, PPPoE or MPLS on a flow, or takes its link header away; returns the stripped
-/// tag.
+/// Puts VLAN tags, PPPoE or MPLS on a flow, also behind each other, or takes its link header away;
+/// returns the stripped tag.
 fn encapsulate(frame: &mut Frame, random: &mut Random) -> Option<(u16, u16)> {
     let tag = Vlan { pcp: random.below(8) as u8, dei: random.chance(0.1), vid: random.below(4_095) as u16, ..Vlan::default() };
     let service = Vlan { tpid: 0x88a8, vid: random.below(4_095) as u16, ..Vlan::default() };
-    match random.below(8) {
+    // The tag type of providers before IEEE 802.1ad, which Linux does not know.
+    let old = Vlan { tpid: 0x9100, vid: random.below(4_095) as u16, ..Vlan::default() };
+    match random.below(11) {
         0 | 1 => frame.vlans = vec![tag],
         2 => frame.vlans = vec![service, tag],
         3 => return Some((tag.tpid, tag.tci())),
@@ -297,12 +299,24 @@ fn encapsulate(frame: &mut Frame, random: &mut Random) -> Option<(u16, u16)> {
             frame.vlans = vec![tag];
             return Some((service.tpid, service.tci()));
         }
-        5 => frame.pppoe = Some(Pppoe { session: random.bits() as u16, ..Pppoe::default() }),
-        6 => {
-            let labels = random.between(1, 3);
-            frame.mpls = (0..labels).map(|_| Mpls { label: 16 + random.below(1_000) as u32, ..Mpls::default() }).collect();
-        }
+        5 => frame.pppoe = Some(pppoe(random)),
+        6 => frame.mpls = labels(frame, random),
+        7 => frame.vlans = if random.chance(0.5) { vec![old] } else { vec![old, tag] },
+        8 => (frame.vlans, frame.pppoe) = (vec![tag], Some(pppoe(random))),
+        9 => (frame.vlans, frame.mpls) = (vec![tag], labels(frame, random)),
         _ => frame.link = None,
     }
     None
+}
+
+fn pppoe(random: &mut Random) -> Pppoe {
+    Pppoe { session: random.bits() as u16, ..Pppoe::default() }
+}
+
+/// A stack of labels, of unicast or, in one flow of four, of multicast.
+fn labels(frame: &mut Frame, random: &mut Random) -> Vec<Mpls> {
+    if let Some(ethernet) = frame.link.as_mut().filter(|_| random.chance(0.25)) {
+        ethernet.ethertype = Some(0x8848);
+    }
+    (0..random.between(1, 3)).map(|_| Mpls { label: 16 + random.below(1_000) as u32, ..Mpls::default() }).collect()
 }

@@ -214,7 +214,7 @@ fn most_packets_merge() {
 
 #[test]
 fn the_streams_have_what_tests_count_on() {
-    let packets = generate(5, &Config::default(), 30_000);
+    let packets = generate(6, &Config::default(), 30_000);
     let mut seen: HashMap<&str, usize> = HashMap::new();
     let mut previous: HashMap<u32, check::TcpFields> = HashMap::new();
     let mut ids: HashMap<u32, u16> = HashMap::new();

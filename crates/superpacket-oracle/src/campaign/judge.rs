@@ -1,0 +1,282 @@
+//! What has come back of a poll, and whether it is what came in.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use superpacket::memory::Memory;
+use superpacket::segment::{ChecksumForm, ChecksumOutput, Segment};
+use superpacket::{Layer, RxChecksum, SegmentOptions, Segmenter, SuperPacket};
+use superpacket_traffic::check::{self, Expect};
+
+use super::Numbered;
+use super::framed::complete;
+use super::pool::{self, Use};
+use crate::compare::hexadecimal;
+
+/// Super-packets that were received as such: the places of their frames, and their bytes.
+#[derive(Default)]
+pub struct Members(pub Vec<(Vec<usize>, Rc<Vec<u8>>)>);
+
+/// Are these the same bytes? Where they lie in one place, nobody can have written to them.
+fn is_same(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len() && (std::ptr::eq(left, right) || left == right)
+}
+
+/// What has come back of a poll.
+#[derive(Default)]
+pub struct Judge {
+    segmenter: Segmenter,
+    /// For each place in the order of arrival: it has come back.
+    back: Vec<bool>,
+    /// For each flow, the place of what came back last.
+    latest: Vec<usize>,
+    places: Vec<usize>,
+    numbers: Vec<usize>,
+    emitted: Vec<usize>,
+    /// Flows, as they were when generated, of which frames left in another order.
+    overtaken: Vec<usize>,
+    /// Packets that merged, of the frames of an LRO poll: those absorbed included.
+    pub accounted: u64,
+    /// Segments whose identifications count up, and those of the frames did not.
+    pub renumbered: u64,
+    pub super_packets: u64,
+    pub merged: u64,
+    pub problem: Option<String>,
+}
+
+impl Judge {
+    pub fn begin(&mut self, used: &Use<'_>) {
+        self.back.clear();
+        self.back.resize(used.order.len(), false);
+        self.latest.clear();
+        self.latest.resize(used.frames.len(), 0);
+        self.emitted.clear();
+        self.overtaken.clear();
+        (self.super_packets, self.merged, self.accounted, self.renumbered) = (0, 0, 0, 0);
+    }
+
+    pub fn fail(&mut self, text: impl FnOnce() -> String) {
+        if self.problem.is_none() {
+            self.problem = Some(text());
+        }
+    }
+
+    /// Looks at a packet that left. `number` finds the place of a buffer's frame; where `members`
+    /// are given, the number of a super-packet.
+    pub fn look<B, M: Memory<B>>(
+        &mut self,
+        used: &Use<'_>,
+        packet: &SuperPacket<'_, B, M>,
+        number: impl Fn(&B) -> usize,
+        members: Option<&Members>,
+    ) {
+        let metadata = packet.metadata;
+        let mut numbers = std::mem::take(&mut self.numbers);
+        numbers.clear();
+        numbers.extend(packet.pieces().iter().filter_map(|piece| piece.buffer().map(&number)));
+        numbers.dedup();
+        if numbers.len() != metadata.packets as usize {
+            self.fail(|| format!("{numbers:?} in a packet that says {}", metadata.packets));
+        }
+        let mut places = std::mem::take(&mut self.places);
+        places.clear();
+        match members {
+            None => places.extend_from_slice(&numbers),
+            Some(Members(members)) => places.extend(numbers.iter().flat_map(|&number| &members[number].0)),
+        }
+        let frame = |place: usize| &used.frames[used.order[place]];
+        for &place in &places {
+            if frame(place).vlan != metadata.vlan || frame(place).layer != metadata.layer {
+                self.fail(|| format!("frame {place}: {:?} {:?} became {metadata:?}", frame(place).vlan, frame(place).layer));
+            }
+            self.returned(used, place);
+        }
+        if let [number] = numbers[..] {
+            let was = members.map_or_else(|| &frame(number).bytes, |Members(members)| &members[number].1);
+            if !packet.contiguous().is_some_and(|bytes| is_same(bytes, was)) {
+                self.fail(|| format!("{places:?}, alone, is not what it was"));
+            }
+        }
+        if places.len() > 1 {
+            self.cut(used, packet, &places, members.is_some());
+        }
+        (self.numbers, self.places) = (numbers, places);
+    }
+
+    /// A frame has come back.
+    fn returned(&mut self, used: &Use<'_>, place: usize) {
+        if std::mem::replace(&mut self.back[place], true) {
+            self.fail(|| format!("frame {place} came back twice"));
+        }
+        // One more than the place, so that 0 is none.
+        let flow = used.frames[used.order[place]].flow;
+        if std::mem::replace(&mut self.latest[flow], place + 1) > place + 1 {
+            self.overtaken.push(flow);
+        }
+        self.emitted.push(place);
+    }
+
+    /// A frame has come back, found by its bytes, alone or in a super-packet.
+    pub fn is_back(&mut self, used: &Use<'_>, place: usize, merged: bool) {
+        self.merged += u64::from(merged);
+        self.returned(used, place);
+    }
+
+    /// A frame was not given to the engine.
+    pub fn skip(&mut self, place: usize) {
+        self.back[place] = true;
+    }
+
+    /// Looks at a packet that left with its bytes copied: its frames are found by them.
+    pub fn look_at_bytes(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
+        let metadata = packet.metadata;
+        let merged = metadata.packets > 1;
+        let mut segments = Vec::new();
+        if merged {
+            self.super_packets += 1;
+            let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
+            let sink = |segment: Segment<'_, _>| {
+                let mut bytes = Vec::new();
+                segment.copy_to(&mut bytes);
+                segments.push(bytes);
+            };
+            if let Err(error) = self.segmenter.segment(packet, &options, sink) {
+                self.fail(|| format!("{metadata:?} cannot be cut: {error}"));
+            }
+        } else {
+            let mut bytes = Vec::new();
+            packet.copy_to(&mut bytes);
+            segments.push(bytes);
+        }
+        let partial = metadata.gso.is_some_and(|gso| gso.checksum == ChecksumForm::Partial);
+        for segment in segments {
+            let wanted = |place: &usize| {
+                let frame = &used.frames[used.order[*place]];
+                let same_form = !merged || frame.is_partial() == partial;
+                !self.back[*place] && *frame.bytes == segment && (frame.vlan, frame.layer) == (metadata.vlan, metadata.layer) && same_form
+            };
+            match (0..used.order.len()).find(wanted) {
+                Some(place) => self.is_back(used, place, merged),
+                None => self.fail(|| format!("{metadata:?}: no frame is {}", hexadecimal(&segment))),
+            }
+        }
+    }
+
+    /// Looks at a packet that LRO let leave.
+    pub fn look_at_lro(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
+        let metadata = packet.metadata;
+        self.accounted += u64::from(metadata.packets);
+        let mut places: Vec<_> = packet.pieces().iter().filter_map(|piece| piece.buffer().map(|buffer| buffer.0)).collect();
+        places.dedup();
+        let frame = |place: usize| &used.frames[used.order[place]];
+        places.iter().for_each(|&place| self.returned(used, place));
+        if metadata.packets == 1 {
+            let same = matches!(places[..], [place] if packet.contiguous().is_some_and(|bytes| is_same(bytes, &frame(place).bytes)));
+            if !same {
+                self.fail(|| format!("{places:?}, alone, is not what it was"));
+            }
+            return;
+        }
+        self.super_packets += 1;
+        self.merged += u64::from(metadata.packets);
+        let mut bytes = Vec::new();
+        packet.copy_to(&mut bytes);
+        let at_ip = metadata.layer == Layer::Ip;
+        let expect = Expect {
+            starts_at_ip: at_ip,
+            partial: matches!(metadata.checksum, RxChecksum::Partial { .. }),
+            big: true,
+            ..Expect::default()
+        };
+        if let Err(problem) = check::frame(&bytes, &expect) {
+            self.fail(|| format!("{places:?} became a packet with {problem}: {}", hexadecimal(&bytes)));
+        }
+        let payload: Vec<u8> =
+            places.iter().flat_map(|&place| check::payload(&frame(place).bytes, at_ip).unwrap_or(&[])).copied().collect();
+        if check::payload(&bytes, at_ip) != Some(&payload[..]) {
+            self.fail(|| format!("{places:?} became other payload: {}", hexadecimal(&bytes)));
+        }
+        let flow = check::flow_key(&bytes, at_ip);
+        if let Some(place) = places.iter().find(|&&place| frame(place).flow_key().0 != flow || frame(place).vlan != metadata.vlan) {
+            self.fail(|| format!("frame {place} is of another flow than {places:?}"));
+        }
+    }
+
+    /// Ends a poll of LRO: absorbed ACKs leave in no buffer, but are counted.
+    pub fn end_lro(&mut self, used: &Use<'_>) {
+        let (accounted, frames) = (self.accounted, used.order.len() as u64);
+        if accounted == frames {
+            self.back.fill(true);
+        } else {
+            self.fail(|| format!("{accounted} of {frames} frames are accounted for"));
+        }
+    }
+
+    /// Cuts what merged. A super-packet that was received does not say whether the checksums of its
+    /// segments were partial (`again`): they come back complete.
+    fn cut<B, M: Memory<B>>(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, B, M>, places: &[usize], again: bool) {
+        self.super_packets += 1;
+        self.merged += places.len() as u64;
+        let partial = packet.metadata.gso.is_some_and(|gso| gso.checksum == ChecksumForm::Partial);
+        let (mut different, mut count) = (None, 0);
+        let sink = |segment: Segment<'_, _>| {
+            let Some(frame) = places.get(count).map(|&place| &used.frames[used.order[place]]) else {
+                count += 1;
+                return;
+            };
+            let completed = if again && frame.is_partial() { complete(&frame.bytes, frame.checksum, frame.layer) } else { None };
+            let mut rest = completed.as_ref().unwrap_or(&frame.bytes).as_slice();
+            let mut same = again || frame.is_partial() == partial;
+            for part in std::iter::once(segment.header()).chain(segment.payload()) {
+                same &= rest.get(..part.len()).is_some_and(|rest| is_same(part, rest));
+                rest = rest.get(part.len()..).unwrap_or(&[]);
+            }
+            if (!same || !rest.is_empty()) && different.is_none() {
+                let mut bytes = Vec::new();
+                segment.copy_to(&mut bytes);
+                different = Some((places[count], bytes));
+            }
+            count += 1;
+        };
+        let form = if again { ChecksumOutput::Full } else { ChecksumOutput::AsMerged };
+        let options = SegmentOptions::default().with_checksum(form);
+        let cut = self.segmenter.segment(packet, &options, sink);
+        if let Err(error) = cut {
+            self.fail(|| format!("{places:?} merged, and cannot be cut: {error}"));
+        } else if let Some((place, bytes)) = different {
+            let was = &used.frames[used.order[place]];
+            self.fail(|| {
+                format!("frame {place} of {places:?}: {} {:?} came back as {}", hexadecimal(&was.bytes), was.checksum, hexadecimal(&bytes))
+            });
+        } else if count != places.len() {
+            self.fail(|| format!("{places:?} became {count} segments"));
+        }
+    }
+
+    pub fn end(&mut self, used: &Use<'_>) {
+        if let Some(missing) = self.back.iter().position(|back| !back) {
+            self.fail(|| format!("frame {missing} never came back"));
+        }
+        if !self.overtaken.is_empty()
+            && let Some((first, second)) = self.overtaking(used)
+        {
+            self.fail(|| format!("frame {second} left before frame {first} of its flow"));
+        }
+    }
+
+    /// Two frames that left in another order than they came, by the flows that they belong to now.
+    fn overtaking(&self, used: &Use<'_>) -> Option<(usize, usize)> {
+        let mut latest: HashMap<pool::Flow, usize> = HashMap::new();
+        // A frame that is varied may be of another flow than it was.
+        let frame = |place: usize| &used.frames[used.order[place]];
+        let suspects = self.emitted.iter().filter(|&&place| frame(place).damaged || self.overtaken.contains(&frame(place).flow));
+        for &place in suspects {
+            let latest = latest.entry(frame(place).flow_key()).or_insert(place);
+            if *latest > place {
+                return Some((place, *latest));
+            }
+            *latest = place;
+        }
+        None
+    }
+}

@@ -1,0 +1,208 @@
+//! What the live kernel can segment: each kind of super-packet that the engine merges, by each way
+//! into the kernel.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use superpacket::virtio::{Format, Header, Offload};
+use superpacket::{Layer, RxChecksum};
+use superpacket_lab::{CapturedFrame, LabError};
+
+use crate::cells::Cell;
+use crate::kernel::{KernelGso, Offered};
+use crate::router::{Routed, Router};
+
+/// A way by which a program hands super-packets to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Entrance {
+    /// A packet socket with virtio headers, on a device without offloads.
+    PacketSocket,
+    /// A TAP device in a bridge, whose other port is a device without offloads.
+    Tap,
+    /// A TUN device in a router, whose other device has no offloads.
+    Tun,
+}
+
+impl Entrance {
+    /// All of them.
+    pub const ALL: [Entrance; 3] = [Entrance::PacketSocket, Entrance::Tap, Entrance::Tun];
+
+    /// Returns the name that the table uses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Entrance::PacketSocket => "packet socket",
+            Entrance::Tap => "TAP and bridge",
+            Entrance::Tun => "TUN and router",
+        }
+    }
+}
+
+/// What the kernel made of a super-packet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answer {
+    /// The segments that the engine makes, byte for byte.
+    Segments,
+    /// It came out as it went in.
+    Whole,
+    /// Other bytes than the engine's.
+    Other(String),
+    /// The call failed, with this error.
+    Refused(String),
+    /// The call succeeded, and nothing came out.
+    Dropped,
+}
+
+impl Answer {
+    fn of(taken: &[Vec<u8>], cell: &Cell) -> Self {
+        match (taken, cell.cut()) {
+            ([], _) => Answer::Dropped,
+            ([whole], _) if *whole == cell.bytes() => Answer::Whole,
+            (taken, Ok(ours)) if taken == ours => Answer::Segments,
+            (taken, Ok(ours)) => Answer::Other(difference(taken, &ours, cell)),
+            (taken, Err(error)) => Answer::Other(format!("{} packets; the engine: {error}", taken.len())),
+        }
+    }
+
+    fn refused(error: &std::io::Error) -> Self {
+        let names = [(12, "ENOMEM"), (22, "EINVAL"), (90, "EMSGSIZE")];
+        let name = names.iter().find(|(number, _)| error.raw_os_error() == Some(*number));
+        Answer::Refused(name.map_or_else(|| error.to_string(), |(_, name)| (*name).to_owned()))
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Segments => formatter.write_str("segments"),
+            Answer::Whole => formatter.write_str("whole"),
+            Answer::Other(what) => write!(formatter, "OTHER BYTES ({what})"),
+            Answer::Refused(error) => write!(formatter, "refused, {error}"),
+            Answer::Dropped => formatter.write_str("DROPPED"),
+        }
+    }
+}
+
+/// Where the kernel's packets differ from the engine's: fields, in the order of the headers.
+fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &Cell) -> String {
+    if theirs.len() != ours.len() {
+        return format!("{} packets for {}", theirs.len(), ours.len());
+    }
+    let mut fields: Vec<&str> = Vec::new();
+    for (theirs, ours) in theirs.iter().zip(ours) {
+        if theirs.len() != ours.len() {
+            return "lengths".into();
+        }
+        for field in (0..ours.len()).filter(|&at| theirs[at] != ours[at]).map(|at| cell.field(at)) {
+            if !fields.contains(&field) {
+                fields.push(field);
+            }
+        }
+    }
+    fields.join(", ")
+}
+
+/// The answers of this kernel for each kind of super-packet.
+#[derive(Debug, Default)]
+pub struct Matrix {
+    /// What was asked, and what the kernel answered.
+    pub rows: Vec<Row>,
+}
+
+/// What became of one kind of super-packet.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The kind.
+    pub cell: Cell,
+    /// Whether the engine has a header for it, or why not.
+    pub header: Result<(), String>,
+    /// The answer at each entrance that the kind can take.
+    pub answers: BTreeMap<Entrance, Answer>,
+}
+
+impl Matrix {
+    /// Asks this kernel.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Forbidden`] where namespaces are; the lab's errors.
+    pub fn ask() -> Result<Self, LabError> {
+        let mut kernels = vec![(Entrance::PacketSocket, KernelGso::new()?)];
+        let tap = match KernelGso::of_tunnels() {
+            // Linux before 6.17 takes no super-packets in tunnels.
+            Err(LabError::Unsupported { .. }) => KernelGso::of_plain_tap(),
+            other => other,
+        };
+        kernels.push((Entrance::Tap, tap?));
+        let mut router = Router::new()?;
+        let mut rows = Vec::new();
+        for cell in Cell::all() {
+            let mut answers = BTreeMap::new();
+            for (entrance, kernel) in &mut kernels {
+                let answer = match kernel.offer(cell.header(), &cell.bytes())? {
+                    Offered::Refused(error) => Answer::refused(&error),
+                    Offered::Taken(frames) => Answer::of(&frames.iter().map(CapturedFrame::with_tag).collect::<Vec<_>>(), &cell),
+                };
+                answers.insert(*entrance, answer);
+            }
+            if let Some(cell) = cell.at_ip() {
+                let answer = match router.offer(cell.header(), &cell.bytes())? {
+                    Routed::Refused(error) => Answer::refused(&error),
+                    Routed::Taken(packets) => Answer::of(&packets, &cell.after_hop()),
+                };
+                answers.insert(Entrance::Tun, answer);
+            }
+            rows.push(Row { header: described(&cell), answers, cell });
+        }
+        Ok(Matrix { rows })
+    }
+}
+
+/// Does the engine have a header for this kind?
+fn described(cell: &Cell) -> Result<(), String> {
+    let (header, bytes) = (cell.header(), cell.bytes());
+    let checksum = RxChecksum::Partial { start: header.csum_start, offset: header.csum_offset };
+    let offload = Offload::new(checksum, Some(cell.gso()));
+    match Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl fmt::Display for Matrix {
+    /// Kinds with the same answers together: protocols, then tunnels, then link headers.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.rows.iter().map(|row| {
+            let answers = Entrance::ALL.map(|entrance| row.answers.get(&entrance).map_or_else(|| "-".into(), Answer::to_string));
+            let header = if row.header.is_ok() { "yes" } else { "none" };
+            let answers = format!("{header} | {}", answers.join(" | "));
+            (row.cell.protocol.to_owned(), (row.cell.link.to_owned(), row.cell.special.to_owned(), answers))
+        });
+        let by_protocol = together(rows, ", ").into_iter().map(|(protocols, (link, special, answers))| {
+            let all = protocols.split(", ").count() == 4;
+            (special, (if all { "all".to_owned() } else { protocols }, link, answers))
+        });
+        let by_tunnel =
+            together(by_protocol, "; ").into_iter().map(|(specials, (protocols, link, answers))| (link, (protocols, specials, answers)));
+        let names = Entrance::ALL.map(Entrance::name).join(" | ");
+        writeln!(formatter, "| link header | tunnel, or what is special | protocol | header | {names} |\n|---|---|---|---|---|---|---|")?;
+        for (links, (protocols, specials, answers)) in together(by_tunnel, "; ") {
+            writeln!(formatter, "| {links} | {specials} | {protocols} | {answers} |")?;
+        }
+        Ok(())
+    }
+}
+
+/// The names of all that is otherwise the same, joined, in the order of their first.
+fn together<T: PartialEq>(rows: impl Iterator<Item = (String, T)>, between: &str) -> Vec<(String, T)> {
+    let mut joined: Vec<(String, T)> = Vec::new();
+    for (name, rest) in rows {
+        match joined.iter_mut().find(|(_, other)| *other == rest) {
+            Some((names, _)) => {
+                names.push_str(between);
+                names.push_str(&name);
+            }
+            None => joined.push((name, rest)),
+        }
+    }
+    joined
+}

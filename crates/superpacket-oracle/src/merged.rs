@@ -1,0 +1,81 @@
+//! Super-packets as engines for a device make them: generated frames that merged, each behind its
+//! virtio header. Whoever reads the header, a kernel too, is to make the same segments as the
+//! engine.
+
+use std::collections::VecDeque;
+
+use superpacket::virtio::{Format, Header, gso_type};
+use superpacket::{BatchAggregator, Framing, HashKey, Policy, RxChecksum, RxPacket};
+use superpacket_traffic::generate::Combination;
+use superpacket_traffic::random::Random;
+
+use crate::frames::Input;
+use crate::segment::Whole;
+use crate::traffic::Batches;
+
+/// Super-packets without end, of one seed.
+pub struct Merged {
+    batches: Batches,
+    random: Random,
+    engine: BatchAggregator,
+    framing: Framing,
+    ready: VecDeque<Whole>,
+}
+
+impl Merged {
+    /// Makes the super-packets of a seed, for a device that takes headers of this format: of all
+    /// protocols through all tunnels, behind all link headers.
+    pub fn new(seed: u64, format: Format) -> Self {
+        let framing = Framing::new(format, Framing::TAP.order, Framing::TAP.layer);
+        let mut random = Random::new(seed);
+        let key = HashKey::new(u128::from(random.bits()) << 64 | u128::from(random.bits()));
+        let engine = BatchAggregator::framed(framing, Policy::gro_with_udp(), key);
+        Merged { batches: Batches::encapsulated(seed, Combination::all()), random, engine, framing, ready: VecDeque::new() }
+    }
+
+    /// Lets the frames of one poll merge, in slices or in their own buffers.
+    fn poll(&mut self, frames: &[Input]) {
+        let (framing, ready) = (self.framing, &mut self.ready);
+        let mut take = |written: &[u8]| {
+            let header = Header::read(written, framing.format, framing.order).expect("the engine's own header");
+            if header.gso_type != gso_type::NONE {
+                let bytes = written[framing.header_length()..].to_vec();
+                ready.push_back(Whole { header, format: framing.format, bytes });
+            }
+        };
+        if self.random.chance(0.5) {
+            let packets: Vec<_> = frames.iter().map(received).collect();
+            self.engine.poll_gathered(&packets, |slices| {
+                take(&slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>());
+            });
+            return;
+        }
+        let offset = framing.header_length();
+        let buffer = |frame: &Input| {
+            let mut buffer = Vec::with_capacity(offset + 65_600);
+            buffer.resize(offset, 0);
+            buffer.extend_from_slice(&frame.bytes);
+            buffer
+        };
+        let mut buffers: Vec<_> = frames.iter().map(buffer).collect();
+        let written = self.engine.join_in_place(&mut buffers, offset).expect("there is room for the header");
+        written.iter().for_each(|&index| take(&buffers[index]));
+    }
+}
+
+fn received(frame: &Input) -> RxPacket<&[u8]> {
+    let checksum = frame.partial.map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });
+    RxPacket::new(&frame.bytes[..]).with_checksum(checksum)
+}
+
+impl Iterator for Merged {
+    type Item = Whole;
+
+    fn next(&mut self) -> Option<Whole> {
+        while self.ready.is_empty() {
+            let frames = self.batches.next()?;
+            self.poll(&frames);
+        }
+        self.ready.pop_front()
+    }
+}

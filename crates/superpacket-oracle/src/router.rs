@@ -1,0 +1,103 @@
+//! The live kernel as a router between two TUN devices: a super-packet goes in by one, and leaves
+//! by the other, which takes none, in segments.
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use superpacket_io::system::TunKind;
+use superpacket_lab::{Host, LabError, TapFile, VnetHeader};
+use superpacket_traffic::frame::Frame;
+
+use crate::kernel::is_refusal;
+
+/// How long a mark is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What became of a super-packet.
+#[derive(Debug)]
+pub enum Routed {
+    /// The call that was to hand it over failed.
+    Refused(std::io::Error),
+    /// The kernel took it, and these left by the other device.
+    Taken(Vec<Vec<u8>>),
+}
+
+/// A host that routes between two TUN devices.
+#[derive(Debug)]
+pub struct Router {
+    first: TapFile,
+    second: TapFile,
+    marks: u32,
+}
+
+impl Router {
+    /// Makes the host and its devices.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Forbidden`] where namespaces are, [`LabError::Unsupported`] where this kernel
+    /// has no TUN devices.
+    pub fn new() -> Result<Self, LabError> {
+        let host = Host::new("router")?;
+        for setting in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+            host.set_sysctl(setting, "1")?;
+        }
+        for setting in ["net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter"] {
+            host.set_sysctl(setting, "0")?;
+        }
+        let [first, second] = ["tun0", "tun1"].map(|name| TapFile::plain(&host, name, TunKind::Tun));
+        let (first, second) = (first?, second?);
+        for tun in [&first, &second] {
+            tun.link().set_mtu(65_535)?;
+        }
+        // The generator's packets go to these, outside tunnels and in them.
+        for address in ["10.255.255.1/8", "192.0.2.129/24", "fdff::1/8", "1ff::1/8"] {
+            second.link().add_address(address)?;
+        }
+        let mut router = Self { first, second, marks: 0 };
+        router.begin()?;
+        Ok(router)
+    }
+
+    /// Waits until packets pass in both versions: an address is in use a little later.
+    fn begin(&mut self) -> Result<(), LabError> {
+        let deadline = Instant::now() + PATIENCE * 10;
+        for probe in [Frame::udp4(1), Frame::udp6(1)] {
+            let probe = probe.at_ip().to_bytes();
+            while !matches!(self.offer(VnetHeader::default(), &probe)?, Routed::Taken(packets) if !packets.is_empty()) {
+                if Instant::now() > deadline {
+                    return Err(LabError::system("waiting for the router", ErrorKind::TimedOut));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the kernel a packet that starts at IP, and returns what became of it. Each hop limit
+    /// is one less than it was.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where the host is gone.
+    pub fn offer(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Routed, LabError> {
+        match self.first.send(header, packet) {
+            Err(LabError::System { source, .. }) if is_refusal(&source) => return Ok(Routed::Refused(source)),
+            other => other?,
+        }
+        self.marks += 1;
+        let text = format!("mark {}", self.marks);
+        let mark = Frame::udp4(0).at_ip().with(|frame| frame.payload = text.clone().into_bytes());
+        self.first.send(VnetHeader::default(), &mark.to_bytes())?;
+        let (mut packets, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+        loop {
+            match self.second.receive()?.map(|(_, packet)| packet) {
+                Some(packet) if packet.len() == 28 + text.len() && packet.ends_with(text.as_bytes()) => return Ok(Routed::Taken(packets)),
+                // The host's own, to multicast groups.
+                Some(packet) if packet.get(24) == Some(&0xff) && packet[0] >> 4 == 6 => {}
+                Some(packet) => packets.push(packet),
+                None if Instant::now() > deadline => return Err(LabError::system("waiting for packets", ErrorKind::TimedOut)),
+                None => std::thread::sleep(Duration::from_micros(20)),
+            }
+        }
+    }
+}
