@@ -134,8 +134,8 @@ class NotJudged:
     #: Packets of the original that did not leave, where what was checked was cut short or a snap
     #: length cut its packets.
     missing: int
-    #: Packets that are like none of the original, where that was cut short or a snap length cut its
-    #: packets.
+    #: Packets that are like none of the original, where that was cut short, a snap length cut its
+    #: packets, or a header contradicts its packet.
     without_origin: int
     #: Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits, and
     #: packets of the original that may be in them.

@@ -56,6 +56,9 @@ class Rule(str, Enum):
     CANONICAL_CHECKSUM = "canonical-checksum"
     #: A packet whose checksum is wrong neither merges nor is repaired.
     BAD_CHECKSUM = "bad-checksum"
+    #: (Only by the stricter rules.) A packet with NEEDS_CSUM whose partial or outer checksum is
+    #: wrong does not merge: Linux verifies neither.
+    UNVERIFIED = "unverified"
     #: A packet with IPv4 options, the reserved bit, padding or a false length merges with
     #: none.
     NEVER_MERGES = "never-merges"

@@ -6,7 +6,7 @@ use superpacket::Simd;
 use superpacket::checksum::ipv4_header;
 use superpacket::packet::Layer;
 use superpacket::segment::{Cwr, Gso, IpId, SegmentOptions, SegmentSize, Segmenter};
-use superpacket::virtio::gso_type;
+use superpacket::virtio::{flags, gso_type};
 use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp, udp};
 
 use super::fields::field_at;
@@ -71,6 +71,22 @@ impl Judge {
 
     /// Judges what a packet says of itself: header, lengths, checksums.
     pub(super) fn itself(&mut self, packet: &Packet, merged: bool) {
+        self.header(packet, merged);
+        let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
+        let (said, there) = (layout.end as usize, packet.bytes.len());
+        if merged && (said < there || matches!(layout.refusal, Some(Refusal::Truncated | Refusal::UdpLength))) {
+            self.find(Rule::Length, "length", None, format!("its lengths end it at byte {said}, and it has {there} bytes"));
+        } else if let Some(refusal) = layout.refusal.filter(|_| merged)
+            // BIG TCP.
+            && !(refusal == Refusal::NoLength && there > usize::from(u16::MAX))
+        {
+            self.find(Rule::NeverMerges, refusal.name(), None, format!("the merged packet itself is refused: {refusal}"));
+        }
+        self.checksums(packet, layout, layer);
+    }
+
+    /// Judges the header of a packet, if it has one.
+    pub(super) fn header(&mut self, packet: &Packet, merged: bool) {
         if let Some(virtio) = packet.virtio {
             match virtio.gso {
                 Err(error) => self.find(Rule::VirtioHeader, error.field(), None, error.to_string()),
@@ -103,17 +119,6 @@ impl Judge {
                 Some(OuterChecksum::Seeded) | None => {}
             }
         }
-        let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
-        let (said, there) = (layout.end as usize, packet.bytes.len());
-        if merged && (said < there || matches!(layout.refusal, Some(Refusal::Truncated | Refusal::UdpLength))) {
-            self.find(Rule::Length, "length", None, format!("its lengths end it at byte {said}, and it has {there} bytes"));
-        } else if let Some(refusal) = layout.refusal.filter(|_| merged)
-            // BIG TCP.
-            && !(refusal == Refusal::NoLength && there > usize::from(u16::MAX))
-        {
-            self.find(Rule::NeverMerges, refusal.name(), None, format!("the merged packet itself is refused: {refusal}"));
-        }
-        self.checksums(packet, layout, layer);
     }
 
     fn checksums(&mut self, packet: &Packet, layout: &Layout, layer: Layer) {
@@ -227,7 +232,10 @@ impl Judge {
             let segment = packet.segment(index as u32 + 1, bytes);
             let last = index + 1 == origins.len();
             if !origin.is_valid(self.simd) {
-                self.find(Rule::BadChecksum, "checksum", Some(origin), "it came with a wrong checksum, and was merged".to_owned());
+                // Linux takes the checksums of a packet with NEEDS_CSUM for right at each level.
+                let is_unverified = origin.virtio.is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0);
+                let rule = if is_unverified { Rule::Unverified } else { Rule::BadChecksum };
+                self.find(rule, "checksum", Some(origin), "it came with a wrong checksum, and was merged".to_owned());
             }
             self.headers(&segment, &packet.bytes, origin, Some(last));
             self.compare_link(packet, origin);

@@ -113,8 +113,8 @@ pub struct NotJudged {
     /// Packets of the original that did not leave, where the file that was checked was cut short or
     /// a snap length cut its packets: they may be in the missing part.
     pub missing: u64,
-    /// Packets that are like none of the original, where that was cut short or a snap length cut
-    /// its packets: the missing part may have held them.
+    /// Packets that are like none of the original, where that was cut short, a snap length cut its
+    /// packets, or a header contradicts its packet: they may come of those.
     pub without_origin: u64,
     /// Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits,
     /// and packets of the original that may be in them.
@@ -348,7 +348,7 @@ impl Check<'_> {
         let origins: Vec<&Packet> = entries.iter().map(|entry| &entry.packet).collect();
         match origins.as_slice() {
             [] if packet.cut => self.report.not_judged.snap_length += 1,
-            [] if self.window.stream.lacks_a_part() => self.report.not_judged.without_origin += 1,
+            [] if self.window.stream.lacks_a_part() || self.window.bad_headers > 0 => self.report.not_judged.without_origin += 1,
             [] => {
                 let what = "no packet of the original that has not left yet is like it".to_owned();
                 self.judge.find(Rule::Invented, "packet", None, what);
@@ -359,8 +359,8 @@ impl Check<'_> {
                 self.report.not_judged.snap_length += u64::from(packet.cut || origin.cut);
                 self.judge.fragment_id(packet, origin);
                 // Checksum and lengths came so, but its header did not.
-                if packet.virtio.is_some() && packet.bytes == origin.bytes && origin.is_valid(self.simd) {
-                    self.judge.itself(packet, false);
+                if packet.bytes == origin.bytes && origin.is_valid(self.simd) {
+                    self.judge.header(packet, false);
                 }
             }
             origins if packet.cut || origins.iter().any(|origin| origin.cut) => self.report.not_judged.snap_length += 1,

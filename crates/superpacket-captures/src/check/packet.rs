@@ -391,10 +391,12 @@ impl Packet {
 
     /// Does Linux's GRO refuse it before it looks for its flow?
     pub(super) fn is_refused(&self, simd: Simd) -> bool {
-        match self.layout {
-            None => true,
-            Some(layout) => layout.refusal.is_some() || !self.is_valid(simd),
-        }
+        let Some(layout) = self.layout else { return true };
+        // A datagram without a checksum, or without data (`udp_gro_receive_segment`).
+        let has_neither =
+            layout.protocol == Protocol::Udp && (self.payload().is_empty() || be16(&self.bytes, usize::from(layout.checksum())) == Some(0));
+        let is_padded = self.bytes.len() > layout.end as usize;
+        layout.refusal.is_some() || has_neither || is_padded || !self.is_valid(simd)
     }
 }
 

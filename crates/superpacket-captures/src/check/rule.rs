@@ -84,6 +84,7 @@ rules! {
     UdpZero "udp-zero" "A computed UDP checksum of 0 is sent as 0xFFFF, since 0 says that there is none."
     #[reversible] CanonicalChecksum "canonical-checksum" "A checksum that is valid, but not what the arithmetic gives (0xFFFF for 0), comes back as it was."
     BadChecksum "bad-checksum" "A packet whose checksum is wrong neither merges nor is repaired."
+    #[reversible] Unverified "unverified" "A packet with NEEDS_CSUM whose partial or outer checksum is wrong does not merge: Linux verifies neither."
     NeverMerges "never-merges" "A packet with IPv4 options, the reserved bit, padding or a false length merges with none."
     ControlFlags "control-flags" "A packet with SYN or RST merges with none."
     PushEnds "push-ends" "A packet with PSH or FIN is the last of its merged packet."

@@ -125,7 +125,7 @@ fn sentence(violation: &Violation) -> String {
 
 /// What could not be judged, in words.
 fn not_judged(not_judged: &NotJudged) -> Vec<String> {
-    let NotJudged { headers, sizes, origin_headers, snap_length, missing, without_origin, unreadable, link_headers, .. } = *not_judged;
+    let NotJudged { headers, sizes, origin_headers, snap_length, missing, without_origin, unreadable, link_headers } = *not_judged;
     let mut lines = Vec::new();
     let mut line = |count: u64, words: &str| {
         if count > 0 {
@@ -140,7 +140,7 @@ fn not_judged(not_judged: &NotJudged) -> Vec<String> {
     );
     line(snap_length, "packets were cut by a snap length: the bytes that are missing");
     line(missing, "packets of the original did not leave in the part of the file that is there");
-    line(without_origin, "packets that left are like none in the part of the original that is there");
+    line(without_origin, "packets that left are like none in the part of the original that could be read");
     line(unreadable, "super-packets, and packets that may be in them, have headers that cannot be read");
     if link_headers {
         lines.push("the files begin at different layers: link headers".to_owned());
