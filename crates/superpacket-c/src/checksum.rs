@@ -7,7 +7,7 @@ use std::slice;
 
 use superpacket::Simd;
 use superpacket::checksum::{Sum, complete_partial, ipv4_header, pseudo_header, sum_ranges};
-use superpacket::wire::{IpVersion, MAX_HEADER, Protocol, dccp, ipv4, parse, udp};
+use superpacket::wire::{IpVersion, MAX_HEADER, Protocol, Refusal, checksum_addresses, dccp, ipv4, parse, udp};
 use superpacket::{RxChecksum, SegmentError};
 
 use crate::memory::{bytes, check_range, place};
@@ -61,7 +61,14 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
             return Ok(SP_NONE);
         }
         let sum = |start: usize, end: usize| sum_ranges(Simd::detect(), ranges(packet, start, end));
+        let known = |network: u16, version| match checksum_addresses(at(network.into()), version) {
+            Some(_) => Ok(()),
+            None => Err(Failure::Headers(Refusal::FinalDestination)),
+        };
         for outer in layout.outers().filter(|outer| outer.checksum(header).is_some()) {
+            if outer.tunnel.is_udp() {
+                known(outer.network, outer.version)?;
+            }
             let start = usize::from(outer.transport);
             let pseudo = match outer.tunnel.is_udp() {
                 true => pseudo_header(at(outer.network.into()), outer.version, Protocol::Udp.number(), (end - start) as u32),
@@ -89,6 +96,7 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
         if covered > available {
             return Err(SegmentError::Length { needed: available, got: covered }.into());
         }
+        known(layout.network, layout.version)?;
         let pseudo = pseudo_header(at(layout.network.into()), layout.version, layout.protocol.number(), counted as u32);
         if pseudo.add(sum(transport, transport + covered)).is_valid() { Ok(SP_OK) } else { Err(Failure::Checksum) }
     })

@@ -4,7 +4,7 @@ use superpacket::checksum::{pseudo_header, update};
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket::segment::{Gso, GsoKind, IpId, Segment, SegmentBuffers, Written};
 use superpacket::super_packet::SuperPacket;
-use superpacket::wire::{IpVersion, Layout, MAX_HEADER, ipv4};
+use superpacket::wire::{IpVersion, Layout, MAX_HEADER, checksum_addresses, ipv4};
 
 use super::Buffer;
 use super::outgoing::{Outgoing, Slice, Staged};
@@ -110,7 +110,8 @@ impl TxBatch {
 
     /// Appends the staged packet, whose headers are in [`SuperPacket::header`], whole, as one that
     /// the port is to cut as `gso` says: in its checksum field stands the pseudo-header's sum,
-    /// whatever stood there. As [`push_packet`](Self::push_packet).
+    /// whatever stood there. A partial checksum over addresses that cannot be told from the headers
+    /// stays as it came. As [`push_packet`](Self::push_packet).
     ///
     /// `layout` is that of its headers: TCP or UDP, not in a tunnel.
     pub fn push_super_packet(
@@ -128,9 +129,12 @@ impl TxBatch {
         header.copy_from_slice(&packet.header()[..header.len()]);
         let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
         let length = packet.length().saturating_sub(transport) as u32;
-        let sum = pseudo_header(header.get(network..).unwrap_or(&[]), layout.version, layout.protocol.number(), length);
+        let network = header.get(network..).unwrap_or(&[]);
+        let sum = pseudo_header(network, layout.version, layout.protocol.number(), length);
+        let partial = matches!(metadata.checksum, RxChecksum::Partial { start, .. } if start == layout.transport);
+        let seeded = partial && checksum_addresses(network, layout.version).is_none();
         let place = usize::from(layout.checksum());
-        if let Some(field) = header.get_mut(place..place + 2) {
+        if !seeded && let Some(field) = header.get_mut(place..place + 2) {
             field.copy_from_slice(&sum.fold().to_be_bytes());
         }
         let checksum = RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() };
