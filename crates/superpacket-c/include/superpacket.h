@@ -343,8 +343,8 @@ enum sp_status
     SP_ERROR_VIRTIO = -11,
     /**
      * The object is in use by another call: in another thread, or in the code that a signal
-     * handler interrupted. Nothing has happened. Two calls that start at the same moment are not
-     * noticed.
+     * handler interrupted. This call has done nothing. Calls that only read counters or a deadline
+     * are not refused.
      */
     SP_ERROR_BUSY = -12,
     /**
