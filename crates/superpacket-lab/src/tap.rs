@@ -88,8 +88,8 @@ impl TapFile {
         rustix::io::writev(&self.queue, &parts).map(drop).context(|| format!("{}: writing a frame", self.link))
     }
 
-    /// Returns the next frame that the host sends, as it lies in the kernel, with its header; `None`
-    /// if none is there.
+    /// Returns the next frame that the host sends, as it lies in the kernel, with its header;
+    /// `None` if none is there.
     ///
     /// # Errors
     ///

@@ -306,7 +306,7 @@ fn the_kernel_takes_a_tagged_super_packet() {
 fn super_packets_in_tunnels_pass() {
     in_namespace(|| {
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "");
-        if !end_a.port.capabilities().tunnels || !has_link_type("vxlan") {
+        if !end_a.port.capabilities().gso.udp_tunnels || !has_link_type("vxlan") {
             return not_built_in("tunnel offload for TUN devices, or VXLAN");
         }
         for (host, number, other) in [(&a, 1, 2), (&b, 2, 1)] {
