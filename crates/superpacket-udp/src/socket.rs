@@ -41,9 +41,9 @@ pub enum Fragmentation {
     /// path MTU. For tunnels, which cannot make their datagrams shorter.
     #[default]
     Allowed,
-    /// They are lost, with all of their run, or refused with `EMSGSIZE` where they exceed the MTU of
-    /// the interface. IPv4 datagrams have the don't-fragment bit. For protocols that find out the
-    /// path MTU themselves, as QUIC does.
+    /// They are lost, with all of their run, or refused with `EMSGSIZE` where they exceed the MTU
+    /// of the interface. IPv4 datagrams have the don't-fragment bit. For protocols that find out
+    /// the path MTU themselves, as QUIC does.
     Forbidden,
 }
 
