@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use superpacket::Simd;
 use superpacket::checksum::ipv4_header;
 use superpacket::packet::Layer;
-use superpacket::segment::{Cwr, Gso, IpId, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{Cwr, Gso, GsoSupport, IpId, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::{flags, gso_type};
 use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp, udp};
 
@@ -100,6 +100,10 @@ impl Judge {
                     if gso.is_some() && virtio.header.hdr_len != length {
                         let what = format!("hdr_len is {}, and the headers are {length} bytes", virtio.header.hdr_len);
                         self.find(Rule::HeaderLength, "hdr_len", None, what);
+                    }
+                    let unsupported = packet.layout.filter(|_| merged).and_then(|layout| GsoSupport::LINUX.refuses_headers(&layout));
+                    if let Some(unsupported) = unsupported {
+                        self.find(Rule::Receiver, "gso_type", None, format!("Linux cannot segment {unsupported}"));
                     }
                 }
             }

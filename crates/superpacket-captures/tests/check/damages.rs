@@ -66,6 +66,16 @@ const DAMAGES: &[Damage] = &[
         case.left[0].1.gso_type = if is_tcp(case) { gso_type::UDP_L4 } else { gso_type::TCPV4 };
         Some(&["virtio-header"])
     }),
+    ("in PPPoE, where Linux segments nothing", |case, _| {
+        let in_pppoe = |frame: &mut Frame| frame.pppoe = Some(Pppoe::default());
+        case.original.iter_mut().for_each(in_pppoe);
+        for (frame, header) in &mut case.left {
+            in_pppoe(frame);
+            // A PPPoE header and the protocol number of PPP.
+            (header.csum_start, header.hdr_len) = (header.csum_start + 8, header.hdr_len + 8);
+        }
+        case.original[0].tunnel.is_none().then_some(&["receiver"])
+    }),
     ("csum_start is another", |case, _| {
         case.left[0].1.csum_start += 2;
         Some(&["virtio-header"])

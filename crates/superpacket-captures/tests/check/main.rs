@@ -19,7 +19,7 @@ use superpacket::wire::Layer;
 use superpacket_captures::{
     CheckOptions, CheckReport, CoalesceOptions, Input, LinkType, Output, Packets, SegmentOptions, Strictness, check, coalesce, segment,
 };
-use superpacket_traffic::frame::{ACK, CWR, Checksum, ECE, FIN, Frame, Ip, PSH, RST, Transport, stream_bytes, timestamps};
+use superpacket_traffic::frame::{ACK, CWR, Checksum, ECE, FIN, Frame, Ip, PSH, Pppoe, RST, Transport, stream_bytes, timestamps};
 use superpacket_traffic::generate::{Config, Impairments, generate};
 use tempfile::TempDir;
 
