@@ -123,7 +123,7 @@ fn static_entries_hold_while_threads_learn_and_others_come_and_go() {
                 for round in 0..300 {
                     for &station in kept {
                         table.learn(station.into(), port, 1 + round);
-                        assert_eq!(port_of(&table, station.into(), port, 1 + round), Some(0));
+                        assert_eq!(port_of(table, station.into(), port, 1 + round), Some(0));
                     }
                     flood(table, port, 40, 1 + round);
                 }
@@ -417,7 +417,7 @@ fn threads_see_whole_entries() {
                     let number = (round * 7 + u64::from(thread)) % 16;
                     let key = AddressKey::ethernet([2, 0, 0, 0, 0, number as u8], 0);
                     table.learn(key, number as u16, 1 + round / 100);
-                    if let Some(port) = port_of(&table, key, OTHER, 1 + round / 100) {
+                    if let Some(port) = port_of(table, key, OTHER, 1 + round / 100) {
                         assert_eq!(port, number as u16);
                     }
                 }
