@@ -154,7 +154,7 @@ fn last_segment(header: &[u8], current: [u8; 16]) -> Option<[u8; 16]> {
         }
         (ipv6::ROUTING_SEGMENTS, _) => {
             let segments = usize::from(byte(header, 4)) + 1;
-            // One more may be left than the list holds: the first may be left out (RFC 8754,
+            // One more may be left than the list holds, whose first may be left out (RFC 8754,
             // section 4.1.1).
             let agrees = segments * 16 <= data.len() && left <= segments;
             data.first_chunk().filter(|_| agrees).copied()

@@ -213,7 +213,7 @@ fn merged_packets_have_the_right_checksum() {
 }
 
 #[test]
-fn trusted_input_is_merged_in_place_with_the_right_checksum() {
+fn trusted_input_is_gathered_with_the_right_checksum() {
     let frames = v6(Frame::tcp6(1, 100), &known()[1].0).run(3);
     let policy = Policy::gro().with_trusted_input();
     let bytes: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
