@@ -189,8 +189,8 @@ impl BatchAggregator {
 
     /// Makes an aggregator for a device that takes a `virtio_net_hdr` before each packet: what
     /// merges leaves with partial checksums, which the header asks the device to complete, whatever
-    /// the policy says. With a header of 24 bytes, the outer UDP checksum of a tunnel is left to the
-    /// device too: it holds the sum of its pseudo-header.
+    /// the policy says. With a header of 24 bytes, the outer UDP checksum of a tunnel is left to
+    /// the device too: it holds the sum of its pseudo-header.
     pub fn framed(framing: Framing, policy: Policy, key: HashKey) -> Self {
         let mut aggregator = BatchAggregator { framing: Some(framing), ..Self::new(framing.layer, policy, key) };
         aggregator.receiver.set_framing(framing);
