@@ -396,7 +396,18 @@ impl Packet {
         let has_neither =
             layout.protocol == Protocol::Udp && (self.payload().is_empty() || be16(&self.bytes, usize::from(layout.checksum())) == Some(0));
         let is_padded = self.bytes.len() > layout.end as usize;
-        layout.refusal.is_some() || has_neither || is_padded || !self.is_valid(simd)
+        layout.refusal.is_some() || has_neither || is_padded || !self.has_valid_headers(&layout) || !self.is_valid(simd)
+    }
+
+    /// Is the checksum of each IPv4 header right?
+    fn has_valid_headers(&self, layout: &Layout) -> bool {
+        let levels = layout.outers().map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]);
+        levels.filter(|(_, version)| *version == IpVersion::V4).all(|(network, _)| {
+            let header = self.bytes.get(usize::from(network)..).unwrap_or(&[]);
+            let length = usize::from(header.first().copied().unwrap_or(0) & 15) * 4;
+            let right = header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header);
+            be16(header, ipv4::CHECKSUM) == right || (be16(header, ipv4::CHECKSUM), right) == (Some(0xffff), Some(0))
+        })
     }
 }
 
