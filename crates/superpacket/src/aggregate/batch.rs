@@ -193,7 +193,7 @@ impl BatchAggregator {
     /// the device too: it holds the sum of its pseudo-header.
     pub fn framed(framing: Framing, policy: Policy, key: HashKey) -> Self {
         let mut aggregator = BatchAggregator { framing: Some(framing), ..Self::new(framing.layer, policy, key) };
-        aggregator.receiver.set_framing(framing);
+        aggregator.receiver.set_support(framing.support);
         aggregator
     }
 

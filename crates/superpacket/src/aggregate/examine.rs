@@ -6,8 +6,7 @@ use super::policy::{Mode, Policy, Storage};
 use crate::checksum::{Sum, at_offset, pseudo_header, pseudo_header_of, sum_of_array, sum_ranges, transport_header, tunnel_field, words};
 use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
-use crate::segment::{ChecksumForm, Cwr, Gso};
-use crate::virtio::Framing;
+use crate::segment::{ChecksumForm, Cwr, Gso, GsoSupport};
 use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, be32, byte, dccp, dccp_sequence, ethernet, ipv4, tcp, udp, varying};
 use superpacket_simd::Simd;
 
@@ -181,23 +180,23 @@ pub(super) struct ExamineOptions {
     pub(super) defer: bool,
     /// UDP over IPv4 without a checksum may merge.
     pub(super) without_checksum: bool,
-    /// Headers that must be able to say what has merged.
-    pub(super) framing: Option<Framing>,
+    /// What the receiver of the merged packets can segment, if they leave behind a header.
+    pub(super) support: Option<GsoSupport>,
     /// The TCP flags of which ACK alone may be set: [`CONTROL`], and CWR for a framing.
     flags: u8,
     pub(super) simd: Simd,
 }
 
 impl ExamineOptions {
-    pub(super) fn new(policy: &Policy, framing: Option<Framing>, simd: Simd) -> Self {
+    pub(super) fn new(policy: &Policy, support: Option<GsoSupport>, simd: Simd) -> Self {
         ExamineOptions {
             mode: policy.mode,
             want_sum: policy.checksum == ChecksumForm::Full,
             max_fragments: if policy.storage == Storage::Fragments { policy.max_fragments as usize } else { usize::MAX },
             defer: matches!(policy.mode, Mode::Gro { .. }) && policy.storage == Storage::Fragments,
             without_checksum: policy.merge_udp_without_checksum,
-            framing,
-            flags: CONTROL | if framing.is_some() { tcp::CWR } else { 0 },
+            support,
+            flags: CONTROL | if support.is_some() { tcp::CWR } else { 0 },
             simd,
         }
     }

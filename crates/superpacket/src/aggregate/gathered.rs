@@ -66,10 +66,10 @@ impl Gather {
         packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
         sink: &mut impl FnMut(&[IoSlice<'_>]) -> O,
     ) -> O {
-        let described = self.framing.map(|framing| framing.header(packet).unwrap_or_else(|_| framing.nothing()));
+        let described = self.framing.as_ref().map(|framing| framing.header(packet).unwrap_or_else(|_| framing.nothing()));
         let mut slices = reused(core::mem::take(&mut self.slices));
         slices.extend(described.as_deref().map(IoSlice::new));
-        let front = match (self.framing, described.as_deref()) {
+        let front = match (&self.framing, described.as_deref()) {
             // One that merged here has the right outer checksum.
             (Some(framing), Some(described)) if !packet.is_merged() => front_of(framing, described, packet),
             _ => None,
@@ -96,7 +96,7 @@ impl Gather {
 /// checksum, if its header demands another one there.
 #[inline]
 fn front_of<P: BorrowPacket>(
-    framing: Framing,
+    framing: &Framing,
     described: &[u8],
     packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
 ) -> Option<Gathered> {

@@ -81,7 +81,7 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
                 place.copy_from_slice(header);
             }
         }
-        if let Some(framing) = self.framing
+        if let Some(framing) = &self.framing
             && let Some((before, first)) = buffer.as_mut().split_at_mut_checked(self.offset)
             && let Some(start) = self.offset.checked_sub(framing.header_length())
             && let Some(place) = before.get_mut(start..)

@@ -38,9 +38,8 @@ use super::{Counters, Delivery, HashKey, Mode, Policy, Reason, Storage};
 use crate::memory::Memory;
 use crate::packet::{Gathered, RxChecksum, RxPacket};
 use crate::packet_batch::PacketBatch;
-use crate::segment::{ChecksumForm, MaxSegments};
+use crate::segment::{ChecksumForm, GsoSupport, MaxSegments};
 use crate::super_packet::SuperPacket;
-use crate::virtio::Framing;
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
 use superpacket_simd::Simd;
 
@@ -127,18 +126,18 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Merges only what the receiver of a header of this framing can segment: with partial
-    /// checksums, no more datagrams and bytes than it takes, nothing uneven.
-    pub(super) fn set_framing(&mut self, framing: Framing) {
-        let support = &framing.support;
-        self.policy.max_bytes = self.policy.max_bytes.min(support.max_ipv4_length).min(support.max_ipv6_length).min(support.max_payload);
+    /// Merges only what a receiver behind a `virtio_net_hdr` can segment: with partial checksums, no
+    /// more datagrams and bytes than it takes, nothing uneven.
+    pub(super) fn set_support(&mut self, support: GsoSupport) {
+        let longest = support.max_ipv4_length.min(support.max_ipv6_length).min(support.max_payload);
+        self.policy.max_bytes = self.policy.max_bytes.min(longest);
         self.policy.max_packets = self.policy.max_packets.min(support.max_segments).max(1);
         (self.policy.min_segment_size, self.policy.renumbered) = (support.min_segment_size, !support.fixed_ids);
         self.policy.checksum = ChecksumForm::Partial;
         self.policy.merge_uneven = false;
         self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
         self.in_force = self.policy;
-        self.options = ExamineOptions::new(&self.in_force, Some(framing), self.options.simd);
+        self.options = ExamineOptions::new(&self.in_force, Some(support), self.options.simd);
     }
 
     /// Begins a call with borrowed packets, in which at most `most` pieces merge, and buffers are
@@ -149,7 +148,7 @@ impl<B> Receiver<B> {
         let max_fragments = self.policy.max_fragments.min(most);
         if storage != self.in_force.storage || max_fragments != self.in_force.max_fragments {
             self.in_force = Policy { storage, max_fragments, ..self.policy };
-            self.options = ExamineOptions::new(&self.in_force, self.options.framing, self.options.simd);
+            self.options = ExamineOptions::new(&self.in_force, self.options.support, self.options.simd);
         }
     }
 
@@ -172,10 +171,10 @@ impl<B> Receiver<B> {
             self.forget_turns();
         }
         (self.policy, self.in_force) = (policy, policy);
-        let framing = self.options.framing;
+        let support = self.options.support;
         self.options = ExamineOptions::new(&policy, None, self.options.simd);
-        if let Some(framing) = framing {
-            self.set_framing(framing);
+        if let Some(support) = support {
+            self.set_support(support);
         }
     }
 
@@ -539,8 +538,8 @@ impl<B> Receiver<B> {
         if layout.refusal.is_some() {
             return layout.refusal.map(Reason::from);
         }
-        if let Some(framing) = &self.options.framing
-            && framing.support.refuses_headers(layout).is_some()
+        if let Some(support) = &self.options.support
+            && layout.lend::<USUAL, _>(|layout| support.refuses_headers(layout)).is_some()
         {
             return Some(Reason::CannotSegment);
         }
@@ -789,14 +788,14 @@ impl<B> Receiver<B> {
             return self.out.pass(packet, length, Some(&held.layout), reason, &mut self.counters, &mut self.undelivered, poll);
         }
         let merged = held.packets > 1;
-        if self.options.framing.is_some() {
+        if self.options.support.is_some() {
             held.use_checksum_field();
         }
         let mut left = if merged { held.finish(&self.in_force, self.options.simd, poll) } else { held.restore_single(poll) };
         if !P::IN_PLACE && self.in_force.jumbo_option && merged {
             held.add_jumbo_option(&mut left);
         }
-        if merged && held.layout.outer.is_some() && self.options.framing.is_some() {
+        if merged && held.layout.outer.is_some() && self.options.support.is_some() {
             held.seed_outer_checksum(&left);
         }
         self.counters.packets_out += 1;

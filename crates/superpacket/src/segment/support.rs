@@ -127,7 +127,7 @@ impl GsoSupport {
 
     /// Returns why no packet with these headers can be segmented, whatever its size and flags;
     /// `None` if it can.
-    #[inline]
+    #[inline(never)]
     pub fn refuses_headers(&self, layout: &Layout) -> Option<Unsupported> {
         let supported = match layout.protocol {
             Protocol::Tcp => self.tcp,

@@ -87,7 +87,7 @@ impl Framing {
     /// What another aggregator has merged in a tunnel may need another outer checksum first: see
     /// [`Header::outer_checksum`].
     #[inline]
-    pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
+    pub fn header<B, M: Memory<B>>(&self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
         let mut slices = packet.slices();
         let first = slices.next().unwrap_or(&[]);
         if first.len() >= MAX_HEADER || slices.next().is_none() {
@@ -100,7 +100,7 @@ impl Framing {
     /// Makes a header of zeros, which says nothing of its packet: for one that came with metadata
     /// that no header can express. An aggregator for this framing merges none of these.
     #[inline]
-    pub(crate) fn nothing(self) -> HeaderBytes {
+    pub(crate) fn nothing(&self) -> HeaderBytes {
         HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() }
     }
 
@@ -108,7 +108,7 @@ impl Framing {
     /// this header, as [`Header::outer_checksum`] does.
     #[cfg(feature = "std")]
     #[inline]
-    pub(crate) fn outer_checksum(self, described: &[u8], first: &[u8], length: usize) -> Option<(usize, u16)> {
+    pub(crate) fn outer_checksum(&self, described: &[u8], first: &[u8], length: usize) -> Option<(usize, u16)> {
         if described.first().is_none_or(|described| described & flags::UDP_TUNNEL_CSUM == 0) {
             return None;
         }
@@ -117,7 +117,7 @@ impl Framing {
 
     /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.
     #[inline(always)]
-    fn describe(self, metadata: &Metadata, first: &[u8], length: usize) -> Result<HeaderBytes, VirtioError> {
+    fn describe(&self, metadata: &Metadata, first: &[u8], length: usize) -> Result<HeaderBytes, VirtioError> {
         let mut made = self.nothing();
         self.write(metadata, first, length, &mut made.bytes)?;
         Ok(made)
@@ -126,7 +126,7 @@ impl Framing {
     /// Writes the header for a packet of `length` bytes, of which `first` holds the headers, to the
     /// start of `place`; zeros where no header says what the packet is.
     #[inline(always)]
-    pub(crate) fn write(self, metadata: &Metadata, first: &[u8], length: usize, place: &mut [u8]) -> Result<(), VirtioError> {
+    pub(crate) fn write(&self, metadata: &Metadata, first: &[u8], length: usize, place: &mut [u8]) -> Result<(), VirtioError> {
         if let (Format::Plain, RxChecksum::None, None) = (self.format, metadata.checksum, &metadata.gso) {
             // Nothing is known of the packet. Of a length that is known here: no call.
             let Some(place) = place.first_chunk_mut() else {
@@ -145,7 +145,7 @@ impl Framing {
     // Without the metadata, which would have to lie in memory for it.
     #[inline(never)]
     fn write_offload(
-        self,
+        &self,
         offload: &Offload,
         first: &[u8],
         length: usize,
