@@ -3,6 +3,8 @@
 //! The limit beside each hash is the same number of look-ups in a table of the same size, as fast
 //! as they go: one for each byte that is hashed.
 
+#![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
