@@ -4,6 +4,8 @@
 //! as they go: one for each byte that is hashed.
 #![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
 
+#![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

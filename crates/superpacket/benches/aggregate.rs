@@ -11,6 +11,8 @@
 //! headers alone are read of them, as of the acknowledgements of W3.
 #![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
 
+#![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
+
 use std::hint::black_box;
 use std::ops::Range;
 use std::time::{Duration, Instant};

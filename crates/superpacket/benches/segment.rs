@@ -7,6 +7,8 @@
 //! which is hot.
 #![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
 
+#![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
