@@ -290,11 +290,7 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
             Some(Kind::Contradiction)
         }
         (Some(theirs), _) if header.gso_type == gso_type::UDP => fragmentation(packet, theirs, engine),
-        (Some(theirs), Ok(_))
-            if header.flags == 0 && packet.seeded_by_header().and_then(|seeded| seeded.cut().ok()).as_deref() == Some(theirs) =>
-        {
-            Some(Kind::HeaderDestination)
-        }
+        (Some(theirs), Ok(_)) if header.flags == 0 && is_cut_for_header(packet, theirs) => Some(Kind::HeaderDestination),
         (None, Ok(_)) if !is_known_link(&packet.bytes) => Some(Kind::LinkHeader),
         (Some(theirs), Ok(ours)) if differ_in_outer_checksum(packet, theirs, ours) => Some(Kind::LeftChecksum),
         (Some(theirs), Ok(_)) if cut_by(packet, packet.header).is_some_and(|ours| ours == theirs) => Some(Kind::NoEcn),
@@ -324,6 +320,15 @@ fn differ_in_outer_checksum(packet: &Whole, kernel: &[Vec<u8>], engine: &[Vec<u8
         parts(theirs).is_some() && parts(theirs) == parts(ours)
     };
     kernel.iter().zip(engine).all(same)
+}
+
+/// Did the kernel make these segments with checksums over the addresses of the IP header, whichever
+/// segments it left CWR on?
+fn is_cut_for_header(packet: &Whole, theirs: &[Vec<u8>]) -> bool {
+    packet.seeded_by_header().is_some_and(|seeded| {
+        let ways = [seeded.cut().ok(), cut_by(&seeded, seeded.header)];
+        ways.iter().flatten().any(|ours| ours == theirs)
+    })
 }
 
 /// What the engine makes of a packet with this header, and with CWR on the first segment alone.

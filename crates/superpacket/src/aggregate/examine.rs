@@ -302,14 +302,23 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
     }
 
-    let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, options.mode).0);
+    // A macro and no closure: one that is not inlined would need the layout in memory, and all that
+    // is constant in it would be read from there.
+    macro_rules! constants {
+        () => {
+            match known {
+                Some(known) => *known,
+                None => Constants::new(header, layout, options.mode).0,
+            }
+        };
+    }
     let mut read = false;
     let sum = match packet.checksum {
         RxChecksum::Unnecessary { level } if trusted(header, layout, level) => {
             known.map(|known| known.implied_sum(header, layout, end as u32, options.mode))
         }
         RxChecksum::Partial { start, offset } => {
-            let pseudo = constants().pseudo.add32(transport_length).fold();
+            let pseudo = constants!().pseudo.add32(transport_length).fold();
             if start != layout.transport || offset != layout.protocol.checksum_offset() || field != pseudo {
                 return Err(Reason::PartialChecksum);
             }
@@ -321,7 +330,7 @@ pub(super) fn examine<const DEFER: bool, B>(
             let first = if packet.layer == Layer::Ethernet { ethernet::HEADER_LENGTH } else { 0 };
             let before = words(header.get(first..transport).unwrap_or(&[])).fold();
             let rest = at_offset(Sum::new(complete).subtract(before).fold(), transport - first);
-            let constants = constants();
+            let constants = constants!();
             if !constants.pseudo.add32(transport_length).add(rest).is_valid() {
                 return Err(Reason::BadChecksum);
             }
@@ -334,7 +343,7 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
         RxChecksum::Complete(_) | RxChecksum::Unnecessary { .. } | RxChecksum::None => {
             let sum = frame_sum(packet, payload, covered, options.simd, memory);
-            if !constants().headers(header, layout, end as u32, options.mode).add(sum).is_valid() {
+            if !constants!().headers(header, layout, end as u32, options.mode).add(sum).is_valid() {
                 return Err(Reason::BadChecksum);
             }
             read = true;
@@ -343,7 +352,7 @@ pub(super) fn examine<const DEFER: bool, B>(
     };
 
     if let Some(outer) = layout.outer {
-        let pseudo = constants().pseudo.add32(transport_length);
+        let pseudo = constants!().pseudo.add32(transport_length);
         verify_outer(header, layout.transport, outer, pseudo, end, covered == end)?;
         if let Some(nested) = layout.nested {
             verify_outer(header, layout.transport, nested, pseudo, end, covered == end)?;
