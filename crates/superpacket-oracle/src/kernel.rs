@@ -333,7 +333,8 @@ impl KernelGso {
         Link::bridge(sender.host(), "br0", &[tap.link(), sender])?;
         // Frames of both directions come in here, and go out by the other port.
         sender.host().set_sysfs(&format!("class/net/{}/brport/learning", tap.link().name()), "0")?;
-        // Where a kernel has it, its firewall looks at what passes, and cuts off IPv6 behind a length of 0.
+        // Where a kernel has it, its firewall looks at what passes, and cuts off IPv6 behind a
+        // length of 0.
         for table in ["iptables", "ip6tables"] {
             let _ = sender.host().set_sysctl(&format!("net/bridge/bridge-nf-call-{table}"), "0");
         }

@@ -35,8 +35,8 @@ pub struct Totals {
     pub super_packets: u64,
     /// Packets that merged, and came back by segmentation.
     pub merged: u64,
-    /// Packets of these that came back with other identifications: those of all were the same, which
-    /// no virtio header can say.
+    /// Packets of these that came back with other identifications: those of all were the same,
+    /// which no virtio header can say.
     pub renumbered: u64,
 }
 
