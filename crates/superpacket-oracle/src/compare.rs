@@ -7,7 +7,7 @@ use std::fmt::Write;
 use superpacket_lab::CapturedFrame;
 
 use crate::engine::Left;
-use crate::frames::{Cut, Group, Input, Known, Packet};
+use crate::frames::{Cut, Group, Input, Known, Packet, hexadecimal};
 use crate::kernel::Rules;
 use crate::nested;
 
@@ -284,10 +284,4 @@ pub fn describe(sides: &Sides<'_>, differences: &[Difference]) -> String {
         }
     }
     text
-}
-
-/// The beginning of a frame: its headers are what differs, those of two tunnels too.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    let digits: String = bytes.iter().take(240).map(|byte| format!("{byte:02x}")).collect();
-    format!("{} bytes: {digits}", bytes.len())
 }

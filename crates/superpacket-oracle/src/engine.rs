@@ -9,6 +9,7 @@ use superpacket::{Aggregator, BatchAggregator, GsoKind, HashKey, Layer, Policy, 
 use superpacket_traffic::checksum;
 use superpacket_traffic::random::Random;
 
+use crate::frames::hexadecimal;
 use crate::frames::{Cut, Group, Input, Packet};
 
 /// A frame and its place among those received.
@@ -64,9 +65,20 @@ pub fn disagreement(frames: &[Input], seed: u64, left: &[Left]) -> Option<String
     aggregator.poll(&packets, |packet| borrowed.push(taken(&packet, |buffer: &BufferIndex| buffer.packet())));
     let complete = owned(frames, seed, policy());
     let completed: Vec<_> = left.iter().map(with_complete_checksum).collect();
-    [("borrowed buffers", left, borrowed), ("complete checksums", &completed, complete)].into_iter().find_map(|(way, wanted, got)| {
-        let differs = (0..wanted.len().max(got.len())).find(|&index| wanted.get(index) != got.get(index))?;
-        Some(format!("with {way}, packet {differs} is {:?} instead of {:?}", got.get(differs), wanted.get(differs)))
+    [("borrowed buffers", left, borrowed), ("complete checksums", &completed[..], complete)].into_iter().find_map(|(way, wanted, got)| {
+        // What a DCCP checksum covers, its header says; the campaign compares these.
+        let is_dccp = |left: &Left| left.group.packet.cut.is_some_and(|cut| cut.kind == gso_type::NONE);
+        let same = |wanted: &Left, got: &Left| match is_dccp(wanted) {
+            true => (&wanted.group.frames, wanted.reason) == (&got.group.frames, got.reason),
+            false => wanted == got,
+        };
+        let both = |index: usize| wanted.get(index).zip(got.get(index));
+        let differs = (0..wanted.len().max(got.len())).find(|&index| !both(index).is_some_and(|(wanted, got)| same(wanted, got)))?;
+        let said = |left: Option<&Left>| {
+            let Left { group: Group { packet, frames }, reason } = left?;
+            Some(format!("{frames:?} {reason:?} {:?} {:?} {}", packet.cut, packet.partial, hexadecimal(&packet.bytes)))
+        };
+        Some(format!("with {way}, packet {differs} is {:?} instead of {:?}", said(got.get(differs)), said(wanted.get(differs))))
     })
 }
 
@@ -108,8 +120,13 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
     let mut frames: Vec<usize> = packet.pieces().iter().filter_map(|piece| piece.buffer().map(&place)).collect();
     frames.dedup();
     let cut = metadata.gso.filter(|_| metadata.packets > 1).map(|gso| {
-        // No header says CWR on all segments; compared is that for CWR on the first.
-        let offload = Offload::new(metadata.checksum, Some(gso.with_cwr(Cwr::First)));
+        // No header says CWR on all segments; compared is that for CWR on the first. Nor does one
+        // say that checksums are complete.
+        let checksum = match (metadata.checksum, metadata.layout) {
+            (checksum @ RxChecksum::Partial { .. }, _) | (checksum, None) => checksum,
+            (_, Some(layout)) => RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() },
+        };
+        let offload = Offload::new(checksum, Some(gso.with_cwr(Cwr::First)));
         if metadata.layout.is_some_and(|layout| layout.nested.is_some()) {
             let header = Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet);
             assert!(matches!(header, Err(VirtioError::Unnamed(_))), "no virtio header names two tunnels: {header:?}");

@@ -108,3 +108,9 @@ pub struct Group {
     /// Places of its frames, in the packet's order.
     pub frames: Vec<usize>,
 }
+
+/// The beginning of a frame: its headers are what differs, those of two tunnels too.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    let digits: String = bytes.iter().take(240).map(|byte| format!("{byte:02x}")).collect();
+    format!("{} bytes: {digits}", bytes.len())
+}

@@ -15,8 +15,7 @@
 //! - [`cells`], [`matrix`]: a super-packet of each kind, and what the kernel makes of it, by each
 //!   way into it; [`router`]: the way through TUN devices.
 //! - [`campaign`]: without a kernel, what the engine merges is cut again and compared, in bulk,
-//! with
-//!   engines used in all their ways.
+//!   with engines used in all their ways.
 //! - [`run`]: all of it, for as many frames as wanted.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]

@@ -9,9 +9,9 @@ use superpacket_io::capture::{
 };
 use superpacket_lab::{CapturedFrame, LabError};
 
-use crate::compare::{Sides, hexadecimal, packet};
+use crate::compare::{Sides, packet};
 use crate::engine;
-use crate::frames::Input;
+use crate::frames::{Input, hexadecimal};
 use crate::hint::Hint;
 use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};

@@ -1,13 +1,12 @@
 //! Packets that leave behind a virtio header: what merged is split by what its header says.
 
-use superpacket::segment::GsoPacket;
 use superpacket::virtio::{Header, flags, gso_type};
-use superpacket::{BatchAggregator, Framing, Layer, RxChecksum, RxPacket, SegmentOptions, Segmenter};
+use superpacket::{BatchAggregator, Framing, Layer, RxChecksum, RxPacket, Segmenter};
 use superpacket_traffic::check::{self, Kind};
 use superpacket_traffic::random::Random;
 
 use super::judge::Judge;
-use super::pool::{Frame, Use};
+use super::pool::{Frame, Use, complete};
 
 /// The frames of a poll that a device with such a header would take, and what a receiver is to get
 /// of them.
@@ -100,7 +99,7 @@ impl<'u> Framed<'u> {
         let bytes = &written[framing.header_length()..];
         if header.gso_type == gso_type::NONE {
             let Some(taken) = self.taken.iter_mut().find(|taken| !taken.back && taken.bytes == bytes) else {
-                return judge.fail(|| format!("a packet that is no frame: {}", crate::compare::hexadecimal(bytes)));
+                return judge.fail(|| format!("a packet that is no frame: {}", crate::frames::hexadecimal(bytes)));
             };
             taken.back = true;
             let said = (header.flags & flags::NEEDS_CSUM != 0).then_some((header.csum_start, header.csum_offset));
@@ -134,7 +133,7 @@ impl<'u> Framed<'u> {
                     taken.back = true;
                     judge.is_back(self.used, taken.place, true);
                 }
-                None => judge.fail(|| format!("{header:?}: a segment that is no frame: {}", crate::compare::hexadecimal(segment))),
+                None => judge.fail(|| format!("{header:?}: a segment that is no frame: {}", crate::frames::hexadecimal(segment))),
             }
         }
     }
@@ -174,14 +173,6 @@ fn without_identifications(bytes: &[u8], layer: Layer) -> Vec<u8> {
         plain[header.offset + 10..header.offset + 12].fill(0);
     }
     plain
-}
-
-/// Returns the packet with its checksum filled in; `None` if it is not where one can be.
-pub fn complete(bytes: &Vec<u8>, checksum: RxChecksum, layer: Layer) -> Option<Vec<u8>> {
-    let packet = GsoPacket::linear(bytes, None).with_checksum(checksum).with_layer(layer);
-    let mut out = Vec::new();
-    Segmenter::new().segment_linear(&packet, &SegmentOptions::default(), &mut out).ok()?;
-    Some(out)
 }
 
 #[cfg(test)]

@@ -9,9 +9,8 @@ use superpacket::{Layer, RxChecksum, SegmentOptions, Segmenter, SuperPacket};
 use superpacket_traffic::check::{self, Expect};
 
 use super::Numbered;
-use super::framed::complete;
-use super::pool::{self, Use};
-use crate::compare::hexadecimal;
+use super::pool::{self, Use, complete};
+use crate::frames::hexadecimal;
 
 /// Super-packets that were received as such: the places of their frames, and their bytes.
 #[derive(Default)]

@@ -4,8 +4,9 @@
 use std::rc::Rc;
 
 use superpacket::packet::VlanTag;
+use superpacket::segment::GsoPacket;
 use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol};
-use superpacket::{Layer, RxChecksum, Simd};
+use superpacket::{Layer, RxChecksum, SegmentOptions, Segmenter, Simd};
 use superpacket_traffic::check::{self, FlowKey};
 use superpacket_traffic::generate::{self, Checksum, Config, Generated, Impairments, Stream};
 use superpacket_traffic::random::Random;
@@ -123,6 +124,14 @@ impl Frame {
 
 fn writable(bytes: &mut Rc<Vec<u8>>) -> &mut Vec<u8> {
     Rc::get_mut(bytes).expect("no packet is held after a poll")
+}
+
+/// Returns the packet with its checksum filled in; `None` if it is not where one can be.
+pub fn complete(bytes: &Vec<u8>, checksum: RxChecksum, layer: Layer) -> Option<Vec<u8>> {
+    let packet = GsoPacket::linear(bytes, None).with_checksum(checksum).with_layer(layer);
+    let mut out = Vec::new();
+    Segmenter::new().segment_linear(&packet, &SegmentOptions::default(), &mut out).ok()?;
+    Some(out)
 }
 
 /// Corrects a checksum for a word that has changed (RFC 1624, equation 3). `optional`: 0 stands for
