@@ -2,7 +2,6 @@
 //!
 //! memcpy stands beside each figure as the limit of the machine.
 #![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
-
 #![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
 
 use std::hint::black_box;

@@ -10,7 +10,6 @@
 //! that each comes from memory; the small frames of the hostile flows have no such case, since
 //! headers alone are read of them, as of the acknowledgements of W3.
 #![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
-
 #![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
 
 use std::hint::black_box;

@@ -6,7 +6,6 @@
 //! them, so that what is read comes from memory; what is written is written to the same place,
 //! which is hot.
 #![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
-
 #![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
 
 use std::hint::black_box;

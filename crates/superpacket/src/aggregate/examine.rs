@@ -3,7 +3,9 @@
 
 use super::Reason;
 use super::policy::{Mode, Policy, Storage};
-use crate::checksum::{Sum, at_offset, pseudo_header, pseudo_header_of, sum_of_array, sum_ranges, transport_header, tunnel_field, words};
+use crate::checksum::{
+    Sum, at_offset, layout_pseudo_header, pseudo_header, sum_of_array, sum_ranges, transport_header, tunnel_field, words,
+};
 use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoSupport};
@@ -112,8 +114,8 @@ impl Constants {
     #[inline(always)]
     pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> (Self, Sum) {
         let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
-        // The parse refuses a packet whose addresses are not known.
-        let pseudo = pseudo_header_of(header, layout).unwrap_or_default();
+        // The parse refuses IPv4 options, and packets whose addresses are not known.
+        let pseudo = layout_pseudo_header(header, layout);
         let headers = transport_header(transport).add_sum(pseudo);
         let constants = Constants {
             transport: headers.subtract(varying_sum(transport, layout.protocol, is_lro(mode)).fold()),
@@ -279,7 +281,9 @@ pub(super) fn examine<const DEFER: bool, B>(
                 return Err(Reason::NoPayload);
             }
             if field == 0 && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
-                return examine_without_checksum(packet, header, layout, options);
+                // A copy: were the layout itself lent, the compiler could no longer take it for constant.
+                let copy = *layout;
+                return examine_without_checksum(packet, header, &copy, options);
             }
         }
         Protocol::Dccp => {
@@ -302,23 +306,14 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
     }
 
-    // A macro and no closure: one that is not inlined would need the layout in memory, and all that
-    // is constant in it would be read from there.
-    macro_rules! constants {
-        () => {
-            match known {
-                Some(known) => *known,
-                None => Constants::new(header, layout, options.mode).0,
-            }
-        };
-    }
+    let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, options.mode).0);
     let mut read = false;
     let sum = match packet.checksum {
         RxChecksum::Unnecessary { level } if trusted(header, layout, level) => {
             known.map(|known| known.implied_sum(header, layout, end as u32, options.mode))
         }
         RxChecksum::Partial { start, offset } => {
-            let pseudo = constants!().pseudo.add32(transport_length).fold();
+            let pseudo = constants().pseudo.add32(transport_length).fold();
             if start != layout.transport || offset != layout.protocol.checksum_offset() || field != pseudo {
                 return Err(Reason::PartialChecksum);
             }
@@ -330,7 +325,7 @@ pub(super) fn examine<const DEFER: bool, B>(
             let first = if packet.layer == Layer::Ethernet { ethernet::HEADER_LENGTH } else { 0 };
             let before = words(header.get(first..transport).unwrap_or(&[])).fold();
             let rest = at_offset(Sum::new(complete).subtract(before).fold(), transport - first);
-            let constants = constants!();
+            let constants = constants();
             if !constants.pseudo.add32(transport_length).add(rest).is_valid() {
                 return Err(Reason::BadChecksum);
             }
@@ -343,7 +338,7 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
         RxChecksum::Complete(_) | RxChecksum::Unnecessary { .. } | RxChecksum::None => {
             let sum = frame_sum(packet, payload, covered, options.simd, memory);
-            if !constants!().headers(header, layout, end as u32, options.mode).add(sum).is_valid() {
+            if !constants().headers(header, layout, end as u32, options.mode).add(sum).is_valid() {
                 return Err(Reason::BadChecksum);
             }
             read = true;
@@ -352,7 +347,7 @@ pub(super) fn examine<const DEFER: bool, B>(
     };
 
     if let Some(outer) = layout.outer {
-        let pseudo = constants!().pseudo.add32(transport_length);
+        let pseudo = constants().pseudo.add32(transport_length);
         verify_outer(header, layout.transport, outer, pseudo, end, covered == end)?;
         if let Some(nested) = layout.nested {
             verify_outer(header, layout.transport, nested, pseudo, end, covered == end)?;

@@ -577,6 +577,7 @@ const NO_LAYOUT: Layout = Layout {
     pppoe: 0,
     jumbo: false,
     end: 0,
+    address_difference: 0,
     refusal: None,
 };
 

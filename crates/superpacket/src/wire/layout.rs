@@ -178,6 +178,9 @@ pub struct Layout {
     /// The end of the outermost IP packet by its length field; the end of the frame if that field
     /// is 0. What follows is padding.
     pub end: u32,
+    /// What the addresses that the transport checksum covers sum to beyond those in the innermost
+    /// IPv6 header, in ones' complement: 0 without a routing header or a home address option.
+    pub(crate) address_difference: u16,
     /// What rules out aggregation, although the flow is known.
     pub refusal: Option<Refusal>,
 }
@@ -203,6 +206,7 @@ impl Layout {
             pppoe: 0,
             jumbo: false,
             end,
+            address_difference: 0,
             refusal: None,
         }
     }

@@ -1,6 +1,6 @@
 //! The parse, from the first byte of a frame to its payload.
 
-use super::addresses::checksum_addresses;
+use super::addresses::address_difference;
 use super::extensions::{Extensions, ip_length};
 use super::gro_hint::GroHint;
 use super::layout::usual;
@@ -208,6 +208,8 @@ pub(super) struct Cursor<'a> {
     /// The IP header read last.
     pub(super) scope: Scope,
     refusal: Option<Refusal>,
+    /// That of the IP header read last: see [`Layout::address_difference`].
+    address_difference: u16,
     /// The headers between Ethernet and IP headers.
     link: LinkHeader,
     pppoe: u16,
@@ -228,6 +230,7 @@ impl<'a> Cursor<'a> {
             nested: None,
             scope: Scope::None,
             refusal: None,
+            address_difference: 0,
             link: LinkHeader::Plain,
             pppoe: 0,
             outer_end: None,
@@ -400,8 +403,12 @@ impl<'a> Cursor<'a> {
             may_have_addresses |= matches!(extension.kind, ipv6::ROUTING | ipv6::DESTINATION);
             extensions.next();
         }
-        if may_have_addresses && checksum_addresses(self.header.get(offset..).unwrap_or(&[]), IpVersion::V6).is_none() {
-            self.refuse(Refusal::FinalDestination);
+        self.address_difference = 0;
+        if may_have_addresses {
+            match address_difference(self.header.get(offset..).unwrap_or(&[])) {
+                Some(difference) => self.address_difference = difference,
+                None => self.refuse(Refusal::FinalDestination),
+            }
         }
         self.transport(offset, IpVersion::V6, extensions.offset, extensions.next_header(), end, jumbo)
     }
@@ -508,6 +515,7 @@ impl<'a> Cursor<'a> {
             pppoe: self.pppoe,
             jumbo,
             end: self.outer_end.unwrap_or(self.length) as u32,
+            address_difference: if version == IpVersion::V6 { self.address_difference } else { 0 },
             refusal: self.refusal,
         })
     }
