@@ -158,22 +158,22 @@ pub fn pseudo_header(network: &[u8], version: IpVersion, protocol: u8, length: u
     addresses.add(u16::from(protocol)).add32(length)
 }
 
-/// Returns the sum of the innermost pseudo-header of a packet that is laid out like this, its length
-/// left out. Over IPv4, that of a packet without options.
+/// Returns the sum of the innermost pseudo-header of a packet that is laid out like this, its
+/// length left out. `None` if its addresses are not known.
 ///
-/// No branch and no call: in a layout of constants nothing but the addresses is read.
-#[inline(always)]
-pub(crate) fn layout_pseudo_header(header: &[u8], layout: &Layout) -> Sum {
-    let network = header.get(usize::from(layout.network)..).unwrap_or(&[]);
-    header_addresses(network, layout.version).add(layout.address_difference).add(u16::from(layout.protocol.number()))
-}
-
-/// Returns the sum of the innermost pseudo-header of a packet that is laid out like this, its length
-/// left out. `None` if its addresses are not known.
+/// That of a layout of constants reads no more than the addresses.
 #[inline(always)]
 pub(crate) fn pseudo_header_of(header: &[u8], layout: &Layout) -> Option<Sum> {
     let network = header.get(usize::from(layout.network)..).unwrap_or(&[]);
-    wire::are_addresses_known(network, layout.version).then(|| pseudo_header(network, layout.version, layout.protocol.number(), 0))
+    let shortest = match layout.version {
+        IpVersion::V4 => ipv4::HEADER_LENGTH,
+        IpVersion::V6 => ipv6::HEADER_LENGTH,
+    };
+    let addresses = match usize::from(layout.transport - layout.network) == shortest {
+        true => header_addresses(network, layout.version),
+        false => other_addresses(network, layout.version)?,
+    };
+    Some(addresses.add(u16::from(layout.protocol.number())))
 }
 
 /// Returns the sum of the addresses in an IP header.

@@ -114,7 +114,6 @@ mod tests {
         pppoe: 0,
         jumbo: false,
         end: 20,
-        address_difference: 0,
         refusal: None,
     };
 

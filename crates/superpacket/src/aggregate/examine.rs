@@ -3,9 +3,7 @@
 
 use super::Reason;
 use super::policy::{Mode, Policy, Storage};
-use crate::checksum::{
-    Sum, at_offset, layout_pseudo_header, pseudo_header, sum_of_array, sum_ranges, transport_header, tunnel_field, words,
-};
+use crate::checksum::{Sum, at_offset, pseudo_header, pseudo_header_of, sum_of_array, sum_ranges, transport_header, tunnel_field, words};
 use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoSupport};
@@ -114,8 +112,8 @@ impl Constants {
     #[inline(always)]
     pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> (Self, Sum) {
         let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
-        // The parse refuses IPv4 options, and packets whose addresses are not known.
-        let pseudo = layout_pseudo_header(header, layout);
+        // The parse refuses a packet whose addresses are not known.
+        let pseudo = pseudo_header_of(header, layout).unwrap_or_default();
         let headers = transport_header(transport).add_sum(pseudo);
         let constants = Constants {
             transport: headers.subtract(varying_sum(transport, layout.protocol, is_lro(mode)).fold()),

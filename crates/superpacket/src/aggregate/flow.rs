@@ -577,7 +577,6 @@ const NO_LAYOUT: Layout = Layout {
     pppoe: 0,
     jumbo: false,
     end: 0,
-    address_difference: 0,
     refusal: None,
 };
 
@@ -590,6 +589,6 @@ fn shape(layout: &Layout) -> u64 {
         return 0;
     }
     let offsets =
-        [layout.network, layout.transport, layout.payload, layout.pppoe].iter().fold(0, |all, offset| all << 9 | u64::from(*offset));
+        [layout.network, layout.transport, layout.payload, layout.pppoe.into()].iter().fold(0, |all, offset| all << 9 | u64::from(*offset));
     offsets << 2 | u64::from(layout.version == IpVersion::V6) << 1 | u64::from(layout.protocol == Protocol::Udp)
 }

@@ -453,7 +453,8 @@ impl<B> Receiver<B> {
         } else {
             (next, header)
         };
-        let facts = match self.refusal::<USUAL, _>(next, header, layout, length, poll) {
+        let refusal = self.refusal::<USUAL, _>(next, header, layout, length, poll);
+        let facts = match refusal.or_else(|| self.cannot_segment::<USUAL>(layout)) {
             Some(reason) => Err(reason),
             None if next.gso.is_some() => {
                 match layout.lend::<USUAL, _>(|layout| self.meet_super_packet(next, slot, layout, gathered, poll))? {
@@ -525,6 +526,13 @@ impl<B> Receiver<B> {
         self.limit_memory(poll)
     }
 
+    /// Why the receiver of what merges could not segment a packet with this layout, if so.
+    #[inline(always)]
+    fn cannot_segment<const USUAL: u8>(&self, layout: &Layout) -> Option<Reason> {
+        let support = self.options.support.as_ref()?;
+        layout.lend::<USUAL, _>(|layout| support.refuses_headers(layout)).map(|_| Reason::CannotSegment)
+    }
+
     /// What rules a packet out before its checksums are looked at.
     #[inline(always)]
     fn refusal<const USUAL: u8, P: Poll<B>>(
@@ -537,11 +545,6 @@ impl<B> Receiver<B> {
     ) -> Option<Reason> {
         if layout.refusal.is_some() {
             return layout.refusal.map(Reason::from);
-        }
-        if let Some(support) = &self.options.support
-            && layout.lend::<USUAL, _>(|layout| support.refuses_headers(layout)).is_some()
-        {
-            return Some(Reason::CannotSegment);
         }
         let end = layout.end as usize;
         match self.in_force.mode {

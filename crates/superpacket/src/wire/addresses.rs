@@ -7,7 +7,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::extensions::Extensions;
-use super::{IpVersion, be16, byte, ipv4, ipv6};
+use super::{IpVersion, byte, ipv4, ipv6};
 
 /// Returns the source and destination address in the pseudo-header of a packet's transport
 /// checksum.
@@ -36,23 +36,6 @@ pub fn checksum_addresses(network: &[u8], version: IpVersion) -> Option<(IpAddr,
             Some((Ipv6Addr::from(source).into(), Ipv6Addr::from(destination).into()))
         }
     }
-}
-
-/// Returns the difference between the sums of the addresses that an IPv6 packet's transport checksum
-/// covers and of those in its IP header, in ones' complement; `None` if they are not known.
-pub(super) fn address_difference(network: &[u8]) -> Option<u16> {
-    let (source, destination) = of_ipv6(network)?;
-    let header = network.get(ipv6::ADDRESSES..ipv6::HEADER_LENGTH)?;
-    // To subtract a word is to add its complement (RFC 1624, section 3).
-    let inverted = header.chunks_exact(2).map(|word| !be16(word, 0));
-    let words = source.chunks_exact(2).chain(destination.chunks_exact(2)).map(|word| be16(word, 0)).chain(inverted);
-    let sum: u32 = words.map(u32::from).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    Some(match (folded & 0xffff) + (folded >> 16) {
-        // Equal sums differ by 0, which has two forms.
-        0xffff => 0,
-        difference => difference as u16,
-    })
 }
 
 /// Returns whether an IP header may hold other addresses than its two: whether it has options or

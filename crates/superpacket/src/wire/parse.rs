@@ -1,6 +1,6 @@
 //! The parse, from the first byte of a frame to its payload.
 
-use super::addresses::address_difference;
+use super::addresses::checksum_addresses;
 use super::extensions::{Extensions, ip_length};
 use super::gro_hint::GroHint;
 use super::layout::usual;
@@ -208,11 +208,9 @@ pub(super) struct Cursor<'a> {
     /// The IP header read last.
     pub(super) scope: Scope,
     refusal: Option<Refusal>,
-    /// That of the IP header read last: see [`Layout::address_difference`].
-    address_difference: u16,
     /// The headers between Ethernet and IP headers.
     link: LinkHeader,
-    pppoe: u16,
+    pppoe: u8,
     /// End of the outermost IP packet, once known.
     pub(super) outer_end: Option<usize>,
     /// Whether a datagram to a tunnel's port may be plain UDP.
@@ -230,7 +228,6 @@ impl<'a> Cursor<'a> {
             nested: None,
             scope: Scope::None,
             refusal: None,
-            address_difference: 0,
             link: LinkHeader::Plain,
             pppoe: 0,
             outer_end: None,
@@ -309,14 +306,15 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Parses a PPPoE header, whose bytes are there, and returns where its payload ends.
+    /// Parses a PPPoE header, whose bytes are there (and so among the first 256), and returns where
+    /// its payload ends.
     #[cold]
     fn pppoe(&mut self, offset: usize) -> Result<usize, Unparsed> {
         // Version 1, type 1, code 0: a session's data (RFC 2516, section 4).
         if be16(self.header, offset) != 0x1100 {
             return Err(Unparsed::new(Refusal::Malformed));
         }
-        self.pppoe = offset as u16;
+        self.pppoe = offset as u8;
         Ok(offset + pppoe::PROTOCOL + usize::from(be16(self.header, offset + pppoe::LENGTH)))
     }
 
@@ -403,12 +401,8 @@ impl<'a> Cursor<'a> {
             may_have_addresses |= matches!(extension.kind, ipv6::ROUTING | ipv6::DESTINATION);
             extensions.next();
         }
-        self.address_difference = 0;
-        if may_have_addresses {
-            match address_difference(self.header.get(offset..).unwrap_or(&[])) {
-                Some(difference) => self.address_difference = difference,
-                None => self.refuse(Refusal::FinalDestination),
-            }
+        if may_have_addresses && checksum_addresses(self.header.get(offset..).unwrap_or(&[]), IpVersion::V6).is_none() {
+            self.refuse(Refusal::FinalDestination);
         }
         self.transport(offset, IpVersion::V6, extensions.offset, extensions.next_header(), end, jumbo)
     }
@@ -515,7 +509,6 @@ impl<'a> Cursor<'a> {
             pppoe: self.pppoe,
             jumbo,
             end: self.outer_end.unwrap_or(self.length) as u32,
-            address_difference: if version == IpVersion::V6 { self.address_difference } else { 0 },
             refusal: self.refusal,
         })
     }
