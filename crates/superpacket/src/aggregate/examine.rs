@@ -182,6 +182,8 @@ pub(super) struct ExamineOptions {
     pub(super) without_checksum: bool,
     /// What the receiver of the merged packets can segment, if they leave behind a header.
     pub(super) support: Option<GsoSupport>,
+    /// Whether it can segment packets with [usual](crate::wire::usual) layouts.
+    pub(super) usual_segments: bool,
     /// The TCP flags of which ACK alone may be set: [`CONTROL`], and CWR for a framing.
     flags: u8,
     pub(super) simd: Simd,
@@ -196,6 +198,7 @@ impl ExamineOptions {
             defer: matches!(policy.mode, Mode::Gro { .. }) && policy.storage == Storage::Fragments,
             without_checksum: policy.merge_udp_without_checksum,
             support,
+            usual_segments: support.is_none_or(|support| support.takes_plain_tcp()),
             flags: CONTROL | if support.is_some() { tcp::CWR } else { 0 },
             simd,
         }

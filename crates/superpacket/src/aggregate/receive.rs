@@ -529,6 +529,9 @@ impl<B> Receiver<B> {
     /// Why the receiver of what merges could not segment a packet with this layout, if so.
     #[inline(always)]
     fn cannot_segment<const USUAL: u8>(&self, layout: &Layout) -> Option<Reason> {
+        if USUAL != usual::NONE && self.options.usual_segments {
+            return None;
+        }
         let support = self.options.support.as_ref()?;
         layout.lend::<USUAL, _>(|layout| support.refuses_headers(layout)).map(|_| Reason::CannotSegment)
     }

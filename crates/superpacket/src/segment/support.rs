@@ -125,6 +125,14 @@ impl GsoSupport {
         }
     }
 
+    /// Returns whether TCP over IPv4 and IPv6 can be segmented, with no header before or between them
+    /// but Ethernet's.
+    pub(crate) fn takes_plain_tcp(&self) -> bool {
+        let kind = |version| PacketKind { link: LinkHeader::Plain, tunnel: None, protocol: Protocol::Tcp, version };
+        let refused = PacketKind::VERSIONS.into_iter().any(|version| self.refused.contains(kind(version)));
+        self.tcp && self.link_headers.contains(LinkHeader::Plain) && !refused
+    }
+
     /// Returns why no packet with these headers can be segmented, whatever its size and flags;
     /// `None` if it can.
     #[inline(never)]

@@ -6,7 +6,7 @@ use super::super::examine::{Facts, outer_checksums};
 use super::super::lro::eligible_ack;
 use super::super::policy::{Mode, Policy, Storage};
 use super::super::segments::Segments;
-use super::Held;
+use super::{Held, IdRun};
 use crate::packet::RxPacket;
 use crate::segment::{IpId, is_atomic};
 use crate::wire::{IpVersion, Outer, Protocol, be16, be32, byte, ipv4, put16, put32, tcp};
@@ -94,11 +94,17 @@ impl<B> Held<B> {
                 None => anew = self.uneven.new_part_or(Reason::IpId)?,
             }
         }
-        let (mut outer_run, mut nested_run) = (self.outer_id_run, self.nested_id_run);
+        // Identifications that stay the same would come back as others, which a router that
+        // fragments the packets would use.
+        let renumbered = |run: IdRun| renumbered && run.form() == IpId::Fixed && !is_atomic(header, &self.layout);
+        if renumbered(id_run) {
+            return Err(Reason::IpId);
+        }
         if let Some(outer) = &self.layout.outer {
             if outer_checksums(header, Some(*outer), self.layout.nested) != self.outer_checksums {
                 return Err(Reason::TunnelHeader);
             }
+            let (mut outer_run, mut nested_run) = (self.outer_id_run, self.nested_id_run);
             if outer.version == IpVersion::V4 {
                 let next = outer_run.next(self.packets, self.only_one(), facts.outer_id, segments.outer_id);
                 outer_run = next.ok_or(Reason::IpId)?;
@@ -108,13 +114,12 @@ impl<B> Held<B> {
                 let next = nested_run.next(self.packets, self.only_one(), id, segments.nested_id);
                 nested_run = next.ok_or(Reason::IpId)?;
             }
+            if renumbered(outer_run) || renumbered(nested_run) {
+                return Err(Reason::IpId);
+            }
+            (self.outer_id_run, self.nested_id_run) = (outer_run, nested_run);
         }
-        // Identifications that stay the same would come back as others, which a router that
-        // fragments the packets would use.
-        if renumbered && [id_run, outer_run, nested_run].iter().any(|run| run.form() == IpId::Fixed) && !is_atomic(header, &self.layout) {
-            return Err(Reason::IpId);
-        }
-        (self.id_run, self.outer_id_run, self.nested_id_run) = (id_run, outer_run, nested_run);
+        self.id_run = id_run;
         if anew {
             self.begin_part(facts, segments);
         }
