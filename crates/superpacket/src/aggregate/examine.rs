@@ -282,7 +282,8 @@ pub(super) fn examine<const DEFER: bool, B>(
                 return Err(Reason::NoPayload);
             }
             if field == 0 && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
-                // A copy: were the layout itself lent, the compiler could no longer take it for constant.
+                // A copy: were the layout itself lent, the compiler could no longer take it for
+                // constant.
                 let copy = *layout;
                 return examine_without_checksum(packet, header, &copy, options);
             }

@@ -126,8 +126,8 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Merges only what a receiver behind a `virtio_net_hdr` can segment: with partial checksums, no
-    /// more datagrams and bytes than it takes, nothing uneven.
+    /// Merges only what a receiver behind a `virtio_net_hdr` can segment: with partial checksums,
+    /// no more datagrams and bytes than it takes, nothing uneven.
     pub(super) fn set_support(&mut self, support: GsoSupport) {
         let longest = support.max_ipv4_length.min(support.max_ipv6_length).min(support.max_payload);
         self.policy.max_bytes = self.policy.max_bytes.min(longest);

@@ -125,8 +125,8 @@ impl GsoSupport {
         }
     }
 
-    /// Returns whether TCP over IPv4 and IPv6 can be segmented, with no header before or between them
-    /// but Ethernet's.
+    /// Returns whether TCP over IPv4 and IPv6 can be segmented, with no header before or between
+    /// them but Ethernet's.
     pub(crate) fn takes_plain_tcp(&self) -> bool {
         let kind = |version| PacketKind { link: LinkHeader::Plain, tunnel: None, protocol: Protocol::Tcp, version };
         let refused = PacketKind::VERSIONS.into_iter().any(|version| self.refused.contains(kind(version)));

@@ -115,7 +115,7 @@ fn bytes_of_any_kind_can_be_borrowed() {
     for layer in [Layer::Ethernet, Layer::Ip] {
         let mut merged = 0;
         let mut bytes: Vec<Vec<u8>> =
-            traffic(4, 1_500, false).into_iter().filter(|packet| packet.layer == layer).map(|packet| packet.bytes).collect();
+            traffic(4, 3_000, false).into_iter().filter(|packet| packet.layer == layer).map(|packet| packet.bytes).collect();
         for policy in policies() {
             let received = bytes.iter().map(|bytes| if layer == Layer::Ip { RxPacket::ip(&bytes[..]) } else { RxPacket::new(&bytes[..]) });
             let expected = of(Layer::Ethernet, policy, &received.collect::<Vec<_>>());

@@ -144,6 +144,6 @@ fn most_of_the_generated_packets_merge() {
             streams_with_runs += u64::from(run.probes_saved > 100);
         }
         assert!(merged * 100 >= received * percent, "{policy:?}: {merged} of {received}");
-        assert!(streams_with_runs >= 16, "{policy:?}: {streams_with_runs}");
+        assert!(streams_with_runs >= 14, "{policy:?}: {streams_with_runs}");
     }
 }
