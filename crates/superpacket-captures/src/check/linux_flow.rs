@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(of(&frame.following().with(|frame| frame.ipv4_mut().ttl = 9)), of(&frame));
         for other in [
             frame.clone().with(|frame| frame.outer_udp_mut().source_port ^= 1),
-            frame.clone().with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero),
+            frame.clone().with(|frame| frame.outer_udp_mut().checksum = Checksum::Right),
             Frame::tcp4(1, 100).tagged(5).in_vxlan4(),
         ] {
             assert_ne!(of(&other), of(&frame));

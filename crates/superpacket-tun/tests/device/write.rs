@@ -93,7 +93,7 @@ fn a_lone_packet_leaves_as_it_is() {
 #[test]
 fn no_write_has_more_slices_than_the_kernel_takes() {
     let memory = Memory::default();
-    let packets: Vec<_> = Frame::tcp6(1, 2).at_ip().run(5000).iter().map(Frame::to_bytes).collect();
+    let packets: Vec<_> = Frame::tcp6(1, 8).at_ip().run(5000).iter().map(Frame::to_bytes).collect();
     write(&mut writer(&memory), &packets).expect("the device takes all");
     assert_eq!(memory.state().most_slices, 1024);
     assert_eq!(memory.packets(), packets);

@@ -25,7 +25,7 @@ use super::poll::Poll;
 use super::{Counters, Reason};
 use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
-use crate::segment::{Gso, IpId, is_atomic};
+use crate::segment::{Gso, IpId};
 use crate::super_packet::Piece;
 use crate::wire::{IpVersion, Layout, LinkHeader, MAX_HEADER, Protocol, be16, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
 use superpacket_simd::Simd;
@@ -488,15 +488,6 @@ impl<B> Held<B> {
     #[inline(always)]
     fn end_at_small_segments(&mut self, policy: &Policy) {
         if self.segment_size < u32::from(policy.min_segment_size) && self.layout.protocol == Protocol::Tcp {
-            self.payload_limit = self.payload;
-        }
-    }
-
-    /// Lets nothing join a super-packet if the flow's receiver would give its segments other
-    /// identifications, which somebody may read.
-    fn end_at_fixed_ids(&mut self, policy: &Policy) {
-        let fixed = [self.id_run, self.outer_id_run, self.nested_id_run].iter().any(|run| run.form() == IpId::Fixed);
-        if policy.renumbered && fixed && !is_atomic(&self.header, &self.layout) {
             self.payload_limit = self.payload;
         }
     }

@@ -127,8 +127,6 @@ pub struct Policy {
     pub jumbo_option: bool,
     /// TCP segments with less payload do not merge with others behind them, in bytes.
     pub(crate) min_segment_size: u16,
-    /// Whoever segments the merged packets numbers the segments anew.
-    pub(crate) renumbered: bool,
 }
 
 /// Methods that return the policy with another value in a field.
@@ -166,7 +164,6 @@ impl Policy {
             merge_uneven: false,
             jumbo_option: false,
             min_segment_size: 0,
-            renumbered: false,
         }
     }
 

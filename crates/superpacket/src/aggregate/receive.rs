@@ -132,7 +132,7 @@ impl<B> Receiver<B> {
         let longest = support.max_ipv4_length.min(support.max_ipv6_length).min(support.max_payload);
         self.policy.max_bytes = self.policy.max_bytes.min(longest);
         self.policy.max_packets = self.policy.max_packets.min(support.max_segments).max(1);
-        (self.policy.min_segment_size, self.policy.renumbered) = (support.min_segment_size, !support.fixed_ids);
+        self.policy.min_segment_size = support.min_segment_size;
         self.policy.checksum = ChecksumForm::Partial;
         self.policy.merge_uneven = false;
         self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());

@@ -55,5 +55,4 @@ pub use output::{BackToBack, EachBuffer, PayloadRange, Plan, Portion, Segment, S
 pub use part::Part;
 pub use segmenter::Segmenter;
 pub use source::{GsoPacket, Segmentable};
-pub(crate) use support::is_atomic;
 pub use support::{GsoSupport, LinkHeaders, PacketKind, PacketKinds, Unsupported};

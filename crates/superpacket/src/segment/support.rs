@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::{Cwr, Gso, GsoKind, IpId, MaxSegments};
-use crate::wire::{IpVersion, Layout, LinkHeader, Outer, Protocol, Tunnel, be16, ipv4};
+use crate::wire::{IpVersion, Layout, LinkHeader, Outer, Protocol, Tunnel};
 
 /// The longest IP packet of a 16-bit length field, in bytes.
 const MAX_IP_LENGTH: u32 = 65_535;
@@ -195,15 +195,6 @@ fn has_fixed_ids(layout: &Layout, gso: &Gso) -> bool {
     fixed(layout.version, gso.id)
         || layout.outer.is_some_and(|outer| fixed(outer.version, gso.outer_id))
         || layout.nested.is_some_and(|nested| fixed(nested.version, gso.nested_id))
-}
-
-/// Returns whether every IPv4 header of the packet has DF set, so that nobody reads its
-/// identification (RFC 6864, section 4.1). `header` holds the packet's headers.
-pub(crate) fn is_atomic(header: &[u8], layout: &Layout) -> bool {
-    let atomic = |network: u16, version: IpVersion| {
-        version == IpVersion::V6 || be16(header, usize::from(network) + ipv4::FRAGMENT) & ipv4::DONT_FRAGMENT != 0
-    };
-    atomic(layout.network, layout.version) && layout.outers().all(|outer| atomic(outer.network, outer.version))
 }
 
 /// Why a receiver cannot segment a super-packet.

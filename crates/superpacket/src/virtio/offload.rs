@@ -3,7 +3,7 @@
 use super::{Format, Header, VirtioError, flags, gso_type};
 use crate::checksum::{RxChecksum, Sum, tunnel_field, tunnel_seed};
 use crate::packet::FlowHash;
-use crate::segment::{Cwr, Gso, GsoKind, GsoSupport, MaxSegments, SegmentSize, is_atomic};
+use crate::segment::{Cwr, Gso, GsoKind, GsoSupport, MaxSegments, SegmentSize};
 use crate::wire::{self, IpVersion, Layer, Layout, Protocol, be16, byte, tcp, udp};
 
 /// The meaning of a header in the engine's types.
@@ -340,9 +340,9 @@ impl Header {
         if let Some(support) = support {
             let end = (layout.end as usize).min(length);
             let (ip, payload) = (end.saturating_sub(layout.outermost().into()), end.saturating_sub(layout.payload.into()));
-            // The segments are numbered anew. Where DF is set, nobody reads the numbers.
-            let gso = if is_atomic(packet, layout) { gso.with_incrementing_ids() } else { *gso };
-            if let Some(unsupported) = support.refuses(layout, &gso, ip, payload) {
+            // Identifications that stay the same are no reason to refuse: the segments are numbered
+            // anew, as Linux does with what its own GRO merged.
+            if let Some(unsupported) = support.refuses(layout, &gso.with_incrementing_ids(), ip, payload) {
                 return Err(VirtioError::Unsupported(unsupported));
             }
         }

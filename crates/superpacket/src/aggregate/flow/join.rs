@@ -6,9 +6,8 @@ use super::super::examine::{Facts, outer_checksums};
 use super::super::lro::eligible_ack;
 use super::super::policy::{Mode, Policy, Storage};
 use super::super::segments::Segments;
-use super::{Held, IdRun};
+use super::Held;
 use crate::packet::RxPacket;
-use crate::segment::{IpId, is_atomic};
 use crate::wire::{IpVersion, Outer, Protocol, be16, be32, byte, ipv4, put16, put32, tcp};
 
 impl<B> Held<B> {
@@ -31,7 +30,7 @@ impl<B> Held<B> {
             Err(Reason::FragmentLimit)
         } else {
             match policy.mode {
-                Mode::Gro { .. } => self.join_gro(packet, header, facts, segments, policy.renumbered),
+                Mode::Gro { .. } => self.join_gro(packet, header, facts, segments),
                 Mode::Lro { .. } => self.join_lro(packet, header, facts),
             }
         };
@@ -48,14 +47,7 @@ impl<B> Held<B> {
     /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow
     /// must end before it.
     #[inline(always)]
-    fn join_gro(
-        &mut self,
-        packet: &RxPacket<B>,
-        header: &[u8],
-        facts: &Facts,
-        segments: &Segments,
-        renumbered: bool,
-    ) -> Result<Joined, Reason> {
+    fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts, segments: &Segments) -> Result<Joined, Reason> {
         let is_super_packet = segments.count > 1;
         if facts.sequence != self.next_sequence {
             return Err(Reason::Sequence);
@@ -94,12 +86,6 @@ impl<B> Held<B> {
                 None => anew = self.uneven.new_part_or(Reason::IpId)?,
             }
         }
-        // Identifications that stay the same would come back as others, which a router that
-        // fragments the packets would use.
-        let renumbered = |run: IdRun| renumbered && run.form() == IpId::Fixed && !is_atomic(header, &self.layout);
-        if renumbered(id_run) {
-            return Err(Reason::IpId);
-        }
         if let Some(outer) = &self.layout.outer {
             if outer_checksums(header, Some(*outer), self.layout.nested) != self.outer_checksums {
                 return Err(Reason::TunnelHeader);
@@ -113,9 +99,6 @@ impl<B> Held<B> {
                 let id = be16(header, usize::from(network) + ipv4::ID);
                 let next = nested_run.next(self.packets, self.only_one(), id, segments.nested_id);
                 nested_run = next.ok_or(Reason::IpId)?;
-            }
-            if renumbered(outer_run) || renumbered(nested_run) {
-                return Err(Reason::IpId);
             }
             (self.outer_id_run, self.nested_id_run) = (outer_run, nested_run);
         }

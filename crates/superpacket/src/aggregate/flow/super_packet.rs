@@ -52,7 +52,6 @@ impl<B> Held<B> {
         if layout.nested.is_some_and(|nested| nested.version == IpVersion::V4) && segments.nested_id == Some(IpId::Fixed) {
             self.nested_id_run.step = 0;
         }
-        self.end_at_fixed_ids(policy);
         self.count_further(&segments);
         if self.uneven.on && segments.last(layout.end - u32::from(layout.payload)) < segments.size {
             self.end_part();
