@@ -59,7 +59,7 @@ impl Flow {
         if random.chance(config.encapsulated) {
             stripped_vlan = encapsulate(&mut template, random);
         }
-        let knowledge = if random.chance(config.offloaded) {
+        let mut knowledge = if random.chance(config.offloaded) {
             random.pick(&[Knowledge::Verified, Knowledge::Verified, Knowledge::Complete, Knowledge::Complete, Knowledge::Partial])
         } else {
             Knowledge::Unknown
@@ -71,10 +71,8 @@ impl Flow {
                 _ => vary::flavour(&mut template, random),
             }
         }
-        if knowledge == Knowledge::Partial
-            && let Some(mode) = template.checksum_mut()
-        {
-            *mode = Checksum::Partial;
+        if knowledge == Knowledge::Partial && !leave_checksum_to_device(&mut template) {
+            knowledge = Knowledge::Unknown;
         }
         let mut reply = template.reversed();
         for tunnel in reply.tunnel.iter_mut().chain(&mut reply.nested) {
@@ -158,6 +156,21 @@ impl Flow {
     pub(super) fn catch_up(&mut self, direction: usize) {
         self.directions[direction].acknowledged = self.directions[1 - direction].next;
     }
+}
+
+/// Makes the transport checksum partial if it lies behind headers that can all be read, so that a
+/// device can fill it in; returns whether it does.
+pub(super) fn leave_checksum_to_device(frame: &mut Frame) -> bool {
+    // Enough payload for any checksum coverage of DCCP.
+    let mut probe = Frame { payload: vec![0; 64], ..frame.clone() };
+    let Some(mode) = probe.checksum_mut() else { return false };
+    *mode = Checksum::Partial;
+    let known = Knowledge::Partial.about(&probe.to_bytes(), probe.link.is_none());
+    let is_found = matches!(known, super::Checksum::Partial { .. });
+    if is_found {
+        frame.transport = probe.transport;
+    }
+    is_found
 }
 
 fn id_step(random: &mut Random) -> IdStep {

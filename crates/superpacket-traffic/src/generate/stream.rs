@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::burst::burst;
-use super::flow::Flow;
+use super::flow::{Flow, leave_checksum_to_device};
 use super::vary::vary;
 use super::{Checksum, Combination, Config, Generated, Knowledge};
 use crate::frame::{self, Frame, Icmp, Ip, Sctp, Transport};
@@ -174,12 +174,12 @@ fn other_checksum_state(pending: &mut Pending, random: &mut Random) {
     while pending.knowledge == was {
         pending.knowledge = random.pick(&[Knowledge::Unknown, Knowledge::Verified, Knowledge::Complete, Knowledge::Partial]);
     }
-    if let Some(mode) = pending.frame.checksum_mut() {
-        match (was, pending.knowledge) {
-            (_, Knowledge::Partial) => *mode = frame::Checksum::Partial,
-            (Knowledge::Partial, _) => *mode = frame::Checksum::Right,
-            _ => {}
-        }
+    if pending.knowledge == Knowledge::Partial {
+        leave_checksum_to_device(&mut pending.frame);
+    } else if was == Knowledge::Partial
+        && let Some(mode) = pending.frame.checksum_mut()
+    {
+        *mode = frame::Checksum::Right;
     }
 }
 
