@@ -2,7 +2,6 @@
 //! core brings when there is work to do.
 //!
 //! The hand-over is the bridge's own file, driven here by two threads that are kept on two cores.
-#![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
 #![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
 
 #[path = "../src/handover/mod.rs"]

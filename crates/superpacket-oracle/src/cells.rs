@@ -31,8 +31,13 @@ pub struct Cell {
     pub outer_pseudo: bool,
 }
 
+/// Puts a frame behind other headers.
+pub type Wrap = fn(Frame) -> Frame;
+/// Changes a frame; `None` where that has no meaning.
+pub type Change = fn(Frame) -> Option<Frame>;
+
 /// The link headers that the engine reads, by name.
-pub const LINKS: &[(&str, fn(Frame) -> Frame)] = &[
+pub const LINKS: &[(&str, Wrap)] = &[
     ("Ethernet", |frame| frame),
     ("VLAN", |frame| frame.tagged(5)),
     ("service VLAN (0x88a8)", |frame| tags(frame, &[0x88a8])),
@@ -49,7 +54,7 @@ pub const LINKS: &[(&str, fn(Frame) -> Frame)] = &[
 ];
 
 /// The tunnels that the engine reads, by name.
-pub const TUNNELS: &[(&str, fn(Frame) -> Frame)] = &[
+pub const TUNNELS: &[(&str, Wrap)] = &[
     ("none", |frame| frame),
     ("VXLAN/IPv4", |frame| outer(frame.in_vxlan4(), Checksum::Zero)),
     ("VXLAN/IPv4, checksum", |frame| outer(frame.in_vxlan4(), Checksum::Right)),
@@ -78,7 +83,7 @@ pub const TUNNELS: &[(&str, fn(Frame) -> Frame)] = &[
 
 /// What else may be special of a packet outside tunnels, by name; `None` where it is of the other
 /// IP version or another protocol.
-pub const SPECIALS: &[(&str, fn(Frame) -> Option<Frame>)] = &[
+pub const SPECIALS: &[(&str, Change)] = &[
     ("IPv4 options", |frame| v4(frame, |frame| frame.ipv4_mut().options = vec![0x94, 4, 0, 0])),
     ("may be fragmented", |frame| v4(frame, |frame| frame.ipv4_mut().dont_fragment = false)),
     ("hop-by-hop options", |frame| v6(frame, &[hop_by_hop()])),

@@ -1,7 +1,6 @@
 //! memcpy, sum and copy-and-sum, hot and streaming, at every level of this processor.
 //!
 //! memcpy stands beside each figure as the limit of the machine.
-#![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
 #![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
 
 use std::hint::black_box;

@@ -2,7 +2,6 @@
 //!
 //! The limit beside each hash is the same number of look-ups in a table of the same size, as fast
 //! as they go: one for each byte that is hashed.
-#![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
 #![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
 
 use std::hint::black_box;

@@ -9,7 +9,6 @@
 //! *Hot* takes the same frames again and again. *Streaming* goes round more than 400 MB of them, so
 //! that each comes from memory; the small frames of the hostile flows have no such case, since
 //! headers alone are read of them, as of the acknowledgements of W3.
-#![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
 #![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
 
 use std::hint::black_box;

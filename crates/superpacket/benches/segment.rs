@@ -5,7 +5,6 @@
 //! *Hot* takes the same super-packet again and again. *Streaming* goes round more than 500 MB of
 //! them, so that what is read comes from memory; what is written is written to the same place,
 //! which is hot.
-#![allow(missing_docs, reason = "criterion_group! makes a function without documentation")]
 #![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
 
 use std::hint::black_box;

@@ -58,8 +58,14 @@ struct Cell {
     frames: Vec<Vec<u8>>,
 }
 
+/// A name, and what makes a frame of that kind.
+type Named<Make> = (&'static str, Make);
+
+/// Puts a frame into a tunnel.
+type Through = fn(Frame) -> Frame;
+
 /// The link headers. Linux segments behind the first six.
-fn link_headers() -> [(&'static str, fn(&mut Frame)); 12] {
+fn link_headers() -> [Named<fn(&mut Frame)>; 12] {
     fn vlan(tpid: u16, vid: u16) -> Vlan {
         Vlan { tpid, vid, ..Vlan::default() }
     }
@@ -83,7 +89,7 @@ fn link_headers() -> [(&'static str, fn(&mut Frame)); 12] {
 }
 
 /// The tunnels. Linux segments in VXLAN and Geneve behind a header of 24 bytes, and in no other.
-fn tunnels() -> [(&'static str, fn(Frame) -> Frame); 11] {
+fn tunnels() -> [Named<Through>; 11] {
     [
         ("none", |frame| frame),
         ("VXLAN/IPv4", Frame::in_vxlan4),
@@ -106,7 +112,7 @@ fn tunnels() -> [(&'static str, fn(Frame) -> Frame); 11] {
 }
 
 fn cells() -> Vec<Cell> {
-    let protocols: [(&'static str, fn() -> Frame); 4] = [
+    let protocols: [Named<fn() -> Frame>; 4] = [
         ("TCP/IPv4", || Frame::tcp4(1, 1000).with_id(100)),
         ("TCP/IPv6", || Frame::tcp6(1, 1000)),
         ("UDP/IPv4", || Frame::udp4(1000).with_id(100)),

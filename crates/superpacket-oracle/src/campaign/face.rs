@@ -17,6 +17,7 @@ use super::{Numbered, packet};
 const HOLD: u64 = 1_000;
 
 /// An engine, and the way in which it is used.
+#[expect(clippy::large_enum_variant, reason = "there are a few, which are not moved")]
 pub enum Face {
     /// Buffers are owned; one poll.
     Owned(Aggregator<Numbered>),

@@ -26,9 +26,12 @@ fn compressed(left: u8) -> Extension {
     Extension::Routing(vec![3, left, 0xee, 4 << 4, 0, 0, 0x12, 0x34, 0x56, 0x78, 0, 0, 0, 0])
 }
 
+/// Extension headers, and the source and destination that they name.
+type Known = (Vec<Extension>, Option<[u8; 16]>, Option<[u8; 16]>);
+
 /// Extension headers, and the addresses that a checksum behind them covers: those of the header,
 /// where they are `None`.
-fn known() -> Vec<(Vec<Extension>, Option<[u8; 16]>, Option<[u8; 16]>)> {
+fn known() -> Vec<Known> {
     let mut last_two = Frame::tcp6(1, 1).ipv6_mut().destination;
     last_two[14..].copy_from_slice(&[0x56, 0x78]);
     let segments = [stop(1), stop(2), stop(3)];
