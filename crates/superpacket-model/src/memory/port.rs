@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use superpacket::aggregate::MAX_BIG_LENGTH;
+use superpacket::segment::GsoSupport;
 use superpacket_io::port::{Capabilities, LinkState, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive, Transmit};
 
 use super::link::{LinkControl, MemoryLink, Seat, lock};
@@ -38,7 +39,6 @@ pub(crate) fn join(name: &str, port: &str, settings: &MemorySettings) -> Result<
 ///
 /// ```
 /// use superpacket::packet::{Layer, RxChecksum};
-use superpacket::segment::GsoSupport;
 /// use superpacket_model::memory::{MemorySettings, pair};
 /// use superpacket_io::port::{Outgoing, Port, TxBatch};
 ///
