@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use superpacket::virtio::{VirtioError, flags as virtio_flags, gso_type};
-use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Tunnel};
+use superpacket::virtio::{VirtioError, gso_type};
+use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Refusal, Tunnel};
 use superpacket::{Layer, Reason, SegmentError, SplitError};
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, Expect};
@@ -115,7 +115,7 @@ kinds! {
     /// Fragmentation: offsets behind hop-by-hop options.
     FragmentOffset = "fragmentation: hop-by-hop options", "The engine's offsets count what the fragments carry (RFC 8200, section 4.5); Linux counts the hop-by-hop or routing header of each as well (`ipv6_gso_segment`), so that nobody can put its fragments together.";
     /// Segmentation: Linux computes a checksum anew.
-    HeaderDestination = "segmentation: the final destination", "The engine adjusts or completes the sum in the field, and computes others over the final destination; Linux computes the checksum of a datagram that it fragments, and of a packet without NEEDS_CSUM, over the addresses of the IP header (`udp6_ufo_fragment`, `tcp6_gso_segment`).";
+    HeaderDestination = "segmentation: the final destination", "The engine adjusts or completes the sum in the field, and computes others over the final destination, or refuses the packet where that is unknown; Linux computes the checksum of a datagram that it fragments, and of a packet without NEEDS_CSUM, over the addresses of the IP header (`udp6_ufo_fragment`, `tcp6_gso_segment`).";
     /// Segmentation: a hint beyond the packet.
     HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
     /// Segmentation: no place of the checksum, behind a VLAN tag.
@@ -124,10 +124,6 @@ kinds! {
     NoEcn = "segmentation: CWR without the ECN bit", "Linux hands on accurate ECN's super-packets so, whose segments all have CWR, and the engine cuts them so; Linux that reads such a header leaves CWR on the first.";
     /// Segmentation: type or checksum place are not those of the packet.
     Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, a place of the checksum or a tunnel's offset that is not the packet's is refused; Linux looks no further where the packet fits a segment, does not compare a tunnel's offsets, and of a datagram that it fragments not the checksum's place.";
-    /// Segmentation: what engines for a device merge behind a link header that no Linux segments.
-    LinkHeader = "segmentation: a link header that Linux does not segment", "The engine cuts behind any tag, PPPoE and MPLS; Linux only behind VLAN tags of 0x8100 and 0x88a8, and drops the super-packet (`skb_mac_gso_segment`).";
-    /// Segmentation: the outer checksum that local checksum offload leaves.
-    LeftChecksum = "segmentation: outer checksum as local checksum offload leaves it", "The engine cuts both forms right; Linux only the sum of the pseudo-header (`__skb_udp_tunnel_segment`).";
     /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
     Consequence = "runs began at different packets", "Follows from another difference of the same flow: both sides count length and size from their first packet.";
 }
@@ -290,36 +286,15 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
             Some(Kind::Contradiction)
         }
         (Some(theirs), _) if header.gso_type == gso_type::UDP => fragmentation(packet, theirs, engine),
-        (Some(theirs), Ok(_)) if header.flags == 0 && is_cut_for_header(packet, theirs) => Some(Kind::HeaderDestination),
-        (None, Ok(_)) if !is_known_link(&packet.bytes) => Some(Kind::LinkHeader),
-        (Some(theirs), Ok(ours)) if differ_in_outer_checksum(packet, theirs, ours) => Some(Kind::LeftChecksum),
+        // To tell what a checksum without a seed covers, the engine must know the final destination.
+        (Some(theirs), Ok(_) | Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination))))
+            if header.flags == 0 && is_cut_for_header(packet, theirs) =>
+        {
+            Some(Kind::HeaderDestination)
+        }
         (Some(theirs), Ok(_)) if cut_by(packet, packet.header).is_some_and(|ours| ours == theirs) => Some(Kind::NoEcn),
         _ => is_cut_at_least(packet, kernel).then_some(Kind::SmallSegment),
     }
-}
-
-/// Are there only VLAN tags that Linux knows between the MAC addresses and the IP header
-/// (`skb_network_protocol`)?
-fn is_known_link(frame: &[u8]) -> bool {
-    let mut at = 12;
-    while matches!(frame.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8])) {
-        at += 4;
-    }
-    matches!(frame.get(at..at + 2), Some([0x08, 0x00] | [0x86, 0xdd]))
-}
-
-/// Are the segments the same but for the outer UDP checksum, where the packet's own is not the sum
-/// of the pseudo-header?
-fn differ_in_outer_checksum(packet: &Whole, kernel: &[Vec<u8>], engine: &[Vec<u8>]) -> bool {
-    let field = usize::from(packet.header.outer_th_offset) + 6;
-    if packet.header.flags & virtio_flags::UDP_TUNNEL_CSUM == 0 || kernel.len() != engine.len() {
-        return false;
-    }
-    let same = |(theirs, ours): (&Vec<u8>, &Vec<u8>)| {
-        let parts = |bytes: &Vec<u8>| Some((bytes.get(..field)?.to_vec(), bytes.get(field + 2..)?.to_vec()));
-        parts(theirs).is_some() && parts(theirs) == parts(ours)
-    };
-    kernel.iter().zip(engine).all(same)
 }
 
 /// Did the kernel make these segments with checksums over the addresses of the IP header, whichever

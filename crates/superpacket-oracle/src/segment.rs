@@ -47,10 +47,19 @@ impl Whole {
         Some((*self.bytes.get(network + 6)?, 8 * (1 + usize::from(*self.bytes.get(network + 41)?))))
     }
 
+    /// Where the IP header is that the transport header follows, in a tunnel too, and its EtherType.
+    fn network(&self) -> Option<(usize, [u8; 2])> {
+        if self.header.gso_type & gso_type::UDP_TUNNEL == 0 {
+            return network(&self.bytes);
+        }
+        let inner = usize::from(self.header.inner_nh_offset);
+        Some((inner, if self.bytes.get(inner)? >> 4 == 6 { [0x86, 0xdd] } else { [0x08, 0x00] }))
+    }
+
     /// The same packet with NEEDS_CSUM and a partial checksum that is seeded with the addresses in
     /// the IP header, whatever the headers behind it say; `None` if the checksum is the same.
     pub fn seeded_by_header(&self) -> Option<Whole> {
-        let (network, kind) = network(&self.bytes)?;
+        let (network, kind) = self.network()?;
         let start = usize::from(self.header.csum_start);
         let length = u32::try_from(self.bytes.len().checked_sub(start)?).ok()?;
         let addresses = |at: usize, bytes: usize| self.bytes.get(network + at..network + at + bytes);

@@ -327,7 +327,7 @@ fn what_the_kernel_cuts_is_faithful() -> Result<(), LabError> {
 fn what_the_kernel_cuts_in_tunnels_is_faithful() -> Result<(), LabError> {
     // A kernel before 6.17 takes none.
     let Some(kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else { return Ok(()) };
-    cut(kernel, Packets::in_tunnels(13).take(3_000))
+    cut(kernel, Packets::in_tunnels(13).take(4_000))
 }
 
 fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<(), LabError> {
@@ -338,7 +338,11 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
         let has_extensions = packet.extension().is_some_and(|(next, _)| next != 17);
         packet.header.gso_type == gso_type::UDP && (packet.header.gso_size % 8 != 0 || has_extensions)
     };
-    for packet in packets.filter(|packet| !is_faulty(packet)) {
+    // Linux adjusts whatever sum it finds, a wrong one too, which the judge says of the segments; and
+    // where it computes a checksum anew, it does so over the addresses of the IP header, although
+    // the packet is for another destination. Both are compared byte by byte in `tests/kernel.rs`.
+    let has_another_sum = |packet: &Whole| packet.seeded_by_header().is_some();
+    for packet in packets.filter(|packet| !is_faulty(packet) && !has_another_sum(packet)) {
         let Some(segments) = kernel.segment(packet.header, &packet.bytes)? else { continue };
         let left: Vec<_> = segments.iter().map(|frame| (None, frame.with_tag())).collect();
         let origin = [(Some((packet.header, packet.format)), packet.bytes.clone())];

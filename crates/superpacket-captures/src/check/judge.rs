@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use superpacket::Simd;
-use superpacket::checksum::ipv4_header;
+use superpacket::checksum::{Sum, ipv4_header, words};
 use superpacket::packet::Layer;
 use superpacket::segment::{Cwr, Gso, GsoSupport, IpId, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::{flags, gso_type};
@@ -160,7 +160,7 @@ impl Judge {
         // Nobody can verify it, so it must be what it was.
         if let (Some(layout), Some(was)) = (&packet.layout, &origin.layout)
             && !packet.is_verifiable()
-            && let (found, expected) = (be16(&packet.bytes, layout.checksum().into()), be16(&origin.bytes, was.checksum().into()))
+            && let (found, expected) = (be16(&packet.bytes, layout.checksum().into()), adjusted_checksum(packet, layout, origin, was))
             && found != expected
         {
             self.find(Rule::Checksum, "checksum", Some(origin), found_and_expected(found, expected));
@@ -421,6 +421,25 @@ fn has_wrong_outer_length(packet: &Packet) -> bool {
     let Some((layout, outer)) = packet.layout.and_then(|layout| Some((layout, layout.outer?))) else { return false };
     let start = usize::from(outer.transport);
     outer.tunnel.is_udp() && be16(&packet.bytes, start + udp::LENGTH).map(usize::from) != (layout.end as usize).checked_sub(start)
+}
+
+/// The transport checksum of an original, adjusted to the transport header that the packet has: Linux
+/// may have cut it with other flags.
+fn adjusted_checksum(packet: &Packet, layout: &Layout, origin: &Packet, was: &Layout) -> Option<u16> {
+    let checksum = be16(&origin.bytes, was.checksum().into())?;
+    // The headers but for the field.
+    let sum = |packet: &Packet, layout: &Layout| {
+        let field = usize::from(layout.checksum());
+        let before = packet.bytes.get(layout.transport.into()..field)?;
+        let behind = packet.bytes.get(field + 2..layout.payload.into())?;
+        Some((words(before).fold(), words(behind).fold()))
+    };
+    let ((before, behind), (was_before, was_behind)) = (sum(packet, layout)?, sum(origin, was)?);
+    if (before, behind) == (was_before, was_behind) {
+        return Some(checksum);
+    }
+    let total = Sum::new(!checksum).subtract(was_before).subtract(was_behind).add(before).add(behind);
+    Some(total.checksum())
 }
 
 /// A checksum as it is and as it should be.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 
 use superpacket::Simd;
 use superpacket::checksum::{Sum, complete_partial, ipv4_header, pseudo_header, transport_field};
@@ -396,7 +397,27 @@ impl Packet {
         let has_neither =
             layout.protocol == Protocol::Udp && (self.payload().is_empty() || be16(&self.bytes, usize::from(layout.checksum())) == Some(0));
         let is_padded = self.bytes.len() > layout.end as usize;
-        layout.refusal.is_some() || has_neither || is_padded || !self.has_valid_headers(&layout) || !self.is_valid(simd)
+        layout.refusal.is_some()
+            || has_neither
+            || is_padded
+            || !self.has_valid_headers(&layout)
+            || !self.is_valid(simd)
+            || self.covers_other_addresses(&layout)
+    }
+
+    /// Does a checksum that Linux verifies cover other addresses than those of its IP header: a
+    /// final destination, or a home address? Its GRO takes the header's, and finds it wrong
+    /// (`tcp6_gro_receive`). It verifies none of a packet with NEEDS_CSUM.
+    fn covers_other_addresses(&self, layout: &Layout) -> bool {
+        if self.virtio.is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0) {
+            return false;
+        }
+        let outers = layout.outers().filter(|outer| outer.tunnel.is_udp() && outer.checksum(&self.bytes).is_some());
+        let mut levels = outers.map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]);
+        levels.any(|(network, version)| {
+            let header = self.bytes.get(usize::from(network)..).unwrap_or(&[]);
+            checksum_addresses(header, version) != header_addresses(header, version)
+        })
     }
 
     /// Is the checksum of each IPv4 header right?
@@ -408,6 +429,16 @@ impl Packet {
             let right = header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header);
             be16(header, ipv4::CHECKSUM) == right || (be16(header, ipv4::CHECKSUM), right) == (Some(0xffff), Some(0))
         })
+    }
+}
+
+/// The addresses in an IP header.
+fn header_addresses(header: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr)> {
+    let v4 = |at: usize| header.get(at..).and_then(|bytes| bytes.first_chunk::<4>()).map(|bytes| IpAddr::from(*bytes));
+    let v6 = |at: usize| header.get(at..).and_then(|bytes| bytes.first_chunk::<16>()).map(|bytes| IpAddr::from(*bytes));
+    match version {
+        IpVersion::V4 => v4(12).zip(v4(16)),
+        IpVersion::V6 => v6(8).zip(v6(24)),
     }
 }
 
