@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use superpacket::virtio::{VirtioError, gso_type};
+use superpacket::virtio::{VirtioError, flags as virtio_flags, gso_type};
 use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Refusal, Tunnel};
 use superpacket::{Layer, Reason, SegmentError, SplitError};
 use superpacket_lab::VnetHeader;
@@ -286,10 +286,7 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
             Some(Kind::Contradiction)
         }
         (Some(theirs), _) if header.gso_type == gso_type::UDP => fragmentation(packet, theirs, engine),
-        // To tell what a checksum without a seed covers, the engine must know the final destination.
-        (Some(theirs), Ok(_) | Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination))))
-            if header.flags == 0 && is_cut_for_header(packet, theirs) =>
-        {
+        (Some(theirs), _) if header.flags == 0 && cut_for_header(packet, engine).is_some_and(|seeded| is_cut_as(&seeded, theirs)) => {
             Some(Kind::HeaderDestination)
         }
         (Some(theirs), Ok(_)) if cut_by(packet, packet.header).is_some_and(|ours| ours == theirs) => Some(Kind::NoEcn),
@@ -297,13 +294,23 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
     }
 }
 
-/// Did the kernel make these segments with checksums over the addresses of the IP header, whichever
-/// segments it left CWR on?
-fn is_cut_for_header(packet: &Whole, theirs: &[Vec<u8>]) -> bool {
-    packet.seeded_by_header().is_some_and(|seeded| {
-        let ways = [seeded.cut().ok(), cut_by(&seeded, seeded.header)];
-        ways.iter().flatten().any(|ours| ours == theirs)
-    })
+/// The packet as Linux takes it where it computes the checksum anew: over the addresses of the IP
+/// header. `None` if that is how the engine takes it.
+fn cut_for_header(packet: &Whole, engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Whole> {
+    // What a checksum without a seed covers, the engine tells by the final destination alone. The
+    // field may hold the sum of the header's addresses all the same.
+    let unknown = matches!(engine, Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination))));
+    let named = || {
+        let header = VnetHeader { flags: virtio_flags::NEEDS_CSUM, ..packet.header };
+        (unknown && packet.header.flags == 0).then(|| Whole { header, ..packet.clone() })
+    };
+    packet.seeded_by_header().or_else(named)
+}
+
+/// Does the engine make these segments of a packet, whichever of them CWR is left on?
+fn is_cut_as(packet: &Whole, theirs: &[Vec<u8>]) -> bool {
+    let ways = [packet.cut().ok(), cut_by(packet, packet.header)];
+    ways.iter().flatten().any(|ours| ours == theirs)
 }
 
 /// What the engine makes of a packet with this header, and with CWR on the first segment alone.
@@ -317,7 +324,7 @@ fn cut_by(packet: &Whole, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
 fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
     let size = packet.header.gso_size;
     // What the engine makes of the packet if its seed is that of the addresses in the IP header.
-    let seeded = packet.seeded_by_header();
+    let seeded = cut_for_header(packet, engine);
     let cut = seeded.as_ref().map(|seeded| seeded.cut().map(without_fragment_id));
     if cut.as_ref().is_some_and(|cut| cut.as_deref() == Ok(kernel)) {
         return Some(Kind::HeaderDestination);

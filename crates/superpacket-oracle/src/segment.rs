@@ -47,7 +47,7 @@ impl Whole {
         Some((*self.bytes.get(network + 6)?, 8 * (1 + usize::from(*self.bytes.get(network + 41)?))))
     }
 
-    /// Where the IP header is that the transport header follows, in a tunnel too, and its EtherType.
+    /// Where the innermost IP header is, in a tunnel too, and its EtherType.
     fn network(&self) -> Option<(usize, [u8; 2])> {
         if self.header.gso_type & gso_type::UDP_TUNNEL == 0 {
             return network(&self.bytes);

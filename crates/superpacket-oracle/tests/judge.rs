@@ -338,8 +338,8 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
         let has_extensions = packet.extension().is_some_and(|(next, _)| next != 17);
         packet.header.gso_type == gso_type::UDP && (packet.header.gso_size % 8 != 0 || has_extensions)
     };
-    // Linux adjusts whatever sum it finds, a wrong one too, which the judge says of the segments; and
-    // where it computes a checksum anew, it does so over the addresses of the IP header, although
+    // Linux adjusts whatever sum it finds, a wrong one too, which the judge says of the segments.
+    // Where it computes a checksum anew, it does so over the addresses of the IP header, although
     // the packet is for another destination. Both are compared byte by byte in `tests/kernel.rs`.
     let has_another_sum = |packet: &Whole| packet.seeded_by_header().is_some();
     for packet in packets.filter(|packet| !is_faulty(packet) && !has_another_sum(packet)) {

@@ -134,8 +134,9 @@ fn super_packets_are_cut_into_the_same_bytes() -> Result<(), LabError> {
     assert_explained(&report, seed);
     let explained: u64 = report.kinds.values().sum();
     assert!(report.packets == packets && report.segments > 10 * packets, "{report:?}");
-    // Half of the datagrams over IPv4 that are to be fragmented have DF.
-    assert!(report.refused > 0 && report.refused + explained < packets / 4, "{report:?}");
+    // Of the datagrams that are to be fragmented, half over IPv4 have DF, and half over IPv6
+    // a header that Linux counts in their offsets.
+    assert!(report.refused > 0 && report.refused + explained < packets * 3 / 10, "{report:?}");
     for kind in [Kind::OddFragment, Kind::FragmentFlags, Kind::FragmentPlace, Kind::FragmentOffset, Kind::HeaderDestination] {
         assert!(report.kinds.contains_key(&kind), "datagrams of which {} never happens", kind.name());
     }

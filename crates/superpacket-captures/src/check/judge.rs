@@ -423,8 +423,8 @@ fn has_wrong_outer_length(packet: &Packet) -> bool {
     outer.tunnel.is_udp() && be16(&packet.bytes, start + udp::LENGTH).map(usize::from) != (layout.end as usize).checked_sub(start)
 }
 
-/// The transport checksum of an original, adjusted to the transport header that the packet has: Linux
-/// may have cut it with other flags.
+/// The transport checksum of an original, adjusted to the transport header that the packet has:
+/// Linux may have cut it with other flags.
 fn adjusted_checksum(packet: &Packet, layout: &Layout, origin: &Packet, was: &Layout) -> Option<u16> {
     let checksum = be16(&origin.bytes, was.checksum().into())?;
     // The headers but for the field.
