@@ -336,7 +336,7 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
     // (section 4.5): see docs/reversibility.md.
     let is_faulty = |packet: &Whole| {
         let has_extensions = packet.extension().is_some_and(|(next, _)| next != 17);
-        packet.header.gso_type == gso_type::UDP && (packet.header.gso_size % 8 != 0 || has_extensions)
+        packet.header.gso_type == gso_type::UDP && (!packet.header.gso_size.is_multiple_of(8) || has_extensions)
     };
     // Linux adjusts whatever sum it finds, a wrong one too, which the judge says of the segments.
     // Where it computes a checksum anew, it does so over the addresses of the IP header, although
