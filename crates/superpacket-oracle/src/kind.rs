@@ -467,8 +467,10 @@ fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind>
         return Some(Kind::FinalDestination);
     }
     let flow = sides.known[frame].flow.as_ref()?;
-    let vlans = !flow.vlans.is_empty() || flow.tunnels.iter().any(|tunnel| !tunnel.vlans.is_empty());
-    let unseen = flow.pppoe.is_some() || !flow.mpls.is_empty() || vlans && !sides.rules.vlans;
+    let tags = || flow.vlans.iter().chain(flow.tunnels.iter().flat_map(|tunnel| &tunnel.vlans));
+    // Linux has GRO for no other tag than these, whatever it was built with.
+    let unseen_tag = tags().any(|(protocol, _)| !sides.rules.vlans || !matches!(protocol, 0x8100 | 0x88a8));
+    let unseen = flow.pppoe.is_some() || !flow.mpls.is_empty() || unseen_tag;
     unseen.then_some(Kind::Tags)
 }
 
