@@ -20,6 +20,8 @@ pub struct Merged {
     engine: BatchAggregator,
     framing: Framing,
     ready: VecDeque<Whole>,
+    /// The buffers of a poll that joins in place, kept for their memory.
+    buffers: Vec<Vec<u8>>,
 }
 
 impl Merged {
@@ -30,36 +32,42 @@ impl Merged {
         let mut random = Random::new(seed);
         let key = HashKey::new(u128::from(random.bits()) << 64 | u128::from(random.bits()));
         let engine = BatchAggregator::framed(framing, Policy::gro_with_udp(), key);
-        Merged { batches: Batches::encapsulated(seed, Combination::all()), random, engine, framing, ready: VecDeque::new() }
+        Merged {
+            batches: Batches::encapsulated(seed, Combination::all()),
+            random,
+            engine,
+            framing,
+            ready: VecDeque::new(),
+            buffers: Vec::new(),
+        }
     }
 
     /// Lets the frames of one poll merge, in slices or in their own buffers.
     fn poll(&mut self, frames: &[Input]) {
         let (framing, ready) = (self.framing, &mut self.ready);
-        let mut take = |written: &[u8]| {
-            let header = Header::read(written, framing.format, framing.order).expect("the engine's own header");
+        let mut take = |slices: &[&[u8]]| {
+            let start = slices.first().copied().unwrap_or(&[]);
+            let header = Header::read(start, framing.format, framing.order).expect("the engine's own header");
             if header.gso_type != gso_type::NONE {
-                let bytes = written[framing.header_length()..].to_vec();
+                let bytes = slices.concat().split_off(framing.header_length());
                 ready.push_back(Whole { header, format: framing.format, bytes });
             }
         };
         if self.random.chance(0.5) {
             let packets: Vec<_> = frames.iter().map(received).collect();
-            self.engine.poll_gathered(&packets, |slices| {
-                take(&slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>());
-            });
+            self.engine.poll_gathered(&packets, |slices| take(&slices.iter().map(|slice| &**slice).collect::<Vec<_>>()));
             return;
         }
         let offset = framing.header_length();
-        let buffer = |frame: &Input| {
-            let mut buffer = Vec::with_capacity(offset + 65_600);
+        self.buffers.resize_with(frames.len(), Vec::new);
+        for (buffer, frame) in self.buffers.iter_mut().zip(frames) {
+            buffer.clear();
             buffer.resize(offset, 0);
             buffer.extend_from_slice(&frame.bytes);
-            buffer
-        };
-        let mut buffers: Vec<_> = frames.iter().map(buffer).collect();
-        let written = self.engine.join_in_place(&mut buffers, offset).expect("there is room for the header");
-        written.iter().for_each(|&index| take(&buffers[index]));
+            buffer.reserve_exact(65_600);
+        }
+        let written = self.engine.join_in_place(&mut self.buffers, offset).expect("there is room for the header");
+        written.iter().for_each(|&index| take(&[&self.buffers[index]]));
     }
 }
 

@@ -4,13 +4,17 @@
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
-use std::io::Cursor;
+use std::io::{self, Cursor, Write};
+use std::sync::{Arc, Mutex};
 
 use superpacket::segment::Segmenter;
 use superpacket::virtio::{ByteOrder, Format, Header, flags, gso_type};
 use superpacket::wire::{IpVersion, Layout, Protocol, parse_datagram};
 use superpacket::{BatchAggregator, Framing, HashKey, Layer, Policy};
 use superpacket_captures::{CheckOptions, CheckReport, Input, Verdict, check};
+use superpacket_io::capture::{
+    Compression, Container, Interface, LinkType, OptionList, OutputFormat, Record, Sink as _, TimeResolution, Writer,
+};
 use superpacket_lab::{CapturedFrame, Host, LabError, Link, TapFile, enter_user_namespace_before_main};
 use superpacket_oracle::frames::Input as Received;
 use superpacket_oracle::kernel::{KernelGro, KernelGso};
@@ -25,37 +29,40 @@ enter_user_namespace_before_main!();
 /// A packet, and its header if one can describe it.
 type Described = (Option<(Header, Format)>, Vec<u8>);
 
-/// A little-endian pcapng block.
-fn block(kind: u32, body: &[u8]) -> Vec<u8> {
-    let total = (body.len() as u32 + 12).to_le_bytes();
-    [&kind.to_le_bytes()[..], &total, body, &total].concat()
+/// A file in memory, while it is written.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Memory {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("nobody panics meanwhile").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A pcapng file of Ethernet frames, with headers in comments.
 fn capture(packets: &[Described]) -> Input<'static> {
-    let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
-    section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-    let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
+    let memory = Memory::default();
+    let byte_order = superpacket_io::capture::ByteOrder::Little;
+    let format = OutputFormat { container: Container::PcapNg, byte_order, resolution: None, compression: Compression::None };
+    let mut writer = Writer::into_stream("memory", Box::new(memory.clone()), format).expect("begins");
+    writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)]).expect("declares");
     for (header, data) in packets {
-        let mut body = Vec::new();
-        for field in [0, 0, 0, data.len() as u32, data.len() as u32] {
-            body.extend(field.to_le_bytes());
-        }
-        body.extend_from_slice(data);
-        body.resize(body.len().next_multiple_of(4), 0);
+        let mut options = OptionList::new();
         if let Some((header, format)) = header {
             let mut bytes = [0; Format::LONGEST];
             let length = header.write(&mut bytes, *format, ByteOrder::Little).expect("there is room");
             let digits: String = bytes[..length].iter().map(|byte| format!("{byte:02x}")).collect();
-            let comment = format!("virtio_net_hdr={digits}");
-            body.extend([1, 0]);
-            body.extend((comment.len() as u16).to_le_bytes());
-            body.extend(comment.as_bytes());
-            body.resize(body.len().next_multiple_of(4), 0);
-            body.extend([0; 4]);
+            options.comment(&format!("virtio_net_hdr={digits}"));
         }
-        file.extend(block(6, &body));
+        let record = Record { interface: 0, time: None, original_length: None, options: options.options() };
+        writer.write(record, [data.as_slice()]).expect("writes");
     }
+    writer.finish().expect("finishes");
+    let file = std::mem::take(&mut *memory.0.lock().expect("nobody panics meanwhile"));
     Input::Stream { file: "memory".to_owned(), stream: Box::new(Cursor::new(file)) }
 }
 

@@ -1,7 +1,7 @@
 //! What a packet needs at the port that it leaves by, as far as the port does not do it.
 
 use superpacket::packet::RxChecksum;
-use superpacket::segment::{ChecksumForm, Gso, GsoKind, GsoSupport, IpId, PacketKind, SegmentSize, Unsupported};
+use superpacket::segment::{ChecksumForm, Gso, GsoKind, GsoSupport, PacketKind, SegmentSize, Unsupported};
 use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, parse_datagram, sctp};
 use superpacket_features::Feature;
@@ -77,10 +77,6 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     match metadata.gso {
         Some(gso) => {
             let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
-            let for_port = match has_same_ids(&layout, gso) && may_change_ids(runtime, packet, &layout) {
-                true => gso.with_incrementing_ids(),
-                false => gso,
-            };
             let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
             // Datagrams without a checksum, with headers written anew: a port that cuts them itself
             // asks for one.
@@ -96,7 +92,13 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             if !partial && !unused {
                 return Need::Cut(gso, None);
             }
-            match support.refuses(&layout, &for_port, length - network, payload) {
+            let mut for_port = gso;
+            let mut unsupported = support.refuses(&layout, &for_port, length - network, payload);
+            if unsupported == Some(Unsupported::FixedIds) && may_change_ids(runtime, packet, &layout) {
+                for_port = gso.with_incrementing_ids();
+                unsupported = support.refuses(&layout, &for_port, length - network, payload);
+            }
+            match unsupported {
                 None if partial => Need::Nothing,
                 None => Need::Whole(for_port, layout),
                 Some(unsupported) => match part(&support, &layout, for_port).filter(|_| partial) {
@@ -170,17 +172,10 @@ fn cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     }
 }
 
-/// Do all segments have the same IPv4 identification, or the same outer one?
-fn has_same_ids(layout: &Layout, gso: Gso) -> bool {
-    gso.id == IpId::Fixed && layout.version == IpVersion::V4
-        || gso.outer_id == IpId::Fixed && layout.outer.is_some()
-        || gso.nested_id == IpId::Fixed && layout.nested.is_some()
-}
-
 /// May the port number the segments anew? Of IPv4 packets that must not be fragmented nobody reads
 /// the identification (RFC 6864, section 4.1).
 fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> bool {
-    if runtime.capabilities.gso.fixed_ids || !runtime.has(Feature::TxTcpMangleidSegmentation) {
+    if !runtime.has(Feature::TxTcpMangleidSegmentation) {
         return false;
     }
     let head = Head::new(packet, usize::from(layout.payload));

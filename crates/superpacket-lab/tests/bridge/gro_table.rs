@@ -10,6 +10,7 @@ use superpacket_traffic::frame::{CWR, Checksum, Frame, Ip, Transport};
 use superpacket_traffic::gro_table::{self, Burst, Case};
 
 use crate::joined::{Joined, by_veth};
+use crate::numbered::Numbered;
 
 /// How long the bridge waits for what is to join what it holds, in nanoseconds: a burst may reach
 /// it in two polls, but is one aggregation. Far longer than a sender that is not let on the CPU is
@@ -22,6 +23,9 @@ const TOGETHER: usize = 16;
 
 /// Until then, whatever arrives must have arrived.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The frames of cases, by the number of the case.
+const CASES: Numbered = Numbered(*b"gro");
 
 /// The number of a frame that belongs to no case.
 const NO_CASE: u16 = u16::MAX;
@@ -138,7 +142,7 @@ impl Table {
         }
         // What is held longest has left by now.
         let late = self.receiver.capture(Duration::from_nanos(2 * HOLD), usize::MAX)?;
-        let late: Vec<_> = late.frames.iter().filter(|frame| case_of(frame).is_some_and(|number| number != NO_CASE)).collect();
+        let late: Vec<_> = late.frames.iter().filter(|frame| CASES.of(frame).is_some_and(|number| number != NO_CASE)).collect();
         assert!(late.is_empty(), "more than was sent: {late:?}");
         assert_eq!(self.drops(), before);
         Ok(())
@@ -175,7 +179,7 @@ impl Table {
         for frames in sent {
             self.sender.send(frames)?;
         }
-        let captured = self.capture(PATIENCE, expected.values().map(Vec::len).sum(), |number| number != NO_CASE)?;
+        let captured = CASES.capture(&self.receiver, PATIENCE, expected.values().map(Vec::len).sum(), |number| number != NO_CASE)?;
         for (number, case, _) in bursts {
             compare(&case.name, &expected[number], captured.get(number).map_or(&[], Vec::as_slice));
         }
@@ -194,23 +198,6 @@ impl Table {
         Ok(())
     }
 
-    /// Captures so many frames of wanted numbers, or what comes of them in this time.
-    fn capture(&self, time: Duration, count: usize, wanted: impl Fn(u16) -> bool) -> Result<BTreeMap<u16, Vec<CapturedFrame>>, LabError> {
-        let deadline = Instant::now() + time;
-        let (mut captured, mut missing) = (BTreeMap::<_, Vec<_>>::new(), count);
-        while missing > 0 && Instant::now() < deadline {
-            let capture = self.receiver.capture(deadline.saturating_duration_since(Instant::now()), missing)?;
-            assert_eq!(capture.dropped, 0, "host B captures all");
-            for frame in capture.frames {
-                if let Some(number) = case_of(&frame).filter(|&number| wanted(number)) {
-                    captured.entry(number).or_default().push(frame);
-                    missing -= 1;
-                }
-            }
-        }
-        Ok(captured)
-    }
-
     /// Waits until the bridge does what it was told. The thread that forwards a frame looks at its
     /// settings before the next poll: what was set before a frame was sent holds when it has
     /// arrived. A pure ACK is held by no setting. A thread that knows only one port as yet has
@@ -221,7 +208,7 @@ impl Table {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             self.sender.send(&[&frame])?;
-            if let Some(captured) = self.capture(PATIENCE / 20, 1, |number| number == NO_CASE)?.get(&NO_CASE) {
+            if let Some(captured) = CASES.capture(&self.receiver, PATIENCE / 20, 1, |number| number == NO_CASE)?.get(&NO_CASE) {
                 assert_eq!(captured[0].bytes, frame);
                 return Ok(());
             }
@@ -258,18 +245,6 @@ fn virtio_can_say(frames: &[Frame]) -> bool {
     frames[0].tunnel.is_none() && !same_identifications && !has_cwr
 }
 
-/// The source address of a case's frames.
-fn station(number: u16) -> [u8; 6] {
-    let [high, low] = number.to_be_bytes();
-    [2, b'g', b'r', b'o', high, low]
-}
-
-/// The case that a frame belongs to, if it is not the hosts' own chatter.
-fn case_of(frame: &CapturedFrame) -> Option<u16> {
-    let &[high, low] = frame.bytes.get(6..12)?.strip_prefix(&station(0)[..4])? else { return None };
-    Some(u16::from_be_bytes([high, low]))
-}
-
 /// The case between stations and addresses of its own. They belong to no host, so that no kernel
 /// answers: the bridge floods the frames, and B's captures them for another.
 fn addressed(mut case: Case, number: u16) -> Case {
@@ -284,7 +259,7 @@ fn addressed(mut case: Case, number: u16) -> Case {
             from(&mut tunnel.ip, 19);
         }
         let link = frame.link.as_mut().expect("an Ethernet frame");
-        (link.source, link.destination) = (station(number), [2, b'g', b'r', b'o', 0xff, 0xfe]);
+        (link.source, link.destination) = (CASES.source(number), [2, b'g', b'r', b'o', 0xff, 0xfe]);
     }
     case
 }

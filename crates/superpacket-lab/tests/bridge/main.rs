@@ -8,6 +8,7 @@ mod joined;
 mod loops;
 mod lro;
 mod matrix;
+mod numbered;
 mod offloads;
 mod ports;
 mod rates;

@@ -12,14 +12,19 @@ use std::time::{Duration, Instant};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_features::Feature;
-use superpacket_lab::{Host, LabError, Link, RawOptions, RawSocket, available_or_skip};
+use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, available_or_skip};
 use superpacket_traffic::frame::{Carrier, Checksum, Frame, Geneve, Gre, Ip, Mpls, Pppoe, Vlan, Vxlan};
+
+use crate::numbered::Numbered;
 
 /// The number of frames that a cell sends: all of them merge into one packet.
 const FRAMES: usize = 6;
 
 /// The number of cells that are sent before what arrives is looked at.
 const TOGETHER: usize = 16;
+
+/// The frames of cells, by the number of the cell.
+const CELLS: Numbered = Numbered(*b"mat");
 
 /// How long frames are awaited.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -126,7 +131,7 @@ fn cells() -> Vec<Cell> {
                 let first = through(frame()).with(|frame| {
                     behind(frame);
                     let ethernet = frame.link.as_mut().expect("an Ethernet frame");
-                    (ethernet.source, ethernet.destination) = (source(number), [2, b'm', b'a', b't', 0xff, 0xfe]);
+                    (ethernet.source, ethernet.destination) = (CELLS.source(number), [2, b'm', b'a', b't', 0xff, 0xfe]);
                 });
                 let frames = first.run(FRAMES).iter().map(Frame::to_bytes).collect();
                 cells.push(Cell { link, tunnel, protocol, number, frames });
@@ -134,18 +139,6 @@ fn cells() -> Vec<Cell> {
         }
     }
     cells
-}
-
-/// The source address of a cell's frames.
-fn source(number: u16) -> [u8; 6] {
-    let [high, low] = number.to_be_bytes();
-    [2, b'm', b'a', b't', high, low]
-}
-
-/// The cell that a frame belongs to, if it is not the hosts' own.
-fn cell_of(frame: &[u8]) -> Option<u16> {
-    let &[high, low] = frame.get(6..12)?.strip_prefix(&source(0)[..4])? else { return None };
-    Some(u16::from_be_bytes([high, low]))
 }
 
 /// Switches off all that a device could do for the kernel.
@@ -221,7 +214,7 @@ impl Matrix {
 
     /// Waits until frames pass and both ports do what they were told.
     fn pass(&self) -> Result<(), LabError> {
-        let probe = Frame::udp4(10).with(|frame| frame.link.as_mut().expect("a link header").source = source(u16::MAX)).to_bytes();
+        let probe = Frame::udp4(10).with(|frame| frame.link.as_mut().expect("a link header").source = CELLS.source(u16::MAX)).to_bytes();
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             self.sender.send(&[&probe])?;
@@ -232,22 +225,15 @@ impl Matrix {
         panic!("nothing passed in {PATIENCE:?}: {:?}", self.bridge.stats());
     }
 
-    /// Captures so many frames of the wanted cells, or what comes of them in this time.
+    /// Captures this many frames of the wanted cells, or what comes of them in this time.
     fn capture(&self, time: Duration, count: usize, wanted: impl Fn(u16) -> bool) -> Result<BTreeMap<u16, Vec<Vec<u8>>>, LabError> {
-        let deadline = Instant::now() + time;
-        let (mut captured, mut missing) = (BTreeMap::<_, Vec<_>>::new(), count);
-        while missing > 0 && Instant::now() < deadline {
-            let capture = self.receiver.capture(deadline.saturating_duration_since(Instant::now()), missing)?;
-            assert_eq!(capture.dropped, 0, "host B captures all");
-            for frame in capture.frames {
-                let Some(number) = cell_of(&frame.bytes).filter(|&number| wanted(number)) else { continue };
-                let header = frame.vnet.expect("asked for");
-                assert_eq!((header.gso_type, header.flags & 1), (0, 0), "the device left something to host B: {header:?}");
-                captured.entry(number).or_default().push(frame.with_tag());
-                missing = missing.saturating_sub(1);
-            }
+        let captured = CELLS.capture(&self.receiver, time, count, wanted)?;
+        for frame in captured.values().flatten() {
+            let header = frame.vnet.expect("asked for");
+            assert_eq!((header.gso_type, header.flags & 1), (0, 0), "the device left something to host B: {header:?}");
         }
-        Ok(captured)
+        let frames = |frames: Vec<CapturedFrame>| frames.iter().map(CapturedFrame::with_tag).collect();
+        Ok(captured.into_iter().map(|(number, captured)| (number, frames(captured))).collect())
     }
 
     /// Sends all cells, and prints what became of each.

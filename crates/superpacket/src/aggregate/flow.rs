@@ -317,6 +317,14 @@ impl<B> Held<B> {
         }
     }
 
+    /// Lets nothing join a flow of TCP segments that are smaller than `least`, in bytes.
+    #[inline(always)]
+    pub(super) fn end_below(&mut self, least: u16) {
+        if self.segment_size < u32::from(least) && self.layout.protocol == Protocol::Tcp {
+            self.payload_limit = self.payload;
+        }
+    }
+
     #[inline(never)]
     fn open_as<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -393,7 +401,6 @@ impl<B> Held<B> {
         self.hash = packet.hash;
         self.queue = packet.queue;
         self.advance(&packet, &facts, layout.protocol);
-        self.end_at_small_segments(policy);
         if policy.merge_uneven {
             self.open_uneven::<P>(policy, facts.id);
         }
@@ -480,16 +487,6 @@ pub(super) fn addresses_and_ports(header: &[u8], transport: u16) -> u64 {
             u64::from_ne_bytes([*a, *b, *c, *d, *e, *f, *g, *h]) ^ u64::from(u32::from_ne_bytes(*ports)) << 16
         }
         None => 0,
-    }
-}
-
-impl<B> Held<B> {
-    /// Lets nothing join if the flow's segments are smaller than their receiver makes.
-    #[inline(always)]
-    fn end_at_small_segments(&mut self, policy: &Policy) {
-        if self.segment_size < u32::from(policy.min_segment_size) && self.layout.protocol == Protocol::Tcp {
-            self.payload_limit = self.payload;
-        }
     }
 }
 

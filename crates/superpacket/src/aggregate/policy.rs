@@ -125,8 +125,6 @@ pub struct Policy {
     /// length of 0 without. Segmentation removes it. Where packets are joined in their own buffers
     /// there is no room for it.
     pub jumbo_option: bool,
-    /// TCP segments with less payload do not merge with others behind them, in bytes.
-    pub(crate) min_segment_size: u16,
 }
 
 /// Methods that return the policy with another value in a field.
@@ -163,7 +161,6 @@ impl Policy {
             merge_udp_without_checksum: false,
             merge_uneven: false,
             jumbo_option: false,
-            min_segment_size: 0,
         }
     }
 

@@ -26,8 +26,7 @@ use super::acknowledged::Acknowledged;
 use super::by_flow::{ByFlow, group};
 use super::examine::{self, ExamineOptions, Facts, examine};
 use super::flow::{
-    Attempt, BadChecksum, First, JOIN_AHEAD, Joined, addresses_and_ports, may_be_uneven, packet_limit, prefetch_ahead, prefetch_first,
-    prefetch_payload,
+    Attempt, First, JOIN_AHEAD, Joined, addresses_and_ports, may_be_uneven, packet_limit, prefetch_ahead, prefetch_first, prefetch_payload,
 };
 use super::lro::{eligible_ack, lro_refusal};
 use super::out::{Out, keep};
@@ -132,7 +131,6 @@ impl<B> Receiver<B> {
         let longest = support.max_ipv4_length.min(support.max_ipv6_length).min(support.max_payload);
         self.policy.max_bytes = self.policy.max_bytes.min(longest);
         self.policy.max_packets = self.policy.max_packets.min(support.max_segments).max(1);
-        self.policy.min_segment_size = support.min_segment_size;
         self.policy.checksum = ChecksumForm::Partial;
         self.policy.merge_uneven = false;
         self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
@@ -735,14 +733,14 @@ impl<B> Receiver<B> {
         if held.first.is_none() {
             return true;
         }
-        match held.open(&self.in_force, self.options.simd, &mut self.counters, poll) {
-            Ok(None) => true,
-            Ok(Some(chain)) => {
-                self.out.recycle(chain);
-                true
-            }
-            Err(BadChecksum) => false,
+        let Ok(chain) = held.open(&self.in_force, self.options.simd, &mut self.counters, poll) else { return false };
+        if let Some(support) = &self.options.support {
+            held.end_below(support.min_segment_size);
         }
+        if let Some(chain) = chain {
+            self.out.recycle(chain);
+        }
+        true
     }
 
     /// Counts a packet that joined or began a flow.

@@ -42,7 +42,6 @@ impl<B> Held<B> {
             return Ok(chain);
         }
         self.segment_size = segments.size;
-        self.end_at_small_segments(policy);
         if layout.version == IpVersion::V4 && segments.id == Some(IpId::Fixed) {
             self.id_run.step = 0;
         }
