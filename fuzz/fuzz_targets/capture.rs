@@ -8,7 +8,8 @@ use std::io::Cursor;
 use libfuzzer_sys::fuzz_target;
 use superpacket_fuzz::Written;
 use superpacket_io::capture::{
-    ByteOrder, Container, Format, FrameOptions, Interface, OptionForm, OutputFormat, Reader, Record, Sink, Source, Timestamp, Writer,
+    ByteOrder, Container, Format, FrameOptions, Interface, OptionForm, OutputFormat, Reader,
+    Record, Sink, Source, Timestamp, Writer,
 };
 
 /// A file of zeroes compresses well: of an input's frames, and of their bytes and options, enough
@@ -67,16 +68,27 @@ fn read(bytes: Vec<u8>, (max_frames, max_bytes): (usize, usize)) -> Option<Captu
         }
     };
     let damaged = error || reader.truncated().is_some();
-    Some(Capture { format: reader.format(), interfaces: reader.interfaces().to_vec(), frames, damaged })
+    Some(Capture {
+        format: reader.format(),
+        interfaces: reader.interfaces().to_vec(),
+        frames,
+        damaged,
+    })
 }
 
 fn write(capture: &Capture, format: OutputFormat) -> Vec<u8> {
     let written = Written::default();
-    let mut writer = Writer::into_stream("written", Box::new(written.clone()), format).expect("memory takes all");
+    let mut writer = Writer::into_stream("written", Box::new(written.clone()), format)
+        .expect("memory takes all");
     writer.declare(&capture.interfaces).expect("what was read of interfaces");
     for frame in &capture.frames {
         let options = FrameOptions::new(&frame.options.0, frame.options.1);
-        let record = Record { interface: frame.interface, time: frame.time, original_length: Some(frame.original_length), options };
+        let record = Record {
+            interface: frame.interface,
+            time: frame.time,
+            original_length: Some(frame.original_length),
+            options,
+        };
         writer.write(record, [&frame.data[..]]).expect("what was read of a frame");
     }
     assert_eq!(writer.finish().expect("memory takes all"), capture.frames.len() as u64);
@@ -98,7 +110,10 @@ fn assert_same(again: &Capture, capture: &Capture) {
     }
     assert_eq!(again.frames.len(), capture.frames.len());
     for (again, frame) in again.frames.iter().zip(&capture.frames) {
-        assert_eq!((again.interface, again.original_length), (frame.interface, frame.original_length));
+        assert_eq!(
+            (again.interface, again.original_length),
+            (frame.interface, frame.original_length)
+        );
         assert!(again.data == frame.data);
         match frame.time {
             Some(time) => assert_eq!(again.time, Some(time)),
@@ -111,7 +126,8 @@ fn assert_same(again: &Capture, capture: &Capture) {
 fuzz_target!(|bytes: &[u8]| {
     let Some(capture) = read(bytes.to_vec(), ENOUGH) else { return };
     let own = OutputFormat::like(capture.format);
-    let turned = if own.byte_order == ByteOrder::Little { ByteOrder::Big } else { ByteOrder::Little };
+    let turned =
+        if own.byte_order == ByteOrder::Little { ByteOrder::Big } else { ByteOrder::Little };
     for format in [own, OutputFormat { container: Container::PcapNg, byte_order: turned, ..own }] {
         let written = write(&capture, format);
         let again = read(written.clone(), ALL).expect("a capture was written");

@@ -11,7 +11,10 @@ use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
 use superpacket::packet::Layer;
-use superpacket_captures::{CheckOptions, CheckReport, CoalesceOptions, Input, LinkType, Output, Packets, Strictness, check, coalesce};
+use superpacket_captures::{
+    CheckOptions, CheckReport, CoalesceOptions, Input, LinkType, Output, Packets, Strictness,
+    check, coalesce,
+};
 use superpacket_io::capture::{Reader, Source};
 
 /// Of a file of zeroes that compresses well, so many packets and bytes.
@@ -27,7 +30,11 @@ fn judged(checked: Input<'_>, origin: Input<'_>, rules: Strictness) -> Option<Ch
     assert_eq!(report.violations, report.by_rule.values().sum::<u64>());
     assert_eq!(report.described.len() as u64, report.violations.min(10));
     for violation in &report.described {
-        assert!(report.by_rule.contains_key(&violation.rule) && !violation.field.is_empty() && !violation.found.is_empty());
+        assert!(
+            report.by_rule.contains_key(&violation.rule)
+                && !violation.field.is_empty()
+                && !violation.found.is_empty()
+        );
         assert!(violation.packet.is_some() || violation.origin.is_some());
         assert!(violation.packet.is_none_or(|packet| packet <= report.packets_out));
         assert!(violation.origin.is_none_or(|packet| packet <= report.packets_in));
@@ -37,7 +44,10 @@ fn judged(checked: Input<'_>, origin: Input<'_>, rules: Strictness) -> Option<Ch
 
 /// Judges two files, which may be anything.
 fn any_two(first: &[u8], second: &[u8], rules: Strictness) {
-    let stream = |file: &str, bytes: &[u8]| Input::Stream { file: file.to_owned(), stream: Box::new(Cursor::new(bytes.to_vec())) };
+    let stream = |file: &str, bytes: &[u8]| Input::Stream {
+        file: file.to_owned(),
+        stream: Box::new(Cursor::new(bytes.to_vec())),
+    };
     judged(stream("checked", first), stream("origin", second), rules);
 }
 
@@ -51,7 +61,9 @@ fn packets_of(capture: &[u8]) -> Option<Packets> {
         if frame.is_truncated() || count > ENOUGH.0 || bytes > ENOUGH.1 {
             break;
         }
-        packets.push(frame.link_type(), frame.time.map(|time| time.nanoseconds()), frame.data).ok()?;
+        packets
+            .push(frame.link_type(), frame.time.map(|time| time.nanoseconds()), frame.data)
+            .ok()?;
     }
     Some(packets)
 }
@@ -61,11 +73,17 @@ fn packets_of(capture: &[u8]) -> Option<Packets> {
 fn faithful(original: &Packets, damage: [u8; 2]) {
     let mut merged = Packets::new();
     let options = CoalesceOptions::default();
-    coalesce(Input::Packets(original), Output::Packets(&mut merged), &options, &mut ()).expect("packets in memory");
+    coalesce(Input::Packets(original), Output::Packets(&mut merged), &options, &mut ())
+        .expect("packets in memory");
     for rules in [Strictness::Linux, Strictness::Reversible] {
         for left in [original, &merged] {
-            let report = judged(Input::Packets(left), Input::Packets(original), rules).expect("packets in memory");
-            assert!(report.violations == 0 && !report.not_judged.link_headers, "{:#?}", report.described);
+            let report = judged(Input::Packets(left), Input::Packets(original), rules)
+                .expect("packets in memory");
+            assert!(
+                report.violations == 0 && !report.not_judged.link_headers,
+                "{:#?}",
+                report.described
+            );
         }
     }
     let mut damaged = Packets::new();
@@ -77,7 +95,8 @@ fn faithful(original: &Packets, damage: [u8; 2]) {
         }
         damaged.push(frame.link_type(), None, &bytes).expect("as long as it was");
     }
-    judged(Input::Packets(&damaged), Input::Packets(original), Strictness::Reversible).expect("packets in memory");
+    judged(Input::Packets(&damaged), Input::Packets(original), Strictness::Reversible)
+        .expect("packets in memory");
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -99,7 +118,11 @@ fuzz_target!(|bytes: &[u8]| {
             let [place, damage, rest @ ..] = rest else { return };
             let mut original = Packets::new();
             for packet in superpacket_fuzz::packets(rest) {
-                let link_type = if packet.layer == Layer::Ethernet { LinkType::ETHERNET } else { LinkType::RAW };
+                let link_type = if packet.layer == Layer::Ethernet {
+                    LinkType::ETHERNET
+                } else {
+                    LinkType::RAW
+                };
                 original.push(link_type, Some(0), &packet.bytes).expect("short");
             }
             faithful(&original, [*place, *damage]);

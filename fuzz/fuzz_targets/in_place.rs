@@ -14,15 +14,22 @@ use superpacket_traffic::check::flow_key;
 
 fuzz_target!(|input: &[u8]| {
     let [choice, input @ ..] = input else { return };
-    let format = [Format::Plain, Format::Buffers, Format::Hash, Format::Tunnel][usize::from(*choice) % 4];
+    let format =
+        [Format::Plain, Format::Buffers, Format::Hash, Format::Tunnel][usize::from(*choice) % 4];
     let layer = if choice & 4 == 0 { Layer::Ethernet } else { Layer::Ip };
-    let framing = Framing::new(format, if choice & 8 == 0 { ByteOrder::Little } else { ByteOrder::Big }, layer);
+    let framing = Framing::new(
+        format,
+        if choice & 8 == 0 { ByteOrder::Little } else { ByteOrder::Big },
+        layer,
+    );
     let gro = choice & 16 == 0;
     let policy = if gro { Policy::gro_with_udp() } else { Policy::lro_with_acks() };
     let policy = if choice & 32 == 0 { policy } else { policy.with_max_flows(2) };
     let offset = framing.header_length() + usize::from(choice >> 6);
-    let came: Vec<_> =
-        packets(input).into_iter().map(|packet| (packet.bytes, usize::from(packet.vlan.map_or(0, |tag| tag.control)) * 40)).collect();
+    let came: Vec<_> = packets(input)
+        .into_iter()
+        .map(|packet| (packet.bytes, usize::from(packet.vlan.map_or(0, |tag| tag.control)) * 40))
+        .collect();
     let mut buffers: Vec<Vec<u8>> = Vec::new();
     for (bytes, spare) in &came {
         let mut buffer = Vec::with_capacity(offset + bytes.len() + spare);
@@ -31,10 +38,17 @@ fuzz_target!(|input: &[u8]| {
         buffers.push(buffer);
     }
     let before = buffers.clone();
-    let places: Vec<_> = buffers.iter().map(|buffer| (buffer.as_ptr(), buffer.capacity())).collect();
+    let places: Vec<_> =
+        buffers.iter().map(|buffer| (buffer.as_ptr(), buffer.capacity())).collect();
     let mut aggregator = BatchAggregator::framed(framing, policy, HashKey::new(7));
-    let written = aggregator.join_in_place(&mut buffers, offset).expect("there is headroom").to_vec();
-    assert!(buffers.iter().zip(&places).all(|(buffer, place)| (buffer.as_ptr(), buffer.capacity()) == *place));
+    let written =
+        aggregator.join_in_place(&mut buffers, offset).expect("there is headroom").to_vec();
+    assert!(
+        buffers
+            .iter()
+            .zip(&places)
+            .all(|(buffer, place)| (buffer.as_ptr(), buffer.capacity()) == *place)
+    );
     assert!(aggregator.counters().balanced() && aggregator.unfinished() == 0);
     for (index, (after, before)) in buffers.iter().zip(&before).enumerate() {
         assert!(written.contains(&index) || after == before);
@@ -51,7 +65,9 @@ fuzz_target!(|input: &[u8]| {
         let mut count = 0;
         fresh.poll(&frames[first..], |packet| {
             count += packet.metadata.packets as usize;
-            said &= packet.metadata.gso.is_none_or(|gso| (gso.id, gso.outer_id, gso.cwr) == (IpId::Increment, IpId::Increment, Cwr::First));
+            said &= packet.metadata.gso.is_none_or(|gso| {
+                (gso.id, gso.outer_id, gso.cwr) == (IpId::Increment, IpId::Increment, Cwr::First)
+            });
         });
         assert_eq!(count, frames.len() - first);
     }
@@ -60,7 +76,9 @@ fuzz_target!(|input: &[u8]| {
     }
     let mut segmenter = Segmenter::new();
     let mut flows: HashMap<_, [Vec<Vec<u8>>; 2]> = HashMap::new();
-    let mut note = |which: usize, frame: Vec<u8>| flows.entry(flow_key(&frame, layer == Layer::Ip)).or_default()[which].push(frame);
+    let mut note = |which: usize, frame: Vec<u8>| {
+        flows.entry(flow_key(&frame, layer == Layer::Ip)).or_default()[which].push(frame)
+    };
     came.iter().for_each(|(bytes, _)| note(0, bytes.clone()));
     for &index in &written {
         let mut segments = Vec::new();
@@ -69,7 +87,11 @@ fuzz_target!(|input: &[u8]| {
             .expect("what was joined can be split");
         for segment in 0..plan.segments as usize {
             let start = segment * plan.segment_length;
-            let length = if segment + 1 == plan.segments as usize { plan.last_length } else { plan.segment_length };
+            let length = if segment + 1 == plan.segments as usize {
+                plan.last_length
+            } else {
+                plan.segment_length
+            };
             note(1, segments[start..start + length].to_vec());
         }
     }

@@ -9,14 +9,26 @@ fuzz_target!(|bytes: &[u8]| {
     for layer in [Layer::Ethernet, Layer::Ip] {
         match parse(bytes, bytes.len(), layer) {
             Ok(layout) => {
-                assert!(layout.outermost() <= layout.network && layout.network < layout.transport && layout.transport < layout.payload);
-                assert!(usize::from(layout.payload) <= MAX_HEADER && usize::from(layout.payload) <= bytes.len());
-                assert!(u32::from(layout.payload) <= layout.end && layout.end as usize <= bytes.len());
+                assert!(
+                    layout.outermost() <= layout.network
+                        && layout.network < layout.transport
+                        && layout.transport < layout.payload
+                );
+                assert!(
+                    usize::from(layout.payload) <= MAX_HEADER
+                        && usize::from(layout.payload) <= bytes.len()
+                );
+                assert!(
+                    u32::from(layout.payload) <= layout.end && layout.end as usize <= bytes.len()
+                );
                 if let Some(outer) = layout.outer {
                     assert!(outer.network < outer.transport && outer.transport <= layout.network);
                 }
                 // The headers alone say as much as the whole.
-                assert_eq!(parse(&bytes[..bytes.len().min(MAX_HEADER)], bytes.len(), layer), Ok(layout));
+                assert_eq!(
+                    parse(&bytes[..bytes.len().min(MAX_HEADER)], bytes.len(), layer),
+                    Ok(layout)
+                );
             }
             Err(unparsed) => {
                 if let Scope::Pair { network, .. } = unparsed.scope {

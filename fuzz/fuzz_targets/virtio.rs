@@ -9,7 +9,8 @@ use superpacket::virtio::{ByteOrder, Format, Header};
 
 fuzz_target!(|input: &[u8]| {
     let [choice, input @ ..] = input else { return };
-    let format = [Format::Plain, Format::Buffers, Format::Hash, Format::Tunnel][usize::from(*choice) % 4];
+    let format =
+        [Format::Plain, Format::Buffers, Format::Hash, Format::Tunnel][usize::from(*choice) % 4];
     let order = if choice & 4 == 0 { ByteOrder::Little } else { ByteOrder::Big };
     let layer = if choice & 8 == 0 { Layer::Ethernet } else { Layer::Ip };
     let Ok(header) = Header::read(input, format, order) else { return };
@@ -20,8 +21,12 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(offload) = header.offload(format, packet, packet.len(), layer)
         && let Ok(said) = Header::describe(&offload, format, packet, packet.len(), layer)
     {
-        let again = said.offload(format, packet, packet.len(), layer).expect("what is said is valid");
+        let again =
+            said.offload(format, packet, packet.len(), layer).expect("what is said is valid");
         let segmented = |gso: Option<Gso>| gso.map(|gso| (gso.kind, gso.size));
-        assert_eq!((again.checksum, segmented(again.gso)), (offload.checksum, segmented(offload.gso)));
+        assert_eq!(
+            (again.checksum, segmented(again.gso)),
+            (offload.checksum, segmented(offload.gso))
+        );
     }
 });

@@ -38,9 +38,13 @@ pub fn packets(mut input: &[u8]) -> Vec<Packet> {
                 0 => RxChecksum::None,
                 1 => RxChecksum::Unnecessary { level: buffer & 1 },
                 2 => RxChecksum::Complete(u16::from(*buffer) << 8 | u16::from(*flags)),
-                _ => RxChecksum::Partial { start: u16::from(*buffer), offset: if flags & 0x40 == 0 { 16 } else { 6 } },
+                _ => RxChecksum::Partial {
+                    start: u16::from(*buffer),
+                    offset: if flags & 0x40 == 0 { 16 } else { 6 },
+                },
             },
-            vlan: (flags & 8 != 0).then_some(VlanTag { protocol: 0x8100, control: u16::from(*buffer) }),
+            vlan: (flags & 8 != 0)
+                .then_some(VlanTag { protocol: 0x8100, control: u16::from(*buffer) }),
             buffer: if flags & 16 != 0 { usize::from(*buffer) } else { usize::MAX },
         });
     }

@@ -90,7 +90,11 @@ impl Capture {
 
     /// Says what is to be said of a capture that was cut short.
     fn end(&mut self, py: Python<'_>) -> PyResult<()> {
-        let Some(truncated) = self.reader.as_mut().and_then(|reader| exclusive(reader).truncated().cloned()) else { return Ok(()) };
+        let Some(truncated) =
+            self.reader.as_mut().and_then(|reader| exclusive(reader).truncated().cloned())
+        else {
+            return Ok(());
+        };
         self.reader = None;
         if self.strict {
             return Err(cut_short(py, &truncated));
@@ -100,7 +104,10 @@ impl Capture {
 
     fn taken(&mut self) -> PyResult<Reader> {
         if self.block.is_some() || self.done {
-            return Err(PyValueError::new_err(format!("{}: packets have been read; open it again for columns", self.file)));
+            return Err(PyValueError::new_err(format!(
+                "{}: packets have been read; open it again for columns",
+                self.file
+            )));
         }
         self.reader
             .take()
@@ -115,13 +122,18 @@ fn exclusive(reader: &mut Mutex<Reader>) -> &mut Reader {
 }
 
 #[pymethods]
-#[expect(clippy::wrong_self_convention, reason = "the names are those that pandas and others use; a stream is read once")]
+#[expect(
+    clippy::wrong_self_convention,
+    reason = "the names are those that pandas and others use; a stream is read once"
+)]
 impl Capture {
     /// Opens a capture; "-" is standard input.
     #[new]
     #[pyo3(signature = (path, *, strict=false))]
     fn new(py: Python<'_>, path: PathBuf, strict: bool) -> PyResult<Capture> {
-        let reader = py.detach(|| open_stream(&path).unwrap_or_else(|| Reader::open(&path))).map_err(|error| capture_error(py, &error))?;
+        let reader = py
+            .detach(|| open_stream(&path).unwrap_or_else(|| Reader::open(&path)))
+            .map_err(|error| capture_error(py, &error))?;
         let format = match reader.format() {
             Format::Pcap { .. } => "pcap",
             Format::PcapNg { .. } => "pcapng",
@@ -185,15 +197,32 @@ impl Capture {
     /// Returns the packets as a pandas DataFrame, or with `batch_size` an iterator of DataFrames of
     /// so many packets; needs pandas and pyarrow.
     #[pyo3(signature = (*, batch_size=None, data=false))]
-    fn to_pandas<'py>(&mut self, py: Python<'py>, batch_size: Option<usize>, data: bool) -> PyResult<Bound<'py, PyAny>> {
-        to_pandas(py, self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), data, "text")?, batch_size.is_some())
+    fn to_pandas<'py>(
+        &mut self,
+        py: Python<'py>,
+        batch_size: Option<usize>,
+        data: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        to_pandas(
+            py,
+            self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), data, "text")?,
+            batch_size.is_some(),
+        )
     }
 
     /// Returns the packets as numpy arrays, by the columns' names, or with `batch_size` an iterator
     /// of such arrays of so many packets; needs numpy.
     #[pyo3(signature = (*, batch_size=None))]
-    fn to_numpy<'py>(&mut self, py: Python<'py>, batch_size: Option<usize>) -> PyResult<Bound<'py, PyAny>> {
-        to_numpy(py, self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), false, "bytes")?, batch_size.is_some())
+    fn to_numpy<'py>(
+        &mut self,
+        py: Python<'py>,
+        batch_size: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        to_numpy(
+            py,
+            self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), false, "bytes")?,
+            batch_size.is_some(),
+        )
     }
 
     /// Closes the file.
@@ -217,7 +246,9 @@ impl Capture {
     }
 
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Packet>> {
-        if self.block.as_ref().is_none_or(|block| block.get().len() == self.next) && !self.fill(py)? {
+        if self.block.as_ref().is_none_or(|block| block.get().len() == self.next)
+            && !self.fill(py)?
+        {
             self.end(py)?;
             return Ok(None);
         }

@@ -68,9 +68,15 @@ impl Violation {
 
     fn __repr__(&self) -> PyResult<String> {
         let found = self.get()?;
-        let number = |number: Option<u64>| number.map_or("None".to_owned(), |number| number.to_string());
+        let number =
+            |number: Option<u64>| number.map_or("None".to_owned(), |number| number.to_string());
         let (packet, origin) = (number(found.packet), number(found.origin));
-        Ok(format!("<Violation {} of {}: packet {packet}, origin {origin}: {}>", found.rule.name(), found.field, found.found))
+        Ok(format!(
+            "<Violation {} of {}: packet {packet}, origin {origin}: {}>",
+            found.rule.name(),
+            found.field,
+            found.found
+        ))
     }
 }
 
@@ -87,8 +93,12 @@ impl Violations {
     }
 
     fn __getitem__(&self, index: isize) -> PyResult<Violation> {
-        let place = if index < 0 { index.checked_add_unsigned(self.all.len()) } else { Some(index) };
-        match place.and_then(|place| usize::try_from(place).ok()).filter(|place| *place < self.all.len()) {
+        let place =
+            if index < 0 { index.checked_add_unsigned(self.all.len()) } else { Some(index) };
+        match place
+            .and_then(|place| usize::try_from(place).ok())
+            .filter(|place| *place < self.all.len())
+        {
             Some(index) => Ok(Violation { all: self.all.clone(), index }),
             None => Err(PyIndexError::new_err(format!("violation {index} of {}", self.all.len()))),
         }
@@ -149,9 +159,12 @@ pub(crate) fn check(
     strict: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Violations)> {
-    let is_input = |source: &Source| matches!(source, Source::Path(path) if path.as_os_str() == "-");
+    let is_input =
+        |source: &Source| matches!(source, Source::Path(path) if path.as_os_str() == "-");
     if is_input(&checked) && is_input(&origin) {
-        return Err(OptionsError::new_err("checked and origin are both standard input: choose a file for one of them"));
+        return Err(OptionsError::new_err(
+            "checked and origin are both standard input: choose a file for one of them",
+        ));
     }
     let mut options = captures::CheckOptions { strict, ..Default::default() };
     if reversible {
@@ -160,6 +173,8 @@ pub(crate) fn check(
     if all {
         options.most_described = usize::MAX;
     }
-    let (json, report) = run(py, progress, |progress| captures::check(input(&checked)?, input(&origin)?, &options, progress))?;
+    let (json, report) = run(py, progress, |progress| {
+        captures::check(input(&checked)?, input(&origin)?, &options, progress)
+    })?;
     Ok((json, Violations { all: Arc::new(report.described) }))
 }

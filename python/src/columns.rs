@@ -3,8 +3,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use arrow_array::types::{ArrowPrimitiveType, TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
-use arrow_array::{Array, ArrayRef, BinaryArray, FixedSizeBinaryArray, PrimitiveArray, RecordBatch, RecordBatchReader, StringArray};
+use arrow_array::types::{
+    ArrowPrimitiveType, TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, FixedSizeBinaryArray, PrimitiveArray, RecordBatch,
+    RecordBatchReader, StringArray,
+};
 use arrow_buffer::{BooleanBufferBuilder, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::ffi::FFI_ArrowSchema;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
@@ -74,7 +79,9 @@ pub(crate) fn as_bytes(addresses: &str) -> PyResult<bool> {
     match addresses {
         "text" => Ok(false),
         "bytes" => Ok(true),
-        other => Err(OptionsError::new_err(format!("addresses: {other:?} is neither \"text\" nor \"bytes\""))),
+        other => Err(OptionsError::new_err(format!(
+            "addresses: {other:?} is neither \"text\" nor \"bytes\""
+        ))),
     }
 }
 
@@ -82,13 +89,21 @@ pub(crate) fn as_bytes(addresses: &str) -> PyResult<bool> {
 pub(crate) const USUAL_BATCH: usize = 65_536;
 
 /// Makes a pandas DataFrame of columns, in Python; an iterator of them, `in_batches`.
-pub(crate) fn to_pandas(py: Python<'_>, columns: Columns, in_batches: bool) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn to_pandas(
+    py: Python<'_>,
+    columns: Columns,
+    in_batches: bool,
+) -> PyResult<Bound<'_, PyAny>> {
     let name = if in_batches { "pandas_batches" } else { "to_pandas" };
     py.import("superpacket._columns")?.call_method1(name, (columns,))
 }
 
 /// Makes numpy arrays of columns, in Python; an iterator of them, `in_batches`.
-pub(crate) fn to_numpy(py: Python<'_>, columns: Columns, in_batches: bool) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn to_numpy(
+    py: Python<'_>,
+    columns: Columns,
+    in_batches: bool,
+) -> PyResult<Bound<'_, PyAny>> {
     let name = if in_batches { "numpy_batches" } else { "to_numpy" };
     py.import("superpacket._columns")?.call_method1(name, (columns,))
 }
@@ -134,20 +149,32 @@ impl Ends {
     #[inline]
     fn push(&mut self, address: Option<std::net::IpAddr>, scratch: &mut String) {
         match (self, address) {
-            (Ends::Text(runs), Some(address)) => with_address(address, scratch, |text| runs.push(text.as_bytes())),
+            (Ends::Text(runs), Some(address)) => {
+                with_address(address, scratch, |text| runs.push(text.as_bytes()))
+            }
             (Ends::Text(runs), None) => runs.push(&[]),
-            (Ends::Bytes(bytes), Some(std::net::IpAddr::V4(address))) => bytes.extend_from_slice(&address.to_ipv6_mapped().octets()),
-            (Ends::Bytes(bytes), Some(std::net::IpAddr::V6(address))) => bytes.extend_from_slice(&address.octets()),
+            (Ends::Bytes(bytes), Some(std::net::IpAddr::V4(address))) => {
+                bytes.extend_from_slice(&address.to_ipv6_mapped().octets())
+            }
+            (Ends::Bytes(bytes), Some(std::net::IpAddr::V6(address))) => {
+                bytes.extend_from_slice(&address.octets())
+            }
             (Ends::Bytes(bytes), None) => bytes.extend_from_slice(&[0; ADDRESS as usize]),
         }
     }
 
     fn finish(self, nulls: &Option<NullBuffer>) -> Result<ArrayRef, ArrowError> {
         Ok(match self {
-            Ends::Text(Runs { bytes, ends }) => {
-                Arc::new(StringArray::try_new(Runs::offsets(ends), Buffer::from_vec(bytes), nulls.clone())?)
-            }
-            Ends::Bytes(bytes) => Arc::new(FixedSizeBinaryArray::try_new(ADDRESS, Buffer::from_vec(bytes), nulls.clone())?),
+            Ends::Text(Runs { bytes, ends }) => Arc::new(StringArray::try_new(
+                Runs::offsets(ends),
+                Buffer::from_vec(bytes),
+                nulls.clone(),
+            )?),
+            Ends::Bytes(bytes) => Arc::new(FixedSizeBinaryArray::try_new(
+                ADDRESS,
+                Buffer::from_vec(bytes),
+                nulls.clone(),
+            )?),
         })
     }
 }
@@ -273,7 +300,9 @@ impl Growing {
         }
         self.has_tcp.append(segment.is_some());
         let header = segment.unwrap_or(&[0; 20]);
-        let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let word = |at: usize| {
+            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
         self.sequence.push(word(4));
         self.acknowledgement.push(word(8));
         self.flags.push(header[tcp::FLAGS]);
@@ -285,14 +314,24 @@ impl Growing {
     }
 
     fn finish(mut self, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
-        fn column<T: ArrowPrimitiveType>(values: Vec<T::Native>, nulls: &Option<NullBuffer>) -> Result<ArrayRef, ArrowError> {
+        fn column<T: ArrowPrimitiveType>(
+            values: Vec<T::Native>,
+            nulls: &Option<NullBuffer>,
+        ) -> Result<ArrayRef, ArrowError> {
             Ok(Arc::new(PrimitiveArray::<T>::try_new(ScalarBuffer::from(values), nulls.clone())?))
         }
-        let nulls = |bits: &mut BooleanBufferBuilder| Some(NullBuffer::new(bits.finish())).filter(|nulls| nulls.null_count() > 0);
+        let nulls = |bits: &mut BooleanBufferBuilder| {
+            Some(NullBuffer::new(bits.finish())).filter(|nulls| nulls.null_count() > 0)
+        };
         let (time, ip) = (nulls(&mut self.has_time), nulls(&mut self.has_ip));
-        let (ports, transport, tcp) = (nulls(&mut self.has_ports), nulls(&mut self.has_transport), nulls(&mut self.has_tcp));
+        let (ports, transport, tcp) =
+            (nulls(&mut self.has_ports), nulls(&mut self.has_transport), nulls(&mut self.has_tcp));
         let numbers = (self.first..).take(self.rows()).collect();
-        let time = PrimitiveArray::<TimestampNanosecondType>::try_new(ScalarBuffer::from(self.time), time)?.with_timezone("UTC");
+        let time = PrimitiveArray::<TimestampNanosecondType>::try_new(
+            ScalarBuffer::from(self.time),
+            time,
+        )?
+        .with_timezone("UTC");
         let mut columns: Vec<ArrayRef> = vec![
             column::<UInt64Type>(numbers, &None)?,
             Arc::new(time),
@@ -315,7 +354,11 @@ impl Growing {
             column::<UInt16Type>(self.window, &tcp)?,
         ];
         if let Some(Runs { bytes, ends }) = self.data {
-            columns.push(Arc::new(BinaryArray::try_new(Runs::offsets(ends), Buffer::from_vec(bytes), None)?));
+            columns.push(Arc::new(BinaryArray::try_new(
+                Runs::offsets(ends),
+                Buffer::from_vec(bytes),
+                None,
+            )?));
         }
         RecordBatch::try_new(Arc::clone(schema), columns)
     }
@@ -429,23 +472,50 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    pub(crate) fn of_reader(reader: Reader, strict: bool, batch_size: usize, data: bool, bytes: bool) -> PyResult<Columns> {
+    pub(crate) fn of_reader(
+        reader: Reader,
+        strict: bool,
+        batch_size: usize,
+        data: bool,
+        bytes: bool,
+    ) -> PyResult<Columns> {
         Self::new(Frames::Reader(Box::new(reader)), strict, batch_size, data, bytes)
     }
 
-    pub(crate) fn of_packets(packets: Arc<Packets>, batch_size: usize, data: bool, bytes: bool) -> PyResult<Columns> {
+    pub(crate) fn of_packets(
+        packets: Arc<Packets>,
+        batch_size: usize,
+        data: bool,
+        bytes: bool,
+    ) -> PyResult<Columns> {
         Self::new(Frames::Packets(packets, 0), false, batch_size, data, bytes)
     }
 
-    fn new(frames: Frames, strict: bool, batch_size: usize, data: bool, bytes: bool) -> PyResult<Columns> {
+    fn new(
+        frames: Frames,
+        strict: bool,
+        batch_size: usize,
+        data: bool,
+        bytes: bool,
+    ) -> PyResult<Columns> {
         if batch_size == 0 {
-            return Err(PyValueError::new_err("batch_size: 0 is not a number of packets from 1 on"));
+            return Err(PyValueError::new_err(
+                "batch_size: 0 is not a number of packets from 1 on",
+            ));
         }
         let batch_size = batch_size.min(MOST_ROWS);
         let addresses = if bytes { Addresses::Bytes } else { Addresses::Text };
         let (schema, cause) = (schema(addresses, data), Cause::default());
-        let batches =
-            Batches { frames, strict, batch_size, addresses, data, schema: Arc::clone(&schema), cause: Arc::clone(&cause), done: false };
+        let batches = Batches {
+            frames,
+            strict,
+            batch_size,
+            addresses,
+            data,
+            schema: Arc::clone(&schema),
+            cause: Arc::clone(&cause),
+            done: false,
+        };
         Ok(Columns { batches: Some(Mutex::new(batches)), schema, strict, cause })
     }
 }
@@ -475,10 +545,14 @@ impl Columns {
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let _ = requested_schema;
-        let batches = self.batches.take().ok_or_else(|| PyValueError::new_err("the columns have been read: open the capture again"))?;
+        let batches = self.batches.take().ok_or_else(|| {
+            PyValueError::new_err("the columns have been read: open the capture again")
+        })?;
         PyCapsule::new_with_value(
             py,
-            FFI_ArrowArrayStream::new(Box::new(batches.into_inner().unwrap_or_else(PoisonError::into_inner))),
+            FFI_ArrowArrayStream::new(Box::new(
+                batches.into_inner().unwrap_or_else(PoisonError::into_inner),
+            )),
             c"arrow_array_stream",
         )
     }
@@ -506,7 +580,9 @@ impl Columns {
 
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
         let Some(batches) = &mut self.batches else {
-            return Err(PyValueError::new_err("the columns have been read: open the capture again"));
+            return Err(PyValueError::new_err(
+                "the columns have been read: open the capture again",
+            ));
         };
         let batches = batches.get_mut().unwrap_or_else(PoisonError::into_inner);
         py.check_signals()?;

@@ -54,7 +54,8 @@ pub(crate) fn run<R: Serialize + Send>(
     let mut reporter = Reporter::new(progress);
     let ended = py.detach(|| {
         let report = command(&mut reporter)?;
-        let json = serde_json::to_string(&report).map_err(|error| captures::Error::Options(error.to_string()))?;
+        let json = serde_json::to_string(&report)
+            .map_err(|error| captures::Error::Options(error.to_string()))?;
         Ok((json, report))
     });
     // What Python raised is the cause of whatever else ended it.
@@ -69,7 +70,11 @@ pub(crate) fn stepping(batch: u64, hold: u64) -> Stepping {
     Stepping { batch, hold }
 }
 
-fn write_page(py: Python<'_>, path: Option<PathBuf>, page: impl FnOnce() -> Result<String, captures::Error>) -> PyResult<()> {
+fn write_page(
+    py: Python<'_>,
+    path: Option<PathBuf>,
+    page: impl FnOnce() -> Result<String, captures::Error>,
+) -> PyResult<()> {
     let Some(path) = path else { return Ok(()) };
     let page = page().map_err(|error| command_error(py, error))?;
     superpacket_io::capture::write_file(&path, page.as_bytes())
@@ -128,7 +133,17 @@ pub(crate) fn coalesce(
 ) -> PyResult<(String, Option<PacketList>)> {
     let rules = if lro { Rules::Lro } else { Rules::Gro };
     let stepping = stepping(batch, hold);
-    let options = captures::CoalesceOptions { rules, stepping, max_bytes, jumbo_option, max_packets, max_flows, udp, acks, strict };
+    let options = captures::CoalesceOptions {
+        rules,
+        stepping,
+        max_bytes,
+        jumbo_option,
+        max_packets,
+        max_flows,
+        udp,
+        acks,
+        strict,
+    };
     let mut packets = Packets::new();
     let (json, _) = run(py, progress, |progress| {
         let output = match &output {
@@ -181,8 +196,16 @@ pub(crate) fn verify(
     inject_fault: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let options = captures::VerifyOptions { stepping: stepping(batch, hold), udp, uneven, strict, inject_fault };
-    let (json, _) = run(py, progress, |progress| captures::verify(inputs.iter().map(Source::input).collect(), &options, progress))?;
+    let options = captures::VerifyOptions {
+        stepping: stepping(batch, hold),
+        udp,
+        uneven,
+        strict,
+        inject_fault,
+    };
+    let (json, _) = run(py, progress, |progress| {
+        captures::verify(inputs.iter().map(Source::input).collect(), &options, progress)
+    })?;
     Ok(json)
 }
 
@@ -204,7 +227,9 @@ pub(crate) fn analyze(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Vec<Timeline>, Page)> {
     let options = captures::AnalyzeOptions { stepping: stepping(batch, hold), top, strict };
-    let (json, report) = run(py, progress, |progress| captures::analyze(inputs.iter().map(Source::input).collect(), &options, progress))?;
+    let (json, report) = run(py, progress, |progress| {
+        captures::analyze(inputs.iter().map(Source::input).collect(), &options, progress)
+    })?;
     write_page(py, html, || report.page())?;
     let timelines = report.files.iter().map(|file| {
         let mut columns = Timeline::default();
@@ -237,11 +262,16 @@ pub(crate) fn steer(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Page)> {
     let cpus = match (cpus, cpu_list) {
-        (Some(mask), None) => mask.parse::<CpuMask>().map_err(|error| OptionsError::new_err(format!("cpus: {error}")))?,
-        (None, Some(list)) => {
-            CpuMask::parse_list(list, superpacket_steer::MAX_CPUS).map_err(|error| OptionsError::new_err(format!("cpu_list: {error}")))?
+        (Some(mask), None) => mask
+            .parse::<CpuMask>()
+            .map_err(|error| OptionsError::new_err(format!("cpus: {error}")))?,
+        (None, Some(list)) => CpuMask::parse_list(list, superpacket_steer::MAX_CPUS)
+            .map_err(|error| OptionsError::new_err(format!("cpu_list: {error}")))?,
+        _ => {
+            return Err(OptionsError::new_err(
+                "either cpus or cpu_list is needed: cpus=\"ff\", cpu_list=\"0-7\"",
+            ));
         }
-        _ => return Err(OptionsError::new_err("either cpus or cpu_list is needed: cpus=\"ff\", cpu_list=\"0-7\"")),
     };
     let key = match key {
         None => ToeplitzKey::default(),
@@ -249,12 +279,15 @@ pub(crate) fn steer(
             Some(bytes) => ToeplitzKey::new(*bytes),
             None => {
                 let (needed, got) = (ToeplitzKey::LENGTH, bytes.len());
-                return Err(OptionsError::new_err(format!("key: a key has {needed} bytes or more, and this has {got}")));
+                return Err(OptionsError::new_err(format!(
+                    "key: a key has {needed} bytes or more, and this has {got}"
+                )));
             }
         },
     };
     let options = captures::SteerOptions { cpus, key, symmetric, outer, strict };
-    let (json, report) = run(py, progress, |progress| captures::steer(input.input(), &options, progress))?;
+    let (json, report) =
+        run(py, progress, |progress| captures::steer(input.input(), &options, progress))?;
     write_page(py, html, || report.page(top))?;
     Ok((json, Page { report: Pages::Steer(Box::new(report), top) }))
 }

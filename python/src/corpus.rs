@@ -7,7 +7,9 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow_array::types::{ArrowPrimitiveType, TimestampNanosecondType, UInt16Type, UInt32Type, UInt64Type};
+use arrow_array::types::{
+    ArrowPrimitiveType, TimestampNanosecondType, UInt16Type, UInt32Type, UInt64Type,
+};
 use arrow_array::{ArrayRef, PrimitiveArray, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use pyo3::exceptions::PyValueError;
@@ -15,7 +17,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use superpacket_captures as captures;
-use superpacket_captures::{CaptureError, FlowRow, Input, PacketsRow, PartAnalysis, Place, Progress, Reader, Rows};
+use superpacket_captures::{
+    CaptureError, FlowRow, Input, PacketsRow, PartAnalysis, Place, Progress, Reader, Rows,
+};
 
 use crate::columns::ColumnBatch;
 use crate::commands::{Page, Pages, run, stepping};
@@ -38,7 +42,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Stream {
         }
         Ok(match source.extract::<PathBuf>() {
             Ok(path) => Stream::File { path, start, end },
-            Err(_) => Stream::Object { object: source.unbind(), length: end.map(|end| end - start) },
+            Err(_) => {
+                Stream::Object { object: source.unbind(), length: end.map(|end| end - start) }
+            }
         })
     }
 }
@@ -92,7 +98,10 @@ impl Read for Object {
 
 /// The columns of rows: names, types, whether there may be no value.
 fn schema(columns: &[(&str, DataType, bool)]) -> Arc<Schema> {
-    let fields: Vec<Field> = columns.iter().map(|(name, kind, nullable)| Field::new(*name, kind.clone(), *nullable)).collect();
+    let fields: Vec<Field> = columns
+        .iter()
+        .map(|(name, kind, nullable)| Field::new(*name, kind.clone(), *nullable))
+        .collect();
     Arc::new(Schema::new(fields))
 }
 
@@ -176,7 +185,11 @@ struct Takes {
 }
 
 impl Takes {
-    fn give(&mut self, table: &str, batch: Result<RecordBatch, ArrowError>) -> Result<(), captures::Error> {
+    fn give(
+        &mut self,
+        table: &str,
+        batch: Result<RecordBatch, ArrowError>,
+    ) -> Result<(), captures::Error> {
         let given = Python::attach(|py| {
             let batch = batch.map_err(|error| PyValueError::new_err(error.to_string()))?;
             self.take.call1(py, (table, ColumnBatch::new(batch))).map(|_| ())
@@ -214,14 +227,24 @@ type IndexParts = (Vec<(u64, u64, usize)>, Py<PyBytes>, u64);
 /// Notes where parts of a capture may begin, in one pass; no places if it can only be read whole.
 #[pyfunction]
 #[pyo3(signature = (name, stream, *, grain, multiple))]
-pub(crate) fn index(py: Python<'_>, name: &str, stream: Stream, grain: u64, multiple: u64) -> PyResult<IndexParts> {
+pub(crate) fn index(
+    py: Python<'_>,
+    name: &str,
+    stream: Stream,
+    grain: u64,
+    multiple: u64,
+) -> PyResult<IndexParts> {
     let options = captures::IndexOptions { grain, multiple };
     let mut found = captures::Index::default();
     run(py, None, |progress| {
         found = captures::index(name, stream.open(name)?, options, &mut Quiet(progress))?;
         Ok(())
     })?;
-    let places = found.places.iter().map(|noted| (noted.place.offset, noted.place.packets, noted.preamble)).collect();
+    let places = found
+        .places
+        .iter()
+        .map(|noted| (noted.place.offset, noted.place.packets, noted.preamble))
+        .collect();
     Ok((places, PyBytes::new(py, &found.preamble).unbind(), found.packets))
 }
 
@@ -245,13 +268,16 @@ pub(crate) fn analyze_part(
     interval: u64,
     strict: bool,
 ) -> PyResult<String> {
-    let analyze = captures::AnalyzeOptions { stepping: stepping(batch, hold), strict, ..Default::default() };
+    let analyze =
+        captures::AnalyzeOptions { stepping: stepping(batch, hold), strict, ..Default::default() };
     let options = captures::PartOptions { analyze, interval, first, continues };
     let mut takes = Takes { take, raised: None };
     let ended = run(py, None, |progress| {
         let stream = stream.open(name)?;
         let reader = match part {
-            Some((preamble, offset, packets)) => Reader::of_part(name, preamble, Place { offset, packets }, stream),
+            Some((preamble, offset, packets)) => {
+                Reader::of_part(name, preamble, Place { offset, packets }, stream)
+            }
             None => Reader::from_stream(name, stream),
         }?;
         captures::analyze_part(Input::from(reader), &options, &mut takes, &mut Quiet(progress))
@@ -274,7 +300,8 @@ impl CorpusSummary {
     #[new]
     #[pyo3(signature = (*, batch, hold, top))]
     fn new(batch: u64, hold: u64, top: usize) -> Self {
-        let options = captures::AnalyzeOptions { stepping: stepping(batch, hold), top, strict: false };
+        let options =
+            captures::AnalyzeOptions { stepping: stepping(batch, hold), top, strict: false };
         CorpusSummary { corpus: Mutex::new(captures::Corpus::new(&options)) }
     }
 
@@ -282,8 +309,11 @@ impl CorpusSummary {
     /// policy its name, packets and bytes in and out, super-packets, merged packets, absorbed ACKs,
     /// packets that cuts concern, and packets by reason.
     fn add(&self, file: String, parts: Vec<String>) -> PyResult<Vec<PolicyRow>> {
-        let read: Result<Vec<PartAnalysis>, _> = parts.iter().map(|part| serde_json::from_str(part)).collect();
-        let parts = read.map_err(|error| PyValueError::new_err(format!("{file}: what was found in it cannot be read: {error}")))?;
+        let read: Result<Vec<PartAnalysis>, _> =
+            parts.iter().map(|part| serde_json::from_str(part)).collect();
+        let parts = read.map_err(|error| {
+            PyValueError::new_err(format!("{file}: what was found in it cannot be read: {error}"))
+        })?;
         let rows = policy_rows(&parts);
         self.corpus.lock().unwrap_or_else(PoisonError::into_inner).add(file, parts);
         Ok(rows)
@@ -306,11 +336,19 @@ impl CorpusSummary {
 type PolicyRow = (&'static str, [u64; 8], Vec<(&'static str, u64)>);
 
 fn policy_rows(parts: &[PartAnalysis]) -> Vec<PolicyRow> {
-    let mut rows: Vec<(&'static str, [u64; 8], std::collections::BTreeMap<&'static str, u64>)> = Vec::new();
+    let mut rows: Vec<(&'static str, [u64; 8], std::collections::BTreeMap<&'static str, u64>)> =
+        Vec::new();
     for part in parts {
         let policies = &part.policies;
-        let effects = [("lro", &policies.lro), ("gro", &policies.gro), ("gro_udp", &policies.gro_udp), ("lro_acks", &policies.lro_acks)];
-        for (index, ((name, effect), held)) in effects.into_iter().zip(part.held.in_order()).enumerate() {
+        let effects = [
+            ("lro", &policies.lro),
+            ("gro", &policies.gro),
+            ("gro_udp", &policies.gro_udp),
+            ("lro_acks", &policies.lro_acks),
+        ];
+        for (index, ((name, effect), held)) in
+            effects.into_iter().zip(part.held.in_order()).enumerate()
+        {
             if rows.len() == index {
                 rows.push((name, [0; 8], Default::default()));
             }
@@ -332,5 +370,7 @@ fn policy_rows(parts: &[PartAnalysis]) -> Vec<PolicyRow> {
             }
         }
     }
-    rows.into_iter().map(|(name, numbers, reasons)| (name, numbers, reasons.into_iter().collect())).collect()
+    rows.into_iter()
+        .map(|(name, numbers, reasons)| (name, numbers, reasons.into_iter().collect()))
+        .collect()
 }

@@ -8,7 +8,8 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use superpacket::aggregate::{Aggregator as Engine, HashKey, Mode, Policy, Reason};
 use superpacket::packet::{Layer, RxPacket};
 use superpacket::segment::{
-    ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError as CutError, SegmentOptions, SegmentSize, Segmenter as Cutter,
+    ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError as CutError, SegmentOptions, SegmentSize,
+    Segmenter as Cutter,
 };
 use superpacket::super_packet::{Metadata, SuperPacket as Emitted};
 use superpacket::wire::{IpVersion, MAX_HEADER, Protocol, parse};
@@ -91,7 +92,12 @@ impl SuperPacket {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        format!("<SuperPacket of {}: {} bytes, {}>", self.metadata.packets, self.__len__(py), self.metadata.reason.name())
+        format!(
+            "<SuperPacket of {}: {} bytes, {}>",
+            self.metadata.packets,
+            self.__len__(py),
+            self.metadata.reason.name()
+        )
     }
 }
 
@@ -108,7 +114,9 @@ fn layer(name: &str) -> PyResult<Layer> {
     match name {
         "ethernet" => Ok(Layer::Ethernet),
         "ip" => Ok(Layer::Ip),
-        other => Err(OptionsError::new_err(format!("layer: {other:?} is neither \"ethernet\" nor \"ip\""))),
+        other => Err(OptionsError::new_err(format!(
+            "layer: {other:?} is neither \"ethernet\" nor \"ip\""
+        ))),
     }
 }
 
@@ -148,22 +156,39 @@ impl Aggregator {
         layer: &str,
     ) -> PyResult<Aggregator> {
         let base = match mode {
-            "gro" if acks => return Err(OptionsError::new_err("acks: needs mode=\"lro\", since pure ACKs merge for local delivery only")),
+            "gro" if acks => {
+                return Err(OptionsError::new_err(
+                    "acks: needs mode=\"lro\", since pure ACKs merge for local delivery only",
+                ));
+            }
             "gro" => Policy::gro().with_mode(Mode::Gro { udp }),
             "lro" if acks => Policy::lro_with_acks(),
             "lro" => Policy::lro(),
-            other => return Err(OptionsError::new_err(format!("mode: {other:?} is neither \"gro\" nor \"lro\""))),
+            other => {
+                return Err(OptionsError::new_err(format!(
+                    "mode: {other:?} is neither \"gro\" nor \"lro\""
+                )));
+            }
         };
         let policy = base
             .with_max_bytes(max_bytes)
             .with_max_packets(max_packets.unwrap_or(base.max_packets))
             .with_max_flows(max_flows.unwrap_or(base.max_flows));
-        Ok(Aggregator { engine: Engine::new(policy, KEY), layer: self::layer(layer)?, left: Vec::new() })
+        Ok(Aggregator {
+            engine: Engine::new(policy, KEY),
+            layer: self::layer(layer)?,
+            left: Vec::new(),
+        })
     }
 
     /// Takes a packet that arrived at a time in nanoseconds; gives what leaves because of it.
     #[pyo3(signature = (packet, time=0))]
-    fn receive<'py>(&mut self, py: Python<'py>, packet: &[u8], time: u64) -> PyResult<Bound<'py, PyList>> {
+    fn receive<'py>(
+        &mut self,
+        py: Python<'py>,
+        packet: &[u8],
+        time: u64,
+    ) -> PyResult<Bound<'py, PyList>> {
         let mut received = RxPacket::new(Box::from(packet)).with_time(time);
         received.layer = self.layer;
         self.step(py, |engine, sink| engine.receive(received, time, sink))
@@ -233,7 +258,12 @@ fn refused(py: Python<'_>, error: &CutError) -> PyErr {
 }
 
 impl Segmenter {
-    fn cut<'py>(&mut self, py: Python<'py>, packet: &GsoPacket<'_, &[u8]>, checksum: ChecksumOutput) -> PyResult<Bound<'py, PyList>> {
+    fn cut<'py>(
+        &mut self,
+        py: Python<'py>,
+        packet: &GsoPacket<'_, &[u8]>,
+        checksum: ChecksumOutput,
+    ) -> PyResult<Bound<'py, PyList>> {
         let options = SegmentOptions::default().with_checksum(checksum);
         let mut segments = Vec::new();
         let plan = self.engine.segment(packet, &options, |segment| {
@@ -247,10 +277,17 @@ impl Segmenter {
 
     /// How to cut a packet of bytes: by its headers, into segments of so many bytes of payload or
     /// so that they fit an MTU.
-    fn gso(&self, py: Python<'_>, packet: &[u8], size: Option<usize>, mtu: Option<usize>) -> PyResult<Gso> {
+    fn gso(
+        &self,
+        py: Python<'_>,
+        packet: &[u8],
+        size: Option<usize>,
+        mtu: Option<usize>,
+    ) -> PyResult<Gso> {
         let header = packet.get(..MAX_HEADER).unwrap_or(packet);
-        let layout = parse(header, packet.len(), self.layer)
-            .map_err(|unparsed| SegmentError::new_err(format!("headers: {}", unparsed.reason.name())))?;
+        let layout = parse(header, packet.len(), self.layer).map_err(|unparsed| {
+            SegmentError::new_err(format!("headers: {}", unparsed.reason.name()))
+        })?;
         let kind = match (layout.protocol, layout.version) {
             (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
             (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
@@ -258,14 +295,18 @@ impl Segmenter {
             (Protocol::Dccp, _) => GsoKind::Dccp,
         };
         let size = match (size, mtu) {
-            (Some(size), None) => {
-                SegmentSize::new(size).ok_or_else(|| OptionsError::new_err(format!("size: {size} is not between 1 and 65535")))?
-            }
+            (Some(size), None) => SegmentSize::new(size).ok_or_else(|| {
+                OptionsError::new_err(format!("size: {size} is not between 1 and 65535"))
+            })?,
             (None, Some(mtu)) => SegmentSize::for_mtu(&layout, kind, mtu).ok_or_else(|| {
                 let needed = usize::from(layout.payload) + 1;
                 refused(py, &CutError::SegmentTooSmall { needed, got: mtu })
             })?,
-            _ => return Err(PyValueError::new_err("bytes are cut by size=, payload in a segment, or by mtu=")),
+            _ => {
+                return Err(PyValueError::new_err(
+                    "bytes are cut by size=, payload in a segment, or by mtu=",
+                ));
+            }
         };
         Ok(Gso::new(kind, size))
     }
@@ -297,12 +338,18 @@ impl Segmenter {
                 Some(gso) if size.is_none() && mtu.is_none() => {
                     let output = ChecksumOutput::AsMerged;
                     let bytes = data.as_bytes();
-                    let whole = GsoPacket::linear(&bytes, gso).with_layer(packet.metadata.layer).with_checksum(packet.metadata.checksum);
+                    let whole = GsoPacket::linear(&bytes, gso)
+                        .with_layer(packet.metadata.layer)
+                        .with_checksum(packet.metadata.checksum);
                     self.cut(py, &whole, output)
                 }
-                Some(_) => Err(PyValueError::new_err("a SuperPacket is cut as it merged: without size= and mtu=")),
+                Some(_) => Err(PyValueError::new_err(
+                    "a SuperPacket is cut as it merged: without size= and mtu=",
+                )),
                 None if packet.metadata.packets == 1 => PyList::new(py, [data]),
-                None => Err(SegmentError::new_err("what LRO merged cannot be cut into the same packets again")),
+                None => Err(SegmentError::new_err(
+                    "what LRO merged cannot be cut into the same packets again",
+                )),
             };
         }
         let bytes: &[u8] = packet.extract()?;

@@ -14,8 +14,18 @@ create_exception!(
     "A capture cannot be read or written: `file` is its name, `packet` the packet's number from 1 and `offset` the byte where its record \
      begins, after decompression (both None where there is no packet), `cause` says what is wrong."
 );
-create_exception!(superpacket, OptionsError, Error, "Options that contradict each other, or are out of bounds.");
-create_exception!(superpacket, SegmentError, Error, "A packet cannot be cut: `name` is the error's name in reports.");
+create_exception!(
+    superpacket,
+    OptionsError,
+    Error,
+    "Options that contradict each other, or are out of bounds."
+);
+create_exception!(
+    superpacket,
+    SegmentError,
+    Error,
+    "A packet cannot be cut: `name` is the error's name in reports."
+);
 
 /// What a capture's error says, apart from the sentence.
 struct Parts<'a> {
@@ -28,16 +38,29 @@ struct Parts<'a> {
 
 fn parts(error: &captures::CaptureError) -> Parts<'_> {
     use captures::CaptureError as E;
-    let whole = |file, cause: String, source| Parts { file, packet: None, offset: None, cause, source };
+    let whole =
+        |file, cause: String, source| Parts { file, packet: None, offset: None, cause, source };
     match error {
-        E::Open { file, source } => whole(file, format!("cannot be opened: {source}"), Some(source)),
-        E::NotCapture { file, reason } => whole(file, format!("not a capture file: {reason}"), None),
-        E::Unsupported { file, packet, offset, reason } => {
-            Parts { file, packet: Some(*packet), offset: Some(*offset), cause: format!("not supported: {reason}"), source: None }
+        E::Open { file, source } => {
+            whole(file, format!("cannot be opened: {source}"), Some(source))
         }
-        E::Malformed { file, packet, offset, reason } => {
-            Parts { file, packet: Some(*packet), offset: Some(*offset), cause: reason.clone(), source: None }
+        E::NotCapture { file, reason } => {
+            whole(file, format!("not a capture file: {reason}"), None)
         }
+        E::Unsupported { file, packet, offset, reason } => Parts {
+            file,
+            packet: Some(*packet),
+            offset: Some(*offset),
+            cause: format!("not supported: {reason}"),
+            source: None,
+        },
+        E::Malformed { file, packet, offset, reason } => Parts {
+            file,
+            packet: Some(*packet),
+            offset: Some(*offset),
+            cause: reason.clone(),
+            source: None,
+        },
         E::RecordTooLong { file, packet, offset, claimed, limit } => Parts {
             file,
             packet: Some(*packet),
@@ -45,21 +68,35 @@ fn parts(error: &captures::CaptureError) -> Parts<'_> {
             cause: format!("record claims {claimed} bytes, more than the limit of {limit}"),
             source: None,
         },
-        E::Read { file, packet, offset, source } => {
-            Parts { file, packet: Some(*packet), offset: Some(*offset), cause: format!("cannot be read: {source}"), source: Some(source) }
+        E::Read { file, packet, offset, source } => Parts {
+            file,
+            packet: Some(*packet),
+            offset: Some(*offset),
+            cause: format!("cannot be read: {source}"),
+            source: Some(source),
+        },
+        E::Create { file, source } => {
+            whole(file, format!("cannot be created: {source}"), Some(source))
         }
-        E::Create { file, source } => whole(file, format!("cannot be created: {source}"), Some(source)),
-        E::Write { file, source } => whole(file, format!("cannot be written: {source}"), Some(source)),
+        E::Write { file, source } => {
+            whole(file, format!("cannot be written: {source}"), Some(source))
+        }
         E::SeveralLinkTypes { file, packet, first, other } => Parts {
             file,
             packet: Some(*packet),
             offset: None,
-            cause: format!("a pcap file holds one link type, but this packet is {other} after {first}: write pcapng"),
+            cause: format!(
+                "a pcap file holds one link type, but this packet is {other} after {first}: write pcapng"
+            ),
             source: None,
         },
-        E::UnknownInterface { file, packet, interface } => {
-            Parts { file, packet: Some(*packet), offset: None, cause: format!("interface {interface} was not declared"), source: None }
-        }
+        E::UnknownInterface { file, packet, interface } => Parts {
+            file,
+            packet: Some(*packet),
+            offset: None,
+            cause: format!("interface {interface} was not declared"),
+            source: None,
+        },
         E::Time { file, packet } => Parts {
             file,
             packet: Some(*packet),
@@ -82,12 +119,18 @@ fn parts(error: &captures::CaptureError) -> Parts<'_> {
 pub(crate) fn capture_error(py: Python<'_>, error: &captures::CaptureError) -> PyErr {
     let Parts { file, packet, offset, cause, source } = parts(error);
     // What Python raised while a pipe was waited for.
-    if let Some(raised) = source.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<PyErr>()) {
+    if let Some(raised) =
+        source.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<PyErr>())
+    {
         return raised.clone_ref(py);
     }
     let exception = with_place(py, error.to_string(), file, packet, offset, &cause);
     if let Some(code) = source.and_then(std::io::Error::raw_os_error) {
-        let source = PyOSError::new_err((code, source.map(ToString::to_string).unwrap_or_default(), file.to_owned()));
+        let source = PyOSError::new_err((
+            code,
+            source.map(ToString::to_string).unwrap_or_default(),
+            file.to_owned(),
+        ));
         exception.set_cause(py, Some(source));
     }
     exception
@@ -96,10 +139,24 @@ pub(crate) fn capture_error(py: Python<'_>, error: &captures::CaptureError) -> P
 /// The exception of a capture that ends within a record.
 pub(crate) fn cut_short(py: Python<'_>, truncated: &captures::Truncated) -> PyErr {
     let cause = format!("cut short: {}", truncated.reason);
-    with_place(py, truncated.to_string(), &truncated.file, Some(truncated.packet), Some(truncated.offset), &cause)
+    with_place(
+        py,
+        truncated.to_string(),
+        &truncated.file,
+        Some(truncated.packet),
+        Some(truncated.offset),
+        &cause,
+    )
 }
 
-fn with_place(py: Python<'_>, text: String, file: &str, packet: Option<u64>, offset: Option<u64>, cause: &str) -> PyErr {
+fn with_place(
+    py: Python<'_>,
+    text: String,
+    file: &str,
+    packet: Option<u64>,
+    offset: Option<u64>,
+    cause: &str,
+) -> PyErr {
     let exception = CaptureError::new_err(text);
     let value = exception.value(py);
     let set = || -> PyResult<()> {
@@ -127,5 +184,7 @@ pub(crate) fn command_error(py: Python<'_>, error: captures::Error) -> PyErr {
 
 /// Warns as Python does.
 pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
-    py.import("warnings")?.call_method1("warn", (text, py.get_type::<PyUserWarning>(), 2)).map(|_| ())
+    py.import("warnings")?
+        .call_method1("warn", (text, py.get_type::<PyUserWarning>(), 2))
+        .map(|_| ())
 }

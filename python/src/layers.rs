@@ -34,12 +34,24 @@ impl Layers {
         let length = packet.len().max((original_length as usize).saturating_sub(link));
         let header = packet.get(..MAX_HEADER).unwrap_or(packet);
         match parse(header, length, layer) {
-            Ok(layout) => {
-                Layers { link, layout: Some(layout), tuple: Some(FlowTuple::from_layout(header, &layout)), network: Some(layout.network) }
-            }
+            Ok(layout) => Layers {
+                link,
+                layout: Some(layout),
+                tuple: Some(FlowTuple::from_layout(header, &layout)),
+                network: Some(layout.network),
+            },
             Err(_) => {
-                let network = ip_headers(header, length, layer).into_iter().flatten().last().map(|(network, _)| network);
-                Layers { link, layout: None, tuple: FlowTuple::innermost(header, length, layer), network }
+                let network = ip_headers(header, length, layer)
+                    .into_iter()
+                    .flatten()
+                    .last()
+                    .map(|(network, _)| network);
+                Layers {
+                    link,
+                    layout: None,
+                    tuple: FlowTuple::innermost(header, length, layer),
+                    network,
+                }
             }
         }
     }
@@ -56,7 +68,11 @@ impl Layers {
 
 /// An address as text: IPv4 without the general way of formatting, which takes three times as long.
 #[inline]
-pub(crate) fn with_address<T>(address: IpAddr, text: &mut String, then: impl FnOnce(&str) -> T) -> T {
+pub(crate) fn with_address<T>(
+    address: IpAddr,
+    text: &mut String,
+    then: impl FnOnce(&str) -> T,
+) -> T {
     text.clear();
     match address {
         IpAddr::V4(address) => {

@@ -77,7 +77,10 @@ impl Block {
         let bytes = PyBytes::new(py, &gathered.bytes);
         let view = PyMemoryView::from(&bytes)?;
         let entries = gathered.entries.as_slice().into();
-        Py::new(py, Block { bytes: bytes.unbind(), view: view.unbind(), entries, first: gathered.first })
+        Py::new(
+            py,
+            Block { bytes: bytes.unbind(), view: view.unbind(), entries, first: gathered.first },
+        )
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -112,7 +115,13 @@ impl Packet {
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
         let entry = self.entry();
-        self.block.get().bytes.bind(py).as_bytes().get(entry.start as usize..(entry.start + entry.length) as usize).unwrap_or(&[])
+        self.block
+            .get()
+            .bytes
+            .bind(py)
+            .as_bytes()
+            .get(entry.start as usize..(entry.start + entry.length) as usize)
+            .unwrap_or(&[])
     }
 
     #[inline]
@@ -125,7 +134,12 @@ impl Packet {
 
     fn view<'py>(&self, py: Python<'py>, start: usize, end: usize) -> PyResult<Bound<'py, PyAny>> {
         let at = self.entry().start as usize;
-        self.block.get().view.bind(py).get_item(PySlice::new(py, (at + start) as isize, (at + end) as isize, 1))
+        self.block.get().view.bind(py).get_item(PySlice::new(
+            py,
+            (at + start) as isize,
+            (at + end) as isize,
+            1,
+        ))
     }
 
     fn offset(&self, py: Python<'_>, of: impl Fn(&Layout) -> u16) -> Option<usize> {
@@ -212,7 +226,11 @@ impl Packet {
     /// Destination port; None in fragments and in protocols other than TCP, UDP and DCCP.
     #[getter]
     fn destination_port(&self, py: Python<'_>) -> Option<u16> {
-        self.layers(py).tuple.as_ref().and_then(FlowTuple::ports).map(|[_, destination]| destination)
+        self.layers(py)
+            .tuple
+            .as_ref()
+            .and_then(FlowTuple::ports)
+            .map(|[_, destination]| destination)
     }
 
     /// The IP protocol's number of the innermost IP header: 6 for TCP, 17 for UDP.
@@ -274,7 +292,8 @@ impl Packet {
         };
         let flow = match self.layers(py).tuple {
             Some(tuple) => {
-                let (from, to) = tuple.ports().map_or((None, None), |[from, to]| (Some(from), Some(to)));
+                let (from, to) =
+                    tuple.ports().map_or((None, None), |[from, to]| (Some(from), Some(to)));
                 format!(", {} > {}", end(tuple.source(), from), end(tuple.destination(), to))
             }
             None => String::new(),
@@ -308,7 +327,9 @@ impl PacketList {
             return Ok(block);
         }
         if u32::try_from(self.packets.bytes().len()).is_err() {
-            return Err(PyValueError::new_err("the packets have more than 4 GiB together: write them to a file"));
+            return Err(PyValueError::new_err(
+                "the packets have more than 4 GiB together: write them to a file",
+            ));
         }
         let mut gathered = Gathered::default();
         self.packets.iter().for_each(|frame| gathered.add(&frame));
@@ -327,11 +348,20 @@ impl PacketList {
     /// Adds a packet of a link type, captured at a time in nanoseconds since 1970, that had so many
     /// bytes on the wire.
     #[pyo3(signature = (data, link_type=1, time=None, original_length=None))]
-    fn append(&mut self, py: Python<'_>, data: &[u8], link_type: u16, time: Option<u64>, original_length: Option<u64>) -> PyResult<()> {
+    fn append(
+        &mut self,
+        py: Python<'_>,
+        data: &[u8],
+        link_type: u16,
+        time: Option<u64>,
+        original_length: Option<u64>,
+    ) -> PyResult<()> {
         self.block = OnceLock::new();
         let original_length = original_length.unwrap_or(data.len() as u64);
         let packets = Arc::make_mut(&mut self.packets);
-        packets.push_cut(LinkType(link_type), time, data, original_length).map_err(|error| command_error(py, error))
+        packets
+            .push_cut(LinkType(link_type), time, data, original_length)
+            .map_err(|error| command_error(py, error))
     }
 
     fn __len__(&self) -> usize {
@@ -360,19 +390,40 @@ impl PacketList {
     /// Returns the packets as a pandas DataFrame, or with `batch_size` an iterator of DataFrames of
     /// so many packets; needs pandas and pyarrow.
     #[pyo3(signature = (*, batch_size=None, data=false))]
-    fn to_pandas<'py>(&self, py: Python<'py>, batch_size: Option<usize>, data: bool) -> PyResult<Bound<'py, PyAny>> {
-        to_pandas(py, self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), data, "text")?, batch_size.is_some())
+    fn to_pandas<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: Option<usize>,
+        data: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        to_pandas(
+            py,
+            self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), data, "text")?,
+            batch_size.is_some(),
+        )
     }
 
     /// Returns the packets as numpy arrays, by the columns' names, or with `batch_size` an iterator
     /// of such arrays of so many packets; needs numpy.
     #[pyo3(signature = (*, batch_size=None))]
-    fn to_numpy<'py>(&self, py: Python<'py>, batch_size: Option<usize>) -> PyResult<Bound<'py, PyAny>> {
-        to_numpy(py, self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), false, "bytes")?, batch_size.is_some())
+    fn to_numpy<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        to_numpy(
+            py,
+            self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), false, "bytes")?,
+            batch_size.is_some(),
+        )
     }
 
     fn __repr__(&self) -> String {
-        format!("<PacketList of {} packets, {} bytes>", self.packets.len(), self.packets.bytes().len())
+        format!(
+            "<PacketList of {} packets, {} bytes>",
+            self.packets.len(),
+            self.packets.bytes().len()
+        )
     }
 }
 
@@ -401,5 +452,8 @@ impl PacketIterator {
 
 /// The interfaces of a capture as Python has them: link type, and name if there is one.
 pub(crate) fn interface_pairs(interfaces: &[Interface]) -> Vec<(u16, Option<String>)> {
-    interfaces.iter().map(|interface| (interface.link_type.0, interface.name().map(|name| name.into_owned()))).collect()
+    interfaces
+        .iter()
+        .map(|interface| (interface.link_type.0, interface.name().map(|name| name.into_owned())))
+        .collect()
 }

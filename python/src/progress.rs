@@ -53,7 +53,9 @@ impl Progress for Reporter {
     fn begin(&mut self, input: &str, length: Option<u64>) {
         (self.told, self.length) = (0, length);
         let made = Python::attach(|py| match &self.begin {
-            Some(begin) => begin.call1(py, (input, length)).map(|bar| (!bar.is_none(py)).then_some(bar)),
+            Some(begin) => {
+                begin.call1(py, (input, length)).map(|bar| (!bar.is_none(py)).then_some(bar))
+            }
             None => Ok(None),
         });
         match made {

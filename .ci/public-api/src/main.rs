@@ -21,10 +21,13 @@ fn listing(json: &str) -> Result<Vec<String>, Box<dyn Error>> {
         builder.omit_auto_trait_impls(!derived).omit_auto_derived_impls(!derived).build()
     };
     let written: HashSet<String> = items(false)?.items().map(ToString::to_string).collect();
-    let is_internal = |line: &str| INTERNAL.iter().any(|name| line.contains(&format!("{name} for ")));
+    let is_internal =
+        |line: &str| INTERNAL.iter().any(|name| line.contains(&format!("{name} for ")));
     let all = items(true)?;
     let lines = all.items().map(ToString::to_string);
-    Ok(lines.filter(|line| written.contains(line) || (line.starts_with("impl") && !is_internal(line))).collect())
+    Ok(lines
+        .filter(|line| written.contains(line) || (line.starts_with("impl") && !is_internal(line)))
+        .collect())
 }
 
 /// Returns the lines that are in one listing and not in the other.
@@ -37,7 +40,9 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments: Vec<String> = env::args().skip(1).collect();
     let write = arguments.first().is_some_and(|first| first == "--write");
     arguments.drain(..usize::from(write));
-    let [path, json] = &arguments[..] else { return Err("usage: public-api-listing [--write] LISTING JSON".into()) };
+    let [path, json] = &arguments[..] else {
+        return Err("usage: public-api-listing [--write] LISTING JSON".into());
+    };
     let now = listing(json).map_err(|error| format!("{json}: {error}"))?;
     let recorded = fs::read_to_string(path).unwrap_or_default();
     let recorded: Vec<String> = recorded.lines().map(str::to_owned).collect();
@@ -50,7 +55,10 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
         return Ok(ExitCode::SUCCESS);
     }
     if !gone.is_empty() {
-        println!("{path}: {} items are gone or have changed, which breaks whoever uses them", gone.len());
+        println!(
+            "{path}: {} items are gone or have changed, which breaks whoever uses them",
+            gone.len()
+        );
     }
     if !added.is_empty() {
         println!("{path}: {} items are new", added.len());

@@ -6,7 +6,8 @@ use std::ops::Range;
 use superpacket::order::{GapLimits, Gaps};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{
-    BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize, Segmentable, Segmenter,
+    BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize,
+    Segmentable, Segmenter,
 };
 use superpacket::virtio::Framing;
 use superpacket::{Aggregator, BatchAggregator, HashKey, Policy, Simd, SuperPacket};
@@ -42,20 +43,28 @@ pub struct Joiner<'a> {
 
 impl<'a> Joiner<'a> {
     pub fn new(receive: Receive) -> Self {
-        Joiner { receive, aggregator: aggregator(receive.policy), packets: Vec::new(), ranges: Vec::new() }
+        Joiner {
+            receive,
+            aggregator: aggregator(receive.policy),
+            packets: Vec::new(),
+            ranges: Vec::new(),
+        }
     }
 
     /// Takes a batch; what leaves is looked at as far as descriptors need it.
     pub fn take(&mut self, frames: &'a [Vec<u8>]) {
         let checksum = self.receive.checksum;
-        self.packets.extend(frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(checksum)));
+        self.packets
+            .extend(frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(checksum)));
         self.aggregator.receive_batch(&mut self.packets, 0, &mut look_at);
     }
 
     /// The same as a whole poll; of what leaves all ranges are listed.
     pub fn list(&mut self, frames: &'a [Vec<u8>]) {
         let Joiner { receive, aggregator, packets, ranges } = self;
-        packets.extend(frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(receive.checksum)));
+        packets.extend(
+            frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(receive.checksum)),
+        );
         let mut list = |packet: SuperPacket<'_, &[u8]>| {
             ranges.clear();
             ranges.extend(packet.slices().map(|slice| (slice.as_ptr(), slice.len())));
@@ -84,7 +93,10 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     pub fn new(policy: Policy) -> Self {
-        Writer { aggregator: BatchAggregator::framed(Framing::TAP, policy, HashKey::new(42)), frames: Vec::new() }
+        Writer {
+            aggregator: BatchAggregator::framed(Framing::TAP, policy, HashKey::new(42)),
+            frames: Vec::new(),
+        }
     }
 
     pub fn write(&mut self, frames: &'a [Vec<u8>]) {
@@ -115,7 +127,11 @@ impl<'a> InPlace<'a> {
             buffer
         };
         let buffers = frames.iter().map(buffer).collect();
-        InPlace { aggregator: BatchAggregator::framed(framing, policy, HashKey::new(42)), frames, buffers }
+        InPlace {
+            aggregator: BatchAggregator::framed(framing, policy, HashKey::new(42)),
+            frames,
+            buffers,
+        }
     }
 
     /// Takes these frames as a whole poll, and makes their buffers again what they were: of those
@@ -123,7 +139,8 @@ impl<'a> InPlace<'a> {
     pub fn take(&mut self, batch: Range<usize>) {
         let offset = Framing::TAP.header_length();
         let (frames, buffers) = (&self.frames[batch.clone()], &mut self.buffers[batch]);
-        let written = self.aggregator.join_in_place(buffers, offset).expect("there is room for the header");
+        let written =
+            self.aggregator.join_in_place(buffers, offset).expect("there is room for the header");
         for &index in black_box(written) {
             let (frame, buffer) = (&frames[index], &mut buffers[index]);
             if buffer.len() != offset + frame.len() {
@@ -221,14 +238,20 @@ impl Cutter {
 
     /// Into headers and ranges; returns how many segments.
     pub fn gather(&mut self, frame: &Vec<u8>) -> usize {
-        let plan = self.segmenter.segment(&GsoPacket::linear(frame, self.gso), &self.options, fill_descriptors).expect("a super-packet");
+        let plan = self
+            .segmenter
+            .segment(&GsoPacket::linear(frame, self.gso), &self.options, fill_descriptors)
+            .expect("a super-packet");
         plan.segments as usize
     }
 
     /// Into one buffer, back to back; returns how many segments.
     pub fn copy(&mut self, frame: &Vec<u8>, out: &mut [u8]) -> usize {
         let mut out = BackToBack::new(out);
-        let plan = self.segmenter.segment_linear(&GsoPacket::linear(frame, self.gso), &self.options, &mut out).expect("a super-packet");
+        let plan = self
+            .segmenter
+            .segment_linear(&GsoPacket::linear(frame, self.gso), &self.options, &mut out)
+            .expect("a super-packet");
         plan.segments as usize
     }
 }
@@ -250,13 +273,18 @@ pub struct Forwarder<'a> {
 
 impl<'a> Forwarder<'a> {
     pub fn new(policy: Policy) -> Self {
-        Forwarder { aggregator: aggregator(policy), segmenter: Segmenter::new(), packets: Vec::new() }
+        Forwarder {
+            aggregator: aggregator(policy),
+            segmenter: Segmenter::new(),
+            packets: Vec::new(),
+        }
     }
 
     /// Frames with checksums that the device verified; all leave before this returns.
     pub fn take(&mut self, frames: &'a [Vec<u8>]) {
         let verified = RxChecksum::Unnecessary { level: 0 };
-        self.packets.extend(frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(verified)));
+        self.packets
+            .extend(frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(verified)));
         let (segmenter, options) = (&mut self.segmenter, Sums::Whole.options());
         let mut cut = |packet: SuperPacket<'_, &[u8]>| {
             segmenter.segment(&packet, &options, fill_descriptors).expect("what merged can be cut");

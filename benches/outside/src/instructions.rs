@@ -25,7 +25,11 @@ pub type Count = (String, f64);
 pub fn count(program: &Path, only: &str) -> Result<Vec<Count>> {
     let folder = tempfile::tempdir()?;
     let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--quiet", "--zero-before=superpacket_outside::instructions::polls"])
+        .args([
+            "--tool=callgrind",
+            "--quiet",
+            "--zero-before=superpacket_outside::instructions::polls",
+        ])
         .arg("--dump-after=superpacket_outside::instructions::polls")
         .arg(format!("--callgrind-out-file={}", folder.path().join("dump").display()))
         .arg(program)
@@ -36,7 +40,8 @@ pub fn count(program: &Path, only: &str) -> Result<Vec<Count>> {
     let text = String::from_utf8(output.stdout)?;
     let counted = text.lines().enumerate().map(|(number, line)| {
         let (name, frames) = line.split_once('\t').context("a row and a number")?;
-        let dump = |which: usize| total(&folder.path().join(format!("dump.{}", 2 * number + which)));
+        let dump =
+            |which: usize| total(&folder.path().join(format!("dump.{}", 2 * number + which)));
         let (once, twice) = (dump(1)?, dump(2)?);
         ensure!(twice > once, "{name}: {twice} instructions for twice as many polls as {once}");
         Ok((name.to_owned(), (twice - once) / frames.parse::<f64>()?))
@@ -69,6 +74,8 @@ fn polls(row: &mut Row<'_>, count: usize) -> usize {
 /// The instructions of a dump.
 fn total(dump: &Path) -> Result<f64> {
     let text = fs::read_to_string(dump).with_context(|| format!("no dump {}", dump.display()))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("totals: ").or_else(|| line.strip_prefix("summary: ")));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("totals: ").or_else(|| line.strip_prefix("summary: ")));
     Ok(line.with_context(|| format!("{}: no total", dump.display()))?.trim().parse()?)
 }

@@ -47,8 +47,15 @@ struct Arguments {
 
 impl Arguments {
     fn parse() -> Result<Self> {
-        let mut read =
-            Arguments { values: Vec::new(), only: String::new(), rounds: 100, processes: 21, memory: false, worst: false, markdown: false };
+        let mut read = Arguments {
+            values: Vec::new(),
+            only: String::new(),
+            rounds: 100,
+            processes: 21,
+            memory: false,
+            worst: false,
+            markdown: false,
+        };
         let mut arguments = lexopt::Parser::from_env();
         while let Some(argument) = arguments.next()? {
             match argument {
@@ -70,7 +77,8 @@ impl Arguments {
 fn programs(values: &[String]) -> Result<Vec<Program>> {
     ensure!(!values.is_empty(), USAGE);
     let program = |value: &String| {
-        let (profile, path) = value.split_once('=').with_context(|| format!("{value}: NAME=PROGRAM is wanted"))?;
+        let (profile, path) =
+            value.split_once('=').with_context(|| format!("{value}: NAME=PROGRAM is wanted"))?;
         Ok(Program { profile: profile.to_owned(), path: path.into() })
     };
     values.iter().map(program).collect()
@@ -91,9 +99,15 @@ fn main() -> Result<()> {
                 println!("{}\t{time:.2}", row.name);
             }
         }
-        ["compare", ..] => show(&compare(&programs(&arguments.values[1..])?, &arguments)?, &arguments),
-        ["count", ..] => print!("{}", count(&programs(&arguments.values[1..])?, &arguments.only)?.to_tsv()),
-        ["check", baseline, ..] => check(Path::new(baseline), &programs(&arguments.values[2..])?, &arguments.only)?,
+        ["compare", ..] => {
+            show(&compare(&programs(&arguments.values[1..])?, &arguments)?, &arguments)
+        }
+        ["count", ..] => {
+            print!("{}", count(&programs(&arguments.values[1..])?, &arguments.only)?.to_tsv())
+        }
+        ["check", baseline, ..] => {
+            check(Path::new(baseline), &programs(&arguments.values[2..])?, &arguments.only)?
+        }
         ["count-here"] => instructions::count_here(&arguments.only),
         _ => bail!(USAGE),
     }
@@ -115,7 +129,12 @@ fn compare(programs: &[Program], arguments: &Arguments) -> Result<Table> {
                 .args(arguments.memory.then_some("--memory"))
                 .output()
                 .with_context(|| program.path.display().to_string())?;
-            ensure!(output.status.success(), "{}: {}", program.path.display(), String::from_utf8_lossy(&output.stderr));
+            ensure!(
+                output.status.success(),
+                "{}: {}",
+                program.path.display(),
+                String::from_utf8_lossy(&output.stderr)
+            );
             for (number, line) in String::from_utf8(output.stdout)?.lines().enumerate() {
                 let (name, time) = line.split_once('\t').context("a row and a number")?;
                 if number == times.len() {
@@ -128,7 +147,10 @@ fn compare(programs: &[Program], arguments: &Arguments) -> Result<Table> {
     let shown = if arguments.worst { clock::worst } else { clock::lower_quartile };
     let mut table = Table::default();
     for (program, times) in programs.iter().zip(times) {
-        table.push(&program.profile, times.into_iter().map(|(name, times)| (name, shown(times))).collect())?;
+        table.push(
+            &program.profile,
+            times.into_iter().map(|(name, times)| (name, shown(times))).collect(),
+        )?;
     }
     Ok(table)
 }

@@ -6,9 +6,13 @@ use std::ops::Range;
 use superpacket::aggregate::{Policy, Storage};
 use superpacket::packet::RxChecksum;
 use superpacket_traffic::frame::Checksum;
-use superpacket_traffic::workload::{TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1, w2, w2b, w3, w4, w5, w5_super};
+use superpacket_traffic::workload::{
+    TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1, w2, w2b, w3, w4, w5, w5_super,
+};
 
-use crate::engine::{Cut, Cutter, Forwarder, InPlace, Joiner, Receive, Summer, Sums, Watcher, Writer};
+use crate::engine::{
+    Cut, Cutter, Forwarder, InPlace, Joiner, Receive, Summer, Sums, Watcher, Writer,
+};
 
 /// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport
 /// header of either.
@@ -95,7 +99,8 @@ fn with_push(mut frame: Vec<u8>) -> Vec<u8> {
     let (flags, checksum) = (TRANSPORT + 13, TRANSPORT + 16);
     if frame[flags] & 8 == 0 {
         frame[flags] |= 8;
-        let (less, borrow) = u16::from_be_bytes([frame[checksum], frame[checksum + 1]]).overflowing_sub(8);
+        let (less, borrow) =
+            u16::from_be_bytes([frame[checksum], frame[checksum + 1]]).overflowing_sub(8);
         frame[checksum..checksum + 2].copy_from_slice(&(less - u16::from(borrow)).to_be_bytes());
     }
     frame
@@ -114,7 +119,11 @@ struct Poll {
 impl Poll {
     /// Up to 64 frames a call, one call a poll, checksums verified by the device.
     const fn of(policy: Policy) -> Self {
-        Poll { receive: Receive { policy, checksum: RxChecksum::Unnecessary { level: 0 } }, batch: 64, calls: Some(1) }
+        Poll {
+            receive: Receive { policy, checksum: RxChecksum::Unnecessary { level: 0 } },
+            batch: 64,
+            calls: Some(1),
+        }
     }
 
     /// Nobody has verified the checksums, and the engine must.
@@ -244,7 +253,9 @@ fn segments(workload: &Workload, cutter: &mut Cutter) -> usize {
 fn gather<'a>(name: &'static str, workload: &'a Workload, cut: Cut, sums: Sums) -> Row<'a> {
     let mut cutter = Cutter::new(cut, sums);
     let mut round = Round::new(workload);
-    Row::new(name, segments(workload, &mut cutter), move || round.run(1).iter().map(|frame| cutter.gather(black_box(frame))).sum())
+    Row::new(name, segments(workload, &mut cutter), move || {
+        round.run(1).iter().map(|frame| cutter.gather(black_box(frame))).sum()
+    })
 }
 
 fn copy<'a>(name: &'static str, workload: &'a Workload, cut: Cut, sums: Sums) -> Row<'a> {
@@ -254,7 +265,11 @@ fn copy<'a>(name: &'static str, workload: &'a Workload, cut: Cut, sums: Sums) ->
     let start = out.as_ptr().align_offset(LINE);
     let mut round = Round::new(workload);
     Row::new(name, segments(workload, &mut cutter), move || {
-        round.run(1).iter().map(|frame| cutter.copy(black_box(frame), black_box(&mut out[start..]))).sum()
+        round
+            .run(1)
+            .iter()
+            .map(|frame| cutter.copy(black_box(frame), black_box(&mut out[start..])))
+            .sum()
     })
 }
 
@@ -296,11 +311,19 @@ pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
         join("W2, 64 flows, batch 64, sums not known", &frames.w2, Poll::unverified(gro)),
         join("W2, 64 flows, batch 256", &frames.w2, Poll { batch: 256, ..Poll::of(gro) }),
         join("W2b, 1024 flows, flushed", &frames.w2b, Poll { batch: 256, ..Poll::of(gro) }),
-        join("W2b, 1024 flows, resident", &frames.w2b, Poll { batch: 256, calls: Some(16), ..Poll::of(gro) }),
+        join(
+            "W2b, 1024 flows, resident",
+            &frames.w2b,
+            Poll { batch: 256, calls: Some(16), ..Poll::of(gro) },
+        ),
         join("W3 GRO, nothing merges", &frames.w3, Poll::of(gro)),
         list("W3 GRO, ranges listed", &frames.w3, Poll::of(gro)),
         join("W3 LRO, ACKs absorbed", &frames.w3, Poll::of(Policy::lro_with_acks())),
-        join("4,000 hostile flows", &frames.hostile, Poll { batch: 250, calls: None, ..Poll::of(gro) }),
+        join(
+            "4,000 hostile flows",
+            &frames.hostile,
+            Poll { batch: 250, calls: None, ..Poll::of(gro) },
+        ),
         join("UDP GRO", &frames.datagrams, Poll::of(udp)),
         join("UDP GRO, verifying", &frames.datagrams, Poll::unverified(udp)),
         write("W1 for writev", &frames.w1, trusted),

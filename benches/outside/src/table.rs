@@ -43,8 +43,17 @@ impl Table {
         let row = |line: &str| {
             let mut fields = line.split('\t');
             let name = fields.next().unwrap_or_default().to_owned();
-            let figures = fields.map(str::parse).collect::<Result<Vec<f64>, _>>().with_context(|| format!("{}: {line}", path.display()))?;
-            ensure!(figures.len() == columns.len(), "{}: {line}: {} figures for {} columns", path.display(), figures.len(), columns.len());
+            let figures = fields
+                .map(str::parse)
+                .collect::<Result<Vec<f64>, _>>()
+                .with_context(|| format!("{}: {line}", path.display()))?;
+            ensure!(
+                figures.len() == columns.len(),
+                "{}: {line}: {} figures for {} columns",
+                path.display(),
+                figures.len(),
+                columns.len()
+            );
             Ok((name, figures))
         };
         Ok(Table { rows: lines.map(row).collect::<Result<_>>()?, columns })
@@ -65,7 +74,8 @@ impl Table {
         let width = self.rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let mut text = format!("{:width$}", "");
         for (number, column) in self.columns.iter().enumerate() {
-            write!(text, "  {column:>9}{}", if number == 0 { "" } else { "   ratio" }).expect("a string takes all");
+            write!(text, "  {column:>9}{}", if number == 0 { "" } else { "   ratio" })
+                .expect("a string takes all");
         }
         for (name, figures) in &self.rows {
             write!(text, "\n{name:width$}").expect("a string takes all");
@@ -106,17 +116,27 @@ impl Table {
     /// # Errors
     /// If `self` lacks a row or a column of `now`, or `now` a row of `self`.
     pub fn exceeded(&self, now: &Table, factor: f64) -> Result<Vec<String>> {
-        let known: BTreeMap<_, _> = self.rows.iter().map(|(name, figures)| (name, figures)).collect();
-        ensure!(known.len() == now.rows.len(), "{} rows are known, and there are {}", known.len(), now.rows.len());
+        let known: BTreeMap<_, _> =
+            self.rows.iter().map(|(name, figures)| (name, figures)).collect();
+        ensure!(
+            known.len() == now.rows.len(),
+            "{} rows are known, and there are {}",
+            known.len(),
+            now.rows.len()
+        );
         let mut lines = Vec::new();
         for (number, column) in now.columns.iter().enumerate() {
             let place = self.columns.iter().position(|known| known == column);
             let place = place.with_context(|| format!("nothing is known of {column}"))?;
             for (name, figures) in &now.rows {
-                let before = known.get(name).with_context(|| format!("nothing is known of {name}"))?[place];
+                let before =
+                    known.get(name).with_context(|| format!("nothing is known of {name}"))?[place];
                 let figure = figures[number];
                 if figure > before * factor {
-                    lines.push(format!("{name}, {column}: {figure:.1}, {:.1} % more than {before:.1}", 100.0 * (figure / before - 1.0)));
+                    lines.push(format!(
+                        "{name}, {column}: {figure:.1}, {:.1} % more than {before:.1}",
+                        100.0 * (figure / before - 1.0)
+                    ));
                 }
             }
         }
@@ -137,15 +157,23 @@ mod tests {
 
     #[test]
     fn what_grew_is_named_and_what_shrank_is_not() {
-        let lines = table([100.0, 200.0]).exceeded(&table([106.0, 150.0]), 1.05).expect("the same rows");
+        let lines =
+            table([100.0, 200.0]).exceeded(&table([106.0, 150.0]), 1.05).expect("the same rows");
         assert_eq!(lines, ["a, default: 106.0, 6.0 % more than 100.0"]);
-        assert!(table([100.0, 200.0]).exceeded(&table([104.0, 200.0]), 1.05).expect("the same rows").is_empty());
+        assert!(
+            table([100.0, 200.0])
+                .exceeded(&table([104.0, 200.0]), 1.05)
+                .expect("the same rows")
+                .is_empty()
+        );
     }
 
     #[test]
     fn other_rows_are_an_error() {
         let mut other = Table::default();
-        other.push("default", vec![("a".to_owned(), 1.0), ("c".to_owned(), 1.0)]).expect("the first");
+        other
+            .push("default", vec![("a".to_owned(), 1.0), ("c".to_owned(), 1.0)])
+            .expect("the first");
         assert!(table([1.0, 1.0]).exceeded(&other, 1.05).is_err());
         assert!(table([1.0, 1.0]).push("other", vec![("a".to_owned(), 1.0)]).is_err());
     }
@@ -153,8 +181,16 @@ mod tests {
     #[test]
     fn markdown_has_a_ratio_for_each_later_column() {
         let mut table = table([4.0, 200.0]);
-        table.push("off", vec![("a".to_owned(), 5.0), ("b".to_owned(), 100.0)]).expect("the same rows");
-        let lines = ["|  | default | off | ratio |", "|---|---|---|---|", "| a | 4.0 | 5.0 | 1.25x |", "| b | 200.0 | 100.0 | 0.50x |", ""];
+        table
+            .push("off", vec![("a".to_owned(), 5.0), ("b".to_owned(), 100.0)])
+            .expect("the same rows");
+        let lines = [
+            "|  | default | off | ratio |",
+            "|---|---|---|---|",
+            "| a | 4.0 | 5.0 | 1.25x |",
+            "| b | 200.0 | 100.0 | 0.50x |",
+            "",
+        ];
         assert_eq!(table.to_markdown(), lines.join("\n"));
     }
 

@@ -46,7 +46,8 @@ fn left(packet: &[u8]) -> Result<Left> {
             push: tcp[13] & PSH != 0,
         })
     };
-    read().with_context(|| format!("a packet of {} bytes is no whole TCP/IPv4 packet", packet.len()))
+    read()
+        .with_context(|| format!("a packet of {} bytes is no whole TCP/IPv4 packet", packet.len()))
 }
 
 fn all(packets: Packets<'_>) -> Result<Vec<Left>> {
@@ -73,14 +74,28 @@ pub fn by_reference(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>)
         if packet.push && packet.payload.len() > size {
             let last = (packet.payload.len() - 1) / size * size;
             let tail = packet.payload.split_off(last);
-            expected.push(Left { sequence: packet.sequence.wrapping_add(last as u32), payload: tail, ..packet });
+            expected.push(Left {
+                sequence: packet.sequence.wrapping_add(last as u32),
+                payload: tail,
+                ..packet
+            });
             packet.push = false;
         }
         expected.push(packet);
     }
     expected.sort();
-    ensure!(payload(&expected) == payload(&frames), "{} bytes of payload left of {}", payload(&expected), payload(&frames));
-    ensure!(expected == theirs, "rte_gro made other packets: {}, and {} were expected", theirs.len(), expected.len());
+    ensure!(
+        payload(&expected) == payload(&frames),
+        "{} bytes of payload left of {}",
+        payload(&expected),
+        payload(&frames)
+    );
+    ensure!(
+        expected == theirs,
+        "rte_gro made other packets: {}, and {} were expected",
+        theirs.len(),
+        expected.len()
+    );
     Ok(())
 }
 
@@ -91,10 +106,20 @@ pub fn by_reference(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>)
 /// What differs.
 pub fn in_place(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>) -> Result<()> {
     let (frames, mut ours, theirs) = (all(frames)?, all(ours)?, all(theirs)?);
-    ensure!(payload(&ours) == payload(&frames), "{} bytes of payload left of {}", payload(&ours), payload(&frames));
+    ensure!(
+        payload(&ours) == payload(&frames),
+        "{} bytes of payload left of {}",
+        payload(&ours),
+        payload(&frames)
+    );
     let size = frames.iter().map(|frame| frame.payload.len()).max().unwrap_or(0);
     ours.retain(|packet| packet.payload.len() > size);
-    ensure!(ours == theirs, "tun-rs made other super-packets: {}, and the engine {}", theirs.len(), ours.len());
+    ensure!(
+        ours == theirs,
+        "tun-rs made other super-packets: {}, and the engine {}",
+        theirs.len(),
+        ours.len()
+    );
     Ok(())
 }
 
@@ -112,7 +137,8 @@ pub fn segments(ours: Packets<'_>, theirs: Packets<'_>) -> Result<()> {
         }
         packet
     };
-    let (ours, theirs): (Vec<_>, Vec<_>) = (ours.iter().map(plain).collect(), theirs.iter().map(plain).collect());
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        (ours.iter().map(plain).collect(), theirs.iter().map(plain).collect());
     ensure!(ours.len() == theirs.len(), "{} segments, theirs {}", ours.len(), theirs.len());
     let other = ours.iter().zip(&theirs).position(|(our, their)| our != their);
     ensure!(other.is_none(), "segment {} differs", other.unwrap_or(0));
@@ -167,7 +193,9 @@ mod tests {
             assert!(compare(plain(&frames), plain(&ours), plain(&[])).is_err());
         }
         let fewer = [joined(&frames[..43])];
-        let error = by_reference(plain(&frames), plain(&fewer), plain(&fewer)).expect_err("lost").to_string();
+        let error = by_reference(plain(&frames), plain(&fewer), plain(&fewer))
+            .expect_err("lost")
+            .to_string();
         assert!(error.contains("bytes of payload left of"), "{error}");
     }
 

@@ -79,7 +79,8 @@ impl Bench {
         }
         let mut rte_gro = self.dpdk.as_ref().map(DpdkSide::new);
         let rte_gro = rte_gro.as_mut().map(|side| side as &mut dyn Side);
-        let sides = self.measure([rte_gro, Some(&mut gatherer), Some(&mut tun), Some(&mut joiner)])?;
+        let sides =
+            self.measure([rte_gro, Some(&mut gatherer), Some(&mut tun), Some(&mut joiner)])?;
         Ok(Measured { out, sides })
     }
 
@@ -105,7 +106,10 @@ impl Bench {
         let mut tun = TunCutter::new(&reads);
         cutter.cycle(0, &self.clock);
         tun.cycle(0, &self.clock);
-        ensure!(cutter.out.segments() == tun.out.segments() && cutter.out.segments == cutter.units(), "cut otherwise than by tun-rs");
+        ensure!(
+            cutter.out.segments() == tun.out.segments() && cutter.out.segments == cutter.units(),
+            "cut otherwise than by tun-rs"
+        );
         let out = cutter.out.segments;
         let sides = self.measure([None, None, Some(&mut tun), Some(&mut cutter)])?;
         Ok(Measured { out, sides })
@@ -114,7 +118,8 @@ impl Bench {
     fn measure(&mut self, sides: [Option<&mut dyn Side>; SIDES]) -> Result<[Option<Times>; SIDES]> {
         let there = sides.each_ref().map(Option::is_some);
         let mut sides: Vec<_> = sides.into_iter().flatten().collect();
-        let mut times = measure(&mut sides, self.rounds, &self.clock, &mut self.caches)?.into_iter();
+        let mut times =
+            measure(&mut sides, self.rounds, &self.clock, &mut self.caches)?.into_iter();
         Ok(there.map(|there| if there { times.next() } else { None }))
     }
 }

@@ -130,7 +130,12 @@ pub type Times = [Vec<f64>; 2];
 ///
 /// # Errors
 /// What kept a side from being measured.
-pub fn measure(sides: &mut [&mut dyn Side], rounds: usize, clock: &Clock, caches: &mut Caches) -> Result<Vec<Times>> {
+pub fn measure(
+    sides: &mut [&mut dyn Side],
+    rounds: usize,
+    clock: &Clock,
+    caches: &mut Caches,
+) -> Result<Vec<Times>> {
     // The system gives pages when they are first written.
     for side in &mut *sides {
         side.memory(clock, caches)?;

@@ -16,7 +16,8 @@ use crate::frame_file;
 use crate::rows::{Join, super_packets};
 
 /// DPDK's environment: no hugepages, no devices, no files that other programs see.
-const ENVIRONMENT: [&str; 7] = ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=error", "-m", "128"];
+const ENVIRONMENT: [&str; 7] =
+    ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=error", "-m", "128"];
 
 /// What its answers begin with.
 const ANSWER: &str = "answer ";
@@ -76,7 +77,13 @@ impl Dpdk {
     pub fn load_join(&mut self, join: &Join) -> Result<()> {
         let path = self.file("in");
         frame_file::write(&path, &join.frames)?;
-        self.order(&format!("join {} {} {} {}", path.display(), join.batch, join.flows, join.copies()))?;
+        self.order(&format!(
+            "join {} {} {} {}",
+            path.display(),
+            join.batch,
+            join.flows,
+            join.copies()
+        ))?;
         Ok(())
     }
 
@@ -87,7 +94,11 @@ impl Dpdk {
     pub fn load_cut(&mut self, frame: &[u8]) -> Result<()> {
         let path = self.file("in");
         frame_file::write(&path, &[frame.to_vec()])?;
-        self.order(&format!("cut {} {TCP_PAYLOAD} {}", path.display(), super_packets(frame).len()))?;
+        self.order(&format!(
+            "cut {} {TCP_PAYLOAD} {}",
+            path.display(),
+            super_packets(frame).len()
+        ))?;
         Ok(())
     }
 

@@ -28,7 +28,12 @@ pub fn read(path: &Path) -> Result<Vec<Vec<u8>>> {
     while at < bytes.len() {
         let length = bytes[at..].first_chunk().map(|length| u32::from_le_bytes(*length) as usize);
         let frame = length.and_then(|length| bytes.get(at + 4..)?.get(..length));
-        ensure!(frame.is_some(), "{}: no whole frame at byte {at} of {}", path.display(), bytes.len());
+        ensure!(
+            frame.is_some(),
+            "{}: no whole frame at byte {at} of {}",
+            path.display(),
+            bytes.len()
+        );
         frames.extend(frame.map(<[u8]>::to_vec));
         at += 4 + length.unwrap_or(0);
     }

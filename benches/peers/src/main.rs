@@ -90,7 +90,12 @@ fn main() -> Result<()> {
     let passes = arguments.rounds.min(PASSES);
     let rounds = arguments.rounds.div_ceil(passes);
     for pass in 0..passes {
-        let dpdk = arguments.dpdk.as_deref().map(Dpdk::start).transpose()?.map(|dpdk| Rc::new(RefCell::new(dpdk)));
+        let dpdk = arguments
+            .dpdk
+            .as_deref()
+            .map(Dpdk::start)
+            .transpose()?
+            .map(|dpdk| Rc::new(RefCell::new(dpdk)));
         if let Some(dpdk) = &dpdk {
             version = dpdk.borrow_mut().version()?;
         }
@@ -110,7 +115,11 @@ fn main() -> Result<()> {
         table.push(fields(row, measured, absent));
     }
     let (tun, compilers) = (tun::version(), arguments.compilers);
-    println!("{version}; tun-rs {tun}; {compilers}; {}; medians of {} rounds.\n", processor(), passes * rounds);
+    println!(
+        "{version}; tun-rs {tun}; {compilers}; {}; medians of {} rounds.\n",
+        processor(),
+        passes * rounds
+    );
     print!("{}", if arguments.markdown { table.to_markdown() } else { table.to_text() });
     Ok(())
 }
@@ -118,11 +127,14 @@ fn main() -> Result<()> {
 /// A row of the table; `absent` is what it says of DPDK where that has no figure.
 fn fields(row: &Row, measured: Measured, absent: &str) -> Vec<String> {
     let Measured { out, sides } = measured;
-    let [dpdk, by_reference, tun, in_buffers] = sides.map(|times| times.map(|times| times.map(median)));
+    let [dpdk, by_reference, tun, in_buffers] =
+        sides.map(|times| times.map(|times| times.map(median)));
     let both = |[hot, memory]: [String; 2]| format!("{hot} / {memory}");
-    let figure =
-        |figure: Option<Figure>, none: &str| figure.map_or(none.to_owned(), |figure| both(figure.map(|time| format!("{time:.1}"))));
-    let times = |ratio: f64| if ratio < 0.1 { format!("{ratio:.3}x") } else { format!("{ratio:.2}x") };
+    let figure = |figure: Option<Figure>, none: &str| {
+        figure.map_or(none.to_owned(), |figure| both(figure.map(|time| format!("{time:.1}"))))
+    };
+    let times =
+        |ratio: f64| if ratio < 0.1 { format!("{ratio:.3}x") } else { format!("{ratio:.2}x") };
     let ratio = |ours: Option<Figure>, theirs: Option<Figure>| match (ours, theirs) {
         (Some(ours), Some(theirs)) => both([0, 1].map(|place| times(ours[place] / theirs[place]))),
         _ => "-".to_owned(),

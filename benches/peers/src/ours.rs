@@ -6,7 +6,8 @@ use std::hint::black_box;
 
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{
-    ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize, Segmentable, Segmenter,
+    ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize,
+    Segmentable, Segmenter,
 };
 use superpacket::{Aggregator, BatchAggregator, Framing, HashKey, Policy, SuperPacket};
 use superpacket_traffic::workload::{TCP_PAYLOAD, TRAIN};
@@ -30,7 +31,11 @@ impl<'a> Gatherer<'a> {
         Gatherer {
             cycles,
             batch: join.batch,
-            checksum: if join.verified { RxChecksum::Unnecessary { level: 0 } } else { RxChecksum::None },
+            checksum: if join.verified {
+                RxChecksum::Unnecessary { level: 0 }
+            } else {
+                RxChecksum::None
+            },
             aggregator: Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(42)),
             packets: Vec::new(),
             ranges: Vec::new(),
@@ -47,7 +52,9 @@ impl<'a> Gatherer<'a> {
             outputs.push(bytes);
         };
         for batch in frames.chunks(self.batch) {
-            self.packets.extend(batch.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(checksum)));
+            self.packets.extend(
+                batch.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(checksum)),
+            );
             self.aggregator.receive_batch(&mut self.packets, 0, &mut keep);
         }
         self.aggregator.poll_end(0, &mut keep);
@@ -76,7 +83,9 @@ impl Work for Gatherer<'_> {
         for batch in cycles[copy].chunks(*batch) {
             left -= batch.len();
             total += clock.time(|| {
-                packets.extend(batch.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(*checksum)));
+                packets.extend(
+                    batch.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(*checksum)),
+                );
                 aggregator.receive_batch(packets, 0, &mut list);
                 if left == 0 {
                     aggregator.poll_end(0, &mut list);
@@ -112,11 +121,17 @@ impl<'a> ReferenceCutter<'a> {
         let packet = &self.packets[0];
         let mut outputs = Vec::new();
         self.segmenter
-            .segment(&GsoPacket::linear(packet, tcp4()), &without_sums(), |segment: Segment<'_, _>| {
-                let mut bytes = segment.header().to_vec();
-                segment.ranges().for_each(|range| bytes.extend_from_slice(&packet[range.offset..range.offset + range.length]));
-                outputs.push(bytes);
-            })
+            .segment(
+                &GsoPacket::linear(packet, tcp4()),
+                &without_sums(),
+                |segment: Segment<'_, _>| {
+                    let mut bytes = segment.header().to_vec();
+                    segment.ranges().for_each(|range| {
+                        bytes.extend_from_slice(&packet[range.offset..range.offset + range.length])
+                    });
+                    outputs.push(bytes);
+                },
+            )
             .expect("a super-packet");
         outputs
     }
@@ -136,7 +151,9 @@ impl Work for ReferenceCutter<'_> {
         clock.time(|| {
             ranges.clear();
             let packet = GsoPacket::linear(black_box(&packets[copy]), tcp4());
-            segmenter.segment(&packet, &without_sums(), |segment| list(segment, ranges)).expect("a super-packet");
+            segmenter
+                .segment(&packet, &without_sums(), |segment| list(segment, ranges))
+                .expect("a super-packet");
             black_box(&ranges);
         })
     }
@@ -168,7 +185,8 @@ impl<'a> InPlaceJoiner<'a> {
         buffers.restore(0);
         let mut outputs = Vec::new();
         for batch in buffers.cycle(0).chunks_mut(self.batch) {
-            let written = self.aggregator.join_in_place(batch, OFFSET).expect("room for the header");
+            let written =
+                self.aggregator.join_in_place(batch, OFFSET).expect("room for the header");
             outputs.extend(written.iter().map(|&index| batch[index].clone()));
         }
         outputs
@@ -192,7 +210,11 @@ impl Work for InPlaceJoiner<'_> {
         let mut buffers = self.buffers.borrow_mut();
         let join = |batch: &mut [Vec<u8>]| {
             clock.time(|| {
-                black_box(self.aggregator.join_in_place(black_box(batch), OFFSET).expect("room for the header"));
+                black_box(
+                    self.aggregator
+                        .join_in_place(black_box(batch), OFFSET)
+                        .expect("room for the header"),
+                );
             })
         };
         buffers.cycle(copy).chunks_mut(self.batch).map(join).sum()
@@ -226,7 +248,9 @@ impl Work for BufferCutter<'_> {
         let (segmenter, out) = (&mut self.segmenter, &mut self.out);
         clock.time(|| {
             let mut sink = EachBuffer::new(&mut out.buffers, OFFSET, &mut out.sizes);
-            let plan = segmenter.split(Framing::TUN, black_box(&reads[copy].bytes), &mut sink).expect("a super-packet");
+            let plan = segmenter
+                .split(Framing::TUN, black_box(&reads[copy].bytes), &mut sink)
+                .expect("a super-packet");
             out.segments = plan.segments as usize;
             black_box(&out);
         })

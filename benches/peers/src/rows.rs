@@ -40,7 +40,10 @@ pub struct Join {
 
 /// All rows whose name contains `only`.
 pub fn rows(only: &str) -> Vec<Row> {
-    let join = |name, frames, flows, batch, verified| Row { name, task: Task::Join(Join { frames, flows, batch, verified }) };
+    let join = |name, frames, flows, batch, verified| Row {
+        name,
+        task: Task::Join(Join { frames, flows, batch, verified }),
+    };
     let super_packet = || w4(1, Checksum::Partial).remove(0);
     let mut rows = vec![
         join("join, one flow (W1)", w1(64), 1, 64, true),
@@ -72,7 +75,8 @@ impl Join {
     /// The frames as IP packets, without padding.
     pub fn packets(&self) -> Vec<Vec<u8>> {
         let packet = |frame: &Vec<u8>| {
-            let length = usize::from(u16::from_be_bytes([frame[ETHERNET + 2], frame[ETHERNET + 3]]));
+            let length =
+                usize::from(u16::from_be_bytes([frame[ETHERNET + 2], frame[ETHERNET + 3]]));
             frame[ETHERNET..ETHERNET + length].to_vec()
         };
         self.frames.iter().map(packet).collect()
@@ -86,7 +90,8 @@ pub fn super_packets(packet: &[u8]) -> Vec<Vec<u8>> {
 
 /// Copies of packets, each in a buffer of at least so many bytes, in no order.
 pub fn scattered(packets: &[Vec<u8>], copies: usize, capacity: usize) -> Vec<Vec<Vec<u8>>> {
-    let mut buffers: Vec<_> = (0..copies * packets.len()).map(|_| Vec::<u8>::with_capacity(capacity)).collect();
+    let mut buffers: Vec<_> =
+        (0..copies * packets.len()).map(|_| Vec::<u8>::with_capacity(capacity)).collect();
     let mut random = Random::new(1);
     for index in (1..buffers.len()).rev() {
         buffers.swap(index, random.below(index as u64 + 1) as usize);

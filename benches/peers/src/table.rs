@@ -23,11 +23,14 @@ impl Table {
     /// Aligned: the first column to the left, the others to the right.
     pub fn to_text(&self) -> String {
         let lines = || std::iter::once(&self.head).chain(&self.rows);
-        let widths: Vec<_> = (0..self.head.len()).map(|column| lines().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+        let widths: Vec<_> = (0..self.head.len())
+            .map(|column| lines().map(|row| row[column].chars().count()).max().unwrap_or(0))
+            .collect();
         let line = |row: &Vec<String>| {
             let fields = row.iter().zip(&widths).enumerate();
-            let fields =
-                fields.map(|(number, (field, &width))| if number == 0 { format!("{field:width$}") } else { format!("{field:>width$}") });
+            let fields = fields.map(|(number, (field, &width))| {
+                if number == 0 { format!("{field:width$}") } else { format!("{field:>width$}") }
+            });
             fields.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
         };
         lines().map(line).collect()
@@ -50,6 +53,9 @@ mod tests {
         table.push(vec!["a".to_owned(), "10.0".to_owned()]);
         table.push(vec!["longer".to_owned(), "5.0".to_owned()]);
         assert_eq!(table.to_text(), "row       ns\na       10.0\nlonger   5.0\n");
-        assert_eq!(table.to_markdown(), "| row | ns |\n|---|---|\n| a | 10.0 |\n| longer | 5.0 |\n");
+        assert_eq!(
+            table.to_markdown(),
+            "| row | ns |\n|---|---|\n| a | 10.0 |\n| longer | 5.0 |\n"
+        );
     }
 }

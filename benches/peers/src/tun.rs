@@ -87,7 +87,10 @@ impl<'a> TunJoiner<'a> {
             self.table.apply_gro(batch, OFFSET, false)?;
         }
         let Buffers { packets, cycles } = &*buffers;
-        let grown = cycles[0].iter().zip(packets).filter(|(buffer, packet)| buffer.len() > OFFSET + packet.len());
+        let grown = cycles[0]
+            .iter()
+            .zip(packets)
+            .filter(|(buffer, packet)| buffer.len() > OFFSET + packet.len());
         Ok(grown.map(|(buffer, _)| buffer.clone()).collect())
     }
 }
@@ -107,7 +110,11 @@ impl Work for TunJoiner<'_> {
 
     fn cycle(&mut self, copy: usize, clock: &Clock) -> f64 {
         let mut buffers = self.buffers.borrow_mut();
-        let join = |batch: &mut [Vec<u8>]| clock.time(|| self.table.apply_gro(black_box(batch), OFFSET, false).expect("valid buffers"));
+        let join = |batch: &mut [Vec<u8>]| {
+            clock.time(|| {
+                self.table.apply_gro(black_box(batch), OFFSET, false).expect("valid buffers")
+            })
+        };
         buffers.cycle(copy).chunks_mut(self.batch).map(join).sum()
     }
 }
@@ -146,7 +153,11 @@ pub struct SegmentBuffers {
 
 impl SegmentBuffers {
     pub fn new() -> Self {
-        SegmentBuffers { buffers: vec![vec![0; OFFSET + 1_600]; TRAIN + 1], sizes: vec![0; TRAIN + 1], segments: 0 }
+        SegmentBuffers {
+            buffers: vec![vec![0; OFFSET + 1_600]; TRAIN + 1],
+            sizes: vec![0; TRAIN + 1],
+            segments: 0,
+        }
     }
 
     /// The segments, IP packets.
@@ -183,7 +194,15 @@ impl Work for TunCutter<'_> {
         clock.time(|| {
             let header = VirtioNetHdr::decode(black_box(read)).expect("a whole header");
             let packet = &mut read[OFFSET..];
-            out.segments = gso_split(black_box(packet), header, &mut out.buffers, &mut out.sizes, OFFSET, false).expect("a super-packet");
+            out.segments = gso_split(
+                black_box(packet),
+                header,
+                &mut out.buffers,
+                &mut out.sizes,
+                OFFSET,
+                false,
+            )
+            .expect("a super-packet");
             black_box(&out);
         })
     }

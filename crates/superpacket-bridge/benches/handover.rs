@@ -19,7 +19,10 @@ use superpacket::packet::{FlowHash, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::{Buffer, Pool};
 use superpacket_io::system::{allowed_cpus, pin_thread};
-use superpacket_steer::{Admission, BacklogLimit, Completions, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowLimit, Place, Steering};
+use superpacket_steer::{
+    Admission, BacklogLimit, Completions, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowLimit, Place,
+    Steering,
+};
 
 /// Packets between two looks at the others.
 const BATCH: usize = 64;
@@ -90,7 +93,8 @@ struct Dispatcher {
 impl Dispatcher {
     fn new(workers: usize) -> (Self, Vec<BacklogReceiver<()>>) {
         let bell = Arc::new(Doorbell::new().expect("a descriptor"));
-        let completions: Vec<_> = (0..workers).map(|_| Arc::new(Completion::new(bell.clone()))).collect();
+        let completions: Vec<_> =
+            (0..workers).map(|_| Arc::new(Completion::new(bell.clone()))).collect();
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         for completion in &completions {
             let bell = Arc::new(Doorbell::new().expect("a descriptor"));
@@ -111,7 +115,9 @@ impl Dispatcher {
 
     /// What the bridge does with a packet of a steered queue.
     fn steer(&mut self, mut packet: SuperPacket<'_, Buffer>) -> bool {
-        let Some(choice) = self.steering.choose_super_packet(&packet, &self.completions) else { return false };
+        let Some(choice) = self.steering.choose_super_packet(&packet, &self.completions) else {
+            return false;
+        };
         let Place::Cpu(cpu) = choice.place() else { return false };
         let queued = choice.queued(&self.completions) as usize;
         if self.limit.admit(choice.hash(), queued) != Admission::Queued {
@@ -136,7 +142,13 @@ impl Dispatcher {
 
 /// Runs a dispatcher on the first CPU and `workers` on CPUs from `first` on; a worker does `work`
 /// with each packet. The time for so many packets, all of them done.
-fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<usize>, work: impl Fn() + Copy + Send + 'static) -> Duration {
+fn through(
+    packets: u64,
+    workers: usize,
+    first: usize,
+    dispatcher_cpu: Option<usize>,
+    work: impl Fn() + Copy + Send + 'static,
+) -> Duration {
     let cpus = allowed_cpus().expect("Linux says it");
     // Both awake, each on a core of its own; or they share the cores. There far more, or there
     // would be no work while others run.
@@ -174,7 +186,13 @@ fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<us
     }
     // Where it shares a core, each turn of a loop would be a worker's time; and where the timer is
     // a hypervisor's, each sleep costs tens of microseconds.
-    let wait = || if spins { std::hint::spin_loop() } else { std::thread::sleep(Duration::from_micros(1_000)) };
+    let wait = || {
+        if spins {
+            std::hint::spin_loop()
+        } else {
+            std::thread::sleep(Duration::from_micros(1_000))
+        }
+    };
     let start = Instant::now();
     let mut sent = 0;
     while sent < packets {
@@ -207,7 +225,8 @@ fn bare_ring(packets: u64) -> Duration {
     // As many as the hand-over has on their way, and as many bytes a packet.
     const LINES: usize = 3;
     const BATCHES: u64 = 8;
-    let lines: Arc<[Line]> = (0..BATCHES as usize * BATCH * LINES).map(|_| Line(Default::default())).collect();
+    let lines: Arc<[Line]> =
+        (0..BATCHES as usize * BATCH * LINES).map(|_| Line(Default::default())).collect();
     let batch = |lines: &Arc<[Line]>, number: u64| {
         let start = (number % BATCHES) as usize * BATCH * LINES;
         start..(start + BATCH * LINES).min(lines.len())
@@ -223,7 +242,10 @@ fn bare_ring(packets: u64) -> Duration {
                 while tail.load(Ordering::Acquire) <= number {
                     std::hint::spin_loop();
                 }
-                let sum = lines[batch(&lines, number)].iter().map(|line| line.0[0].load(Ordering::Relaxed)).fold(0, u64::wrapping_add);
+                let sum = lines[batch(&lines, number)]
+                    .iter()
+                    .map(|line| line.0[0].load(Ordering::Relaxed))
+                    .fold(0, u64::wrapping_add);
                 std::hint::black_box(sum);
                 head.store(number + 1, Ordering::Release);
             }
@@ -255,7 +277,9 @@ fn hand_over(criterion: &mut Criterion) {
             let mut source = Source::new(2 * AHEAD as usize);
             let (start, mut done) = (Instant::now(), 0);
             while done < packets {
-                source.batch(|packet| done += u64::from(std::hint::black_box(packet.metadata.packets)));
+                source.batch(|packet| {
+                    done += u64::from(std::hint::black_box(packet.metadata.packets))
+                });
             }
             start.elapsed()
         });
@@ -265,11 +289,14 @@ fn hand_over(criterion: &mut Criterion) {
         return;
     }
     group.bench_function("limit: three cache lines from one core to another", |bencher| {
-        bencher.iter_custom(|packets| bare_ring(packets.max(1 << 16)).mul_f64(packets as f64 / packets.max(1 << 16) as f64));
+        bencher.iter_custom(|packets| {
+            bare_ring(packets.max(1 << 16)).mul_f64(packets as f64 / packets.max(1 << 16) as f64)
+        });
     });
     group.bench_function("one core to another, batch 64", |bencher| {
         bencher.iter_custom(|packets| {
-            through(packets.max(1 << 16), 1, 1, Some(0), || ()).mul_f64(packets as f64 / packets.max(1 << 16) as f64)
+            through(packets.max(1 << 16), 1, 1, Some(0), || ())
+                .mul_f64(packets as f64 / packets.max(1 << 16) as f64)
         });
     });
     group.finish();
@@ -316,7 +343,8 @@ fn scaling(criterion: &mut Criterion) {
         group.bench_function(format!("{workers} workers"), |bencher| {
             bencher.iter_custom(|packets| {
                 let least = packets.max(1 << 16);
-                through(least, workers, 0, None, move || work(rounds)).mul_f64(packets as f64 / least as f64)
+                through(least, workers, 0, None, move || work(rounds))
+                    .mul_f64(packets as f64 / least as f64)
             });
         });
     }

@@ -80,7 +80,9 @@ struct Inner {
 
 /// Refuses a second port of the same name.
 fn reject_duplicates(ports: &[PortSettings]) -> Result<(), BridgeError> {
-    match ports.iter().enumerate().find(|(index, port)| ports[..*index].iter().any(|earlier| earlier.port.name() == port.port.name())) {
+    match ports.iter().enumerate().find(|(index, port)| {
+        ports[..*index].iter().any(|earlier| earlier.port.name() == port.port.name())
+    }) {
         None => Ok(()),
         Some((_, port)) => Err(BridgeError::DuplicatePort { port: port.port.name().into() }),
     }
@@ -123,14 +125,21 @@ impl Bridge {
         reject_duplicates(&settings.ports)?;
         check_static(&settings)?;
         let no_memory = |_| BridgeError::NoAddressTable { addresses: settings.table_size };
-        let table = Arc::new(Table::try_new(settings.table_size, settings.ageing_time).map_err(no_memory)?);
-        let ports = settings.ports.iter().map(|port| Opened::new(&port.port, settings.shared_interfaces)).collect::<Result<Vec<_>, _>>()?;
+        let table =
+            Arc::new(Table::try_new(settings.table_size, settings.ageing_time).map_err(no_memory)?);
+        let ports = settings
+            .ports
+            .iter()
+            .map(|port| Opened::new(&port.port, settings.shared_interfaces))
+            .collect::<Result<Vec<_>, _>>()?;
         // Before the rights are given up, and before the first look: no change is missed.
         let events = LinkEvents::open();
         let unheard = |error: &std::io::Error| tracing::warn!(%error, "the kernel does not tell of changes of interfaces");
         opened()?;
         let threads = match settings.threads {
-            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(settings.ports.len().max(1)),
+            0 => std::thread::available_parallelism()
+                .map_or(1, std::num::NonZero::get)
+                .min(settings.ports.len().max(1)),
             threads => threads,
         };
         let epoch = Arc::new(AtomicU64::new(0));
@@ -141,7 +150,12 @@ impl Bridge {
         // What a consumer knows of a flow may be with its worker.
         let in_place = if factory.is_some() { InPlace::NEVER } else { InPlace::Automatic };
         let sock_flows = sock_flow_table(&settings.steering)?;
-        let steering = State::new(settings.steering.clone(), sock_flows, FlowHashKey::new(random_key()), in_place);
+        let steering = State::new(
+            settings.steering.clone(),
+            sock_flows,
+            FlowHashKey::new(random_key()),
+            in_place,
+        );
         let common = Common {
             table: table.clone(),
             answers: Arc::new(icmp::rate_limit()),
@@ -157,7 +171,14 @@ impl Bridge {
             factory,
         };
         let poll_threads = (0..threads)
-            .map(|number| PollThread::start(format!("superpacket-{number}"), None, Arc::default(), common.clone()))
+            .map(|number| {
+                PollThread::start(
+                    format!("superpacket-{number}"),
+                    None,
+                    Arc::default(),
+                    common.clone(),
+                )
+            })
             .collect::<Result<_, _>>()
             .map_err(|source| BridgeError::System { action: "starting a thread", source })?;
         let inner = Arc::new(Inner {
@@ -181,24 +202,40 @@ impl Bridge {
         // Threads that had their ports before there were workers must hear of these.
         inner.announce();
         let changed = inner.common.notices.clone();
-        bridge.links =
-            events.and_then(|events| links::watch(events, move || _ = changed.try_send(Notice::LinksChanged))).inspect_err(unheard).ok();
+        bridge.links = events
+            .and_then(|events| {
+                links::watch(events, move || _ = changed.try_send(Notice::LinksChanged))
+            })
+            .inspect_err(unheard)
+            .ok();
         let look_anyway = if bridge.links.is_some() { LOOK_ANYWAY } else { LOOK };
         let supervise = move || inner.supervise(&inbox, look_anyway);
-        let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(supervise);
-        bridge.supervisor = Some(supervisor.map_err(|source| BridgeError::System { action: "starting a thread", source })?);
+        let supervisor =
+            std::thread::Builder::new().name("superpacket-ports".into()).spawn(supervise);
+        bridge.supervisor = Some(
+            supervisor
+                .map_err(|source| BridgeError::System { action: "starting a thread", source })?,
+        );
         Ok(bridge)
     }
 
     /// What the bridge is asked now.
     pub fn settings(&self) -> BridgeSettings {
-        let ports = lock(&self.inner.places).iter().flatten().map(|place| place.shared.settings()).collect();
+        let ports = lock(&self.inner.places)
+            .iter()
+            .flatten()
+            .map(|place| place.shared.settings())
+            .collect();
         BridgeSettings { ports, ..lock(&self.inner.settings).clone() }
     }
 
     /// The ports at a glance.
     pub fn ports(&self) -> Vec<PortReport> {
-        lock(&self.inner.places).iter().flatten().map(|place| place.report(&self.inner.table)).collect()
+        lock(&self.inner.places)
+            .iter()
+            .flatten()
+            .map(|place| place.report(&self.inner.table))
+            .collect()
     }
 
     /// The ports' offloads.
@@ -243,7 +280,8 @@ impl Bridge {
     pub fn remove_port(&self, port: &str) -> Result<PortReport, BridgeError> {
         let inner = &self.inner;
         let _alone = lock(&inner.changes);
-        let (number, report) = self.with(port, |place| (place.shared.number, place.report(&inner.table)))?;
+        let (number, report) =
+            self.with(port, |place| (place.shared.number, place.report(&inner.table)))?;
         inner.remove(number);
         inner.warn_of_one_port();
         let reconciled = inner.reconcile_workers();
@@ -281,7 +319,8 @@ impl Bridge {
         match places.iter().flatten().find(|place| place.shared.name == port) {
             Some(place) => Ok(look(place)),
             None => {
-                let known = places.iter().flatten().map(|place| place.shared.name.clone()).collect();
+                let known =
+                    places.iter().flatten().map(|place| place.shared.name.clone()).collect();
                 Err(BridgeError::NoSuchPort { port: port.into(), known })
             }
         }
@@ -323,7 +362,10 @@ mod tests {
     use super::*;
 
     pub(super) fn settings(ports: &[&str]) -> BridgeSettings {
-        let ports = ports.iter().map(|port| PortSettings::new(port.parse().expect("a port string"))).collect();
+        let ports = ports
+            .iter()
+            .map(|port| PortSettings::new(port.parse().expect("a port string")))
+            .collect();
         BridgeSettings { ports, threads: 1, ..BridgeSettings::default() }
     }
 
@@ -333,17 +375,27 @@ mod tests {
         let new = |port: &str| PortSettings::new(port.parse().expect("a port string"));
         let names = || bridge.ports().into_iter().map(|report| report.port).collect::<Vec<_>>();
         let report = bridge.add_port(new("memory:comes")).expect("it can be opened");
-        assert_eq!((report.port.as_str(), names()), ("memory:comes", vec!["memory:stays".to_owned(), "memory:comes".to_owned()]));
+        assert_eq!(
+            (report.port.as_str(), names()),
+            ("memory:comes", vec!["memory:stays".to_owned(), "memory:comes".to_owned()])
+        );
         // Both are one end of a link: it is up when the other end is there.
-        let mut host = superpacket_model::open(&"memory:comes".parse().expect("a port string")).expect("the other end");
+        let mut host = superpacket_model::open(&"memory:comes".parse().expect("a port string"))
+            .expect("the other end");
         assert_eq!(host.state().link, LinkState::Up);
         let twice = bridge.add_port(new("memory:comes")).expect_err("is there");
-        assert!(matches!(&twice, BridgeError::DuplicatePort { port } if port == "memory:comes"), "{twice}");
+        assert!(
+            matches!(&twice, BridgeError::DuplicatePort { port } if port == "memory:comes"),
+            "{twice}"
+        );
         let other = bridge.add_port(new("pcap:/nowhere/at/all.pcap")).expect_err("there is none");
         assert!(other.to_string().contains("/nowhere/at/all.pcap"), "{other}");
         assert_eq!(names().len(), 2, "as before");
         assert_eq!(bridge.remove_port("memory:comes").expect("is there").port, "memory:comes");
-        assert_eq!((names(), host.state().link), (vec!["memory:stays".to_owned()], LinkState::Down));
+        assert_eq!(
+            (names(), host.state().link),
+            (vec!["memory:stays".to_owned()], LinkState::Down)
+        );
         let gone = bridge.remove_port("memory:comes").expect_err("is gone");
         assert!(gone.to_string().contains("there are memory:stays"), "{gone}");
         // Its number is free for the next one.

@@ -48,7 +48,10 @@ impl Bucket {
     /// Changes how much it takes; if that is a change, it is full then.
     pub(crate) fn set(&self, rate: Rate) {
         let depth = duration(rate.burst, rate.per_second);
-        let before = (self.rate.swap(rate.per_second, Ordering::Relaxed), self.depth.swap(depth, Ordering::Relaxed));
+        let before = (
+            self.rate.swap(rate.per_second, Ordering::Relaxed),
+            self.depth.swap(depth, Ordering::Relaxed),
+        );
         if before != (rate.per_second, depth) {
             self.full_at.store(0, Ordering::Relaxed);
         }
@@ -66,7 +69,8 @@ impl Bucket {
         if rate == 0 {
             return true;
         }
-        let (time, latest) = (duration(amount, rate), now.saturating_add(self.depth.load(Ordering::Relaxed)));
+        let (time, latest) =
+            (duration(amount, rate), now.saturating_add(self.depth.load(Ordering::Relaxed)));
         let take = |full_at: u64| {
             let after = full_at.max(now).saturating_add(time);
             (after <= latest || full_at <= now).then_some(after)
@@ -78,7 +82,8 @@ impl Bucket {
     pub(crate) fn charge(&self, amount: u64, now: u64) {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate != 0 {
-            let charge = |full_at: u64| Some(full_at.max(now).saturating_add(duration(amount, rate)));
+            let charge =
+                |full_at: u64| Some(full_at.max(now).saturating_add(duration(amount, rate)));
             let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge);
         }
     }
@@ -86,7 +91,9 @@ impl Bucket {
     /// Puts back what was taken and not used.
     fn put_back(&self, amount: u64) {
         let time = duration(amount, self.rate.load(Ordering::Relaxed));
-        let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| Some(full_at.saturating_sub(time)));
+        let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
+            Some(full_at.saturating_sub(time))
+        });
     }
 
     /// What is in it now.
@@ -96,11 +103,16 @@ impl Bucket {
             return Has::Some(u64::MAX);
         }
         let depth = self.depth.load(Ordering::Relaxed);
-        let left = now.saturating_add(depth).saturating_sub(self.full_at.load(Ordering::Relaxed)).min(depth);
+        let left = now
+            .saturating_add(depth)
+            .saturating_sub(self.full_at.load(Ordering::Relaxed))
+            .min(depth);
         match (u128::from(left) * u128::from(rate) / u128::from(NANOSECONDS)) as u64 {
             0 => {
                 let empty_until = self.full_at.load(Ordering::Relaxed).saturating_sub(depth);
-                Has::NothingUntil(empty_until.max(now).saturating_add(LEAST_WAIT.min(depth / 2).max(1)))
+                Has::NothingUntil(
+                    empty_until.max(now).saturating_add(LEAST_WAIT.min(depth / 2).max(1)),
+                )
             }
             amount => Has::Some(amount),
         }
@@ -191,7 +203,9 @@ mod tests {
         assert_eq!((at(0), at(500), at(60_000)), (10, 5, 10));
         // All threads have these together.
         let several = || (0..100).filter(|_| bucket.take(1, 120_000 * MS)).count();
-        let taken = std::thread::scope(|scope| [(); 4].map(|()| scope.spawn(several)).map(|thread| thread.join().expect("ends")));
+        let taken = std::thread::scope(|scope| {
+            [(); 4].map(|()| scope.spawn(several)).map(|thread| thread.join().expect("ends"))
+        });
         assert_eq!(taken.iter().sum::<usize>(), 10);
     }
 
@@ -221,7 +235,10 @@ mod tests {
             }
             let due = rate as f64 * end as f64 / NANOSECONDS as f64;
             let most = due + (burst.max(amount) + amount) as f64;
-            assert!(taken as f64 <= most && taken as f64 >= due * 0.9, "{rate} {burst} {amount}: {taken}, {due} to {most}");
+            assert!(
+                taken as f64 <= most && taken as f64 >= due * 0.9,
+                "{rate} {burst} {amount}: {taken}, {due} to {most}"
+            );
         }
     }
 
@@ -230,7 +247,10 @@ mod tests {
         let bucket = bucket(1_000, 100);
         assert!(bucket.take(5_000, 0));
         assert!(!bucket.take(1, 0));
-        assert!(!bucket.take(1, 4_899 * MS) && bucket.take(1, 4_901 * MS), "less what the bucket held");
+        assert!(
+            !bucket.take(1, 4_899 * MS) && bucket.take(1, 4_901 * MS),
+            "less what the bucket held"
+        );
     }
 
     #[test]
@@ -248,10 +268,17 @@ mod tests {
 
     #[test]
     fn bytes_that_are_refused_take_no_packets() {
-        let rates = Rates { tx_packet_rate: 10, tx_packet_burst: 10, tx_byte_rate: 1_000, tx_byte_burst: 1_000, ..Rates::default() };
+        let rates = Rates {
+            tx_packet_rate: 10,
+            tx_packet_burst: 10,
+            tx_byte_rate: 1_000,
+            tx_byte_burst: 1_000,
+            ..Rates::default()
+        };
         let buckets = Buckets::new(&rates);
         assert!(buckets.limit_tx() && !buckets.limit_rx());
-        let at = |ms: u64, bytes: u64| (0..100).filter(|_| buckets.take_tx(1, bytes, ms * MS)).count();
+        let at =
+            |ms: u64, bytes: u64| (0..100).filter(|_| buckets.take_tx(1, bytes, ms * MS)).count();
         assert_eq!(at(0, 500), 2, "bytes");
         assert_eq!(at(0, 0), 8, "packets");
     }

@@ -10,7 +10,9 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use superpacket_io::port::{PortKind, PortSpec};
 
 use crate::error::BridgeError;
@@ -26,7 +28,9 @@ pub(crate) fn interface_of(port: &PortSpec) -> Option<&str> {
     match port.kind() {
         PortKind::Packet => Some(port.device()),
         // Of one queue, others may have the rest.
-        PortKind::Xdp => port.options().get("queue").is_none_or(|queue| queue == "all").then(|| port.device()),
+        PortKind::Xdp => {
+            port.options().get("queue").is_none_or(|queue| queue == "all").then(|| port.device())
+        }
         _ => port.inner().and_then(interface_of),
     }
 }
@@ -39,9 +43,22 @@ impl Claim {
     /// [`BridgeError::Taken`] if another has it; [`BridgeError::System`].
     pub(crate) fn of(port: &PortSpec) -> Result<Option<Claim>, BridgeError> {
         let Some(interface) = interface_of(port) else { return Ok(None) };
-        let system = |errno: Errno| BridgeError::System { action: "claiming an interface (bind)", source: errno.into() };
-        let socket = || socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
-        let address = SocketAddrUnix::new_abstract_name(format!("superpacket/interface/{interface}").as_bytes()).map_err(system)?;
+        let system = |errno: Errno| BridgeError::System {
+            action: "claiming an interface (bind)",
+            source: errno.into(),
+        };
+        let socket = || {
+            socket_with(
+                AddressFamily::UNIX,
+                SocketType::STREAM,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+                None,
+            )
+        };
+        let address = SocketAddrUnix::new_abstract_name(
+            format!("superpacket/interface/{interface}").as_bytes(),
+        )
+        .map_err(system)?;
         let claim = socket().map_err(system)?;
         match bind(&claim, &address) {
             Ok(()) => {
@@ -53,8 +70,14 @@ impl Claim {
             Err(Errno::ADDRINUSE) => {
                 let asked = socket().map_err(system)?;
                 let holder = connect(&asked, &address).and_then(|()| socket_peercred(&asked)).ok();
-                let holder = holder.map_or_else(String::new, |holder| format!(" (process {})", holder.pid.as_raw_nonzero()));
-                Err(BridgeError::Taken { port: port.name().into(), interface: interface.into(), holder })
+                let holder = holder.map_or_else(String::new, |holder| {
+                    format!(" (process {})", holder.pid.as_raw_nonzero())
+                });
+                Err(BridgeError::Taken {
+                    port: port.name().into(),
+                    interface: interface.into(),
+                    holder,
+                })
             }
             Err(errno) => Err(system(errno)),
         }
@@ -72,7 +95,12 @@ mod tests {
         for port in ["packet:claimed0", "xdp:claimed0", "nic:page=4k@packet:claimed0"] {
             let error = claim(port).expect_err("is taken").to_string();
             let holder = format!("process {}", std::process::id());
-            assert!(error.starts_with(&format!("{port}: another bridge ({holder}) has the interface claimed0")), "{error}");
+            assert!(
+                error.starts_with(&format!(
+                    "{port}: another bridge ({holder}) has the interface claimed0"
+                )),
+                "{error}"
+            );
         }
         assert!(claim("packet:claimed1").expect("is another").is_some());
         for port in ["xdp:claimed0?queue=1", "tap:claimed0", "memory:claimed0", "pcap:claimed0"] {

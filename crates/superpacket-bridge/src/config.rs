@@ -83,8 +83,9 @@ impl Config {
     /// [`ConfigError::Line`].
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let source = Source { text, file };
-        let written: Written =
-            toml::from_str(text).map_err(|error| source.wrong(&error.span().unwrap_or_default(), error.message().trim_end()))?;
+        let written: Written = toml::from_str(text).map_err(|error| {
+            source.wrong(&error.span().unwrap_or_default(), error.message().trim_end())
+        })?;
         written.check(&source)
     }
 }
@@ -107,7 +108,12 @@ impl Source<'_> {
         if text.len() < whole.len() {
             text.push_str("...");
         }
-        ConfigError::Line { file: self.file.to_owned(), line: line + 1, problem: problem.to_string(), text }
+        ConfigError::Line {
+            file: self.file.to_owned(),
+            line: line + 1,
+            problem: problem.to_string(),
+            text,
+        }
     }
 }
 

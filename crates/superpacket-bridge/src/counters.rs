@@ -192,7 +192,10 @@ impl Default for Reasons {
 impl Reasons {
     /// The reasons that occurred.
     fn report(&self) -> BTreeMap<String, u64> {
-        let counted = Reason::ALL.iter().zip(&self.0).map(|(reason, count)| (reason.name().to_owned(), count.value()));
+        let counted = Reason::ALL
+            .iter()
+            .zip(&self.0)
+            .map(|(reason, count)| (reason.name().to_owned(), count.value()));
         counted.filter(|(_, count)| *count > 0).collect()
     }
 }
@@ -211,7 +214,15 @@ mod tests {
         counts.segments.add(44);
         [0, 2].into_iter().for_each(|queue| counts.queues.receives_by(queue).bytes.add(60));
         let report = counts.report("tap:t");
-        assert_eq!((report.segments, report.rx_packets, report.rx_bytes, report.port.as_str()), (44, 0, 120, "tap:t"));
-        assert!(DropReason::ALL.into_iter().enumerate().all(|(number, (_, name))| report.drops[name] == number as u64 + 1));
+        assert_eq!(
+            (report.segments, report.rx_packets, report.rx_bytes, report.port.as_str()),
+            (44, 0, 120, "tap:t")
+        );
+        assert!(
+            DropReason::ALL
+                .into_iter()
+                .enumerate()
+                .all(|(number, (_, name))| report.drops[name] == number as u64 + 1)
+        );
     }
 }

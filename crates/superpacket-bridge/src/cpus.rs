@@ -43,7 +43,10 @@ impl UsableCpus {
 /// (`nr_cpu_ids`).
 pub fn possible_cpus() -> usize {
     let possible = possible().ok().flatten().and_then(|possible| possible.last());
-    possible.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), |last| last.number() + 1)
+    possible.map_or_else(
+        || std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        |last| last.number() + 1,
+    )
 }
 
 #[cfg(test)]
@@ -56,9 +59,14 @@ mod tests {
         let mask = usable.mask();
         assert!(mask.last().is_some_and(|last| last.number() < possible_cpus()), "{usable:?}");
         let allowed = superpacket_io::system::allowed_cpus().expect("Linux says it");
-        assert!(allowed.into_iter().filter_map(Cpu::new).all(|cpu| usable.affinity.contains(cpu)), "{usable:?}");
+        assert!(
+            allowed.into_iter().filter_map(Cpu::new).all(|cpu| usable.affinity.contains(cpu)),
+            "{usable:?}"
+        );
         for cpu in mask.iter() {
-            let pinned = std::thread::spawn(move || superpacket_io::system::pin_thread(None, &[cpu.number()]));
+            let pinned = std::thread::spawn(move || {
+                superpacket_io::system::pin_thread(None, &[cpu.number()])
+            });
             pinned.join().expect("no panic").expect("it may");
         }
     }
@@ -66,7 +74,8 @@ mod tests {
     #[test]
     fn who_may_not_is_told_why() {
         let cpu = |number| Cpu::new(number).expect("below 8192");
-        let usable = UsableCpus { online: CpuMask::first_cpus(3), affinity: CpuMask::first_cpus(2) };
+        let usable =
+            UsableCpus { online: CpuMask::first_cpus(3), affinity: CpuMask::first_cpus(2) };
         assert_eq!(usable.why_unusable(cpu(1)), None);
         assert_eq!(usable.why_unusable(cpu(2)), Some("outside the process's affinity"));
         assert_eq!(usable.why_unusable(cpu(3)), Some("offline"));

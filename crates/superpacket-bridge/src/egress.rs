@@ -12,13 +12,15 @@ use std::sync::Arc;
 
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket::segment::{
-    ChecksumForm, ChecksumOutput, Gso, GsoPacket, MaxSegments, PacketKind, Plan, SegmentError, SegmentOptions, SegmentSize, Segmenter,
-    Unsupported,
+    ChecksumForm, ChecksumOutput, Gso, GsoPacket, MaxSegments, PacketKind, Plan, SegmentError,
+    SegmentOptions, SegmentSize, Segmenter, Unsupported,
 };
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Layout, MAX_HEADER, parse_datagram};
 use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, TxFrame};
+use superpacket_io::port::{
+    Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, TxFrame,
+};
 
 use crate::bucket::taken_by;
 use crate::counters::DropReason;
@@ -136,26 +138,46 @@ impl Egress {
         }
         let metadata = &packet.metadata;
         match need(&self.runtime, packet) {
-            Need::Nothing => self.batch.push_packet(outgoing, staged, packet, self.runtime.max_slices()),
+            Need::Nothing => {
+                self.batch.push_packet(outgoing, staged, packet, self.runtime.max_slices())
+            }
             Need::Checksum => {
                 if self.cut(outgoing, staged, packet, segmenter, SegmentOptions::default()) {
                     self.shared.counts.checksummed.add(1);
                 }
             }
-            Need::Parts(gso, size, layout) => self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout),
+            Need::Parts(gso, size, layout) => {
+                self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout)
+            }
             Need::WholeParts(layout) => {
-                let options = SegmentOptions::default().with_checksum(ChecksumOutput::Partial).with_whole_parts();
-                let part = |index: u32| Part { gso: packet.parts()[index as usize].gso(), layout: &layout, skipped: 0 };
+                let options = SegmentOptions::default()
+                    .with_checksum(ChecksumOutput::Partial)
+                    .with_whole_parts();
+                let part = |index: u32| Part {
+                    gso: packet.parts()[index as usize].gso(),
+                    layout: &layout,
+                    skipped: 0,
+                };
                 self.push_parts(outgoing, staged, packet, segmenter, options, part);
             }
             Need::Whole(gso, layout) => {
-                self.batch.push_super_packet(outgoing, staged, packet, gso, &layout, self.runtime.max_slices());
+                self.batch.push_super_packet(
+                    outgoing,
+                    staged,
+                    packet,
+                    gso,
+                    &layout,
+                    self.runtime.max_slices(),
+                );
             }
             need @ (Need::Cut(..) | Need::CutUneven) => {
                 let partial = self.runtime.has(Feature::TxChecksumming);
-                let checksum = if partial { ChecksumOutput::AsMerged } else { ChecksumOutput::Full };
+                let checksum =
+                    if partial { ChecksumOutput::AsMerged } else { ChecksumOutput::Full };
                 let before = self.waiting();
-                let options = SegmentOptions::default().with_checksum(checksum).with_max_segments(MOST_SEGMENTS);
+                let options = SegmentOptions::default()
+                    .with_checksum(checksum)
+                    .with_max_segments(MOST_SEGMENTS);
                 let (options, unsupported) = match need {
                     Need::Cut(gso, unsupported) => (options.with_gso(gso), unsupported),
                     _ => (options, None),
@@ -171,7 +193,14 @@ impl Egress {
                     let before = batch.frames().len();
                     // Over IPv6 only the sender's host may fragment (RFC 8200, section 4.5).
                     let done = segmenter.fragment(packet, self.runtime.mtu, None, |segment| {
-                        batch.push_segment(outgoing, staged, &segment, metadata.vlan, metadata.layer, slices);
+                        batch.push_segment(
+                            outgoing,
+                            staged,
+                            &segment,
+                            metadata.vlan,
+                            metadata.layer,
+                            slices,
+                        );
                     });
                     match done {
                         Ok(_) => self.count_segments(before),
@@ -198,7 +227,13 @@ impl Egress {
     }
 
     /// Adds a frame of a consumer's, at this time in nanoseconds.
-    pub(crate) fn add_frame(&mut self, outgoing: &mut Outgoing, frame: &[u8], layer: Layer, now: u64) {
+    pub(crate) fn add_frame(
+        &mut self,
+        outgoing: &mut Outgoing,
+        frame: &[u8],
+        layer: Layer,
+        now: u64,
+    ) {
         if !self.is_limited || self.allows(1, frame.len() as u64, now) {
             self.add_bytes(outgoing, frame, layer);
         }
@@ -225,7 +260,9 @@ impl Egress {
     ) -> bool {
         let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
         let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
-        let done = segmenter.segment(packet, &options, |segment| batch.push_segment(outgoing, staged, &segment, vlan, layer, slices));
+        let done = segmenter.segment(packet, &options, |segment| {
+            batch.push_segment(outgoing, staged, &segment, vlan, layer, slices)
+        });
         self.is_cut(&done)
     }
 
@@ -253,7 +290,9 @@ impl Egress {
             Some(Unsupported::Refused) => &counts.segmented_for_refusal,
             Some(Unsupported::Cwr) => &counts.segmented_for_cwr,
             Some(Unsupported::FixedIds) => &counts.segmented_for_ids,
-            Some(Unsupported::SegmentSize | Unsupported::Segments | Unsupported::Size) => &counts.segmented_for_size,
+            Some(Unsupported::SegmentSize | Unsupported::Segments | Unsupported::Size) => {
+                &counts.segmented_for_size
+            }
             // The port's offload is off, and `features` shows it.
             _ => return,
         };
@@ -276,7 +315,8 @@ impl Egress {
         // segments.
         let extra = (size.get() / gso.size.get() - 1) as u16;
         let whole = gso.with_size(size).with_checksum(ChecksumForm::Partial);
-        let options = SegmentOptions::default().with_gso(whole).with_checksum(ChecksumOutput::AsMerged);
+        let options =
+            SegmentOptions::default().with_gso(whole).with_checksum(ChecksumOutput::AsMerged);
         let part = |index: u32| Part { gso, layout, skipped: extra.wrapping_mul(index as u16) };
         self.push_parts(outgoing, staged, packet, segmenter, options, part);
     }
@@ -303,7 +343,12 @@ impl Egress {
     }
 
     /// Sends what was added, and copies it for who monitors the port.
-    pub(crate) fn flush(&mut self, outgoing: &mut Outgoing, segmenter: &mut Segmenter, copies: &mut Copies) -> Result<(), Broken> {
+    pub(crate) fn flush(
+        &mut self,
+        outgoing: &mut Outgoing,
+        segmenter: &mut Segmenter,
+        copies: &mut Copies,
+    ) -> Result<(), Broken> {
         let total = self.batch.frames().len();
         let (mut from, mut retries, mut done) = (0, FULL_RETRIES, Ok(()));
         while from < total {
@@ -378,7 +423,11 @@ impl Egress {
     fn note_taken(&mut self, outgoing: &Outgoing, sent: Range<usize>) {
         for frame in self.batch.frames()[sent].iter().filter(|frame| !frame.is_plain()) {
             let (kind, super_packets) = kind_of(outgoing, &self.batch, frame);
-            for refusals in self.refusals.iter_mut().filter(|known| known.kind == kind && known.super_packets == super_packets) {
+            for refusals in self
+                .refusals
+                .iter_mut()
+                .filter(|known| known.kind == kind && known.super_packets == super_packets)
+            {
                 refusals.in_a_row = 0;
             }
         }
@@ -397,7 +446,10 @@ impl Egress {
         let frame = self.batch.frames()[number];
         let (kind, super_packets) = kind_of(outgoing, &self.batch, &frame);
         let offload = if super_packets { "segmentation" } else { "tx-checksumming" };
-        let known = self.refusals.iter().position(|known| known.kind == kind && known.super_packets == super_packets);
+        let known = self
+            .refusals
+            .iter()
+            .position(|known| known.kind == kind && known.super_packets == super_packets);
         let index = known.unwrap_or_else(|| {
             let name = kind.map_or("packets of an unknown kind".to_owned(), |kind| kind.to_string());
             tracing::warn!(port = %self.shared.name, %error, offload, kind = name, "the kernel refused an offload: it is done in software");
@@ -417,7 +469,9 @@ impl Egress {
         self.shared.counts.fallbacks.add(1);
         let mut bytes = Vec::with_capacity(frame.length as usize);
         self.batch.copy_to(outgoing, &frame, &mut bytes);
-        let packet = GsoPacket::new(std::slice::from_ref(&bytes), frame.gso).with_layer(frame.layer).with_checksum(frame.checksum);
+        let packet = GsoPacket::new(std::slice::from_ref(&bytes), frame.gso)
+            .with_layer(frame.layer)
+            .with_checksum(frame.checksum);
         let (again, layer) = (&mut self.again, frame.layer);
         again.clear();
         let mut segment_bytes = Vec::new();
@@ -438,7 +492,12 @@ impl Egress {
             let time = copies.time();
             let Progress { sent, stopped } = self.transmit.transmit(outgoing, &self.again, from);
             self.counts.packets.add(sent as u64);
-            self.counts.bytes.add(self.again.frames()[from..from + sent].iter().map(|frame| u64::from(frame.length)).sum());
+            self.counts.bytes.add(
+                self.again.frames()[from..from + sent]
+                    .iter()
+                    .map(|frame| u64::from(frame.length))
+                    .sum(),
+            );
             if let Some(time) = time {
                 copies.sent(&self.shared, outgoing, &self.again, from..from + sent, time);
             }
@@ -453,7 +512,12 @@ impl Egress {
                     _ => DropReason::Refused,
                 };
                 // What does not fit now does not fit in a moment.
-                let dropped = if matches!(cause, DropReason::Full | DropReason::Down | DropReason::Gone) { total - from } else { 1 };
+                let dropped =
+                    if matches!(cause, DropReason::Full | DropReason::Down | DropReason::Gone) {
+                        total - from
+                    } else {
+                        1
+                    };
                 self.shared.counts.dropped(cause, dropped as u64);
                 from += dropped;
             }

@@ -174,7 +174,10 @@ impl BridgeError {
             BridgeError::Port(error) => error.problem(),
             error => {
                 let text = error.to_string();
-                text.strip_prefix(port.name()).and_then(|rest| rest.strip_prefix(": ")).map(str::to_owned).unwrap_or(text)
+                text.strip_prefix(port.name())
+                    .and_then(|rest| rest.strip_prefix(": "))
+                    .map(str::to_owned)
+                    .unwrap_or(text)
             }
         }
     }
@@ -189,5 +192,8 @@ fn as_before(before: &str, restored: bool) -> String {
 
 /// What a panic says, if it says anything.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
-    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }

@@ -26,7 +26,10 @@ impl Station {
     /// # Errors
     /// A sentence: the text is no address, the address is nobody's or of many, or the VLAN is none.
     pub fn parse(address: &str, vlan: Option<u16>) -> Result<Station, String> {
-        let station = Station { vlan: vlan.unwrap_or(0), address: bytes(address).ok_or_else(|| not_an_address(address))? };
+        let station = Station {
+            vlan: vlan.unwrap_or(0),
+            address: bytes(address).ok_or_else(|| not_an_address(address))?,
+        };
         if station.address[0] & 1 != 0 {
             return Err(format!("{address} is a group's address: an entry is for one station"));
         }
@@ -52,7 +55,9 @@ fn bytes(text: &str) -> Option<[u8; 6]> {
     let mut parts = text.split([':', '-']);
     for byte in &mut address {
         // No sign, and no more than two digits.
-        let digits = parts.next().filter(|part| matches!(part.len(), 1 | 2) && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        let digits = parts.next().filter(|part| {
+            matches!(part.len(), 1 | 2) && part.bytes().all(|digit| digit.is_ascii_hexdigit())
+        })?;
         *byte = u8::from_str_radix(digits, 16).ok()?;
     }
     parts.next().is_none().then_some(address)
@@ -117,7 +122,10 @@ mod tests {
         let station = Station::parse("52:54:00:12:34:56", Some(10)).expect("one");
         assert_eq!(station, Station { vlan: 10, address: [0x52, 0x54, 0, 0x12, 0x34, 0x56] });
         assert_eq!(station.to_string(), "52:54:00:12:34:56 vlan 10");
-        assert_eq!(Station::parse("2-0-0-0-0-A", None).expect("one").to_string(), "02:00:00:00:00:0a");
+        assert_eq!(
+            Station::parse("2-0-0-0-0-A", None).expect("one").to_string(),
+            "02:00:00:00:00:0a"
+        );
         for (text, vlan, says) in [
             ("", None, "\"\" is no hardware address: write it as 52:54:00:12:34:56"),
             ("52:54:00:12:34", None, "no hardware address"),

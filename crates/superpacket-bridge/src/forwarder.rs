@@ -51,16 +51,34 @@ impl Forwarder {
         let table = Arc::new(Table::new(table_size, ageing_time));
         let output = Output::new(table.clone(), Arc::new(icmp::rate_limit()));
         // No hash chooses anything where there are no workers.
-        let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0), InPlace::NEVER));
+        let steering = Arc::new(State::new(
+            SteeringSettings::default(),
+            None,
+            FlowHashKey::new(0),
+            InPlace::NEVER,
+        ));
         let (ingress, ports, poll_buffer) = (Vec::new(), Vec::new(), PollBuffer::default());
-        Forwarder { key, steering, table, output, ingress, poll_buffer, ports, vlan_filtering: None }
+        Forwarder {
+            key,
+            steering,
+            table,
+            output,
+            ingress,
+            poll_buffer,
+            ports,
+            vlan_filtering: None,
+        }
     }
 
     /// The same bridge, filtering by VLAN: packets pass only between ports that are in their VLAN
     /// ([`PortSettings::vlans`]), which tags of this protocol say. For ports that join after this.
     #[must_use]
     pub fn with_vlan_filtering(self, protocol: VlanProtocol) -> Self {
-        Forwarder { vlan_filtering: Some(protocol), output: self.output.with_vlan_protocol(protocol), ..self }
+        Forwarder {
+            vlan_filtering: Some(protocol),
+            output: self.output.with_vlan_protocol(protocol),
+            ..self
+        }
     }
 
     /// Joins a port that is open; it is asked what `settings` say, whatever port they name.
@@ -70,7 +88,11 @@ impl Forwarder {
     /// others' do; [`BridgeError::Port`] if it gives no end to send through;
     /// [`BridgeError::System`] if there is no descriptor to be had, or no memory for what is
     /// received.
-    pub fn join(&mut self, settings: PortSettings, mut port: Box<dyn Port>) -> Result<(), BridgeError> {
+    pub fn join(
+        &mut self,
+        settings: PortSettings,
+        mut port: Box<dyn Port>,
+    ) -> Result<(), BridgeError> {
         let number = self.ports.len();
         if number >= MAX_PORTS {
             return Err(BridgeError::TooManyPorts { limit: MAX_PORTS });
@@ -80,18 +102,34 @@ impl Forwarder {
             return Err(BridgeError::Layer { port: settings.port.name().into(), layer });
         }
         check_layer(port.layer(), &settings)?;
-        self.poll_buffer.reserve().map_err(|source| BridgeError::System { action: "taking memory for what is received", source })?;
+        self.poll_buffer.reserve().map_err(|source| BridgeError::System {
+            action: "taking memory for what is received",
+            source,
+        })?;
         let state = port.state();
-        let (address_limit, static_entries) = (settings.limits.address_limit, settings.static_entries.clone());
+        let (address_limit, static_entries) =
+            (settings.limits.address_limit, settings.static_entries.clone());
         let shared = Shared::new(number as u16, settings, port.capabilities(), port.layer(), state);
         let shared = Arc::new(shared.with_vlan_filtering(self.vlan_filtering));
         self.output.egress.push(Some(Egress::new(shared.clone(), port.transmitter()?)));
         // Nobody sleeps here, and nobody rings.
-        let bell = Doorbell::new().map_err(|source| BridgeError::System { action: "making an event descriptor", source })?;
+        let bell = Doorbell::new().map_err(|source| BridgeError::System {
+            action: "making an event descriptor",
+            source,
+        })?;
         let bell = Arc::new(bell);
         for (queue, receive) in port.receivers().into_iter().enumerate() {
-            let (token, steering, bell) = (self.ingress.len() as u64, self.steering.clone(), bell.clone());
-            self.ingress.push(Ingress::new(shared.clone(), queue as u16, receive, self.key, steering, bell, token));
+            let (token, steering, bell) =
+                (self.ingress.len() as u64, self.steering.clone(), bell.clone());
+            self.ingress.push(Ingress::new(
+                shared.clone(),
+                queue as u16,
+                receive,
+                self.key,
+                steering,
+                bell,
+                token,
+            ));
         }
         self.table.set_limit(number as u16, address_limit);
         self.table.set_static(number as u16, &static_entries);
@@ -129,7 +167,11 @@ impl Forwarder {
     /// limited to.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
-        self.ingress.iter().flat_map(|ingress| [ingress.deadline(), ingress.throttled_until]).flatten().min()
+        self.ingress
+            .iter()
+            .flat_map(|ingress| [ingress.deadline(), ingress.throttled_until])
+            .flatten()
+            .min()
     }
 
     /// What the ports counted, in the order in which they joined.
@@ -150,14 +192,22 @@ mod tests {
 
     /// A host's end and the bridge's of a link, the latter joined.
     fn joined(bridge: &mut Forwarder, name: &str) -> MemoryPort {
-        let (host, port) = pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
-        bridge.join(PortSettings::new(format!("memory:{name}").parse().expect("a port string")), Box::new(port)).expect("there is room");
+        let (host, port) =
+            pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
+        bridge
+            .join(
+                PortSettings::new(format!("memory:{name}").parse().expect("a port string")),
+                Box::new(port),
+            )
+            .expect("there is room");
         host
     }
 
     fn send(host: &mut MemoryPort, frames: &[Vec<u8>]) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
+        frames.iter().for_each(|frame| {
+            batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet)
+        });
         let sent = host.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
         assert_eq!(sent, frames.len());
     }
@@ -168,7 +218,9 @@ mod tests {
         let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| joined(&mut bridge, name));
         let mut ends = [&mut b, &mut c].map(|host| host.receivers().remove(0));
         assert_eq!(bridge.round(0).expect("all are up"), 0);
-        let frame = |to: u8, from: u8| [&[2, 0, 0, 0, 0, to], &[2, 0, 0, 0, 0, from], &[0x88, 0xb5][..], &[7; 46]].concat();
+        let frame = |to: u8, from: u8| {
+            [&[2, 0, 0, 0, 0, to], &[2, 0, 0, 0, 0, from], &[0x88, 0xb5][..], &[7; 46]].concat()
+        };
         send(&mut a, &[frame(2, 1), frame(2, 1)]);
         assert_eq!(bridge.round(0).expect("all are up"), 2);
         let mut came = || ends.each_mut().map(|end| end.poll(&mut Vec::new(), 64).expect("up"));
@@ -181,14 +233,18 @@ mod tests {
         assert_eq!(bridge.round(0).expect("all are up"), 1);
         assert_eq!(came(), [2, 1]);
         let stats = bridge.stats();
-        assert_eq!(stats.iter().map(|port| (port.rx_packets, port.tx_packets)).collect::<Vec<_>>(), [(4, 1), (1, 4), (0, 3)]);
+        assert_eq!(
+            stats.iter().map(|port| (port.rx_packets, port.tx_packets)).collect::<Vec<_>>(),
+            [(4, 1), (1, 4), (0, 3)]
+        );
         assert_eq!(bridge.deadline(), None);
     }
 
     #[test]
     fn a_port_with_a_rate_is_left_alone_until_more_is_allowed_and_the_others_are_not() {
         let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
-        let (mut host, port) = pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
+        let (mut host, port) =
+            pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
         let mut settings = PortSettings::new("memory:limited".parse().expect("a port string"));
         settings.limits.set("rx_packet_rate", 1_000).expect("a limit");
         settings.limits.set("rx_packet_burst", 200).expect("a limit");
@@ -196,7 +252,8 @@ mod tests {
         bridge.join(settings, Box::new(port)).expect("there is room");
         let [mut b, mut c] = ["b", "c"].map(|name| joined(&mut bridge, name));
         let mut end = c.receivers().remove(0);
-        let frame = |from: u8| [&[0xff; 6][..], &[2, 0, 0, 0, 0, from], &[0x88, 0xb5], &[7; 46]].concat();
+        let frame =
+            |from: u8| [&[0xff; 6][..], &[2, 0, 0, 0, 0, from], &[0x88, 0xb5], &[7; 46]].concat();
         let ms = |ms: u64| ms * 1_000_000;
         send(&mut host, &vec![frame(1); 1_000]);
         let mut came = [0u64; 2];
@@ -218,7 +275,11 @@ mod tests {
         assert!((495..=500).contains(&came[0]), "200 at once and 1,000 a second: {came:?}");
         let stats = bridge.stats();
         assert!(stats[0].rx_throttled > 10 && stats[1].rx_throttled == 0, "{stats:?}");
-        assert!(bridge.deadline().is_some_and(|time| time > ms(299) && time < ms(310)), "{:?}", bridge.deadline());
+        assert!(
+            bridge.deadline().is_some_and(|time| time > ms(299) && time < ms(310)),
+            "{:?}",
+            bridge.deadline()
+        );
         bridge.round(ms(1_000)).expect("all are up");
         assert!(bridge.stats()[0].rx_packets > came[0], "the others waited in the port");
     }

@@ -69,7 +69,9 @@ impl AddressKey {
     /// A hardware address in a VLAN (0: untagged).
     pub(crate) fn ethernet(address: [u8; 6], vlan: u16) -> AddressKey {
         let [a, b, c, d, e, f] = address;
-        AddressKey(u64::from_be_bytes([0, 0, a, b, c, d, e, f]) | u64::from(vlan & 0x0fff) << 48 | 1 << 60)
+        AddressKey(
+            u64::from_be_bytes([0, 0, a, b, c, d, e, f]) | u64::from(vlan & 0x0fff) << 48 | 1 << 60,
+        )
     }
 
     /// The hardware address and the VLAN; `None` for an IP address.
@@ -122,9 +124,9 @@ pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
     let (to, from) = ([d0, d1, d2, d3, d4, d5], [s0, s1, s2, s3, s4, s5]);
     let vlan = match metadata.vlan {
         Some(tag) => tag.control & 0x0fff,
-        None if TAGS.contains(&u16::from_be_bytes([t0, t1])) => {
-            head.get(ETHERNET..ETHERNET + 2).map_or(0, |control| u16::from_be_bytes([control[0], control[1]]) & 0x0fff)
-        }
+        None if TAGS.contains(&u16::from_be_bytes([t0, t1])) => head
+            .get(ETHERNET..ETHERNET + 2)
+            .map_or(0, |control| u16::from_be_bytes([control[0], control[1]]) & 0x0fff),
         None => 0,
     };
     let destination = if d0 & 1 == 0 {
@@ -161,7 +163,10 @@ fn ip_addresses(head: &[u8]) -> Option<Addresses> {
         _ => Destination::Station(AddressKey::ip(destination)),
     };
     // An address that is none yet (DHCP, duplicate address detection) is nobody's.
-    Some(Addresses { source: source.iter().any(|&byte| byte != 0).then(|| AddressKey::ip(source)), destination })
+    Some(Addresses {
+        source: source.iter().any(|&byte| byte != 0).then(|| AddressKey::ip(source)),
+        destination,
+    })
 }
 
 /// Offset of the outermost IP header, or what would be it, from the start of a packet.
@@ -193,10 +198,14 @@ mod tests {
         let mut packet = RxPacket::new(Buffer::from(frame.to_vec()));
         (packet.layer, packet.vlan) = (layer, vlan);
         let mut result = None;
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| {
             let head = Head::new(&packet, MAX_HEADER);
-            result = Some((addresses(head.bytes(&packet), &packet.metadata), network_offset(head.bytes(&packet), &packet.metadata)));
+            result = Some((
+                addresses(head.bytes(&packet), &packet.metadata),
+                network_offset(head.bytes(&packet), &packet.metadata),
+            ));
         };
         aggregator.receive(packet, 0, sink);
         aggregator.flush_all(sink);
@@ -214,21 +223,35 @@ mod tests {
     fn the_tag_is_part_of_the_address_wherever_it_is() {
         let tagged = ethernet(B, A, &[0x81, 0, 0x20, 7, 0x88, 0xb5, 1, 2]);
         let plain = ethernet(B, A, &[0x88, 0xb5, 1, 2]);
-        let expected =
-            Addresses { source: Some(AddressKey::ethernet(A, 7)), destination: Destination::Station(AddressKey::ethernet(B, 7)) };
+        let expected = Addresses {
+            source: Some(AddressKey::ethernet(A, 7)),
+            destination: Destination::Station(AddressKey::ethernet(B, 7)),
+        };
         assert_eq!(read(&tagged, Layer::Ethernet, None), (Some(expected), 18));
-        assert_eq!(read(&plain, Layer::Ethernet, Some(VlanTag { protocol: 0x8100, control: 7 })), (Some(expected), 14));
+        assert_eq!(
+            read(&plain, Layer::Ethernet, Some(VlanTag { protocol: 0x8100, control: 7 })),
+            (Some(expected), 14)
+        );
     }
 
     #[test]
     fn groups_and_neighbours() {
-        let to = |address| read(&ethernet(address, A, &[0x88, 0xb5]), Layer::Ethernet, None).0.map(|read| read.destination);
+        let to = |address| {
+            read(&ethernet(address, A, &[0x88, 0xb5]), Layer::Ethernet, None)
+                .0
+                .map(|read| read.destination)
+        };
         assert_eq!(to([0xff; 6]), Some(Destination::All));
         assert_eq!(to([1, 0, 0x5e, 0, 0, 1]), Some(Destination::Many));
         assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0]), Some(Destination::Many));
         assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0xe]), Some(Destination::Neighbour));
         assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0x10]), Some(Destination::Many));
-        assert_eq!(read(&ethernet(B, [3, 0, 0, 0, 0, 1], &[8, 0]), Layer::Ethernet, None).0.map(|read| read.source), Some(None));
+        assert_eq!(
+            read(&ethernet(B, [3, 0, 0, 0, 0, 1], &[8, 0]), Layer::Ethernet, None)
+                .0
+                .map(|read| read.source),
+            Some(None)
+        );
         assert_eq!(read(&ethernet(B, A, &[])[..12], Layer::Ethernet, None).0, None);
     }
 
@@ -239,12 +262,19 @@ mod tests {
         packet[12..16].copy_from_slice(&[10, 0, 0, 1]);
         packet[16..20].copy_from_slice(&[10, 0, 0, 2]);
         let (read, network) = read(&packet, Layer::Ip, None);
-        let expected =
-            Addresses { source: Some(AddressKey::ip(&[10, 0, 0, 1])), destination: Destination::Station(AddressKey::ip(&[10, 0, 0, 2])) };
+        let expected = Addresses {
+            source: Some(AddressKey::ip(&[10, 0, 0, 1])),
+            destination: Destination::Station(AddressKey::ip(&[10, 0, 0, 2])),
+        };
         assert_eq!((read, network), (Some(expected), 0));
-        for (destination, expected) in [([255, 255, 255, 255], Destination::All), ([224, 0, 0, 251], Destination::Many)] {
+        for (destination, expected) in
+            [([255, 255, 255, 255], Destination::All), ([224, 0, 0, 251], Destination::Many)]
+        {
             packet[16..20].copy_from_slice(&destination);
-            assert_eq!(self::read(&packet, Layer::Ip, None).0.map(|read| read.destination), Some(expected));
+            assert_eq!(
+                self::read(&packet, Layer::Ip, None).0.map(|read| read.destination),
+                Some(expected)
+            );
         }
     }
 }

@@ -40,7 +40,12 @@ pub(crate) fn rate_limit() -> Bucket {
 ///
 /// `None` where no answer may be given: to groups and nobodies, to ICMP errors, to fragments but
 /// the first, to IPv4 that may be fragmented.
-pub(crate) fn too_big(frame: &[u8], network: usize, vlan: Option<VlanTag>, mtu: usize) -> Option<Vec<u8>> {
+pub(crate) fn too_big(
+    frame: &[u8],
+    network: usize,
+    vlan: Option<VlanTag>,
+    mtu: usize,
+) -> Option<Vec<u8>> {
     let packet = frame.get(network..)?;
     let version = packet.first()? >> 4;
     let mut answer = Vec::with_capacity(network + IPV6 + ICMP + QUOTE6);
@@ -75,9 +80,15 @@ fn ipv4(packet: &[u8], mtu: usize, answer: &mut Vec<u8>) -> Option<()> {
     let header = packet.first_chunk::<IPV4>()?;
     let fragment = u16::from_be_bytes([header[6], header[7]]);
     let header_length = usize::from(header[0] & 0x0f) * 4;
-    let is_error = header[9] == 1 && !matches!(packet.get(header_length), Some(0 | 8 | 13 | 15 | 17));
+    let is_error =
+        header[9] == 1 && !matches!(packet.get(header_length), Some(0 | 8 | 13 | 15 | 17));
     let (source, destination) = (&header[12..16], &header[16..20]);
-    if fragment & 0x4000 == 0 || fragment & 0x1fff != 0 || is_error || !answers(source) || !answers(destination) {
+    if fragment & 0x4000 == 0
+        || fragment & 0x1fff != 0
+        || is_error
+        || !answers(source)
+        || !answers(destination)
+    {
         return None;
     }
     let quote = &packet[..packet.len().min(QUOTE4)];
@@ -167,13 +178,16 @@ mod tests {
         let mut frame = [&ETHER[..], &[0x86, 0xdd, 0x60, 0, 0, 0, 5, 0xa0, 17, 64]].concat();
         frame.extend((0..32).map(|number| if number < 16 { 0x20 } else { 0x21 }));
         frame.extend([9; 1440]);
-        let answer = too_big(&frame, 14, Some(VlanTag { protocol: 0x8100, control: 5 }), 1400).expect("an answer");
+        let answer = too_big(&frame, 14, Some(VlanTag { protocol: 0x8100, control: 5 }), 1400)
+            .expect("an answer");
         assert_eq!(answer.len(), 18 + 1280);
         assert_eq!(answer[12..18], [0x81, 0, 0, 5, 0x86, 0xdd]);
         let packet = &answer[18..];
         assert_eq!((packet[6], &packet[8..24], packet[40]), (58, &[0x21; 16][..], 2));
         assert_eq!(packet[44..48], 1400u32.to_be_bytes());
-        assert!(pseudo_header(packet, IpVersion::V6, 58, 1240).add_sum(words(&packet[40..])).is_valid());
+        assert!(
+            pseudo_header(packet, IpVersion::V6, 58, 1240).add_sum(words(&packet[40..])).is_valid()
+        );
     }
 
     #[test]

@@ -98,7 +98,8 @@ impl Ingress {
         bell: Arc<Doorbell>,
         token: u64,
     ) -> Self {
-        let (runtime, opening, is_limited) = (shared.runtime(), shared.opening(), shared.buckets.limit_rx());
+        let (runtime, opening, is_limited) =
+            (shared.runtime(), shared.opening(), shared.buckets.limit_rx());
         let mut dispatch = Dispatch::new(steering, queue);
         dispatch.refresh(&shared, &bell, runtime.has(Feature::ReceiveHashing));
         let mut ingress = Ingress {
@@ -131,13 +132,16 @@ impl Ingress {
     /// Aggregates so from here on; where there is no memory for it, as before, or not at all.
     /// Nothing may be held.
     fn set_policy(&mut self, policy: Option<Policy>) {
-        match policy.map_or_else(|| Ok(passing(self.key)), |policy| Aggregator::try_new(policy, self.key)) {
+        match policy
+            .map_or_else(|| Ok(passing(self.key)), |policy| Aggregator::try_new(policy, self.key))
+        {
             Ok(aggregator) => {
                 (self.policy, self.aggregator) = (policy, aggregator);
                 (self.counted, self.polled) = (Counters::default(), 0);
             }
             Err(error) => {
-                let how = if self.policy.is_some() { "aggregated as before" } else { "not aggregated" };
+                let how =
+                    if self.policy.is_some() { "aggregated as before" } else { "not aggregated" };
                 tracing::error!(port = %self.shared.name, %error, "packets are {how}: there is no memory for what was set");
             }
         }
@@ -152,7 +156,10 @@ impl Ingress {
             (self.paused_until, self.ready) = (None, true);
         }
         let policy = self.runtime.policy();
-        if policy != self.policy || self.gaps.as_ref().map_or(0, |gaps| gaps.limits().hold_time) != gap_timeout(&self.runtime) {
+        if policy != self.policy
+            || self.gaps.as_ref().map_or(0, |gaps| gaps.limits().hold_time)
+                != gap_timeout(&self.runtime)
+        {
             self.drain(output, packets);
             self.gaps = gaps(&self.runtime, self.key);
             self.set_policy(policy);
@@ -188,7 +195,12 @@ impl Ingress {
     }
 
     /// Takes what has arrived, and sends it on its way; says how many packets that were.
-    pub(crate) fn poll(&mut self, output: &mut Output, PollBuffer(packets): &mut PollBuffer, now: u64) -> Result<usize, PortError> {
+    pub(crate) fn poll(
+        &mut self,
+        output: &mut Output,
+        PollBuffer(packets): &mut PollBuffer,
+        now: u64,
+    ) -> Result<usize, PortError> {
         if self.dispatch.must_wait() {
             // Nothing is lost by it: the packets wait in the port. When workers have gone on, this
             // thread is woken.
@@ -210,10 +222,17 @@ impl Ingress {
                 self.charge(packets, now);
             }
             self.take(output, packets, now);
-        } else if self.gaps.as_ref().and_then(Gaps::deadline).is_some_and(|deadline| deadline <= now) {
+        } else if self
+            .gaps
+            .as_ref()
+            .and_then(Gaps::deadline)
+            .is_some_and(|deadline| deadline <= now)
+        {
             self.fill_gaps(packets, now);
             self.aggregate(output, packets, now);
-        } else if self.policy.is_some_and(|policy| policy.hold_time != 0) && self.aggregator.counters().held != 0 {
+        } else if self.policy.is_some_and(|policy| policy.hold_time != 0)
+            && self.aggregator.counters().held != 0
+        {
             self.end(output, now);
         }
         self.receive.give_back();
@@ -227,10 +246,16 @@ impl Ingress {
         let buckets = &self.shared.buckets;
         let mut allowed = POLL_LIMIT;
         self.throttled_until = None;
-        for (has, of_each) in [(buckets.rx_packets.has(now), MOST_PACKETS), (buckets.rx_bytes.has(now), MOST_BYTES)] {
+        for (has, of_each) in
+            [(buckets.rx_packets.has(now), MOST_PACKETS), (buckets.rx_bytes.has(now), MOST_BYTES)]
+        {
             match has {
-                Has::Some(amount) => allowed = allowed.min((amount / of_each).clamp(1, POLL_LIMIT as u64) as usize),
-                Has::NothingUntil(time) => self.throttled_until = self.throttled_until.max(Some(time)),
+                Has::Some(amount) => {
+                    allowed = allowed.min((amount / of_each).clamp(1, POLL_LIMIT as u64) as usize)
+                }
+                Has::NothingUntil(time) => {
+                    self.throttled_until = self.throttled_until.max(Some(time))
+                }
             }
         }
         if self.throttled_until.is_none() {
@@ -244,11 +269,14 @@ impl Ingress {
     #[cold]
     fn charge(&self, packets: &[RxPacket<Buffer>], now: u64) {
         let size = |packet: &RxPacket<Buffer>| {
-            let (head, length) = (packet.buffers().next().map_or(&[][..], Buffer::bytes), packet.length());
+            let (head, length) =
+                (packet.buffers().next().map_or(&[][..], Buffer::bytes), packet.length());
             packet.gso.map_or(length as u64, |gso| wire_bytes(head, length, gso, packet.checksum))
         };
         let buckets = &self.shared.buckets;
-        buckets.rx_packets.charge(packets.iter().map(|packet| u64::from(segments(packet))).sum(), now);
+        buckets
+            .rx_packets
+            .charge(packets.iter().map(|packet| u64::from(segments(packet))).sum(), now);
         buckets.rx_bytes.charge(packets.iter().map(size).sum(), now);
     }
 
@@ -256,7 +284,8 @@ impl Ingress {
         let waiting = self.gaps.as_ref().map_or(0, |gaps| gaps.counters().waiting);
         self.polled = self.aggregator.counters().packets_in + waiting + packets.len() as u64;
         self.dispatch.received(&self.shared, packets.len(), now);
-        let (checksums, hashes) = (self.runtime.has(Feature::RxChecksumming), self.runtime.has(Feature::ReceiveHashing));
+        let (checksums, hashes) =
+            (self.runtime.has(Feature::RxChecksumming), self.runtime.has(Feature::ReceiveHashing));
         if !checksums || !hashes {
             for packet in &mut *packets {
                 packet.hash = packet.hash.filter(|_| hashes);
@@ -304,7 +333,9 @@ impl Ingress {
     /// Ends a poll: what may not be held leaves, and all that waits is sent.
     fn end(&mut self, output: &mut Output, now: u64) {
         let Ingress { shared, aggregator, dispatch, .. } = self;
-        aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet));
+        aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Buffer>| {
+            dispatch.forward(shared, output, packet)
+        });
         self.count();
         output.flush();
         self.dispatch.end_of_round(&self.shared);
@@ -325,9 +356,13 @@ impl Ingress {
             && gaps.counters().waiting != 0
         {
             gaps.release_all(packets);
-            aggregator.receive_batch(packets, 0, &mut |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet));
+            aggregator.receive_batch(packets, 0, &mut |packet: SuperPacket<'_, Buffer>| {
+                dispatch.forward(shared, output, packet)
+            });
         }
-        aggregator.flush_all(&mut |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet));
+        aggregator.flush_all(&mut |packet: SuperPacket<'_, Buffer>| {
+            dispatch.forward(shared, output, packet)
+        });
         self.count();
         output.flush();
         self.dispatch.end_of_round(&self.shared);

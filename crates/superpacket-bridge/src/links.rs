@@ -16,11 +16,15 @@ const SPACING: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 ///
 /// # Errors
 /// What the system says if it gives no thread or descriptor.
-pub(crate) fn watch(events: LinkEvents, mut changed: impl FnMut() + Send + 'static) -> io::Result<Stoppable> {
+pub(crate) fn watch(
+    events: LinkEvents,
+    mut changed: impl FnMut() + Send + 'static,
+) -> io::Result<Stoppable> {
     Stoppable::start("superpacket-link", move |stop| {
         let mut listen = || -> io::Result<()> {
             loop {
-                let mut waiting = [PollFd::new(&stop, PollFlags::IN), PollFd::new(&events, PollFlags::IN)];
+                let mut waiting =
+                    [PollFd::new(&stop, PollFlags::IN), PollFd::new(&events, PollFlags::IN)];
                 if is_first_ready(&mut waiting, None)? {
                     return Ok(());
                 }

@@ -154,7 +154,13 @@ impl LoopGuard {
     /// come round a loop? If it is the first of its kind, it is remembered. `given` says to whom it
     /// goes if it is for many.
     #[cold]
-    pub(crate) fn has_come_round(&self, by: Arrival, packet: &SuperPacket<'_, Buffer>, given: &Given, now: u64) -> bool {
+    pub(crate) fn has_come_round(
+        &self,
+        by: Arrival,
+        packet: &SuperPacket<'_, Buffer>,
+        given: &Given,
+        now: u64,
+    ) -> bool {
         let hash = self.hash(packet, given);
         let set = &self.frames[hash as usize % self.frames.len()];
         // 0 is a free place.
@@ -162,7 +168,8 @@ impl LoopGuard {
         // Again if another thread has just changed the place; a frame that comes round comes again.
         for _ in 0..WAYS {
             let words = set.each_ref().map(|place| Flooded(place.load(Ordering::Relaxed)));
-            let known = words.iter().position(|known| known.tag() == tag && known.age(tick) < WINDOW);
+            let known =
+                words.iter().position(|known| known.tag() == tag && known.age(tick) < WINDOW);
             let (index, next, came_round) = match known {
                 Some(index) => {
                     let (next, came_round) = self.came_again(words[index], tick, by, now);
@@ -177,7 +184,11 @@ impl LoopGuard {
                 },
             };
             let (before, place) = (words[index], &set[index]);
-            if next == before || place.compare_exchange(before.0, next.0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            if next == before
+                || place
+                    .compare_exchange(before.0, next.0, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+            {
                 return came_round;
             }
         }
@@ -212,7 +223,10 @@ impl LoopGuard {
     fn warn(&self, first: u16, port: u16, now: u64) {
         let warned = self.warned.load(Ordering::Relaxed);
         if (warned == 0 || now.saturating_sub(warned) >= WARN_INTERVAL)
-            && self.warned.compare_exchange(warned, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && self
+                .warned
+                .compare_exchange(warned, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
         {
             tracing::warn!(
                 first,
@@ -257,7 +271,8 @@ const RANGE: usize = 64;
 fn identify(packet: &SuperPacket<'_, Buffer>, given: &Given, hasher: &mut impl Hasher) {
     let length = packet.length();
     let metadata = &packet.metadata;
-    let partial = matches!(metadata.checksum, RxChecksum::Partial { .. }).then_some(metadata.checksum);
+    let partial =
+        matches!(metadata.checksum, RxChecksum::Partial { .. }).then_some(metadata.checksum);
     (metadata.vlan, metadata.gso, partial, given, length).hash(hasher);
     if length <= WHOLE {
         return packet.slices().for_each(|slice| hasher.write(slice));
@@ -318,9 +333,12 @@ mod tests {
     }
 
     fn with<T>(packet: RxPacket<Buffer>, then: impl FnOnce(&SuperPacket<'_, Buffer>) -> T) -> T {
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let (mut then, mut result) = (Some(then), None);
-        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| result = then.take().map(|then| then(&packet)));
+        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| {
+            result = then.take().map(|then| then(&packet))
+        });
         result.expect("one packet")
     }
 
@@ -357,7 +375,11 @@ mod tests {
             let frame = numbered(length);
             let bytes = &fed(&frame)[besides()..];
             assert_eq!(bytes.len(), 2 * END + RANGES * RANGE, "{length}");
-            assert_eq!(bytes[..2 * END], [&frame[..END], &frame[length - END..]].concat(), "{length}");
+            assert_eq!(
+                bytes[..2 * END],
+                [&frame[..END], &frame[length - END..]].concat(),
+                "{length}"
+            );
         }
     }
 
@@ -390,11 +412,23 @@ mod tests {
             assert!(ranges[0].start >= END && ranges[RANGES - 1].end <= length - END, "{ranges:?}");
             ranges.into_iter().flatten().for_each(|index| looked_at[index] += 1);
         }
-        let seldom = looked_at[END + RANGE..length - END - RANGE].iter().filter(|&&times| times == 0).count();
+        let seldom = looked_at[END + RANGE..length - END - RANGE]
+            .iter()
+            .filter(|&&times| times == 0)
+            .count();
         assert!(seldom * 20 < length, "{seldom} bytes are never looked at");
-        let hash = |guard: &LoopGuard| with(received(&numbered(600)), |packet| guard.hash(packet, &Given::All));
-        assert_ne!(hash(&LoopGuard::new()), hash(&LoopGuard::new()), "each bridge has a key of its own");
-        assert_ne!(fed_packet(received(&numbered(9_000)), 1 << 60), fed_packet(received(&numbered(9_000)), 2 << 60));
+        let hash = |guard: &LoopGuard| {
+            with(received(&numbered(600)), |packet| guard.hash(packet, &Given::All))
+        };
+        assert_ne!(
+            hash(&LoopGuard::new()),
+            hash(&LoopGuard::new()),
+            "each bridge has a key of its own"
+        );
+        assert_ne!(
+            fed_packet(received(&numbered(9_000)), 1 << 60),
+            fed_packet(received(&numbered(9_000)), 2 << 60)
+        );
     }
 
     #[test]
@@ -421,13 +455,20 @@ mod tests {
             cut(100),
             cut(200),
         ];
-        let fed: std::collections::HashSet<_> = packets.into_iter().map(|packet| fed_packet(packet, 0)).collect();
+        let fed: std::collections::HashSet<_> =
+            packets.into_iter().map(|packet| fed_packet(packet, 0)).collect();
         assert_eq!(fed.len(), 8);
         // What a port has verified is no part of it.
-        assert_eq!(fed_packet(plain().with_checksum(RxChecksum::Unnecessary { level: 0 }), 0), fed_packet(plain(), 0));
+        assert_eq!(
+            fed_packet(plain().with_checksum(RxChecksum::Unnecessary { level: 0 }), 0),
+            fed_packet(plain(), 0)
+        );
         let guard = LoopGuard::new();
         let to = |given: Given| with(plain(), |packet| guard.hash(packet, &given));
         assert_ne!(to(Given::All), to(Given::Ports([1, 2].into_iter().collect())));
-        assert_ne!(to(Given::Ports([1].into_iter().collect())), to(Given::Ports([1, 2].into_iter().collect())));
+        assert_ne!(
+            to(Given::Ports([1].into_iter().collect())),
+            to(Given::Ports([1, 2].into_iter().collect()))
+        );
     }
 }

@@ -21,7 +21,12 @@ use crate::serve::{Answer, Bounds, Complaint, Protocol, Server};
 
 /// What clients get at most: a scraper needs one connection for a moment, and its request has some
 /// hundred bytes.
-const BOUNDS: Bounds = Bounds { connections: 16, question: 8192, patience: Duration::from_secs(5), stall: Duration::from_secs(1) };
+const BOUNDS: Bounds = Bounds {
+    connections: 16,
+    question: 8192,
+    patience: Duration::from_secs(5),
+    stall: Duration::from_secs(1),
+};
 
 /// Serves `GET /metrics` on a thread of its own; dropped, it stops.
 #[derive(Debug)]
@@ -39,11 +44,16 @@ impl MetricsServer {
         MetricsServer::start_within(listener, control, BOUNDS)
     }
 
-    fn start_within(listener: TcpListener, control: Arc<dyn Control>, bounds: Bounds) -> io::Result<Self> {
+    fn start_within(
+        listener: TcpListener,
+        control: Arc<dyn Control>,
+        bounds: Bounds,
+    ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Ports { control }));
-        let server = Server::start("metrics", listener.into(), bounds, Arc::default(), Http { registry })?;
+        let server =
+            Server::start("metrics", listener.into(), bounds, Arc::default(), Http { registry })?;
         Ok(MetricsServer { _server: server, address })
     }
 
@@ -69,20 +79,41 @@ impl Protocol for Http {
         let mut request = httparse::Request::new(&mut headers);
         let (consumed, text) = match request.parse(received) {
             Ok(httparse::Status::Partial) => return Answer::Incomplete,
-            Ok(httparse::Status::Complete(length)) => (length, self.respond(request.method, request.path)),
-            Err(error) => (received.len().min(BOUNDS.question), plain("400 Bad Request", "", &format!("not HTTP: {error}\n"))),
+            Ok(httparse::Status::Complete(length)) => {
+                (length, self.respond(request.method, request.path))
+            }
+            Err(error) => (
+                received.len().min(BOUNDS.question),
+                plain("400 Bad Request", "", &format!("not HTTP: {error}\n")),
+            ),
         };
         Answer::Reply { consumed, text, close: true }
     }
 
     fn complaint(&self, complaint: Complaint) -> Vec<u8> {
         match complaint {
-            Complaint::Crowded => plain("503 Service Unavailable", "", "too many connections: this one was idle longest\n"),
-            Complaint::Behind => plain("503 Service Unavailable", "", "too many requests wait for their turn\n"),
-            Complaint::NoThread(error) => plain("503 Service Unavailable", "", &format!("no thread can be started: {error}\n")),
-            Complaint::Panicked(message) => plain("500 Internal Server Error", "", &format!("the bridge panicked: {message}\n")),
-            Complaint::TooLong => plain("431 Request Header Fields Too Large", "", "the request is too long\n"),
-            Complaint::Late => plain("408 Request Timeout", "", "the request did not come in time\n"),
+            Complaint::Crowded => plain(
+                "503 Service Unavailable",
+                "",
+                "too many connections: this one was idle longest\n",
+            ),
+            Complaint::Behind => {
+                plain("503 Service Unavailable", "", "too many requests wait for their turn\n")
+            }
+            Complaint::NoThread(error) => plain(
+                "503 Service Unavailable",
+                "",
+                &format!("no thread can be started: {error}\n"),
+            ),
+            Complaint::Panicked(message) => {
+                plain("500 Internal Server Error", "", &format!("the bridge panicked: {message}\n"))
+            }
+            Complaint::TooLong => {
+                plain("431 Request Header Fields Too Large", "", "the request is too long\n")
+            }
+            Complaint::Late => {
+                plain("408 Request Timeout", "", "the request did not come in time\n")
+            }
         }
     }
 }
@@ -94,7 +125,12 @@ impl Http {
             (Some("GET"), Some("/metrics")) => {
                 let mut text = String::new();
                 match encode(&mut text, &self.registry) {
-                    Ok(()) => response("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", "", &text),
+                    Ok(()) => response(
+                        "200 OK",
+                        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                        "",
+                        &text,
+                    ),
                     Err(error) => plain("500 Internal Server Error", "", &format!("{error}\n")),
                 }
             }
@@ -131,75 +167,224 @@ type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> 
 const COUNTERS: [PortCounter; 40] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
-    ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
+    ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| {
+        stats.tx_packets
+    }),
     ("tx", "Bytes given to the port", Some(Unit::Bytes), |stats| stats.tx_bytes),
-    ("rx_super_packets", "Packets that were received as super-packets", None, |stats| stats.rx_super_packets),
-    ("rx_super_segments", "The frames that the super-packets received are on a wire", None, |stats| stats.rx_super_segments),
+    ("rx_super_packets", "Packets that were received as super-packets", None, |stats| {
+        stats.rx_super_packets
+    }),
+    (
+        "rx_super_segments",
+        "The frames that the super-packets received are on a wire",
+        None,
+        |stats| stats.rx_super_segments,
+    ),
     ("tx_super_packets", "Super-packets given to the port", None, |stats| stats.tx_super_packets),
-    ("tx_super_segments", "The frames that the super-packets given to the port are on a wire", None, |stats| stats.tx_super_segments),
+    (
+        "tx_super_segments",
+        "The frames that the super-packets given to the port are on a wire",
+        None,
+        |stats| stats.tx_super_segments,
+    ),
     ("merged", "Received packets that joined another", None, |stats| stats.merged),
     ("aggregated", "Packets that others joined", None, |stats| stats.aggregated),
-    ("lro_aggregated", "Received packets that LRO accepted into a session", None, |stats| stats.lro_aggregated),
+    ("lro_aggregated", "Received packets that LRO accepted into a session", None, |stats| {
+        stats.lro_aggregated
+    }),
     ("lro_flushed", "Sessions that LRO delivered", None, |stats| stats.lro_flushed),
-    ("lro_no_desc", "Received packets for which LRO had neither their flow nor a free descriptor", None, |stats| stats.lro_no_desc),
-    ("gap_waited", "Segments that came ahead of others of their flow and waited for them", None, |stats| stats.gap_waited),
-    ("gap_filled", "Segments that waited until what was missing came", None, |stats| stats.gap_filled),
-    ("gap_timed_out", "Segments that waited as long as they may", None, |stats| stats.gap_timed_out),
-    ("tx_full", "Times that the kernel or the device could not take more for now", None, |stats| stats.tx_full),
-    ("tx_refused", "Times that the kernel or the device refused a super-packet or a partial checksum", None, |stats| stats.tx_refused),
+    (
+        "lro_no_desc",
+        "Received packets for which LRO had neither their flow nor a free descriptor",
+        None,
+        |stats| stats.lro_no_desc,
+    ),
+    (
+        "gap_waited",
+        "Segments that came ahead of others of their flow and waited for them",
+        None,
+        |stats| stats.gap_waited,
+    ),
+    ("gap_filled", "Segments that waited until what was missing came", None, |stats| {
+        stats.gap_filled
+    }),
+    ("gap_timed_out", "Segments that waited as long as they may", None, |stats| {
+        stats.gap_timed_out
+    }),
+    ("tx_full", "Times that the kernel or the device could not take more for now", None, |stats| {
+        stats.tx_full
+    }),
+    (
+        "tx_refused",
+        "Times that the kernel or the device refused a super-packet or a partial checksum",
+        None,
+        |stats| stats.tx_refused,
+    ),
     ("segmented", "Packets cut into segments before the port", None, |stats| stats.segmented),
     ("segments", "The segments that came of them", None, |stats| stats.segments),
-    ("segmented_for_ids", "Packets cut only because the port cannot be told that their identifications stay", None, |stats| {
-        stats.segmented_for_ids
-    }),
-    ("segmented_for_cwr", "Packets cut only because the port cannot be told that all of their segments have CWR", None, |stats| {
-        stats.segmented_for_cwr
-    }),
-    ("segmented_for_link", "Packets cut because the port does not segment behind their link header", None, |stats| {
-        stats.segmented_for_link
-    }),
-    ("segmented_for_tunnel", "Packets cut because the port does not segment in their tunnel", None, |stats| stats.segmented_for_tunnel),
-    ("segmented_for_refusal", "Packets cut because the kernel has refused others of their kind", None, |stats| stats.segmented_for_refusal),
-    ("segmented_for_size", "Packets cut because they are longer, or have more segments, than the port takes", None, |stats| {
-        stats.segmented_for_size
-    }),
+    (
+        "segmented_for_ids",
+        "Packets cut only because the port cannot be told that their identifications stay",
+        None,
+        |stats| stats.segmented_for_ids,
+    ),
+    (
+        "segmented_for_cwr",
+        "Packets cut only because the port cannot be told that all of their segments have CWR",
+        None,
+        |stats| stats.segmented_for_cwr,
+    ),
+    (
+        "segmented_for_link",
+        "Packets cut because the port does not segment behind their link header",
+        None,
+        |stats| stats.segmented_for_link,
+    ),
+    (
+        "segmented_for_tunnel",
+        "Packets cut because the port does not segment in their tunnel",
+        None,
+        |stats| stats.segmented_for_tunnel,
+    ),
+    (
+        "segmented_for_refusal",
+        "Packets cut because the kernel has refused others of their kind",
+        None,
+        |stats| stats.segmented_for_refusal,
+    ),
+    (
+        "segmented_for_size",
+        "Packets cut because they are longer, or have more segments, than the port takes",
+        None,
+        |stats| stats.segmented_for_size,
+    ),
     ("checksummed", "Partial checksums filled in before the port", None, |stats| stats.checksummed),
-    ("fallbacks", "Packets that the port refused and that were sent in another form", None, |stats| stats.fallbacks),
-    ("filtered", "Packets not forwarded because their destination lies behind the port they came from", None, |stats| stats.filtered),
-    ("disputed", "Packets that went to two ports because their destination was seen at both", None, |stats| stats.disputed),
-    ("rx_throttled", "Times that a receive queue was left alone for a while, by rx_byte_rate or rx_packet_rate", None, |stats| {
-        stats.rx_throttled
+    (
+        "fallbacks",
+        "Packets that the port refused and that were sent in another form",
+        None,
+        |stats| stats.fallbacks,
+    ),
+    (
+        "filtered",
+        "Packets not forwarded because their destination lies behind the port they came from",
+        None,
+        |stats| stats.filtered,
+    ),
+    (
+        "disputed",
+        "Packets that went to two ports because their destination was seen at both",
+        None,
+        |stats| stats.disputed,
+    ),
+    (
+        "rx_throttled",
+        "Times that a receive queue was left alone for a while, by rx_byte_rate or rx_packet_rate",
+        None,
+        |stats| stats.rx_throttled,
+    ),
+    (
+        "mcast_malformed",
+        "Messages of IGMP and MLD that were damaged or made no sense",
+        None,
+        |stats| stats.mcast_malformed,
+    ),
+    ("steered", "Packets handed to workers, a super-packet counted once", None, |stats| {
+        stats.steered
     }),
-    ("mcast_malformed", "Messages of IGMP and MLD that were damaged or made no sense", None, |stats| stats.mcast_malformed),
-    ("steered", "Packets handed to workers, a super-packet counted once", None, |stats| stats.steered),
-    ("in_place", "Packets of steered queues that were processed where they were received", None, |stats| stats.in_place),
-    ("held_back", "Packets that went where their flow was, not where it is wanted", None, |stats| stats.held_back),
-    ("flow_moves", "Times that flows, in buckets, moved from one CPU to another", None, |stats| stats.flow_moves),
-    ("hashes_reported", "Packets steered by the hash that the device reported", None, |stats| stats.hashes_reported),
-    ("hashes_computed", "Packets whose hash was computed to steer them", None, |stats| stats.hashes_computed),
-    ("wake_ups", "Times that a sleeping worker was woken for the port's packets", None, |stats| stats.wake_ups),
-    ("in_place_switches", "Times that a queue went over to processing in place, or back, by itself", None, |stats| stats.in_place_switches),
+    (
+        "in_place",
+        "Packets of steered queues that were processed where they were received",
+        None,
+        |stats| stats.in_place,
+    ),
+    (
+        "held_back",
+        "Packets that went where their flow was, not where it is wanted",
+        None,
+        |stats| stats.held_back,
+    ),
+    ("flow_moves", "Times that flows, in buckets, moved from one CPU to another", None, |stats| {
+        stats.flow_moves
+    }),
+    ("hashes_reported", "Packets steered by the hash that the device reported", None, |stats| {
+        stats.hashes_reported
+    }),
+    ("hashes_computed", "Packets whose hash was computed to steer them", None, |stats| {
+        stats.hashes_computed
+    }),
+    ("wake_ups", "Times that a sleeping worker was woken for the port's packets", None, |stats| {
+        stats.wake_ups
+    }),
+    (
+        "in_place_switches",
+        "Times that a queue went over to processing in place, or back, by itself",
+        None,
+        |stats| stats.in_place_switches,
+    ),
 ];
 
 /// A counter of a queue: its name without `_total`, what it means, its unit, the queues, and where
 /// it is read.
-type QueueCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> &[QueueStats], fn(&QueueStats) -> Option<u64>);
+type QueueCounter = (
+    &'static str,
+    &'static str,
+    Option<Unit>,
+    fn(&PortStats) -> &[QueueStats],
+    fn(&QueueStats) -> Option<u64>,
+);
 
 const QUEUE_COUNTERS: [QueueCounter; 5] = [
-    ("rx_queue_packets", "Packets received by a queue", None, |port| &port.rx_queues, |queue| Some(queue.packets)),
-    ("rx_queue", "Bytes received by a queue", Some(Unit::Bytes), |port| &port.rx_queues, |queue| Some(queue.bytes)),
-    ("rx_queue_drops", "Packets for which a receive queue had no room", None, |port| &port.rx_queues, |queue| queue.drops),
-    ("tx_queue_packets", "Packets given to the port by a transmit queue", None, |port| &port.tx_queues, |queue| Some(queue.packets)),
-    ("tx_queue", "Bytes given to the port by a transmit queue", Some(Unit::Bytes), |port| &port.tx_queues, |queue| Some(queue.bytes)),
+    (
+        "rx_queue_packets",
+        "Packets received by a queue",
+        None,
+        |port| &port.rx_queues,
+        |queue| Some(queue.packets),
+    ),
+    (
+        "rx_queue",
+        "Bytes received by a queue",
+        Some(Unit::Bytes),
+        |port| &port.rx_queues,
+        |queue| Some(queue.bytes),
+    ),
+    (
+        "rx_queue_drops",
+        "Packets for which a receive queue had no room",
+        None,
+        |port| &port.rx_queues,
+        |queue| queue.drops,
+    ),
+    (
+        "tx_queue_packets",
+        "Packets given to the port by a transmit queue",
+        None,
+        |port| &port.tx_queues,
+        |queue| Some(queue.packets),
+    ),
+    (
+        "tx_queue",
+        "Bytes given to the port by a transmit queue",
+        Some(Unit::Bytes),
+        |port| &port.tx_queues,
+        |queue| Some(queue.bytes),
+    ),
 ];
 
 /// A counter of a worker: its name without `_total`, what it means, and where it is read.
 type WorkerCounter = (&'static str, &'static str, fn(&WorkerReport) -> u64);
 
 const WORKER_COUNTERS: [WorkerCounter; 4] = [
-    ("processed", "Packets processed by the workers of a CPU, a super-packet counted once", |worker| worker.processed),
+    (
+        "processed",
+        "Packets processed by the workers of a CPU, a super-packet counted once",
+        |worker| worker.processed,
+    ),
     ("turns", "Turns that backlogs had, each of dev_weight packets at most", |worker| worker.turns),
-    ("wake_ups", "Times that the workers of a CPU were woken for packets", |worker| worker.wake_ups),
+    ("wake_ups", "Times that the workers of a CPU were woken for packets", |worker| {
+        worker.wake_ups
+    }),
     ("panics", "Panics of the workers of a CPU, caught", |worker| worker.panics),
 ];
 
@@ -208,13 +393,19 @@ impl Collector for Ports {
         let stats = self.control.stats();
         for (name, help, unit, read) in COUNTERS {
             let name = format!("superpacket_port_{name}");
-            let mut family = encoder.encode_descriptor(&name, help, unit.as_ref(), MetricType::Counter)?;
+            let mut family =
+                encoder.encode_descriptor(&name, help, unit.as_ref(), MetricType::Counter)?;
             for port in &stats {
-                ConstCounter::new(read(port)).encode(family.encode_family(&[("port", port.port.as_str())])?)?;
+                ConstCounter::new(read(port))
+                    .encode(family.encode_family(&[("port", port.port.as_str())])?)?;
             }
         }
-        let mut family =
-            encoder.encode_descriptor("superpacket_port_drops", "Received packets that were dropped", None, MetricType::Counter)?;
+        let mut family = encoder.encode_descriptor(
+            "superpacket_port_drops",
+            "Received packets that were dropped",
+            None,
+            MetricType::Counter,
+        )?;
         for port in &stats {
             for (cause, count) in &port.drops {
                 let labels = [("port", port.port.as_str()), ("cause", cause.as_str())];
@@ -223,7 +414,8 @@ impl Collector for Ports {
         }
         for (name, help, unit, queues, read) in QUEUE_COUNTERS {
             let name = format!("superpacket_port_{name}");
-            let mut family = encoder.encode_descriptor(&name, help, unit.as_ref(), MetricType::Counter)?;
+            let mut family =
+                encoder.encode_descriptor(&name, help, unit.as_ref(), MetricType::Counter)?;
             for port in &stats {
                 for queue in queues(port) {
                     let Some(count) = read(queue) else { continue };
@@ -234,33 +426,55 @@ impl Collector for Ports {
             }
         }
         let help = "Packets that left aggregation, by the reason for which they left as they did";
-        let mut family = encoder.encode_descriptor("superpacket_port_reasons", help, None, MetricType::Counter)?;
+        let mut family = encoder.encode_descriptor(
+            "superpacket_port_reasons",
+            help,
+            None,
+            MetricType::Counter,
+        )?;
         for port in &stats {
             for (reason, count) in &port.reasons {
                 let labels = [("port", port.port.as_str()), ("reason", reason.as_str())];
                 ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
             }
         }
-        let mut family = encoder.encode_descriptor("superpacket_port_up", "1 if packets can pass the port", None, MetricType::Gauge)?;
+        let mut family = encoder.encode_descriptor(
+            "superpacket_port_up",
+            "1 if packets can pass the port",
+            None,
+            MetricType::Gauge,
+        )?;
         let ports = self.control.ports();
         for port in &ports {
-            ConstGauge::new(i64::from(port.state == "up")).encode(family.encode_family(&[("port", port.port.as_str())])?)?;
+            ConstGauge::new(i64::from(port.state == "up"))
+                .encode(family.encode_family(&[("port", port.port.as_str())])?)?;
         }
-        let mut family =
-            encoder.encode_descriptor("superpacket_port_reopened", "Times that the port was opened again", None, MetricType::Counter)?;
+        let mut family = encoder.encode_descriptor(
+            "superpacket_port_reopened",
+            "Times that the port was opened again",
+            None,
+            MetricType::Counter,
+        )?;
         for port in &ports {
-            ConstCounter::new(port.reopened).encode(family.encode_family(&[("port", port.port.as_str())])?)?;
+            ConstCounter::new(port.reopened)
+                .encode(family.encode_family(&[("port", port.port.as_str())])?)?;
         }
         let steering = self.control.steering();
         for (name, help, read) in WORKER_COUNTERS {
             let name = format!("superpacket_worker_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
             for worker in &steering.workers {
-                ConstCounter::new(read(worker)).encode(family.encode_family(&[("cpu", worker.cpu.to_string().as_str())])?)?;
+                ConstCounter::new(read(worker))
+                    .encode(family.encode_family(&[("cpu", worker.cpu.to_string().as_str())])?)?;
             }
         }
         let panics = "Panics of the threads that receive, caught";
-        let metric = encoder.encode_descriptor("superpacket_receive_panics", panics, None, MetricType::Counter)?;
+        let metric = encoder.encode_descriptor(
+            "superpacket_receive_panics",
+            panics,
+            None,
+            MetricType::Counter,
+        )?;
         ConstCounter::new(steering.receive_panics).encode(metric)?;
         Ok(())
     }
@@ -296,7 +510,10 @@ mod tests {
         let answer = ask(&server, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
         let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-        assert!(head.contains("Content-Type: application/openmetrics-text; version=1.0.0"), "{head}");
+        assert!(
+            head.contains("Content-Type: application/openmetrics-text; version=1.0.0"),
+            "{head}"
+        );
         assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
         for line in [
             "# TYPE superpacket_port_rx_packets counter",
@@ -330,14 +547,20 @@ mod tests {
     fn a_panic_is_an_answer_too_and_others_are_served() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let bridge = Arc::new(Sham::new());
-        let server = MetricsServer::start_within(listener, Arc::clone(&bridge) as Arc<dyn Control>, BOUNDS).expect("starts");
+        let server =
+            MetricsServer::start_within(listener, Arc::clone(&bridge) as Arc<dyn Control>, BOUNDS)
+                .expect("starts");
         let panics = std::thread::spawn(move || {
             let _ports = bridge.ports.lock().expect("not yet poisoned");
             panic!("on purpose");
         });
         panics.join().expect_err("it panics");
         let answer = ask(&server, b"GET /metrics HTTP/1.1\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("the bridge panicked: no panic: Poison"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 500 ")
+                && answer.contains("the bridge panicked: no panic: Poison"),
+            "{answer}"
+        );
         assert!(ask(&server, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     }
 
@@ -365,7 +588,8 @@ mod tests {
     #[test]
     fn clients_that_say_nothing_lock_nobody_out() {
         let server = serve(BOUNDS);
-        let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(server.address()).expect("connects")).collect();
+        let silent: Vec<TcpStream> =
+            (0..100).map(|_| TcpStream::connect(server.address()).expect("connects")).collect();
         let started = Instant::now();
         assert!(ask(&server, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
         assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
@@ -375,7 +599,9 @@ mod tests {
     #[test]
     fn clients_that_send_a_byte_now_and_then_lock_nobody_out() {
         let server = serve(BOUNDS);
-        let mut slow: Vec<TcpStream> = (0..BOUNDS.connections).map(|_| TcpStream::connect(server.address()).expect("connects")).collect();
+        let mut slow: Vec<TcpStream> = (0..BOUNDS.connections)
+            .map(|_| TcpStream::connect(server.address()).expect("connects"))
+            .collect();
         for byte in *b"GET /met" {
             for stream in &mut slow {
                 // Those that gave way find that out here.

@@ -12,7 +12,12 @@ use crate::runtime::Shared;
 pub(crate) enum Order {
     /// A port is there: receive by these queues, by number, send by this end. What is set aside is
     /// for the queues.
-    Open { shared: Arc<Shared>, receivers: Vec<(u16, Box<dyn Receive>)>, transmit: Box<dyn Transmit>, set_aside: SetAside },
+    Open {
+        shared: Arc<Shared>,
+        receivers: Vec<(u16, Box<dyn Receive>)>,
+        transmit: Box<dyn Transmit>,
+        set_aside: SetAside,
+    },
     /// The port of this number is not to be used any more; the sender is dropped when all its
     /// buffers are back.
     Close { number: u16, done: Sender<()> },

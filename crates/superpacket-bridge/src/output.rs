@@ -144,21 +144,34 @@ impl Output {
             return from.counts.dropped(DropReason::Storm, packets);
         }
         let given = match (&self.snooping, addresses.destination) {
-            (Some(snooping), Destination::Many) => listen(snooping, from, rules.isolated, &packet, tag, self.now),
+            (Some(snooping), Destination::Many) => {
+                listen(snooping, from, rules.isolated, &packet, tag, self.now)
+            }
             _ => Given::All,
         };
         // What is for a disputed address goes to two ports, which may be a loop's.
         if known.is_none() && self.loop_suspected || is_disputed {
             // Only what is delivered is remembered. What a copy says of groups was heard above: a
             // port's report counts although somebody has sent the same ahead.
-            let is_delivered = is_disputed || flooded_to(&mut self.egress, from.number, rules, &addresses.destination, tag, &given).is_ok();
+            let is_delivered = is_disputed
+                || flooded_to(
+                    &mut self.egress,
+                    from.number,
+                    rules,
+                    &addresses.destination,
+                    tag,
+                    &given,
+                )
+                .is_ok();
             let by = Arrival { port: from.number, is_isolated: rules.isolated };
             if is_delivered && self.table.loops.has_come_round(by, &packet, &given, self.tick) {
                 return from.counts.dropped(DropReason::Loop, packets);
             }
         }
         let (known, other) = match located {
-            Some(located) if is_disputed => self.dispute(located, from, &addresses, rules, tag, packets),
+            Some(located) if is_disputed => {
+                self.dispute(located, from, &addresses, rules, tag, packets)
+            }
             _ => (known, None),
         };
         let Output { egress, outgoing, segmenter, table, now, .. } = self;
@@ -184,13 +197,17 @@ impl Output {
                 from.counts.filtered.add(packets);
                 return;
             }
-            Some(Some(egress)) if !egress.is_in(tag) => return from.counts.dropped(DropReason::Vlan, packets),
+            Some(Some(egress)) if !egress.is_in(tag) => {
+                return from.counts.dropped(DropReason::Vlan, packets);
+            }
             Some(Some(egress)) if rules.isolated && egress.runtime.forwarding.isolated => {
                 return from.counts.dropped(DropReason::Forwarding, packets);
             }
             Some(Some(egress)) => {
                 send(egress);
-                if let Some(Some(egress)) = other.and_then(|port| self.egress.get_mut(usize::from(port))) {
+                if let Some(Some(egress)) =
+                    other.and_then(|port| self.egress.get_mut(usize::from(port)))
+                {
                     send(egress);
                 }
             }
@@ -198,10 +215,12 @@ impl Output {
             _ if known.is_some() && is_static(table, &addresses.destination) => {
                 return from.counts.dropped(DropReason::NoPort, packets);
             }
-            _ => match flooded_to(egress, from.number, rules, &addresses.destination, tag, &given) {
-                Ok(ports) => ports.for_each(&mut send),
-                Err(reason) => return from.counts.dropped(reason, packets),
-            },
+            _ => {
+                match flooded_to(egress, from.number, rules, &addresses.destination, tag, &given) {
+                    Ok(ports) => ports.for_each(&mut send),
+                    Err(reason) => return from.counts.dropped(reason, packets),
+                }
+            }
         }
         if let Some(mtu) = exceeded_mtu.filter(|_| !fits) {
             if let (Some(vlans), Some(tag)) = (self.vlans_of(from), tag) {
@@ -229,7 +248,8 @@ impl Output {
     ) -> (Option<u16>, Option<u16>) {
         let way_out = |port: u16| {
             let egress = self.egress.get(usize::from(port))?.as_ref()?;
-            (egress.is_in(tag) && !(rules.isolated && egress.runtime.forwarding.isolated)).then_some(egress)
+            (egress.is_in(tag) && !(rules.isolated && egress.runtime.forwarding.isolated))
+                .then_some(egress)
         };
         let other = located.other.and_then(way_out);
         let (Some(seen), Some(other)) = (way_out(located.port), other) else {
@@ -242,7 +262,8 @@ impl Output {
                 Destination::Station(key) => key.station(),
                 _ => None,
             };
-            let address = station.map_or_else(|| "an IP address".to_owned(), |station| station.to_string());
+            let address =
+                station.map_or_else(|| "an IP address".to_owned(), |station| station.to_string());
             tracing::warn!(
                 address,
                 first = other.shared.name,
@@ -268,7 +289,9 @@ impl Output {
     /// Gives a packet to the consumer.
     fn consume(&mut self, from: &Shared, packet: SuperPacket<'_, Buffer>) {
         let packets = u64::from(packet.metadata.packets);
-        let Output { consuming: Some(consuming), egress, outgoing, segmenter, .. } = self else { return };
+        let Output { consuming: Some(consuming), egress, outgoing, segmenter, .. } = self else {
+            return;
+        };
         let Some(Some(egress)) = egress.get_mut(usize::from(from.number)) else {
             return from.counts.dropped(DropReason::NoPort, packets);
         };
@@ -341,7 +364,8 @@ fn listen(
     if tag.is_none() && packet.metadata.vlan.is_some() {
         return Given::All;
     }
-    let given = snooping.listen(Speaker::new(from.number, is_isolated), tag.map_or(0, number), packet, now);
+    let given =
+        snooping.listen(Speaker::new(from.number, is_isolated), tag.map_or(0, number), packet, now);
     if given == Given::AllOfMalformed {
         from.counts.mcast_malformed.add(1);
     }
@@ -370,7 +394,8 @@ fn flooded_to<'a>(
         };
         flood && !(rules.isolated && to.isolated)
     };
-    let mut others = egress.iter_mut().flatten().filter(move |egress| egress.shared.number != from).peekable();
+    let mut others =
+        egress.iter_mut().flatten().filter(move |egress| egress.shared.number != from).peekable();
     if others.peek().is_none() {
         return Err(DropReason::NoPort);
     }
@@ -378,14 +403,23 @@ fn flooded_to<'a>(
     if others.peek().is_none() {
         return Err(DropReason::Vlan);
     }
-    let reason = if matches!(given, Given::Ports(_)) { DropReason::Multicast } else { DropReason::Forwarding };
+    let reason = if matches!(given, Given::Ports(_)) {
+        DropReason::Multicast
+    } else {
+        DropReason::Forwarding
+    };
     let mut ports = others.filter(move |egress| is_given(egress)).peekable();
     if ports.peek().is_none() { Err(reason) } else { Ok(ports) }
 }
 
 /// Is this more than the port that it came by may send to many? What is for a known station whose
 /// port is gone for the moment is none of it.
-fn is_storm(from: &Shared, packet: &SuperPacket<'_, Buffer>, destination: &Destination, now: u64) -> bool {
+fn is_storm(
+    from: &Shared,
+    packet: &SuperPacket<'_, Buffer>,
+    destination: &Destination,
+    now: u64,
+) -> bool {
     let bucket = match destination {
         Destination::Station(_) => &from.buckets.storm_unknown,
         Destination::Many => &from.buckets.storm_multicast,

@@ -123,7 +123,12 @@ impl Common {
 impl PollThread {
     /// Starts a thread without ports, with this name; on `cpu` alone if it is a worker. It adds to
     /// what `counts` holds.
-    pub(crate) fn start(name: String, cpu: Option<Cpu>, counts: Arc<PollThreadCounts>, common: Common) -> std::io::Result<PollThread> {
+    pub(crate) fn start(
+        name: String,
+        cpu: Option<Cpu>,
+        counts: Arc<PollThreadCounts>,
+        common: Common,
+    ) -> std::io::Result<PollThread> {
         let (orders, inbox) = crossbeam_channel::unbounded();
         let bell = Arc::new(Doorbell::new()?);
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -171,7 +176,11 @@ impl PollThread {
 
     /// How others reach it.
     pub(crate) fn handle(&self) -> WorkerHandle {
-        WorkerHandle { orders: self.orders.clone(), bell: self.bell.clone(), lifetime: self.lifetime.clone() }
+        WorkerHandle {
+            orders: self.orders.clone(),
+            bell: self.bell.clone(),
+            lifetime: self.lifetime.clone(),
+        }
     }
 
     /// Makes the thread look at its orders and at the epoch.
@@ -321,13 +330,17 @@ impl Work {
             if !(ingress.ready || due || self.common.busy_poll) || ingress.paused_until.is_some() {
                 continue;
             }
-            match self.guarded(Whose::Ingress(index), |work| work.ingress[index].poll(&mut work.output, &mut work.poll_buffer, now)) {
+            match self.guarded(Whose::Ingress(index), |work| {
+                work.ingress[index].poll(&mut work.output, &mut work.poll_buffer, now)
+            }) {
                 Some(Ok(packets)) => {
                     self.ingress[index].ready = packets != 0;
                     received += packets;
                     if let Some(until) = self.ingress[index].throttled_until {
                         // Nobody would look at what it holds before.
-                        self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output, &mut work.poll_buffer));
+                        self.guarded(Whose::Ingress(index), |work| {
+                            work.ingress[index].drain(&mut work.output, &mut work.poll_buffer)
+                        });
                         pause(&self.poller, &mut self.ingress[index], until);
                     }
                 }
@@ -335,7 +348,9 @@ impl Work {
                     // Down or gone: its descriptor would be readable all the time.
                     tracing::debug!(port = %self.ingress[index].shared.name, %error, "nothing is received");
                     // Nobody would look at what it holds before the pause is over.
-                    self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output, &mut work.poll_buffer));
+                    self.guarded(Whose::Ingress(index), |work| {
+                        work.ingress[index].drain(&mut work.output, &mut work.poll_buffer)
+                    });
                     let ingress = &mut self.ingress[index];
                     pause(&self.poller, ingress, now + PAUSE);
                     if matches!(error, PortError::Gone { .. }) {
@@ -370,7 +385,9 @@ impl Work {
     /// Ends a window of the utilisation, and has the queues do what follows from it.
     fn follow_utilisation(&mut self, now: u64) {
         let windows = self.ingress.iter_mut().filter_map(|ingress| ingress.dispatch.take_window());
-        let Some(all) = windows.reduce(QueueWindow::plus) else { return self.utilisation.restart(now) };
+        let Some(all) = windows.reduce(QueueWindow::plus) else {
+            return self.utilisation.restart(now);
+        };
         let in_place = self.utilisation.end_window(now, all.elsewhere, all.packets);
         for ingress in &mut self.ingress {
             ingress.dispatch.follow(&ingress.shared, in_place);
@@ -448,9 +465,9 @@ impl Work {
     fn report_broken(&mut self) {
         let notices = &self.common.notices;
         // What finds no room is said in the next round. Nobody listens while the bridge ends.
-        self.output
-            .broken
-            .retain(|&(port, opening)| matches!(notices.try_send(Notice::Broken { port, opening }), Err(TrySendError::Full(_))));
+        self.output.broken.retain(|&(port, opening)| {
+            matches!(notices.try_send(Notice::Broken { port, opening }), Err(TrySendError::Full(_)))
+        });
     }
 
     /// Takes over what has been changed since it was last looked at.
@@ -468,7 +485,9 @@ impl Work {
         self.weight = now.settings.weight;
         self.sock_flows = now.sock_flows.clone();
         for index in 0..self.ingress.len() {
-            self.guarded(Whose::Ingress(index), |work| work.ingress[index].refresh(&mut work.output, &mut work.poll_buffer));
+            self.guarded(Whose::Ingress(index), |work| {
+                work.ingress[index].refresh(&mut work.output, &mut work.poll_buffer)
+            });
         }
     }
 
@@ -485,15 +504,28 @@ impl Work {
                 set_aside.give_back();
                 for (queue, receive) in receivers {
                     let (steering, bell) = (self.common.steering.clone(), self.bell.clone());
-                    self.ingress.push(Ingress::new(shared.clone(), queue, receive, self.common.key, steering, bell, self.next_token));
+                    self.ingress.push(Ingress::new(
+                        shared.clone(),
+                        queue,
+                        receive,
+                        self.common.key,
+                        steering,
+                        bell,
+                        self.next_token,
+                    ));
                     self.next_token += 1;
                 }
             }
             Order::Close { number, done } => {
                 self.output.begin(self.now());
-                for index in (0..self.ingress.len()).rev().filter(|&index| self.ingress[index].shared.number == number).collect::<Vec<_>>()
+                for index in (0..self.ingress.len())
+                    .rev()
+                    .filter(|&index| self.ingress[index].shared.number == number)
+                    .collect::<Vec<_>>()
                 {
-                    self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output, &mut work.poll_buffer));
+                    self.guarded(Whose::Ingress(index), |work| {
+                        work.ingress[index].drain(&mut work.output, &mut work.poll_buffer)
+                    });
                     let mut ingress = self.ingress.remove(index);
                     unwatch(&self.poller, &mut ingress);
                 }
@@ -513,7 +545,8 @@ impl Work {
                 self.output.begin(now);
                 for index in 0..self.ingress.len() {
                     self.guarded(Whose::Ingress(index), |work| {
-                        let _ = work.ingress[index].poll(&mut work.output, &mut work.poll_buffer, now);
+                        let _ =
+                            work.ingress[index].poll(&mut work.output, &mut work.poll_buffer, now);
                         work.ingress[index].drain(&mut work.output, &mut work.poll_buffer);
                     });
                 }
@@ -529,7 +562,10 @@ impl Work {
         for index in 0..self.backlogs.len() {
             // One that is still open belongs to a thread that has not let go of it in time: there
             // is no end to wait for.
-            while whose(&self.backlogs[index].from) && self.backlogs[index].is_closed() && !self.backlogs[index].is_over() {
+            while whose(&self.backlogs[index].from)
+                && self.backlogs[index].is_closed()
+                && !self.backlogs[index].is_over()
+            {
                 self.guarded(Whose::Backlog(index), |work| work.take(index));
             }
         }

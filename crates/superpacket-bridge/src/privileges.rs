@@ -44,13 +44,23 @@ impl Account {
     /// # Errors
     /// [`PrivilegeError`]: there is none, or the look-up failed.
     pub fn find(name: &str) -> Result<Self, PrivilegeError> {
-        let failed = |errno: nix::Error| PrivilegeError::System { name: name.to_owned(), action: "getpwnam", source: errno.into() };
+        let failed = |errno: nix::Error| PrivilegeError::System {
+            name: name.to_owned(),
+            action: "getpwnam",
+            source: errno.into(),
+        };
         let found = match name.parse() {
             Ok(number) => User::from_uid(nix::unistd::Uid::from_raw(number)),
             Err(_) => User::from_name(name),
         };
-        let user = found.map_err(failed)?.ok_or_else(|| PrivilegeError::NoUser { name: name.to_owned() })?;
-        Ok(Account { name: name.to_owned(), user: Uid::from_raw(user.uid.as_raw()), group: Gid::from_raw(user.gid.as_raw()) })
+        let user = found
+            .map_err(failed)?
+            .ok_or_else(|| PrivilegeError::NoUser { name: name.to_owned() })?;
+        Ok(Account {
+            name: name.to_owned(),
+            user: Uid::from_raw(user.uid.as_raw()),
+            group: Gid::from_raw(user.gid.as_raw()),
+        })
     }
 
     /// Its number.
@@ -75,7 +85,13 @@ impl Account {
     /// CAP_SETUID and CAP_SETGID. A thread that has this user, this group and no others needs
     /// neither. The thread may have given up a part already, and should end.
     pub fn become_with(&self, keep: CapabilitySet) -> Result<(), PrivilegeError> {
-        let system = |action| move |errno: Errno| PrivilegeError::System { name: self.name.clone(), action, source: errno.into() };
+        let system = |action| {
+            move |errno: Errno| PrivilegeError::System {
+                name: self.name.clone(),
+                action,
+                source: errno.into(),
+            }
+        };
         let held = rustix::thread::capabilities(None).map_err(system("capget"))?;
         // Where the process itself was given less, in a container perhaps, ports need to do with
         // it.
@@ -85,12 +101,20 @@ impl Account {
         // needs no privilege here.
         let groups = rustix::process::getgroups().map_err(system("getgroups"))?;
         if groups.iter().any(|group| *group != self.group) {
-            rustix::thread::set_thread_groups(&[]).map_err(system("giving up other groups (setgroups)"))?;
+            rustix::thread::set_thread_groups(&[])
+                .map_err(system("giving up other groups (setgroups)"))?;
         }
-        rustix::thread::set_thread_res_gid(self.group, self.group, self.group).map_err(system("setresgid"))?;
-        rustix::thread::set_thread_res_uid(self.user, self.user, self.user).map_err(system("setresuid"))?;
-        rustix::thread::clear_ambient_capability_set().map_err(system("prctl(PR_CAP_AMBIENT_CLEAR_ALL)"))?;
-        let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
+        rustix::thread::set_thread_res_gid(self.group, self.group, self.group)
+            .map_err(system("setresgid"))?;
+        rustix::thread::set_thread_res_uid(self.user, self.user, self.user)
+            .map_err(system("setresuid"))?;
+        rustix::thread::clear_ambient_capability_set()
+            .map_err(system("prctl(PR_CAP_AMBIENT_CLEAR_ALL)"))?;
+        let sets = CapabilitySets {
+            effective: keep,
+            permitted: keep,
+            inheritable: CapabilitySet::empty(),
+        };
         rustix::thread::set_capabilities(None, sets).map_err(system("capset"))?;
         rustix::thread::set_keep_capabilities(false).map_err(system("prctl(PR_SET_KEEPCAPS)"))?;
         rustix::thread::set_no_new_privs(true).map_err(system("prctl(PR_SET_NO_NEW_PRIVS)"))
@@ -104,7 +128,12 @@ pub fn needed<'a>(ports: impl IntoIterator<Item = &'a PortSpec>) -> CapabilitySe
             // The virtio header and the sizes of buffers need NET_ADMIN, the socket NET_RAW.
             PortKind::Packet => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
             // Its memory is locked, beyond what RLIMIT_MEMLOCK usually allows.
-            PortKind::Xdp => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF | CapabilitySet::IPC_LOCK,
+            PortKind::Xdp => {
+                CapabilitySet::NET_ADMIN
+                    | CapabilitySet::NET_RAW
+                    | CapabilitySet::BPF
+                    | CapabilitySet::IPC_LOCK
+            }
             PortKind::Tap | PortKind::Tun => CapabilitySet::NET_ADMIN,
             _ => CapabilitySet::empty(),
         };
@@ -121,7 +150,10 @@ mod tests {
         let needed = |text: &str| needed([&text.parse::<PortSpec>().expect(text)]);
         let socket = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
         assert_eq!(needed("packet:eth0"), socket);
-        assert_eq!(needed("nic:page=4k@xdp:eth0"), socket | CapabilitySet::BPF | CapabilitySet::IPC_LOCK);
+        assert_eq!(
+            needed("nic:page=4k@xdp:eth0"),
+            socket | CapabilitySet::BPF | CapabilitySet::IPC_LOCK
+        );
         assert_eq!(needed("tap:tap0"), CapabilitySet::NET_ADMIN);
         assert_eq!(needed("pcap:in.pcap"), CapabilitySet::empty());
     }
@@ -150,7 +182,11 @@ mod tests {
             return;
         }
         let other = Gid::from_raw(12_345);
-        let account = |number| Account { name: "same".into(), user: Uid::from_raw(number), group: Gid::from_raw(number) };
+        let account = |number| Account {
+            name: "same".into(),
+            user: Uid::from_raw(number),
+            group: Gid::from_raw(number),
+        };
         // Threads of their own, so that the other tests of this process stay who they are.
         let root = std::thread::spawn(move || {
             rustix::thread::set_thread_groups(&[other]).expect("root may");
@@ -165,16 +201,26 @@ mod tests {
             rustix::thread::set_thread_groups(&[other]).expect("root may");
             rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
             rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
-            account(65_534).become_with(CapabilitySet::empty()).expect_err("it keeps a group").to_string()
+            account(65_534)
+                .become_with(CapabilitySet::empty())
+                .expect_err("it keeps a group")
+                .to_string()
         });
         let said = nobody.join().expect("no panic");
-        assert!(said.starts_with("user \"same\": giving up other groups (setgroups): Operation not permitted"), "{said}");
+        assert!(
+            said.starts_with(
+                "user \"same\": giving up other groups (setgroups): Operation not permitted"
+            ),
+            "{said}"
+        );
         let alone = std::thread::spawn(move || {
             let Account { user, group, .. } = account(65_534);
             rustix::thread::set_thread_groups(&[group]).expect("root may");
             rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
             rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
-            account(65_534).become_with(CapabilitySet::empty()).expect("nothing is left to be given up");
+            account(65_534)
+                .become_with(CapabilitySet::empty())
+                .expect("nothing is left to be given up");
             groups().0
         });
         assert_eq!(alone.join().expect("no panic"), "65534 65534 65534 65534");
@@ -189,7 +235,8 @@ mod tests {
 
     /// Returns a line of what `/proc` says of a thread.
     fn field(thread: std::num::NonZeroI32, key: &str) -> String {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("is there");
+        let status =
+            std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("is there");
         let line = status.lines().find(|line| line.starts_with(key)).expect(key);
         line[key.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
     }
@@ -201,17 +248,26 @@ mod tests {
             eprintln!("skipped: only root can change its user");
             return;
         }
-        let account = Account { name: "nobody".into(), user: Uid::from_raw(65_534), group: Gid::from_raw(65_534) };
+        let account = Account {
+            name: "nobody".into(),
+            user: Uid::from_raw(65_534),
+            group: Gid::from_raw(65_534),
+        };
         // A thread's own, so that the other tests of this process stay who they are.
         let (own, tried) = std::thread::spawn(move || {
-            account.become_with(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW).expect("root may");
+            account
+                .become_with(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW)
+                .expect("root may");
             // Statuses are read while the child lives.
-            let ((started, child), (end, ended)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+            let ((started, child), (end, ended)) =
+                (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
             let living = std::thread::spawn(move || {
                 started.send(rustix::thread::gettid().as_raw_nonzero()).expect("the parent waits");
                 ended.recv().expect_err("the other end is dropped")
             });
-            let found = [rustix::thread::gettid().as_raw_nonzero(), child.recv().expect("it starts")].map(status);
+            let found =
+                [rustix::thread::gettid().as_raw_nonzero(), child.recv().expect("it starts")]
+                    .map(status);
             drop(end);
             living.join().expect("ends");
             (found, rustix::thread::set_thread_uid(Uid::ROOT))

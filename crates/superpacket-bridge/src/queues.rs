@@ -43,7 +43,9 @@ impl Queues {
     /// The counters for another who sends by this queue.
     pub(crate) fn sends_by(&self, queue: u16) -> Arc<QueueCounts> {
         let mut send = lock(&self.send);
-        let free = |(number, counts): &&(u16, Arc<QueueCounts>)| *number == queue && Arc::strong_count(counts) == 1;
+        let free = |(number, counts): &&(u16, Arc<QueueCounts>)| {
+            *number == queue && Arc::strong_count(counts) == 1
+        };
         if let Some((_, counts)) = send.iter().find(free) {
             return counts.clone();
         }
@@ -64,7 +66,10 @@ impl Queues {
         for (queue, counts) in &*lock(&self.send) {
             let more = stats(*queue, counts);
             match queues.iter_mut().find(|known| known.queue == *queue) {
-                Some(known) => (known.packets, known.bytes) = (known.packets + more.packets, known.bytes + more.bytes),
+                Some(known) => {
+                    (known.packets, known.bytes) =
+                        (known.packets + more.packets, known.bytes + more.bytes)
+                }
                 None => queues.push(more),
             }
         }
@@ -89,7 +94,13 @@ mod tests {
             end.packets.add(packets);
             end.bytes.add(100 * packets);
         }
-        let sent = |queues: &Queues| queues.sent().into_iter().map(|queue| (queue.queue, queue.packets, queue.bytes)).collect::<Vec<_>>();
+        let sent = |queues: &Queues| {
+            queues
+                .sent()
+                .into_iter()
+                .map(|queue| (queue.queue, queue.packets, queue.bytes))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(sent(&queues), [(0, 5, 500), (1, 10, 1_000)]);
         drop(ends);
         assert_eq!(sent(&queues), [(0, 5, 500), (1, 10, 1_000)], "what was counted stays");
@@ -105,6 +116,9 @@ mod tests {
         let queues = Queues::default();
         queues.receives_by(1).packets.add(4);
         queues.receives_by(1).packets.add(5);
-        assert_eq!(queues.received().iter().map(|queue| (queue.queue, queue.packets)).collect::<Vec<_>>(), [(0, 0), (1, 9)]);
+        assert_eq!(
+            queues.received().iter().map(|queue| (queue.queue, queue.packets)).collect::<Vec<_>>(),
+            [(0, 0), (1, 9)]
+        );
     }
 }

@@ -95,8 +95,11 @@ impl Rates {
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), String> {
         let unit = Rates::unit(name).unwrap_or_default();
         let is_burst = name.ends_with("_burst");
-        let (most, zero) = if is_burst { (MOST_BURST, "a tenth of a second's") } else { (MOST, "no limit") };
-        let place = self.place(name).ok_or_else(|| format!("{name:?} is no rate: there are {}", Rates::NAMES.join(", ")))?;
+        let (most, zero) =
+            if is_burst { (MOST_BURST, "a tenth of a second's") } else { (MOST, "no limit") };
+        let place = self
+            .place(name)
+            .ok_or_else(|| format!("{name:?} is no rate: there are {}", Rates::NAMES.join(", ")))?;
         if value > most {
             return Err(format!("{name} is 0 ({zero}) or 1 to {most} {unit}, not {value}"));
         }
@@ -149,7 +152,10 @@ mod tests {
             assert_eq!(rates.value(name), Some(0), "no limit");
             rates.set(name, number).expect(name);
         }
-        assert_eq!(Rates::NAMES.map(|name| rates.value(name)), std::array::from_fn(|index| Some(index as u64 + 1)));
+        assert_eq!(
+            Rates::NAMES.map(|name| rates.value(name)),
+            std::array::from_fn(|index| Some(index as u64 + 1))
+        );
         let units = Rates::NAMES.map(|name| Rates::unit(name).expect(name));
         assert_eq!(units[..4], ["bytes/s", "bytes", "packets/s", "packets"]);
         assert_eq!(units[8..], ["packets/s"; 3]);
@@ -159,8 +165,16 @@ mod tests {
     fn what_is_allowed_is_said() {
         let mut rates = Rates::default();
         for (name, value, says) in [
-            ("storm_unknown", MOST + 1, "storm_unknown is 0 (no limit) or 1 to 1000000000000 packets/s, not 1000000000001"),
-            ("tx_byte_burst", MOST_BURST + 1, "tx_byte_burst is 0 (a tenth of a second's) or 1 to 4294967296 bytes"),
+            (
+                "storm_unknown",
+                MOST + 1,
+                "storm_unknown is 0 (no limit) or 1 to 1000000000000 packets/s, not 1000000000001",
+            ),
+            (
+                "tx_byte_burst",
+                MOST_BURST + 1,
+                "tx_byte_burst is 0 (a tenth of a second's) or 1 to 4294967296 bytes",
+            ),
             ("rate", 1, "\"rate\" is no rate: there are rx_byte_rate, "),
         ] {
             let error = rates.set(name, value).expect_err(name);

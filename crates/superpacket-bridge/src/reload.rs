@@ -7,7 +7,9 @@ use std::str::FromStr;
 use superpacket_features::Feature;
 
 use crate::fdb::Station;
-use crate::settings::{BridgeSettings, Forwarding, Limits, PerQueue, PortSettings, SteeringSettings, TooBig};
+use crate::settings::{
+    BridgeSettings, Forwarding, Limits, PerQueue, PortSettings, SteeringSettings, TooBig,
+};
 
 /// What becomes of what was changed by commands, when the file is read again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +23,8 @@ pub enum OnReload {
 
 impl OnReload {
     /// The words that commands and files use, with their meanings.
-    pub const NAMES: [(&'static str, OnReload); 2] = [("undo", OnReload::Undo), ("keep", OnReload::Keep)];
+    pub const NAMES: [(&'static str, OnReload); 2] =
+        [("undo", OnReload::Undo), ("keep", OnReload::Keep)];
 }
 
 impl FromStr for OnReload {
@@ -56,7 +59,10 @@ impl fmt::Display for Changed {
         }
         match kept {
             true => write!(formatter, "{setting} stays {running}, as set by command"),
-            false => write!(formatter, "{setting} is {after} now, as the file says; by command it was {running}"),
+            false => write!(
+                formatter,
+                "{setting} is {after} now, as the file says; by command it was {running}"
+            ),
         }
     }
 }
@@ -64,7 +70,12 @@ impl fmt::Display for Changed {
 /// Compares what runs with the file as it was read last; returns what was changed, and has `file`,
 /// as it is read now, say the same where that is to be kept. A port that was added is said as a
 /// whole; one that was removed comes back if the file names it.
-pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut BridgeSettings, on_reload: OnReload) -> Vec<Changed> {
+pub fn reconcile(
+    before: &BridgeSettings,
+    running: &BridgeSettings,
+    file: &mut BridgeSettings,
+    on_reload: OnReload,
+) -> Vec<Changed> {
     let mut changes = Vec::new();
     for name in SteeringSettings::NAMES {
         let value = |settings: &SteeringSettings| settings.value(name).unwrap_or_default();
@@ -82,17 +93,25 @@ pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut B
     let there = |is_there: bool| if is_there { "present" } else { "absent" }.to_owned();
     for (name, added) in running.iter().filter(|(name, _)| !before.contains_key(*name)) {
         let is_named = file.ports.iter().any(|port| port.port.name() == name);
-        if let Some(changed) = changed(Some(name), "the port".to_owned(), [false, true, is_named].map(there), on_reload) {
+        if let Some(changed) = changed(
+            Some(name),
+            "the port".to_owned(),
+            [false, true, is_named].map(there),
+            on_reload,
+        ) {
             if changed.kept {
                 file.ports.push(added.clone());
             }
             changes.push(changed);
         }
     }
-    let named: Vec<Station> = file.ports.iter().flat_map(|port| port.static_entries.iter().copied()).collect();
+    let named: Vec<Station> =
+        file.ports.iter().flat_map(|port| port.static_entries.iter().copied()).collect();
     for port in &mut file.ports {
         let name = port.port.name().to_owned();
-        let (Some(before), Some(running)) = (before.get(&name), running.get(&name)) else { continue };
+        let (Some(before), Some(running)) = (before.get(&name), running.get(&name)) else {
+            continue;
+        };
         for setting in Setting::all() {
             let values = [before, running, port].map(|settings| setting.value(settings));
             if let Some(changed) = changed(Some(&name), setting.name(), values, on_reload) {
@@ -103,11 +122,15 @@ pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut B
             }
         }
         for &station in running.static_entries.symmetric_difference(&before.static_entries) {
-            let values = [before, running, port].map(|settings| there(settings.static_entries.contains(&station)));
+            let values = [before, running, port]
+                .map(|settings| there(settings.static_entries.contains(&station)));
             let is_there = running.static_entries.contains(&station);
             // The file may have given the address to another port meanwhile.
-            let on_reload = if is_there && named.contains(&station) { OnReload::Undo } else { on_reload };
-            if let Some(changed) = changed(Some(&name), format!("static entry {station}"), values, on_reload) {
+            let on_reload =
+                if is_there && named.contains(&station) { OnReload::Undo } else { on_reload };
+            if let Some(changed) =
+                changed(Some(&name), format!("static entry {station}"), values, on_reload)
+            {
                 match (changed.kept, is_there) {
                     (true, true) => drop(port.static_entries.insert(station)),
                     (true, false) => drop(port.static_entries.remove(&station)),
@@ -122,7 +145,12 @@ pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut B
 
 /// What became of a setting, by its values in the file as it was, in what runs, and in the file as
 /// it is.
-fn changed(port: Option<&str>, setting: String, [before, running, file]: [String; 3], on_reload: OnReload) -> Option<Changed> {
+fn changed(
+    port: Option<&str>,
+    setting: String,
+    [before, running, file]: [String; 3],
+    on_reload: OnReload,
+) -> Option<Changed> {
     if running == before || running == file {
         return None;
     }
@@ -149,11 +177,22 @@ enum Setting {
 
 impl Setting {
     fn all() -> impl Iterator<Item = Setting> {
-        let others = [Setting::PortString, Setting::TooBig, Setting::Vlans, Setting::RpsCpus, Setting::RpsFlowCount, Setting::InPlaceBelow];
+        let others = [
+            Setting::PortString,
+            Setting::TooBig,
+            Setting::Vlans,
+            Setting::RpsCpus,
+            Setting::RpsFlowCount,
+            Setting::InPlaceBelow,
+        ];
         let features = Feature::ALL.into_iter().map(Setting::Feature);
         let words = PortSettings::AGGREGATION.into_iter().map(Setting::Aggregation);
         let switches = Forwarding::NAMES.into_iter().map(Setting::Forwarding);
-        features.chain(Limits::names().map(Setting::Limit)).chain(words).chain(switches).chain(others)
+        features
+            .chain(Limits::names().map(Setting::Limit))
+            .chain(words)
+            .chain(switches)
+            .chain(others)
     }
 
     fn name(self) -> String {
@@ -179,19 +218,30 @@ impl Setting {
             Setting::Feature(feature) => switch(settings.features.contains(feature)),
             Setting::Limit(name) => settings.limits.value(name).unwrap_or_default().to_string(),
             Setting::Aggregation(name) => settings.aggregation(name).unwrap_or_default().to_owned(),
-            Setting::Forwarding(name) => switch(settings.forwarding.value(name).unwrap_or_default()),
+            Setting::Forwarding(name) => {
+                switch(settings.forwarding.value(name).unwrap_or_default())
+            }
             Setting::PortString => settings.port.string().to_owned(),
-            Setting::TooBig => TooBig::NAMES.iter().find(|(_, what)| *what == settings.too_big).map_or("", |(name, _)| name).to_owned(),
+            Setting::TooBig => TooBig::NAMES
+                .iter()
+                .find(|(_, what)| *what == settings.too_big)
+                .map_or("", |(name, _)| name)
+                .to_owned(),
             Setting::Vlans => match settings.vlans.ranges().as_slice() {
                 [] => "none".to_owned(),
                 ranges => ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             },
-            Setting::RpsCpus => per_queue(&settings.steering.rps_cpus, |mask| match mask.list().to_string() {
-                list if list.is_empty() => "none".to_owned(),
-                list => list,
-            }),
+            Setting::RpsCpus => {
+                per_queue(&settings.steering.rps_cpus, |mask| match mask.list().to_string() {
+                    list if list.is_empty() => "none".to_owned(),
+                    list => list,
+                })
+            }
             Setting::RpsFlowCount => per_queue(&settings.steering.rps_flow_cnt, u32::to_string),
-            Setting::InPlaceBelow => settings.steering.in_place.map_or_else(|| "default".to_owned(), |in_place| in_place.to_string()),
+            Setting::InPlaceBelow => settings
+                .steering
+                .in_place
+                .map_or_else(|| "default".to_owned(), |in_place| in_place.to_string()),
         }
     }
 
@@ -204,9 +254,15 @@ impl Setting {
                 }
             }
             // What runs has been taken before, so it is within bounds.
-            Setting::Limit(name) => drop(from.limits.value(name).map(|value| to.limits.set(name, value))),
-            Setting::Aggregation(name) => drop(from.aggregation(name).map(|word| to.set_aggregation(name, word))),
-            Setting::Forwarding(name) => drop(from.forwarding.value(name).map(|on| to.forwarding.set(name, on))),
+            Setting::Limit(name) => {
+                drop(from.limits.value(name).map(|value| to.limits.set(name, value)))
+            }
+            Setting::Aggregation(name) => {
+                drop(from.aggregation(name).map(|word| to.set_aggregation(name, word)))
+            }
+            Setting::Forwarding(name) => {
+                drop(from.forwarding.value(name).map(|on| to.forwarding.set(name, on)))
+            }
             // They have the same name.
             Setting::PortString => to.port = from.port.clone(),
             Setting::TooBig => to.too_big = from.too_big,
@@ -230,7 +286,10 @@ mod tests {
     use crate::settings::InPlace;
 
     fn bridge(ports: &[&str]) -> BridgeSettings {
-        let ports = ports.iter().map(|port| PortSettings::new(port.parse().expect("a port string"))).collect();
+        let ports = ports
+            .iter()
+            .map(|port| PortSettings::new(port.parse().expect("a port string")))
+            .collect();
         BridgeSettings { ports, ..BridgeSettings::default() }
     }
 
@@ -244,7 +303,9 @@ mod tests {
         for name in SteeringSettings::NAMES {
             let words = ["toeplitz", "outer", "at-once", "on", "off", "4096", "8", "77", "128"];
             let before = running.steering.value(name);
-            let other = words.into_iter().any(|word| running.steering.set(name, word).is_ok() && running.steering.value(name) != before);
+            let other = words.into_iter().any(|word| {
+                running.steering.set(name, word).is_ok() && running.steering.value(name) != before
+            });
             assert!(other, "{name}");
         }
         let port = &mut running.ports[0];
@@ -255,7 +316,8 @@ mod tests {
         for name in Limits::names() {
             port.limits.set(name, 1_000).expect(name);
         }
-        let on = ["gro_past_push", "gro_udp_no_checksum", "gro_uneven", "lro_acks"].map(|name| (name, "on"));
+        let on = ["gro_past_push", "gro_udp_no_checksum", "gro_uneven", "lro_acks"]
+            .map(|name| (name, "on"));
         for (name, word) in on.into_iter().chain([("delivery", "at-once"), ("storage", "linear")]) {
             port.set_aggregation(name, word).expect(name);
         }
@@ -280,11 +342,19 @@ mod tests {
         let expected = SteeringSettings::NAMES.len() + Setting::all().count() + 1;
         let mut undone = file.clone();
         let changes = reconcile(&file, &running, &mut undone, OnReload::Undo);
-        assert_eq!((changes.len(), changes.iter().all(|change| !change.kept)), (expected, true), "{changes:#?}");
+        assert_eq!(
+            (changes.len(), changes.iter().all(|change| !change.kept)),
+            (expected, true),
+            "{changes:#?}"
+        );
         assert_eq!(undone, file);
         let mut kept = file.clone();
         let changes = reconcile(&file, &running, &mut kept, OnReload::Keep);
-        assert_eq!((changes.len(), changes.iter().all(|change| change.kept)), (expected, true), "{changes:#?}");
+        assert_eq!(
+            (changes.len(), changes.iter().all(|change| change.kept)),
+            (expected, true),
+            "{changes:#?}"
+        );
         assert_eq!(kept, running);
         assert!(reconcile(&file, &file, &mut file.clone(), OnReload::Keep).is_empty());
     }
@@ -308,7 +378,10 @@ mod tests {
                 "tap:a: static entry 02:00:00:00:00:01 is absent now, as the file says; by command it was present",
             ]
         );
-        assert_eq!((file.ports[0].too_big, file.ports[0].limits.address_limit), (TooBig::Fragment, 7));
+        assert_eq!(
+            (file.ports[0].too_big, file.ports[0].limits.address_limit),
+            (TooBig::Fragment, 7)
+        );
         assert!(file.ports[0].static_entries.is_empty());
         // What the file has taken over is no change any more.
         let mut same = running.clone();
@@ -324,7 +397,10 @@ mod tests {
             port.too_big = TooBig::Icmp;
         }
         let mut file = bridge(&["left=tap:a?mtu=1400", "tap:b?mtu=1400"]);
-        let changes = reconcile(&before, &running, &mut file, OnReload::Keep).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let changes = reconcile(&before, &running, &mut file, OnReload::Keep)
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>();
         // One without a name is another port with another string.
         let said = [
             "left: the port string is tap:a?mtu=1400 now, as the file says; by command it was tap:a?queues=2",
@@ -345,12 +421,25 @@ mod tests {
             (changes.iter().map(ToString::to_string).collect::<Vec<_>>(), file)
         };
         let (said, file) = reloaded(&["tap:a"], OnReload::Undo);
-        assert_eq!(said, ["tap:added: the port is absent now, as the file says; by command it was present"]);
+        assert_eq!(
+            said,
+            ["tap:added: the port is absent now, as the file says; by command it was present"]
+        );
         assert_eq!(file, before);
         let (said, file) = reloaded(&["tap:a"], OnReload::Keep);
-        assert_eq!((said, file), (vec!["tap:added: the port stays present, as set by command".to_owned()], running.clone()));
+        assert_eq!(
+            (said, file),
+            (
+                vec!["tap:added: the port stays present, as set by command".to_owned()],
+                running.clone()
+            )
+        );
         let (said, file) = reloaded(&["tap:a", "tap:added"], OnReload::Keep);
-        assert_eq!((said, file), (vec![], bridge(&["tap:a", "tap:added"])), "the file has taken it over");
+        assert_eq!(
+            (said, file),
+            (vec![], bridge(&["tap:a", "tap:added"])),
+            "the file has taken it over"
+        );
     }
 
     #[test]
@@ -363,6 +452,10 @@ mod tests {
             let changes = reconcile(&before, &running, &mut file, on_reload);
             assert_eq!((changes.len(), file.ports[0].static_entries.len()), (1, left));
         }
-        assert!("forget".parse::<OnReload>().is_err_and(|error| error == "it is undo or keep, not \"forget\""));
+        assert!(
+            "forget"
+                .parse::<OnReload>()
+                .is_err_and(|error| error == "it is undo or keep, not \"forget\"")
+        );
     }
 }

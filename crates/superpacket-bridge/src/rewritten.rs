@@ -11,9 +11,15 @@ pub(crate) fn whole(packet: &RxPacket<Buffer>, more: usize) -> Vec<u8> {
 }
 
 /// Gives a packet other bytes, and what these change.
-pub(crate) fn replace(packet: &mut RxPacket<Buffer>, bytes: Vec<u8>, checksum: RxChecksum, vlan: Option<VlanTag>) {
+pub(crate) fn replace(
+    packet: &mut RxPacket<Buffer>,
+    bytes: Vec<u8>,
+    checksum: RxChecksum,
+    vlan: Option<VlanTag>,
+) {
     let mut other = RxPacket::new(Buffer::from(bytes));
-    (other.queue, other.layer, other.hash, other.gso, other.time) = (packet.queue, packet.layer, packet.hash, packet.gso, packet.time);
+    (other.queue, other.layer, other.hash, other.gso, other.time) =
+        (packet.queue, packet.layer, packet.hash, packet.gso, packet.time);
     (other.checksum, other.vlan) = (checksum, vlan);
     *packet = other;
 }

@@ -111,9 +111,14 @@ impl Runtime {
                 0 => u32::MAX,
                 limit => limit,
             };
-            Policy::lro().with_mode(Mode::Lro { acks: self.lro_acks }).with_max_packets(packets).with_max_flows(self.limits.lro_max_desc)
+            Policy::lro()
+                .with_mode(Mode::Lro { acks: self.lro_acks })
+                .with_max_packets(packets)
+                .with_max_flows(self.limits.lro_max_desc)
         } else if self.has(Feature::GenericReceiveOffload) {
-            let gro = Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) });
+            let gro = Policy::gro()
+                .with_partial_checksums()
+                .with_mode(Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) });
             let gro = if self.gro_past_push { gro.with_merge_past_push() } else { gro };
             let gro = if self.gro_uneven { gro.with_merge_uneven() } else { gro };
             if self.gro_udp_no_checksum { gro.with_merge_udp_without_checksum() } else { gro }
@@ -125,7 +130,8 @@ impl Runtime {
             Delivery::AtOnce => 0,
         };
         // What is held past a poll must not keep a ring from moving on: it is copied out.
-        let storage = if hold_time == 0 && !self.linear { Storage::Fragments } else { Storage::Linear };
+        let storage =
+            if hold_time == 0 && !self.linear { Storage::Fragments } else { Storage::Linear };
         let policy = policy.with_max_bytes(self.limits.gro_max_size).with_hold_time(hold_time);
         Some(policy.with_storage(storage).with_delivery(self.delivery))
     }
@@ -133,7 +139,13 @@ impl Runtime {
 
 impl Shared {
     /// A port that has just been opened.
-    pub(crate) fn new(number: u16, settings: PortSettings, capabilities: Capabilities, layer: Layer, state: PortState) -> Self {
+    pub(crate) fn new(
+        number: u16,
+        settings: PortSettings,
+        capabilities: Capabilities,
+        layer: Layer,
+        state: PortState,
+    ) -> Self {
         Shared {
             number,
             name: settings.port.name().to_owned(),
@@ -180,13 +192,25 @@ impl Shared {
     }
 
     /// Changes which stations lie behind it whatever is learned.
-    pub(crate) fn change_static_entries(&self, change: impl FnOnce(&mut BTreeSet<Station>) -> bool) {
-        change(&mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings.static_entries);
+    pub(crate) fn change_static_entries(
+        &self,
+        change: impl FnOnce(&mut BTreeSet<Station>) -> bool,
+    ) {
+        change(
+            &mut self
+                .requested
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .settings
+                .static_entries,
+        );
     }
 
     /// Changes how its packets are steered.
     pub(crate) fn change_steering(&self, change: impl FnOnce(&mut PortSteering)) {
-        change(&mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings.steering);
+        change(
+            &mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings.steering,
+        );
     }
 
     /// A receive queue that has a mask is processed in place from now on, or no longer.
@@ -335,34 +359,57 @@ pub(crate) mod tests {
         let capabilities = Capabilities { features: FeatureSet::all(), gso, max_slices: 1024 };
         let mut settings = PortSettings::new("memory:test".parse().expect("a port string"));
         change(&mut settings);
-        Shared::new(number, settings, capabilities, Layer::Ethernet, PortState { link: LinkState::Up, mtu: 1500 })
+        Shared::new(
+            number,
+            settings,
+            capabilities,
+            Layer::Ethernet,
+            PortState { link: LinkState::Up, mtu: 1500 },
+        )
     }
 
     fn reason(shared: &Shared, feature: Feature) -> String {
         let features = shared.features().features;
-        let report = features.iter().find(|report| report.feature == feature.name()).expect("all are there");
+        let report =
+            features.iter().find(|report| report.feature == feature.name()).expect("all are there");
         assert!(report.requested && !report.active, "{report:?}");
         report.reason.clone().expect("there is a reason")
     }
 
     #[test]
     fn lro_must_be_forced() {
-        let port = shared(|settings| settings.features = settings.features.with(Feature::LargeReceiveOffload));
+        let port = shared(|settings| {
+            settings.features = settings.features.with(Feature::LargeReceiveOffload)
+        });
         assert!(reason(&port, Feature::LargeReceiveOffload).contains("must be forced"));
-        assert!(matches!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Gro { udp: false })));
+        assert!(matches!(
+            port.runtime().policy().map(|policy| policy.mode),
+            Some(Mode::Gro { udp: false })
+        ));
         assert_eq!(port.runtime().policy().map(|policy| policy.merge_past_push), Some(false));
         port.change(|settings| settings.gro_past_push = true);
         assert_eq!(port.runtime().policy().map(|policy| policy.merge_past_push), Some(true));
-        assert_eq!(port.runtime().policy().map(|policy| policy.merge_udp_without_checksum), Some(false));
+        assert_eq!(
+            port.runtime().policy().map(|policy| policy.merge_udp_without_checksum),
+            Some(false)
+        );
         port.change(|settings| settings.gro_udp_no_checksum = true);
-        assert_eq!(port.runtime().policy().map(|policy| policy.merge_udp_without_checksum), Some(true));
+        assert_eq!(
+            port.runtime().policy().map(|policy| policy.merge_udp_without_checksum),
+            Some(true)
+        );
         port.change(|settings| settings.force_lro = true);
-        assert_eq!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Lro { acks: false }));
+        assert_eq!(
+            port.runtime().policy().map(|policy| policy.mode),
+            Some(Mode::Lro { acks: false })
+        );
         port.change(|settings| (settings.lro_acks, settings.linear) = (true, true));
         let policy = port.runtime().policy().expect("LRO is on");
         assert_eq!((policy.mode, policy.storage), (Mode::Lro { acks: true }, Storage::Linear));
         assert_eq!((policy.max_packets, policy.max_flows), (u32::MAX, 64));
-        port.change(|settings| (settings.limits.lro_max_aggr, settings.limits.lro_max_desc) = (7, 8));
+        port.change(|settings| {
+            (settings.limits.lro_max_aggr, settings.limits.lro_max_desc) = (7, 8)
+        });
         let policy = port.runtime().policy().expect("LRO is on");
         assert_eq!((policy.max_packets, policy.max_flows), (7, 8));
     }
@@ -370,16 +417,27 @@ pub(crate) mod tests {
     #[test]
     fn a_refused_kind_of_packet_is_not_given_to_the_port_until_the_settings_change() {
         let port = shared(|_| ());
-        let pppoe = PacketKind { link: LinkHeader::Pppoe, tunnel: None, protocol: Protocol::Tcp, version: IpVersion::V4 };
+        let pppoe = PacketKind {
+            link: LinkHeader::Pppoe,
+            tunnel: None,
+            protocol: Protocol::Tcp,
+            version: IpVersion::V4,
+        };
         port.refuse(pppoe, true);
         port.refuse(PacketKind { link: LinkHeader::Vlan, ..pppoe }, false);
         let runtime = port.runtime();
         assert_eq!(runtime.gso_support().refused.iter().collect::<Vec<_>>(), [pppoe]);
-        assert!(runtime.has(Feature::TcpSegmentationOffload) && runtime.has(Feature::TxChecksumming), "other packets are the port's");
+        assert!(
+            runtime.has(Feature::TcpSegmentationOffload) && runtime.has(Feature::TxChecksumming),
+            "other packets are the port's"
+        );
         let segmentation = port.features().segmentation.expect("TSO is on");
         assert_eq!(segmentation.refused, ["TCP over IPv4 in PPPoE"]);
         assert_eq!(segmentation.refused_checksums, ["TCP over IPv4 behind VLAN tags"]);
-        assert_eq!((segmentation.link_headers, segmentation.tunnels), (vec!["plain".to_owned(), "vlan".to_owned()], vec![]));
+        assert_eq!(
+            (segmentation.link_headers, segmentation.tunnels),
+            (vec!["plain".to_owned(), "vlan".to_owned()], vec![])
+        );
         port.change(|_| ());
         let segmentation = port.features().segmentation.expect("TSO is on");
         assert_eq!((segmentation.refused.len(), segmentation.refused_checksums.len()), (0, 0));
@@ -393,7 +451,10 @@ pub(crate) mod tests {
         assert_eq!((policy.storage, policy.hold_time), (Storage::Linear, 50_000));
         port.change(|settings| settings.delivery = Delivery::AtOnce);
         let policy = port.runtime().policy().expect("GRO is on");
-        assert_eq!((policy.storage, policy.hold_time, policy.delivery), (Storage::Fragments, 0, Delivery::AtOnce));
+        assert_eq!(
+            (policy.storage, policy.hold_time, policy.delivery),
+            (Storage::Fragments, 0, Delivery::AtOnce)
+        );
         port.change(|settings| settings.features = FeatureSet::NONE);
         assert!(port.runtime().policy().is_none());
         assert_eq!(port.runtime().max_slices(), 1);

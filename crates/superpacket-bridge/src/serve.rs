@@ -143,13 +143,30 @@ impl Server {
     ///
     /// # Errors
     /// What the system says if it gives no thread or descriptor.
-    pub(crate) fn start(name: &str, listener: OwnedFd, bounds: Bounds, counts: Arc<Counts>, protocol: impl Protocol) -> io::Result<Self> {
+    pub(crate) fn start(
+        name: &str,
+        listener: OwnedFd,
+        bounds: Bounds,
+        counts: Arc<Counts>,
+        protocol: impl Protocol,
+    ) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&listener, true)?;
         let shared = counts.clone();
         let background = Background::new(name, bounds.connections)?;
         let serve = move |wake| {
             let (connections, scratch) = (Vec::new(), vec![0; 4096]);
-            Work { listener, wake, bounds, counts: shared, protocol, background, connections, accept_after: None, scratch }.run();
+            Work {
+                listener,
+                wake,
+                bounds,
+                counts: shared,
+                protocol,
+                background,
+                connections,
+                accept_after: None,
+                scratch,
+            }
+            .run();
         };
         Ok(Server { counts, _thread: Stoppable::start(name, serve)? })
     }
@@ -184,7 +201,8 @@ impl Connection {
     /// Is there more of an answer to send, to a client that took some of it less than `stall` ago,
     /// or is it being found?
     fn is_being_answered(&self, now: Instant, stall: Duration) -> bool {
-        self.awaits.is_some() || self.sent < self.outgoing.len() && now.saturating_duration_since(self.active) < stall
+        self.awaits.is_some()
+            || self.sent < self.outgoing.len() && now.saturating_duration_since(self.active) < stall
     }
 }
 
@@ -254,15 +272,23 @@ impl<P: Protocol> Work<P> {
         let mut fds = Vec::with_capacity(self.connections.len() + 3);
         fds.push(PollFd::new(&self.wake, PollFlags::IN));
         fds.push(PollFd::new(&*self.background.has_answers, PollFlags::IN));
-        fds.push(PollFd::new(&self.listener, if accepting { PollFlags::IN } else { PollFlags::empty() }));
+        fds.push(PollFd::new(
+            &self.listener,
+            if accepting { PollFlags::IN } else { PollFlags::empty() },
+        ));
         // One that awaits an answer may have gone: it would be ready all the time.
         let may_go_on = |connection: &&Connection| connection.awaits.is_none();
         fds.extend(self.connections.iter().filter(may_go_on).map(|connection| {
             // Nothing new is read before the last answer is on its way: that bounds what is kept.
-            let wants = if connection.sent < connection.outgoing.len() { PollFlags::OUT } else { PollFlags::IN };
+            let wants = if connection.sent < connection.outgoing.len() {
+                PollFlags::OUT
+            } else {
+                PollFlags::IN
+            };
             PollFd::new(&connection.socket, wants)
         }));
-        let deadlines = self.connections.iter().filter(may_go_on).map(|connection| connection.deadline);
+        let deadlines =
+            self.connections.iter().filter(may_go_on).map(|connection| connection.deadline);
         let next = deadlines.chain(self.accept_after.filter(|_| !accepting)).min();
         let timeout = next.map(|next| {
             let left = next.saturating_duration_since(now);
@@ -270,7 +296,14 @@ impl<P: Protocol> Work<P> {
         });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok(Woken { stop: false, answers: false, incoming: false, ready: Vec::new() }),
+            Err(Errno::INTR) => {
+                return Ok(Woken {
+                    stop: false,
+                    answers: false,
+                    incoming: false,
+                    ready: Vec::new(),
+                });
+            }
             Err(error) => return Err(error.into()),
         }
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
@@ -279,7 +312,11 @@ impl<P: Protocol> Work<P> {
             stop: ready(&fds[0]),
             answers: ready(&fds[1]),
             incoming: accepting && ready(&fds[2]),
-            ready: self.connections.iter().map(|connection| may_go_on(&connection) && polled.next() == Some(true)).collect(),
+            ready: self
+                .connections
+                .iter()
+                .map(|connection| may_go_on(&connection) && polled.next() == Some(true))
+                .collect(),
         })
     }
 
@@ -289,7 +326,11 @@ impl<P: Protocol> Work<P> {
         // Empty is as good: it was read before.
         let _ = rustix::io::read(&*self.background.has_answers, &mut counter);
         while let Ok((number, found)) = self.background.answers.try_recv() {
-            let Some(index) = self.connections.iter().position(|connection| connection.awaits == Some(number)) else { continue };
+            let Some(index) =
+                self.connections.iter().position(|connection| connection.awaits == Some(number))
+            else {
+                continue;
+            };
             let connection = &mut self.connections[index];
             connection.awaits = None;
             connection.active = Instant::now();
@@ -301,7 +342,9 @@ impl<P: Protocol> Work<P> {
                 }
                 Ok(Found::HandOver(take)) => {
                     // Its own place among the connections is free again.
-                    if let Ok(Err(error)) = catch_panic(|| connection.socket.try_clone().and_then(take)) {
+                    if let Ok(Err(error)) =
+                        catch_panic(|| connection.socket.try_clone().and_then(take))
+                    {
                         tracing::warn!(%error, "a connection cannot be handed over: it ends");
                     }
                     false
@@ -321,17 +364,18 @@ impl<P: Protocol> Work<P> {
         self.accept_after = None;
         // Bounded, so that a flood of connections does not keep the others waiting.
         for _ in 0..64 {
-            let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return,
-                // The client has gone already.
-                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection cannot be accepted");
-                    self.accept_after = Some(now + Duration::from_secs(1));
-                    return;
-                }
-            };
+            let socket =
+                match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                    Ok(socket) => socket,
+                    Err(Errno::AGAIN) => return,
+                    // The client has gone already.
+                    Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection cannot be accepted");
+                        self.accept_after = Some(now + Duration::from_secs(1));
+                        return;
+                    }
+                };
             count(&self.counts.accepted);
             if let Some(refusal) = self.protocol.refusal(socket.as_fd()) {
                 count(&self.counts.refused);
@@ -401,7 +445,11 @@ impl<P: Protocol> Work<P> {
         // As many questions as came at once: each is answered before the next is looked at.
         loop {
             while connection.sent < connection.outgoing.len() {
-                match send(&connection.socket, &connection.outgoing[connection.sent..], SendFlags::NOSIGNAL) {
+                match send(
+                    &connection.socket,
+                    &connection.outgoing[connection.sent..],
+                    SendFlags::NOSIGNAL,
+                ) {
                     Ok(length) => {
                         connection.sent += length;
                         connection.active = Instant::now();
@@ -419,7 +467,9 @@ impl<P: Protocol> Work<P> {
             if connection.last {
                 return false;
             }
-            let answer = match catch_panic(|| self.protocol.answer(&connection.received, connection.ended)) {
+            let answer = match catch_panic(|| {
+                self.protocol.answer(&connection.received, connection.ended)
+            }) {
                 Ok(answer) => answer,
                 // Nobody knows where the next question begins.
                 Err(complaint) => {
@@ -446,7 +496,9 @@ impl<P: Protocol> Work<P> {
                     }
                 }
                 Answer::Incomplete if connection.ended => return false,
-                Answer::Incomplete if connection.received.len() < self.bounds.question => return true,
+                Answer::Incomplete if connection.received.len() < self.bounds.question => {
+                    return true;
+                }
                 Answer::Reply { .. } | Answer::Later { .. } | Answer::Incomplete => {
                     count(&self.counts.too_long);
                     connection.outgoing = self.protocol.complaint(Complaint::TooLong);
@@ -511,7 +563,8 @@ impl Background {
     /// [`Complaint::Behind`] if too many wait, or [`Complaint::NoThread`].
     fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Result<u64, Complaint> {
         if self.thread.is_none() {
-            let (jobs, answers, has_answers) = (self.jobs.clone(), self.answer_sender.clone(), Arc::clone(&self.has_answers));
+            let (jobs, answers, has_answers) =
+                (self.jobs.clone(), self.answer_sender.clone(), Arc::clone(&self.has_answers));
             let find = move || {
                 for (number, work) in jobs {
                     let _ = answers.send((number, catch_panic(work)));
@@ -528,7 +581,8 @@ impl Background {
             }
         }
         let number = self.next;
-        let sent = self.job_sender.as_ref().is_some_and(|jobs| jobs.try_send((number, work)).is_ok());
+        let sent =
+            self.job_sender.as_ref().is_some_and(|jobs| jobs.try_send((number, work)).is_ok());
         self.next += 1;
         if sent { Ok(number) } else { Err(Complaint::Behind) }
     }

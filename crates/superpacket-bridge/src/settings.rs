@@ -19,7 +19,9 @@ pub use crate::rates::Rates;
 pub use change::{PortChange, SettingValue};
 pub use in_place::InPlace;
 pub(crate) use steering::queue_flows;
-pub use steering::{HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings};
+pub use steering::{
+    HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings,
+};
 
 /// What a bridge is asked to be: its ports, and what holds for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +123,8 @@ pub struct PortSettings {
 
 impl PortSettings {
     /// The names of what can be said of aggregation in words, as commands and files use them.
-    pub const AGGREGATION: [&'static str; 6] = ["delivery", "gro_past_push", "gro_udp_no_checksum", "gro_uneven", "lro_acks", "storage"];
+    pub const AGGREGATION: [&'static str; 6] =
+        ["delivery", "gro_past_push", "gro_udp_no_checksum", "gro_uneven", "lro_acks", "storage"];
 
     /// What a port is asked unless told otherwise: every offload but LRO, the aggregation of UDP
     /// and changed identifications.
@@ -152,7 +155,9 @@ impl PortSettings {
     /// What was said of aggregation, by a name of [`AGGREGATION`](Self::AGGREGATION).
     pub fn aggregation(&self, name: &str) -> Option<&'static str> {
         match name {
-            "delivery" => Some(if self.delivery == Delivery::AtOnce { "at-once" } else { "per-poll" }),
+            "delivery" => {
+                Some(if self.delivery == Delivery::AtOnce { "at-once" } else { "per-poll" })
+            }
             "gro_past_push" => Some(on_or_off(self.gro_past_push)),
             "gro_udp_no_checksum" => Some(on_or_off(self.gro_udp_no_checksum)),
             "gro_uneven" => Some(on_or_off(self.gro_uneven)),
@@ -176,7 +181,9 @@ impl PortSettings {
         match (name, word) {
             ("delivery", "per-poll") => self.delivery = Delivery::PerPoll,
             ("delivery", "at-once") => self.delivery = Delivery::AtOnce,
-            ("delivery", _) => return Err(format!("delivery is per-poll or at-once, not {word:?}")),
+            ("delivery", _) => {
+                return Err(format!("delivery is per-poll or at-once, not {word:?}"));
+            }
             ("gro_past_push", _) => self.gro_past_push = switch()?,
             ("gro_udp_no_checksum", _) => self.gro_udp_no_checksum = switch()?,
             ("gro_uneven", _) => self.gro_uneven = switch()?,
@@ -184,7 +191,12 @@ impl PortSettings {
             ("storage", "fragments") => self.linear = false,
             ("storage", "linear") => self.linear = true,
             ("storage", _) => return Err(format!("storage is fragments or linear, not {word:?}")),
-            _ => return Err(format!("{name:?} is not said of aggregation: there are {}", Self::AGGREGATION.join(", "))),
+            _ => {
+                return Err(format!(
+                    "{name:?} is not said of aggregation: there are {}",
+                    Self::AGGREGATION.join(", ")
+                ));
+            }
         }
         Ok(())
     }
@@ -246,8 +258,15 @@ impl Default for Limits {
 
 impl Limits {
     /// The names that commands and files use, but for those of [`Rates`].
-    pub const NAMES: [&'static str; 7] =
-        ["gso_max_size", "gro_max_size", "gro_flush_timeout", "gap_timeout", "lro_max_aggr", "lro_max_desc", "address_limit"];
+    pub const NAMES: [&'static str; 7] = [
+        "gso_max_size",
+        "gro_max_size",
+        "gro_flush_timeout",
+        "gap_timeout",
+        "lro_max_aggr",
+        "lro_max_desc",
+        "address_limit",
+    ];
 
     /// The names that commands and files use.
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -279,17 +298,30 @@ impl Limits {
             _ => Err(format!("{name} is {zero}{least} to {most} {unit}, not {value}")),
         };
         match name {
-            "gso_max_size" => self.gso_max_size = within(MIN_SIZE, MAX_BIG_LENGTH, "0 (what the port takes) or ", "bytes")?,
+            "gso_max_size" => {
+                self.gso_max_size =
+                    within(MIN_SIZE, MAX_BIG_LENGTH, "0 (what the port takes) or ", "bytes")?
+            }
             "gro_max_size" => self.gro_max_size = within(MIN_SIZE, MAX_BIG_LENGTH, "", "bytes")?,
             "lro_max_aggr" => self.lro_max_aggr = within(2, 65_535, "0 (no limit) or ", "packets")?,
             "lro_max_desc" => self.lro_max_desc = within(1, MAX_DESC, "", "flows")?,
-            "address_limit" => self.address_limit = within(1, MAX_ADDRESSES, "0 (half of the table) or ", "addresses")?,
+            "address_limit" => {
+                self.address_limit =
+                    within(1, MAX_ADDRESSES, "0 (half of the table) or ", "addresses")?
+            }
             // A second is far beyond what any sender waits for.
             "gro_flush_timeout" if value <= 1_000_000_000 => self.gro_flush_timeout = value,
             "gap_timeout" if value <= 1_000_000_000 => self.gap_timeout = value,
-            "gro_flush_timeout" | "gap_timeout" => return Err(format!("{name} is at most 1000000000 ns (a second), not {value}")),
+            "gro_flush_timeout" | "gap_timeout" => {
+                return Err(format!("{name} is at most 1000000000 ns (a second), not {value}"));
+            }
             _ if Rates::NAMES.contains(&name) => self.rates.set(name, value)?,
-            _ => return Err(format!("{name:?} is no limit: there are {}", Limits::names().collect::<Vec<_>>().join(", "))),
+            _ => {
+                return Err(format!(
+                    "{name:?} is no limit: there are {}",
+                    Limits::names().collect::<Vec<_>>().join(", ")
+                ));
+            }
         }
         Ok(())
     }
@@ -312,7 +344,8 @@ pub enum TooBig {
 
 impl TooBig {
     /// The names that commands and files use, with their meanings.
-    pub const NAMES: [(&'static str, TooBig); 3] = [("drop", TooBig::Drop), ("icmp", TooBig::Icmp), ("fragment", TooBig::Fragment)];
+    pub const NAMES: [(&'static str, TooBig); 3] =
+        [("drop", TooBig::Drop), ("icmp", TooBig::Icmp), ("fragment", TooBig::Fragment)];
 }
 
 /// What passes between a port and the others, by the names of iproute2's `bridge link`.
@@ -332,13 +365,20 @@ pub struct Forwarding {
 
 impl Default for Forwarding {
     fn default() -> Self {
-        Forwarding { isolated: false, learning: true, flood: true, mcast_flood: true, bcast_flood: true }
+        Forwarding {
+            isolated: false,
+            learning: true,
+            flood: true,
+            mcast_flood: true,
+            bcast_flood: true,
+        }
     }
 }
 
 impl Forwarding {
     /// The names that commands and files use.
-    pub const NAMES: [&'static str; 5] = ["bcast_flood", "flood", "isolated", "learning", "mcast_flood"];
+    pub const NAMES: [&'static str; 5] =
+        ["bcast_flood", "flood", "isolated", "learning", "mcast_flood"];
 
     /// Whether the switch of this name is on.
     pub fn value(&self, name: &str) -> Option<bool> {
@@ -350,7 +390,12 @@ impl Forwarding {
     /// # Errors
     /// A sentence: the name is unknown.
     pub fn set(&mut self, name: &str, on: bool) -> Result<(), String> {
-        let names = || format!("{name:?} is no switch of forwarding: there are {}", Forwarding::NAMES.join(", "));
+        let names = || {
+            format!(
+                "{name:?} is no switch of forwarding: there are {}",
+                Forwarding::NAMES.join(", ")
+            )
+        };
         *self.switch(name).ok_or_else(names)? = on;
         Ok(())
     }
@@ -375,14 +420,22 @@ mod tests {
     fn limits_say_what_is_allowed() {
         let mut limits = Limits::default();
         for (name, wrong, says) in [
-            ("gso_max_size", 1, "gso_max_size is 0 (what the port takes) or 68 to 524280 bytes, not 1"),
+            (
+                "gso_max_size",
+                1,
+                "gso_max_size is 0 (what the port takes) or 68 to 524280 bytes, not 1",
+            ),
             ("gso_max_size", 1 << 40, "68 to 524280 bytes, not 1099511627776"),
             ("gro_max_size", 0, "gro_max_size is 68 to 524280 bytes, not 0"),
             ("gro_flush_timeout", 1_000_000_001, "at most 1000000000 ns"),
             ("gap_timeout", 1_000_000_001, "at most 1000000000 ns"),
             ("lro_max_aggr", 1, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets, not 1"),
             ("lro_max_desc", 0, "lro_max_desc is 1 to 4096 flows, not 0"),
-            ("address_limit", 1 << 21, "address_limit is 0 (half of the table) or 1 to 1048576 addresses, not 2097152"),
+            (
+                "address_limit",
+                1 << 21,
+                "address_limit is 0 (half of the table) or 1 to 1048576 addresses, not 2097152",
+            ),
             (
                 "mtu",
                 1500,
@@ -425,9 +478,17 @@ mod tests {
                 assert_eq!(settings.aggregation(name), Some(word));
             }
             let error = settings.set_aggregation(name, "maybe").expect_err("no such word");
-            assert!(error.starts_with(name) && words.iter().all(|word| error.contains(word)), "{error}");
+            assert!(
+                error.starts_with(name) && words.iter().all(|word| error.contains(word)),
+                "{error}"
+            );
         }
-        assert!(settings.set_aggregation("size", "on").expect_err("no such name").contains("delivery, gro_past_push, gro_udp_no_checksum"));
+        assert!(
+            settings
+                .set_aggregation("size", "on")
+                .expect_err("no such name")
+                .contains("delivery, gro_past_push, gro_udp_no_checksum")
+        );
     }
 
     #[test]

@@ -11,10 +11,12 @@ use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::monitor::{Monitor, MonitorSettings};
 use crate::report::{
-    FeatureReport, MdbEntry, MdbReport, MdbRouter, PortFeatures, PortReport, PortRps, PortStats, QueueRps, QueueStats, SteeringReport,
-    WorkerReport,
+    FeatureReport, MdbEntry, MdbReport, MdbRouter, PortFeatures, PortReport, PortRps, PortStats,
+    QueueRps, QueueStats, SteeringReport, WorkerReport,
 };
-use crate::settings::{Forwarding, InPlace, Limits, PortChange, PortSettings, SteeringSettings, TooBig};
+use crate::settings::{
+    Forwarding, InPlace, Limits, PortChange, PortSettings, SteeringSettings, TooBig,
+};
 use crate::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 
 /// Two ports, of which one cannot do TSO.
@@ -29,8 +31,13 @@ pub(crate) struct Sham {
 
 impl Sham {
     pub(crate) fn new() -> Self {
-        let ports = ["packet:a", "tap:b"].map(|port| PortSettings::new(port.parse().expect("a port")));
-        Sham { ports: Mutex::new(ports.into()), steering: Mutex::default(), opening: Mutex::default() }
+        let ports =
+            ["packet:a", "tap:b"].map(|port| PortSettings::new(port.parse().expect("a port")));
+        Sham {
+            ports: Mutex::new(ports.into()),
+            steering: Mutex::default(),
+            opening: Mutex::default(),
+        }
     }
 
     fn change<T>(
@@ -42,7 +49,8 @@ impl Sham {
         let mut ports = self.ports.lock().expect("no panic");
         let known: Vec<String> = ports.iter().map(|port| port.port.name().to_owned()).collect();
         let found = ports.iter_mut().find(|known| known.port.name() == port);
-        let found = found.ok_or_else(|| Refusal::unknown_port(port, known.iter().map(String::as_str)))?;
+        let found =
+            found.ok_or_else(|| Refusal::unknown_port(port, known.iter().map(String::as_str)))?;
         change(found)?;
         Ok(report(found))
     }
@@ -54,7 +62,8 @@ impl Sham {
 
 fn port(settings: &PortSettings) -> PortReport {
     let limit = |name: &'static str| (name.to_owned(), settings.limits.value(name).expect("known"));
-    let (too_big, _) = TooBig::NAMES.into_iter().find(|(_, known)| *known == settings.too_big).expect("known");
+    let (too_big, _) =
+        TooBig::NAMES.into_iter().find(|(_, known)| *known == settings.too_big).expect("known");
     PortReport {
         port: settings.port.name().to_owned(),
         string: settings.port.string().to_owned(),
@@ -67,14 +76,21 @@ fn port(settings: &PortSettings) -> PortReport {
         addresses: 3,
         limits: Limits::names().map(limit).collect(),
         too_big: too_big.into(),
-        aggregation: PortSettings::AGGREGATION.map(|name| (name.into(), settings.aggregation(name).expect("known").into())).into(),
-        forwarding: Forwarding::NAMES.map(|name| (name.into(), settings.forwarding.value(name).expect("known"))).into(),
+        aggregation: PortSettings::AGGREGATION
+            .map(|name| (name.into(), settings.aggregation(name).expect("known").into()))
+            .into(),
+        forwarding: Forwarding::NAMES
+            .map(|name| (name.into(), settings.forwarding.value(name).expect("known")))
+            .into(),
     }
 }
 
 fn features(settings: &PortSettings) -> PortFeatures {
-    let supported =
-        if settings.port.device() == "a" { FeatureSet::all().without(Feature::TcpSegmentationOffload) } else { FeatureSet::all() };
+    let supported = if settings.port.device() == "a" {
+        FeatureSet::all().without(Feature::TcpSegmentationOffload)
+    } else {
+        FeatureSet::all()
+    };
     let resolved = resolve(settings.features, supported);
     let report = |feature: Feature| FeatureReport {
         feature: feature.name().into(),
@@ -82,7 +98,11 @@ fn features(settings: &PortSettings) -> PortFeatures {
         active: resolved.active.contains(feature),
         reason: resolved.why_inactive(feature).map(|reason| reason.to_string()),
     };
-    PortFeatures { port: settings.port.name().to_owned(), features: Feature::ALL.map(report).into(), segmentation: None }
+    PortFeatures {
+        port: settings.port.name().to_owned(),
+        features: Feature::ALL.map(report).into(),
+        segmentation: None,
+    }
 }
 
 fn stats(settings: &PortSettings) -> PortStats {
@@ -117,10 +137,19 @@ impl Control for Sham {
         self.each(stats)
     }
 
-    fn set_feature(&self, port: &str, feature: Feature, on: bool, force: bool) -> Result<PortFeatures, Refusal> {
+    fn set_feature(
+        &self,
+        port: &str,
+        feature: Feature,
+        on: bool,
+        force: bool,
+    ) -> Result<PortFeatures, Refusal> {
         let change = |settings: &mut PortSettings| {
             if feature == Feature::LargeReceiveOffload && on && !force {
-                return Err(Refusal::new(ErrorCode::Refused, "large-receive-offload: what it merges cannot be restored"));
+                return Err(Refusal::new(
+                    ErrorCode::Refused,
+                    "large-receive-offload: what it merges cannot be restored",
+                ));
             }
             settings.features = settings.features.set(feature, on);
             Ok(())
@@ -129,7 +158,16 @@ impl Control for Sham {
     }
 
     fn set_limit(&self, name: &str, limit: &str, value: u64) -> Result<PortReport, Refusal> {
-        self.change(name, |settings| settings.limits.set(limit, value).map_err(|why| Refusal::new(ErrorCode::Refused, why)), port)
+        self.change(
+            name,
+            |settings| {
+                settings
+                    .limits
+                    .set(limit, value)
+                    .map_err(|why| Refusal::new(ErrorCode::Refused, why))
+            },
+            port,
+        )
     }
 
     fn set_too_big(&self, name: &str, what: TooBig) -> Result<PortReport, Refusal> {
@@ -141,18 +179,43 @@ impl Control for Sham {
     }
 
     fn set_aggregation(&self, name: &str, what: &str, word: &str) -> Result<PortReport, Refusal> {
-        self.change(name, |settings| settings.set_aggregation(what, word).map_err(|why| Refusal::new(ErrorCode::Refused, why)), port)
+        self.change(
+            name,
+            |settings| {
+                settings
+                    .set_aggregation(what, word)
+                    .map_err(|why| Refusal::new(ErrorCode::Refused, why))
+            },
+            port,
+        )
     }
 
     fn set_forwarding(&self, name: &str, what: &str, on: bool) -> Result<PortReport, Refusal> {
-        self.change(name, |settings| settings.forwarding.set(what, on).map_err(|why| Refusal::new(ErrorCode::Refused, why)), port)
+        self.change(
+            name,
+            |settings| {
+                settings
+                    .forwarding
+                    .set(what, on)
+                    .map_err(|why| Refusal::new(ErrorCode::Refused, why))
+            },
+            port,
+        )
     }
 
-    fn fdb(&self, filter: &FdbFilter, after: Option<Station>, most: usize) -> Result<FdbPage, Refusal> {
+    fn fdb(
+        &self,
+        filter: &FdbFilter,
+        after: Option<Station>,
+        most: usize,
+    ) -> Result<FdbPage, Refusal> {
         let mut entries = Vec::new();
         for settings in self.ports.lock().expect("no panic").iter() {
             if filter.port.as_ref().is_none_or(|port| port == settings.port.name()) {
-                let stations = settings.static_entries.iter().filter(|&&station| after.is_none_or(|after| station > after));
+                let stations = settings
+                    .static_entries
+                    .iter()
+                    .filter(|&&station| after.is_none_or(|after| station > after));
                 entries.extend(stations.map(|&station| entry(settings, station)));
             }
         }
@@ -164,7 +227,10 @@ impl Control for Sham {
     fn add_port(&self, added: PortSpec) -> Result<PortReport, Refusal> {
         let mut ports = self.ports.lock().expect("no panic");
         if ports.iter().any(|known| known.port.name() == added.name()) {
-            return Err(Refusal::new(ErrorCode::Refused, format_args!("{added}: it is there already")));
+            return Err(Refusal::new(
+                ErrorCode::Refused,
+                format_args!("{added}: it is there already"),
+            ));
         }
         ports.push(PortSettings::new(added));
         Ok(port(ports.last().expect("just added")))
@@ -174,9 +240,16 @@ impl Control for Sham {
         let refused = |why: &dyn std::fmt::Display| Refusal::new(ErrorCode::Refused, why);
         let set = |settings: &mut PortSettings| {
             for (key, value) in &change.options {
-                settings.port = settings.port.with_option(key, value.as_deref()).map_err(|why| refused(&why))?;
+                settings.port = settings
+                    .port
+                    .with_option(key, value.as_deref())
+                    .map_err(|why| refused(&why))?;
             }
-            change.settings.iter().try_for_each(|(name, value)| settings.set(name, value)).map_err(|why| refused(&why))
+            change
+                .settings
+                .iter()
+                .try_for_each(|(name, value)| settings.set(name, value))
+                .map_err(|why| refused(&why))
         };
         drop(self.opening.lock().expect("no panic"));
         self.change(name, set, port)
@@ -193,7 +266,8 @@ impl Control for Sham {
             settings.static_entries.insert(station);
             Ok(())
         };
-        self.change(port, change, |settings| settings.clone()).map(|settings| entry(&settings, station))
+        self.change(port, change, |settings| settings.clone())
+            .map(|settings| entry(&settings, station))
     }
 
     fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
@@ -206,9 +280,13 @@ impl Control for Sham {
     fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
         let change = |settings: &mut PortSettings| match settings.static_entries.remove(&station) {
             true => Ok(()),
-            false => Err(Refusal::new(ErrorCode::Refused, format_args!("{station}: there is no entry for it"))),
+            false => Err(Refusal::new(
+                ErrorCode::Refused,
+                format_args!("{station}: there is no entry for it"),
+            )),
         };
-        self.change(port, change, |settings| settings.clone()).map(|settings| entry(&settings, station))
+        self.change(port, change, |settings| settings.clone())
+            .map(|settings| entry(&settings, station))
     }
 
     fn flush_fdb(&self, _filter: &FdbFilter) -> Result<usize, Refusal> {
@@ -216,7 +294,11 @@ impl Control for Sham {
     }
 
     fn vlans(&self) -> VlanReport {
-        VlanReport { vlan_filtering: true, vlan_protocol: VlanProtocol::Dot1Ad, ports: self.each(vlans) }
+        VlanReport {
+            vlan_filtering: true,
+            vlan_protocol: VlanProtocol::Dot1Ad,
+            ports: self.each(vlans),
+        }
     }
 
     fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
@@ -236,7 +318,13 @@ impl Control for Sham {
     }
 
     fn mdb(&self) -> MdbReport {
-        let entry = |port: &str, vid| MdbEntry { port: port.into(), grp: "239.1.2.3".into(), vid, state: "temp".into(), timer: 259 };
+        let entry = |port: &str, vid| MdbEntry {
+            port: port.into(),
+            grp: "239.1.2.3".into(),
+            vid,
+            state: "temp".into(),
+            timer: 259,
+        };
         let router = vec![MdbRouter { port: "packet:a".into(), timer: 255 }];
         let mdb = vec![entry("packet:a", None), entry("tap:b", Some(10))];
         MdbReport { multicast_snooping: true, querier_ipv4: true, querier_ipv6: false, mdb, router }
@@ -246,16 +334,27 @@ impl Control for Sham {
         self.each(rps)
     }
 
-    fn set_rps(&self, port: &str, queue: Option<u16>, change: &RpsChange) -> Result<PortRps, Refusal> {
+    fn set_rps(
+        &self,
+        port: &str,
+        queue: Option<u16>,
+        change: &RpsChange,
+    ) -> Result<PortRps, Refusal> {
         let refused = |error: &dyn std::fmt::Display| Refusal::new(ErrorCode::Refused, error);
         let change = |settings: &mut PortSettings| {
             match change {
-                RpsChange::Mask(text) => settings.steering.rps_cpus.set(queue, CpuMask::parse(text, 4).map_err(|error| refused(&error))?),
-                RpsChange::List(text) => {
-                    settings.steering.rps_cpus.set(queue, CpuMask::parse_list(text, 4).map_err(|error| refused(&error))?)
-                }
+                RpsChange::Mask(text) => settings
+                    .steering
+                    .rps_cpus
+                    .set(queue, CpuMask::parse(text, 4).map_err(|error| refused(&error))?),
+                RpsChange::List(text) => settings
+                    .steering
+                    .rps_cpus
+                    .set(queue, CpuMask::parse_list(text, 4).map_err(|error| refused(&error))?),
                 RpsChange::Auto => settings.steering.rps_cpus.set(queue, CpuMask::first_cpus(4)),
-                RpsChange::FlowCount(count) => settings.steering.rps_flow_cnt.set(queue, *count as u32),
+                RpsChange::FlowCount(count) => {
+                    settings.steering.rps_flow_cnt.set(queue, *count as u32)
+                }
                 RpsChange::InPlace(when) => settings.steering.in_place = Some(*when),
             }
             Ok(())
@@ -266,13 +365,30 @@ impl Control for Sham {
     fn steering(&self) -> SteeringReport {
         let settings = self.steering.lock().expect("no panic").clone();
         let named = |name: &'static str| (name.to_owned(), settings.value(name).expect("known"));
-        let workers = vec![WorkerReport { cpu: 1, state: "running".into(), processed: 11, turns: 12, wake_ups: 13, panics: 14 }];
+        let workers = vec![WorkerReport {
+            cpu: 1,
+            state: "running".into(),
+            processed: 11,
+            turns: 12,
+            wake_ups: 13,
+            panics: 14,
+        }];
         let settings = SteeringSettings::NAMES.map(named).into();
-        SteeringReport { settings, possible_cpus: 4, usable_cpus: "0-3".into(), workers, receive_panics: 15 }
+        SteeringReport {
+            settings,
+            possible_cpus: 4,
+            usable_cpus: "0-3".into(),
+            workers,
+            receive_panics: 15,
+        }
     }
 
     fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
-        self.steering.lock().expect("no panic").set(name, value).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))?;
+        self.steering
+            .lock()
+            .expect("no panic")
+            .set(name, value)
+            .map_err(|problem| Refusal::new(ErrorCode::Refused, problem))?;
         Ok(self.steering())
     }
 

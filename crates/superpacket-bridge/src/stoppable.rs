@@ -19,10 +19,14 @@ impl Stoppable {
     ///
     /// # Errors
     /// What the system says if it gives no thread or descriptor.
-    pub(crate) fn start(name: &str, work: impl FnOnce(OwnedFd) + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn start(
+        name: &str,
+        work: impl FnOnce(OwnedFd) + Send + 'static,
+    ) -> io::Result<Self> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stopped = stop.try_clone()?;
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || work(stopped))?;
+        let thread =
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || work(stopped))?;
         Ok(Stoppable { stop, thread: Some(thread) })
     }
 }

@@ -124,7 +124,8 @@ impl Table {
 
     /// The same, of a size that is known to be small: without memory for it, the process ends.
     pub(crate) fn new(size: usize, ageing: Duration) -> Self {
-        Table::try_new(size, ageing).unwrap_or_else(|_| handle_alloc_error(Layout::new::<[Entry; WAYS]>()))
+        Table::try_new(size, ageing)
+            .unwrap_or_else(|_| handle_alloc_error(Layout::new::<[Entry; WAYS]>()))
     }
 
     /// The time in ticks from 1 on.
@@ -174,13 +175,20 @@ impl Table {
     #[inline]
     pub(crate) fn find(&self, key: AddressKey, from: u16, now: u64) -> Option<Located> {
         let undisputed = |port| Located { port, other: None, is_disputed: false };
-        let Some((entry, seen)) = self.entry(key) else { return self.statics.find_unplaced(key).map(undisputed) };
+        let Some((entry, seen)) = self.entry(key) else {
+            return self.statics.find_unplaced(key).map(undisputed);
+        };
         if seen.age(now) > self.ageing && !seen.is_static() {
             return None;
         }
         // Nobody makes an address of his own last by asking for it himself.
         if !seen.is_asked(now) && seen.port() != from {
-            let _ = entry.seen.compare_exchange(seen.0, seen.asked(now).0, Ordering::Release, Ordering::Relaxed);
+            let _ = entry.seen.compare_exchange(
+                seen.0,
+                seen.asked(now).0,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
         }
         let (port, home) = (seen.port(), seen.home());
         if port == home {
@@ -195,7 +203,10 @@ impl Table {
     pub(crate) fn may_warn(&self, now: u64) -> bool {
         let warned = self.warned.load(Ordering::Relaxed);
         (warned == 0 || now.saturating_sub(warned) >= WARN_INTERVAL)
-            && self.warned.compare_exchange(warned, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && self
+                .warned
+                .compare_exchange(warned, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// An address was seen as a source at a port.
@@ -238,10 +249,16 @@ impl Table {
             if !is_free && seen.home() != port && age <= seen.hold() || self.shares.is_full(port) {
                 return;
             }
-            if is_free { Seen::new(now, port) } else { seen.at(now).with_port(port).with_disputes(seen.disputes() + 1) }
+            if is_free {
+                Seen::new(now, port)
+            } else {
+                seen.at(now).with_port(port).with_disputes(seen.disputes() + 1)
+            }
         };
         // Another thread's news are as good.
-        if entry.seen.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() && seen.port() != port {
+        if entry.seen.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && seen.port() != port
+        {
             self.shares.moved(Some(seen.port()), Some(port));
         }
     }
@@ -289,7 +306,8 @@ impl Table {
         let held = self.shares.held(holder);
         let share = self.capacity() / self.shares.ports().max(1);
         // What was asked for stays, as long as its port has no more than its share of the table.
-        let is_kept = asked && (is_own || held <= share) || !is_own && held <= self.shares.held(port);
+        let is_kept =
+            asked && (is_own || held <= share) || !is_own && held <= self.shares.held(port);
         (!is_kept).then_some(Room::Taken { held, unasked: !asked, age })
     }
 
@@ -300,14 +318,16 @@ impl Table {
         let before = Seen(entry.seen.swap(seen.0, Ordering::AcqRel));
         entry.key.store(key, Ordering::Release);
         // Static entries are no part of what a port has learned.
-        let learned = |is_there: bool, seen: Seen| (is_there && !seen.is_static()).then(|| seen.port());
+        let learned =
+            |is_there: bool, seen: Seen| (is_there && !seen.is_static()).then(|| seen.port());
         self.shares.moved(learned(!was_free, before), learned(key != 0, seen));
     }
 
     /// The right to change a set, unless somebody else has it.
     fn try_change(&self, index: usize) -> Option<Changing<'_>> {
         let changing = &self.changing[index & (self.changing.len() - 1)];
-        let is_taken = changing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err();
+        let is_taken =
+            changing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err();
         // Made only if it is had: it is given back when dropped.
         (!is_taken).then(|| Changing(changing))
     }
@@ -328,7 +348,8 @@ impl Table {
         let mut freed = 0;
         for (index, set) in self.sets.iter().enumerate() {
             let goes = |entry: &&Entry| {
-                let (key, seen) = (entry.key.load(Ordering::Relaxed), Seen(entry.seen.load(Ordering::Relaxed)));
+                let (key, seen) =
+                    (entry.key.load(Ordering::Relaxed), Seen(entry.seen.load(Ordering::Relaxed)));
                 key != 0 && !seen.is_static() && goes(AddressKey(key), seen)
             };
             if !set.iter().any(|entry| goes(&entry)) {
@@ -348,8 +369,11 @@ impl Table {
         self.free(|_, seen| seen.port() == port);
         // An address that has left the port is at home where it is now.
         for entry in self.sets.iter().flatten() {
-            let settled =
-                |seen| Some(Seen(seen)).filter(|seen| seen.home() == port && seen.port() != port).map(|seen| seen.with_home(seen.port()).0);
+            let settled = |seen| {
+                Some(Seen(seen))
+                    .filter(|seen| seen.home() == port && seen.port() != port)
+                    .map(|seen| seen.with_home(seen.port()).0)
+            };
             let _ = entry.seen.fetch_update(Ordering::AcqRel, Ordering::Relaxed, settled);
         }
     }
@@ -364,7 +388,10 @@ impl Table {
     pub(crate) fn expire(&self, now: u64) {
         let expired = self.expired.load(Ordering::Relaxed);
         if now.saturating_sub(expired) >= self.ageing.clamp(4 * MIN_EXPIRE, 4 * MAX_EXPIRE) / 4
-            && self.expired.compare_exchange(expired, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && self
+                .expired
+                .compare_exchange(expired, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
         {
             self.free(|_, seen| seen.age(now) > self.ageing);
         }
@@ -387,10 +414,17 @@ impl Table {
         let age = |seen: Seen| Duration::from_millis(seen.age(now) * TICK);
         let learned = self.sets.iter().flatten().filter_map(|entry| {
             let key = AddressKey(entry.key.load(Ordering::Acquire));
-            let seen = entry.read(key).filter(|seen| !seen.is_static() && seen.age(now) <= self.ageing)?;
-            Some(Known { station: key.station()?, port: seen.port(), is_static: false, age: Some(age(seen)) })
+            let seen =
+                entry.read(key).filter(|seen| !seen.is_static() && seen.age(now) <= self.ageing)?;
+            Some(Known {
+                station: key.station()?,
+                port: seen.port(),
+                is_static: false,
+                age: Some(age(seen)),
+            })
         });
-        let mut listed: Vec<Known> = learned.filter(|known| wanted(known.station, known.port)).collect();
+        let mut listed: Vec<Known> =
+            learned.filter(|known| wanted(known.station, known.port)).collect();
         let statics = self.statics.all();
         listed.extend(statics.iter().filter_map(|(&key, &port)| {
             let age = self.entry(AddressKey(key)).map(|(_, seen)| age(seen));
@@ -403,9 +437,13 @@ impl Table {
     /// What is known of a hardware address.
     pub(crate) fn look_up(&self, station: Station) -> Option<Known> {
         let (key, now) = (AddressKey::from(station), self.now());
-        let entry = self.entry(key).map(|(_, seen)| (seen.port(), Duration::from_millis(seen.age(now) * TICK)));
+        let entry = self
+            .entry(key)
+            .map(|(_, seen)| (seen.port(), Duration::from_millis(seen.age(now) * TICK)));
         match (self.static_port(key), entry) {
-            (Some(port), entry) => Some(Known { station, port, is_static: true, age: entry.map(|(_, age)| age) }),
+            (Some(port), entry) => {
+                Some(Known { station, port, is_static: true, age: entry.map(|(_, age)| age) })
+            }
             (None, Some((port, age))) if age.as_millis() as u64 / TICK <= self.ageing => {
                 Some(Known { station, port, is_static: false, age: Some(age) })
             }

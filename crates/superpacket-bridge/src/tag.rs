@@ -27,7 +27,8 @@ pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
         None => {
             let first = packet.buffers().next().map_or(&[][..], Buffer::bytes);
             // Where the first buffer is that short, all are looked at.
-            let ether_type = first.get(PLACE..ETHERNET).map(|field| u16::from_be_bytes([field[0], field[1]]));
+            let ether_type =
+                first.get(PLACE..ETHERNET).map(|field| u16::from_be_bytes([field[0], field[1]]));
             if ether_type.is_none_or(|ether_type| ether_type == protocol.ether_type()) {
                 take_out(packet, protocol);
             }
@@ -38,17 +39,23 @@ pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
 #[cold]
 fn take_out(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
     let mut bytes = whole(packet, 0);
-    let Some(&[a, b, c, d, e, f]) = bytes.get(PLACE..).and_then(<[u8]>::first_chunk) else { return };
+    let Some(&[a, b, c, d, e, f]) = bytes.get(PLACE..).and_then(<[u8]>::first_chunk) else {
+        return;
+    };
     if u16::from_be_bytes([a, b]) != protocol.ether_type() {
         return;
     }
     bytes.drain(PLACE..PLACE + TAG);
     let tag = VlanTag { protocol: protocol.ether_type(), control: u16::from_be_bytes([c, d]) };
     let checksum = match packet.checksum {
-        RxChecksum::Partial { start, offset } => RxChecksum::Partial { start: start.saturating_sub(TAG as u16), offset },
+        RxChecksum::Partial { start, offset } => {
+            RxChecksum::Partial { start: start.saturating_sub(TAG as u16), offset }
+        }
         // The sum begins behind the Ethernet header: the tag's last two bytes and the EtherType
         // behind it were summed, and the latter is not any more.
-        RxChecksum::Complete(sum) => RxChecksum::Complete(add(add(sum, !tag.control), !u16::from_be_bytes([e, f]))),
+        RxChecksum::Complete(sum) => {
+            RxChecksum::Complete(add(add(sum, !tag.control), !u16::from_be_bytes([e, f])))
+        }
         other => other,
     };
     replace(packet, bytes, checksum, Some(tag));
@@ -61,8 +68,12 @@ fn put_in(packet: &mut RxPacket<Buffer>, tag: VlanTag) {
     let ([c, d], [e, f]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
     bytes.splice(PLACE..PLACE, [c, d, e, f]);
     let checksum = match packet.checksum {
-        RxChecksum::Partial { start, offset } => RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset },
-        RxChecksum::Complete(sum) => RxChecksum::Complete(add(add(sum, tag.control), u16::from_be_bytes([a, b]))),
+        RxChecksum::Partial { start, offset } => {
+            RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset }
+        }
+        RxChecksum::Complete(sum) => {
+            RxChecksum::Complete(add(add(sum, tag.control), u16::from_be_bytes([a, b])))
+        }
         other => other,
     };
     replace(packet, bytes, checksum, None);
@@ -79,7 +90,8 @@ mod tests {
     use super::*;
     use superpacket::packet::FlowHash;
 
-    const TAGGED: [u8; 22] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0xe0, 7, 0x88, 0xb5, 1, 2, 3, 4];
+    const TAGGED: [u8; 22] =
+        [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0xe0, 7, 0x88, 0xb5, 1, 2, 3, 4];
 
     fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
         whole(packet, 0)
@@ -87,7 +99,11 @@ mod tests {
 
     /// What a device sums: all behind 14 bytes.
     fn complete(frame: &[u8]) -> RxChecksum {
-        RxChecksum::Complete(frame[14..].chunks(2).fold(0, |sum, pair| add(sum, u16::from_be_bytes([pair[0], pair[1]]))))
+        RxChecksum::Complete(
+            frame[14..]
+                .chunks(2)
+                .fold(0, |sum, pair| add(sum, u16::from_be_bytes([pair[0], pair[1]]))),
+        )
     }
 
     #[test]
@@ -112,7 +128,8 @@ mod tests {
             sort(&mut packet, VlanProtocol::Dot1Q);
             assert_eq!(bytes(&packet), untagged, "once is enough");
         }
-        let mut partial = RxPacket::new(Buffer::from(TAGGED.to_vec())).with_checksum(RxChecksum::Partial { start: 38, offset: 16 });
+        let mut partial = RxPacket::new(Buffer::from(TAGGED.to_vec()))
+            .with_checksum(RxChecksum::Partial { start: 38, offset: 16 });
         sort(&mut partial, VlanProtocol::Dot1Q);
         assert_eq!(partial.checksum, RxChecksum::Partial { start: 34, offset: 16 });
     }
@@ -123,18 +140,35 @@ mod tests {
         let mut service = TAGGED.to_vec();
         service[12..14].copy_from_slice(&[0x88, 0xa8]);
         let tag = VlanTag { protocol: 0x88a8, control: 0xe007 };
-        let mut packet = RxPacket::new(Buffer::from(untagged.clone())).with_vlan(tag).with_checksum(complete(&untagged));
+        let mut packet = RxPacket::new(Buffer::from(untagged.clone()))
+            .with_vlan(tag)
+            .with_checksum(complete(&untagged));
         sort(&mut packet, VlanProtocol::Dot1Q);
-        assert_eq!((bytes(&packet), packet.vlan, packet.checksum), (service.clone(), None, complete(&service)));
+        assert_eq!(
+            (bytes(&packet), packet.vlan, packet.checksum),
+            (service.clone(), None, complete(&service))
+        );
         sort(&mut packet, VlanProtocol::Dot1Q);
-        assert_eq!((bytes(&packet), packet.vlan), (service.clone(), None), "it says no VLAN of this bridge");
+        assert_eq!(
+            (bytes(&packet), packet.vlan),
+            (service.clone(), None),
+            "it says no VLAN of this bridge"
+        );
         // To a provider bridge it does, and a customer's does not.
         sort(&mut packet, VlanProtocol::Dot1Ad);
-        assert_eq!((bytes(&packet), packet.vlan, packet.checksum), (untagged.clone(), Some(tag), complete(&untagged)));
+        assert_eq!(
+            (bytes(&packet), packet.vlan, packet.checksum),
+            (untagged.clone(), Some(tag), complete(&untagged))
+        );
         let tag = VlanTag { protocol: 0x8100, control: 0xe007 };
-        let mut packet = RxPacket::new(Buffer::from(untagged.clone())).with_vlan(tag).with_checksum(complete(&untagged));
+        let mut packet = RxPacket::new(Buffer::from(untagged.clone()))
+            .with_vlan(tag)
+            .with_checksum(complete(&untagged));
         sort(&mut packet, VlanProtocol::Dot1Ad);
-        assert_eq!((bytes(&packet), packet.vlan, packet.checksum), (TAGGED.to_vec(), None, complete(&TAGGED)));
+        assert_eq!(
+            (bytes(&packet), packet.vlan, packet.checksum),
+            (TAGGED.to_vec(), None, complete(&TAGGED))
+        );
     }
 
     #[test]

@@ -125,7 +125,10 @@ impl Topology {
     /// As [`read`](Self::read).
     pub fn read_from(root: &Path, allowed: CpuMask) -> Result<Self, TopologyError> {
         let online = read::online(root)?;
-        let processors = online.iter().map(|cpu| Ok((cpu, read::processor(root, cpu)?))).collect::<Result<_, TopologyError>>()?;
+        let processors = online
+            .iter()
+            .map(|cpu| Ok((cpu, read::processor(root, cpu)?)))
+            .collect::<Result<_, TopologyError>>()?;
         Ok(Topology { online, allowed, processors })
     }
 
@@ -173,12 +176,18 @@ impl Topology {
         if others.is_empty() {
             return Auto {
                 mask: CpuMask::EMPTY,
-                why: format!("there is no CPU but {cpu} to process packets: they stay where they are received"),
+                why: format!(
+                    "there is no CPU but {cpu} to process packets: they stay where they are received"
+                ),
             };
         }
         let unknown = Processor::default();
         let processor = self.processors.get(&cpu).unwrap_or(&unknown);
-        let near = processor.cache.as_ref().map(|cache| (cache.level, &cache.shared & &others)).filter(|(_, near)| !near.is_empty());
+        let near = processor
+            .cache
+            .as_ref()
+            .map(|cache| (cache.level, &cache.shared & &others))
+            .filter(|(_, near)| !near.is_empty());
         if let Some((level, near)) = near {
             return beside_core(cpu, near, &processor.core, &format!("the level {level} cache"));
         }
@@ -200,19 +209,31 @@ impl Topology {
     /// Why the CPUs that share a cache are no choice.
     fn why_no_cache(&self, cpu: Cpu, processor: &Processor) -> String {
         match &processor.cache {
-            _ if !self.online.contains(cpu) => format!("CPU {cpu} is offline, so that its caches are not known"),
+            _ if !self.online.contains(cpu) => {
+                format!("CPU {cpu} is offline, so that its caches are not known")
+            }
             None => format!("the machine does not tell the caches of CPU {cpu}"),
-            Some(Cache { level, shared }) if shared.len() <= 1 => format!("CPU {cpu} shares its level {level} cache with no other"),
+            Some(Cache { level, shared }) if shared.len() <= 1 => {
+                format!("CPU {cpu} shares its level {level} cache with no other")
+            }
             Some(Cache { level, shared }) => {
                 let mut sharing = shared.clone();
                 sharing.remove(cpu);
-                format!("{} {} the level {level} cache with CPU {cpu} but may not be used", named(&sharing), share(&sharing))
+                format!(
+                    "{} {} the level {level} cache with CPU {cpu} but may not be used",
+                    named(&sharing),
+                    share(&sharing)
+                )
             }
         }
     }
 
     fn same_package(&self, package: Option<u32>) -> CpuMask {
-        self.processors.iter().filter(|(_, other)| package.is_some() && other.package == package).map(|(&cpu, _)| cpu).collect()
+        self.processors
+            .iter()
+            .filter(|(_, other)| package.is_some() && other.package == package)
+            .map(|(&cpu, _)| cpu)
+            .collect()
     }
 }
 
@@ -221,12 +242,17 @@ fn beside_core(cpu: Cpu, near: CpuMask, core: &CpuMask, what: &str) -> Auto {
     let siblings = &near & core;
     let mask = &near - core;
     if mask.is_empty() {
-        let why = format!("{} {} {what} with CPU {cpu}, and the core too: no other core does", named(&near), share(&near));
+        let why = format!(
+            "{} {} {what} with CPU {cpu}, and the core too: no other core does",
+            named(&near),
+            share(&near)
+        );
         return Auto { mask: near, why };
     }
     let mut why = format!("{} {} {what} with CPU {cpu}", named(&mask), share(&mask));
     if !siblings.is_empty() {
-        let (verb, pronoun) = if siblings.len() == 1 { ("is", "it shares") } else { ("are", "they share") };
+        let (verb, pronoun) =
+            if siblings.len() == 1 { ("is", "it shares") } else { ("are", "they share") };
         why += &format!("; {} {verb} left out, for {pronoun} its core", named(&siblings));
     }
     Auto { mask, why }

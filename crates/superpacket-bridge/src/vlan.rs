@@ -51,8 +51,11 @@ impl FromStr for VlanProtocol {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = [VlanProtocol::Dot1Q, VlanProtocol::Dot1Ad];
-        let found = known.into_iter().find(|protocol| protocol.to_string().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| format!("{text:?} is no protocol of VLAN tags: there are 802.1Q and 802.1ad"))
+        let found =
+            known.into_iter().find(|protocol| protocol.to_string().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| {
+            format!("{text:?} is no protocol of VLAN tags: there are 802.1Q and 802.1ad")
+        })
     }
 }
 
@@ -150,7 +153,10 @@ impl PortVlans {
             0 => self.pvid?,
             vlan => vlan,
         };
-        self.has(vlan).then_some(VlanTag { protocol: protocol.ether_type(), control: control & !NUMBER | vlan })
+        self.has(vlan).then_some(VlanTag {
+            protocol: protocol.ether_type(),
+            control: control & !NUMBER | vlan,
+        })
     }
 
     /// The tag with which a frame of this VLAN leaves; the port is in it.
@@ -165,7 +171,14 @@ impl PortVlans {
         for vlan in (1..=MOST_VLAN).filter(|&vlan| self.has(vlan)) {
             let (pvid, untagged) = (self.pvid == Some(vlan), self.untagged.has(vlan));
             match ranges.last_mut() {
-                Some(range) if range.last + 1 == vlan && !pvid && !range.pvid && range.untagged == untagged => range.last = vlan,
+                Some(range)
+                    if range.last + 1 == vlan
+                        && !pvid
+                        && !range.pvid
+                        && range.untagged == untagged =>
+                {
+                    range.last = vlan
+                }
                 _ => ranges.push(VlanRange { first: vlan, last: vlan, pvid, untagged }),
             }
         }
@@ -233,7 +246,9 @@ impl FromStr for VlanRange {
         let numbers = words.next().ok_or_else(wrong)?;
         let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
         // No sign: a number begins with a digit.
-        let number = |text: &str| text.parse().ok().filter(|_| text.starts_with(|digit: char| digit.is_ascii_digit()));
+        let number = |text: &str| {
+            text.parse().ok().filter(|_| text.starts_with(|digit: char| digit.is_ascii_digit()))
+        };
         let (first, last) = number(first).zip(number(last)).ok_or_else(wrong)?;
         let (mut pvid, mut untagged) = (false, false);
         for word in words {
@@ -305,7 +320,10 @@ impl PortVlanReport {
                 .map(|(_, flag)| flag.to_owned())
                 .collect(),
         };
-        PortVlanReport { ifname: ifname.to_owned(), vlans: vlans.ranges().into_iter().map(entry).collect() }
+        PortVlanReport {
+            ifname: ifname.to_owned(),
+            vlans: vlans.ranges().into_iter().map(entry).collect(),
+        }
     }
 }
 
@@ -325,10 +343,15 @@ mod tests {
 
     #[test]
     fn ranges_are_read_and_what_makes_no_sense_is_named() {
-        for text in ["1", "4094", "10-20", "7 pvid", "7 untagged", "7 pvid untagged", "10-20 untagged"] {
+        for text in
+            ["1", "4094", "10-20", "7 pvid", "7 untagged", "7 pvid untagged", "10-20 untagged"]
+        {
             assert_eq!(text.parse::<VlanRange>().expect(text).to_string(), text);
         }
-        assert_eq!("7 untagged pvid".parse::<VlanRange>().expect("in any order").to_string(), "7 pvid untagged");
+        assert_eq!(
+            "7 untagged pvid".parse::<VlanRange>().expect("in any order").to_string(),
+            "7 pvid untagged"
+        );
         for (text, says) in [
             ("", "\"\" is no VLAN: write 10, 10-20"),
             ("ten", "\"ten\" is no VLAN"),
@@ -348,18 +371,25 @@ mod tests {
 
     #[test]
     fn a_port_is_in_the_vlans_that_it_was_given() {
-        let shown = |vlans: &PortVlans| vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>();
+        let shown =
+            |vlans: &PortVlans| vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>();
         let mut port = PortVlans::default();
         assert_eq!(shown(&port), ["1 pvid untagged"]);
         port.add(&"10-20".parse().expect("reads"));
         port.add(&"15 pvid untagged".parse().expect("reads"));
         assert_eq!(
             (shown(&port), port.pvid()),
-            (["1 untagged", "10-14", "15 pvid untagged", "16-20"].map(str::to_owned).to_vec(), Some(15))
+            (
+                ["1 untagged", "10-14", "15 pvid untagged", "16-20"].map(str::to_owned).to_vec(),
+                Some(15)
+            )
         );
         // Said again without a word, it is without.
         port.add(&"15".parse().expect("reads"));
-        assert_eq!((shown(&port), port.pvid()), (["1 untagged", "10-20"].map(str::to_owned).to_vec(), None));
+        assert_eq!(
+            (shown(&port), port.pvid()),
+            (["1 untagged", "10-20"].map(str::to_owned).to_vec(), None)
+        );
         assert_eq!((port.delete(1, 12), port.delete(1, 12), port.delete(100, 4094)), (4, 0, 0));
         assert_eq!(shown(&port), ["13-20"]);
         assert_eq!(shown(&vlans(&["1-4094 untagged"])), ["1-4094 untagged"]);
@@ -371,16 +401,33 @@ mod tests {
         let trunk = vlans(&["10-20", "7 untagged"]);
         use VlanProtocol::{Dot1Ad, Dot1Q};
         assert_eq!(access.admit(None, Dot1Q), Some(tag(10)));
-        assert_eq!(access.admit(Some(tag(0xe000)), Dot1Q), Some(tag(0xe00a)), "a priority alone stays");
+        assert_eq!(
+            access.admit(Some(tag(0xe000)), Dot1Q),
+            Some(tag(0xe00a)),
+            "a priority alone stays"
+        );
         assert_eq!(access.admit(Some(tag(0x600a)), Dot1Q), Some(tag(0x600a)));
         assert_eq!(access.admit(Some(tag(11)), Dot1Q), None);
-        assert_eq!((trunk.admit(None, Dot1Q), trunk.admit(Some(tag(0x2000)), Dot1Q)), (None, None), "no VLAN for them");
+        assert_eq!(
+            (trunk.admit(None, Dot1Q), trunk.admit(Some(tag(0x2000)), Dot1Q)),
+            (None, None),
+            "no VLAN for them"
+        );
         assert_eq!(trunk.admit(Some(tag(0x300f)), Dot1Q), Some(tag(0x300f)));
         assert_eq!(trunk.admit(Some(tag(0xfff)), Dot1Q), None);
-        assert_eq!((access.leave(tag(10)), trunk.leave(tag(0x200a)), trunk.leave(tag(7))), (None, Some(tag(0x200a)), None));
+        assert_eq!(
+            (access.leave(tag(10)), trunk.leave(tag(0x200a)), trunk.leave(tag(7))),
+            (None, Some(tag(0x200a)), None)
+        );
         let service = |control| VlanTag { protocol: 0x88a8, control };
-        assert_eq!((access.admit(None, Dot1Ad), access.admit(Some(service(0x200a)), Dot1Ad)), (Some(service(10)), Some(service(0x200a))));
-        assert_eq!((access.admit(Some(service(11)), Dot1Ad), trunk.leave(service(10))), (None, Some(service(10))));
+        assert_eq!(
+            (access.admit(None, Dot1Ad), access.admit(Some(service(0x200a)), Dot1Ad)),
+            (Some(service(10)), Some(service(0x200a)))
+        );
+        assert_eq!(
+            (access.admit(Some(service(11)), Dot1Ad), trunk.leave(service(10))),
+            (None, Some(service(10)))
+        );
         // The VLAN of frames without a tag may leave with one.
         assert_eq!(vlans(&["3 pvid"]).leave(tag(3)), Some(tag(3)));
         assert_eq!(PortVlans::none().admit(Some(tag(1)), Dot1Q), None);

@@ -185,7 +185,10 @@ fn nothing_is_given_to_who_has_ended() {
             taken += u64::from(lifetime.give(give));
         }
         worker.join().expect("no panic");
-        assert_eq!((given.load(Ordering::Acquire), emptied.load(Ordering::Acquire)), (taken, taken));
+        assert_eq!(
+            (given.load(Ordering::Acquire), emptied.load(Ordering::Acquire)),
+            (taken, taken)
+        );
         assert!(!lifetime.give(|| panic!("it has ended")));
     });
 }

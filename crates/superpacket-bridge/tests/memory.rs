@@ -37,13 +37,19 @@ struct End {
 impl Joined {
     /// Joins links of this name, with settings changed before the start.
     fn new(name: &str, change: impl FnOnce(&mut BridgeSettings)) -> Joined {
-        let specs = ["a", "b"].map(|side| format!("memory:{name}-{side}").parse::<PortSpec>().expect("a port string"));
+        let specs = ["a", "b"].map(|side| {
+            format!("memory:{name}-{side}").parse::<PortSpec>().expect("a port string")
+        });
         // First: a link of which one end is open only is down.
         let ends = specs.each_ref().map(|spec| {
             let mut port = open(spec).expect("memory needs nothing");
             End { input: port.receivers().remove(0), port }
         });
-        let mut settings = BridgeSettings { ports: specs.map(PortSettings::new).into(), threads: 1, ..BridgeSettings::default() };
+        let mut settings = BridgeSettings {
+            ports: specs.map(PortSettings::new).into(),
+            threads: 1,
+            ..BridgeSettings::default()
+        };
         change(&mut settings);
         Joined { bridge: Bridge::start(settings).expect("memory needs nothing"), ends }
     }
@@ -69,8 +75,11 @@ impl Joined {
 impl End {
     fn send(&mut self, frames: &[Vec<u8>]) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
-        let sent = self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        frames.iter().for_each(|frame| {
+            batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet)
+        });
+        let sent =
+            self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
         assert_eq!(sent, frames.len());
     }
 
@@ -80,8 +89,11 @@ impl End {
         let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(PAYLOAD).expect("not 0"));
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let checksum = RxChecksum::Partial { start: 34, offset: 16 };
-        packets.iter().for_each(|packet| batch.push_bytes(&mut outgoing, packet, checksum, Some(gso), Layer::Ethernet));
-        let sent = self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        packets.iter().for_each(|packet| {
+            batch.push_bytes(&mut outgoing, packet, checksum, Some(gso), Layer::Ethernet)
+        });
+        let sent =
+            self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
         assert_eq!(sent, packets.len());
     }
 
@@ -103,11 +115,18 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Frames of one flow, of which no one is urgent, from number `from` on.
 fn frames(from: usize) -> Vec<Vec<u8>> {
-    Frame::tcp4((from * PAYLOAD) as u32, PAYLOAD).with_id(from as u16).run(FRAMES).iter().map(Frame::to_bytes).collect()
+    Frame::tcp4((from * PAYLOAD) as u32, PAYLOAD)
+        .with_id(from as u16)
+        .run(FRAMES)
+        .iter()
+        .map(Frame::to_bytes)
+        .collect()
 }
 
 fn payload(packets: &[RxPacket<Buffer>]) -> Vec<u8> {
-    let bytes = |packet: &RxPacket<Buffer>| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<_>>();
+    let bytes = |packet: &RxPacket<Buffer>| {
+        packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<_>>()
+    };
     packets.iter().flat_map(|packet| bytes(packet).split_off(54)).collect()
 }
 
@@ -126,7 +145,11 @@ fn sends_what_it_holds(name: &str, change: impl FnOnce(&mut BridgeSettings)) {
     let [_, mut to] = joined.stop();
     let packets = to.receive();
     assert!(payload(&packets) == stream_bytes(0, FRAMES * PAYLOAD), "{packets:?}");
-    assert_eq!((packets.len(), packets[0].gso.map(|gso| gso.size.get())), (1, Some(PAYLOAD)), "they had waited for each other");
+    assert_eq!(
+        (packets.len(), packets[0].gso.map(|gso| gso.size.get())),
+        (1, Some(PAYLOAD)),
+        "they had waited for each other"
+    );
 }
 
 #[test]
@@ -138,7 +161,8 @@ fn a_bridge_that_is_stopped_sends_what_it_holds() {
 /// identifications of [`frames`].
 fn super_packets(segments: usize, flags: u16) -> Vec<Vec<u8>> {
     let whole = |from: usize| {
-        let mut frame = Frame::tcp4((from * PAYLOAD) as u32, segments * PAYLOAD).with_id(from as u16);
+        let mut frame =
+            Frame::tcp4((from * PAYLOAD) as u32, segments * PAYLOAD).with_id(from as u16);
         frame.tcp_mut().flags |= flags;
         frame.with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes()
     };
@@ -155,7 +179,10 @@ fn super_packets_of_a_port_merge_further() {
     wait("the bridge receives all", || joined.received(0) == sent.len() as u64);
     wait("all are joined", || joined.bridge.stats()[0].merged == sent.len() as u64 - 1);
     let stats = joined.bridge.stats()[0].clone();
-    assert_eq!((stats.rx_super_packets, stats.rx_super_segments), (sent.len() as u64, FRAMES as u64));
+    assert_eq!(
+        (stats.rx_super_packets, stats.rx_super_segments),
+        (sent.len() as u64, FRAMES as u64)
+    );
     let [_, mut to] = joined.stop();
     let packets = to.receive();
     assert!(payload(&packets) == stream_bytes(0, FRAMES * PAYLOAD), "{packets:?}");
@@ -177,7 +204,11 @@ fn super_packets_with_psh_merge_where_the_port_says_so() {
             payload(&left).len() == FRAMES * PAYLOAD
         });
         assert!(payload(&left) == stream_bytes(0, FRAMES * PAYLOAD));
-        assert_eq!((joined.bridge.stats()[0].merged, left.len()), (merged, 5 - merged as usize), "gro_past_push {past}");
+        assert_eq!(
+            (joined.bridge.stats()[0].merged, left.len()),
+            (merged, 5 - merged as usize),
+            "gro_past_push {past}"
+        );
         drop(left);
         joined.stop();
     }
@@ -188,14 +219,20 @@ fn super_packets_with_psh_merge_where_the_port_says_so() {
 #[test]
 fn segments_that_overtook_others_wait_for_them_where_the_port_says_so() {
     let sent = frames(0);
-    for (timeout, fills) in [(0, false), (Duration::from_secs(1).as_nanos() as u64, true), (1_000_000, false)] {
-        let mut joined = Joined::new(&format!("gaps-{timeout}"), |settings| settings.ports[0].limits.gap_timeout = timeout);
+    for (timeout, fills) in
+        [(0, false), (Duration::from_secs(1).as_nanos() as u64, true), (1_000_000, false)]
+    {
+        let mut joined = Joined::new(&format!("gaps-{timeout}"), |settings| {
+            settings.ports[0].limits.gap_timeout = timeout
+        });
         let missing = 7;
         joined.ends[0].send(&[&sent[..missing], &sent[missing + 1..]].concat());
         wait("the bridge receives all but one", || joined.received(0) == FRAMES as u64 - 1);
         let mut left = Vec::new();
         if fills {
-            wait("all behind it wait", || joined.bridge.stats()[0].gap_waited == (FRAMES - missing - 1) as u64);
+            wait("all behind it wait", || {
+                joined.bridge.stats()[0].gap_waited == (FRAMES - missing - 1) as u64
+            });
         } else {
             wait("all leave", || {
                 left.extend(joined.ends[1].receive());
@@ -210,7 +247,11 @@ fn segments_that_overtook_others_wait_for_them_where_the_port_says_so() {
         let stats = joined.bridge.stats()[0].clone();
         let waited = if timeout == 0 { 0 } else { (FRAMES - missing - 1) as u64 };
         let filled = if fills { waited } else { 0 };
-        assert_eq!((stats.gap_waited, stats.gap_filled, stats.gap_timed_out), (waited, filled, waited - filled), "{timeout} ns");
+        assert_eq!(
+            (stats.gap_waited, stats.gap_filled, stats.gap_timed_out),
+            (waited, filled, waited - filled),
+            "{timeout} ns"
+        );
         if fills {
             assert!(payload(&left) == stream_bytes(0, FRAMES * PAYLOAD), "in order");
             assert_eq!(left.len(), 2, "what came before the gap, and the rest: {left:?}");
@@ -218,7 +259,9 @@ fn segments_that_overtook_others_wait_for_them_where_the_port_says_so() {
         drop(left);
         joined.stop();
     }
-    let mut joined = Joined::new("gaps-stopped", |settings| settings.ports[0].limits.gap_timeout = 1_000_000_000);
+    let mut joined = Joined::new("gaps-stopped", |settings| {
+        settings.ports[0].limits.gap_timeout = 1_000_000_000
+    });
     joined.ends[0].send(&[&sent[..1], &sent[2..]].concat());
     wait("all but two wait", || joined.bridge.stats()[0].gap_waited == FRAMES as u64 - 2);
     let [_, mut to] = joined.stop();
@@ -231,26 +274,40 @@ fn segments_that_overtook_others_wait_for_them_where_the_port_says_so() {
 #[test]
 fn datagrams_without_checksums_merge_where_the_port_says_so() {
     const DATAGRAMS: usize = 20;
-    let sent: Vec<_> = Frame::udp4(PAYLOAD).with(|frame| frame.udp_mut().checksum = Checksum::Zero).run(DATAGRAMS);
+    let sent: Vec<_> =
+        Frame::udp4(PAYLOAD).with(|frame| frame.udp_mut().checksum = Checksum::Zero).run(DATAGRAMS);
     let sent: Vec<_> = sent.iter().map(Frame::to_bytes).collect();
-    for (name, merges, port_cuts) in [("apart", false, true), ("cut", true, false), ("whole", true, true)] {
+    for (name, merges, port_cuts) in
+        [("apart", false, true), ("cut", true, false), ("whole", true, true)]
+    {
         let mut joined = Joined::new(&format!("no-checksum-{name}"), |settings| {
-            settings.ports[0].features = settings.ports[0].features.with(Feature::RxUdpGroForwarding);
+            settings.ports[0].features =
+                settings.ports[0].features.with(Feature::RxUdpGroForwarding);
             settings.ports[0].gro_udp_no_checksum = merges;
             settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
-            settings.ports[1].features = settings.ports[1].features.set(Feature::TxUdpSegmentation, port_cuts);
+            settings.ports[1].features =
+                settings.ports[1].features.set(Feature::TxUdpSegmentation, port_cuts);
         });
         joined.ends[0].send(&sent);
-        let bytes = |packet: &RxPacket<Buffer>| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>();
+        let bytes = |packet: &RxPacket<Buffer>| {
+            packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>()
+        };
         let mut left = Vec::new();
         wait("all leave", || {
             left.extend(joined.ends[1].receive());
             left.iter().map(|packet| bytes(packet).len() - 42).sum::<usize>() == DATAGRAMS * PAYLOAD
         });
-        assert_eq!(joined.bridge.stats()[0].merged, if merges { DATAGRAMS as u64 - 1 } else { 0 }, "{name}");
+        assert_eq!(
+            joined.bridge.stats()[0].merged,
+            if merges { DATAGRAMS as u64 - 1 } else { 0 },
+            "{name}"
+        );
         if merges && port_cuts {
             let [whole] = &left[..] else { panic!("{left:?}") };
-            assert_eq!(whole.gso.map(|gso| (gso.kind, gso.size.get())), Some((GsoKind::Udp, PAYLOAD)));
+            assert_eq!(
+                whole.gso.map(|gso| (gso.kind, gso.size.get())),
+                Some((GsoKind::Udp, PAYLOAD))
+            );
             assert_eq!(whole.checksum, RxChecksum::Partial { start: 34, offset: 6 });
             let mut cut = Vec::new();
             Segmenter::new()
@@ -260,7 +317,8 @@ fn datagrams_without_checksums_merge_where_the_port_says_so() {
                     cut.push(frame);
                 })
                 .expect("a right super-packet");
-            let filled: Vec<_> = Frame::udp4(PAYLOAD).run(DATAGRAMS).iter().map(Frame::to_bytes).collect();
+            let filled: Vec<_> =
+                Frame::udp4(PAYLOAD).run(DATAGRAMS).iter().map(Frame::to_bytes).collect();
             assert!(cut == filled);
         } else {
             assert!(left.iter().map(bytes).collect::<Vec<_>>() == sent, "{name}");
@@ -278,16 +336,23 @@ fn packets_that_are_not_alike_merge_where_the_port_says_so() {
     sent.iter_mut().skip(4).step_by(5).for_each(|frame| frame.tcp_mut().flags |= PSH);
     let sent: Vec<_> = sent.iter().map(Frame::to_bytes).collect();
     let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
-    for (uneven, tso, worker) in [(false, false, false), (true, false, false), (true, true, false), (true, false, true), (true, true, true)]
-    {
+    for (uneven, tso, worker) in [
+        (false, false, false),
+        (true, false, false),
+        (true, true, false),
+        (true, false, true),
+        (true, true, true),
+    ] {
         let mut joined = Joined::new(&format!("uneven-{uneven}-{tso}-{worker}"), |settings| {
             if worker {
                 let steering = &mut settings.ports[0].steering;
-                (steering.rps_cpus, steering.in_place) = (PerQueue::all([cpu].into_iter().collect()), Some(InPlace::NEVER));
+                (steering.rps_cpus, steering.in_place) =
+                    (PerQueue::all([cpu].into_iter().collect()), Some(InPlace::NEVER));
             }
             settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
             settings.ports[0].gro_uneven = uneven;
-            settings.ports[1].features = settings.ports[1].features.set(Feature::TcpSegmentationOffload, tso);
+            settings.ports[1].features =
+                settings.ports[1].features.set(Feature::TcpSegmentationOffload, tso);
         });
         joined.ends[0].send(&sent);
         let mut left = Vec::new();
@@ -309,7 +374,11 @@ fn packets_that_are_not_alike_merge_where_the_port_says_so() {
         }
         assert!(cut == sent, "{uneven} {tso} {worker}");
         assert_eq!(left.len(), if tso { FRAMES / 5 } else { FRAMES });
-        assert_eq!(joined.bridge.steering().workers.iter().map(|worker| worker.processed).sum::<u64>() != 0, worker);
+        assert_eq!(
+            joined.bridge.steering().workers.iter().map(|worker| worker.processed).sum::<u64>()
+                != 0,
+            worker
+        );
         drop(left);
         joined.stop();
     }
@@ -320,7 +389,8 @@ fn packets_that_are_not_alike_merge_where_the_port_says_so() {
 fn what_merged_further_comes_apart_at_a_port_without_tso() {
     let mut joined = Joined::new("further-apart", |settings| {
         settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
-        settings.ports[1].features = settings.ports[1].features.without(Feature::TcpSegmentationOffload);
+        settings.ports[1].features =
+            settings.ports[1].features.without(Feature::TcpSegmentationOffload);
     });
     joined.ends[0].send_super_packets(&super_packets(8, 0));
     let mut left = Vec::new();
@@ -330,11 +400,17 @@ fn what_merged_further_comes_apart_at_a_port_without_tso() {
     });
     assert_eq!(joined.bridge.stats()[0].merged, 4, "they were joined before");
     let in_form = |frame: Frame| match left[0].checksum {
-        RxChecksum::Partial { .. } => frame.with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes(),
+        RxChecksum::Partial { .. } => {
+            frame.with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes()
+        }
         _ => frame.to_bytes(),
     };
-    let expected: Vec<_> = Frame::tcp4(0, PAYLOAD).with_id(0).run(FRAMES).into_iter().map(in_form).collect();
-    let found: Vec<_> = left.iter().map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>()).collect();
+    let expected: Vec<_> =
+        Frame::tcp4(0, PAYLOAD).with_id(0).run(FRAMES).into_iter().map(in_form).collect();
+    let found: Vec<_> = left
+        .iter()
+        .map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>())
+        .collect();
     assert!(found == expected);
     drop(left);
     joined.stop();
@@ -345,7 +421,8 @@ fn what_is_held_for_a_worker_is_sent_too() {
     let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
     sends_what_it_holds("held-steered", |settings| {
         let steering = &mut settings.ports[0].steering;
-        (steering.rps_cpus, steering.in_place) = (PerQueue::all([cpu].into_iter().collect()), Some(InPlace::NEVER));
+        (steering.rps_cpus, steering.in_place) =
+            (PerQueue::all([cpu].into_iter().collect()), Some(InPlace::NEVER));
     });
 }
 
@@ -355,7 +432,14 @@ fn cpu_time(name: &str) -> Option<u64> {
         // A thread may end while it is looked at.
         let stat = fs::read_to_string(task.path().join("stat")).ok()?;
         let (head, fields) = stat.rsplit_once(')')?;
-        let ticks = || fields.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum();
+        let ticks = || {
+            fields
+                .split_ascii_whitespace()
+                .skip(11)
+                .take(2)
+                .map(|field| field.parse::<u64>().expect("a number"))
+                .sum()
+        };
         head.ends_with(&format!("({name}")).then(ticks)
     })
 }
@@ -364,7 +448,8 @@ fn cpu_time(name: &str) -> Option<u64> {
 fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
     // No other bridge here has a second thread, so that its name is this one's.
     const THREAD: &str = "superpacket-1";
-    let mut joined = Joined::new("busy", |settings| (settings.busy_poll, settings.threads) = (true, 2));
+    let mut joined =
+        Joined::new("busy", |settings| (settings.busy_poll, settings.threads) = (true, 2));
     for round in 0..50 {
         for (from, to) in [(0, 1), (1, 0)] {
             let mut frames = frames(round * FRAMES);
@@ -376,11 +461,19 @@ fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
             let (mut packets, start) = (Vec::new(), Instant::now());
             while payload(&packets).len() != FRAMES * PAYLOAD {
                 let missing = FRAMES * PAYLOAD - payload(&packets).len();
-                assert!(start.elapsed() < PATIENCE, "round {round} from {from}: {missing} bytes are missing: {:?}", joined.bridge.stats());
+                assert!(
+                    start.elapsed() < PATIENCE,
+                    "round {round} from {from}: {missing} bytes are missing: {:?}",
+                    joined.bridge.stats()
+                );
                 std::thread::sleep(Duration::from_millis(1));
                 packets.extend(joined.ends[to].receive());
             }
-            assert!(payload(&packets) == stream_bytes((round * FRAMES * PAYLOAD) as u32, FRAMES * PAYLOAD), "round {round}");
+            assert!(
+                payload(&packets)
+                    == stream_bytes((round * FRAMES * PAYLOAD) as u32, FRAMES * PAYLOAD),
+                "round {round}"
+            );
         }
     }
     // Without a packet, what sleeps takes no time.
@@ -396,7 +489,8 @@ fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
 /// The address space of this process, in bytes.
 fn address_space() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("a process has memory");
+    let line =
+        status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("a process has memory");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of kB") * 1024
 }
 
@@ -408,8 +502,10 @@ fn is_run_in_a_child(name: &str) -> bool {
         return false;
     }
     let mut child = std::process::Command::new(std::env::current_exe().expect("runs"));
-    let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().expect("runs");
-    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().expect("runs");
+    let (said, error) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}: {said}{error}", output.status);
     assert!(said.contains("1 passed"), "{said}");
     true
@@ -447,7 +543,9 @@ fn ports_open_where_there_is_no_memory_for_their_tables_and_regions() {
         if !scarce {
             limit_memory(1 << 30);
         }
-        let specs = ["a", "b"].map(|side| format!("memory:opens-{side}?slots=1048576").parse::<PortSpec>().expect("a port string"));
+        let specs = ["a", "b"].map(|side| {
+            format!("memory:opens-{side}?slots=1048576").parse::<PortSpec>().expect("a port string")
+        });
         let mut ends = specs.each_ref().map(|spec| {
             let mut port = open(spec).expect("memory needs nothing");
             End { input: port.receivers().remove(0), port }
@@ -455,15 +553,22 @@ fn ports_open_where_there_is_no_memory_for_their_tables_and_regions() {
         let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
         for spec in &specs {
             let mut settings = PortSettings::new(spec.clone());
-            (settings.features, settings.force_lro) = (settings.features.with(Feature::LargeReceiveOffload), true);
+            (settings.features, settings.force_lro) =
+                (settings.features.with(Feature::LargeReceiveOffload), true);
             settings.limits.lro_max_desc = 1 << 20;
-            bridge.join(settings, open(spec).expect("memory needs nothing")).expect("there is room");
+            bridge
+                .join(settings, open(spec).expect("memory needs nothing"))
+                .expect("there is room");
         }
         ends[0].send(&frames(0));
         assert_eq!(bridge.round(0).expect("all are up"), FRAMES);
         let packets = ends[1].receive();
         assert!(payload(&packets) == stream_bytes(0, FRAMES * PAYLOAD));
-        assert_eq!(packets.len(), if scarce { FRAMES } else { 1 }, "aggregated where there is memory for it");
+        assert_eq!(
+            packets.len(),
+            if scarce { FRAMES } else { 1 },
+            "aggregated where there is memory for it"
+        );
         drop(held);
     }
 }
@@ -473,10 +578,15 @@ fn what_there_is_no_memory_for_is_refused() {
     if is_run_in_a_child("what_there_is_no_memory_for_is_refused") {
         return;
     }
-    let ports = ["memory:scarce-a?queues=1024", "memory:scarce-b"].map(|port| PortSettings::new(port.parse().expect("a port string")));
+    let ports = ["memory:scarce-a?queues=1024", "memory:scarce-b"]
+        .map(|port| PortSettings::new(port.parse().expect("a port string")));
     let name = ports[0].port.name().to_owned();
-    let bridge =
-        Bridge::start(BridgeSettings { ports: ports.into(), threads: 1, ..BridgeSettings::default() }).expect("memory needs nothing");
+    let bridge = Bridge::start(BridgeSettings {
+        ports: ports.into(),
+        threads: 1,
+        ..BridgeSettings::default()
+    })
+    .expect("memory needs nothing");
     bridge.set_feature(&name, Feature::LargeReceiveOffload, true, true).expect("forced");
     // Its threads have what they need when no more is taken for a while.
     let mut taken = (Instant::now(), address_space());
@@ -491,24 +601,40 @@ fn what_there_is_no_memory_for_is_refused() {
     let table = superpacket_steer::SockFlowTable::new(1 << 29, 4).expect_err("2 GiB");
     assert_eq!(table, superpacket_steer::FlowTableError::NoMemory { entries: 1 << 29 });
     let policy = superpacket::aggregate::Policy::lro().with_max_flows(1 << 20);
-    let tables: Result<Vec<_>, _> =
-        (0..16).map(|_| superpacket::aggregate::Aggregator::<Buffer>::try_new(policy, superpacket::aggregate::HashKey::new(1))).collect();
+    let tables: Result<Vec<_>, _> = (0..16)
+        .map(|_| {
+            superpacket::aggregate::Aggregator::<Buffer>::try_new(
+                policy,
+                superpacket::aggregate::HashKey::new(1),
+            )
+        })
+        .collect();
     assert!(tables.is_err(), "16 x 28 MiB");
 
     let refused = bridge.set_limit(&name, "lro_max_desc", 4096).expect_err("256 MiB").to_string();
-    assert!(refused.contains("no memory to aggregate 4096 flows of each of 1024 receive queues"), "{refused}");
+    assert!(
+        refused.contains("no memory to aggregate 4096 flows of each of 1024 receive queues"),
+        "{refused}"
+    );
     let refused = bridge.set_rps_flow_count(&name, None, 65_536).expect_err("1 GiB").to_string();
     assert!(refused.contains("rps_flow_cnt: ENOMEM: 65536 entries"), "{refused}");
     // The rest of it, but for 40 MiB.
     let held = Vec::<u8>::with_capacity(160 << 20);
-    let refused = bridge.change_steering_settings(|steering| steering.set("flow_limit_table_len", "65536"));
+    let refused =
+        bridge.change_steering_settings(|steering| steering.set("flow_limit_table_len", "65536"));
     let refused = refused.expect_err("64 MiB").to_string();
-    assert!(refused.contains("no memory for the flow limit's table of each of 1025 receive queues"), "{refused}");
+    assert!(
+        refused.contains("no memory for the flow limit's table of each of 1025 receive queues"),
+        "{refused}"
+    );
     assert_eq!(bridge.steering().settings["flow_limit_table_len"], "4096", "as it was");
     drop(held);
     // It lives, and takes what there is memory for.
     assert_eq!(bridge.ports()[0].limits["lro_max_desc"], 64, "as it was");
-    assert_eq!(bridge.set_limit(&name, "lro_max_desc", 128).expect("8 MiB").limits["lro_max_desc"], 128);
+    assert_eq!(
+        bridge.set_limit(&name, "lro_max_desc", 128).expect("8 MiB").limits["lro_max_desc"],
+        128
+    );
     bridge.set_rps_flow_count(&name, None, 64).expect("1 MiB");
 }
 
@@ -522,7 +648,8 @@ fn a_port_whose_queues_there_is_no_memory_for_is_refused() {
     let port = |text: &str| PortSettings::new(text.parse().expect("a port string"));
     let mut joined = Joined::new("few", |_| ());
     limit_memory(96 << 20);
-    let refused = joined.bridge.add_port(port("memory:many?queues=1024")).expect_err("128 MiB").to_string();
+    let refused =
+        joined.bridge.add_port(port("memory:many?queues=1024")).expect_err("128 MiB").to_string();
     let says = "memory:many?queues=1024: taking memory for the receive queues: there are no 128 MiB for 1024 queues: fewer by queues=N";
     assert_eq!(refused, says);
     assert_eq!(joined.bridge.ports().len(), 2, "as before");
@@ -540,7 +667,8 @@ fn an_address_table_that_there_is_no_memory_for_is_refused() {
     limit_memory(64 << 20);
     // The table takes 16 MiB.
     let held = take_all_memory_but(8);
-    let start = |table_size| Bridge::start(BridgeSettings { table_size, ..BridgeSettings::default() });
+    let start =
+        |table_size| Bridge::start(BridgeSettings { table_size, ..BridgeSettings::default() });
     let refused = start(1 << 20).expect_err("16 MiB").to_string();
     assert_eq!(refused, "table-size: ENOMEM: there is no memory for a table of 1048576 addresses");
     drop(held);

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::virtio::{ByteOrder, Format, Header};
-use superpacket_bridge::control::{Client, ClientError, ControlServer, ControlSocket, ErrorCode, MonitorCounts, MonitorStream};
+use superpacket_bridge::control::{
+    Client, ClientError, ControlServer, ControlSocket, ErrorCode, MonitorCounts, MonitorStream,
+};
 use superpacket_bridge::monitor::{MAX_MONITORS, MonitorDirection, MonitorSettings};
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
 use superpacket_bridge::{Bridge, BridgeError};
@@ -59,14 +61,25 @@ impl House {
     /// Joins two links with these names' beginnings, with settings changed before the start.
     fn new(name: &str, change: impl FnOnce(&mut BridgeSettings)) -> House {
         let ends = ["a", "b"].map(|side| End::open(&format!("memory:{name}-{side}")));
-        let ports = ends.iter().map(|end| PortSettings::new(end.spec.parse().expect("a port string"))).collect();
+        let ports = ends
+            .iter()
+            .map(|end| PortSettings::new(end.spec.parse().expect("a port string")))
+            .collect();
         let mut settings = BridgeSettings { ports, threads: 1, ..BridgeSettings::default() };
         change(&mut settings);
         let bridge = Arc::new(Bridge::start(settings).expect("memory needs nothing"));
         let directory = tempfile::tempdir().expect("a directory");
         let socket = directory.path().join("control.sock");
-        let server = ControlServer::start(ControlSocket::bind(&socket).expect("binds"), bridge.clone()).expect("starts");
-        House { server: Some(server), bridge: Some(bridge), ends: ends.into(), socket, _directory: directory }
+        let server =
+            ControlServer::start(ControlSocket::bind(&socket).expect("binds"), bridge.clone())
+                .expect("starts");
+        House {
+            server: Some(server),
+            bridge: Some(bridge),
+            ends: ends.into(),
+            socket,
+            _directory: directory,
+        }
     }
 
     fn bridge(&self) -> &Bridge {
@@ -112,7 +125,8 @@ impl House {
     /// Ends the bridge.
     fn stop(&mut self) {
         self.server = None;
-        let bridge = Arc::try_unwrap(self.bridge.take().expect("runs")).expect("nobody else has it");
+        let bridge =
+            Arc::try_unwrap(self.bridge.take().expect("runs")).expect("nobody else has it");
         let started = Instant::now();
         bridge.stop();
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
@@ -121,7 +135,8 @@ impl House {
 
 impl End {
     fn open(spec: &str) -> End {
-        let mut port = open(&spec.parse::<PortSpec>().expect("a port string")).expect("memory needs nothing");
+        let mut port =
+            open(&spec.parse::<PortSpec>().expect("a port string")).expect("memory needs nothing");
         End { spec: spec.to_owned(), input: port.receivers().remove(0), port }
     }
 
@@ -137,8 +152,11 @@ impl End {
 
     fn send_as(&mut self, frames: &[Vec<u8>], checksum: RxChecksum, gso: Option<Gso>) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, checksum, gso, Layer::Ethernet));
-        let sent = self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        frames.iter().for_each(|frame| {
+            batch.push_bytes(&mut outgoing, frame, checksum, gso, Layer::Ethernet)
+        });
+        let sent =
+            self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
         assert_eq!(sent, frames.len());
     }
 
@@ -146,7 +164,10 @@ impl End {
     fn receive(&mut self) -> Vec<Vec<u8>> {
         let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
         self.input.poll(&mut packets, 512).expect("up");
-        let bytes = packets.iter().map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect()).collect();
+        let bytes = packets
+            .iter()
+            .map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect())
+            .collect();
         drop(packets);
         self.input.give_back();
         bytes
@@ -163,11 +184,19 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Frames of one flow, from number `from` on.
 fn frames(from: usize) -> Vec<Vec<u8>> {
-    Frame::tcp4((from * PAYLOAD) as u32, PAYLOAD).with_id(from as u16).run(FRAMES).iter().map(Frame::to_bytes).collect()
+    Frame::tcp4((from * PAYLOAD) as u32, PAYLOAD)
+        .with_id(from as u16)
+        .run(FRAMES)
+        .iter()
+        .map(Frame::to_bytes)
+        .collect()
 }
 
 fn super_packet(segments: usize) -> Vec<u8> {
-    Frame::tcp4(0, segments * PAYLOAD).with_id(7).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes()
+    Frame::tcp4(0, segments * PAYLOAD)
+        .with_id(7)
+        .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
+        .to_bytes()
 }
 
 /// All of a stream up to its end.
@@ -189,7 +218,8 @@ fn end(mut stream: MonitorStream) -> (Vec<Copied>, MonitorCounts) {
 
 /// The packets of a capture.
 fn packets(capture: Vec<u8>) -> Vec<Copied> {
-    let mut reader = Reader::from_stream("monitor", Box::new(Cursor::new(capture))).expect("a capture");
+    let mut reader =
+        Reader::from_stream("monitor", Box::new(Cursor::new(capture))).expect("a capture");
     let mut packets = Vec::new();
     // By interface and direction: where that is one thread's, they are in order.
     let mut before = std::collections::BTreeMap::new();
@@ -198,11 +228,22 @@ fn packets(capture: Vec<u8>) -> Vec<Copied> {
         let way = (frame.interface, frame.options.direction() == Some(Direction::Inbound));
         let before = before.insert(way, time).unwrap_or(1_700_000_000_000_000_000);
         assert!(time >= before, "{time}: in order, and of this age");
-        let comments = frame.options.comments().map(|text| std::str::from_utf8(text).expect("UTF-8").to_owned()).collect::<Vec<_>>();
+        let comments = frame
+            .options
+            .comments()
+            .map(|text| std::str::from_utf8(text).expect("UTF-8").to_owned())
+            .collect::<Vec<_>>();
         let virtio = comments.first().map(|text| {
             let digits = text.strip_prefix("virtio_net_hdr=").expect("the only comment");
-            let byte = |index: usize| u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).expect("digits");
-            let header = Header::read(&(0..10).map(byte).collect::<Vec<_>>(), Format::Plain, ByteOrder::Little).expect("whole");
+            let byte = |index: usize| {
+                u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).expect("digits")
+            };
+            let header = Header::read(
+                &(0..10).map(byte).collect::<Vec<_>>(),
+                Format::Plain,
+                ByteOrder::Little,
+            )
+            .expect("whole");
             (header.gso_size, header.csum_start)
         });
         packets.push(Copied {
@@ -218,7 +259,11 @@ fn packets(capture: Vec<u8>) -> Vec<Copied> {
 }
 
 fn data(packets: &[Copied], port: &str, sent: bool) -> Vec<Vec<u8>> {
-    packets.iter().filter(|packet| packet.port == port && packet.sent == sent).map(|packet| packet.data.clone()).collect()
+    packets
+        .iter()
+        .filter(|packet| packet.port == port && packet.sent == sent)
+        .map(|packet| packet.data.clone())
+        .collect()
 }
 
 #[test]
@@ -244,30 +289,50 @@ fn packets_are_copied_as_their_ports_have_them() {
     assert!(data(&packets, &b, false) == [plain.clone()] && data(&packets, &a, true) == [plain]);
     assert_eq!((counts.packets, counts.dropped), (packets.len() as u64, 0));
     let header = |sent: bool, length: usize| {
-        let found = packets.iter().find(|packet| packet.sent == sent && packet.data.len() == length);
+        let found =
+            packets.iter().find(|packet| packet.sent == sent && packet.data.len() == length);
         found.unwrap_or_else(|| panic!("{length} bytes")).virtio
     };
     assert_eq!(header(false, 54 + PAYLOAD), None, "there is nothing to say of a frame");
     assert_eq!(header(false, 54 + 8 * PAYLOAD), Some((PAYLOAD as u16, 34)));
-    let longest = packets.iter().filter(|packet| packet.sent).map(|packet| packet.data.len()).max().expect("some");
-    assert_eq!(header(true, longest), Some((PAYLOAD as u16, 34)), "what the bridge has made says how it is to be cut");
+    let longest = packets
+        .iter()
+        .filter(|packet| packet.sent)
+        .map(|packet| packet.data.len())
+        .max()
+        .expect("some");
+    assert_eq!(
+        header(true, longest),
+        Some((PAYLOAD as u16, 34)),
+        "what the bridge has made says how it is to be cut"
+    );
     assert!(packets.iter().all(|packet| packet.length as usize == packet.data.len()));
 }
 
 #[test]
 fn two_monitors_have_each_what_it_asked_for() {
     let mut house = House::new("two", |_| ());
-    let first = house.monitor(&MonitorSettings { snaplen: 60, ..house.of(0, MonitorDirection::Rx) });
+    let first =
+        house.monitor(&MonitorSettings { snaplen: 60, ..house.of(0, MonitorDirection::Rx) });
     let second = house.monitor(&house.of(1, MonitorDirection::Tx));
     let sent = frames(0);
     let came = house.carry(0, 1, &sent);
     let (packets, counts) = end(first);
-    assert!(data(&packets, &house.name(0), false) == sent.iter().map(|frame| frame[..60].to_vec()).collect::<Vec<_>>());
-    assert!(packets.iter().all(|packet| packet.length as usize == 54 + PAYLOAD) && counts.packets == FRAMES as u64);
+    assert!(
+        data(&packets, &house.name(0), false)
+            == sent.iter().map(|frame| frame[..60].to_vec()).collect::<Vec<_>>()
+    );
+    assert!(
+        packets.iter().all(|packet| packet.length as usize == 54 + PAYLOAD)
+            && counts.packets == FRAMES as u64
+    );
     // The other goes on.
     let more = house.carry(0, 1, &frames(FRAMES));
     let (packets, _) = end(second);
-    assert!(data(&packets, &house.name(1), true) == [came, more].concat() && packets.iter().all(|packet| packet.sent));
+    assert!(
+        data(&packets, &house.name(1), true) == [came, more].concat()
+            && packets.iter().all(|packet| packet.sent)
+    );
 }
 
 #[test]
@@ -275,20 +340,25 @@ fn what_workers_send_is_copied_too() {
     let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
     let mut house = House::new("worker", |settings| {
         let steering = &mut settings.ports[0].steering;
-        (steering.rps_cpus, steering.in_place) = (PerQueue::all([cpu].into_iter().collect()), Some(InPlace::NEVER));
+        (steering.rps_cpus, steering.in_place) =
+            (PerQueue::all([cpu].into_iter().collect()), Some(InPlace::NEVER));
     });
     let stream = house.monitor(&MonitorSettings::default());
     let came = house.carry(0, 1, &frames(0));
     // Counted by the thread that received them, at the end of its round: the worker may be faster.
     wait("a worker has sent them", || house.bridge().stats()[0].steered != 0);
     let (packets, _) = end(stream);
-    assert!(data(&packets, &house.name(0), false) == frames(0) && data(&packets, &house.name(1), true) == came);
+    assert!(
+        data(&packets, &house.name(0), false) == frames(0)
+            && data(&packets, &house.name(1), true) == came
+    );
 }
 
 #[test]
 fn a_monitor_ends_after_as_many_packets_as_were_asked_for() {
     let mut house = House::new("count", |_| ());
-    let mut stream = house.monitor(&MonitorSettings { count: Some(7), ..house.of(0, MonitorDirection::Rx) });
+    let mut stream =
+        house.monitor(&MonitorSettings { count: Some(7), ..house.of(0, MonitorDirection::Rx) });
     house.carry(0, 1, &frames(0));
     let (bytes, counts) = rest(&mut stream);
     assert_eq!((packets(bytes).len(), counts.packets, counts.is_whole), (7, 7, true));
@@ -331,7 +401,9 @@ fn a_monitor_whose_reader_goes_away_leaves_nothing_behind() {
     let mut house = House::new("gone", |_| ());
     // More than there may be at a time.
     for _ in 0..3 {
-        let streams = (0..MAX_MONITORS).map(|_| house.monitor(&MonitorSettings::default())).collect::<Vec<_>>();
+        let streams = (0..MAX_MONITORS)
+            .map(|_| house.monitor(&MonitorSettings::default()))
+            .collect::<Vec<_>>();
         let (code, message) = house.refused(&MonitorSettings::default());
         assert!(code == ErrorCode::Refused && message.contains("at most 8 monitors"), "{message}");
         house.carry(0, 1, &frames(0));
@@ -361,7 +433,9 @@ fn a_monitor_has_its_place_until_its_end() {
     std::thread::sleep(Duration::from_millis(500));
     let refused = house.bridge().monitor(&MonitorSettings::default()).map(drop);
     assert!(matches!(refused, Err(BridgeError::TooManyMonitors { .. })), "{refused:?}");
-    wait("what is not read in time is given up", || house.bridge().monitor(&MonitorSettings::default()).is_ok());
+    wait("what is not read in time is given up", || {
+        house.bridge().monitor(&MonitorSettings::default()).is_ok()
+    });
 }
 
 #[test]
@@ -371,7 +445,9 @@ fn a_client_that_talks_without_end_is_not_waited_for() {
     let (ours, theirs) = UnixStream::pair().expect("descriptors");
     let mut reader = ours.try_clone().expect("a descriptor");
     monitor.stream_to(OwnedFd::from(theirs), Vec::new()).expect("a thread");
-    let talk = |mut ours: UnixStream| std::thread::spawn(move || while ours.write_all(&[7; 1 << 16]).is_ok() {});
+    let talk = |mut ours: UnixStream| {
+        std::thread::spawn(move || while ours.write_all(&[7; 1 << 16]).is_ok() {})
+    };
     let talking = [(); 8].map(|()| talk(ours.try_clone().expect("a descriptor")));
     let copied = std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -394,13 +470,19 @@ fn a_monitor_ends_with_the_last_of_its_ports() {
     let came = house.carry(0, 1, &frames(0));
     house.bridge().remove_port(&house.name(1)).expect("is there");
     let (bytes, counts) = rest(&mut one);
-    assert!(counts.is_whole && data(&packets(bytes), &house.name(1), true) == came, "all that it sent");
+    assert!(
+        counts.is_whole && data(&packets(bytes), &house.name(1), true) == came,
+        "all that it sent"
+    );
     house.ends[0].send(&frames(FRAMES));
     wait("it is received", || house.bridge().stats()[0].rx_packets == 2 * FRAMES as u64);
     house.bridge().remove_port(&house.name(0)).expect("is there");
     let (bytes, counts) = rest(&mut both);
     let packets = packets(bytes);
-    assert!(counts.is_whole && data(&packets, &house.name(0), false) == [frames(0), frames(FRAMES)].concat());
+    assert!(
+        counts.is_whole
+            && data(&packets, &house.name(0), false) == [frames(0), frames(FRAMES)].concat()
+    );
     assert!(data(&packets, &house.name(1), true) == came);
 }
 
@@ -408,12 +490,18 @@ fn a_monitor_ends_with_the_last_of_its_ports() {
 fn a_port_that_comes_is_monitored_where_all_are_and_nowhere_else() {
     let mut house = House::new("comes", |_| ());
     let all = house.monitor(&MonitorSettings::default());
-    let some = house.monitor(&MonitorSettings { ports: vec![house.name(0), house.name(1)], ..MonitorSettings::default() });
+    let some = house.monitor(&MonitorSettings {
+        ports: vec![house.name(0), house.name(1)],
+        ..MonitorSettings::default()
+    });
     house.carry(0, 1, &frames(0));
     // The new port has the number of the one that goes.
     house.bridge().remove_port(&house.name(1)).expect("is there");
     let new = End::open("memory:comes-c");
-    house.bridge().add_port(PortSettings::new(new.spec.parse().expect("a port string"))).expect("can be opened");
+    house
+        .bridge()
+        .add_port(PortSettings::new(new.spec.parse().expect("a port string")))
+        .expect("can be opened");
     house.ends.push(new);
     let came = house.carry(0, 2, &frames(FRAMES));
     let (packets, _) = end(all);
@@ -421,7 +509,10 @@ fn a_port_that_comes_is_monitored_where_all_are_and_nowhere_else() {
     assert!(data(&packets, &house.name(0), false) == [frames(0), frames(FRAMES)].concat());
     let (packets, _) = end(some);
     assert!(packets.iter().all(|packet| packet.port != "memory:comes-c"));
-    assert!(data(&packets, &house.name(1), true).iter().map(|packet| packet.len() - 54).sum::<usize>() == FRAMES * PAYLOAD);
+    assert!(
+        data(&packets, &house.name(1), true).iter().map(|packet| packet.len() - 54).sum::<usize>()
+            == FRAMES * PAYLOAD
+    );
 }
 
 #[test]
@@ -436,25 +527,47 @@ fn a_monitor_ends_with_its_bridge_and_has_what_was_moved_last() {
     let (bytes, counts) = rest(&mut stream);
     let packets = packets(bytes);
     assert!(counts.is_whole && data(&packets, &house.name(0), false) == frames(0));
-    assert_eq!(data(&packets, &house.name(1), true), house.ends[1].receive(), "what it held until its end");
+    assert_eq!(
+        data(&packets, &house.name(1), true),
+        house.ends[1].receive(),
+        "what it held until its end"
+    );
 }
 
 #[test]
 fn what_cannot_be_monitored_is_refused() {
     let house = House::new("refused", |_| ());
-    let (code, message) = house.refused(&MonitorSettings { ports: vec![house.name(0), "memory:x".into()], ..MonitorSettings::default() });
-    assert!(code == ErrorCode::UnknownPort && message.contains("there is no port \"memory:x\""), "{message}");
+    let (code, message) = house.refused(&MonitorSettings {
+        ports: vec![house.name(0), "memory:x".into()],
+        ..MonitorSettings::default()
+    });
+    assert!(
+        code == ErrorCode::UnknownPort && message.contains("there is no port \"memory:x\""),
+        "{message}"
+    );
     for (settings, says) in [
-        (MonitorSettings { snaplen: 0, ..MonitorSettings::default() }, "snaplen is 1 to 262144 bytes, not 0"),
-        (MonitorSettings { snaplen: 262_145, ..MonitorSettings::default() }, "snaplen is 1 to 262144 bytes, not 262145"),
-        (MonitorSettings { count: Some(0), ..MonitorSettings::default() }, "count is 1 packet or more, not 0"),
+        (
+            MonitorSettings { snaplen: 0, ..MonitorSettings::default() },
+            "snaplen is 1 to 262144 bytes, not 0",
+        ),
+        (
+            MonitorSettings { snaplen: 262_145, ..MonitorSettings::default() },
+            "snaplen is 1 to 262144 bytes, not 262145",
+        ),
+        (
+            MonitorSettings { count: Some(0), ..MonitorSettings::default() },
+            "count is 1 packet or more, not 0",
+        ),
     ] {
         let (code, message) = house.refused(&settings);
         assert!(code == ErrorCode::Refused && message == says, "{message}");
-        assert!(matches!(house.bridge().monitor(&settings), Err(BridgeError::Monitor(problem)) if problem == says));
+        assert!(
+            matches!(house.bridge().monitor(&settings), Err(BridgeError::Monitor(problem)) if problem == says)
+        );
     }
     // What is refused takes no place of the few.
-    let monitors = (0..MAX_MONITORS).map(|_| house.bridge().monitor(&MonitorSettings::default()).expect("there is room"));
+    let monitors = (0..MAX_MONITORS)
+        .map(|_| house.bridge().monitor(&MonitorSettings::default()).expect("there is room"));
     assert_eq!(monitors.collect::<Vec<_>>().len(), MAX_MONITORS);
 }
 
@@ -470,7 +583,10 @@ fn the_connection_of_a_monitor_is_its_own() {
     lines.iter_mut().for_each(|line| _ = raw.read_line(line).expect("answers"));
     assert!(lines[0].starts_with("{\"ok\":[{"), "{lines:?}");
     let answer: serde_json::Value = serde_json::from_str(&lines[1]).expect("JSON");
-    assert_eq!(answer, serde_json::json!({"ok": {"format": "pcapng", "ports": [house.name(0), house.name(1)]}}));
+    assert_eq!(
+        answer,
+        serde_json::json!({"ok": {"format": "pcapng", "ports": [house.name(0), house.name(1)]}})
+    );
     // What comes after the answer is copied.
     house.carry(0, 1, &frames(0));
     let mut capture = Vec::new();

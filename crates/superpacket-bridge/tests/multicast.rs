@@ -28,7 +28,10 @@ struct House {
 
 /// The sum that a checksum field makes right.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
-    let mut sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum();
+    let mut sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)))
+        .sum();
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
     }
@@ -38,7 +41,9 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
 /// An IPv4 frame from the host at this end.
 fn frame(from: usize, source: [u8; 4], group: [u8; 4], protocol: u8, message: &[u8]) -> Vec<u8> {
     let length = (20 + message.len() as u16).to_be_bytes();
-    let mut ip = [&[0x45, 0, length[0], length[1], 0, 0, 0, 0, 1, protocol, 0, 0][..], &source, &group].concat();
+    let mut ip =
+        [&[0x45, 0, length[0], length[1], 0, 0, 0, 0, 1, protocol, 0, 0][..], &source, &group]
+            .concat();
     let sum = checksum(&ip);
     ip[10..12].copy_from_slice(&sum);
     let to = [1, 0, 0x5e, group[1] & 0x7f, group[2], group[3]];
@@ -49,7 +54,14 @@ fn igmp(from: usize, destination: [u8; 4], kind: u8, code: u8, group: [u8; 4]) -
     igmp_from(from, [10, 0, 0, from as u8 + 1], destination, kind, code, group)
 }
 
-fn igmp_from(from: usize, source: [u8; 4], destination: [u8; 4], kind: u8, code: u8, group: [u8; 4]) -> Vec<u8> {
+fn igmp_from(
+    from: usize,
+    source: [u8; 4],
+    destination: [u8; 4],
+    kind: u8,
+    code: u8,
+    group: [u8; 4],
+) -> Vec<u8> {
     let mut message = [&[kind, code, 0, 0][..], &group].concat();
     let sum = checksum(&message);
     message[2..4].copy_from_slice(&sum);
@@ -64,20 +76,42 @@ impl House {
     fn new(name: &str, snooping: bool) -> House {
         let names: Vec<String> = (0..4).map(|end| format!("memory:{name}-{end}")).collect();
         let open_end = |name: &String| {
-            let mut port = open(&name.parse().expect("a port string")).expect("memory needs nothing");
+            let mut port =
+                open(&name.parse().expect("a port string")).expect("memory needs nothing");
             let input = port.receivers().remove(0);
             (port, input)
         };
         let ends = names.iter().map(open_end).collect();
-        let ports = names.iter().map(|name| PortSettings::new(name.parse().expect("a port string"))).collect();
-        let settings = BridgeSettings { ports, threads: 1, multicast_snooping: snooping, ..BridgeSettings::default() };
-        House { bridge: Bridge::start(settings).expect("memory needs nothing"), ends, names, marks: 0 }
+        let ports = names
+            .iter()
+            .map(|name| PortSettings::new(name.parse().expect("a port string")))
+            .collect();
+        let settings = BridgeSettings {
+            ports,
+            threads: 1,
+            multicast_snooping: snooping,
+            ..BridgeSettings::default()
+        };
+        House {
+            bridge: Bridge::start(settings).expect("memory needs nothing"),
+            ends,
+            names,
+            marks: 0,
+        }
     }
 
     fn send(&mut self, from: usize, frame: &[u8]) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet);
-        assert_eq!(self.ends[from].0.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent, 1);
+        assert_eq!(
+            self.ends[from]
+                .0
+                .transmitter()
+                .expect("memory has many")
+                .transmit(&outgoing, &batch, 0)
+                .sent,
+            1
+        );
     }
 
     /// Sends a frame from one end; the other ends that are given it. What is sent after it, for
@@ -85,7 +119,9 @@ impl House {
     fn given(&mut self, from: usize, frame: &[u8]) -> Vec<usize> {
         self.send(from, frame);
         self.marks += 1;
-        let mark = [&[0xff; 6][..], &[2, 0, 0, 0, 0, from as u8], &[0x88, 0xb5, self.marks], &[0; 45]].concat();
+        let mark =
+            [&[0xff; 6][..], &[2, 0, 0, 0, 0, from as u8], &[0x88, 0xb5, self.marks], &[0; 45]]
+                .concat();
         self.send(from, &mark);
         let mut given = Vec::new();
         for end in (0..self.ends.len()).filter(|&end| end != from) {
@@ -96,7 +132,8 @@ impl House {
                 let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
                 self.ends[end].1.poll(&mut packets, 512).expect("up");
                 for packet in &packets {
-                    let bytes: Vec<u8> = packet.buffers().flat_map(Buffer::bytes).copied().collect();
+                    let bytes: Vec<u8> =
+                        packet.buffers().flat_map(Buffer::bytes).copied().collect();
                     is_marked |= bytes == mark;
                     if bytes == frame {
                         given.push(end);
@@ -139,7 +176,11 @@ fn what_is_for_a_group_goes_to_who_has_asked_for_it_and_to_routers() {
     assert_eq!(house.given(SENDER, &data(GROUP)), [MEMBER, OTHER, ASKER], "others may be in it");
     house.ask();
     assert_eq!(house.given(SENDER, &data(GROUP)), [MEMBER, ASKER]);
-    assert_eq!(house.given(SENDER, &data([239, 9, 9, 9])), [ASKER], "nobody has asked for it, but a router may want it");
+    assert_eq!(
+        house.given(SENDER, &data([239, 9, 9, 9])),
+        [ASKER],
+        "nobody has asked for it, but a router may want it"
+    );
     for everybody in [[224, 0, 0, 5], [224, 0, 0, 251]] {
         assert_eq!(house.given(SENDER, &data(everybody)), [MEMBER, OTHER, ASKER], "{everybody:?}");
     }
@@ -147,7 +188,8 @@ fn what_is_for_a_group_goes_to_who_has_asked_for_it_and_to_routers() {
     for kind in [0x12, 0x16] {
         assert_eq!(house.given(MEMBER, &join(kind)), [ASKER]);
     }
-    let others = frame(OTHER, [10, 0, 0, 3], GROUP, 17, &[1, 0, 1, 0, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let others =
+        frame(OTHER, [10, 0, 0, 3], GROUP, 17, &[1, 0, 1, 0, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(house.given(OTHER, &others), [MEMBER, ASKER], "whoever sends");
     let third = {
         let record = [&[4, 0, 0, 0][..], &[239, 7, 7, 7]].concat();
@@ -159,15 +201,29 @@ fn what_is_for_a_group_goes_to_who_has_asked_for_it_and_to_routers() {
     assert_eq!(house.given(OTHER, &third), [SENDER, MEMBER, ASKER]);
     assert_eq!(house.given(SENDER, &data([239, 7, 7, 7])), [OTHER, ASKER]);
     let mdb = house.bridge.mdb();
-    let entries: Vec<_> = mdb.mdb.iter().map(|entry| (entry.port.clone(), entry.grp.as_str(), entry.vid, entry.state.as_str())).collect();
+    let entries: Vec<_> = mdb
+        .mdb
+        .iter()
+        .map(|entry| (entry.port.clone(), entry.grp.as_str(), entry.vid, entry.state.as_str()))
+        .collect();
     let (member, other) = (house.names[MEMBER].clone(), house.names[OTHER].clone());
     assert_eq!(entries, [(member, "239.1.2.3", None, "temp"), (other, "239.7.7.7", None, "temp")]);
     assert!(mdb.mdb.iter().all(|entry| (240..=260).contains(&entry.timer)), "{mdb:?}");
-    assert_eq!(mdb.router.iter().map(|router| router.port.clone()).collect::<Vec<_>>(), [house.names[ASKER].clone()]);
+    assert_eq!(
+        mdb.router.iter().map(|router| router.port.clone()).collect::<Vec<_>>(),
+        [house.names[ASKER].clone()]
+    );
     assert!(mdb.querier_ipv4 && !mdb.querier_ipv6);
     // The last member leaves, and does not answer when it is asked.
-    assert_eq!(house.given(MEMBER, &igmp(MEMBER, [224, 0, 0, 2], 0x17, 0, GROUP)), [SENDER, OTHER, ASKER]);
-    assert_eq!(house.given(SENDER, &data(GROUP)), [MEMBER, ASKER], "another behind its port may be in it");
+    assert_eq!(
+        house.given(MEMBER, &igmp(MEMBER, [224, 0, 0, 2], 0x17, 0, GROUP)),
+        [SENDER, OTHER, ASKER]
+    );
+    assert_eq!(
+        house.given(SENDER, &data(GROUP)),
+        [MEMBER, ASKER],
+        "another behind its port may be in it"
+    );
     house.given(ASKER, &igmp(ASKER, GROUP, 0x11, 1, GROUP));
     // Half a second after the question it may still answer.
     std::thread::sleep(Duration::from_millis(500));
@@ -190,7 +246,16 @@ fn a_stranger_who_asks_as_igmp_version_1_and_then_for_the_group_cuts_nobody_off(
     }
     // With a higher address than the querier's, with a lower one, and with its own.
     for (number, last) in [200, 1, ASKER as u8 + 1].into_iter().enumerate() {
-        let ask = |code, group| igmp_from(OTHER, [10, 0, 0, last], if group == [0; 4] { [224, 0, 0, 1] } else { group }, 0x11, code, group);
+        let ask = |code, group| {
+            igmp_from(
+                OTHER,
+                [10, 0, 0, last],
+                if group == [0; 4] { [224, 0, 0, 1] } else { group },
+                0x11,
+                code,
+                group,
+            )
+        };
         house.send(OTHER, &ask(0, [0; 4]));
         for _ in 0..16 {
             house.send(OTHER, &ask(1, GROUP));
@@ -199,7 +264,10 @@ fn a_stranger_who_asks_as_igmp_version_1_and_then_for_the_group_cuts_nobody_off(
         }
         // A host that has heard version 1 answers within ten seconds.
         let left = house.bridge.mdb().mdb[0].timer;
-        assert!(if number == 0 { left > 200 } else { left >= 10 }, "{last}: {left} seconds are left");
+        assert!(
+            if number == 0 { left > 200 } else { left >= 10 },
+            "{last}: {left} seconds are left"
+        );
         house.given(MEMBER, &igmp(MEMBER, GROUP, 0x12, 0, GROUP));
     }
 }
@@ -233,7 +301,10 @@ fn what_makes_no_sense_is_counted_and_changes_nothing() {
     tagged.splice(12..12, [0x81, 0, 0, 7]);
     assert_eq!(house.given(MEMBER, &tagged), [SENDER, OTHER, ASKER]);
     assert!(house.bridge.mdb().mdb.is_empty());
-    assert_eq!(house.bridge.stats().iter().map(|port| port.mcast_malformed).collect::<Vec<_>>(), [0, 1, 0, 0]);
+    assert_eq!(
+        house.bridge.stats().iter().map(|port| port.mcast_malformed).collect::<Vec<_>>(),
+        [0, 1, 0, 0]
+    );
 }
 
 #[test]
@@ -246,5 +317,8 @@ fn a_bridge_that_does_not_listen_gives_all_to_all() {
     assert!(!house.bridge.mdb().multicast_snooping);
     let settings = BridgeSettings { multicast_snooping: true, ..house.bridge.settings() };
     let error = house.bridge.apply(settings).expect_err("fixed").to_string();
-    assert!(error.contains("multicast snooping cannot be changed while the bridge runs"), "{error}");
+    assert!(
+        error.contains("multicast snooping cannot be changed while the bridge runs"),
+        "{error}"
+    );
 }

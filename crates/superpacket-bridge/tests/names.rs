@@ -28,10 +28,13 @@ impl Host {
     }
 
     fn send(&mut self, to: u8) {
-        let frame = [&[2, 0, 0, 0, 0, to], &[2, 0, 0, 0, 0, self.address], &[0x88, 0xb5][..], &[7; 46]].concat();
+        let frame =
+            [&[2, 0, 0, 0, 0, to], &[2, 0, 0, 0, 0, self.address], &[0x88, 0xb5][..], &[7; 46]]
+                .concat();
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         batch.push_bytes(&mut outgoing, &frame, RxChecksum::None, None, Layer::Ethernet);
-        let sent = self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        let sent =
+            self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
         assert_eq!(sent, 1);
     }
 
@@ -69,12 +72,19 @@ fn report(bridge: &Bridge, name: &str) -> PortReport {
 /// The addresses that the table has at a port.
 fn addresses(bridge: &Bridge, name: &str) -> Vec<String> {
     let filter = FdbFilter { port: Some(name.into()), ..FdbFilter::default() };
-    bridge.fdb(&filter, None, 99).expect("answers").entries.into_iter().map(|entry| entry.mac).collect()
+    bridge
+        .fdb(&filter, None, 99)
+        .expect("answers")
+        .entries
+        .into_iter()
+        .map(|entry| entry.mac)
+        .collect()
 }
 
 #[test]
 fn a_port_is_called_by_its_name_in_whatever_is_asked_of_it() {
-    let bridge = Bridge::start(settings(&["left=memory:called-a?slots=64", "memory:called-b"])).expect("memory needs nothing");
+    let bridge = Bridge::start(settings(&["left=memory:called-a?slots=64", "memory:called-b"]))
+        .expect("memory needs nothing");
     assert_eq!(names(&bridge), ["left", "memory:called-b"]);
     let strings = bridge.ports().into_iter().map(|port| port.string).collect::<Vec<_>>();
     assert_eq!(strings, ["memory:called-a?slots=64", "memory:called-b"]);
@@ -83,16 +93,25 @@ fn a_port_is_called_by_its_name_in_whatever_is_asked_of_it() {
     assert_eq!(bridge.vlans().ports[0].ifname, "left");
     assert_eq!(bridge.rps()[0].port, "left");
     assert_eq!(bridge.set_too_big("left", TooBig::Icmp).expect("is there").port, "left");
-    let error = bridge.set_too_big("memory:called-a?slots=64", TooBig::Icmp).expect_err("it has a name").to_string();
+    let error = bridge
+        .set_too_big("memory:called-a?slots=64", TooBig::Icmp)
+        .expect_err("it has a name")
+        .to_string();
     assert!(error.ends_with("there are left, memory:called-b"), "{error}");
     for twice in ["left=memory:called-c", "memory:called-b"] {
         let error = bridge.add_port(PortSettings::new(spec(twice))).expect_err("the name is taken");
-        assert!(matches!(&error, BridgeError::DuplicatePort { port } if port == spec(twice).name()), "{error}");
+        assert!(
+            matches!(&error, BridgeError::DuplicatePort { port } if port == spec(twice).name()),
+            "{error}"
+        );
     }
-    let error = Bridge::start(settings(&["a=memory:called-d", "a=memory:called-e"])).expect_err("two of one name");
+    let error = Bridge::start(settings(&["a=memory:called-d", "a=memory:called-e"]))
+        .expect_err("two of one name");
     assert!(error.to_string().contains("\"a\" is named twice"), "{error}");
     bridge.remove_port("left").expect("is there");
-    bridge.add_port(PortSettings::new(spec("left=memory:called-c"))).expect("the name is free again");
+    bridge
+        .add_port(PortSettings::new(spec("left=memory:called-c")))
+        .expect("the name is free again");
     assert_eq!(names(&bridge), ["left", "memory:called-b"]);
 }
 
@@ -107,20 +126,30 @@ fn a_port_with_other_options_is_the_same_port() {
     a.send(2);
     b.send(1);
     let there = ["02:00:00:00:00:01", "02:00:00:00:00:09"];
-    wait("both to be known", || addresses(&bridge, "left") == there && bridge.stats()[1].rx_packets == 1);
+    wait("both to be known", || {
+        addresses(&bridge, "left") == there && bridge.stats()[1].rx_packets == 1
+    });
     wanted.ports[0].port = spec("left=memory:options-a?slots=64");
     bridge.apply(wanted.clone()).expect("it can be opened so");
     let port = report(&bridge, "left");
-    assert_eq!((port.string.as_str(), port.state.as_str(), port.reopened), ("memory:options-a?slots=64", "up", 1));
+    assert_eq!(
+        (port.string.as_str(), port.state.as_str(), port.reopened),
+        ("memory:options-a?slots=64", "up", 1)
+    );
     assert_eq!(port.limits["address_limit"], 7);
     assert_eq!(addresses(&bridge, "left"), there, "what was learned, and what is static");
     assert_eq!(bridge.stats()[0].rx_packets, 1, "what it counted");
-    assert_eq!((names(&bridge), report(&bridge, "right").reopened), (vec!["left".to_owned(), "right".to_owned()], 0));
+    assert_eq!(
+        (names(&bridge), report(&bridge, "right").reopened),
+        (vec!["left".to_owned(), "right".to_owned()], 0)
+    );
     // And it is in force: packets pass, and go where the address was learned.
     let _ = (a.came(), b.came());
     b.send(1);
     a.send(2);
-    wait("both frames", || bridge.stats().iter().all(|port| port.rx_packets == 2 && port.tx_packets == 2));
+    wait("both frames", || {
+        bridge.stats().iter().all(|port| port.rx_packets == 2 && port.tx_packets == 2)
+    });
     assert_eq!((a.came(), b.came()), (1, 1));
     // Another device: who was known behind the port may be elsewhere.
     let mut c = Host::new("options-c", 3);
@@ -146,22 +175,46 @@ fn what_cannot_be_opened_so_is_open_as_before() {
     wanted.ports[0].port = spec("in=memory:refused-a?slots=none");
     wanted.ports[1].too_big = TooBig::Icmp;
     let error = bridge.apply(wanted.clone()).expect_err("no number").to_string();
-    assert!(error.starts_with("port \"in=memory:refused-a?slots=none\": option \"slots=none\" takes"), "{error}");
-    assert_eq!((report(&bridge, "in").reopened, report(&bridge, "out").too_big), (0, "drop".to_owned()));
+    assert!(
+        error.starts_with("port \"in=memory:refused-a?slots=none\": option \"slots=none\" takes"),
+        "{error}"
+    );
+    assert_eq!(
+        (report(&bridge, "in").reopened, report(&bridge, "out").too_big),
+        (0, "drop".to_owned())
+    );
     // So it is where another device cannot be opened: that is tried before.
     wanted.ports[0].port = spec("in=pcap:/nowhere/at/all.pcap");
     let error = bridge.apply(wanted.clone()).expect_err("there is no such file").to_string();
     assert!(error.contains("/nowhere/at/all.pcap"), "{error}");
-    assert_eq!((report(&bridge, "in").reopened, report(&bridge, "out").too_big), (0, "drop".to_owned()));
+    assert_eq!(
+        (report(&bridge, "in").reopened, report(&bridge, "out").too_big),
+        (0, "drop".to_owned())
+    );
     // The same file cannot be open twice: what is wrong shows when it is closed.
     wanted.ports[0].port = spec("in=memory:refused-a");
-    wanted.ports[1].port = spec(&format!("out=pcap:{recorded}?record={}", path("absent/copy.pcap")));
+    wanted.ports[1].port =
+        spec(&format!("out=pcap:{recorded}?record={}", path("absent/copy.pcap")));
     let error = bridge.apply(wanted).expect_err("there is no such folder").to_string();
-    let copied = format!("out: it cannot be opened as pcap:{recorded}?record={}: ", path("absent/copy.pcap"));
-    assert!(error.starts_with(&copied) && error.ends_with(&format!("; it is open as before, as {record}")), "{error}");
+    let copied = format!(
+        "out: it cannot be opened as pcap:{recorded}?record={}: ",
+        path("absent/copy.pcap")
+    );
+    assert!(
+        error.starts_with(&copied)
+            && error.ends_with(&format!("; it is open as before, as {record}")),
+        "{error}"
+    );
     let out = report(&bridge, "out");
-    assert_eq!((out.string, out.state, out.error, out.reopened, out.too_big), (record, "up".into(), None, 1, "icmp".into()));
-    assert_eq!(report(&bridge, "in").string, "memory:refused-a", "one port does not keep the others from what is asked of them");
+    assert_eq!(
+        (out.string, out.state, out.error, out.reopened, out.too_big),
+        (record, "up".into(), None, 1, "icmp".into())
+    );
+    assert_eq!(
+        report(&bridge, "in").string,
+        "memory:refused-a",
+        "one port does not keep the others from what is asked of them"
+    );
     a.send(2);
     wait("the frame", || bridge.stats()[1].tx_packets == 2);
 }
@@ -169,12 +222,19 @@ fn what_cannot_be_opened_so_is_open_as_before() {
 #[test]
 fn names_may_change_places() {
     let (mut a, mut b) = (Host::new("places-a", 1), Host::new("places-b", 2));
-    let bridge = Bridge::start(settings(&["left=memory:places-a", "right=memory:places-b"])).expect("memory needs nothing");
+    let bridge = Bridge::start(settings(&["left=memory:places-a", "right=memory:places-b"]))
+        .expect("memory needs nothing");
     a.send(0xff);
     wait("the frame", || b.came() == 1);
-    bridge.apply(settings(&["left=memory:places-b", "right=memory:places-a"])).expect("both can be opened so");
+    bridge
+        .apply(settings(&["left=memory:places-b", "right=memory:places-a"]))
+        .expect("both can be opened so");
     b.send(0xff);
     wait("the frame", || a.came() == 1);
-    let counted = bridge.stats().into_iter().map(|port| (port.port, port.rx_packets, port.tx_packets)).collect::<Vec<_>>();
+    let counted = bridge
+        .stats()
+        .into_iter()
+        .map(|port| (port.port, port.rx_packets, port.tx_packets))
+        .collect::<Vec<_>>();
     assert_eq!(counted, [("left".to_owned(), 2, 0), ("right".to_owned(), 0, 2)]);
 }

@@ -14,8 +14,13 @@ use superpacket_traffic::frame::Frame;
 /// Sends frames through the other end of a port's link, all in one call.
 fn send(end: &mut dyn Port, frames: &[Vec<u8>]) {
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-    frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
-    assert_eq!(end.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent, frames.len());
+    frames.iter().for_each(|frame| {
+        batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet)
+    });
+    assert_eq!(
+        end.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent,
+        frames.len()
+    );
 }
 
 /// A frame of one of many flows, with so much payload.
@@ -58,7 +63,8 @@ fn each_queue_has_its_numbers_and_the_port_their_sums() {
         port
     };
     let ports = specs.iter().map(settings).collect();
-    let bridge = Bridge::start(BridgeSettings { ports, threads: 2, ..BridgeSettings::default() }).expect("memory needs nothing");
+    let bridge = Bridge::start(BridgeSettings { ports, threads: 2, ..BridgeSettings::default() })
+        .expect("memory needs nothing");
     let frames: Vec<_> = (0..40).map(|flow| frame(flow, 100)).collect();
     for round in 1..=10 {
         send(&mut *ends[0].0, &frames);
@@ -66,24 +72,47 @@ fn each_queue_has_its_numbers_and_the_port_their_sums() {
     }
     let stats = wait(&bridge, "all are sent", |stats| stats[1].tx_packets == 400);
     let queues = &stats[0].rx_queues;
-    assert_eq!(queues.iter().map(|queue| (queue.queue, queue.drops)).collect::<Vec<_>>(), [(0, Some(0)), (1, Some(0))]);
-    assert!(queues.iter().all(|queue| queue.packets >= 10 && queue.packets % 10 == 0), "a flow has one queue: {queues:?}");
+    assert_eq!(
+        queues.iter().map(|queue| (queue.queue, queue.drops)).collect::<Vec<_>>(),
+        [(0, Some(0)), (1, Some(0))]
+    );
+    assert!(
+        queues.iter().all(|queue| queue.packets >= 10 && queue.packets % 10 == 0),
+        "a flow has one queue: {queues:?}"
+    );
     assert!(queues.iter().all(|queue| queue.bytes == 154 * queue.packets), "{queues:?}");
-    assert_eq!((sum(queues, |queue| queue.packets), sum(queues, |queue| queue.bytes)), (stats[0].rx_packets, stats[0].rx_bytes));
+    assert_eq!(
+        (sum(queues, |queue| queue.packets), sum(queues, |queue| queue.bytes)),
+        (stats[0].rx_packets, stats[0].rx_bytes)
+    );
     // Both threads send by the one queue that this port has.
     let sent = QueueStats { queue: 0, packets: 400, bytes: 400 * 154, drops: None };
-    assert_eq!((&stats[1].tx_queues, stats[1].tx_packets, stats[1].tx_bytes), (&vec![sent], 400, 400 * 154));
+    assert_eq!(
+        (&stats[1].tx_queues, stats[1].tx_packets, stats[1].tx_bytes),
+        (&vec![sent], 400, 400 * 154)
+    );
     // One flow, more at once than its queue holds: the other queue loses nothing.
     send(&mut *ends[0].0, &vec![frame(7, 100); 100]);
     let stats = wait(&bridge, "the rest is received", |stats| stats[0].rx_packets == 464);
-    let drops: Vec<_> = stats[0].rx_queues.iter().map(|queue| queue.drops.expect("memory knows")).collect();
+    let drops: Vec<_> =
+        stats[0].rx_queues.iter().map(|queue| queue.drops.expect("memory knows")).collect();
     assert!(drops == [36, 0] || drops == [0, 36], "{drops:?}");
     assert_eq!(stats[0].drops["rx_ring"], 36);
     // Opened again in another way, it is still the same port.
-    let change = PortChange { options: [("slots".to_owned(), Some("128".to_owned()))].into(), ..PortChange::default() };
+    let change = PortChange {
+        options: [("slots".to_owned(), Some("128".to_owned()))].into(),
+        ..PortChange::default()
+    };
     assert_eq!(bridge.set_port(specs[0], &change).expect("can be").reopened, 1);
     let stats = bridge.stats();
-    assert_eq!(stats[0].rx_queues.iter().map(|queue| queue.drops.expect("memory knows")).collect::<Vec<_>>(), drops);
+    assert_eq!(
+        stats[0]
+            .rx_queues
+            .iter()
+            .map(|queue| queue.drops.expect("memory knows"))
+            .collect::<Vec<_>>(),
+        drops
+    );
     assert_eq!(stats[0].drops["rx_ring"], 36);
     bridge.stop();
 }

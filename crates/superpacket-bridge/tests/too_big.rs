@@ -15,7 +15,9 @@ const ANSWERS: usize = 100;
 /// A datagram of 1,400 bytes that must not be fragmented, from the host at this end.
 fn datagram(from: u8) -> Vec<u8> {
     let ip = [0x45, 0, 5, 0x78, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, from, 10, 0, 0, 9];
-    let mut frame = [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, from, 8, 0][..], &ip, &[1, 0, 1, 0, 5, 0x64, 0, 0]].concat();
+    let mut frame =
+        [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, from, 8, 0][..], &ip, &[1, 0, 1, 0, 5, 0x64, 0, 0]]
+            .concat();
     frame.resize(14 + 1_400, 7);
     frame
 }
@@ -27,14 +29,18 @@ fn is_answer(packet: &RxPacket<Buffer>) -> bool {
 
 #[test]
 fn threads_share_the_limit_of_answers() {
-    let names = ["memory:big-a?slots=1024", "memory:big-b?slots=1024", "memory:big-narrow?mtu=1000"];
+    let names =
+        ["memory:big-a?slots=1024", "memory:big-b?slots=1024", "memory:big-narrow?mtu=1000"];
     let open_end = |name: &str| {
         let mut port = open(&name.parse().expect("a port string")).expect("memory needs nothing");
         let input = port.receivers().remove(0);
         (port, input)
     };
     let mut ends: Vec<(Box<dyn Port>, Box<dyn Receive>)> = names.map(open_end).into();
-    let port = |name: &str| PortSettings { too_big: TooBig::Icmp, ..PortSettings::new(name.parse().expect("a port string")) };
+    let port = |name: &str| PortSettings {
+        too_big: TooBig::Icmp,
+        ..PortSettings::new(name.parse().expect("a port string"))
+    };
     let mut ports = names.map(port);
     // What is flooded and fits elsewhere is not answered.
     ports[2].static_entries.insert(Station { vlan: 0, address: [2, 0, 0, 0, 0, 9] });
@@ -45,9 +51,18 @@ fn threads_share_the_limit_of_answers() {
     for (from, (end, _)) in (1..).zip(&mut ends[..2]) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         for _ in 0..2 * ANSWERS {
-            batch.push_bytes(&mut outgoing, &datagram(from), RxChecksum::None, None, Layer::Ethernet);
+            batch.push_bytes(
+                &mut outgoing,
+                &datagram(from),
+                RxChecksum::None,
+                None,
+                Layer::Ethernet,
+            );
         }
-        assert_eq!(end.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent, 2 * ANSWERS);
+        assert_eq!(
+            end.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent,
+            2 * ANSWERS
+        );
     }
     let received = || bridge.stats()[..2].iter().all(|port| port.rx_packets == 2 * ANSWERS as u64);
     while !received() {

@@ -37,7 +37,10 @@ pub struct sp_batch {
 /// a value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers.
 /// \note Any thread may call it at any time. Ends the process if memory cannot be had.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_batch_new(policy: *const sp_policy, out: *mut *mut sp_batch) -> sp_status {
+pub unsafe extern "C" fn sp_batch_new(
+    policy: *const sp_policy,
+    out: *mut *mut sp_batch,
+) -> sp_status {
     guard(|| {
         // SAFETY: `out` is NULL or the caller's place for a pointer, `policy` NULL or a structure
         // that begins with its size.
@@ -50,7 +53,12 @@ pub unsafe extern "C" fn sp_batch_new(policy: *const sp_policy, out: *mut *mut s
                     Some(framing) => BatchAggregator::framed(framing, policy, key),
                     None => BatchAggregator::new(layer, policy, key),
                 };
-                Ok(sp_batch { object: Object::new(aggregator), framing, most_ranges, unfinished: None })
+                Ok(sp_batch {
+                    object: Object::new(aggregator),
+                    framing,
+                    most_ranges,
+                    unfinished: None,
+                })
             })
         }
     })
@@ -149,7 +157,13 @@ pub unsafe extern "C" fn sp_batch_abandon(batch: *mut sp_batch) -> usize {
 /// # Safety
 /// As [`sp_batch_aggregate`] demands.
 #[inline(always)]
-unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, space: *mut sp_space, goes_on: bool) -> sp_status {
+unsafe fn call(
+    batch: *mut sp_batch,
+    packets: *const sp_packet,
+    count: usize,
+    space: *mut sp_space,
+    goes_on: bool,
+) -> sp_status {
     guard(|| {
         // SAFETY: NULL or the caller's.
         unsafe { Space::empty(space) };
@@ -159,9 +173,13 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
                 let sp_batch { object, framing, most_ranges, unfinished } = batch;
                 object.call(|aggregator| {
                     match (*unfinished, goes_on) {
-                        (Some(_), false) => return Err(Failure::Unfinished(aggregator.unfinished())),
+                        (Some(_), false) => {
+                            return Err(Failure::Unfinished(aggregator.unfinished()));
+                        }
                         (None, true) => return Err(Failure::OtherPackets),
-                        (Some(before), true) if before != (packets, count) => return Err(Failure::OtherPackets),
+                        (Some(before), true) if before != (packets, count) => {
+                            return Err(Failure::OtherPackets);
+                        }
                         _ => {}
                     }
                     // SAFETY: the caller's packets, unchanged during the call.
@@ -171,9 +189,12 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
                         let full = match Packets::of(checked, kind) {
                             // What is known of the packets has been noted: only their bytes are
                             // asked for.
-                            _ if goes_on => aggregator.resume(checked, |packet| put(space, packet, checked, *framing)),
+                            _ if goes_on => aggregator
+                                .resume(checked, |packet| put(space, packet, checked, *framing)),
                             Packets::Unknown(packets) => take(aggregator, packets, space, *framing),
-                            Packets::Verified(packets) => take(aggregator, packets, space, *framing),
+                            Packets::Verified(packets) => {
+                                take(aggregator, packets, space, *framing)
+                            }
                             Packets::Any(packets) => take(aggregator, packets, space, *framing),
                         };
                         *unfinished = full.is_err().then_some((packets, count));
@@ -186,8 +207,18 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
 }
 
 /// Gives packets to the aggregator, and puts what leaves into the space.
-fn take<P: Given>(aggregator: &mut BatchAggregator, packets: &[P], space: &mut Space<'_>, framing: Option<Framing>) -> Result<(), Full> {
-    aggregator.poll_without_sums(packets, |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| put(space, packet, packets, framing))
+fn take<P: Given>(
+    aggregator: &mut BatchAggregator,
+    packets: &[P],
+    space: &mut Space<'_>,
+    framing: Option<Framing>,
+) -> Result<(), Full> {
+    aggregator.poll_without_sums(
+        packets,
+        |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| {
+            put(space, packet, packets, framing)
+        },
+    )
 }
 
 /// Puts what leaves into the space; nothing of it, if not all fits.
@@ -213,11 +244,15 @@ fn put<P: Given>(
     let pieces = packet.pieces();
     // Buffers are kept: every piece lies in one.
     let owner = |index: &BufferIndex| packets.get(index.packet());
-    let token = pieces.first().and_then(|piece| owner(piece.buffer()?)).map_or(ptr::null_mut(), Given::token);
+    let token = pieces
+        .first()
+        .and_then(|piece| owner(piece.buffer()?))
+        .map_or(ptr::null_mut(), Given::token);
     let ranges = pieces.iter().filter(|piece| piece.length() != 0).filter_map(|piece| {
         let index = piece.buffer()?;
         let owner = owner(index)?;
-        let range = owner.buffer(index.buffer()).get(piece.start()..piece.start() + piece.length())?;
+        let range =
+            owner.buffer(index.buffer()).get(piece.start()..piece.start() + piece.length())?;
         Some((range.as_ptr().cast(), range.len(), owner.token()))
     });
     space.records.extend(&mut begun, pieces.len(), ranges)?;

@@ -7,7 +7,9 @@ use std::slice;
 
 use superpacket::Simd;
 use superpacket::checksum::{Sum, complete_partial, ipv4_header, pseudo_header, sum_ranges};
-use superpacket::wire::{IpVersion, MAX_HEADER, Protocol, Refusal, checksum_addresses, dccp, ipv4, parse, udp};
+use superpacket::wire::{
+    IpVersion, MAX_HEADER, Protocol, Refusal, checksum_addresses, dccp, ipv4, parse, udp,
+};
 use superpacket::{RxChecksum, SegmentError};
 
 use crate::memory::{bytes, check_range, place};
@@ -34,13 +36,15 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
         let packet = unsafe { Packet::check_one(packet) }?;
         let mut gathered = [0; MAX_HEADER];
         let (header, length) = (packet.header(&mut gathered), packet.length());
-        let layout = parse(header, length, layer).map_err(|unparsed| Failure::Headers(unparsed.reason))?;
+        let layout =
+            parse(header, length, layer).map_err(|unparsed| Failure::Headers(unparsed.reason))?;
         let end = layout.end as usize;
         if end > length {
             return Err(SegmentError::Truncated { needed: end, got: length }.into());
         }
         let at = |offset: usize| header.get(offset..).unwrap_or(&[]);
-        let be16 = |offset: usize| at(offset).first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
+        let be16 =
+            |offset: usize| at(offset).first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
         let network = |offset: u16, version, end: u16| {
             let header = header.get(usize::from(offset)..usize::from(end)).unwrap_or(&[]);
             match version {
@@ -48,8 +52,15 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
                 IpVersion::V4 => {
                     let length = header.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
                     let header = header.get(..length).unwrap_or(header);
-                    let field = header.get(ipv4::CHECKSUM..).and_then(|bytes| bytes.first_chunk()).map(|bytes| u16::from_be_bytes(*bytes));
-                    if field == Some(ipv4_header(header)) { Ok(()) } else { Err(Failure::IpChecksum) }
+                    let field = header
+                        .get(ipv4::CHECKSUM..)
+                        .and_then(|bytes| bytes.first_chunk())
+                        .map(|bytes| u16::from_be_bytes(*bytes));
+                    if field == Some(ipv4_header(header)) {
+                        Ok(())
+                    } else {
+                        Err(Failure::IpChecksum)
+                    }
                 }
             }
         };
@@ -71,7 +82,12 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
             }
             let start = usize::from(outer.transport);
             let pseudo = match outer.tunnel.is_udp() {
-                true => pseudo_header(at(outer.network.into()), outer.version, Protocol::Udp.number(), (end - start) as u32),
+                true => pseudo_header(
+                    at(outer.network.into()),
+                    outer.version,
+                    Protocol::Udp.number(),
+                    (end - start) as u32,
+                ),
                 false => Sum::default(),
             };
             if !pseudo.add(sum(start, end)).is_valid() {
@@ -87,9 +103,18 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
                 0 => (available, available),
                 length => (length, length),
             },
-            Protocol::Dccp => match at(transport + dccp::COVERAGE).first().map_or(0, |byte| usize::from(byte & 0x0f)) {
+            Protocol::Dccp => match at(transport + dccp::COVERAGE)
+                .first()
+                .map_or(0, |byte| usize::from(byte & 0x0f))
+            {
                 0 => (available, available),
-                words => (available, at(transport + dccp::DATA_OFFSET).first().map_or(0, |byte| usize::from(*byte) * 4) + (words - 1) * 4),
+                words => (
+                    available,
+                    at(transport + dccp::DATA_OFFSET)
+                        .first()
+                        .map_or(0, |byte| usize::from(*byte) * 4)
+                        + (words - 1) * 4,
+                ),
             },
             Protocol::Tcp => (available, available),
         };
@@ -97,8 +122,17 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
             return Err(SegmentError::Length { needed: available, got: covered }.into());
         }
         known(layout.network, layout.version)?;
-        let pseudo = pseudo_header(at(layout.network.into()), layout.version, layout.protocol.number(), counted as u32);
-        if pseudo.add(sum(transport, transport + covered)).is_valid() { Ok(SP_OK) } else { Err(Failure::Checksum) }
+        let pseudo = pseudo_header(
+            at(layout.network.into()),
+            layout.version,
+            layout.protocol.number(),
+            counted as u32,
+        );
+        if pseudo.add(sum(transport, transport + covered)).is_valid() {
+            Ok(SP_OK)
+        } else {
+            Err(Failure::Checksum)
+        }
     })
 }
 
@@ -107,7 +141,8 @@ fn ranges(packet: &Packet, start: usize, end: usize) -> impl Iterator<Item = &[u
     let mut before = 0;
     (0..packet.count()).map(move |index| {
         let bytes = packet.bytes_of(index);
-        let range = start.saturating_sub(before).min(bytes.len())..end.saturating_sub(before).min(bytes.len());
+        let range = start.saturating_sub(before).min(bytes.len())
+            ..end.saturating_sub(before).min(bytes.len());
         before += bytes.len();
         bytes.get(range).unwrap_or(&[])
     })
@@ -126,7 +161,13 @@ fn ranges(packet: &Packet, start: usize, end: usize) -> impl Iterator<Item = &[u
 /// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error the packet has not been touched.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_checksum_complete(packet: *mut c_void, length: usize, layer: u32, start: u16, offset: u16) -> sp_status {
+pub unsafe extern "C" fn sp_checksum_complete(
+    packet: *mut c_void,
+    length: usize,
+    layer: u32,
+    start: u16,
+    offset: u16,
+) -> sp_status {
     guard(|| {
         let layer = self::layer(layer)?;
         check_range("packet", packet, length)?;
@@ -151,7 +192,11 @@ pub unsafe extern "C" fn sp_checksum_complete(packet: *mut c_void, length: usize
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_checksum_sum(bytes: *const c_void, length: usize, sum: *mut u16) -> sp_status {
+pub unsafe extern "C" fn sp_checksum_sum(
+    bytes: *const c_void,
+    length: usize,
+    sum: *mut u16,
+) -> sp_status {
     guard(|| {
         check_range("bytes", bytes, length)?;
         // SAFETY: the caller's place for a number.
@@ -172,13 +217,24 @@ pub unsafe extern "C" fn sp_checksum_sum(bytes: *const c_void, length: usize, su
 /// an error nothing is written.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_checksum_copy(to: *mut c_void, from: *const c_void, length: usize, sum: *mut u16) -> sp_status {
+pub unsafe extern "C" fn sp_checksum_copy(
+    to: *mut c_void,
+    from: *const c_void,
+    length: usize,
+    sum: *mut u16,
+) -> sp_status {
     guard(|| {
         check_range("to", to, length)?;
         check_range("from", from, length)?;
         if (to as usize) < from as usize + length && (from as usize) < to as usize + length {
             let (first_address, second_address) = (to as usize, from as usize);
-            return Err(Failure::Overlap { first: "to", first_address, second: "from", second_address, length });
+            return Err(Failure::Overlap {
+                first: "to",
+                first_address,
+                second: "from",
+                second_address,
+                length,
+            });
         }
         // SAFETY: the caller's place for a number.
         let place = unsafe { place("sum", sum) }?;

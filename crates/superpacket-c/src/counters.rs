@@ -57,8 +57,14 @@ impl Names {
         Names(OnceLock::new())
     }
 
-    fn name(&'static self, index: usize, names: impl Iterator<Item = &'static str>) -> *const c_char {
-        let made = self.0.get_or_init(|| names.map(|name| CString::new(name).unwrap_or_default()).collect());
+    fn name(
+        &'static self,
+        index: usize,
+        names: impl Iterator<Item = &'static str>,
+    ) -> *const c_char {
+        let made = self
+            .0
+            .get_or_init(|| names.map(|name| CString::new(name).unwrap_or_default()).collect());
         made.get(index).map_or(ptr::null(), |name| name.as_ptr())
     }
 }
@@ -110,15 +116,30 @@ pub extern "C" fn sp_reason_name(index: usize) -> *const c_char {
 pub extern "C" fn sp_segment_counter_name(index: usize) -> *const c_char {
     static NAMES: Names = Names::new();
     static ERRORS: OnceLock<Vec<String>> = OnceLock::new();
-    let errors = || ERRORS.get_or_init(|| SegmentError::NAMES.iter().map(|name| format!("refused_{name}")).collect()).iter();
-    named(|| NAMES.name(index, SEGMENT_COUNTERS.iter().map(|(name, _)| *name).chain(errors().map(String::as_str))))
+    let errors = || {
+        ERRORS
+            .get_or_init(|| {
+                SegmentError::NAMES.iter().map(|name| format!("refused_{name}")).collect()
+            })
+            .iter()
+    };
+    named(|| {
+        NAMES.name(
+            index,
+            SEGMENT_COUNTERS.iter().map(|(name, _)| *name).chain(errors().map(String::as_str)),
+        )
+    })
 }
 
 /// Writes numbers as far as they fit.
 ///
 /// # Safety
 /// `values` is NULL or the caller's memory for `max` numbers.
-unsafe fn give(values: *mut u64, max: usize, numbers: impl Iterator<Item = u64>) -> Result<sp_status, Failure> {
+unsafe fn give(
+    values: *mut u64,
+    max: usize,
+    numbers: impl Iterator<Item = u64>,
+) -> Result<sp_status, Failure> {
     // SAFETY: the caller's.
     let places = unsafe { memory("values", values, max) }?;
     for (place, number) in places.iter_mut().zip(numbers.chain(std::iter::repeat(0))) {
@@ -144,9 +165,15 @@ fn all(counters: &Counters) -> impl Iterator<Item = u64> {
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
 /// \note One thread at a time for each sp_batch.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_batch_counters(batch: *const sp_batch, values: *mut u64, max: usize) -> sp_status {
+pub unsafe extern "C" fn sp_batch_counters(
+    batch: *const sp_batch,
+    values: *mut u64,
+    max: usize,
+) -> sp_status {
     // SAFETY: `batch` is NULL or made by `sp_batch_new`, and `values` is as `give` demands.
-    guard(|| unsafe { with_ref("batch", batch, |batch| give(values, max, all(batch.object.inner().counters()))) })
+    guard(|| unsafe {
+        with_ref("batch", batch, |batch| give(values, max, all(batch.object.inner().counters())))
+    })
 }
 
 /// Reads how many packets left a batch for each reason. They add up to packets_out.
@@ -158,9 +185,17 @@ pub unsafe extern "C" fn sp_batch_counters(batch: *const sp_batch, values: *mut 
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
 /// \note One thread at a time for each sp_batch.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_batch_reasons(batch: *const sp_batch, values: *mut u64, max: usize) -> sp_status {
+pub unsafe extern "C" fn sp_batch_reasons(
+    batch: *const sp_batch,
+    values: *mut u64,
+    max: usize,
+) -> sp_status {
     // SAFETY: as above.
-    guard(|| unsafe { with_ref("batch", batch, |batch| give(values, max, reasons(batch.object.inner().counters()))) })
+    guard(|| unsafe {
+        with_ref("batch", batch, |batch| {
+            give(values, max, reasons(batch.object.inner().counters()))
+        })
+    })
 }
 
 /// Reads the counters of an aggregator, as sp_batch_counters.
@@ -170,10 +205,18 @@ pub unsafe extern "C" fn sp_batch_reasons(batch: *const sp_batch, values: *mut u
 /// \return as sp_batch_counters.
 /// \note One thread at a time for each sp_aggregator.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_aggregator_counters(aggregator: *const sp_aggregator, values: *mut u64, max: usize) -> sp_status {
+pub unsafe extern "C" fn sp_aggregator_counters(
+    aggregator: *const sp_aggregator,
+    values: *mut u64,
+    max: usize,
+) -> sp_status {
     // SAFETY: `aggregator` is NULL or made by `sp_aggregator_new`, and `values` is as `give`
     // demands.
-    guard(|| unsafe { with_ref("aggregator", aggregator, |aggregator| give(values, max, all(aggregator.object.inner().counters()))) })
+    guard(|| unsafe {
+        with_ref("aggregator", aggregator, |aggregator| {
+            give(values, max, all(aggregator.object.inner().counters()))
+        })
+    })
 }
 
 /// Reads how many packets left an aggregator for each reason, as sp_batch_reasons.
@@ -183,9 +226,17 @@ pub unsafe extern "C" fn sp_aggregator_counters(aggregator: *const sp_aggregator
 /// \return as sp_batch_reasons.
 /// \note One thread at a time for each sp_aggregator.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_aggregator_reasons(aggregator: *const sp_aggregator, values: *mut u64, max: usize) -> sp_status {
+pub unsafe extern "C" fn sp_aggregator_reasons(
+    aggregator: *const sp_aggregator,
+    values: *mut u64,
+    max: usize,
+) -> sp_status {
     // SAFETY: as above.
-    guard(|| unsafe { with_ref("aggregator", aggregator, |aggregator| give(values, max, reasons(aggregator.object.inner().counters()))) })
+    guard(|| unsafe {
+        with_ref("aggregator", aggregator, |aggregator| {
+            give(values, max, reasons(aggregator.object.inner().counters()))
+        })
+    })
 }
 
 /// Reads the counters of a segmenter.
@@ -197,14 +248,25 @@ pub unsafe extern "C" fn sp_aggregator_reasons(aggregator: *const sp_aggregator,
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
 /// \note One thread at a time for each sp_segmenter.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_segmenter_counters(segmenter: *const sp_segmenter, values: *mut u64, max: usize) -> sp_status {
+pub unsafe extern "C" fn sp_segmenter_counters(
+    segmenter: *const sp_segmenter,
+    values: *mut u64,
+    max: usize,
+) -> sp_status {
     guard(|| {
         // SAFETY: `segmenter` is NULL or made by `sp_segmenter_new`, and `values` is as `give`
         // demands.
         unsafe {
             with_ref("segmenter", segmenter, |segmenter| {
                 let counters = segmenter.object.inner().counters();
-                give(values, max, SEGMENT_COUNTERS.iter().map(|(_, value)| value(counters)).chain(counters.errors))
+                give(
+                    values,
+                    max,
+                    SEGMENT_COUNTERS
+                        .iter()
+                        .map(|(_, value)| value(counters))
+                        .chain(counters.errors),
+                )
             })
         }
     })

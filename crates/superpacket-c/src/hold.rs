@@ -92,7 +92,10 @@ impl Drop for Collect<'_> {
 /// \return as sp_batch_new.
 /// \note Any thread may call it at any time. Ends the process if memory cannot be had.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_aggregator_new(policy: *const sp_policy, out: *mut *mut sp_aggregator) -> sp_status {
+pub unsafe extern "C" fn sp_aggregator_new(
+    policy: *const sp_policy,
+    out: *mut *mut sp_aggregator,
+) -> sp_status {
     guard(|| {
         // SAFETY: `out` is NULL or the caller's place for a pointer, `policy` NULL or a structure
         // that begins with its size.
@@ -101,7 +104,10 @@ pub unsafe extern "C" fn sp_aggregator_new(policy: *const sp_policy, out: *mut *
                 let chosen = Chosen::read(policy)?;
                 if let Some(framing) = chosen.framing {
                     let got = framing.header_length() as u64;
-                    return Err(Failure::Argument { what: "policy.virtio_length of an sp_aggregator", got });
+                    return Err(Failure::Argument {
+                        what: "policy.virtio_length of an sp_aggregator",
+                        got,
+                    });
                 }
                 Ok(sp_aggregator {
                     most_ranges: chosen.most_ranges(),
@@ -156,16 +162,30 @@ pub unsafe extern "C" fn sp_aggregator_receive(
         // SAFETY: the caller's packets, unchanged for as long as they are held.
         let (checked, _) = unsafe { Packet::check_all(packets, count, SP_MAX_BUFFERS) }?;
         if let Some(packet) = checked.iter().find(|packet| packet.count() != 1) {
-            return Err(Failure::Argument { what: "packet.rest_count of a packet to be held", got: packet.count() as u64 - 1 });
+            return Err(Failure::Argument {
+                what: "packet.rest_count of a packet to be held",
+                got: packet.count() as u64 - 1,
+            });
         }
         taken.extend(checked.iter().map(|packet| {
             let bytes = packet.first();
-            packet.received_with(layer, HeldBuffer { data: bytes.as_ptr().cast(), length: bytes.len(), token: packet.token() })
+            packet.received_with(
+                layer,
+                HeldBuffer {
+                    data: bytes.as_ptr().cast(),
+                    length: bytes.len(),
+                    token: packet.token(),
+                },
+            )
         }));
         Ok(())
     };
     // SAFETY: as the comment demands of the caller.
-    unsafe { call(aggregator, space, take, |aggregator, packets, space| receive(aggregator, packets, now, space)) }
+    unsafe {
+        call(aggregator, space, take, |aggregator, packets, space| {
+            receive(aggregator, packets, now, space)
+        })
+    }
 }
 
 /// Takes packets, and puts what leaves into the space: with one sink, for which the engine is
@@ -176,7 +196,8 @@ fn receive(
     now: u64,
     space: &mut Space<'_>,
 ) -> Result<(), Full> {
-    aggregator.receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
+    aggregator
+        .receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
 }
 
 /// Ends a poll: puts out every flow that is held, or, with a hold_time, those that have been held
@@ -189,7 +210,11 @@ fn receive(
 /// sp_batch_aggregate.
 /// \note One thread at a time for each sp_aggregator.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_aggregator_poll_end(aggregator: *mut sp_aggregator, now: u64, space: *mut sp_space) -> sp_status {
+pub unsafe extern "C" fn sp_aggregator_poll_end(
+    aggregator: *mut sp_aggregator,
+    now: u64,
+    space: *mut sp_space,
+) -> sp_status {
     // SAFETY: as the comment demands of the caller.
     unsafe {
         call(
@@ -198,7 +223,8 @@ pub unsafe extern "C" fn sp_aggregator_poll_end(aggregator: *mut sp_aggregator, 
             |_, _| Ok(()),
             |aggregator, packets, space| {
                 receive(aggregator, packets, now, space)?;
-                aggregator.poll_end(now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
+                aggregator
+                    .poll_end(now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
             },
         )
     }
@@ -212,7 +238,10 @@ pub unsafe extern "C" fn sp_aggregator_poll_end(aggregator: *mut sp_aggregator, 
 /// sp_batch_aggregate.
 /// \note One thread at a time for each sp_aggregator.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_aggregator_flush(aggregator: *mut sp_aggregator, space: *mut sp_space) -> sp_status {
+pub unsafe extern "C" fn sp_aggregator_flush(
+    aggregator: *mut sp_aggregator,
+    space: *mut sp_space,
+) -> sp_status {
     // SAFETY: as the comment demands of the caller.
     unsafe {
         call(
@@ -271,7 +300,10 @@ pub unsafe extern "C" fn sp_aggregator_done(
 /// SP_ERROR_ARGUMENT.
 /// \note One thread at a time for each sp_aggregator.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_aggregator_deadline(aggregator: *const sp_aggregator, time: *mut u64) -> sp_status {
+pub unsafe extern "C" fn sp_aggregator_deadline(
+    aggregator: *const sp_aggregator,
+    time: *mut u64,
+) -> sp_status {
     guard(|| {
         // SAFETY: `aggregator` is NULL, or made by `sp_aggregator_new`; `time` is NULL or the
         // caller's place for a number.
@@ -296,7 +328,11 @@ unsafe fn call(
     aggregator: *mut sp_aggregator,
     space: *mut sp_space,
     take: impl FnOnce(&mut Vec<RxPacket<HeldBuffer>>, Layer) -> Result<(), Failure>,
-    body: impl FnOnce(&mut Aggregator<HeldBuffer>, &mut Vec<RxPacket<HeldBuffer>>, &mut Space<'_>) -> Result<(), Full>,
+    body: impl FnOnce(
+        &mut Aggregator<HeldBuffer>,
+        &mut Vec<RxPacket<HeldBuffer>>,
+        &mut Space<'_>,
+    ) -> Result<(), Full>,
 ) -> sp_status {
     guard(|| {
         // SAFETY: NULL or the caller's.

@@ -77,11 +77,15 @@ impl From<&Layout> for sp_layout {
             protocol: layout.protocol.number(),
             ..Self::default()
         };
-        if let Some(Outer { network, version: outer_version, transport, tunnel: kind, .. }) = layout.outer {
+        if let Some(Outer { network, version: outer_version, transport, tunnel: kind, .. }) =
+            layout.outer
+        {
             (made.outer_network, made.outer_transport) = (network, transport);
             (made.tunnel, made.outer_ip_version) = (tunnel(kind), version(outer_version));
         }
-        if let Some(Outer { network, version: nested_version, transport, tunnel: kind, .. }) = layout.nested {
+        if let Some(Outer { network, version: nested_version, transport, tunnel: kind, .. }) =
+            layout.nested
+        {
             (made.nested_network, made.nested_transport) = (network, transport);
             (made.nested_tunnel, made.nested_ip_version) = (tunnel(kind), version(nested_version));
         }

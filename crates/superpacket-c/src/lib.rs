@@ -33,7 +33,10 @@
 // Where it is expected, the file says why.
 #![deny(unsafe_code)]
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
-#![allow(clippy::missing_safety_doc, reason = "the comments are for C programs: what they must see to stands with each parameter")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the comments are for C programs: what they must see to stands with each parameter"
+)]
 
 mod batch;
 mod checksum;

@@ -31,7 +31,12 @@ pub(crate) fn misaligned<T>(what: &'static str, pointer: *const T) -> Failure {
 
 /// The error of a range that is too long, or that ends beyond the end of the address space.
 #[cold]
-pub(crate) fn impossible(what: &'static str, address: usize, length: usize, limit: usize) -> Failure {
+pub(crate) fn impossible(
+    what: &'static str,
+    address: usize,
+    length: usize,
+    limit: usize,
+) -> Failure {
     match length > limit {
         true => Failure::Bytes { what, length, limit },
         false => Failure::Wraps { what, address, length },
@@ -40,7 +45,11 @@ pub(crate) fn impossible(what: &'static str, address: usize, length: usize, limi
 
 /// Checks a pointer and a length that are to become a slice.
 #[inline(always)]
-pub(crate) fn check_range(what: &'static str, base: *const c_void, length: usize) -> Result<(), Failure> {
+pub(crate) fn check_range(
+    what: &'static str,
+    base: *const c_void,
+    length: usize,
+) -> Result<(), Failure> {
     if length > SP_MAX_LENGTH || (base as usize).checked_add(length).is_none() {
         return Err(impossible(what, base as usize, length, SP_MAX_LENGTH));
     }
@@ -68,7 +77,9 @@ pub(crate) unsafe fn bytes<'a>(base: *const c_void, length: usize) -> &'a [u8] {
 #[inline(always)]
 pub(crate) fn fits<T>(base: *const T, count: usize) -> bool {
     match count.checked_mul(size_of::<T>()) {
-        Some(length) => length <= isize::MAX as usize && (base as usize).checked_add(length).is_some(),
+        Some(length) => {
+            length <= isize::MAX as usize && (base as usize).checked_add(length).is_some()
+        }
         None => false,
     }
 }
@@ -88,7 +99,11 @@ pub(crate) fn impossible_array<T>(what: &'static str, base: *const T, count: usi
 /// # Safety
 /// If `count` is not 0 and `base` not NULL, `base` points to memory for so many values, which is
 /// nobody else's while the slice lives.
-pub(crate) unsafe fn memory<'a, T>(what: &'static str, base: *mut T, count: usize) -> Result<&'a mut [MaybeUninit<T>], Failure> {
+pub(crate) unsafe fn memory<'a, T>(
+    what: &'static str,
+    base: *mut T,
+    count: usize,
+) -> Result<&'a mut [MaybeUninit<T>], Failure> {
     if !fits(base, count) {
         return Err(impossible_array(what, base, count));
     }
@@ -111,7 +126,10 @@ pub(crate) unsafe fn memory<'a, T>(what: &'static str, base: *mut T, count: usiz
 /// # Safety
 /// `place` is NULL or points to memory for a value, which is nobody else's while the reference
 /// lives.
-pub(crate) unsafe fn place<'a, T>(what: &'static str, place: *mut T) -> Result<&'a mut MaybeUninit<T>, Failure> {
+pub(crate) unsafe fn place<'a, T>(
+    what: &'static str,
+    place: *mut T,
+) -> Result<&'a mut MaybeUninit<T>, Failure> {
     // SAFETY: the caller's.
     match unsafe { memory(what, place, 1) }? {
         [place] => Ok(place),

@@ -61,7 +61,10 @@ impl<T> Object<T> {
 
     /// Runs a call. After a panic in it, the object refuses all further ones.
     #[inline(always)]
-    pub(crate) fn call<R>(&mut self, body: impl FnOnce(&mut T) -> Result<R, Failure>) -> Result<R, Failure> {
+    pub(crate) fn call<R>(
+        &mut self,
+        body: impl FnOnce(&mut T) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
         let mut call = self.state.enter()?;
         let result = body(&mut self.inner);
         call.after = READY;
@@ -78,7 +81,10 @@ impl<T> Object<T> {
 ///
 /// # Safety
 /// `out` is NULL, or the caller's place for a pointer.
-pub(crate) unsafe fn new<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T, Failure>) -> Result<sp_status, Failure> {
+pub(crate) unsafe fn new<T>(
+    out: *mut *mut T,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<sp_status, Failure> {
     if out.is_null() {
         return Err(Failure::Null("out"));
     }
@@ -113,7 +119,11 @@ pub(crate) unsafe fn free<T>(object: *mut T) {
 /// `object` is NULL, or comes from [`new`], has not been freed, and nobody else uses it during the
 /// call.
 #[inline(always)]
-pub(crate) unsafe fn with<T, R>(what: &'static str, object: *mut T, body: impl FnOnce(&mut T) -> Result<R, Failure>) -> Result<R, Failure> {
+pub(crate) unsafe fn with<T, R>(
+    what: &'static str,
+    object: *mut T,
+    body: impl FnOnce(&mut T) -> Result<R, Failure>,
+) -> Result<R, Failure> {
     // SAFETY: the caller's.
     match unsafe { object.as_mut() } {
         Some(object) => body(object),
@@ -176,7 +186,10 @@ mod tests {
     #[test]
     fn an_error_leaves_the_object_usable() {
         let mut object = Object::new(1);
-        assert_eq!(object.call(|_| Err::<(), _>(Failure::Null("packets"))), Err(Failure::Null("packets")));
+        assert_eq!(
+            object.call(|_| Err::<(), _>(Failure::Null("packets"))),
+            Err(Failure::Null("packets"))
+        );
         assert_eq!(call(&mut object, false), SP_OK);
     }
 }

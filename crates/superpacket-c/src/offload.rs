@@ -132,8 +132,12 @@ impl sp_offload {
     #[cold]
     fn wrong(&self) -> Failure {
         let (what, got) = match *self {
-            Self { checksum, .. } if checksum > SP_CHECKSUM_PARTIAL => ("offload.checksum", u64::from(checksum)),
-            Self { gso_type, .. } if gso_type > SP_GSO_DCCP => ("offload.gso_type", u64::from(gso_type)),
+            Self { checksum, .. } if checksum > SP_CHECKSUM_PARTIAL => {
+                ("offload.checksum", u64::from(checksum))
+            }
+            Self { gso_type, .. } if gso_type > SP_GSO_DCCP => {
+                ("offload.gso_type", u64::from(gso_type))
+            }
             Self { flags, .. } if flags & !FLAGS != 0 => ("offload.flags", u64::from(flags)),
             Self { reserved, .. } if reserved != 0 => ("offload.reserved", u64::from(reserved)),
             Self { gso_size, .. } => ("offload.gso_size", u64::from(gso_size)),
@@ -146,7 +150,9 @@ impl sp_offload {
         match self.checksum {
             SP_CHECKSUM_VERIFIED => RxChecksum::Unnecessary { level: self.checksum_level },
             SP_CHECKSUM_SUM => RxChecksum::Complete(self.checksum_sum),
-            SP_CHECKSUM_PARTIAL => RxChecksum::Partial { start: self.checksum_start, offset: self.checksum_offset },
+            SP_CHECKSUM_PARTIAL => {
+                RxChecksum::Partial { start: self.checksum_start, offset: self.checksum_offset }
+            }
             _ => RxChecksum::None,
         }
     }
@@ -176,20 +182,34 @@ impl sp_offload {
                 .with_outer_id(id(SP_OFFLOAD_FIXED_OUTER_ID))
                 .with_nested_id(id(SP_OFFLOAD_FIXED_NESTED_ID))
                 .with_cwr(if self.flags & SP_OFFLOAD_CWR_ALL != 0 { Cwr::All } else { Cwr::First })
-                .with_checksum(if self.flags & SP_OFFLOAD_MERGED_PARTIAL != 0 { ChecksumForm::Partial } else { ChecksumForm::Full }),
+                .with_checksum(if self.flags & SP_OFFLOAD_MERGED_PARTIAL != 0 {
+                    ChecksumForm::Partial
+                } else {
+                    ChecksumForm::Full
+                }),
         )
     }
 
     /// What is known of a packet that leaves.
     #[inline(always)]
-    pub(crate) fn new(checksum: RxChecksum, gso: Option<Gso>, hash: Option<FlowHash>, vlan: Option<VlanTag>) -> Self {
+    pub(crate) fn new(
+        checksum: RxChecksum,
+        gso: Option<Gso>,
+        hash: Option<FlowHash>,
+        vlan: Option<VlanTag>,
+    ) -> Self {
         let mut offload = sp_offload::default();
         match checksum {
             RxChecksum::None => {}
-            RxChecksum::Unnecessary { level } => (offload.checksum, offload.checksum_level) = (SP_CHECKSUM_VERIFIED, level),
-            RxChecksum::Complete(sum) => (offload.checksum, offload.checksum_sum) = (SP_CHECKSUM_SUM, sum),
+            RxChecksum::Unnecessary { level } => {
+                (offload.checksum, offload.checksum_level) = (SP_CHECKSUM_VERIFIED, level)
+            }
+            RxChecksum::Complete(sum) => {
+                (offload.checksum, offload.checksum_sum) = (SP_CHECKSUM_SUM, sum)
+            }
             RxChecksum::Partial { start, offset } => {
-                (offload.checksum, offload.checksum_start, offload.checksum_offset) = (SP_CHECKSUM_PARTIAL, start, offset);
+                (offload.checksum, offload.checksum_start, offload.checksum_offset) =
+                    (SP_CHECKSUM_PARTIAL, start, offset);
             }
         }
         if let Some(gso) = gso {
@@ -230,7 +250,13 @@ mod tests {
 
     #[test]
     fn a_plain_offload_says_nothing_but_the_form_of_its_checksum_and_a_hash() {
-        let partial = sp_offload { checksum_start: 1, checksum_offset: 2, checksum_sum: 3, hash: 4, ..sp_offload::default() };
+        let partial = sp_offload {
+            checksum_start: 1,
+            checksum_offset: 2,
+            checksum_sum: 3,
+            hash: 4,
+            ..sp_offload::default()
+        };
         for checksum in [SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED] {
             let plain = sp_offload { checksum, ..partial };
             assert!(plain.says_only(checksum) && !plain.says_only(checksum ^ 1));
@@ -264,7 +290,10 @@ mod tests {
         ] {
             let offload = sp_offload::new(checksum, Some(gso), Some(FlowHash(9)), vlan);
             assert_eq!(offload.check(), Ok(()));
-            assert_eq!((offload.rx_checksum(), offload.gso(), offload.flow_hash()), (checksum, Some(gso), Some(FlowHash(9))));
+            assert_eq!(
+                (offload.rx_checksum(), offload.gso(), offload.flow_hash()),
+                (checksum, Some(gso), Some(FlowHash(9)))
+            );
             assert_eq!((offload.vlan_protocol, offload.vlan_control), (0x8100, 7));
         }
     }

@@ -8,7 +8,9 @@ use std::slice;
 use superpacket::Layer;
 use superpacket::wire::MAX_HEADER;
 
-use crate::memory::{SP_MAX_LENGTH, bytes, check_range, fits, impossible_array, misaligned, sp_iovec};
+use crate::memory::{
+    SP_MAX_LENGTH, bytes, check_range, fits, impossible_array, misaligned, sp_iovec,
+};
 use crate::offload::{SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED, sp_offload};
 use crate::status::Failure;
 
@@ -69,7 +71,11 @@ pub(crate) fn layer(layer: u32) -> Result<Layer, Failure> {
 fn check_total(lengths: impl Iterator<Item = usize>) -> Result<(), Failure> {
     let total = lengths.fold(0, usize::saturating_add);
     match total > SP_MAX_LENGTH {
-        true => Err(Failure::Length { what: "the length of a packet", got: total, limit: SP_MAX_LENGTH }),
+        true => Err(Failure::Length {
+            what: "the length of a packet",
+            got: total,
+            limit: SP_MAX_LENGTH,
+        }),
         false => Ok(()),
     }
 }
@@ -101,7 +107,11 @@ impl Packet {
     /// to as many bytes, and to as many further buffers, as it says, if its pointers are not NULL.
     /// Nobody writes any of these for as long as the slice lives.
     #[inline(always)]
-    pub(crate) unsafe fn check_all<'a>(packets: *const sp_packet, count: usize, buffers: usize) -> Result<(&'a [Packet], Plain), Failure> {
+    pub(crate) unsafe fn check_all<'a>(
+        packets: *const sp_packet,
+        count: usize,
+        buffers: usize,
+    ) -> Result<(&'a [Packet], Plain), Failure> {
         if count > SP_MAX_PACKETS {
             return Err(Failure::Length { what: "count", got: count, limit: SP_MAX_PACKETS });
         }
@@ -153,7 +163,8 @@ impl Packet {
     fn is_plain(&self, checksum: u8) -> bool {
         let sp_packet { data, length, rest, rest_count, reserved, ref offload, .. } = self.0;
         // Not NULL, and so far from the end of the address space as a packet may be long.
-        let place = ((data as usize).wrapping_sub(1) < usize::MAX - SP_MAX_LENGTH) & (length <= SP_MAX_LENGTH);
+        let place = ((data as usize).wrapping_sub(1) < usize::MAX - SP_MAX_LENGTH)
+            & (length <= SP_MAX_LENGTH);
         let alone = (rest as usize | rest_count as usize | reserved as usize) == 0;
         place & alone & (checksum <= SP_CHECKSUM_VERIFIED) & offload.says_only(checksum)
     }
@@ -226,7 +237,10 @@ impl Packet {
         match index {
             0 => self.first(),
             // SAFETY: as in `first`, of a further buffer.
-            _ => self.rest().get(index - 1).map_or(&[], |buffer| unsafe { bytes(buffer.iov_base, buffer.iov_len) }),
+            _ => self
+                .rest()
+                .get(index - 1)
+                .map_or(&[], |buffer| unsafe { bytes(buffer.iov_base, buffer.iov_len) }),
         }
     }
 
@@ -262,12 +276,21 @@ mod tests {
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn sizes_are_those_of_the_header() {
-        assert_eq!((size_of::<sp_offload>(), size_of::<sp_packet>(), size_of::<sp_iovec>()), (24, 40 + 24, 16));
+        assert_eq!(
+            (size_of::<sp_offload>(), size_of::<sp_packet>(), size_of::<sp_iovec>()),
+            (24, 40 + 24, 16)
+        );
     }
 
     #[test]
     fn lengths_that_wrap_in_their_sum_are_too_long() {
-        let refused = |total| Err(Failure::Length { what: "the length of a packet", got: total, limit: SP_MAX_LENGTH });
+        let refused = |total| {
+            Err(Failure::Length {
+                what: "the length of a packet",
+                got: total,
+                limit: SP_MAX_LENGTH,
+            })
+        };
         assert_eq!(check_total([SP_MAX_LENGTH - 7, 7].into_iter()), Ok(()));
         assert_eq!(check_total([SP_MAX_LENGTH - 7, 8].into_iter()), refused(SP_MAX_LENGTH + 1));
         assert_eq!(check_total([usize::MAX - 7, 8 + 100].into_iter()), refused(usize::MAX));

@@ -95,7 +95,11 @@ pub struct sp_policy {
 /// # Safety
 /// `given` is NULL, or points to a structure that begins with its size in bytes as a `usize`, and
 /// so many bytes can be read there. Any bytes are a value of `T`.
-pub(crate) unsafe fn sized<T: Copy>(what: &'static str, given: *const T, least: usize) -> Result<T, Failure> {
+pub(crate) unsafe fn sized<T: Copy>(
+    what: &'static str,
+    given: *const T,
+    least: usize,
+) -> Result<T, Failure> {
     if given.is_null() {
         return Err(Failure::Null(what));
     }
@@ -116,7 +120,9 @@ pub(crate) unsafe fn sized<T: Copy>(what: &'static str, given: *const T, least: 
     }
     let mut copy = MaybeUninit::<T>::zeroed();
     // SAFETY: no more than either has. They do not overlap: `copy` is ours.
-    unsafe { ptr::copy_nonoverlapping(given.cast::<u8>(), copy.as_mut_ptr().cast(), got.min(known)) };
+    unsafe {
+        ptr::copy_nonoverlapping(given.cast::<u8>(), copy.as_mut_ptr().cast(), got.min(known))
+    };
     // SAFETY: all bytes are initialised, and any are a value of `T`, says the caller.
     Ok(unsafe { copy.assume_init() })
 }
@@ -132,12 +138,20 @@ pub(crate) struct Chosen {
 /// The format and byte order of a virtio_net_hdr.
 pub(crate) fn framing(length: u32, order: u32, layer: Layer) -> Result<Framing, Failure> {
     let format = Format::of_length(length as usize);
-    let format = format.ok_or(Failure::Argument { what: "the length of the virtio_net_hdr", got: u64::from(length) })?;
+    let format = format.ok_or(Failure::Argument {
+        what: "the length of the virtio_net_hdr",
+        got: u64::from(length),
+    })?;
     let order = match order {
         SP_ORDER_NATIVE => ByteOrder::NATIVE,
         SP_ORDER_LITTLE => ByteOrder::Little,
         SP_ORDER_BIG => ByteOrder::Big,
-        other => return Err(Failure::Argument { what: "the byte order of the virtio_net_hdr", got: u64::from(other) }),
+        other => {
+            return Err(Failure::Argument {
+                what: "the byte order of the virtio_net_hdr",
+                got: u64::from(other),
+            });
+        }
     };
     Ok(Framing::new(format, order, layer))
 }
@@ -167,7 +181,10 @@ impl Chosen {
         };
         if framing.is_some() && matches!(usual.mode, Mode::Lro { .. }) {
             // What LRO merges cannot be described: it has no segments to be cut into again.
-            return Err(Failure::Argument { what: "policy.virtio_length in LRO", got: u64::from(given.virtio_length) });
+            return Err(Failure::Argument {
+                what: "policy.virtio_length in LRO",
+                got: u64::from(given.virtio_length),
+            });
         }
         let or = |value: u32, usual: u32| if value == 0 { usual } else { value };
         let mut policy = usual
@@ -176,7 +193,11 @@ impl Chosen {
             .with_max_datagrams(or(given.max_datagrams, usual.max_datagrams))
             .with_max_fragments(or(given.max_fragments, SP_DEFAULT_FRAGMENTS))
             .with_max_flows(or(given.max_flows, usual.max_flows))
-            .with_max_held_bytes(if given.max_held_bytes == 0 { usual.max_held_bytes } else { given.max_held_bytes })
+            .with_max_held_bytes(if given.max_held_bytes == 0 {
+                usual.max_held_bytes
+            } else {
+                given.max_held_bytes
+            })
             .with_hold_time(given.hold_time);
         if given.flags & SP_POLICY_TRUSTED_INPUT != 0 {
             policy = policy.with_trusted_input();

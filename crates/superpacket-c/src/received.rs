@@ -104,9 +104,13 @@ impl<'a> Packets<'a> {
         let (first, count) = (packets.as_ptr(), packets.len());
         match plain {
             // SAFETY: the same packets, in a type that is transparent and has the same invariant.
-            Plain::Unknown => Packets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) }),
+            Plain::Unknown => {
+                Packets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) })
+            }
             // SAFETY: as above.
-            Plain::Verified => Packets::Verified(unsafe { slice::from_raw_parts(first.cast(), count) }),
+            Plain::Verified => {
+                Packets::Verified(unsafe { slice::from_raw_parts(first.cast(), count) })
+            }
             Plain::Not => Packets::Any(packets),
         }
     }

@@ -59,7 +59,11 @@ pub struct sp_plan {
 
 impl From<Plan> for sp_plan {
     fn from(plan: Plan) -> Self {
-        sp_plan { segments: plan.segments as usize, segment_length: plan.segment_length, last_length: plan.last_length }
+        sp_plan {
+            segments: plan.segments as usize,
+            segment_length: plan.segment_length,
+            last_length: plan.last_length,
+        }
     }
 }
 
@@ -160,9 +164,10 @@ pub unsafe extern "C" fn sp_segment(
                     ]
                 };
                 let mut headers = Headers { memory: headers, needs, lacks: &mut lacks };
-                let cut = segmenter.segment_with_headers(packet, options, &mut headers, |segment| {
-                    result = result.and_then(|()| put(records, packet, &segment));
-                });
+                let cut =
+                    segmenter.segment_with_headers(packet, options, &mut headers, |segment| {
+                        result = result.and_then(|()| put(records, packet, &segment));
+                    });
                 if let Some(failure) = lacks {
                     return Err(failure);
                 }
@@ -176,11 +181,19 @@ pub unsafe extern "C" fn sp_segment(
 }
 
 #[inline(always)]
-fn put(records: &mut Records<'_>, packet: &ToCut<'_>, segment: &Segment<'_, ToCut<'_>>) -> Result<(), Full> {
+fn put(
+    records: &mut Records<'_>,
+    packet: &ToCut<'_>,
+    segment: &Segment<'_, ToCut<'_>>,
+) -> Result<(), Full> {
     let token = packet.packet.token();
     let mut begun = records.begin(segment.header().len())?;
     for range in segment.ranges() {
-        let bytes = packet.packet.bytes_of(range.range).get(range.offset..range.offset + range.length).unwrap_or(&[]);
+        let bytes = packet
+            .packet
+            .bytes_of(range.range)
+            .get(range.offset..range.offset + range.length)
+            .unwrap_or(&[]);
         records.push(&mut begun, bytes.as_ptr().cast(), bytes.len(), token)?;
     }
     if begun.is_empty(records) {
@@ -269,7 +282,11 @@ pub unsafe extern "C" fn sp_segment_linear(
 /// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_gso_for_mtu(packet: *mut sp_packet, layer: u32, mtu: usize) -> sp_status {
+pub unsafe extern "C" fn sp_gso_for_mtu(
+    packet: *mut sp_packet,
+    layer: u32,
+    mtu: usize,
+) -> sp_status {
     guard(|| {
         let layer = self::layer(layer)?;
         let offload = {
@@ -277,20 +294,27 @@ pub unsafe extern "C" fn sp_gso_for_mtu(packet: *mut sp_packet, layer: u32, mtu:
             let checked = unsafe { Packet::check_one(packet) }?;
             let mut gathered = [0; MAX_HEADER];
             let header = checked.header(&mut gathered);
-            let unparsed = |unparsed: superpacket::wire::Unparsed| Failure::Headers(unparsed.reason);
-            let layout = superpacket::wire::parse_datagram(header, checked.length(), layer).map_err(unparsed)?;
+            let unparsed =
+                |unparsed: superpacket::wire::Unparsed| Failure::Headers(unparsed.reason);
+            let layout = superpacket::wire::parse_datagram(header, checked.length(), layer)
+                .map_err(unparsed)?;
             let end = (layout.end as usize).min(checked.length());
             if end.saturating_sub(usize::from(layout.outermost())) <= mtu {
                 return Ok(SP_OK);
             }
             let kind = match (layout.protocol, layout.version) {
-                (superpacket::wire::Protocol::Tcp, superpacket::wire::IpVersion::V4) => GsoKind::Tcp4,
-                (superpacket::wire::Protocol::Tcp, superpacket::wire::IpVersion::V6) => GsoKind::Tcp6,
+                (superpacket::wire::Protocol::Tcp, superpacket::wire::IpVersion::V4) => {
+                    GsoKind::Tcp4
+                }
+                (superpacket::wire::Protocol::Tcp, superpacket::wire::IpVersion::V6) => {
+                    GsoKind::Tcp6
+                }
                 (superpacket::wire::Protocol::Udp, _) => GsoKind::Udp,
                 (superpacket::wire::Protocol::Dccp, _) => GsoKind::Dccp,
             };
             let needed = usize::from(layout.payload - layout.outermost()) + 1;
-            let size = SegmentSize::for_mtu(&layout, kind, mtu).ok_or(SegmentError::SegmentTooSmall { needed, got: mtu })?;
+            let size = SegmentSize::for_mtu(&layout, kind, mtu)
+                .ok_or(SegmentError::SegmentTooSmall { needed, got: mtu })?;
             let known = checked.offload();
             let gso = superpacket::Gso::new(kind, size);
             let named = sp_offload::new(superpacket::RxChecksum::None, Some(gso), None, None);
@@ -318,7 +342,9 @@ pub(crate) unsafe fn call(
             with("segmenter", segmenter, |segmenter| {
                 let packet = Packet::check_one(packet)?;
                 let (layer, options) = read_options(options)?;
-                segmenter.object.call(|segmenter| body(segmenter, &ToCut { packet, layer }, &options))
+                segmenter
+                    .object
+                    .call(|segmenter| body(segmenter, &ToCut { packet, layer }, &options))
             })
         }
     })
@@ -326,7 +352,9 @@ pub(crate) unsafe fn call(
 
 /// # Safety
 /// As [`sized`], but that NULL means the usual options.
-unsafe fn read_options(options: *const sp_segment_options) -> Result<(Layer, SegmentOptions), Failure> {
+unsafe fn read_options(
+    options: *const sp_segment_options,
+) -> Result<(Layer, SegmentOptions), Failure> {
     let mut read = SegmentOptions::default();
     if options.is_null() {
         return Ok((Layer::Ethernet, read));
@@ -350,7 +378,10 @@ unsafe fn read_options(options: *const sp_segment_options) -> Result<(Layer, Seg
 ///
 /// # Safety
 /// `plan` is NULL or the caller's place for one.
-pub(crate) unsafe fn tell(plan: *mut sp_plan, cut: impl FnOnce(()) -> Result<Plan, Failure>) -> Result<sp_status, Failure> {
+pub(crate) unsafe fn tell(
+    plan: *mut sp_plan,
+    cut: impl FnOnce(()) -> Result<Plan, Failure>,
+) -> Result<sp_status, Failure> {
     let place = match plan.is_null() {
         true => None,
         // SAFETY: the caller's.

@@ -60,13 +60,21 @@ pub unsafe extern "C" fn sp_segment_headers(
         call(segmenter, packet, options, |segmenter, packet, options| {
             let answer = place("headers", headers)?;
             // SAFETY: the caller's: as many as count.
-            let places = read_places(["places", "places[]"], places, count)?.ok_or(Failure::Null("places"))?;
+            let places = read_places(["places", "places[]"], places, count)?
+                .ok_or(Failure::Null("places"))?;
             if packet.gso().is_some_and(|gso| gso.kind == GsoKind::UdpFragments) {
-                return Err(Failure::Argument { what: "packet.offload.gso_type", got: u64::from(packet.packet.offload().gso_type) });
+                return Err(Failure::Argument {
+                    what: "packet.offload.gso_type",
+                    got: u64::from(packet.packet.offload().gso_type),
+                });
             }
             let mut lacks = None;
             let mut memory = HeaderMemory::of_places(places);
-            let mut memory = Headers { memory: &mut memory, needs: |segments| [("count", count, segments)], lacks: &mut lacks };
+            let mut memory = Headers {
+                memory: &mut memory,
+                needs: |segments| [("count", count, segments)],
+                lacks: &mut lacks,
+            };
             let mut first = (0, 0, sp_offload::default());
             let cut = segmenter.segment_with_headers(packet, options, &mut memory, |segment| {
                 if segment.index == 0 {
@@ -86,6 +94,7 @@ pub unsafe extern "C" fn sp_segment_headers(
 
 /// Where a segment's payload starts in its packet; the packet's end, if it has none.
 fn payload_start(packet: &ToCut<'_>, segment: &Segment<'_, ToCut<'_>>) -> usize {
-    let (range, offset) = segment.ranges().next().map_or((packet.ranges(), 0), |range| (range.range, range.offset));
+    let (range, offset) =
+        segment.ranges().next().map_or((packet.ranges(), 0), |range| (range.range, range.offset));
     (0..range).map(|index| packet.range_length(index)).sum::<usize>() + offset
 }

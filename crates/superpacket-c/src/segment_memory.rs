@@ -8,7 +8,9 @@ use std::slice;
 use superpacket::segment::{Plan, SegmentBuffers, Segmentable};
 use superpacket::{Gso, Layer, RxChecksum, SegmentError};
 
-use crate::memory::{check_range, fits, impossible, impossible_array, memory, misaligned, sp_iovec};
+use crate::memory::{
+    check_range, fits, impossible, impossible_array, memory, misaligned, sp_iovec,
+};
 use crate::packet::Packet;
 use crate::space::HeaderMemory;
 use crate::status::Failure;
@@ -65,7 +67,9 @@ pub(crate) struct Headers<'a, 'b, F> {
     pub(crate) lacks: &'a mut Option<Failure>,
 }
 
-impl<const N: usize, F: Fn(usize) -> [(&'static str, usize, usize); N]> SegmentBuffers for Headers<'_, '_, F> {
+impl<const N: usize, F: Fn(usize) -> [(&'static str, usize, usize); N]> SegmentBuffers
+    for Headers<'_, '_, F>
+{
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
         for (what, got, needed) in (self.needs)(plan.segments as usize) {
             if got < needed {
@@ -99,7 +103,12 @@ impl<'a> Buffers<'a> {
     /// # Safety
     /// `buffers` is NULL or points to `count` ranges of memory, each the caller's to write, apart
     /// from each other and all else; `lengths` is NULL or points to memory for as many lengths.
-    pub(crate) unsafe fn each(buffers: *const sp_iovec, count: usize, offset: usize, lengths: *mut usize) -> Result<Self, Failure> {
+    pub(crate) unsafe fn each(
+        buffers: *const sp_iovec,
+        count: usize,
+        offset: usize,
+        lengths: *mut usize,
+    ) -> Result<Self, Failure> {
         if !fits(buffers, count) {
             return Err(impossible_array("buffers", buffers, count));
         }
@@ -124,24 +133,45 @@ impl<'a> Buffers<'a> {
     /// The range is NULL or the caller's to write, apart from all else.
     pub(crate) unsafe fn linear(buffer: &'a sp_iovec) -> Result<Self, Failure> {
         // Segments of a packet are longer than the packet: by a header each.
-        if buffer.iov_len > isize::MAX as usize || (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none() {
-            return Err(impossible("buffer", buffer.iov_base as usize, buffer.iov_len, isize::MAX as usize));
+        if buffer.iov_len > isize::MAX as usize
+            || (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none()
+        {
+            return Err(impossible(
+                "buffer",
+                buffer.iov_base as usize,
+                buffer.iov_len,
+                isize::MAX as usize,
+            ));
         }
         if buffer.iov_base.is_null() {
             return Err(Failure::Null("buffer"));
         }
-        Ok(Buffers { buffers: slice::from_ref(buffer), linear: true, offset: 0, lengths: &mut [], used: 0 })
+        Ok(Buffers {
+            buffers: slice::from_ref(buffer),
+            linear: true,
+            offset: 0,
+            lengths: &mut [],
+            used: 0,
+        })
     }
 }
 
 impl SegmentBuffers for Buffers<'_> {
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
-        let too_small = |needed: usize, got: usize| if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) };
+        let too_small = |needed: usize, got: usize| {
+            if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) }
+        };
         if self.linear {
-            return too_small(plan.total_length(), self.buffers.first().map_or(0, |buffer| buffer.iov_len));
+            return too_small(
+                plan.total_length(),
+                self.buffers.first().map_or(0, |buffer| buffer.iov_len),
+            );
         }
         if plan.segments as usize > self.buffers.len() {
-            return Err(SegmentError::TooManySegments { needed: plan.segments, limit: self.buffers.len() as u32 });
+            return Err(SegmentError::TooManySegments {
+                needed: plan.segments,
+                limit: self.buffers.len() as u32,
+            });
         }
         let last = plan.segments as usize - 1;
         for (index, buffer) in self.buffers[..=last].iter().enumerate() {

@@ -157,7 +157,10 @@ pub(crate) unsafe fn read_places<'a>(
     }
     // SAFETY: the caller's; not NULL, aligned, and not too long.
     let places = unsafe { slice::from_raw_parts(places, count) };
-    if places.iter().any(|place| place.is_null() || !fits(place.cast_const().cast::<u8>(), SP_MAX_HEADER)) {
+    if places
+        .iter()
+        .any(|place| place.is_null() || !fits(place.cast_const().cast::<u8>(), SP_MAX_HEADER))
+    {
         return Err(Failure::Null(place));
     }
     Ok(Some(places))
@@ -179,7 +182,13 @@ impl Space<'_> {
         // SAFETY: the caller's; the structure has nothing but pointers and integers.
         let given = unsafe { sized("sp_space", space.cast_const(), FIRST_SIZE) }?;
         // SAFETY: the caller's: as many as outputs_max.
-        let places = unsafe { read_places(["space.header_places", "space.header_places[]"], given.header_places, given.outputs_max) }?;
+        let places = unsafe {
+            read_places(
+                ["space.header_places", "space.header_places[]"],
+                given.header_places,
+                given.outputs_max,
+            )
+        }?;
         let records = Records {
             // SAFETY: the caller's.
             outputs: unsafe { memory("space.outputs", given.outputs, given.outputs_max) }?,
@@ -193,7 +202,9 @@ impl Space<'_> {
             layouts: match given.layouts.is_null() {
                 true => None,
                 // SAFETY: the caller's: as many as outputs_max.
-                false => Some(unsafe { memory("space.layouts", given.layouts, given.outputs_max) }?),
+                false => {
+                    Some(unsafe { memory("space.layouts", given.layouts, given.outputs_max) }?)
+                }
             },
             own_iov: given.iov,
             own_tokens: given.tokens,
@@ -226,7 +237,8 @@ impl Space<'_> {
         let Records { outputs_used, iov_used, .. } = checked.records;
         let headers_used = checked.headers.used;
         // What has been put there before an error is nothing.
-        let [outputs_used, iov_used, headers_used] = if result.is_ok() { [outputs_used, iov_used, headers_used] } else { [0; 3] };
+        let [outputs_used, iov_used, headers_used] =
+            if result.is_ok() { [outputs_used, iov_used, headers_used] } else { [0; 3] };
         // SAFETY: it still points to the caller's structure, to which no reference is left.
         unsafe {
             (*space).outputs_used = outputs_used;
@@ -273,7 +285,9 @@ impl Space<'_> {
             if !part.is_empty() {
                 let place = place.get_mut(written..written + part.len()).ok_or(Full)?;
                 // SAFETY: `place` is as long as `part`, and the caller's memory for headers alone.
-                unsafe { ptr::copy_nonoverlapping(part.as_ptr(), place.as_mut_ptr().cast(), part.len()) };
+                unsafe {
+                    ptr::copy_nonoverlapping(part.as_ptr(), place.as_mut_ptr().cast(), part.len())
+                };
                 written += part.len();
             }
         }
@@ -298,7 +312,8 @@ impl HeaderMemory<'_> {
                 let place = places.get(self.given)?;
                 // SAFETY: the caller says that each place has so many bytes, which are nobody
                 // else's; that it is not NULL has been checked. No other output has this one.
-                Some(unsafe { slice::from_raw_parts_mut(place.cast(), SP_MAX_HEADER) }).filter(|place| place.len() >= length)?
+                Some(unsafe { slice::from_raw_parts_mut(place.cast(), SP_MAX_HEADER) })
+                    .filter(|place| place.len() >= length)?
             }
         };
         self.given += 1;
@@ -334,7 +349,12 @@ impl Records<'_> {
     /// [memory](HeaderMemory) that was next.
     #[inline(always)]
     pub(crate) fn begin(&mut self, length: usize) -> Result<Begun, Full> {
-        let mut begun = Begun { iov: self.iov_used, header_length: length as u32, length: 0, token: ptr::null_mut() };
+        let mut begun = Begun {
+            iov: self.iov_used,
+            header_length: length as u32,
+            length: 0,
+            token: ptr::null_mut(),
+        };
         if length != 0 {
             let headers: *const c_void = match self.places {
                 None => self.own_headers.wrapping_add(self.headers_used).cast(),
@@ -348,9 +368,20 @@ impl Records<'_> {
 
     /// Adds a range to an output.
     #[inline(always)]
-    pub(crate) fn push(&mut self, begun: &mut Begun, base: *const c_void, length: usize, token: *mut c_void) -> Result<(), Full> {
-        self.iov.get_mut(self.iov_used).ok_or(Full)?.write(sp_iovec { iov_base: base.cast_mut(), iov_len: length });
-        if let Some(place) = self.tokens.as_deref_mut().and_then(|tokens| tokens.get_mut(self.iov_used)) {
+    pub(crate) fn push(
+        &mut self,
+        begun: &mut Begun,
+        base: *const c_void,
+        length: usize,
+        token: *mut c_void,
+    ) -> Result<(), Full> {
+        self.iov
+            .get_mut(self.iov_used)
+            .ok_or(Full)?
+            .write(sp_iovec { iov_base: base.cast_mut(), iov_len: length });
+        if let Some(place) =
+            self.tokens.as_deref_mut().and_then(|tokens| tokens.get_mut(self.iov_used))
+        {
             place.write(token);
         }
         self.iov_used += 1;
@@ -373,7 +404,9 @@ impl Records<'_> {
             Some(tokens) => {
                 let tokens = tokens.get_mut(places).ok_or(Full)?;
                 ranges.for_each(|(base, length, token)| {
-                    if let (Some(place), Some(token_place)) = (iov.get_mut(count), tokens.get_mut(count)) {
+                    if let (Some(place), Some(token_place)) =
+                        (iov.get_mut(count), tokens.get_mut(count))
+                    {
                         place.write(sp_iovec { iov_base: base.cast_mut(), iov_len: length });
                         token_place.write(token);
                         count += 1;
@@ -396,9 +429,19 @@ impl Records<'_> {
 
     /// Ends an output.
     #[inline(always)]
-    pub(crate) fn end(&mut self, begun: Begun, packets: u32, offload: sp_offload, known: Known<'_>) -> Result<(), Full> {
+    pub(crate) fn end(
+        &mut self,
+        begun: Begun,
+        packets: u32,
+        offload: sp_offload,
+        known: Known<'_>,
+    ) -> Result<(), Full> {
         let iov = self.own_iov.wrapping_add(begun.iov);
-        let tokens = if self.tokens.is_some() { self.own_tokens.wrapping_add(begun.iov) } else { ptr::null_mut() };
+        let tokens = if self.tokens.is_some() {
+            self.own_tokens.wrapping_add(begun.iov)
+        } else {
+            ptr::null_mut()
+        };
         let place = self.outputs.get_mut(self.outputs_used).ok_or(Full)?;
         place.write(sp_output {
             iov,
@@ -413,7 +456,9 @@ impl Records<'_> {
             reason: known.reason,
             offload,
         });
-        if let Some(place) = self.layouts.as_deref_mut().and_then(|layouts| layouts.get_mut(self.outputs_used)) {
+        if let Some(place) =
+            self.layouts.as_deref_mut().and_then(|layouts| layouts.get_mut(self.outputs_used))
+        {
             place.write(known.layout.map_or_else(sp_layout::default, sp_layout::from));
         }
         self.outputs_used += 1;

@@ -45,10 +45,16 @@ pub unsafe extern "C" fn sp_split_each(
 ) -> sp_status {
     // SAFETY: as the comment demands of the caller.
     unsafe {
-        split(segmenter, [virtio_length, virtio_order, layer], read, length, |segmenter, framing, read| {
-            let mut buffers = Buffers::each(buffers, count, offset, lengths)?;
-            tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
-        })
+        split(
+            segmenter,
+            [virtio_length, virtio_order, layer],
+            read,
+            length,
+            |segmenter, framing, read| {
+                let mut buffers = Buffers::each(buffers, count, offset, lengths)?;
+                tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+            },
+        )
     }
 }
 
@@ -73,12 +79,18 @@ pub unsafe extern "C" fn sp_split_linear(
 ) -> sp_status {
     // SAFETY: as the comment demands of the caller.
     unsafe {
-        split(segmenter, [virtio_length, virtio_order, layer], read, length, |segmenter, framing, read| {
-            let one = sp_iovec { iov_base: buffer, iov_len: size };
-            let mut buffers = Buffers::linear(&one)?;
-            place("plan", plan)?;
-            tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
-        })
+        split(
+            segmenter,
+            [virtio_length, virtio_order, layer],
+            read,
+            length,
+            |segmenter, framing, read| {
+                let one = sp_iovec { iov_base: buffer, iov_len: size };
+                let mut buffers = Buffers::linear(&one)?;
+                place("plan", plan)?;
+                tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+            },
+        )
     }
 }
 

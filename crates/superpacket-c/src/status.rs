@@ -91,27 +91,67 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     (SP_ERROR_NULL, "SP_ERROR_NULL\0", "a pointer is NULL\0"),
     (SP_ERROR_LENGTH, "SP_ERROR_LENGTH\0", "a length or count is above its limit\0"),
     (SP_ERROR_ARGUMENT, "SP_ERROR_ARGUMENT\0", "a value is not one of those that are allowed\0"),
-    (SP_ERROR_STRUCTURE, "SP_ERROR_STRUCTURE\0", "a structure is of another release, and uses what this one lacks\0"),
+    (
+        SP_ERROR_STRUCTURE,
+        "SP_ERROR_STRUCTURE\0",
+        "a structure is of another release, and uses what this one lacks\0",
+    ),
     (SP_ERROR_SPACE, "SP_ERROR_SPACE\0", "the space is too small\0"),
-    (SP_ERROR_UNFINISHED, "SP_ERROR_UNFINISHED\0", "an earlier call has been neither continued nor abandoned\0"),
-    (SP_ERROR_OTHER_PACKETS, "SP_ERROR_OTHER_PACKETS\0", "the packets are not those of the call that is continued\0"),
+    (
+        SP_ERROR_UNFINISHED,
+        "SP_ERROR_UNFINISHED\0",
+        "an earlier call has been neither continued nor abandoned\0",
+    ),
+    (
+        SP_ERROR_OTHER_PACKETS,
+        "SP_ERROR_OTHER_PACKETS\0",
+        "the packets are not those of the call that is continued\0",
+    ),
     (SP_ERROR_INTERNAL, "SP_ERROR_INTERNAL\0", "a fault of the library\0"),
     (SP_ERROR_CHECKSUM, "SP_ERROR_CHECKSUM\0", "a transport checksum is wrong\0"),
     (SP_ERROR_IP_CHECKSUM, "SP_ERROR_IP_CHECKSUM\0", "an IPv4 header checksum is wrong\0"),
-    (SP_ERROR_VIRTIO, "SP_ERROR_VIRTIO\0", "a virtio_net_hdr and its packet contradict each other\0"),
+    (
+        SP_ERROR_VIRTIO,
+        "SP_ERROR_VIRTIO\0",
+        "a virtio_net_hdr and its packet contradict each other\0",
+    ),
     (SP_ERROR_BUSY, "SP_ERROR_BUSY\0", "the object is in use by another call\0"),
     (SP_ERROR_HEADERS, "SP_ERROR_HEADERS\0", "the headers cannot be read\0"),
     (SP_ERROR_KIND, "SP_ERROR_KIND\0", "the gso_type is not that of the packet's headers\0"),
     (SP_ERROR_TRUNCATED, "SP_ERROR_TRUNCATED\0", "the packet is shorter than its headers say\0"),
     (SP_ERROR_INNER_LENGTH, "SP_ERROR_INNER_LENGTH\0", "an inner length contradicts the outer\0"),
-    (SP_ERROR_TOO_MANY_SEGMENTS, "SP_ERROR_TOO_MANY_SEGMENTS\0", "more segments than are allowed\0"),
-    (SP_ERROR_SEGMENT_TOO_LONG, "SP_ERROR_SEGMENT_TOO_LONG\0", "a segment does not fit its length fields\0"),
-    (SP_ERROR_SEGMENT_TOO_SMALL, "SP_ERROR_SEGMENT_TOO_SMALL\0", "a segment has no room for its headers\0"),
+    (
+        SP_ERROR_TOO_MANY_SEGMENTS,
+        "SP_ERROR_TOO_MANY_SEGMENTS\0",
+        "more segments than are allowed\0",
+    ),
+    (
+        SP_ERROR_SEGMENT_TOO_LONG,
+        "SP_ERROR_SEGMENT_TOO_LONG\0",
+        "a segment does not fit its length fields\0",
+    ),
+    (
+        SP_ERROR_SEGMENT_TOO_SMALL,
+        "SP_ERROR_SEGMENT_TOO_SMALL\0",
+        "a segment has no room for its headers\0",
+    ),
     (SP_ERROR_COVERAGE, "SP_ERROR_COVERAGE\0", "a checksum covers more than a segment holds\0"),
     (SP_ERROR_DONT_FRAGMENT, "SP_ERROR_DONT_FRAGMENT\0", "the packet must not be fragmented\0"),
-    (SP_ERROR_CHECKSUM_PLACE, "SP_ERROR_CHECKSUM_PLACE\0", "a partial checksum lies outside its packet\0"),
-    (SP_ERROR_HEADER_LENGTH, "SP_ERROR_HEADER_LENGTH\0", "a header is longer than what was parsed\0"),
-    (SP_ERROR_PARTIAL_CHECKSUM, "SP_ERROR_PARTIAL_CHECKSUM\0", "a partial checksum cannot be completed\0"),
+    (
+        SP_ERROR_CHECKSUM_PLACE,
+        "SP_ERROR_CHECKSUM_PLACE\0",
+        "a partial checksum lies outside its packet\0",
+    ),
+    (
+        SP_ERROR_HEADER_LENGTH,
+        "SP_ERROR_HEADER_LENGTH\0",
+        "a header is longer than what was parsed\0",
+    ),
+    (
+        SP_ERROR_PARTIAL_CHECKSUM,
+        "SP_ERROR_PARTIAL_CHECKSUM\0",
+        "a partial checksum cannot be completed\0",
+    ),
 ];
 
 /// Why a call failed: what the status says, and the figures.
@@ -133,8 +173,16 @@ pub(crate) enum Failure {
     Argument { what: &'static str, got: u64 },
     #[error("{what} is {address:#x}, which is not aligned: it must be a multiple of {alignment}")]
     Alignment { what: &'static str, address: usize, alignment: usize },
-    #[error("{first} and {second} overlap: {length} bytes at {first_address:#x} and at {second_address:#x}")]
-    Overlap { first: &'static str, first_address: usize, second: &'static str, second_address: usize, length: usize },
+    #[error(
+        "{first} and {second} overlap: {length} bytes at {first_address:#x} and at {second_address:#x}"
+    )]
+    Overlap {
+        first: &'static str,
+        first_address: usize,
+        second: &'static str,
+        second_address: usize,
+        length: usize,
+    },
     #[error("{what} has a size of {got}, of which this library knows {known}")]
     Structure { what: &'static str, got: usize, known: usize },
     #[error("{what}: there are {got}, {needed} are needed")]
@@ -143,7 +191,9 @@ pub(crate) enum Failure {
     Unfinished(usize),
     #[error("the packets are not those of the call that returned SP_FULL")]
     OtherPackets,
-    #[error("a fault of the library was caught in this call or an earlier one: the object can only be freed")]
+    #[error(
+        "a fault of the library was caught in this call or an earlier one: the object can only be freed"
+    )]
     Broken,
     #[error("the object is in use by another call: one thread at a time may use it")]
     Busy,
@@ -168,8 +218,13 @@ impl Failure {
         match self {
             Failure::Nothing => SP_OK,
             Failure::Null(_) => SP_ERROR_NULL,
-            Failure::Length { .. } | Failure::Bytes { .. } | Failure::Elements { .. } | Failure::Wraps { .. } => SP_ERROR_LENGTH,
-            Failure::Argument { .. } | Failure::Alignment { .. } | Failure::Overlap { .. } => SP_ERROR_ARGUMENT,
+            Failure::Length { .. }
+            | Failure::Bytes { .. }
+            | Failure::Elements { .. }
+            | Failure::Wraps { .. } => SP_ERROR_LENGTH,
+            Failure::Argument { .. } | Failure::Alignment { .. } | Failure::Overlap { .. } => {
+                SP_ERROR_ARGUMENT
+            }
             Failure::Structure { .. } => SP_ERROR_STRUCTURE,
             Failure::Space { .. } => SP_ERROR_SPACE,
             Failure::Unfinished(_) => SP_ERROR_UNFINISHED,
@@ -179,7 +234,9 @@ impl Failure {
             Failure::Checksum => SP_ERROR_CHECKSUM,
             Failure::IpChecksum => SP_ERROR_IP_CHECKSUM,
             Failure::Headers(_) => SP_ERROR_HEADERS,
-            Failure::Split(SplitError::Segment(error)) | Failure::Segment(error) => of_segment(error),
+            Failure::Split(SplitError::Segment(error)) | Failure::Segment(error) => {
+                of_segment(error)
+            }
             // A further kind of error is one of the header.
             Failure::Split(_) | Failure::Virtio(_) => SP_ERROR_VIRTIO,
             Failure::Completion(CompletionError::Place { .. }) => SP_ERROR_CHECKSUM_PLACE,
@@ -298,7 +355,9 @@ impl Write for Text {
         if fits > 0 {
             // SAFETY: `place` has `room` bytes that the caller lets us write; `length + fits` is at
             // most that. The library's own text does not overlap them.
-            unsafe { ptr::copy_nonoverlapping(text.as_ptr().cast(), self.place.add(self.length), fits) };
+            unsafe {
+                ptr::copy_nonoverlapping(text.as_ptr().cast(), self.place.add(self.length), fits)
+            };
         }
         self.length += text.len();
         Ok(())
@@ -314,7 +373,10 @@ mod tests {
     fn every_status_has_its_name_and_a_text() {
         for (index, (status, name, text)) in STATUSES.iter().enumerate() {
             assert_eq!(format!("{status:?}\0"), **name);
-            assert!(CStr::from_bytes_with_nul(text.as_bytes()).is_ok_and(|text| !text.is_empty()), "{name}");
+            assert!(
+                CStr::from_bytes_with_nul(text.as_bytes()).is_ok_and(|text| !text.is_empty()),
+                "{name}"
+            );
             assert!(STATUSES[..index].iter().all(|(other, ..)| other != status), "{name} twice");
         }
     }
@@ -329,7 +391,13 @@ mod tests {
                 "packets is 0x1001, which is not aligned: it must be a multiple of 8",
             ),
             (
-                Failure::Overlap { first: "to", first_address: address, second: "from", second_address: 0x1000, length: 7 },
+                Failure::Overlap {
+                    first: "to",
+                    first_address: address,
+                    second: "from",
+                    second_address: 0x1000,
+                    length: 7,
+                },
                 SP_ERROR_ARGUMENT,
                 "to and from overlap: 7 bytes at 0x1001 and at 0x1000",
             ),
@@ -338,7 +406,11 @@ mod tests {
                 SP_ERROR_LENGTH,
                 "read: 7 bytes at 0x1001 reach beyond the end of the address space",
             ),
-            (Failure::Busy, SP_ERROR_BUSY, "the object is in use by another call: one thread at a time may use it"),
+            (
+                Failure::Busy,
+                SP_ERROR_BUSY,
+                "the object is in use by another call: one thread at a time may use it",
+            ),
         ] {
             assert_eq!((failure.status(), failure.to_string().as_str()), (status, text));
         }

@@ -36,7 +36,12 @@ pub struct sp_toeplitz {
 /// \return SP_OK; SP_ERROR_LENGTH for another length; SP_ERROR_NULL, SP_ERROR_ARGUMENT.
 /// \note Any thread may call it at any time. Ends the process if memory cannot be had.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_toeplitz_new(key: *const c_void, length: usize, flags: u32, out: *mut *mut sp_toeplitz) -> sp_status {
+pub unsafe extern "C" fn sp_toeplitz_new(
+    key: *const c_void,
+    length: usize,
+    flags: u32,
+    out: *mut *mut sp_toeplitz,
+) -> sp_status {
     guard(|| {
         // SAFETY: `out` is NULL or the caller's place for a pointer.
         unsafe {
@@ -53,10 +58,20 @@ pub unsafe extern "C" fn sp_toeplitz_new(key: *const c_void, length: usize, flag
                         ToeplitzKey::new(bytes.try_into().map_err(|_| Failure::Null("key"))?)
                     }
                     (true, _) => return Err(Failure::Null("key")),
-                    (false, _) => return Err(Failure::Length { what: "the length of the key", got: length, limit: SP_TOEPLITZ_KEY }),
+                    (false, _) => {
+                        return Err(Failure::Length {
+                            what: "the length of the key",
+                            got: length,
+                            limit: SP_TOEPLITZ_KEY,
+                        });
+                    }
                 };
                 let toeplitz = Toeplitz::new(&key);
-                let toeplitz = if flags & SP_TOEPLITZ_SYMMETRIC != 0 { toeplitz.symmetric() } else { toeplitz };
+                let toeplitz = if flags & SP_TOEPLITZ_SYMMETRIC != 0 {
+                    toeplitz.symmetric()
+                } else {
+                    toeplitz
+                };
                 Ok(sp_toeplitz { toeplitz })
             })
         }
@@ -82,7 +97,12 @@ pub unsafe extern "C" fn sp_toeplitz_free(toeplitz: *mut sp_toeplitz) {
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
 /// \note Any number of threads at a time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_toeplitz_bytes(toeplitz: *const sp_toeplitz, bytes: *const c_void, length: usize, hash: *mut u32) -> sp_status {
+pub unsafe extern "C" fn sp_toeplitz_bytes(
+    toeplitz: *const sp_toeplitz,
+    bytes: *const c_void,
+    length: usize,
+    hash: *mut u32,
+) -> sp_status {
     guard(|| {
         // SAFETY: `toeplitz` is NULL, or made by `sp_toeplitz_new`; `hash` is NULL or the caller's
         // place for a number; the bytes are the caller's, and their length is checked.
@@ -123,7 +143,11 @@ pub unsafe extern "C" fn sp_toeplitz_packet(
                 let packet = Packet::check_one(packet)?;
                 let place = place("hash", hash)?;
                 let mut gathered = [0; MAX_HEADER];
-                match toeplitz.toeplitz.hash_frame(packet.header(&mut gathered), packet.length(), layer) {
+                match toeplitz.toeplitz.hash_frame(
+                    packet.header(&mut gathered),
+                    packet.length(),
+                    layer,
+                ) {
                     Some(found) => {
                         place.write(found.0);
                         Ok(SP_OK)

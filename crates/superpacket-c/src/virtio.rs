@@ -90,11 +90,18 @@ pub unsafe extern "C" fn sp_virtio_write(
         // SAFETY: the caller's memory for a header.
         let place: &mut [MaybeUninit<u8>] = unsafe { memory("header", header.cast::<u8>(), size) }?;
         let needed = framing.header_length();
-        let place = place.get_mut(..needed).ok_or(Failure::Space { what: "header", got: size, needed })?;
+        let place =
+            place.get_mut(..needed).ok_or(Failure::Space { what: "header", got: size, needed })?;
         let known = packet.offload();
         let offload = Offload::new(known.rx_checksum(), known.gso()).with_hash(known.flow_hash());
         let mut gathered = [0; MAX_HEADER];
-        let described = Header::describe(&offload, framing.format, packet.header(&mut gathered), packet.length(), framing.layer)?;
+        let described = Header::describe(
+            &offload,
+            framing.format,
+            packet.header(&mut gathered),
+            packet.length(),
+            framing.layer,
+        )?;
         let mut made = [0; Format::LONGEST];
         described.write(&mut made, framing.format, framing.order)?;
         for (place, byte) in place.iter_mut().zip(made) {

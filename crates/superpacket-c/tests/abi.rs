@@ -63,13 +63,25 @@ impl Arrays {
     /// Checks what a call left, and returns the outputs.
     fn outputs(&self, status: sp_status, packets: &[Given]) -> &[sp_output] {
         let space = &self.space;
-        let (before, behind) = (&self.headers[..MARGIN], &self.headers[self.headers.len() - MARGIN..]);
-        assert!(before.iter().chain(behind).all(|byte| *byte == CANARY), "written beside the headers");
+        let (before, behind) =
+            (&self.headers[..MARGIN], &self.headers[self.headers.len() - MARGIN..]);
+        assert!(
+            before.iter().chain(behind).all(|byte| *byte == CANARY),
+            "written beside the headers"
+        );
         if status != SP_OK && status != SP_FULL {
-            assert_eq!((space.outputs_used, space.iov_used, space.headers_used), (0, 0, 0), "{status:?}");
+            assert_eq!(
+                (space.outputs_used, space.iov_used, space.headers_used),
+                (0, 0, 0),
+                "{status:?}"
+            );
             return &[];
         }
-        assert!(space.outputs_used <= space.outputs_max && space.iov_used <= space.iov_max && space.headers_used <= space.headers_max);
+        assert!(
+            space.outputs_used <= space.outputs_max
+                && space.iov_used <= space.iov_max
+                && space.headers_used <= space.headers_max
+        );
         let within = |range: &sp_iovec, base: *const u8, length: usize| {
             let (start, from) = (range.iov_base as usize, base as usize);
             start >= from && start + range.iov_len <= from + length
@@ -84,7 +96,9 @@ impl Arrays {
             assert_eq!(ranges.iter().map(|range| range.iov_len).sum::<usize>(), output.length);
             let tokens = match space.tokens.is_null() {
                 true => ptr::null(),
-                false => self.tokens.as_ptr().wrapping_add((output.iov.addr() - self.iov.as_ptr().addr()) / size_of::<sp_iovec>()),
+                false => self.tokens.as_ptr().wrapping_add(
+                    (output.iov.addr() - self.iov.as_ptr().addr()) / size_of::<sp_iovec>(),
+                ),
             };
             assert_eq!(output.tokens.cast_const(), tokens);
             for (index, range) in ranges.iter().enumerate() {
@@ -92,7 +106,9 @@ impl Arrays {
                     assert_eq!(range.iov_len, output.header_length as usize);
                     assert!(within(range, space.headers, space.headers_used));
                 } else if range.iov_len != 0 {
-                    let inside = |given: &Given| given.parts.iter().any(|part| within(range, part.as_ptr(), part.len()));
+                    let inside = |given: &Given| {
+                        given.parts.iter().any(|part| within(range, part.as_ptr(), part.len()))
+                    };
                     assert!(packets.iter().any(inside), "a range in no packet");
                 }
             }
@@ -124,7 +140,10 @@ impl Given {
 
     /// The packet as C has it; its token is its number and one.
     fn packet(&mut self, number: usize) -> sp_packet {
-        let part = |part: &Vec<u8>| sp_iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
+        let part = |part: &Vec<u8>| sp_iovec {
+            iov_base: part.as_ptr().cast_mut().cast(),
+            iov_len: part.len(),
+        };
         self.rest = self.parts[1..].iter().map(part).collect();
         sp_packet {
             data: self.parts[0].as_ptr().cast(),
@@ -140,21 +159,37 @@ impl Given {
 
 /// What is known of a packet: mostly nothing, else anything.
 fn offload() -> impl Strategy<Value = sp_offload> {
-    let any = (0..5u8, 0..3u8, any::<[u16; 3]>(), 0..7u8, 0..40u8, prop_oneof![Just(0u16), 1..2000u16, any::<u16>()], any::<u32>());
-    let any = any.prop_map(|(checksum, checksum_level, [start, offset, sum], gso_type, flags, gso_size, hash)| sp_offload {
-        checksum,
-        checksum_level,
-        checksum_start: start % 200,
-        checksum_offset: offset % 40,
-        checksum_sum: sum,
+    let any = (
+        0..5u8,
+        0..3u8,
+        any::<[u16; 3]>(),
+        0..7u8,
+        0..40u8,
+        prop_oneof![Just(0u16), 1..2000u16, any::<u16>()],
+        any::<u32>(),
+    );
+    let any = any.prop_map(
+        |(checksum, checksum_level, [start, offset, sum], gso_type, flags, gso_size, hash)| {
+            sp_offload {
+                checksum,
+                checksum_level,
+                checksum_start: start % 200,
+                checksum_offset: offset % 40,
+                checksum_sum: sum,
+                gso_type,
+                flags,
+                gso_size,
+                hash,
+                ..Default::default()
+            }
+        },
+    );
+    let verified = sp_offload { checksum: SP_CHECKSUM_VERIFIED, ..Default::default() };
+    let cut = (1..6u8, 1..2000u16).prop_map(|(gso_type, gso_size)| sp_offload {
         gso_type,
-        flags,
         gso_size,
-        hash,
         ..Default::default()
     });
-    let verified = sp_offload { checksum: SP_CHECKSUM_VERIFIED, ..Default::default() };
-    let cut = (1..6u8, 1..2000u16).prop_map(|(gso_type, gso_size)| sp_offload { gso_type, gso_size, ..Default::default() });
     prop_oneof![600 => Just(sp_offload::default()), 200 => Just(verified), 100 => cut, 9 => any]
 }
 
@@ -194,40 +229,71 @@ fn policy() -> impl Strategy<Value = sp_policy> {
     let mode = prop_oneof![20 => 0..4u32, 1 => Just(4u32)];
     let layer = prop_oneof![20 => Just(0u32), 3 => Just(1u32), 1 => Just(2u32)];
     let flags = prop_oneof![20 => 0..8u32, 1 => Just(8u32)];
-    (mode, layer, flags, sizes, 0..3u32, [limit(), limit(), limit(), limit()], fragments, any::<[u64; 2]>()).prop_map(
-        |(mode, layer, flags, virtio_length, virtio_order, [max_bytes, max_packets, max_datagrams, max_flows], max_fragments, key)| {
-            sp_policy {
-                size: size_of::<sp_policy>(),
+    (
+        mode,
+        layer,
+        flags,
+        sizes,
+        0..3u32,
+        [limit(), limit(), limit(), limit()],
+        fragments,
+        any::<[u64; 2]>(),
+    )
+        .prop_map(
+            |(
                 mode,
                 layer,
                 flags,
                 virtio_length,
                 virtio_order,
-                max_bytes,
-                max_packets,
-                max_datagrams,
+                [max_bytes, max_packets, max_datagrams, max_flows],
                 max_fragments,
-                // A table of a million flows takes a while to make.
-                max_flows: max_flows % 5000,
-                max_held_bytes: u64::from(max_bytes),
-                hold_time: key[0] % 3,
                 key,
-            }
-        },
-    )
+            )| {
+                sp_policy {
+                    size: size_of::<sp_policy>(),
+                    mode,
+                    layer,
+                    flags,
+                    virtio_length,
+                    virtio_order,
+                    max_bytes,
+                    max_packets,
+                    max_datagrams,
+                    max_fragments,
+                    // A table of a million flows takes a while to make.
+                    max_flows: max_flows % 5000,
+                    max_held_bytes: u64::from(max_bytes),
+                    hold_time: key[0] % 3,
+                    key,
+                }
+            },
+        )
 }
 
 fn arrays() -> impl Strategy<Value = (usize, usize, usize, bool)> {
     let iov = prop_oneof![9 => 1024..1100usize, 1 => 0..60usize];
-    (prop_oneof![20 => 1..9usize, 1 => Just(0usize)], iov, prop_oneof![9 => 320..4000usize, 1 => 0..400usize], any::<bool>())
+    (
+        prop_oneof![20 => 1..9usize, 1 => Just(0usize)],
+        iov,
+        prop_oneof![9 => 320..4000usize, 1 => 0..400usize],
+        any::<bool>(),
+    )
 }
 
 /// The bytes of an output whose ranges `Arrays::outputs` has checked.
 fn bytes_of(output: &sp_output) -> Vec<u8> {
     // SAFETY: it has so many ranges.
-    let ranges = unsafe { slice::from_raw_parts(output.iov, output.iov_count as usize) }.iter().filter(|range| range.iov_len != 0);
+    let ranges = unsafe { slice::from_raw_parts(output.iov, output.iov_count as usize) }
+        .iter()
+        .filter(|range| range.iov_len != 0);
     // SAFETY: each lies in a packet, or in memory for headers.
-    ranges.flat_map(|range| unsafe { slice::from_raw_parts(range.iov_base.cast::<u8>(), range.iov_len) }).copied().collect()
+    ranges
+        .flat_map(|range| unsafe {
+            slice::from_raw_parts(range.iov_base.cast::<u8>(), range.iov_len)
+        })
+        .copied()
+        .collect()
 }
 
 /// Counts tokens of a batch's outputs. Unless a mode absorbs packets, an output names all of its
@@ -246,14 +312,20 @@ fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays, mode: u32) {
         }
         // A packet without a byte has no range behind a virtio_net_hdr.
         let is_empty = output.length == output.header_length as usize;
-        assert!(mode > SP_MODE_GRO_UDP || is_empty || named == output.packets, "{named} of {} packets are named", output.packets);
+        assert!(
+            mode > SP_MODE_GRO_UDP || is_empty || named == output.packets,
+            "{named} of {} packets are named",
+            output.packets
+        );
     }
 }
 
 /// Checks that each output of a batch lies with its headers where the layout says.
 fn check_layouts(arrays: &Arrays, policy: &sp_policy) {
     let layer = if policy.layer == SP_LAYER_IP { Layer::Ip } else { Layer::Ethernet };
-    for (output, found) in arrays.outputs.iter().zip(&arrays.layouts).take(arrays.space.outputs_used) {
+    for (output, found) in
+        arrays.outputs.iter().zip(&arrays.layouts).take(arrays.space.outputs_used)
+    {
         let bytes = bytes_of(output);
         let packet = &bytes[policy.virtio_length as usize..];
         if output.packets > 1 && policy.mode <= SP_MODE_GRO_UDP {
@@ -294,7 +366,9 @@ unsafe impl Sync for Shared {}
 fn an_object_in_use_is_busy() {
     const PACKETS: usize = 20_000;
     let frame = [0u8; 60];
-    let packets_of = |count: usize| vec![sp_packet { data: frame.as_ptr().cast(), length: frame.len(), ..nothing() }; count];
+    let packets_of = |count: usize| {
+        vec![sp_packet { data: frame.as_ptr().cast(), length: frame.len(), ..nothing() }; count]
+    };
     let policy = sp_policy { size: size_of::<sp_policy>(), ..nothing() };
     let mut batch = ptr::null_mut();
     // SAFETY: both are ours.
@@ -306,7 +380,9 @@ fn an_object_in_use_is_busy() {
         while found.load(Relaxed) == 0 {
             // SAFETY: packets and arrays are ours. The batch is used by another thread, so that one
             // of the calls is refused before it touches more than the batch's state.
-            let status = unsafe { sp_batch_aggregate(shared.0, packets.as_ptr(), packets.len(), &mut arrays.space) };
+            let status = unsafe {
+                sp_batch_aggregate(shared.0, packets.as_ptr(), packets.len(), &mut arrays.space)
+            };
             assert!(matches!(status, SP_OK | SP_ERROR_BUSY), "{status:?}");
             assert_eq!(arrays.space.outputs_used, if status == SP_OK { packets.len() } else { 0 });
             if status == SP_ERROR_BUSY {
@@ -316,7 +392,10 @@ fn an_object_in_use_is_busy() {
                 unsafe { sp_message(text.as_mut_ptr(), text.len()) };
                 // SAFETY: `sp_message` has written a zero byte.
                 let text = unsafe { CStr::from_ptr(text.as_ptr()) };
-                assert_eq!(text, c"the object is in use by another call: one thread at a time may use it");
+                assert_eq!(
+                    text,
+                    c"the object is in use by another call: one thread at a time may use it"
+                );
             }
         }
     };
@@ -327,7 +406,12 @@ fn an_object_in_use_is_busy() {
     // The batch is as it was.
     let mut arrays = Arrays::new(PACKETS, 2 * PACKETS, SP_MAX_HEADER, false);
     // SAFETY: all is ours, and nobody else uses it.
-    assert_eq!(unsafe { sp_batch_aggregate(batch, packets_of(PACKETS).as_ptr(), PACKETS, &mut arrays.space) }, SP_OK);
+    assert_eq!(
+        unsafe {
+            sp_batch_aggregate(batch, packets_of(PACKETS).as_ptr(), PACKETS, &mut arrays.space)
+        },
+        SP_OK
+    );
     // SAFETY: made above.
     unsafe { sp_batch_free(batch) };
 }

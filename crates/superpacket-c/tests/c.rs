@@ -17,7 +17,10 @@ fn here() -> &'static Path {
 /// Runs a program and returns what it prints.
 fn run(program: impl AsRef<OsStr>, arguments: &[&OsStr]) -> String {
     let program = program.as_ref();
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
         output.status.success(),
@@ -32,7 +35,11 @@ fn run(program: impl AsRef<OsStr>, arguments: &[&OsStr]) -> String {
 
 /// Is there such a compiler? Where CI is set there must be.
 fn has(compiler: &str) -> bool {
-    let found = cfg!(unix) && Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success());
+    let found = cfg!(unix)
+        && Command::new(compiler)
+            .arg("--version")
+            .output()
+            .is_ok_and(|output| output.status.success());
     if !found {
         assert!(env::var_os("CI").is_none(), "there is no {compiler}");
         eprintln!("SKIPPED: there is no {compiler} here");
@@ -57,7 +64,10 @@ fn build(compiler: &str, arguments: &[&str], source: &str, to: &Path) -> PathBuf
     let source = here().join("tests/c").join(source);
     let library = library();
     let mut all: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
-    all.extend(["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-g", "-O1", "-I"].map(OsStr::new));
+    all.extend(
+        ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-g", "-O1", "-I"]
+            .map(OsStr::new),
+    );
     all.extend([include.as_os_str(), source.as_os_str(), library.as_os_str()]);
     all.extend(["-lpthread", "-lm", "-ldl", "-o"].map(OsStr::new));
     all.push(program.as_os_str());
@@ -75,7 +85,9 @@ fn each_function_from_c() {
     let packets = folder.path().join("packets");
     let mut written = Vec::new();
     for seed in 0..20 {
-        for packet in generate(seed, &Config::default(), 300).iter().filter(|packet| !packet.starts_at_ip) {
+        for packet in
+            generate(seed, &Config::default(), 300).iter().filter(|packet| !packet.starts_at_ip)
+        {
             written.extend_from_slice(&(packet.bytes.len() as u32).to_le_bytes());
             written.extend_from_slice(&packet.bytes);
         }
@@ -93,16 +105,23 @@ fn the_readme_compiles() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let readme = fs::read_to_string(here().join("README.md")).expect("it is there");
-    let blocks: Vec<&str> = readme.split("```c\n").skip(1).filter_map(|block| block.split("```").next()).collect();
+    let blocks: Vec<&str> =
+        readme.split("```c\n").skip(1).filter_map(|block| block.split("```").next()).collect();
     let [function, statements] = blocks[..] else { panic!("{} blocks of C", blocks.len()) };
     let source = folder.path().join("readme.c");
-    let program =
-        format!("#include <stdio.h>\n{function}\nint main(void) {{\n{statements}\nreturn send_aggregated(-1, batch, NULL, 0);\n}}\n");
+    let program = format!(
+        "#include <stdio.h>\n{function}\nint main(void) {{\n{statements}\nreturn send_aggregated(-1, batch, NULL, 0);\n}}\n"
+    );
     fs::write(&source, program).expect("written");
     let (include, object) = (here().join("include"), folder.path().join("readme.o"));
     let fixed = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-c", "-o"].map(OsStr::new);
     let mut arguments = fixed.to_vec();
-    arguments.extend([object.as_os_str(), source.as_os_str(), OsStr::new("-I"), include.as_os_str()]);
+    arguments.extend([
+        object.as_os_str(),
+        source.as_os_str(),
+        OsStr::new("-I"),
+        include.as_os_str(),
+    ]);
     run("cc", &arguments);
 }
 

@@ -13,9 +13,15 @@ fn path() -> PathBuf {
 
 /// What cbindgen makes.
 fn made() -> String {
-    let config = cbindgen::Config::from_file(here().join("cbindgen.toml")).expect("cbindgen.toml can be read");
+    let config = cbindgen::Config::from_file(here().join("cbindgen.toml"))
+        .expect("cbindgen.toml can be read");
     let mut made = Vec::new();
-    cbindgen::Builder::new().with_crate(here()).with_config(config).generate().expect("cbindgen understands the sources").write(&mut made);
+    cbindgen::Builder::new()
+        .with_crate(here())
+        .with_config(config)
+        .generate()
+        .expect("cbindgen understands the sources")
+        .write(&mut made);
     String::from_utf8(made).expect("text")
 }
 
@@ -27,8 +33,12 @@ fn the_header_is_not_stale() {
     }
     let checked_in = fs::read_to_string(path()).unwrap_or_default();
     if checked_in != made {
-        let line = checked_in.lines().zip(made.lines()).take_while(|(left, right)| left == right).count() + 1;
-        panic!("include/superpacket.h is stale from line {line} on: SUPERPACKET_WRITE_HEADER=1 cargo test -p superpacket-c --test header");
+        let line =
+            checked_in.lines().zip(made.lines()).take_while(|(left, right)| left == right).count()
+                + 1;
+        panic!(
+            "include/superpacket.h is stale from line {line} on: SUPERPACKET_WRITE_HEADER=1 cargo test -p superpacket-c --test header"
+        );
     }
 }
 
@@ -39,7 +49,10 @@ fn each_command_begins_its_line() {
     for line in made().lines() {
         let comment = line.trim_start().trim_start_matches('*').trim_start();
         commands += usize::from(comment.starts_with('\\'));
-        assert!(!comment.get(1..).is_some_and(|rest| rest.contains('\\')), "a command in the middle of {line:?}");
+        assert!(
+            !comment.get(1..).is_some_and(|rest| rest.contains('\\')),
+            "a command in the middle of {line:?}"
+        );
     }
     assert!(commands > 100, "{commands} commands");
 }

@@ -28,7 +28,11 @@ fn nothing<T>() -> T {
 fn untouched<T>(calls: impl FnOnce() -> T) -> T {
     let before = (allocations(), live_bytes());
     let result = calls();
-    assert_eq!((allocations(), live_bytes()), before, "the heap was asked for memory, or got some back");
+    assert_eq!(
+        (allocations(), live_bytes()),
+        before,
+        "the heap was asked for memory, or got some back"
+    );
     result
 }
 
@@ -41,9 +45,13 @@ struct Given<'a> {
 
 impl<'a> Given<'a> {
     fn new(frames: &'a [Vec<u8>], buffers: usize) -> Self {
-        let range = |bytes: &[u8]| sp_iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let range = |bytes: &[u8]| sp_iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
         let parts = |frame: &Vec<u8>| {
-            let (first, rest) = frame.split_at(if buffers == 1 { frame.len() } else { frame.len() / 3 });
+            let (first, rest) =
+                frame.split_at(if buffers == 1 { frame.len() } else { frame.len() / 3 });
             let (second, third) = rest.split_at(rest.len() / 2);
             (range(first), [range(second), range(third)])
         };
@@ -73,7 +81,8 @@ struct Arrays {
 impl Arrays {
     fn new(most: usize) -> Self {
         let (mut outputs, mut iov) = (vec![nothing(); most], vec![nothing(); 4096]);
-        let (mut tokens, mut headers) = (vec![ptr::null_mut(); iov.len()], vec![0; most * SP_MAX_HEADER]);
+        let (mut tokens, mut headers) =
+            (vec![ptr::null_mut(); iov.len()], vec![0; most * SP_MAX_HEADER]);
         let space = sp_space {
             size: size_of::<sp_space>(),
             outputs: outputs.as_mut_ptr(),
@@ -110,7 +119,13 @@ fn counter(name: &CStr, values: &[u64]) -> u64 {
 /// Aggregates batch by batch; after `warm` calls, which make room, the heap is left alone. Returns
 /// how many packets merged and how many ACKs were absorbed.
 #[track_caller]
-fn batches(policy: &sp_policy, frames: &[Vec<u8>], buffers: usize, most_outputs: usize, warm: usize) -> (u64, u64) {
+fn batches(
+    policy: &sp_policy,
+    frames: &[Vec<u8>],
+    buffers: usize,
+    most_outputs: usize,
+    warm: usize,
+) -> (u64, u64) {
     let given = Given::new(frames, buffers);
     let mut arrays = Arrays::new(most_outputs);
     let batch = new_batch(policy);
@@ -119,9 +134,15 @@ fn batches(policy: &sp_policy, frames: &[Vec<u8>], buffers: usize, most_outputs:
         let mut call = || {
             // SAFETY: all that is given is ours, and as long as is said.
             unsafe {
-                let mut status = sp_batch_aggregate(batch, packets.as_ptr(), packets.len(), &mut arrays.space);
+                let mut status =
+                    sp_batch_aggregate(batch, packets.as_ptr(), packets.len(), &mut arrays.space);
                 while status == SP_FULL {
-                    status = sp_batch_continue(batch, packets.as_ptr(), packets.len(), &mut arrays.space);
+                    status = sp_batch_continue(
+                        batch,
+                        packets.as_ptr(),
+                        packets.len(),
+                        &mut arrays.space,
+                    );
                 }
                 assert_eq!(status, SP_OK);
                 assert_eq!(sp_batch_reasons(batch, values.as_mut_ptr(), values.len()), SP_OK);
@@ -149,23 +170,33 @@ fn what_an_object_takes_is_counted_and_given_back() {
 fn batches_of_segments() {
     // Within a train all has been seen: its last segment, alone with PSH, passes.
     let frames = workload::w1(BATCH * (CALLS + TRAIN));
-    for (virtio_length, buffers, most_outputs) in [(0, 1, 64), (12, 1, 64), (0, 3, 64), (12, 3, 1)] {
-        let (merged, _) = batches(&sp_policy { virtio_length, ..policy(SP_MODE_GRO) }, &frames, buffers, most_outputs, TRAIN);
+    for (virtio_length, buffers, most_outputs) in [(0, 1, 64), (12, 1, 64), (0, 3, 64), (12, 3, 1)]
+    {
+        let (merged, _) = batches(
+            &sp_policy { virtio_length, ..policy(SP_MODE_GRO) },
+            &frames,
+            buffers,
+            most_outputs,
+            TRAIN,
+        );
         assert!(merged > (BATCH * CALLS / 2) as u64, "{merged} merged");
     }
 }
 
 #[test]
 fn batches_of_many_flows() {
-    let (merged, _) = batches(&policy(SP_MODE_GRO), &workload::w2(16, BATCH * (CALLS + TRAIN)), 1, 7, TRAIN);
+    let (merged, _) =
+        batches(&policy(SP_MODE_GRO), &workload::w2(16, BATCH * (CALLS + TRAIN)), 1, 7, TRAIN);
     assert!(merged > (BATCH * CALLS / 2) as u64, "{merged} merged");
 }
 
 #[test]
 fn batches_of_datagrams_and_acks() {
-    let (merged, _) = batches(&policy(SP_MODE_GRO_UDP), &workload::w5(BATCH * (CALLS + 1)), 1, 64, 1);
+    let (merged, _) =
+        batches(&policy(SP_MODE_GRO_UDP), &workload::w5(BATCH * (CALLS + 1)), 1, 64, 1);
     assert!(merged > (BATCH * CALLS / 2) as u64, "{merged} merged");
-    let (_, absorbed) = batches(&policy(SP_MODE_LRO_ACKS), &workload::w3(BATCH * (CALLS + 1)), 1, 64, 1);
+    let (_, absorbed) =
+        batches(&policy(SP_MODE_LRO_ACKS), &workload::w3(BATCH * (CALLS + 1)), 1, 64, 1);
     assert!(absorbed > (BATCH * CALLS / 2) as u64, "{absorbed} absorbed");
 }
 
@@ -179,11 +210,23 @@ fn batches_that_are_abandoned_or_refused() {
         // SAFETY: all that is given is ours, and as long as is said, or NULL.
         unsafe {
             assert_eq!(sp_batch_aggregate(batch, packets, count, &mut arrays.space), SP_FULL);
-            assert_eq!(sp_batch_aggregate(batch, packets, count, &mut arrays.space), SP_ERROR_UNFINISHED);
-            assert_eq!(sp_batch_continue(batch, packets, count - 1, &mut arrays.space), SP_ERROR_OTHER_PACKETS);
+            assert_eq!(
+                sp_batch_aggregate(batch, packets, count, &mut arrays.space),
+                SP_ERROR_UNFINISHED
+            );
+            assert_eq!(
+                sp_batch_continue(batch, packets, count - 1, &mut arrays.space),
+                SP_ERROR_OTHER_PACKETS
+            );
             assert!(sp_batch_abandon(batch) > 0);
-            assert_eq!(sp_batch_aggregate(batch, ptr::null(), count, &mut arrays.space), SP_ERROR_NULL);
-            assert_eq!(sp_batch_aggregate(batch, packets, usize::MAX, &mut arrays.space), SP_ERROR_LENGTH);
+            assert_eq!(
+                sp_batch_aggregate(batch, ptr::null(), count, &mut arrays.space),
+                SP_ERROR_NULL
+            );
+            assert_eq!(
+                sp_batch_aggregate(batch, packets, usize::MAX, &mut arrays.space),
+                SP_ERROR_LENGTH
+            );
         }
     };
     call();
@@ -198,7 +241,9 @@ fn packets_that_are_held() {
     let given = Given::new(&frames, 1);
     let (mut arrays, mut aggregator) = (Arrays::new(5), ptr::null_mut());
     // SAFETY: both are ours.
-    let status = unsafe { sp_aggregator_new(&sp_policy { hold_time: 150, ..policy(SP_MODE_GRO) }, &mut aggregator) };
+    let status = unsafe {
+        sp_aggregator_new(&sp_policy { hold_time: 150, ..policy(SP_MODE_GRO) }, &mut aggregator)
+    };
     assert_eq!(status, SP_OK);
     let (mut values, mut tokens, mut done, mut waited) = ([0; 64], [ptr::null_mut(); 7], 0, 0);
     for (number, packets) in given.packets.chunks(BATCH).enumerate() {
@@ -206,12 +251,27 @@ fn packets_that_are_held() {
         let mut call = || {
             // SAFETY: all that is given is ours, and as long as is said; the packets stay.
             unsafe {
-                let mut status = sp_aggregator_receive(aggregator, packets.as_ptr(), packets.len(), now, &mut arrays.space);
+                let mut status = sp_aggregator_receive(
+                    aggregator,
+                    packets.as_ptr(),
+                    packets.len(),
+                    now,
+                    &mut arrays.space,
+                );
                 while status == SP_FULL {
-                    status = sp_aggregator_receive(aggregator, packets.as_ptr(), 0, now, &mut arrays.space);
+                    status = sp_aggregator_receive(
+                        aggregator,
+                        packets.as_ptr(),
+                        0,
+                        now,
+                        &mut arrays.space,
+                    );
                 }
                 assert_eq!(status, SP_OK);
-                while status == SP_OK && sp_aggregator_poll_end(aggregator, now, &mut arrays.space) == SP_FULL {}
+                while status == SP_OK
+                    && sp_aggregator_poll_end(aggregator, now, &mut arrays.space) == SP_FULL
+                {
+                }
                 let mut time = 0;
                 waited += usize::from(sp_aggregator_deadline(aggregator, &mut time) == SP_OK);
                 if number % 8 == 7 {
@@ -219,19 +279,33 @@ fn packets_that_are_held() {
                 }
                 let (mut given_back, mut status) = (0, SP_FULL);
                 while status == SP_FULL {
-                    status = sp_aggregator_done(aggregator, tokens.as_mut_ptr(), tokens.len(), &mut given_back);
+                    status = sp_aggregator_done(
+                        aggregator,
+                        tokens.as_mut_ptr(),
+                        tokens.len(),
+                        &mut given_back,
+                    );
                     done += given_back;
                 }
                 assert_eq!(status, SP_OK);
-                assert_eq!(sp_aggregator_reasons(aggregator, values.as_mut_ptr(), values.len()), SP_OK);
-                assert_eq!(sp_aggregator_counters(aggregator, values.as_mut_ptr(), values.len()), SP_OK);
+                assert_eq!(
+                    sp_aggregator_reasons(aggregator, values.as_mut_ptr(), values.len()),
+                    SP_OK
+                );
+                assert_eq!(
+                    sp_aggregator_counters(aggregator, values.as_mut_ptr(), values.len()),
+                    SP_OK
+                );
             }
         };
         if number < TRAIN { call() } else { untouched(call) }
     }
     let merged = counter(c"merged", &values);
     assert!(merged > (BATCH * CALLS / 2) as u64, "{merged} merged");
-    assert!(done > BATCH * CALLS / 2 && waited > CALLS / 2, "{done} tokens, held after {waited} polls");
+    assert!(
+        done > BATCH * CALLS / 2 && waited > CALLS / 2,
+        "{done} tokens, held after {waited} polls"
+    );
     // SAFETY: made above.
     unsafe { sp_aggregator_free(aggregator) };
 }
@@ -240,15 +314,30 @@ fn packets_that_are_held() {
 fn read() -> Vec<u8> {
     let frames = workload::w1(TRAIN - 1);
     let given = Given::new(&frames, 1);
-    let (mut arrays, batch) = (Arrays::new(64), new_batch(&sp_policy { virtio_length: 12, ..policy(SP_MODE_GRO) }));
+    let (mut arrays, batch) =
+        (Arrays::new(64), new_batch(&sp_policy { virtio_length: 12, ..policy(SP_MODE_GRO) }));
     let mut read = vec![];
     // SAFETY: all that is given is ours, and as long as is said; ranges lie in it.
     unsafe {
-        assert_eq!(sp_batch_aggregate(batch, given.packets.as_ptr(), given.packets.len(), &mut arrays.space), SP_OK);
-        let output = arrays.outputs[..arrays.space.outputs_used].iter().max_by_key(|output| output.packets).expect("some leave");
+        assert_eq!(
+            sp_batch_aggregate(
+                batch,
+                given.packets.as_ptr(),
+                given.packets.len(),
+                &mut arrays.space
+            ),
+            SP_OK
+        );
+        let output = arrays.outputs[..arrays.space.outputs_used]
+            .iter()
+            .max_by_key(|output| output.packets)
+            .expect("some leave");
         assert!(output.packets > 20, "{} packets merged", output.packets);
         for range in std::slice::from_raw_parts(output.iov, output.iov_count as usize) {
-            read.extend_from_slice(std::slice::from_raw_parts(range.iov_base.cast(), range.iov_len));
+            read.extend_from_slice(std::slice::from_raw_parts(
+                range.iov_base.cast(),
+                range.iov_len,
+            ));
         }
         sp_batch_free(batch);
     }
@@ -264,11 +353,14 @@ fn segments_from_the_first_call_on() {
     let mut memory = vec![0u8; 2 * read.len()];
     let mut linear = vec![0u8; 2 * read.len()];
     let part = memory.len() / 64;
-    let buffers: Vec<_> =
-        memory.chunks_mut(part).map(|part| sp_iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() }).collect();
+    let buffers: Vec<_> = memory
+        .chunks_mut(part)
+        .map(|part| sp_iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() })
+        .collect();
     let mut lengths = vec![0; buffers.len()];
     let mut header_memory = vec![0u8; 64 * SP_MAX_HEADER];
-    let places: Vec<*mut c_void> = header_memory.chunks_mut(SP_MAX_HEADER).map(|place| place.as_mut_ptr().cast()).collect();
+    let places: Vec<*mut c_void> =
+        header_memory.chunks_mut(SP_MAX_HEADER).map(|place| place.as_mut_ptr().cast()).collect();
     let options = sp_segment_options { size: size_of::<sp_segment_options>(), ..nothing() };
     let refused = sp_segment_options { max_segments: 2, ..options };
     let mut call = || {
@@ -279,24 +371,86 @@ fn segments_from_the_first_call_on() {
         let mut packet: sp_packet = nothing();
         // SAFETY: all that is given is ours, and as long as is said.
         unsafe {
-            assert_eq!(sp_virtio_read(12, SP_ORDER_NATIVE, SP_LAYER_ETHERNET, bytes, length, &mut packet), SP_OK);
+            assert_eq!(
+                sp_virtio_read(12, SP_ORDER_NATIVE, SP_LAYER_ETHERNET, bytes, length, &mut packet),
+                SP_OK
+            );
             assert_eq!(sp_segment_plan(segmenter, &packet, &options, &mut plan), SP_OK);
             assert!(plan.segments > 20);
             assert_eq!(sp_segment(segmenter, &packet, &options, &mut arrays.space), SP_OK);
             assert_eq!(arrays.space.outputs_used, plan.segments);
-            assert_eq!(sp_segment(segmenter, &packet, &refused, &mut arrays.space), SP_ERROR_TOO_MANY_SEGMENTS);
-            let mut headers: sp_headers = nothing();
-            assert_eq!(sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), 64, &mut headers), SP_OK);
-            assert_eq!((headers.plan, headers.header_length), (plan, headers.payload_start));
-            assert_eq!(sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), 2, &mut headers), SP_ERROR_SPACE);
-            assert_eq!(sp_segment_each(segmenter, &packet, &options, each, count, 10, lengths, &mut plan), SP_OK);
-            assert_eq!(sp_segment_each(segmenter, &packet, &options, each, 2, 10, lengths, &mut plan), SP_ERROR_TOO_MANY_SEGMENTS);
-            assert_eq!(sp_segment_linear(segmenter, &packet, &options, linear, size, &mut plan), SP_OK);
-            assert_eq!(sp_segment_linear(segmenter, &packet, &options, linear, 2000, &mut plan), SP_ERROR_SPACE);
-            assert_eq!(sp_split_each(segmenter, 12, 0, SP_LAYER_ETHERNET, bytes, length, each, count, 10, lengths, &mut plan), SP_OK);
-            assert_eq!(sp_split_linear(segmenter, 12, 0, SP_LAYER_ETHERNET, bytes, length, linear, size, &mut plan), SP_OK);
             assert_eq!(
-                sp_split_linear(segmenter, 12, 0, SP_LAYER_ETHERNET, bytes, length / 2, linear, size, &mut plan),
+                sp_segment(segmenter, &packet, &refused, &mut arrays.space),
+                SP_ERROR_TOO_MANY_SEGMENTS
+            );
+            let mut headers: sp_headers = nothing();
+            assert_eq!(
+                sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), 64, &mut headers),
+                SP_OK
+            );
+            assert_eq!((headers.plan, headers.header_length), (plan, headers.payload_start));
+            assert_eq!(
+                sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), 2, &mut headers),
+                SP_ERROR_SPACE
+            );
+            assert_eq!(
+                sp_segment_each(segmenter, &packet, &options, each, count, 10, lengths, &mut plan),
+                SP_OK
+            );
+            assert_eq!(
+                sp_segment_each(segmenter, &packet, &options, each, 2, 10, lengths, &mut plan),
+                SP_ERROR_TOO_MANY_SEGMENTS
+            );
+            assert_eq!(
+                sp_segment_linear(segmenter, &packet, &options, linear, size, &mut plan),
+                SP_OK
+            );
+            assert_eq!(
+                sp_segment_linear(segmenter, &packet, &options, linear, 2000, &mut plan),
+                SP_ERROR_SPACE
+            );
+            assert_eq!(
+                sp_split_each(
+                    segmenter,
+                    12,
+                    0,
+                    SP_LAYER_ETHERNET,
+                    bytes,
+                    length,
+                    each,
+                    count,
+                    10,
+                    lengths,
+                    &mut plan
+                ),
+                SP_OK
+            );
+            assert_eq!(
+                sp_split_linear(
+                    segmenter,
+                    12,
+                    0,
+                    SP_LAYER_ETHERNET,
+                    bytes,
+                    length,
+                    linear,
+                    size,
+                    &mut plan
+                ),
+                SP_OK
+            );
+            assert_eq!(
+                sp_split_linear(
+                    segmenter,
+                    12,
+                    0,
+                    SP_LAYER_ETHERNET,
+                    bytes,
+                    length / 2,
+                    linear,
+                    size,
+                    &mut plan
+                ),
                 SP_ERROR_TRUNCATED
             );
             packet.offload.gso_type = SP_GSO_NONE;
@@ -320,9 +474,12 @@ fn checksums_hashes_headers_and_messages_from_the_first_call_on() {
     // SAFETY: the place is ours; no key is given.
     assert_eq!(unsafe { sp_toeplitz_new(ptr::null(), 0, 0, &mut toeplitz) }, SP_OK);
     let mut call = || {
-        let mut packet = sp_packet { data: frame.as_ptr().cast(), length: frame.len(), ..nothing() };
-        let (mut sum, mut sum_of_copy, mut hash, mut header, mut text) = (0, 0, 0, [0u8; 12], [0; 200]);
-        let (bytes, length, to) = (read.as_ptr().cast::<c_void>(), read.len(), copy.as_mut_ptr().cast::<c_void>());
+        let mut packet =
+            sp_packet { data: frame.as_ptr().cast(), length: frame.len(), ..nothing() };
+        let (mut sum, mut sum_of_copy, mut hash, mut header, mut text) =
+            (0, 0, 0, [0u8; 12], [0; 200]);
+        let (bytes, length, to) =
+            (read.as_ptr().cast::<c_void>(), read.len(), copy.as_mut_ptr().cast::<c_void>());
         // SAFETY: all that is given is ours, and as long as is said.
         unsafe {
             assert_eq!(sp_checksum_verify(&packet, SP_LAYER_ETHERNET), SP_OK);
@@ -331,16 +488,47 @@ fn checksums_hashes_headers_and_messages_from_the_first_call_on() {
             assert_eq!(sp_checksum_sum(bytes, length, &mut sum), SP_OK);
             assert_eq!(sp_checksum_copy(to, bytes, length, &mut sum_of_copy), SP_OK);
             assert_eq!(sum, sum_of_copy);
-            assert_eq!(sp_virtio_read(12, SP_ORDER_NATIVE, SP_LAYER_ETHERNET, bytes, length, &mut packet), SP_OK);
+            assert_eq!(
+                sp_virtio_read(12, SP_ORDER_NATIVE, SP_LAYER_ETHERNET, bytes, length, &mut packet),
+                SP_OK
+            );
             let (start, offset) = (packet.offload.checksum_start, packet.offload.checksum_offset);
-            assert_eq!(sp_virtio_write(12, SP_ORDER_NATIVE, SP_LAYER_ETHERNET, &packet, header.as_mut_ptr().cast(), 12), SP_OK);
+            assert_eq!(
+                sp_virtio_write(
+                    12,
+                    SP_ORDER_NATIVE,
+                    SP_LAYER_ETHERNET,
+                    &packet,
+                    header.as_mut_ptr().cast(),
+                    12
+                ),
+                SP_OK
+            );
             assert_eq!(header, read[..12]);
-            assert_eq!(sp_checksum_complete(to.byte_add(12), length - 12, SP_LAYER_ETHERNET, start, offset), SP_OK);
-            let failed = sp_checksum_complete(to.byte_add(12), 20, SP_LAYER_ETHERNET, start, offset);
+            assert_eq!(
+                sp_checksum_complete(
+                    to.byte_add(12),
+                    length - 12,
+                    SP_LAYER_ETHERNET,
+                    start,
+                    offset
+                ),
+                SP_OK
+            );
+            let failed =
+                sp_checksum_complete(to.byte_add(12), 20, SP_LAYER_ETHERNET, start, offset);
             assert!((failed as i32) < 0);
             assert!(sp_message(text.as_mut_ptr(), text.len()) > 0);
-            assert!(!sp_strerror(failed as i32).is_null() && !sp_errname(failed as i32).is_null() && !sp_version().is_null());
-            assert!(!sp_counter_name(0).is_null() && !sp_reason_name(0).is_null() && !sp_segment_counter_name(0).is_null());
+            assert!(
+                !sp_strerror(failed as i32).is_null()
+                    && !sp_errname(failed as i32).is_null()
+                    && !sp_version().is_null()
+            );
+            assert!(
+                !sp_counter_name(0).is_null()
+                    && !sp_reason_name(0).is_null()
+                    && !sp_segment_counter_name(0).is_null()
+            );
         }
     };
     (0..CALLS).for_each(|_| untouched(&mut call));

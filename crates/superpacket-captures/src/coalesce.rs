@@ -14,7 +14,9 @@ use superpacket_io::capture::{CaptureError, FrameOptions, Record, Sink, Timestam
 use crate::destination::{Destination, Output};
 use crate::error::Error;
 use crate::input::{Input, Opened};
-use crate::lanes::{Arrival, Lanes, LinkHeader, MAX_PACKETS, Seeds, Stepping, Taker, Why, find_partial};
+use crate::lanes::{
+    Arrival, Lanes, LinkHeader, MAX_PACKETS, Seeds, Stepping, Taker, Why, find_partial,
+};
 use crate::partial::Fields;
 use crate::pool::{Buffer, Pool};
 use crate::progress::Progress;
@@ -108,8 +110,15 @@ pub fn coalesce(
     let mut input = Opened::open(input, options.strict, progress)?;
     let output_name = output.name();
     let writer = output.create(&input)?;
-    let mut merging =
-        Merging { writer, tally: Tally::default(), error: None, simd, options: false, header: Vec::new(), pieces: Vec::new() };
+    let mut merging = Merging {
+        writer,
+        tally: Tally::default(),
+        error: None,
+        simd,
+        options: false,
+        header: Vec::new(),
+        pieces: Vec::new(),
+    };
     merging.writer.declare(input.interfaces())?;
     let pool = Pool::default();
     let mut lanes = Lanes::new(policy, options.stepping, simd);
@@ -145,14 +154,22 @@ impl CoalesceOptions {
     fn policy(&self) -> Result<Policy, Error> {
         let base = match self.rules {
             Rules::Gro if self.acks => {
-                return Err(Error::Options("acks: needs LRO's rules, since pure ACKs merge for local delivery only".to_owned()));
+                return Err(Error::Options(
+                    "acks: needs LRO's rules, since pure ACKs merge for local delivery only"
+                        .to_owned(),
+                ));
             }
-            Rules::Gro => Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.udp }),
+            Rules::Gro => {
+                Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.udp })
+            }
             Rules::Lro if self.acks => Policy::lro_with_acks(),
             Rules::Lro => Policy::lro(),
         };
         if !(68..=MAX_BIG_LENGTH).contains(&self.max_bytes) {
-            return Err(Error::Options(format!("max_bytes: {} is not between 68 and {MAX_BIG_LENGTH}", self.max_bytes)));
+            return Err(Error::Options(format!(
+                "max_bytes: {} is not between 68 and {MAX_BIG_LENGTH}",
+                self.max_bytes
+            )));
         }
         let policy = base
             .with_max_bytes(self.max_bytes)
@@ -179,7 +196,8 @@ pub(crate) fn write_completed(
     let mut count = 0;
     for (field, bytes) in fields.iter().zip(&bytes) {
         if let Some((place, _)) = field
-            && let (Some(before), Some(after)) = (frame.get(at..link + place), frame.get(link + place + 2..))
+            && let (Some(before), Some(after)) =
+                (frame.get(at..link + place), frame.get(link + place + 2..))
         {
             parts[count] = before;
             parts[count + 1] = bytes;
@@ -218,7 +236,12 @@ impl Merging<'_> {
 
     /// Writes a merged packet with the options of the last packet in it whose payload is there. (An
     /// acknowledgement that was absorbed left nothing behind.)
-    fn merged(&mut self, record: Record<'_>, link: &[u8], mut packet: SuperPacket<'_, Buffer>) -> Result<(), CaptureError> {
+    fn merged(
+        &mut self,
+        record: Record<'_>,
+        link: &[u8],
+        mut packet: SuperPacket<'_, Buffer>,
+    ) -> Result<(), CaptureError> {
         if !self.options || packet.contiguous().is_some() {
             return self.writer.write(record, once(link).chain(packet.slices()));
         }
@@ -230,9 +253,19 @@ impl Merging<'_> {
             Some((piece.into_buffer()?, range))
         }));
         let options = self.pieces.last().map_or(FrameOptions::NONE, |(buffer, _)| buffer.options());
-        let options = if options.bytes().len() > MOST_OPTIONS { FrameOptions::NONE } else { options.of_merged() };
-        let payload = self.pieces.iter().map(|(buffer, range)| buffer.as_ref().get(range.clone()).unwrap_or(&[]));
-        let written = self.writer.write(Record { options, ..record }, once(link).chain(once(self.header.as_slice())).chain(payload));
+        let options = if options.bytes().len() > MOST_OPTIONS {
+            FrameOptions::NONE
+        } else {
+            options.of_merged()
+        };
+        let payload = self
+            .pieces
+            .iter()
+            .map(|(buffer, range)| buffer.as_ref().get(range.clone()).unwrap_or(&[]));
+        let written = self.writer.write(
+            Record { options, ..record },
+            once(link).chain(once(self.header.as_slice())).chain(payload),
+        );
         self.pieces.clear();
         written
     }
@@ -240,7 +273,12 @@ impl Merging<'_> {
 
 /// The record of a packet that merged with no other.
 fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
-    Record { interface, time: buffer.time(), original_length: Some(buffer.original_length()), options: buffer.options() }
+    Record {
+        interface,
+        time: buffer.time(),
+        original_length: Some(buffer.original_length()),
+        options: buffer.options(),
+    }
 }
 
 impl Taker for Merging<'_> {
@@ -249,14 +287,24 @@ impl Taker for Merging<'_> {
         self.tally.left(&packet.metadata, header.len() + packet.length());
         let written = if packet.is_merged() {
             let time = Some(Timestamp::from_nanoseconds(packet.metadata.time));
-            let record = Record { interface: link.interface, time, original_length: None, options: FrameOptions::NONE };
+            let record = Record {
+                interface: link.interface,
+                time,
+                original_length: None,
+                options: FrameOptions::NONE,
+            };
             self.merged(record, header, packet)
         } else {
             let (checksum, layer) = (packet.metadata.checksum, packet.metadata.layer);
-            let Some(buffer) = packet.take_pieces().next().and_then(|piece| piece.into_buffer()) else { return };
+            let Some(buffer) = packet.take_pieces().next().and_then(|piece| piece.into_buffer())
+            else {
+                return;
+            };
             let record = record(link.interface, &buffer);
             let partial = match checksum {
-                RxChecksum::Partial { .. } => find_partial(buffer.as_ref(), layer, false, self.simd),
+                RxChecksum::Partial { .. } => {
+                    find_partial(buffer.as_ref(), layer, false, self.simd)
+                }
                 _ => None,
             };
             match partial {

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use superpacket_io::capture::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
+use superpacket_io::capture::{
+    CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file,
+};
 
 use crate::error::Error;
 use crate::input::{Input, Opened, is_stream};
@@ -26,7 +28,10 @@ impl Output<'_> {
             && !is_stream(output)
             && same_file(input, output).unwrap_or(false)
         {
-            return Err(Error::Options(format!("{}: is the input too; write to another file", output.display())));
+            return Err(Error::Options(format!(
+                "{}: is the input too; write to another file",
+                output.display()
+            )));
         }
         Ok(())
     }
@@ -44,8 +49,13 @@ impl<'a> Output<'a> {
     /// Creates the output in the format that its name asks for, or else in the input's.
     pub(crate) fn create(self, input: &Opened<'_>) -> Result<Destination<'a>, Error> {
         Ok(match self {
-            Output::Path(path) => Destination::Writer(Box::new(Writer::create(path, OutputFormat::for_path(path, input.format()))?)),
-            Output::Packets(sink) => Destination::Packets { sink, interfaces: 0, joined: Vec::new() },
+            Output::Path(path) => Destination::Writer(Box::new(Writer::create(
+                path,
+                OutputFormat::for_path(path, input.format()),
+            )?)),
+            Output::Packets(sink) => {
+                Destination::Packets { sink, interfaces: 0, joined: Vec::new() }
+            }
         })
     }
 }

@@ -34,7 +34,13 @@ pub fn grouped(number: u64) -> String {
 /// A name that may come from a capture or a file system, with control characters made visible.
 pub fn printable(text: &str) -> String {
     text.chars()
-        .flat_map(|character| if character.is_control() { character.escape_default().collect::<Vec<_>>() } else { vec![character] })
+        .flat_map(|character| {
+            if character.is_control() {
+                character.escape_default().collect::<Vec<_>>()
+            } else {
+                vec![character]
+            }
+        })
         .collect()
 }
 

@@ -46,7 +46,12 @@ pub struct Index {
 ///
 /// # Errors
 /// Whatever stops the reading. A capture that is cut short is indexed as far as it goes.
-pub fn index(name: &str, stream: Box<dyn Read + Send>, options: IndexOptions, progress: &mut dyn Progress) -> Result<Index, Error> {
+pub fn index(
+    name: &str,
+    stream: Box<dyn Read + Send>,
+    options: IndexOptions,
+    progress: &mut dyn Progress,
+) -> Result<Index, Error> {
     let mut reader = Reader::keeping_preamble(name, stream)?;
     if reader.compression() != Compression::None {
         return Ok(Index::default());

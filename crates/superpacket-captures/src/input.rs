@@ -82,7 +82,11 @@ impl Open<'_> {
 
 impl<'a> Opened<'a> {
     /// Opens a capture.
-    pub(crate) fn open(input: Input<'a>, strict: bool, progress: &'a mut dyn Progress) -> Result<Self, Error> {
+    pub(crate) fn open(
+        input: Input<'a>,
+        strict: bool,
+        progress: &'a mut dyn Progress,
+    ) -> Result<Self, Error> {
         let source = match input {
             Input::Path(path) => {
                 let reader = Reader::open(path)?;
@@ -124,7 +128,10 @@ impl<'a> Opened<'a> {
 
     /// Gives every frame to `each`, in order; stops at its first failure.
     #[inline]
-    pub(crate) fn for_each(&mut self, mut each: impl FnMut(&Frame<'_>) -> Result<(), Error>) -> Result<(), Error> {
+    pub(crate) fn for_each(
+        &mut self,
+        mut each: impl FnMut(&Frame<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         loop {
             let number = match self.source.next_frame()? {
                 Some(frame) => {
@@ -133,7 +140,9 @@ impl<'a> Opened<'a> {
                 }
                 None => return Ok(()),
             };
-            if number.is_multiple_of(INTERVAL) && self.progress.advance(number, self.source.bytes_read()).is_break() {
+            if number.is_multiple_of(INTERVAL)
+                && self.progress.advance(number, self.source.bytes_read()).is_break()
+            {
                 return Err(Error::Interrupted);
             }
         }

@@ -131,8 +131,13 @@ impl Arrival {
         let mut buffer = pool.copy(frame, length);
         let link = layer.map(|layer| {
             let bytes = [0; LONGEST_LINK];
-            let unnamed = LinkHeader { interface: frame.interface, layer, length: length as u8, bytes };
-            frame.data.get(..length).and_then(|header| LinkHeader::new(frame.interface, layer, header)).unwrap_or(unnamed)
+            let unnamed =
+                LinkHeader { interface: frame.interface, layer, length: length as u8, bytes };
+            frame
+                .data
+                .get(..length)
+                .and_then(|header| LinkHeader::new(frame.interface, layer, header))
+                .unwrap_or(unnamed)
         });
         let mut checksum = RxChecksum::None;
         let cut = frame.is_truncated();
@@ -144,14 +149,23 @@ impl Arrival {
                 partial.canonical().for_each(|(place, value)| buffer.put(place, value));
             }
         }
-        Arrival { buffer, link, checksum, cut, interface: frame.interface, time: frame.time.map(|time| time.nanoseconds()) }
+        Arrival {
+            buffer,
+            link,
+            checksum,
+            cut,
+            interface: frame.interface,
+            time: frame.time.map(|time| time.nanoseconds()),
+        }
     }
 }
 
 /// Looks for unfinished checksums in a packet, of one that is `cut` in its IPv4 header alone.
 #[inline]
 pub(crate) fn find_partial(packet: &[u8], layer: Layer, cut: bool, simd: Simd) -> Option<Partial> {
-    let layout = parse_datagram(packet, packet.len(), layer).ok().filter(|layout| !cut && layout.refusal != Some(Refusal::Truncated));
+    let layout = parse_datagram(packet, packet.len(), layer)
+        .ok()
+        .filter(|layout| !cut && layout.refusal != Some(Refusal::Truncated));
     Partial::find(packet, layer, layout.as_ref(), simd)
 }
 
@@ -221,7 +235,16 @@ impl Lanes {
             .with_max_flows(policy.max_flows.min(MAX_FLOWS))
             .with_max_held_bytes(HELD_BYTES)
             .with_hold_time(0);
-        Lanes { policy, simd, stepping, lanes: Vec::new(), last: 0, clock: 0, packets: 0, in_poll: 0 }
+        Lanes {
+            policy,
+            simd,
+            stepping,
+            lanes: Vec::new(),
+            last: 0,
+            clock: 0,
+            packets: 0,
+            in_poll: 0,
+        }
     }
 
     /// Before a frame is copied into the pool: everything leaves if there would be too much with
@@ -248,10 +271,13 @@ impl Lanes {
                     lane.used = self.packets;
                     // Of one type for all takers: the engine is compiled anew for each type of
                     // sink.
-                    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| taker.packet(&lane.link, packet);
+                    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
+                        &mut |packet| taker.packet(&lane.link, packet);
                     let packet_time = arrival.time.unwrap_or(time);
                     let interface = arrival.interface;
-                    let mut packet = RxPacket::new(arrival.buffer).with_checksum(arrival.checksum).with_time(packet_time);
+                    let mut packet = RxPacket::new(arrival.buffer)
+                        .with_checksum(arrival.checksum)
+                        .with_time(packet_time);
                     packet.layer = link.layer;
                     if arrival.cut && is_whole(&packet) {
                         lane.aggregator.flush_flow(&packet, sink);
@@ -324,7 +350,9 @@ impl Lanes {
                 Flush::All => lane.aggregator.flush_all(&mut sink),
                 // The engine flushes what is as old as that or older; here, only what is older
                 // leaves.
-                Flush::OlderThan(now, age) => lane.aggregator.flush_older_than(now, age.saturating_add(1), &mut sink),
+                Flush::OlderThan(now, age) => {
+                    lane.aggregator.flush_older_than(now, age.saturating_add(1), &mut sink)
+                }
             }
         }
     }
@@ -343,14 +371,20 @@ impl Lanes {
             return index;
         }
         if self.lanes.len() < MAX_LANES {
-            let max_flows = if self.lanes.is_empty() { self.policy.max_flows } else { self.policy.max_flows.min(FLOWS_IN_FURTHER_LANES) };
-            let aggregator = Aggregator::new(self.policy.with_max_flows(max_flows), KEY).with_simd(self.simd);
+            let max_flows = if self.lanes.is_empty() {
+                self.policy.max_flows
+            } else {
+                self.policy.max_flows.min(FLOWS_IN_FURTHER_LANES)
+            };
+            let aggregator =
+                Aggregator::new(self.policy.with_max_flows(max_flows), KEY).with_simd(self.simd);
             self.lanes.push(Lane { link: *link, aggregator, used: 0 });
             return self.lanes.len() - 1;
         }
         let idle = (0..self.lanes.len()).min_by_key(|&index| self.lanes[index].used).unwrap_or(0);
         if let Some(lane) = self.lanes.get_mut(idle) {
-            lane.aggregator.flush_all(&mut |packet: SuperPacket<'_, Buffer>| taker.packet(&lane.link, packet));
+            lane.aggregator
+                .flush_all(&mut |packet: SuperPacket<'_, Buffer>| taker.packet(&lane.link, packet));
             lane.link = *link;
         }
         idle

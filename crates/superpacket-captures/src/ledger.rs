@@ -32,7 +32,12 @@ impl Flow {
     }
 
     /// The same of a packet of `length` bytes, of which only the headers are at hand.
-    pub(crate) fn of_headers(packet: &[u8], length: usize, layer: Layer, link: &LinkHeader) -> Flow {
+    pub(crate) fn of_headers(
+        packet: &[u8],
+        length: usize,
+        layer: Layer,
+        link: &LinkHeader,
+    ) -> Flow {
         let mut hasher = DefaultHasher::new();
         if let Ok(layout) = parse(packet, length, layer) {
             hash_link(packet, layer, link, usize::from(layout.outermost()), &mut hasher);
@@ -72,12 +77,17 @@ fn hash_outer(packet: &[u8], outer: Outer, hasher: &mut impl Hasher) {
     match outer.tunnel {
         // Destination port, and the word with the network identifier.
         Tunnel::Vxlan | Tunnel::Geneve => {
-            (packet.get(transport + 2..transport + 4), packet.get(transport + 12..transport + 16)).hash(hasher)
+            (packet.get(transport + 2..transport + 4), packet.get(transport + 12..transport + 16))
+                .hash(hasher)
         }
         Tunnel::Gre => {
             let flags = be16(packet, transport).unwrap_or(0);
             let key = transport + if flags & gre::CHECKSUM_PRESENT != 0 { 8 } else { 4 };
-            let key = if flags & gre::KEY_PRESENT != 0 { packet.get(key..key + 4).map(<[u8]>::to_vec) } else { Some(vec![0; 4]) };
+            let key = if flags & gre::KEY_PRESENT != 0 {
+                packet.get(key..key + 4).map(<[u8]>::to_vec)
+            } else {
+                Some(vec![0; 4])
+            };
             (packet.get(transport + 2..transport + 4), key).hash(hasher);
         }
         Tunnel::Ip => {}
@@ -93,7 +103,13 @@ pub(crate) fn addresses(packet: &[u8], network: usize, version: IpVersion) -> Op
 
 /// What tells link headers apart, up to the outermost IP header at `end`: interface, header, MAC
 /// addresses and the identities in tags.
-pub(crate) fn hash_link(packet: &[u8], layer: Layer, link: &LinkHeader, end: usize, hasher: &mut impl Hasher) {
+pub(crate) fn hash_link(
+    packet: &[u8],
+    layer: Layer,
+    link: &LinkHeader,
+    end: usize,
+    hasher: &mut impl Hasher,
+) {
     (link.interface, link.header()).hash(hasher);
     if layer == Layer::Ethernet {
         packet.get(..12).hash(hasher);
@@ -131,7 +147,10 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Notes a frame of a flow behind those before it.
     pub(crate) fn enter(&mut self, flow: Flow, buffer: Buffer) {
-        self.flows.entry(flow).or_insert_with(|| self.spare.pop().unwrap_or_default()).push_back(buffer);
+        self.flows
+            .entry(flow)
+            .or_insert_with(|| self.spare.pop().unwrap_or_default())
+            .push_back(buffer);
     }
 
     /// Takes the oldest frames of a flow, at most `count`.

@@ -28,10 +28,13 @@ mod verify;
 #[doc(hidden)]
 pub use analyze::words as analyze_words;
 pub use analyze::{
-    AnalyzeOptions, AnalyzeReport, Corpus, Counts, Cuts, Effect, Effects, FileAnalysis, Findings, FlowRow, Held, PacketsRow, PartAnalysis,
-    PartOptions, Rows, Sizes, Timeline, TopFlow, Traffic, analyze, analyze_part,
+    AnalyzeOptions, AnalyzeReport, Corpus, Counts, Cuts, Effect, Effects, FileAnalysis, Findings,
+    FlowRow, Held, PacketsRow, PartAnalysis, PartOptions, Rows, Sizes, Timeline, TopFlow, Traffic,
+    analyze, analyze_part,
 };
-pub use check::{CheckOptions, CheckReport, NotJudged, Rule, Strictness, Verdict, Violation, check};
+pub use check::{
+    CheckOptions, CheckReport, NotJudged, Rule, Strictness, Verdict, Violation, check,
+};
 pub use coalesce::{CoalesceOptions, CoalesceReport, Rules, coalesce};
 pub use destination::Output;
 pub use error::Error;
@@ -42,8 +45,13 @@ pub use packets::Packets;
 pub use progress::{INTERVAL, Progress};
 pub use segment::{SegmentOptions, SegmentReport, segment};
 pub use sink::PacketSink;
-pub use steer::{CpuShare, FlowLimited, LeftOut, SteerOptions, SteerReport, SteeredFlow, steer, words as steer_words};
-pub use superpacket_io::capture::{CaptureError, Interface, LinkType, Place, Reader, Record, Truncated};
+pub use steer::{
+    CpuShare, FlowLimited, LeftOut, SteerOptions, SteerReport, SteeredFlow, steer,
+    words as steer_words,
+};
+pub use superpacket_io::capture::{
+    CaptureError, Interface, LinkType, Place, Reader, Record, Truncated,
+};
 pub use superpacket_steer::{CpuMask, ToeplitzKey};
 pub use totals::{CutShort, Totals, Unreadable};
 pub use verify::{FileVerification, VerifyOptions, VerifyReport, verify};

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use superpacket_io::capture::{
-    ByteOrder, CaptureError, Format, Frame, FrameOptions, Interface, LinkType, Record, Source, TimeResolution, Timestamp, Truncated,
+    ByteOrder, CaptureError, Format, Frame, FrameOptions, Interface, LinkType, Record, Source,
+    TimeResolution, Timestamp, Truncated,
 };
 
 use crate::error::Error;
@@ -38,7 +39,12 @@ impl Packets {
     ///
     /// # Errors
     /// [`Error::Options`] for a packet of 4 GiB or more.
-    pub fn push(&mut self, link_type: LinkType, time: Option<u64>, data: &[u8]) -> Result<(), Error> {
+    pub fn push(
+        &mut self,
+        link_type: LinkType,
+        time: Option<u64>,
+        data: &[u8],
+    ) -> Result<(), Error> {
         self.push_cut(link_type, time, data, data.len() as u64)
     }
 
@@ -46,16 +52,26 @@ impl Packets {
     ///
     /// # Errors
     /// [`Error::Options`] for a packet of 4 GiB or more.
-    pub fn push_cut(&mut self, link_type: LinkType, time: Option<u64>, data: &[u8], original_length: u64) -> Result<(), Error> {
-        let interface = match self.interfaces.iter().rposition(|interface| interface.link_type == link_type) {
-            Some(index) => index,
-            None => {
-                self.interfaces.push(Interface::new(link_type, TimeResolution::NANOSECONDS));
-                self.interfaces.len() - 1
-            }
-        };
+    pub fn push_cut(
+        &mut self,
+        link_type: LinkType,
+        time: Option<u64>,
+        data: &[u8],
+        original_length: u64,
+    ) -> Result<(), Error> {
+        let interface =
+            match self.interfaces.iter().rposition(|interface| interface.link_type == link_type) {
+                Some(index) => index,
+                None => {
+                    self.interfaces.push(Interface::new(link_type, TimeResolution::NANOSECONDS));
+                    self.interfaces.len() - 1
+                }
+            };
         let Ok(original_length) = u32::try_from(original_length.max(data.len() as u64)) else {
-            return Err(Error::Options(format!("packet {}: {original_length} bytes are 4 GiB or more", self.entries.len() + 1)));
+            return Err(Error::Options(format!(
+                "packet {}: {original_length} bytes are 4 GiB or more",
+                self.entries.len() + 1
+            )));
         };
         self.add(interface as u32, time.map(Timestamp::from_nanoseconds), data, original_length);
         Ok(())
@@ -101,7 +117,10 @@ impl Packets {
     }
 
     fn range(&self, index: usize) -> Range<usize> {
-        let start = index.checked_sub(1).and_then(|before| self.entries.get(before)).map_or(0, |before| before.end);
+        let start = index
+            .checked_sub(1)
+            .and_then(|before| self.entries.get(before))
+            .map_or(0, |before| before.end);
         start..self.entries.get(index).map_or(start, |entry| entry.end)
     }
 }
@@ -113,7 +132,12 @@ impl PacketSink for Packets {
     }
 
     fn packet(&mut self, record: &Record<'_>, data: &[u8]) -> Result<(), CaptureError> {
-        self.add(record.interface, record.time, data, record.original_length.unwrap_or(data.len() as u32));
+        self.add(
+            record.interface,
+            record.time,
+            data,
+            record.original_length.unwrap_or(data.len() as u32),
+        );
         Ok(())
     }
 }
@@ -168,12 +192,25 @@ mod tests {
         packets.push(LinkType::ETHERNET, Some(1_000_000_007), &[1, 2, 3]).expect("short");
         packets.push(LinkType::RAW, None, &[]).expect("short");
         packets.push_cut(LinkType::ETHERNET, Some(0), &[4], 99).expect("short");
-        let all: Vec<_> =
-            packets.iter().map(|frame| (frame.number, frame.link_type(), frame.data.to_vec(), frame.original_length)).collect();
-        let expected = [(1, LinkType::ETHERNET, vec![1, 2, 3], 3), (2, LinkType::RAW, vec![], 0), (3, LinkType::ETHERNET, vec![4], 99)];
+        let all: Vec<_> = packets
+            .iter()
+            .map(|frame| {
+                (frame.number, frame.link_type(), frame.data.to_vec(), frame.original_length)
+            })
+            .collect();
+        let expected = [
+            (1, LinkType::ETHERNET, vec![1, 2, 3], 3),
+            (2, LinkType::RAW, vec![], 0),
+            (3, LinkType::ETHERNET, vec![4], 99),
+        ];
         assert_eq!(all, expected);
-        assert_eq!(packets.get(0).and_then(|frame| frame.time).map(Timestamp::nanoseconds), Some(1_000_000_007));
-        assert!(packets.get(1).is_some_and(|frame| frame.time.is_none()) && packets.get(3).is_none());
+        assert_eq!(
+            packets.get(0).and_then(|frame| frame.time).map(Timestamp::nanoseconds),
+            Some(1_000_000_007)
+        );
+        assert!(
+            packets.get(1).is_some_and(|frame| frame.time.is_none()) && packets.get(3).is_none()
+        );
         let mut cursor = Cursor::new(&packets);
         while cursor.next_frame().expect("memory").is_some() {}
         assert_eq!(cursor.bytes_read(), 4);
@@ -181,7 +218,8 @@ mod tests {
 
     #[test]
     fn a_length_that_no_record_holds_is_refused() {
-        let error = Packets::new().push_cut(LinkType::RAW, None, &[1], 1 << 32).expect_err("too long");
+        let error =
+            Packets::new().push_cut(LinkType::RAW, None, &[1], 1 << 32).expect_err("too long");
         assert!(error.to_string().contains("packet 1: 4294967296 bytes"), "{error}");
     }
 }

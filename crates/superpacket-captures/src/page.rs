@@ -12,9 +12,15 @@ pub const CSS: &str = include_str!("page.css");
 ///
 /// # Errors
 /// [`Error::Plot`] if the body's plots, or the page, could not be made.
-pub fn render(title: &str, command: &str, body: impl FnOnce(&mut String) -> Result<(), Stop>) -> Result<String, Error> {
+pub fn render(
+    title: &str,
+    command: &str,
+    body: impl FnOnce(&mut String) -> Result<(), Stop>,
+) -> Result<String, Error> {
     let mut page = String::with_capacity(1 << 17);
-    let written = head(title, command, &mut page).and_then(|()| body(&mut page)).and_then(|()| foot(&mut page));
+    let written = head(title, command, &mut page)
+        .and_then(|()| body(&mut page))
+        .and_then(|()| foot(&mut page));
     match written {
         Ok(()) => Ok(page),
         Err(Stop::Plot(failure)) => Err(failure),
@@ -87,12 +93,19 @@ fn head(title: &str, command: &str, page: &mut String) -> Result<(), Stop> {
 }
 
 fn foot(page: &mut String) -> Result<(), Stop> {
-    write!(page, "<p class=\"muted\">superpacket {}</p>\n</main>\n</body>\n</html>\n", env!("CARGO_PKG_VERSION"))?;
+    write!(
+        page,
+        "<p class=\"muted\">superpacket {}</p>\n</main>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION")
+    )?;
     Ok(())
 }
 
 /// Figures, each with its words below.
-pub fn tiles(tiles: impl IntoIterator<Item = (String, String)>, page: &mut String) -> Result<(), Stop> {
+pub fn tiles(
+    tiles: impl IntoIterator<Item = (String, String)>,
+    page: &mut String,
+) -> Result<(), Stop> {
     writeln!(page, "<div class=\"tiles\">")?;
     for (figure, words) in tiles {
         writeln!(page, "<div class=\"tile\"><b>{figure}</b><span>{words}</span></div>")?;
@@ -139,7 +152,13 @@ mod tests {
         assert_eq!(Escaped("<b>&\"'\u{1b}").to_string(), "&lt;b&gt;&amp;&quot;&#39;\\u{1b}");
         assert_eq!(Breakable("a/<b>").to_string(), "a/<wbr>&lt;b&gt;<wbr>");
         let mut page = String::new();
-        assert!(table(["file", "share"], [["a/b".to_owned(), "100.0 % <".to_owned()]], None, &mut page).is_ok());
-        assert!(page.contains(">a/<wbr>b<wbr></td>") && page.contains(">100.0 % &lt;</td>"), "{page}");
+        assert!(
+            table(["file", "share"], [["a/b".to_owned(), "100.0 % <".to_owned()]], None, &mut page)
+                .is_ok()
+        );
+        assert!(
+            page.contains(">a/<wbr>b<wbr></td>") && page.contains(">100.0 % &lt;</td>"),
+            "{page}"
+        );
     }
 }

@@ -10,7 +10,9 @@
 use superpacket::Simd;
 use superpacket::checksum::{Sum, at_offset, ipv4_header, pseudo_header, transport_field};
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::wire::{IpVersion, Layout, Protocol, checksum_addresses, ip_headers, ipv4, ipv6, udp};
+use superpacket::wire::{
+    IpVersion, Layout, Protocol, checksum_addresses, ip_headers, ipv4, ipv6, udp,
+};
 
 /// One checksum that is to be filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,18 +55,36 @@ impl Partial {
     /// they cannot be read, or if the packet is not all there: then its IPv4 headers alone are
     /// looked at.
     #[inline]
-    pub(crate) fn find(packet: &[u8], layer: Layer, layout: Option<&Layout>, simd: Simd) -> Option<Self> {
+    pub(crate) fn find(
+        packet: &[u8],
+        layer: Layer,
+        layout: Option<&Layout>,
+        simd: Simd,
+    ) -> Option<Self> {
         let Some(layout) = layout else { return Self::find_headers(packet, layer) };
         let outer_end = (layout.end as usize).min(packet.len());
         let inner_end = inner_end(packet, layout);
-        let inner = seed(packet, usize::from(layout.network), layout.version, usize::from(layout.transport), layout.protocol, inner_end);
+        let inner = seed(
+            packet,
+            usize::from(layout.network),
+            layout.version,
+            usize::from(layout.transport),
+            layout.protocol,
+            inner_end,
+        );
         let (mut outers, mut headers) = ([None; 2], [None; 3]);
         let (mut level, mut covered) = (0, false);
         for outer in layout.outers() {
             headers[level] = ip_header(packet, outer.network, outer.version).filter(|_| !covered);
             if outer.tunnel.is_udp() {
-                outers[level] =
-                    seed(packet, usize::from(outer.network), outer.version, usize::from(outer.transport), Protocol::Udp, outer_end);
+                outers[level] = seed(
+                    packet,
+                    usize::from(outer.network),
+                    outer.version,
+                    usize::from(outer.transport),
+                    Protocol::Udp,
+                    outer_end,
+                );
             }
             covered |= outers[level].is_none() && outer.checksum(packet).is_some();
             level += 1;
@@ -81,18 +101,30 @@ impl Partial {
     fn find_headers(packet: &[u8], layer: Layer) -> Option<Self> {
         let (network, version) = ip_headers(packet, packet.len(), layer)[0]?;
         let header = ip_header(packet, network, version)?;
-        Some(Partial { inner: None, outers: [None; 2], headers: [Some(header), None, None], inner_end: 0, outer_end: 0 })
+        Some(Partial {
+            inner: None,
+            outers: [None; 2],
+            headers: [Some(header), None, None],
+            inner_end: 0,
+            outer_end: 0,
+        })
     }
 
     /// Keeps what does not verify as it stands: one seed in 65,535 is a right checksum too.
     #[cold]
     fn confirm(packet: &[u8], found: Partial, simd: Simd) -> Option<Self> {
-        let wrong = |seed: &Seed, end: usize| !Sum::new(seed.pseudo).add(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).is_valid();
+        let wrong = |seed: &Seed, end: usize| {
+            !Sum::new(seed.pseudo)
+                .add(simd.sum(packet.get(seed.start..end).unwrap_or(&[])))
+                .is_valid()
+        };
         let inner = found.inner.filter(|seed| wrong(seed, found.inner_end));
         let outers = found.outers.map(|seed| seed.filter(|seed| wrong(seed, found.outer_end)));
         // An outer checksum that is whole covers the headers inside as they stand.
         let (mut headers, mut covered) = (found.headers, false);
-        for (header, (outer, before)) in headers[1..].iter_mut().zip(outers.into_iter().zip(found.outers)) {
+        for (header, (outer, before)) in
+            headers[1..].iter_mut().zip(outers.into_iter().zip(found.outers))
+        {
             covered |= outer != before;
             *header = header.filter(|_| !covered);
         }
@@ -111,13 +143,19 @@ impl Partial {
     pub(crate) fn state(&self) -> RxChecksum {
         let [outer, nested] = self.outers;
         let seed = self.inner.or(nested).or(outer);
-        seed.map_or(RxChecksum::None, |seed| RxChecksum::Partial { start: seed.start as u16, offset: (seed.place - seed.start) as u16 })
+        seed.map_or(RxChecksum::None, |seed| RxChecksum::Partial {
+            start: seed.start as u16,
+            offset: (seed.place - seed.start) as u16,
+        })
     }
 
     /// The fields that hold another form than the engine expects: IPv4 headers', which are filled
     /// in, and the transport checksum's.
     pub(crate) fn canonical(&self) -> impl Iterator<Item = Field> + use<> {
-        let transport = self.inner.filter(|seed| seed.found != seed.pseudo).map(|seed| (seed.place, seed.pseudo));
+        let transport = self
+            .inner
+            .filter(|seed| seed.found != seed.pseudo)
+            .map(|seed| (seed.place, seed.pseudo));
         self.headers.into_iter().chain([transport]).flatten()
     }
 
@@ -128,10 +166,15 @@ impl Partial {
 
     /// The fields with whole checksums, in the order of their places.
     pub(crate) fn completed(&self, packet: &[u8], simd: Simd) -> Fields {
-        let sum =
-            |seed: &Seed, end: usize| Sum::new(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).subtract(seed.found).add(seed.pseudo);
+        let sum = |seed: &Seed, end: usize| {
+            Sum::new(simd.sum(packet.get(seed.start..end).unwrap_or(&[])))
+                .subtract(seed.found)
+                .add(seed.pseudo)
+        };
         let [outermost, between, inside] = self.headers;
-        let inner = self.inner.map(|seed| (seed.place, transport_field(seed.protocol, sum(&seed, self.inner_end).checksum())));
+        let inner = self.inner.map(|seed| {
+            (seed.place, transport_field(seed.protocol, sum(&seed, self.inner_end).checksum()))
+        });
         let mut fields = [outermost, None, between, None, inside, inner];
         // The inner ones first: those outside cover what is written there.
         for (level, seed) in self.outers.into_iter().enumerate().rev() {
@@ -140,7 +183,9 @@ impl Partial {
                 let total = covered.fold(sum(&seed, self.outer_end), |total, &(place, after)| {
                     let offset = place - seed.start;
                     let before = be16(packet, place).unwrap_or(0);
-                    Sum::new(total.fold()).subtract(at_offset(before, offset)).add(at_offset(after, offset))
+                    Sum::new(total.fold())
+                        .subtract(at_offset(before, offset))
+                        .add(at_offset(after, offset))
                 });
                 (seed.place, transport_field(seed.protocol, total.checksum()))
             });
@@ -178,13 +223,22 @@ fn ip_header(packet: &[u8], network: u16, version: IpVersion) -> Option<Field> {
         return None;
     }
     let header = packet.get(usize::from(network)..)?;
-    let header = header.get(..usize::from(header.first()? & 0x0f) * 4).filter(|header| header.len() >= ipv4::HEADER_LENGTH)?;
+    let header = header
+        .get(..usize::from(header.first()? & 0x0f) * 4)
+        .filter(|header| header.len() >= ipv4::HEADER_LENGTH)?;
     Some((place, ipv4_header(header))).filter(|&(_, checksum)| checksum != 0)
 }
 
 /// A checksum field that holds the pseudo-header's sum, with the length or without it.
 #[inline]
-fn seed(packet: &[u8], network: usize, version: IpVersion, start: usize, protocol: Protocol, end: usize) -> Option<Seed> {
+fn seed(
+    packet: &[u8],
+    network: usize,
+    version: IpVersion,
+    start: usize,
+    protocol: Protocol,
+    end: usize,
+) -> Option<Seed> {
     let place = start + usize::from(protocol.checksum_offset());
     let found = be16(packet, place)?;
     let length = u32::try_from(end.checked_sub(start)?).ok()?;
@@ -210,13 +264,19 @@ pub(crate) enum Wrong {
 /// An IPv4 header checksum of 0 was left to the device. A packet whose IP length was left to the
 /// device has no IPv4 checksum to be compared. Nobody can tell whether a checksum is right if the
 /// addresses that it covers are not known: then it is not compared.
-pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, simd: Simd) -> Result<(), Wrong> {
+pub(crate) fn check(
+    packet: &[u8],
+    layout: &Layout,
+    partial: Option<&Partial>,
+    simd: Simd,
+) -> Result<(), Wrong> {
     let outers = layout.outers().map(|outer| (usize::from(outer.network), outer.version));
     for (network, version) in outers.chain([(usize::from(layout.network), layout.version)]) {
         if version == IpVersion::V4 {
             let length = usize::from(packet.get(network).copied().unwrap_or(0) & 0x0f) * 4;
             let header = packet.get(network..network + length).unwrap_or(&[]);
-            let left_to_device = be16(header, ipv4::CHECKSUM) == Some(0) || be16(header, ipv4::TOTAL_LENGTH) == Some(0);
+            let left_to_device = be16(header, ipv4::CHECKSUM) == Some(0)
+                || be16(header, ipv4::TOTAL_LENGTH) == Some(0);
             if !left_to_device && !Sum::new(simd.sum(header)).is_valid() {
                 return Err(Wrong::Ip);
             }
@@ -229,7 +289,12 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
     let none = layout.protocol == Protocol::Udp && field == 0;
     let partial_transport = partial.is_some_and(Partial::is_transport);
     let network = packet.get(usize::from(layout.network)..).unwrap_or(&[]);
-    let pseudo = pseudo_header(network, layout.version, layout.protocol.number(), (end - start.min(end)) as u32);
+    let pseudo = pseudo_header(
+        network,
+        layout.version,
+        layout.protocol.number(),
+        (end - start.min(end)) as u32,
+    );
     let known = checksum_addresses(network, layout.version).is_some();
     if !none
         && !partial_transport
@@ -239,7 +304,11 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
     {
         return Err(Wrong::Transport);
     }
-    if layout.protocol == Protocol::Dccp && !partial_transport && known && !dccp_is_valid(packet, layout, end, pseudo, simd) {
+    if layout.protocol == Protocol::Dccp
+        && !partial_transport
+        && known
+        && !dccp_is_valid(packet, layout, end, pseudo, simd)
+    {
         return Err(Wrong::Transport);
     }
     // The checksum to be filled in that is nearest inside: where it starts and ends, and its
@@ -256,15 +325,27 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
             if checksum_addresses(network, outer.version).is_none() {
                 continue;
             }
-            let outer_pseudo =
-                pseudo_header(network, outer.version, Protocol::Udp.number(), (outer_end - outer_start.min(outer_end)) as u32);
+            let outer_pseudo = pseudo_header(
+                network,
+                outer.version,
+                Protocol::Udp.number(),
+                (outer_end - outer_start.min(outer_end)) as u32,
+            );
             // With that to be filled in, all that it covers sums to minus its pseudo-header's sum.
             let total = match seeded {
                 Some((start, end, pseudo)) => {
-                    let padding = at_offset(simd.sum(packet.get(end..outer_end).unwrap_or(&[])), end - outer_start.min(end));
-                    outer_pseudo.add(simd.sum(packet.get(outer_start..start).unwrap_or(&[]))).subtract(pseudo).add(padding)
+                    let padding = at_offset(
+                        simd.sum(packet.get(end..outer_end).unwrap_or(&[])),
+                        end - outer_start.min(end),
+                    );
+                    outer_pseudo
+                        .add(simd.sum(packet.get(outer_start..start).unwrap_or(&[])))
+                        .subtract(pseudo)
+                        .add(padding)
                 }
-                None => outer_pseudo.add(simd.sum(packet.get(outer_start..outer_end).unwrap_or(&[]))),
+                None => {
+                    outer_pseudo.add(simd.sum(packet.get(outer_start..outer_end).unwrap_or(&[])))
+                }
             };
             if !total.is_valid() {
                 return Err(Wrong::Transport);
@@ -278,8 +359,11 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
 /// 4340, section 9.2).
 fn dccp_is_valid(packet: &[u8], layout: &Layout, end: usize, pseudo: Sum, simd: Simd) -> bool {
     let start = usize::from(layout.transport);
-    let coverage = usize::from(packet.get(start + superpacket::wire::dccp::COVERAGE).copied().unwrap_or(0) & 0x0f);
-    let covered = if coverage == 0 { end } else { usize::from(layout.payload) + (coverage - 1) * 4 };
+    let coverage = usize::from(
+        packet.get(start + superpacket::wire::dccp::COVERAGE).copied().unwrap_or(0) & 0x0f,
+    );
+    let covered =
+        if coverage == 0 { end } else { usize::from(layout.payload) + (coverage - 1) * 4 };
     packet.get(start..covered).is_some_and(|bytes| pseudo.add(simd.sum(bytes)).is_valid())
 }
 
@@ -298,16 +382,37 @@ mod tests {
     /// makes it of the pseudo-header's sum without length.
     fn packet(version: IpVersion, payload: usize, field: impl Fn(Sum, u32) -> u16) -> Vec<u8> {
         let network = if version == IpVersion::V4 { 20 } else { 40 };
-        let mut packet: Vec<u8> = (0..network + 20 + payload).map(|index| (index * 7 + 3) as u8).collect();
+        let mut packet: Vec<u8> =
+            (0..network + 20 + payload).map(|index| (index * 7 + 3) as u8).collect();
         let length = packet.len();
         match version {
             IpVersion::V4 => {
-                packet[..10].copy_from_slice(&[0x45, 0, (length >> 8) as u8, length as u8, 0, 1, 0x40, 0, 64, 6]);
+                packet[..10].copy_from_slice(&[
+                    0x45,
+                    0,
+                    (length >> 8) as u8,
+                    length as u8,
+                    0,
+                    1,
+                    0x40,
+                    0,
+                    64,
+                    6,
+                ]);
                 packet[10..12].fill(0);
             }
             IpVersion::V6 => {
                 let length = length - 40;
-                packet[..8].copy_from_slice(&[0x60, 0, 0, 0, (length >> 8) as u8, length as u8, 6, 64]);
+                packet[..8].copy_from_slice(&[
+                    0x60,
+                    0,
+                    0,
+                    0,
+                    (length >> 8) as u8,
+                    length as u8,
+                    6,
+                    64,
+                ]);
             }
         }
         packet[network + 12..network + 14].copy_from_slice(&[0x50, 0x10]);
@@ -335,14 +440,17 @@ mod tests {
         for version in [IpVersion::V4, IpVersion::V6] {
             for payload in [0, 1, 1448, 60_001] {
                 for with_length in [true, false] {
-                    let mut bytes =
-                        packet(version, payload, |pseudo, length| if with_length { pseudo.add32(length).fold() } else { pseudo.fold() });
+                    let mut bytes = packet(version, payload, |pseudo, length| {
+                        if with_length { pseudo.add32(length).fold() } else { pseudo.fold() }
+                    });
                     let partial = find(&bytes).expect("recognized");
                     assert_eq!(partial.canonical().count(), usize::from(!with_length));
                     let start = if version == IpVersion::V4 { 20 } else { 40 };
                     assert_eq!(partial.state(), RxChecksum::Partial { start, offset: 16 });
                     assert!(!is_right(&bytes));
-                    let [None, None, None, None, None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else {
+                    let [None, None, None, None, None, Some((place, value))] =
+                        partial.completed(&bytes, Simd::scalar())
+                    else {
                         panic!("one field")
                     };
                     bytes[place..place + 2].copy_from_slice(&value.to_be_bytes());
@@ -356,7 +464,8 @@ mod tests {
     #[test]
     fn lengths_above_16_bits_count_whole() {
         // BIG TCP: an IP length of 0, and a 32-bit length in the sum.
-        let mut bytes = packet(IpVersion::V6, 100_000, |pseudo, length| pseudo.add32(length).fold());
+        let mut bytes =
+            packet(IpVersion::V6, 100_000, |pseudo, length| pseudo.add32(length).fold());
         bytes[4..6].fill(0);
         let partial = find(&bytes).expect("recognized");
         assert_eq!(partial.canonical().count(), 0);
@@ -375,7 +484,11 @@ mod tests {
         let checksum = ipv4_header(&bytes[..20]);
         bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
         let partial = find(&bytes).expect("recognized");
-        let [None, None, None, None, None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else { panic!("one field") };
+        let [None, None, None, None, None, Some((place, value))] =
+            partial.completed(&bytes, Simd::scalar())
+        else {
+            panic!("one field")
+        };
         bytes[place..place + 2].copy_from_slice(&value.to_be_bytes());
         assert!(is_right(&bytes));
     }
@@ -389,8 +502,11 @@ mod tests {
 
     /// Writes what is to be filled in; the places of it.
     fn fill_in(bytes: &mut [u8], partial: &Partial) -> Vec<usize> {
-        let fields: Vec<Field> = partial.completed(bytes, Simd::scalar()).into_iter().flatten().collect();
-        fields.iter().for_each(|&(place, value)| bytes[place..place + 2].copy_from_slice(&value.to_be_bytes()));
+        let fields: Vec<Field> =
+            partial.completed(bytes, Simd::scalar()).into_iter().flatten().collect();
+        fields.iter().for_each(|&(place, value)| {
+            bytes[place..place + 2].copy_from_slice(&value.to_be_bytes())
+        });
         fields.iter().map(|field| field.0).collect()
     }
 
@@ -399,7 +515,8 @@ mod tests {
         let right = packet(IpVersion::V4, 100, |_, _| 0);
         // The transport's checksum whole, wrong, or a seed: the header's is filled in, and the
         // other if it is one.
-        for (field, places) in [(None, vec![10]), (Some(0x1234), vec![10]), (Some(0), vec![10, 36])] {
+        for (field, places) in [(None, vec![10]), (Some(0x1234), vec![10]), (Some(0), vec![10, 36])]
+        {
             let mut bytes = right.clone();
             let pseudo = pseudo_header(&bytes, IpVersion::V4, 6, 120).fold();
             bytes[36..38].copy_from_slice(&pseudo.to_be_bytes());
@@ -413,14 +530,18 @@ mod tests {
             }
             bytes[10..12].fill(0);
             let partial = find(&bytes).expect("recognized");
-            assert_eq!(partial.canonical().collect::<Vec<_>>(), [(10, be16(&right, 10).expect("a field"))]);
+            assert_eq!(
+                partial.canonical().collect::<Vec<_>>(),
+                [(10, be16(&right, 10).expect("a field"))]
+            );
             assert_eq!(fill_in(&mut bytes, &partial), places);
             assert_eq!(bytes[..20], right[..20]);
             assert_eq!(find(&bytes), None);
             // Cut short, or of a protocol that is not known: the header alone.
             let mut unknown = bytes[..60].to_vec();
             (unknown[9], unknown[10], unknown[11]) = (1, 0, 0);
-            let partial = Partial::find(&unknown, Layer::Ip, None, Simd::scalar()).expect("recognized");
+            let partial =
+                Partial::find(&unknown, Layer::Ip, None, Simd::scalar()).expect("recognized");
             assert_eq!((partial.state(), partial.is_transport()), (RxChecksum::None, false));
             assert_eq!(fill_in(&mut unknown, &partial), [10]);
             assert!(Sum::new(Simd::scalar().sum(&unknown[..20])).is_valid());
@@ -438,10 +559,13 @@ mod tests {
     #[test]
     fn a_header_in_a_tunnel_is_filled_in_unless_a_whole_checksum_covers_it() {
         use superpacket_traffic::frame::{Checksum, Frame, Ip};
-        for (outer, places) in
-            [(Checksum::Zero, vec![24, 60 + 14]), (Checksum::Partial, vec![24, 40, 60 + 14]), (Checksum::Right, vec![24])]
-        {
-            let frame = Frame::tcp4(1, 99).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = outer);
+        for (outer, places) in [
+            (Checksum::Zero, vec![24, 60 + 14]),
+            (Checksum::Partial, vec![24, 40, 60 + 14]),
+            (Checksum::Right, vec![24]),
+        ] {
+            let frame =
+                Frame::tcp4(1, 99).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = outer);
             let unfinished = frame.clone().with(|frame| {
                 frame.ipv4_mut().checksum = Checksum::Zero;
                 if let Ip::V4(outer) = &mut frame.tunnel_mut().ip {
@@ -450,11 +574,14 @@ mod tests {
             });
             let mut bytes = unfinished.to_bytes();
             let layout = parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole");
-            let partial = Partial::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar()).expect("recognized");
+            let partial = Partial::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar())
+                .expect("recognized");
             assert_eq!(fill_in(&mut bytes, &partial), places, "{outer:?}");
             if outer != Checksum::Right {
-                let right =
-                    frame.with(|frame| frame.outer_udp_mut().checksum = if outer == Checksum::Zero { outer } else { Checksum::Right });
+                let right = frame.with(|frame| {
+                    frame.outer_udp_mut().checksum =
+                        if outer == Checksum::Zero { outer } else { Checksum::Right }
+                });
                 assert_eq!(bytes, right.to_bytes());
             }
             assert!(check(&bytes, &layout, None, Simd::scalar()).is_ok());
@@ -468,7 +595,9 @@ mod tests {
         let forms = [Checksum::Zero, Checksum::Right, Checksum::Partial];
         let whole = |form: Checksum| if form == Checksum::Partial { Checksum::Right } else { form };
         for (outer, nested, inner) in forms.into_iter().flat_map(|outer| {
-            forms.into_iter().flat_map(move |nested| [Checksum::Right, Checksum::Partial].map(|inner| (outer, nested, inner)))
+            forms.into_iter().flat_map(move |nested| {
+                [Checksum::Right, Checksum::Partial].map(|inner| (outer, nested, inner))
+            })
         }) {
             let with = |outer: Checksum, nested: Checksum, inner: Checksum| {
                 Frame::tcp4(1, 99).in_vxlan4().in_geneve().with(|frame| {
@@ -483,12 +612,17 @@ mod tests {
             // The outermost IPv4 header, which nothing covers; and those inside, if nothing does.
             frame.outer_ipv4_mut().checksum = Checksum::Zero;
             expected.push(places.outer.expect("a tunnel") + 10);
-            expected.extend((outer == Checksum::Partial).then_some(places.outer.expect("a tunnel") + 26));
+            expected.extend(
+                (outer == Checksum::Partial).then_some(places.outer.expect("a tunnel") + 26),
+            );
             if outer != Checksum::Right {
                 frame.nested_mut().ipv4_mut().checksum = Checksum::Zero;
                 expected.push(places.nested.expect("a second tunnel") + 10);
             }
-            expected.extend((nested == Checksum::Partial).then_some(places.nested.expect("a second tunnel") + 26));
+            expected.extend(
+                (nested == Checksum::Partial)
+                    .then_some(places.nested.expect("a second tunnel") + 26),
+            );
             if outer != Checksum::Right && nested != Checksum::Right {
                 frame.ipv4_mut().checksum = Checksum::Zero;
                 expected.push(places.network + 10);
@@ -496,17 +630,28 @@ mod tests {
             expected.extend((inner == Checksum::Partial).then_some(places.transport + 16));
             let mut bytes = frame.to_bytes();
             let layout = parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole");
-            let partial = Partial::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar()).expect("recognized");
-            assert_eq!(check(&bytes, &layout, Some(&partial), Simd::scalar()), Ok(()), "{outer:?} {nested:?} {inner:?}");
+            let partial = Partial::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar())
+                .expect("recognized");
+            assert_eq!(
+                check(&bytes, &layout, Some(&partial), Simd::scalar()),
+                Ok(()),
+                "{outer:?} {nested:?} {inner:?}"
+            );
             let what = format!("{outer:?} {nested:?} {inner:?}");
             assert_eq!(fill_in(&mut bytes, &partial), expected, "{what}");
             assert_eq!(bytes, with(whole(outer), whole(nested), whole(inner)).to_bytes(), "{what}");
             assert_eq!(check(&bytes, &layout, None, Simd::scalar()), Ok(()), "{what}");
-            for wrong in [places.outer.expect("a tunnel") + 26, places.nested.expect("a second tunnel") + 26] {
+            for wrong in
+                [places.outer.expect("a tunnel") + 26, places.nested.expect("a second tunnel") + 26]
+            {
                 if be16(&bytes, wrong) != Some(0) {
                     let mut damaged = bytes.clone();
                     damaged[wrong] ^= 0x11;
-                    assert_eq!(check(&damaged, &layout, None, Simd::scalar()), Err(Wrong::Transport), "{what}");
+                    assert_eq!(
+                        check(&damaged, &layout, None, Simd::scalar()),
+                        Err(Wrong::Transport),
+                        "{what}"
+                    );
                 }
             }
         }

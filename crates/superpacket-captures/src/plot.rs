@@ -42,7 +42,11 @@ pub const TEXT: u32 = 14;
 /// # Errors
 /// If `plot` fails.
 pub fn both(plot: impl Fn(u32) -> Result<String, Error>) -> Result<String, Error> {
-    Ok(format!("<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>", plot(WIDE)?, plot(NARROW)?))
+    Ok(format!(
+        "<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>",
+        plot(WIDE)?,
+        plot(NARROW)?
+    ))
 }
 
 /// Where plots are drawn.
@@ -54,7 +58,11 @@ pub type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 ///
 /// # Errors
 /// [`Error::Plot`] if `plot` fails.
-pub fn draw(title: &str, (width, height): (u32, u32), plot: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Error> {
+pub fn draw(
+    title: &str,
+    (width, height): (u32, u32),
+    plot: impl FnOnce(&Area<'_>) -> Drawn,
+) -> Result<String, Error> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();

@@ -143,7 +143,11 @@ impl Buffer {
     pub(crate) fn put(&mut self, offset: usize, value: u16) {
         if let Some(inner) = Rc::get_mut(&mut self.0) {
             let start = inner.link + offset;
-            if let Some(field) = inner.bytes.get_mut(..inner.length).and_then(|frame| frame.get_mut(start..start + 2)) {
+            if let Some(field) = inner
+                .bytes
+                .get_mut(..inner.length)
+                .and_then(|frame| frame.get_mut(start..start + 2))
+            {
                 field.copy_from_slice(&value.to_be_bytes());
             }
         }
@@ -189,7 +193,15 @@ mod tests {
 
     fn copy_with(pool: &Pool, data: &[u8], link: usize, options: FrameOptions<'_>) -> Buffer {
         let interfaces = [Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)];
-        let frame = Frame { number: 7, interface: 0, time: None, data, original_length: 99, options, interfaces: &interfaces };
+        let frame = Frame {
+            number: 7,
+            interface: 0,
+            time: None,
+            data,
+            original_length: 99,
+            options,
+            interfaces: &interfaces,
+        };
         pool.copy(&frame, link)
     }
 
@@ -197,7 +209,10 @@ mod tests {
     fn a_buffer_comes_back_when_its_last_handle_goes() {
         let pool = Pool::default();
         let first = copy(&pool, &[1, 2, 3], 1);
-        assert_eq!((first.as_ref(), first.frame(), first.number(), first.original_length()), (&[2, 3][..], &[1, 2, 3][..], 7, 99));
+        assert_eq!(
+            (first.as_ref(), first.frame(), first.number(), first.original_length()),
+            (&[2, 3][..], &[1, 2, 3][..], 7, 99)
+        );
         let address = first.frame().as_ptr();
         let second = first.clone();
         drop(first);
@@ -211,12 +226,17 @@ mod tests {
     #[test]
     fn options_are_kept_and_counted_but_are_no_part_of_the_frame() {
         let pool = Pool::default();
-        let mut buffer = copy_with(&pool, &[1; 100], 20, FrameOptions::new(&[9; 200], OptionForm::NONE));
+        let mut buffer =
+            copy_with(&pool, &[1; 100], 20, FrameOptions::new(&[9; 200], OptionForm::NONE));
         assert_eq!((buffer.frame().len(), buffer.as_ref().len()), (100, 80));
         assert_eq!(buffer.options().bytes(), [9; 200]);
         assert!(pool.used() >= 300);
         buffer.put(79, 0);
-        assert_eq!((buffer.frame(), buffer.options().bytes()), (&[1; 100][..], &[9; 200][..]), "the write was beyond the frame");
+        assert_eq!(
+            (buffer.frame(), buffer.options().bytes()),
+            (&[1; 100][..], &[9; 200][..]),
+            "the write was beyond the frame"
+        );
         drop(buffer);
         assert_eq!(pool.used(), 0);
         assert!(copy(&pool, &[1; 300], 0).options().is_empty(), "the same memory, another frame");
@@ -236,7 +256,9 @@ mod tests {
 
     #[test]
     fn classes_hold_what_they_are_asked_to() {
-        for (length, expected) in [(0, 0), (1, 0), (128, 0), (129, 1), (256, 1), (257, 2), (65_536, 9), (65_537, 10)] {
+        for (length, expected) in
+            [(0, 0), (1, 0), (128, 0), (129, 1), (256, 1), (257, 2), (65_536, 9), (65_537, 10)]
+        {
             assert_eq!(class(length), expected, "{length}");
         }
     }

@@ -6,8 +6,12 @@ use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::Reason;
 use superpacket::packet::Layer;
-use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions as CutOptions, SegmentSize, Segmenter};
-use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp};
+use superpacket::segment::{
+    Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions as CutOptions, SegmentSize, Segmenter,
+};
+use superpacket::wire::{
+    IpVersion, Layout, Protocol, Refusal, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp,
+};
 use superpacket_io::capture::{CaptureError, Frame, Record, Sink, Start, start_of};
 
 use crate::coalesce::write_completed;
@@ -109,7 +113,16 @@ pub fn segment(
     let name = input.file().to_owned();
     let cut_short = input.finish()?.map(CutShort::from);
     let (totals, segments, uncut) = cutter.finish()?;
-    Ok(SegmentReport { command: "segment", input: name, output: output_name, mtu: options.mtu, totals, segments, uncut, cut_short })
+    Ok(SegmentReport {
+        command: "segment",
+        input: name,
+        output: output_name,
+        mtu: options.mtu,
+        totals,
+        segments,
+        uncut,
+        cut_short,
+    })
 }
 
 /// How a frame is to be written.
@@ -159,10 +172,14 @@ impl Cutter<'_> {
         };
         let packet = frame.data.get(link..).unwrap_or(&[]);
         let layout = parse_datagram(packet, packet.len(), layer);
-        let truncated = frame.is_truncated() || matches!(&layout, Ok(layout) if layout.refusal == Some(Refusal::Truncated));
-        let partial = Partial::find(packet, layer, layout.as_ref().ok().filter(|_| !truncated), self.simd);
+        let truncated = frame.is_truncated()
+            || matches!(&layout, Ok(layout) if layout.refusal == Some(Refusal::Truncated));
+        let partial =
+            Partial::find(packet, layer, layout.as_ref().ok().filter(|_| !truncated), self.simd);
         let plan = match &layout {
-            _ if truncated => match frame.original_length as usize > self.mtu + link + network_offset(packet, layer).unwrap_or(0) {
+            _ if truncated => match frame.original_length as usize
+                > self.mtu + link + network_offset(packet, layer).unwrap_or(0)
+            {
                 true => Plan::Untouchable("truncated"),
                 false => Plan::Whole,
             },
@@ -179,9 +196,13 @@ impl Cutter<'_> {
             }
             Plan::Cut(gso) => match self.cut(frame, link, layer, gso)? {
                 Ok(()) => Ok(()),
-                Err(error) => self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), name(&error)),
+                Err(error) => {
+                    self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), name(&error))
+                }
             },
-            Plan::Stuck(reason) => self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), reason),
+            Plan::Stuck(reason) => {
+                self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), reason)
+            }
             Plan::Untouchable(reason) => {
                 self.uncut += 1;
                 self.totals.reason(reason);
@@ -191,11 +212,18 @@ impl Cutter<'_> {
     }
 
     /// What to do with a packet that is all there and whose headers are understood.
-    fn plan(&self, packet: &[u8], layer: Layer, layout: &Layout, partial: Option<&Partial>) -> Plan {
+    fn plan(
+        &self,
+        packet: &[u8],
+        layer: Layer,
+        layout: &Layout,
+        partial: Option<&Partial>,
+    ) -> Plan {
         let network = usize::from(layout.outermost());
         let above = (layout.end as usize).saturating_sub(network) > self.mtu;
         // A length left to the device is filled in, unless padding may hide behind it.
-        let unfinished = layout.refusal == Some(Refusal::NoLength) && (layer == Layer::Ip || packet.len() > SHORTEST_FRAME);
+        let unfinished = layout.refusal == Some(Refusal::NoLength)
+            && (layer == Layer::Ip || packet.len() > SHORTEST_FRAME);
         if !above && !unfinished {
             return Plan::Whole;
         }
@@ -205,15 +233,23 @@ impl Cutter<'_> {
             Err(Wrong::Ip) => return Plan::Untouchable(Reason::BadIpChecksum.name()),
             Err(Wrong::Transport) => return Plan::Untouchable(Reason::BadChecksum.name()),
         }
-        let headers = usize::from(layout.payload) - network - if layout.jumbo { ipv6::JUMBO_HEADER_LENGTH } else { 0 };
-        let Some(room) = SegmentSize::new(self.mtu.saturating_sub(headers)) else { return Plan::Stuck("segment_too_small") };
+        let headers = usize::from(layout.payload)
+            - network
+            - if layout.jumbo { ipv6::JUMBO_HEADER_LENGTH } else { 0 };
+        let Some(room) = SegmentSize::new(self.mtu.saturating_sub(headers)) else {
+            return Plan::Stuck("segment_too_small");
+        };
         match (layout.protocol, layout.version) {
             (Protocol::Tcp, version) => {
-                let flags = packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
+                let flags =
+                    packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
                 if above && flags & (tcp::SYN | tcp::RST | tcp::URG) != 0 {
                     return Plan::Stuck(Reason::TcpFlags.name());
                 }
-                Plan::Cut(Gso::new(if version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 }, room))
+                Plan::Cut(Gso::new(
+                    if version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 },
+                    room,
+                ))
             }
             (Protocol::Dccp, _) => Plan::Cut(Gso::new(GsoKind::Dccp, room)),
             // One segment: only the lengths are filled in.
@@ -225,20 +261,38 @@ impl Cutter<'_> {
         }
     }
 
-    fn cut(&mut self, frame: &Frame<'_>, link: usize, layer: Layer, gso: Gso) -> Result<Result<(), SegmentError>, CaptureError> {
+    fn cut(
+        &mut self,
+        frame: &Frame<'_>,
+        link: usize,
+        layer: Layer,
+        gso: Gso,
+    ) -> Result<Result<(), SegmentError>, CaptureError> {
         let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
         let options = CutOptions::default().with_fragment_id(self.next_fragment_id());
         let Cutter { writer, segmenter, totals, .. } = self;
         let mut written = Ok(());
         let record = record(frame);
-        let plan = segmenter.segment(&GsoPacket::linear(&packet, gso).with_layer(layer), &options, |segment| {
-            totals.bytes_out += (header.len() + segment.length()) as u64;
-            if written.is_ok() {
-                written = writer.write(record, once(header).chain(once(segment.header())).chain(segment.payload()));
-            }
-        });
+        let plan = segmenter.segment(
+            &GsoPacket::linear(&packet, gso).with_layer(layer),
+            &options,
+            |segment| {
+                totals.bytes_out += (header.len() + segment.length()) as u64;
+                if written.is_ok() {
+                    written = writer.write(
+                        record,
+                        once(header).chain(once(segment.header())).chain(segment.payload()),
+                    );
+                }
+            },
+        );
         written?;
-        Ok(plan.map(|plan| self.count_cut(plan.segments, if gso.kind == GsoKind::UdpFragments { "fragmented" } else { "cut" })))
+        Ok(plan.map(|plan| {
+            self.count_cut(
+                plan.segments,
+                if gso.kind == GsoKind::UdpFragments { "fragmented" } else { "cut" },
+            )
+        }))
     }
 
     fn next_fragment_id(&mut self) -> u32 {
@@ -300,7 +354,9 @@ impl Cutter<'_> {
             let headers = usize::from(layout.transport - layout.network) + 8;
             return match SegmentSize::new(self.mtu.saturating_sub(headers)) {
                 Some(size) => self.cut(frame, link, layer, Gso::new(GsoKind::UdpFragments, size)),
-                None => Ok(Err(SegmentError::SegmentTooSmall { needed: headers + 8, got: self.mtu })),
+                None => {
+                    Ok(Err(SegmentError::SegmentTooSmall { needed: headers + 8, got: self.mtu }))
+                }
             };
         }
         // An IPv6 packet can be fragmented by its source only, and the source's wire is what is
@@ -328,7 +384,10 @@ impl Cutter<'_> {
         let plan = segmenter.fragment(&packet, self.mtu, ipv6_id, |fragment| {
             totals.bytes_out += (header.len() + fragment.length()) as u64;
             if written.is_ok() {
-                written = writer.write(record, once(header).chain(once(fragment.header())).chain(fragment.payload()));
+                written = writer.write(
+                    record,
+                    once(header).chain(once(fragment.header())).chain(fragment.payload()),
+                );
             }
         });
         written?;
@@ -336,7 +395,12 @@ impl Cutter<'_> {
     }
 
     /// Writes a frame whole, with its checksums filled in if they were not.
-    fn whole(&mut self, frame: &Frame<'_>, link: usize, partial: Option<&Partial>) -> Result<(), CaptureError> {
+    fn whole(
+        &mut self,
+        frame: &Frame<'_>,
+        link: usize,
+        partial: Option<&Partial>,
+    ) -> Result<(), CaptureError> {
         self.totals.packets_out += 1;
         self.totals.bytes_out += frame.data.len() as u64;
         match partial {
@@ -362,7 +426,12 @@ impl Cutter<'_> {
 /// A segment's record: its frame's time and interface, and nothing that described the frame as a
 /// whole.
 fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
-    Record { interface: frame.interface, time: frame.time, original_length: None, options: frame.options.of_segment() }
+    Record {
+        interface: frame.interface,
+        time: frame.time,
+        original_length: None,
+        options: frame.options.of_segment(),
+    }
 }
 
 /// The name by which an error is counted.

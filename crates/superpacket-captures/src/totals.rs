@@ -38,9 +38,13 @@ pub struct Totals {
 const PASSED: [&str; 2] = ["link_type", "snap_length"];
 
 /// Reads counts by reason, all of whose names are known: those that aggregation gives.
-fn reasons<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<&'static str, u64>, D::Error> {
+fn reasons<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<&'static str, u64>, D::Error> {
     let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
-    let known = |name: &str| Reason::ALL.iter().map(|reason| reason.name()).chain(PASSED).find(|&other| other == name);
+    let known = |name: &str| {
+        Reason::ALL.iter().map(|reason| reason.name()).chain(PASSED).find(|&other| other == name)
+    };
     let named = counts.into_iter().map(|(name, count)| match known(&name) {
         Some(name) => Ok((name, count)),
         None => Err(D::Error::custom(format!("{name:?} is no reason of this version"))),
@@ -149,8 +153,12 @@ impl Tally {
 
     /// As it is reported.
     pub(crate) fn totals(&self) -> Totals {
-        let engine = Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
-        let reasons = engine.chain(PASSED.into_iter().zip([self.link_type, self.snap_length])).filter(|&(_, count)| count > 0).collect();
+        let engine =
+            Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
+        let reasons = engine
+            .chain(PASSED.into_iter().zip([self.link_type, self.snap_length]))
+            .filter(|&(_, count)| count > 0)
+            .collect();
         Totals {
             packets_in: self.packets_in,
             packets_out: self.packets_out,
@@ -176,7 +184,11 @@ pub struct CutShort {
 
 impl std::fmt::Display for CutShort {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "in packet {}, whose record begins at byte {}: {}", self.packet, self.offset, self.reason)
+        write!(
+            formatter,
+            "in packet {}, whose record begins at byte {}: {}",
+            self.packet, self.offset, self.reason
+        )
     }
 }
 
@@ -210,7 +222,11 @@ impl Unreadable {
     }
 
     /// Keeps the failure of one capture, which is told at once; others stop the command.
-    pub(crate) fn sort<T>(&mut self, result: Result<T, Error>, progress: &mut dyn Progress) -> Result<Option<T>, Error> {
+    pub(crate) fn sort<T>(
+        &mut self,
+        result: Result<T, Error>,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<T>, Error> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error @ (Error::Capture(_) | Error::CutShort(_))) if !self.alone => {
@@ -230,7 +246,10 @@ mod tests {
     #[test]
     fn nothing_is_divided_by_nothing() {
         assert_eq!(Totals::default().fewer_by(), "-");
-        assert_eq!(Totals { packets_in: 3, packets_out: 2, ..Totals::default() }.fewer_by(), "1.50x");
+        assert_eq!(
+            Totals { packets_in: 3, packets_out: 2, ..Totals::default() }.fewer_by(),
+            "1.50x"
+        );
     }
 
     #[test]
@@ -244,7 +263,12 @@ mod tests {
         let again: Totals = serde_json::from_str(&json).expect("reads");
         assert_eq!((again.packets_in, &again.reasons), (1, &totals.reasons));
         let other = json.replace("link_type", "weather");
-        assert!(serde_json::from_str::<Totals>(&other).expect_err("unknown").to_string().contains("\"weather\" is no reason"));
+        assert!(
+            serde_json::from_str::<Totals>(&other)
+                .expect_err("unknown")
+                .to_string()
+                .contains("\"weather\" is no reason")
+        );
     }
 
     #[test]
@@ -258,6 +282,14 @@ mod tests {
         assert!(tally.balanced());
         let mut totals = tally.totals();
         totals.add(&tally.totals());
-        assert_eq!((totals.packets_in, totals.bytes_out, totals.reasons["link_type"], totals.reasons["snap_length"]), (4, 260, 2, 2));
+        assert_eq!(
+            (
+                totals.packets_in,
+                totals.bytes_out,
+                totals.reasons["link_type"],
+                totals.reasons["snap_length"]
+            ),
+            (4, 260, 2, 2)
+        );
     }
 }

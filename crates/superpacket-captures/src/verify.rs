@@ -8,7 +8,9 @@
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{Mode, Policy};
-use superpacket::segment::{ChecksumForm, ChecksumOutput, GsoPacket, SegmentBuffers, SegmentOptions, Segmenter, Written};
+use superpacket::segment::{
+    ChecksumForm, ChecksumOutput, GsoPacket, SegmentBuffers, SegmentOptions, Segmenter, Written,
+};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::parse;
 use superpacket_io::capture::{Frame, FrameOptions, Truncated};
@@ -44,7 +46,13 @@ pub struct VerifyOptions {
 
 impl Default for VerifyOptions {
     fn default() -> Self {
-        VerifyOptions { stepping: Stepping::default(), udp: true, uneven: false, strict: false, inject_fault: None }
+        VerifyOptions {
+            stepping: Stepping::default(),
+            udp: true,
+            uneven: false,
+            strict: false,
+            inject_fault: None,
+        }
     }
 }
 
@@ -89,8 +97,16 @@ pub struct VerifyReport {
 /// # Errors
 /// Whatever stops the reading of the only capture; of several, those that cannot be read are listed
 /// in the report.
-pub fn verify(inputs: Vec<Input<'_>>, options: &VerifyOptions, progress: &mut dyn Progress) -> Result<VerifyReport, Error> {
-    let mut report = VerifyReport { command: "verify", unreadable: Unreadable::among(inputs.len()), ..VerifyReport::default() };
+pub fn verify(
+    inputs: Vec<Input<'_>>,
+    options: &VerifyOptions,
+    progress: &mut dyn Progress,
+) -> Result<VerifyReport, Error> {
+    let mut report = VerifyReport {
+        command: "verify",
+        unreadable: Unreadable::among(inputs.len()),
+        ..VerifyReport::default()
+    };
     for input in inputs {
         let file = verify_one(input, options, progress);
         let Some(file) = report.unreadable.sort(file, progress)? else { continue };
@@ -102,9 +118,14 @@ pub fn verify(inputs: Vec<Input<'_>>, options: &VerifyOptions, progress: &mut dy
     Ok(report)
 }
 
-fn verify_one(input: Input<'_>, options: &VerifyOptions, progress: &mut dyn Progress) -> Result<FileVerification, Error> {
+fn verify_one(
+    input: Input<'_>,
+    options: &VerifyOptions,
+    progress: &mut dyn Progress,
+) -> Result<FileVerification, Error> {
     let simd = Simd::detect();
-    let policy = Policy::gro().with_mode(Mode::Gro { udp: options.udp }).with_checksum(ChecksumForm::Full);
+    let policy =
+        Policy::gro().with_mode(Mode::Gro { udp: options.udp }).with_checksum(ChecksumForm::Full);
     let policy = if options.uneven { policy.with_merge_uneven() } else { policy };
     let mut input = Opened::open(input, options.strict, progress)?;
     let pool = Pool::default();
@@ -129,7 +150,8 @@ fn verify_one(input: Input<'_>, options: &VerifyOptions, progress: &mut dyn Prog
         // Options are not compared, so they are not held.
         let frame = &Frame { options: FrameOptions::NONE, ..*frame };
         let arrival = Arrival::new(frame, &pool, Seeds::Leave, simd);
-        comparison.current = arrival.link.as_ref().map(|link| Flow::of(arrival.buffer.as_ref(), link.layer(), link));
+        comparison.current =
+            arrival.link.as_ref().map(|link| Flow::of(arrival.buffer.as_ref(), link.layer(), link));
         if let Some(flow) = comparison.current {
             comparison.ledger.enter(flow, arrival.buffer.clone());
         }
@@ -218,9 +240,11 @@ impl Comparison {
     /// Cuts what lies in `linear` again; returns how many segments there are.
     fn cut_again(&mut self, packet: &SuperPacket<'_, Buffer>) -> Result<usize, String> {
         let layer = packet.metadata.layer;
-        let layout = parse(&self.linear, self.linear.len(), layer)
-            .map_err(|unparsed| format!("the super-packet cannot be parsed: {}", unparsed.reason.name()))?;
-        check(&self.linear, &layout, None, self.simd).map_err(|wrong| format!("the super-packet's own checksum is wrong: {wrong:?}"))?;
+        let layout = parse(&self.linear, self.linear.len(), layer).map_err(|unparsed| {
+            format!("the super-packet cannot be parsed: {}", unparsed.reason.name())
+        })?;
+        check(&self.linear, &layout, None, self.simd)
+            .map_err(|wrong| format!("the super-packet's own checksum is wrong: {wrong:?}"))?;
         if self.fault == Some(self.tally.super_packets)
             && let Some(byte) = self.linear.get_mut(usize::from(layout.payload))
         {
@@ -229,7 +253,10 @@ impl Comparison {
         let gso = packet.metadata.gso.ok_or("a merged packet without what is needed to cut it")?;
         self.cut.clear();
         let buffers = [self.linear.as_slice()];
-        let again = GsoPacket::new(&buffers, gso).with_layer(layer).with_checksum(packet.metadata.checksum).with_parts(packet.parts());
+        let again = GsoPacket::new(&buffers, gso)
+            .with_layer(layer)
+            .with_checksum(packet.metadata.checksum)
+            .with_parts(packet.parts());
         let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
         self.segmenter
             .segment_linear(&again, &options, &mut self.cut)
@@ -248,12 +275,22 @@ impl Comparison {
             if !original.frame().starts_with(link.header()) {
                 self.mismatch(original.number(), "came out with another link header".to_owned());
             } else if segment != original_bytes {
-                let place = segment.iter().zip(original_bytes).position(|(after, before)| after != before);
+                let place =
+                    segment.iter().zip(original_bytes).position(|(after, before)| after != before);
                 let what = match place {
                     Some(place) => {
-                        format!("byte {} is {:#04x}, was {:#04x}", place + link.header().len(), segment[place], original_bytes[place])
+                        format!(
+                            "byte {} is {:#04x}, was {:#04x}",
+                            place + link.header().len(),
+                            segment[place],
+                            original_bytes[place]
+                        )
                     }
-                    None => format!("{} bytes came back, there were {}", segment.len(), original_bytes.len()),
+                    None => format!(
+                        "{} bytes came back, there were {}",
+                        segment.len(),
+                        original_bytes.len()
+                    ),
                 };
                 self.mismatch(original.number(), what);
             }
@@ -276,7 +313,10 @@ impl Taker for Comparison {
         let number = self.taken.first().map_or(0, Buffer::number);
         if self.taken.len() != count {
             let found = self.taken.len();
-            self.mismatch(number, format!("a packet of {count} came out, {found} of its flow were held"));
+            self.mismatch(
+                number,
+                format!("a packet of {count} came out, {found} of its flow were held"),
+            );
             return;
         }
         if !packet.is_merged() {
@@ -284,7 +324,8 @@ impl Taker for Comparison {
             return;
         }
         match self.cut_again(&packet) {
-            Ok(segments) if segments != count => self.mismatch(number, format!("{count} packets merged, {segments} segments came back")),
+            Ok(segments) if segments != count => self
+                .mismatch(number, format!("{count} packets merged, {segments} segments came back")),
             Ok(segments) => {
                 self.segments += segments as u64;
                 self.compare(link, true);

@@ -4,8 +4,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use superpacket_captures::{
-    AnalyzeOptions, CoalesceOptions, CpuMask, Error, INTERVAL, Input, LinkType, Output, Packets, Progress, Reader, Rules, SegmentOptions,
-    SteerOptions, VerifyOptions, analyze, coalesce, segment, steer, verify,
+    AnalyzeOptions, CoalesceOptions, CpuMask, Error, INTERVAL, Input, LinkType, Output, Packets,
+    Progress, Reader, Rules, SegmentOptions, SteerOptions, VerifyOptions, analyze, coalesce,
+    segment, steer, verify,
 };
 use superpacket_io::capture::Source;
 
@@ -19,14 +20,22 @@ fn in_memory(path: &Path) -> Packets {
     let mut packets = Packets::new();
     while let Some(frame) = reader.next_frame().expect("whole") {
         packets
-            .push_cut(frame.link_type(), frame.time.map(|time| time.nanoseconds()), frame.data, frame.original_length.into())
+            .push_cut(
+                frame.link_type(),
+                frame.time.map(|time| time.nanoseconds()),
+                frame.data,
+                frame.original_length.into(),
+            )
             .expect("short");
     }
     packets
 }
 
 fn frames(packets: &Packets) -> Vec<(u64, Vec<u8>)> {
-    packets.iter().map(|frame| (frame.time.expect("it has one").nanoseconds(), frame.data.to_vec())).collect()
+    packets
+        .iter()
+        .map(|frame| (frame.time.expect("it has one").nanoseconds(), frame.data.to_vec()))
+        .collect()
 }
 
 #[test]
@@ -35,9 +44,12 @@ fn files_and_memory_give_the_same() {
     let (path, merged_path) = (demo(), folder.path().join("merged.pcapng"));
     let packets = in_memory(&path);
     let options = CoalesceOptions::default();
-    let from_file = coalesce(Input::Path(&path), Output::Path(&merged_path), &options, &mut ()).expect("a capture");
+    let from_file = coalesce(Input::Path(&path), Output::Path(&merged_path), &options, &mut ())
+        .expect("a capture");
     let mut merged = Packets::new();
-    let from_memory = coalesce(Input::from(&packets), Output::Packets(&mut merged), &options, &mut ()).expect("packets");
+    let from_memory =
+        coalesce(Input::from(&packets), Output::Packets(&mut merged), &options, &mut ())
+            .expect("packets");
     assert_eq!((from_memory.input.as_str(), from_memory.output.as_str()), ("memory", "memory"));
     assert_eq!(from_file.totals.reasons, from_memory.totals.reasons);
     assert!(from_file.totals.merged > from_file.totals.packets_out, "{:?}", from_file.totals);
@@ -45,28 +57,48 @@ fn files_and_memory_give_the_same() {
     assert_eq!(merged.len() as u64, from_memory.totals.packets_out);
 
     let cut_path = folder.path().join("cut.pcap");
-    let cut_file = segment(Input::Path(&merged_path), Output::Path(&cut_path), &SegmentOptions::default(), &mut ()).expect("a capture");
+    let cut_file = segment(
+        Input::Path(&merged_path),
+        Output::Path(&cut_path),
+        &SegmentOptions::default(),
+        &mut (),
+    )
+    .expect("a capture");
     let mut cut = Packets::new();
-    let cut_memory = segment(Input::from(&merged), Output::Packets(&mut cut), &SegmentOptions::default(), &mut ()).expect("packets");
+    let cut_memory = segment(
+        Input::from(&merged),
+        Output::Packets(&mut cut),
+        &SegmentOptions::default(),
+        &mut (),
+    )
+    .expect("packets");
     assert_eq!(cut_file.totals.reasons, cut_memory.totals.reasons);
     assert_eq!(frames(&in_memory(&cut_path)), frames(&cut));
 
     let reader = Input::from(Reader::open(&path).expect("a capture"));
-    let analysis = analyze(vec![reader, Input::from(&packets)], &AnalyzeOptions::default(), &mut ()).expect("both");
+    let analysis =
+        analyze(vec![reader, Input::from(&packets)], &AnalyzeOptions::default(), &mut ())
+            .expect("both");
     let [file, memory] = analysis.files.as_slice() else { panic!("two captures") };
     assert_eq!(file.findings.totals.reasons, memory.findings.totals.reasons);
     assert_eq!(file.findings.totals.packets_out, from_file.totals.packets_out);
     assert!(analysis.page().expect("plots").contains("2 captures"));
 
-    let checked = verify(vec![Input::Path(&path), Input::from(&packets)], &VerifyOptions::default(), &mut ()).expect("both");
+    let checked =
+        verify(vec![Input::Path(&path), Input::from(&packets)], &VerifyOptions::default(), &mut ())
+            .expect("both");
     assert_eq!((checked.mismatches, checked.totals.packets_in), (0, 2 * packets.len() as u64));
     assert!(checked.segments > 0);
 
-    let options = SteerOptions { cpus: "ff".parse::<CpuMask>().expect("a mask"), ..SteerOptions::default() };
+    let options =
+        SteerOptions { cpus: "ff".parse::<CpuMask>().expect("a mask"), ..SteerOptions::default() };
     let spread = steer(Input::from(&packets), &options, &mut ()).expect("packets");
     let json = serde_json::to_value(&spread).expect("serializes");
     assert_eq!(json["cpus"].as_array().map(Vec::len), Some(8));
-    assert_eq!(spread.flows[0].to_string().split(' ').next(), json["flows"][0]["proto"].as_str().map(str::to_uppercase).as_deref());
+    assert_eq!(
+        spread.flows[0].to_string().split(' ').next(),
+        json["flows"][0]["proto"].as_str().map(str::to_uppercase).as_deref()
+    );
 }
 
 #[test]
@@ -74,19 +106,35 @@ fn options_out_of_bounds_are_refused() {
     let packets = in_memory(&demo());
     let mut out = Packets::new();
     for (options, words) in [
-        (CoalesceOptions { max_bytes: 67, ..CoalesceOptions::default() }, "max_bytes: 67 is not between 68 and"),
+        (
+            CoalesceOptions { max_bytes: 67, ..CoalesceOptions::default() },
+            "max_bytes: 67 is not between 68 and",
+        ),
         (CoalesceOptions { acks: true, ..CoalesceOptions::default() }, "acks: needs LRO's rules"),
     ] {
-        let error = coalesce(Input::from(&packets), Output::Packets(&mut out), &options, &mut ()).expect_err("refused");
+        let error = coalesce(Input::from(&packets), Output::Packets(&mut out), &options, &mut ())
+            .expect_err("refused");
         assert!(matches!(&error, Error::Options(text) if text.contains(words)), "{error}");
     }
     let lro = CoalesceOptions { acks: true, rules: Rules::Lro, ..CoalesceOptions::default() };
-    assert!(coalesce(Input::from(&packets), Output::Packets(&mut out), &lro, &mut ()).expect("allowed").absorbed_acks > 0);
+    assert!(
+        coalesce(Input::from(&packets), Output::Packets(&mut out), &lro, &mut ())
+            .expect("allowed")
+            .absorbed_acks
+            > 0
+    );
     for (options, words) in [
-        (SegmentOptions { mtu: 67, ..SegmentOptions::default() }, "mtu: 67 is not between 68 and 65535"),
-        (SegmentOptions { udp_size: Some(0), ..SegmentOptions::default() }, "udp_size: 0 is not between 1 and 65535"),
+        (
+            SegmentOptions { mtu: 67, ..SegmentOptions::default() },
+            "mtu: 67 is not between 68 and 65535",
+        ),
+        (
+            SegmentOptions { udp_size: Some(0), ..SegmentOptions::default() },
+            "udp_size: 0 is not between 1 and 65535",
+        ),
     ] {
-        let error = segment(Input::from(&packets), Output::Packets(&mut out), &options, &mut ()).expect_err("refused");
+        let error = segment(Input::from(&packets), Output::Packets(&mut out), &options, &mut ())
+            .expect_err("refused");
         assert!(matches!(&error, Error::Options(text) if text == words), "{error}");
     }
 }
@@ -95,7 +143,9 @@ fn options_out_of_bounds_are_refused() {
 fn a_file_is_not_written_over_itself() {
     let path = demo();
     let before = std::fs::read(&path).expect("it is there");
-    let error = coalesce(Input::Path(&path), Output::Path(&path), &CoalesceOptions::default(), &mut ()).expect_err("refused");
+    let error =
+        coalesce(Input::Path(&path), Output::Path(&path), &CoalesceOptions::default(), &mut ())
+            .expect_err("refused");
     assert!(error.to_string().ends_with("is the input too; write to another file"), "{error}");
     assert_eq!(std::fs::read(&path).expect("it is there"), before);
 }
@@ -128,18 +178,33 @@ fn progress_stops_a_command_and_no_file_is_left() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("out.pcapng");
     let mut stop = Stop { at: 2 * INTERVAL, ..Stop::default() };
-    let error = coalesce(Input::from(&packets), Output::Path(&path), &CoalesceOptions::default(), &mut stop).expect_err("stopped");
+    let error = coalesce(
+        Input::from(&packets),
+        Output::Path(&path),
+        &CoalesceOptions::default(),
+        &mut stop,
+    )
+    .expect_err("stopped");
     assert!(matches!(error, Error::Interrupted));
     assert_eq!(stop.told, [(INTERVAL, 60 * INTERVAL), (2 * INTERVAL, 120 * INTERVAL)]);
     assert_eq!(stop.ended, 1);
-    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing half written");
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("a folder").count(),
+        0,
+        "nothing half written"
+    );
 }
 
 #[test]
 fn one_of_several_captures_that_cannot_be_read_is_listed() {
     let (path, absent) = (demo(), demo().with_extension("absent"));
-    let report = verify(vec![Input::Path(&absent), Input::Path(&path)], &VerifyOptions::default(), &mut ()).expect("one of two");
+    let report =
+        verify(vec![Input::Path(&absent), Input::Path(&path)], &VerifyOptions::default(), &mut ())
+            .expect("one of two");
     assert_eq!((report.files.len(), report.unreadable.messages.len()), (1, 1));
     assert!(report.unreadable.messages[0].contains("cannot be opened"), "{:?}", report.unreadable);
-    assert!(matches!(verify(vec![Input::Path(&absent)], &VerifyOptions::default(), &mut ()), Err(Error::Capture(_))));
+    assert!(matches!(
+        verify(vec![Input::Path(&absent)], &VerifyOptions::default(), &mut ()),
+        Err(Error::Capture(_))
+    ));
 }

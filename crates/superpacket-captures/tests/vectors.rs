@@ -16,10 +16,13 @@ use superpacket::wire::{IpVersion, Layer};
 use superpacket::{BatchAggregator, HashKey, Policy, Simd};
 use superpacket_captures::{CheckOptions, Input, LinkType, Strictness, check};
 use superpacket_io::capture::{
-    Compression, Container, FrameOptions, Interface, OptionForm, OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
+    Compression, Container, FrameOptions, Interface, OptionForm, OutputFormat, Record, Sink,
+    TimeResolution, Timestamp, Writer,
 };
 use superpacket_steer::{FlowTuple, Toeplitz, ToeplitzKey};
-use superpacket_traffic::frame::{ACK, CWR, Checksum, ECE, FIN, Frame, PSH, Transport, stream_bytes};
+use superpacket_traffic::frame::{
+    ACK, CWR, Checksum, ECE, FIN, Frame, PSH, Transport, stream_bytes,
+};
 use superpacket_traffic::gro_table;
 
 /// Of the form of the files. Cases may be added without another version.
@@ -44,7 +47,10 @@ fn keep(name: &str, made: &[u8]) {
         fs::write(&path, made).expect("writes");
     }
     let there = fs::read(&path).unwrap_or_default();
-    assert!(there == made, "vectors/{name} is stale: SUPERPACKET_WRITE_VECTORS=1 cargo test -p superpacket-captures --test vectors");
+    assert!(
+        there == made,
+        "vectors/{name} is stale: SUPERPACKET_WRITE_VECTORS=1 cargo test -p superpacket-captures --test vectors"
+    );
 }
 
 /// A file of cases: one a line, so that a difference can be read.
@@ -52,8 +58,12 @@ fn keep_json(name: &str, about: &str, cases: &[Value]) {
     let lines: Vec<_> = cases.iter().map(|case| format!("    {case}")).collect();
     keep(
         &format!("{name}.json"),
-        format!("{{\n  \"version\": {VERSION},\n  \"about\": {},\n  \"cases\": [\n{}\n  ]\n}}\n", json!(about), lines.join(",\n"))
-            .as_bytes(),
+        format!(
+            "{{\n  \"version\": {VERSION},\n  \"about\": {},\n  \"cases\": [\n{}\n  ]\n}}\n",
+            json!(about),
+            lines.join(",\n")
+        )
+        .as_bytes(),
     );
 }
 
@@ -62,16 +72,29 @@ fn keep_pcapng(name: &str, packets: &[Commented]) -> PathBuf {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("x.pcapng");
     let byte_order = superpacket_io::capture::ByteOrder::Little;
-    let format = OutputFormat { container: Container::PcapNg, byte_order, resolution: None, compression: Compression::None };
+    let format = OutputFormat {
+        container: Container::PcapNg,
+        byte_order,
+        resolution: None,
+        compression: Compression::None,
+    };
     let mut writer = Writer::create(&path, format).expect("creates");
-    writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)]).expect("declares");
+    writer
+        .declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)])
+        .expect("declares");
     for (number, (bytes, comment)) in packets.iter().enumerate() {
         let mut options = [1u16.to_ne_bytes(), (comment.len() as u16).to_ne_bytes()].concat();
         options.extend(comment.bytes());
         options.resize(options.len().next_multiple_of(4), 0);
-        let time = Some(Timestamp::from_nanoseconds(1_700_000_000_000_000_000 + 1000 * number as u64));
+        let time =
+            Some(Timestamp::from_nanoseconds(1_700_000_000_000_000_000 + 1000 * number as u64));
         let options = FrameOptions::new(&options, OptionForm::NONE);
-        writer.write(Record { interface: 0, time, original_length: None, options }, [bytes.as_slice()]).expect("writes");
+        writer
+            .write(
+                Record { interface: 0, time, original_length: None, options },
+                [bytes.as_slice()],
+            )
+            .expect("writes");
     }
     writer.finish().expect("finishes");
     keep(&format!("{name}.pcapng"), &fs::read(path).expect("reads"));
@@ -81,8 +104,14 @@ fn keep_pcapng(name: &str, packets: &[Commented]) -> PathBuf {
 /// The expected packets are faithful by the stricter rules too, but for what `allowed` names.
 fn assert_faithful(expected: &Path, original: &Path, allowed: &[&str]) {
     let options = CheckOptions { rules: Strictness::Reversible, ..CheckOptions::default() };
-    let report = check(Input::Path(expected), Input::Path(original), &options, &mut ()).expect("both");
-    let broken: Vec<_> = report.by_rule.keys().map(|rule| rule.name()).filter(|name| !allowed.contains(name)).collect();
+    let report =
+        check(Input::Path(expected), Input::Path(original), &options, &mut ()).expect("both");
+    let broken: Vec<_> = report
+        .by_rule
+        .keys()
+        .map(|rule| rule.name())
+        .filter(|name| !allowed.contains(name))
+        .collect();
     assert!(broken.is_empty(), "{broken:?}: {:#?}", report.described);
 }
 
@@ -100,11 +129,22 @@ fn aggregation_cases() -> Vec<Aggregation> {
     // As many as fit 65,535 bytes is left out: megabytes.
     let long = gro_table::as_many_as_fit().into_iter().map(|case| case.name).collect::<Vec<_>>();
     for case in gro_table::all() {
-        let plain = [": IPv4", ": IPv6", ": IPv4 with increasing identifications"].iter().any(|end| case.name.ends_with(end));
+        let plain = [": IPv4", ": IPv6", ": IPv4 with increasing identifications"]
+            .iter()
+            .any(|end| case.name.ends_with(end));
         if plain && !long.contains(&case.name) {
-            let arrives =
-                case.bursts.iter().flat_map(|burst| burst.packets().into_iter().map(<[Frame]>::len).collect::<Vec<_>>()).collect();
-            cases.push((case.name, case.bursts.into_iter().map(|burst| burst.frames).collect(), Some(arrives)));
+            let arrives = case
+                .bursts
+                .iter()
+                .flat_map(|burst| {
+                    burst.packets().into_iter().map(<[Frame]>::len).collect::<Vec<_>>()
+                })
+                .collect();
+            cases.push((
+                case.name,
+                case.bursts.into_iter().map(|burst| burst.frames).collect(),
+                Some(arrives),
+            ));
         }
     }
     let tcp = |edit: fn(&mut [Frame])| {
@@ -115,10 +155,22 @@ fn aggregation_cases() -> Vec<Aggregation> {
     cases.extend([
         ("TCP: CWR on the first".to_owned(), tcp(|frames| frames[0].tcp_mut().flags |= CWR), None),
         ("TCP: CWR on the second".to_owned(), tcp(|frames| frames[1].tcp_mut().flags |= CWR), None),
-        ("TCP: ECE on all".to_owned(), tcp(|frames| frames.iter_mut().for_each(|frame| frame.tcp_mut().flags |= ECE)), None),
-        ("TCP: FIN and PSH on the last".to_owned(), tcp(|frames| frames[3].tcp_mut().flags |= FIN | PSH), None),
+        (
+            "TCP: ECE on all".to_owned(),
+            tcp(|frames| frames.iter_mut().for_each(|frame| frame.tcp_mut().flags |= ECE)),
+            None,
+        ),
+        (
+            "TCP: FIN and PSH on the last".to_owned(),
+            tcp(|frames| frames[3].tcp_mut().flags |= FIN | PSH),
+            None,
+        ),
         ("TCP: another window".to_owned(), tcp(|frames| frames[2].tcp_mut().window += 1), None),
-        ("TCP: another acknowledgement".to_owned(), tcp(|frames| frames[2].tcp_mut().acknowledgement += 1), None),
+        (
+            "TCP: another acknowledgement".to_owned(),
+            tcp(|frames| frames[2].tcp_mut().acknowledgement += 1),
+            None,
+        ),
         (
             "TCP: another VLAN".to_owned(),
             {
@@ -128,8 +180,16 @@ fn aggregation_cases() -> Vec<Aggregation> {
             },
             None,
         ),
-        ("TCP: identifications around the end of their range".to_owned(), vec![Frame::tcp4(1000, 100).with_id(0xfffe).run(4)], None),
-        ("TCP: sequence numbers around the end of their range".to_owned(), vec![Frame::tcp4(u32::MAX - 150, 100).with_id(1).run(4)], None),
+        (
+            "TCP: identifications around the end of their range".to_owned(),
+            vec![Frame::tcp4(1000, 100).with_id(0xfffe).run(4)],
+            None,
+        ),
+        (
+            "TCP: sequence numbers around the end of their range".to_owned(),
+            vec![Frame::tcp4(u32::MAX - 150, 100).with_id(1).run(4)],
+            None,
+        ),
     ]);
     let udp = |frame: Frame, lengths: &[usize], edit: fn(&mut [Frame])| {
         let mut frames = frame.run(lengths.len());
@@ -146,8 +206,16 @@ fn aggregation_cases() -> Vec<Aggregation> {
             case("the last shorter", udp(frame.clone(), &[100, 100, 40], |_| {})),
             case("one behind a shorter", udp(frame.clone(), &[100, 40, 100], |_| {})),
             case("a longer one", udp(frame.clone(), &[100, 120, 120], |_| {})),
-            case("a wrong checksum", udp(frame.clone(), &[100; 3], |frames| frames[1].udp_mut().checksum = Checksum::Wrong)),
-            case("no checksum", udp(frame, &[100; 3], |frames| frames[1].udp_mut().checksum = Checksum::Zero)),
+            case(
+                "a wrong checksum",
+                udp(frame.clone(), &[100; 3], |frames| {
+                    frames[1].udp_mut().checksum = Checksum::Wrong
+                }),
+            ),
+            case(
+                "no checksum",
+                udp(frame, &[100; 3], |frames| frames[1].udp_mut().checksum = Checksum::Zero),
+            ),
         ]);
     }
     cases
@@ -158,7 +226,8 @@ fn aggregation() {
     let framing = Framing::new(Format::Plain, ByteOrder::Little, Layer::Ethernet);
     let (mut cases, mut original, mut expected) = (Vec::new(), Vec::new(), Vec::new());
     for (name, polls, arrives) in aggregation_cases() {
-        let mut aggregator = BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(1));
+        let mut aggregator =
+            BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(1));
         let (mut left, mut counts) = (Vec::new(), Vec::new());
         for frames in &polls {
             let frames: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
@@ -176,20 +245,33 @@ fn aggregation() {
         }
         // The table says what arrives; the engine does not make its own expectations. But no header
         // says CWR on all.
-        let arrives = if name.starts_with("CWR on the second and third") { Some(vec![1, 1, 1, 2]) } else { arrives };
+        let arrives = if name.starts_with("CWR on the second and third") {
+            Some(vec![1, 1, 1, 2])
+        } else {
+            arrives
+        };
         assert!(arrives.is_none_or(|arrives| arrives == counts), "{name}: {counts:?}");
-        let polls: Vec<Vec<_>> = polls.iter().map(|frames| frames.iter().map(|frame| hex(&frame.to_bytes())).collect()).collect();
+        let polls: Vec<Vec<_>> = polls
+            .iter()
+            .map(|frames| frames.iter().map(|frame| hex(&frame.to_bytes())).collect())
+            .collect();
         cases.push(json!({ "name": name, "polls": polls, "left": left }));
     }
     assert!(cases.len() > 90, "{}", cases.len());
-    keep_json("aggregation", "Frames of each poll, in hexadecimal from the Ethernet header on, and what leaves: see README.md", &cases);
-    let (original, expected) = (keep_pcapng("aggregation", &original), keep_pcapng("aggregation-expected", &expected));
+    keep_json(
+        "aggregation",
+        "Frames of each poll, in hexadecimal from the Ethernet header on, and what leaves: see README.md",
+        &cases,
+    );
+    let (original, expected) =
+        (keep_pcapng("aggregation", &original), keep_pcapng("aggregation-expected", &expected));
     assert_faithful(&expected, &original, &["ip-id-fixed", "canonical-checksum"]);
 }
 
 /// Super-packets: a frame, and the size of its segments.
 fn super_packets() -> Vec<(&'static str, Frame, usize)> {
-    let (tcp, udp) = (|length| Frame::tcp4(1000, length).with_id(7), |length| Frame::udp4(length).with_id(7));
+    let (tcp, udp) =
+        (|length| Frame::tcp4(1000, length).with_id(7), |length| Frame::udp4(length).with_id(7));
     vec![
         ("TCP over IPv4", tcp(350), 100),
         ("TCP over IPv4: an exact multiple", tcp(300), 100),
@@ -198,8 +280,16 @@ fn super_packets() -> Vec<(&'static str, Frame, usize)> {
         ("TCP over IPv4: CWR", tcp(350).with_flags(ACK | CWR), 100),
         ("TCP over IPv4: ECE", tcp(350).with_flags(ACK | ECE), 100),
         ("TCP over IPv4: timestamps", tcp(350).with_timestamps(8, 9), 100),
-        ("TCP over IPv4: identifications around the end of their range", tcp(350).with_id(0xfffe), 100),
-        ("TCP over IPv4: sequence numbers around the end of their range", Frame::tcp4(u32::MAX - 150, 350), 100),
+        (
+            "TCP over IPv4: identifications around the end of their range",
+            tcp(350).with_id(0xfffe),
+            100,
+        ),
+        (
+            "TCP over IPv4: sequence numbers around the end of their range",
+            Frame::tcp4(u32::MAX - 150, 350),
+            100,
+        ),
         ("TCP over IPv4: it fits a segment", tcp(100), 100),
         ("TCP over IPv4 in a VLAN", tcp(350).tagged(12), 100),
         ("TCP over IPv6", Frame::tcp6(1000, 350), 100),
@@ -231,7 +321,11 @@ fn described(frame: &Frame, size: usize) -> (Vec<u8>, Header, Format) {
     });
     let offsets = frame.offsets();
     let is_udp = matches!(frame.transport, Transport::Udp(_));
-    let tcp = if matches!(frame.ip, superpacket_traffic::frame::Ip::V4(_)) { gso_type::TCPV4 } else { gso_type::TCPV6 };
+    let tcp = if matches!(frame.ip, superpacket_traffic::frame::Ip::V4(_)) {
+        gso_type::TCPV4
+    } else {
+        gso_type::TCPV6
+    };
     let ecn = match &frame.transport {
         Transport::Tcp(header) if header.flags & CWR != 0 => gso_type::ECN,
         _ => 0,
@@ -253,7 +347,8 @@ fn described(frame: &Frame, size: usize) -> (Vec<u8>, Header, Format) {
     let mut format = Format::Buffers;
     if let (Some(outer), Some(tunnel)) = (offsets.outer, &frame.tunnel) {
         let over_ipv4 = matches!(tunnel.ip, superpacket_traffic::frame::Ip::V4(_));
-        header.gso_type |= if over_ipv4 { gso_type::UDP_TUNNEL_IPV4 } else { gso_type::UDP_TUNNEL_IPV6 };
+        header.gso_type |=
+            if over_ipv4 { gso_type::UDP_TUNNEL_IPV4 } else { gso_type::UDP_TUNNEL_IPV6 };
         header.outer_th_offset = outer as u16 + if over_ipv4 { 20 } else { 40 };
         header.inner_nh_offset = offsets.network as u16;
         header.flags |= if over_ipv4 { 0 } else { flags::UDP_TUNNEL_CSUM };
@@ -288,15 +383,22 @@ fn segmentation() {
         });
         cut.expect(name);
         let expect = superpacket_traffic::check::Expect::default();
-        segments.iter().for_each(|segment| drop(superpacket_traffic::check::frame(segment, &expect).expect(name)));
+        segments.iter().for_each(|segment| {
+            drop(superpacket_traffic::check::frame(segment, &expect).expect(name))
+        });
         let header = header_bytes(&header, format);
         original.push((bytes.clone(), comment(&header)));
         expected.extend(segments.iter().map(|segment| (segment.clone(), name.to_owned())));
         let segments: Vec<_> = segments.iter().map(|segment| hex(segment)).collect();
         cases.push(json!({ "name": name, "virtio_net_hdr": hex(&header), "packet": hex(&bytes), "segments": segments }));
     }
-    keep_json("segmentation", "A super-packet behind its header, from the Ethernet header on, and its segments: see README.md", &cases);
-    let (original, expected) = (keep_pcapng("segmentation", &original), keep_pcapng("segmentation-expected", &expected));
+    keep_json(
+        "segmentation",
+        "A super-packet behind its header, from the Ethernet header on, and its segments: see README.md",
+        &cases,
+    );
+    let (original, expected) =
+        (keep_pcapng("segmentation", &original), keep_pcapng("segmentation-expected", &expected));
     assert_faithful(&expected, &original, &[]);
 }
 
@@ -336,11 +438,23 @@ fn virtio() {
         ("the type of IPv6", Header { gso_type: gso_type::TCPV6, ..header }),
         ("the type of UDP", Header { gso_type: gso_type::UDP_L4, ..header }),
         ("ECN without a type", Header { gso_type: gso_type::ECN, ..header }),
-        ("both tunnel types", Header { gso_type: gso_type::TCPV4 | gso_type::UDP_TUNNEL, ..header }),
-        ("a tunnel type without a tunnel", Header { gso_type: gso_type::TCPV4 | gso_type::UDP_TUNNEL_IPV4, ..header }),
-        ("NEEDS_CSUM with RSC_INFO", Header { flags: flags::NEEDS_CSUM | flags::RSC_INFO, ..header }),
+        (
+            "both tunnel types",
+            Header { gso_type: gso_type::TCPV4 | gso_type::UDP_TUNNEL, ..header },
+        ),
+        (
+            "a tunnel type without a tunnel",
+            Header { gso_type: gso_type::TCPV4 | gso_type::UDP_TUNNEL_IPV4, ..header },
+        ),
+        (
+            "NEEDS_CSUM with RSC_INFO",
+            Header { flags: flags::NEEDS_CSUM | flags::RSC_INFO, ..header },
+        ),
         ("the checksum lies outside the packet", Header { csum_start: 9000, ..header }),
-        ("csum_start is not the TCP header", Header { csum_start: header.csum_start - 20, ..header }),
+        (
+            "csum_start is not the TCP header",
+            Header { csum_start: header.csum_start - 20, ..header },
+        ),
         ("csum_offset is UDP's", Header { csum_offset: 6, ..header }),
         ("hdr_len is a hint", Header { hdr_len: 1, ..header }),
     ] {
@@ -354,9 +468,23 @@ fn virtio() {
     let (vxlan, header, format) = described(&Frame::tcp4(1, 350).in_vxlan6(), 100);
     case("VXLAN over IPv6", &vxlan, header, format);
     case("a tunnel in a header of 12 bytes", &vxlan, header, Format::Buffers);
-    case("outer_th_offset is not the outer UDP header", &vxlan, Header { outer_th_offset: 14, ..header }, format);
-    case("inner_nh_offset is not the inner IP header", &vxlan, Header { inner_nh_offset: 14, ..header }, format);
-    keep_json("virtio", "A header and its packet, and what the header means, or the field that is wrong: see README.md", &cases);
+    case(
+        "outer_th_offset is not the outer UDP header",
+        &vxlan,
+        Header { outer_th_offset: 14, ..header },
+        format,
+    );
+    case(
+        "inner_nh_offset is not the inner IP header",
+        &vxlan,
+        Header { inner_nh_offset: 14, ..header },
+        format,
+    );
+    keep_json(
+        "virtio",
+        "A header and its packet, and what the header means, or the field that is wrong: see README.md",
+        &cases,
+    );
 }
 
 #[test]
@@ -383,14 +511,17 @@ fn checksums() {
         ("UDP over IPv6: 0 is sent as 0xFFFF", Frame::udp6(100).with_zero_checksum()),
     ] {
         let complete = frame.to_bytes();
-        let partial = frame.clone().with(|frame| *frame.checksum_mut().expect("it has one") = Checksum::Partial);
+        let partial = frame
+            .clone()
+            .with(|frame| *frame.checksum_mut().expect("it has one") = Checksum::Partial);
         let (offsets, mut bytes) = (partial.offsets(), partial.to_bytes());
         let is_udp = matches!(frame.transport, Transport::Udp(_));
         let (start, offset) = (offsets.transport as u16, if is_udp { 6 } else { 16 });
         let before = hex(&bytes);
         let version = if bytes[14] >> 4 == 4 { IpVersion::V4 } else { IpVersion::V6 };
         let length = (bytes.len() - offsets.transport) as u32;
-        let pseudo = pseudo_header(&bytes[offsets.network..], version, if is_udp { 17 } else { 6 }, length);
+        let pseudo =
+            pseudo_header(&bytes[offsets.network..], version, if is_udp { 17 } else { 6 }, length);
         complete_partial(&mut bytes, Layer::Ethernet, start, offset, Simd::detect()).expect(name);
         assert_eq!(bytes, complete, "{name}");
         assert!(Sum::new(pseudo.fold()).add_sum(words(&bytes[offsets.transport..])).is_valid());
@@ -403,7 +534,11 @@ fn checksums() {
             "complete": hex(&bytes),
         }));
     }
-    keep_json("checksum", "Bytes and their sum, and packets with partial checksums before and after completion: see README.md", &cases);
+    keep_json(
+        "checksum",
+        "Bytes and their sum, and packets with partial checksums before and after completion: see README.md",
+        &cases,
+    );
 }
 
 #[test]
@@ -417,13 +552,23 @@ fn toeplitz() {
         ("153.39.163.191", 44251, "202.188.127.2", 1303, 0x5d18_09c5, 0x10e8_28a2),
         ("3ffe:2501:200:1fff::7", 2794, "3ffe:2501:200:3::1", 1766, 0x2cc1_8cd5, 0x4020_7d3d),
         ("3ffe:501:8::260:97ff:fe40:efab", 14230, "ff02::1", 4739, 0x0f0c_461c, 0xdde5_1bbf),
-        ("3ffe:1900:4545:3:200:f8ff:fe21:67cf", 44251, "fe80::200:f8ff:fe21:67cf", 38024, 0x4b61_e985, 0x02d1_feef),
+        (
+            "3ffe:1900:4545:3:200:f8ff:fe21:67cf",
+            44251,
+            "fe80::200:f8ff:fe21:67cf",
+            38024,
+            0x4b61_e985,
+            0x02d1_feef,
+        ),
     ];
     let toeplitz = Toeplitz::new(&ToeplitzKey::MICROSOFT);
     let mut cases = Vec::new();
     for (source, source_port, destination, destination_port, addresses, with_ports) in published {
-        for (ports, hash) in [(None, addresses), (Some([source_port, destination_port]), with_ports)] {
-            let (from, to): (IpAddr, IpAddr) = (source.parse().expect("an address"), destination.parse().expect("an address"));
+        for (ports, hash) in
+            [(None, addresses), (Some([source_port, destination_port]), with_ports)]
+        {
+            let (from, to): (IpAddr, IpAddr) =
+                (source.parse().expect("an address"), destination.parse().expect("an address"));
             let mut input = Vec::new();
             let flow = match (from, to) {
                 (IpAddr::V4(from), IpAddr::V4(to)) => {

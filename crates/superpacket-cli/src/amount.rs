@@ -14,7 +14,9 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "t" | "tb" | "tib" => 1 << 40,
         other => return Err(format!("unknown suffix {other:?}: k, M, G or T")),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is not a number with an optional suffix k, M, G or T"))?;
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number with an optional suffix k, M, G or T"))?;
     number.checked_mul(factor).ok_or_else(|| format!("{text:?} does not fit 64 bits"))
 }
 
@@ -23,10 +25,15 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     if text.trim() == "0" {
         return Ok(0);
     }
-    if text.trim().strip_prefix('-').is_some_and(|rest| rest.starts_with(|character: char| character.is_ascii_digit())) {
+    if text
+        .trim()
+        .strip_prefix('-')
+        .is_some_and(|rest| rest.starts_with(|character: char| character.is_ascii_digit()))
+    {
         return Err("a duration cannot be negative: write 50us, 1ms or 3600s".to_owned());
     }
-    let duration: Duration = humantime::parse_duration(text).map_err(|error| format!("{error}: write 50us, 1ms or 3600s"))?;
+    let duration: Duration = humantime::parse_duration(text)
+        .map_err(|error| format!("{error}: write 50us, 1ms or 3600s"))?;
     u64::try_from(duration.as_nanos()).map_err(|_| format!("{text:?} is more than 584 years"))
 }
 
@@ -55,6 +62,9 @@ mod tests {
             assert!(nanoseconds(wrong).is_err(), "{wrong}");
         }
         assert!(nanoseconds("-1s").is_err_and(|message| message.contains("cannot be negative")));
-        assert!(nanoseconds("-q").is_err_and(|message| !message.contains("negative")), "another option, where a value is missing");
+        assert!(
+            nanoseconds("-q").is_err_and(|message| !message.contains("negative")),
+            "another option, where a value is missing"
+        );
     }
 }

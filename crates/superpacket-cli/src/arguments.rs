@@ -28,8 +28,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str =
-    "Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input, 3 not all packets could be judged (check).";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input, 3 not all packets could be judged (check).";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -211,7 +210,9 @@ mod tests {
         let program = Arguments::command();
         let each = program.get_subcommands().flat_map(|command| {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            help.split("\n\n").map(|text| (command.get_name().to_owned(), text.to_owned())).collect::<Vec<_>>()
+            help.split("\n\n")
+                .map(|text| (command.get_name().to_owned(), text.to_owned()))
+                .collect::<Vec<_>>()
         });
         each.collect()
     }
@@ -232,12 +233,21 @@ mod tests {
     fn every_option_of_a_port_that_a_help_names_exists() {
         let (mut named, directory) = (0, std::env::temp_dir());
         let texts: Vec<_> = paragraphs().into_iter().map(|(_, text)| text).collect();
-        for word in texts.iter().flat_map(|text| text.split(|character: char| character.is_whitespace() || "()".contains(character))) {
-            let Some((port, options)) = word.trim_matches(['.', ',', '\'']).split_once('?') else { continue };
+        for word in texts.iter().flat_map(|text| {
+            text.split(|character: char| character.is_whitespace() || "()".contains(character))
+        }) {
+            let Some((port, options)) = word.trim_matches(['.', ',', '\'']).split_once('?') else {
+                continue;
+            };
             let (kind, _) = port.split_once(':').expect("a port string");
             // No interface has this name, and no file: options are looked at before them.
-            let absent = if kind == "pcap" { directory.join("absent.pcap").display().to_string() } else { "absent0".to_owned() };
-            let spec: superpacket_io::port::PortSpec = format!("{kind}:{absent}?{options}").parse().expect(word);
+            let absent = if kind == "pcap" {
+                directory.join("absent.pcap").display().to_string()
+            } else {
+                "absent0".to_owned()
+            };
+            let spec: superpacket_io::port::PortSpec =
+                format!("{kind}:{absent}?{options}").parse().expect(word);
             let error = superpacket_model::open(&spec).map(|_| ()).expect_err("there is none");
             assert!(!matches!(error, superpacket_io::port::PortError::Spec(_)), "{word}: {error}");
             named += 1;
@@ -251,7 +261,12 @@ mod tests {
             let path = format!("{path} {}", command.get_name());
             for argument in command.get_arguments() {
                 let is_json = argument.get_long() == Some("json");
-                assert_eq!(argument.get_short() == Some('j'), is_json, "{path}: {}", argument.get_id());
+                assert_eq!(
+                    argument.get_short() == Some('j'),
+                    is_json,
+                    "{path}: {}",
+                    argument.get_id()
+                );
                 if is_json {
                     found.push(path.clone());
                 }
@@ -266,7 +281,9 @@ mod tests {
             assert!(found.contains(&format!(" superpacket {command}")), "{command}: {found:?}");
         }
         // Behind words that are no commands of their own, too.
-        for line in ["stats -j", "fdb show -j", "vlan show dev left -j", "check a --origin b -j", "top -j"] {
+        for line in
+            ["stats -j", "fdb show -j", "vlan show dev left -j", "check a --origin b -j", "top -j"]
+        {
             let words = std::iter::once("superpacket").chain(line.split(' '));
             assert!(Arguments::try_parse_from(words).is_ok(), "{line}");
         }
@@ -275,9 +292,18 @@ mod tests {
     #[test]
     fn every_command_that_reads_has_examples_and_json() {
         for command in Arguments::command().get_subcommands() {
-            assert!(command.get_after_help().is_some_and(|help| help.to_string().contains("Example")), "{}", command.get_name());
+            assert!(
+                command.get_after_help().is_some_and(|help| help.to_string().contains("Example")),
+                "{}",
+                command.get_name()
+            );
             let prints_a_report = !matches!(command.get_name(), "completions" | "man");
-            assert_eq!(command.get_arguments().any(|argument| argument.get_id() == "json"), prints_a_report, "{}", command.get_name());
+            assert_eq!(
+                command.get_arguments().any(|argument| argument.get_id() == "json"),
+                prints_a_report,
+                "{}",
+                command.get_name()
+            );
         }
     }
 }

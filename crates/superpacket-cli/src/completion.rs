@@ -32,9 +32,13 @@ pub(crate) fn answer() {
 /// The names of the shells that there are scripts for.
 pub(crate) fn script(shell: &str) -> Result<String, String> {
     let names = || SHELLS.names().collect::<Vec<_>>().join(", ");
-    let completer = SHELLS.completer(shell).ok_or_else(|| format!("there is no script for {shell}: there are {}", names()))?;
+    let completer = SHELLS
+        .completer(shell)
+        .ok_or_else(|| format!("there is no script for {shell}: there are {}", names()))?;
     let mut text = Vec::new();
-    completer.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut text).map_err(|error| error.to_string())?;
+    completer
+        .write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut text)
+        .map_err(|error| error.to_string())?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -59,7 +63,10 @@ impl EnvCompleter for Bash {
         output: &mut dyn io::Write,
     ) -> Result<(), io::Error> {
         let script = include_str!("completion/superpacket.bash");
-        let script = script.replace("VARIABLE", variable).replace("COMPLETER", completer).replace("BIN", program);
+        let script = script
+            .replace("VARIABLE", variable)
+            .replace("COMPLETER", completer)
+            .replace("BIN", program);
         output.write_all(script.as_bytes())
     }
 
@@ -96,7 +103,10 @@ impl EnvCompleter for Zsh {
         output: &mut dyn io::Write,
     ) -> Result<(), io::Error> {
         env::Zsh.write_registration(variable, name, program, completer, output)?;
-        writeln!(output, "if [[ ${{funcstack[1]}} == _{name} ]]; then\n    _clap_dynamic_completer_{name} \"$@\"\nfi")
+        writeln!(
+            output,
+            "if [[ ${{funcstack[1]}} == _{name} ]]; then\n    _clap_dynamic_completer_{name} \"$@\"\nfi"
+        )
     }
 
     fn write_complete(

@@ -13,9 +13,17 @@ impl CpuList {
     /// Reads a list like `0,2-3`.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mask = CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())?;
-        let allowed: CpuMask = allowed_cpus().map_err(|error| error.to_string())?.into_iter().filter_map(Cpu::new).collect();
+        let allowed: CpuMask = allowed_cpus()
+            .map_err(|error| error.to_string())?
+            .into_iter()
+            .filter_map(Cpu::new)
+            .collect();
         match mask.iter().find(|cpu| !allowed.contains(*cpu)) {
-            Some(cpu) => Err(format!("CPU {} may not be used by this program, only {} may", cpu.number(), allowed.list())),
+            Some(cpu) => Err(format!(
+                "CPU {} may not be used by this program, only {} may",
+                cpu.number(),
+                allowed.list()
+            )),
             None if mask.is_empty() => Err("a list of CPUs like 0,2-3".into()),
             None => Ok(CpuList(Box::new(mask))),
         }
@@ -40,9 +48,21 @@ mod tests {
     #[test]
     fn cpus_are_those_that_there_are() {
         let first = allowed_cpus().expect("Linux says")[0];
-        assert_eq!(CpuList::read(&format!("{first}")).map(|list| CpuList::numbers(Some(&list))), Ok(vec![first]));
-        for (wrong, words) in [("", "a list of CPUs"), ("0,x-1", "\"x-1\""), ("3-1", "\"3-1\""), ("8191", "CPU 8191 may not be used")] {
-            assert!(CpuList::read(wrong).is_err_and(|error| error.contains(words)), "{wrong}: {:?}", CpuList::read(wrong));
+        assert_eq!(
+            CpuList::read(&format!("{first}")).map(|list| CpuList::numbers(Some(&list))),
+            Ok(vec![first])
+        );
+        for (wrong, words) in [
+            ("", "a list of CPUs"),
+            ("0,x-1", "\"x-1\""),
+            ("3-1", "\"3-1\""),
+            ("8191", "CPU 8191 may not be used"),
+        ] {
+            assert!(
+                CpuList::read(wrong).is_err_and(|error| error.contains(words)),
+                "{wrong}: {:?}",
+                CpuList::read(wrong)
+            );
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use superpacket_lab::{
-    BulkReport, CpuTime, Direction, Host, LabError, MachineUsage, PatternFile, Pinning, Route, Source, TcpBulk, TcpTransactions, UdpBulk,
-    Until, service_demand,
+    BulkReport, CpuTime, Direction, Host, LabError, MachineUsage, PatternFile, Pinning, Route,
+    Source, TcpBulk, TcpTransactions, UdpBulk, Until, service_demand,
 };
 
 use crate::Outcome;
@@ -164,7 +164,9 @@ pub(crate) fn run(arguments: &Load) -> Result<Outcome, Failure> {
 impl Load {
     /// Refuses what does not go together, before anything runs.
     fn check(&self) -> Result<(), Failure> {
-        let only = |option: &str, kinds: &[Kind], given: bool| match given && !kinds.contains(&self.kind) {
+        let only = |option: &str, kinds: &[Kind], given: bool| match given
+            && !kinds.contains(&self.kind)
+        {
             true => Err(Failure::Usage(format!("{option} is not for {}", name(self.kind)))),
             false => Ok(()),
         };
@@ -183,17 +185,22 @@ impl Load {
     }
 
     fn load(&self) -> Result<Report, LabError> {
-        let (client, server) = (host("client", self.client.as_deref())?, host("server", self.server.as_deref())?);
+        let (client, server) =
+            (host("client", self.client.as_deref())?, host("server", self.server.as_deref())?);
         let route = Route { client: &client, server: &server, address: self.address };
         let numbers = |list: &Option<CpuList>| CpuList::numbers(list.as_ref());
-        let pinning = Pinning { client: numbers(&self.client_cpus), server: numbers(&self.server_cpus) };
+        let pinning =
+            Pinning { client: numbers(&self.client_cpus), server: numbers(&self.server_cpus) };
         let connections = usize::from(self.connections);
         let verify = self.verify.then_some(KEY);
         match self.kind {
             Kind::Stream | Kind::Sendfile => {
                 let source = match self.kind {
                     // netperf fills a file of a few megabytes, which is sent again and again.
-                    Kind::Sendfile => Source::File(PatternFile::new(self.bytes.unwrap_or(64 << 20).min(64 << 20), KEY)?),
+                    Kind::Sendfile => Source::File(PatternFile::new(
+                        self.bytes.unwrap_or(64 << 20).min(64 << 20),
+                        KEY,
+                    )?),
                     _ => Source::Memory,
                 };
                 let load = TcpBulk {
@@ -234,8 +241,17 @@ impl Load {
                         p99: microseconds(latency.percentile(0.99)),
                         longest: microseconds(latency.longest()),
                     }),
-                    service_demand_us: quotient(report.machine.total.busy() * 1e6, report.transactions as f64),
-                    ..self.report("TCP_RR", report.seconds, report.client, report.server, &report.machine)
+                    service_demand_us: quotient(
+                        report.machine.total.busy() * 1e6,
+                        report.transactions as f64,
+                    ),
+                    ..self.report(
+                        "TCP_RR",
+                        report.seconds,
+                        report.client,
+                        report.server,
+                        &report.machine,
+                    )
                 })
             }
             Kind::Udp => {
@@ -254,9 +270,21 @@ impl Load {
                 let (sent, received, lost) = (report.sent, report.received, report.lost());
                 Ok(Report {
                     gigabits_per_second: Some(report.gigabits_per_second()),
-                    datagrams: Some(Datagrams { sent, received, lost, out_of_order: report.out_of_order, most_merged: report.most_merged }),
+                    datagrams: Some(Datagrams {
+                        sent,
+                        received,
+                        lost,
+                        out_of_order: report.out_of_order,
+                        most_merged: report.most_merged,
+                    }),
                     service_demand_us: machine_demand(&report.machine, report.bytes),
-                    ..self.report("UDP_STREAM", report.seconds, report.sender, report.receiver, &report.machine)
+                    ..self.report(
+                        "UDP_STREAM",
+                        report.seconds,
+                        report.sender,
+                        report.receiver,
+                        &report.machine,
+                    )
                 })
             }
         }
@@ -264,20 +292,38 @@ impl Load {
 
     fn bulk(&self, report: &BulkReport) -> Report {
         let ways = || report.forward.iter().chain(&report.reverse);
-        let sum = |cpu: fn(&superpacket_lab::DirectionReport) -> CpuTime| ways().map(cpu).fold(CpuTime::default(), |sum, cpu| sum + cpu);
+        let sum = |cpu: fn(&superpacket_lab::DirectionReport) -> CpuTime| {
+            ways().map(cpu).fold(CpuTime::default(), |sum, cpu| sum + cpu)
+        };
         let seconds = ways().map(|way| way.seconds).fold(0.0, f64::max);
-        let segments = ways().flat_map(|way| &way.flows).map(|flow| u64::from(flow.retransmitted_segments)).sum();
+        let segments = ways()
+            .flat_map(|way| &way.flows)
+            .map(|flow| u64::from(flow.retransmitted_segments))
+            .sum();
         let test = if self.kind == Kind::Sendfile { "TCP_SENDFILE" } else { "TCP_STREAM" };
         Report {
             gigabits_per_second: Some(report.gigabits_per_second()),
             service_demand_us: machine_demand(&report.machine, report.bytes()),
             retransmitted_segments: Some(segments),
-            ..self.report(test, seconds, sum(|way| way.sender), sum(|way| way.receiver), &report.machine)
+            ..self.report(
+                test,
+                seconds,
+                sum(|way| way.sender),
+                sum(|way| way.receiver),
+                &report.machine,
+            )
         }
     }
 
     /// What all loads have.
-    fn report(&self, test: &'static str, seconds: f64, sender: CpuTime, receiver: CpuTime, machine: &MachineUsage) -> Report {
+    fn report(
+        &self,
+        test: &'static str,
+        seconds: f64,
+        sender: CpuTime,
+        receiver: CpuTime,
+        machine: &MachineUsage,
+    ) -> Report {
         let percent = |cpu: CpuTime| 100.0 * quotient(cpu.total().as_secs_f64(), seconds);
         Report {
             test,
@@ -296,25 +342,40 @@ impl Report {
     /// columns need.
     fn text(&self, width: usize) -> String {
         let mut columns: Vec<(&str, String)> = vec![("s", format!("{:.1}", self.seconds))];
-        let mut add = |name, value: Option<String>| columns.extend(value.map(|value| (name, value)));
+        let mut add =
+            |name, value: Option<String>| columns.extend(value.map(|value| (name, value)));
         add("Gb/s", self.gigabits_per_second.map(|rate| format!("{rate:.2}")));
         add("1/s", self.transactions_per_second.map(|rate| format!("{rate:.0}")));
         if let Some(latency) = &self.latency_us {
-            let values = [("mean us", latency.mean), ("p50 us", latency.p50), ("p99 us", latency.p99), ("longest us", latency.longest)];
+            let values = [
+                ("mean us", latency.mean),
+                ("p50 us", latency.p50),
+                ("p99 us", latency.p99),
+                ("longest us", latency.longest),
+            ];
             values.into_iter().for_each(|(name, value)| add(name, Some(format!("{value:.1}"))));
         }
         if let Some(datagrams) = &self.datagrams {
-            let values = [("sent", datagrams.sent), ("received", datagrams.received), ("lost", datagrams.lost)];
+            let values = [
+                ("sent", datagrams.sent),
+                ("received", datagrams.received),
+                ("lost", datagrams.lost),
+            ];
             values.into_iter().for_each(|(name, value)| add(name, Some(value.to_string())));
             add("most merged", Some(datagrams.most_merged.to_string()));
         }
         add("sender %", Some(format!("{:.0}", self.sender_cpu)));
         add("receiver %", Some(format!("{:.0}", self.receiver_cpu)));
         add("machine %", Some(format!("{:.0}", self.machine_cpu)));
-        let demand = if self.transactions_per_second.is_some() { "us/transaction" } else { "us/KB" };
+        let demand =
+            if self.transactions_per_second.is_some() { "us/transaction" } else { "us/KB" };
         add(demand, Some(format!("{:.3}", self.service_demand_us)));
         add("sent again", self.retransmitted_segments.map(|segments| segments.to_string()));
-        let connections = if self.connections == 1 { "1 connection".to_owned() } else { format!("{} connections", self.connections) };
+        let connections = if self.connections == 1 {
+            "1 connection".to_owned()
+        } else {
+            format!("{} connections", self.connections)
+        };
         format!("{}, {connections}\n{}", self.test, figures(&columns, width))
     }
 }
@@ -324,7 +385,9 @@ fn host(name: &str, namespace: Option<&str>) -> Result<Host, LabError> {
     let path = match namespace {
         None => return Host::of_this_thread(name),
         Some(path) if path.contains('/') => PathBuf::from(path),
-        Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => PathBuf::from(format!("/proc/{number}/ns/net")),
+        Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            PathBuf::from(format!("/proc/{number}/ns/net"))
+        }
         Some(name) => PathBuf::from("/run/netns").join(name),
     };
     Host::of_file(name, &path)
@@ -358,7 +421,9 @@ mod tests {
     use crate::arguments::{Arguments, Command};
 
     fn parse(arguments: &str) -> Result<Load, String> {
-        let arguments = Arguments::try_parse_from(["superpacket", "load"].into_iter().chain(arguments.split_ascii_whitespace()));
+        let arguments = Arguments::try_parse_from(
+            ["superpacket", "load"].into_iter().chain(arguments.split_ascii_whitespace()),
+        );
         match arguments.map_err(|error| error.to_string())?.command {
             Command::Load(load) => load.check().map(|()| *load).map_err(|error| error.to_string()),
             other => panic!("{other:?}"),
@@ -381,14 +446,20 @@ mod tests {
             ("stream 10.0.0.1 --time 1us", "10ms to 24h"),
             ("stream 10.0.0.1 --time 1s --bytes 5", "cannot be used with"),
             ("stream 10.0.0.1 --client-cpus 3-1", "3-1"),
-            ("stream 10.0.0.1 --server-cpus 8000", "--server-cpus <LIST>': CPU 8000 may not be used by this program"),
+            (
+                "stream 10.0.0.1 --server-cpus 8000",
+                "--server-cpus <LIST>': CPU 8000 may not be used by this program",
+            ),
             ("stream 10.0.0.1 --client-cpus=", "--client-cpus <LIST>': a list of CPUs"),
             ("stream 10.0.0.1 --connections 0", "0"),
         ] {
             let error = parse(arguments).expect_err(arguments);
             assert!(error.contains(says), "{arguments}: {error}");
         }
-        assert!(parse("udp ::1 --rate 5 --segments 10 --message 100 --time 50ms --verify --json").is_ok());
+        assert!(
+            parse("udp ::1 --rate 5 --segments 10 --message 100 --time 50ms --verify --json")
+                .is_ok()
+        );
     }
 
     #[test]

@@ -70,7 +70,11 @@ fn main() -> ExitCode {
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             // Nobody can be told that standard error is gone.
-            let _ = writeln!(std::io::stderr(), "superpacket: {}", report::printable(&failure.to_string()));
+            let _ = writeln!(
+                std::io::stderr(),
+                "superpacket: {}",
+                report::printable(&failure.to_string())
+            );
             ExitCode::from(2)
         }
     }
@@ -118,7 +122,9 @@ fn man(name: Option<&str>) -> Result<String, Failure> {
     let (command, title) = match name {
         None => (program, None),
         Some(name) => {
-            let command = program.find_subcommand(name).ok_or_else(|| Failure::Usage(format!("there is no command {name:?}")))?;
+            let command = program
+                .find_subcommand(name)
+                .ok_or_else(|| Failure::Usage(format!("there is no command {name:?}")))?;
             (command.clone(), Some(format!("superpacket-{name}")))
         }
     };

@@ -8,8 +8,13 @@ use clap_mangen::Man;
 /// The page of a command. What its help says after the options stands in sections that man pages
 /// have: examples, notes, exit status.
 pub(crate) fn page(command: Command, title: Option<String>) -> io::Result<String> {
-    let after = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
-    let (has_subcommands, has_version) = (command.has_subcommands(), command.get_version().is_some());
+    let after = command
+        .get_after_long_help()
+        .or(command.get_after_help())
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let (has_subcommands, has_version) =
+        (command.has_subcommands(), command.get_version().is_some());
     let man = match title {
         None => Man::new(command),
         Some(title) => Man::new(command).title(title),
@@ -36,7 +41,9 @@ pub(crate) fn page(command: Command, title: Option<String>) -> io::Result<String
 /// The sections of what stands behind the options.
 fn sections(after: &str) -> String {
     let (mut examples, mut notes, mut status) = (String::new(), String::new(), String::new());
-    for paragraph in after.split("\n\n").map(str::trim_end).filter(|paragraph| !paragraph.is_empty()) {
+    for paragraph in
+        after.split("\n\n").map(str::trim_end).filter(|paragraph| !paragraph.is_empty())
+    {
         let (first, rest) = paragraph.split_once('\n').unwrap_or((paragraph, ""));
         if matches!(first, "Example:" | "Examples:") {
             // As they are typed: not filled.
@@ -48,7 +55,9 @@ fn sections(after: &str) -> String {
             notes.push_str(&format!(".PP\n{}\n", escaped(paragraph)));
         }
     }
-    let section = |name: &str, text: String| if text.is_empty() { text } else { format!(".SH {name}\n{text}") };
+    let section = |name: &str, text: String| {
+        if text.is_empty() { text } else { format!(".SH {name}\n{text}") }
+    };
     section("EXAMPLES", examples) + &section("NOTES", notes) + &section("\"EXIT STATUS\"", status)
 }
 

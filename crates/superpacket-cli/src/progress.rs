@@ -37,10 +37,11 @@ impl Progress for Bar {
             return;
         }
         let bar = match length {
-            Some(length) => {
-                ProgressBar::new(length).with_style(style("{msg} {wide_bar:.cyan/dim} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}"))
-            }
-            None => ProgressBar::new_spinner().with_style(style("{msg} {spinner} {bytes} {binary_bytes_per_sec}")),
+            Some(length) => ProgressBar::new(length).with_style(style(
+                "{msg} {wide_bar:.cyan/dim} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
+            )),
+            None => ProgressBar::new_spinner()
+                .with_style(style("{msg} {spinner} {bytes} {binary_bytes_per_sec}")),
         };
         bar.set_message(input.to_owned());
         self.bar = Some(bar);

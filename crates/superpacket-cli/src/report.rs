@@ -47,7 +47,10 @@ pub(crate) fn terminal_columns() -> Option<usize> {
 /// How many lines the terminal has, if standard output is one.
 #[cfg(target_os = "linux")]
 pub(crate) fn terminal_rows() -> Option<usize> {
-    rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_row)).filter(|&rows| rows > 0)
+    rustix::termios::tcgetwinsize(io::stdout())
+        .ok()
+        .map(|size| usize::from(size.ws_row))
+        .filter(|&rows| rows > 0)
 }
 
 /// How many columns text may take: the terminal's, or 80 in a pipe or a file.
@@ -93,19 +96,32 @@ pub(crate) fn hanging(text: &str, first: usize, others: usize, columns: usize) -
 }
 
 /// A table whose first column is text and whose others are numbers.
-pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     lines(&layout(header, rows))
 }
 
 /// The same in at most so many columns: names in the header and in the first column are broken
 /// where need be, numbers never.
-pub(crate) fn fitted<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>, columns: usize) -> String {
+pub(crate) fn fitted<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    columns: usize,
+) -> String {
     let rows: Vec<_> = rows.into_iter().collect();
-    let cells = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default();
-    let longest_word = |text: &str| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or_default();
+    let cells =
+        |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default();
+    let longest_word = |text: &str| {
+        text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or_default()
+    };
     // Blanks beside a column: two in front of the first, one elsewhere.
-    let whole: [usize; N] = std::array::from_fn(|index| cells(index).max(header[index].chars().count()) + if index == 0 { 3 } else { 2 });
-    let mut widths: [usize; N] = std::array::from_fn(|index| cells(index).max(longest_word(header[index])) + 2);
+    let whole: [usize; N] = std::array::from_fn(|index| {
+        cells(index).max(header[index].chars().count()) + if index == 0 { 3 } else { 2 }
+    });
+    let mut widths: [usize; N] =
+        std::array::from_fn(|index| cells(index).max(longest_word(header[index])) + 2);
     if whole.iter().sum::<usize>() <= columns {
         return lines(&layout(header, rows));
     }
@@ -120,7 +136,9 @@ pub(crate) fn fitted<const N: usize>(header: [&str; N], rows: impl IntoIterator<
     // Without it, columns are as wide as what they hold.
     table.set_content_arrangement(ContentArrangement::Dynamic);
     for (column, width) in table.column_iter_mut().zip(widths) {
-        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width.min(usize::from(u16::MAX)) as u16)));
+        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(
+            width.min(usize::from(u16::MAX)) as u16,
+        )));
     }
     lines(&table)
 }
@@ -145,7 +163,8 @@ fn layout<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [Str
 
 /// Figures under their names, all to the right: a row, or as many as lines of so many columns need.
 pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
-    let width = |(name, value): &(&str, String)| 2 + name.chars().count().max(value.chars().count());
+    let width =
+        |(name, value): &(&str, String)| 2 + name.chars().count().max(value.chars().count());
     let mut text = String::new();
     let mut rest = figures;
     while !rest.is_empty() {
@@ -156,7 +175,10 @@ pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
         });
         let (row, more) = rest.split_at(fitting.count().max(1));
         let mut table = Table::new();
-        table.load_preset(presets::NOTHING).set_header(row.iter().map(|(name, _)| *name)).add_row(row.iter().map(|(_, value)| value));
+        table
+            .load_preset(presets::NOTHING)
+            .set_header(row.iter().map(|(name, _)| *name))
+            .add_row(row.iter().map(|(_, value)| value));
         for column in table.column_iter_mut() {
             column.set_padding((2, 0));
             column.set_cell_alignment(CellAlignment::Right);
@@ -182,7 +204,12 @@ pub(crate) fn reasons_table<'a>(reasons: impl IntoIterator<Item = (&'a str, u64)
     let mut sorted: Vec<_> = reasons.into_iter().collect();
     let all: u64 = sorted.iter().map(|(_, count)| count).sum();
     sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
-    table(["reason", "packets", "share"], sorted.into_iter().map(|(name, count)| [printable(name), grouped(count), percent(count, all)]))
+    table(
+        ["reason", "packets", "share"],
+        sorted
+            .into_iter()
+            .map(|(name, count)| [printable(name), grouped(count), percent(count, all)]),
+    )
 }
 
 #[cfg(test)]
@@ -200,17 +227,33 @@ mod tests {
     fn text_keeps_to_its_columns() {
         let text = paragraph("one two three four", 2, 10);
         assert_eq!(text, "  one two\n  three\n  four\n");
-        assert_eq!(paragraph("a-word-that-is-too-long here", 2, 10), "  a-word-that-is-too-long\n  here\n");
-        let rows = || [["TCP 10.0.0.1:443 > 10.3.0.0:10000 (VXLAN)".to_owned(), "1,234,567".to_owned(), "12".to_owned()]];
+        assert_eq!(
+            paragraph("a-word-that-is-too-long here", 2, 10),
+            "  a-word-that-is-too-long\n  here\n"
+        );
+        let rows = || {
+            [[
+                "TCP 10.0.0.1:443 > 10.3.0.0:10000 (VXLAN)".to_owned(),
+                "1,234,567".to_owned(),
+                "12".to_owned(),
+            ]]
+        };
         let narrow = fitted(["flow", "packets", "packets in one"], rows(), 40);
-        assert!(narrow.lines().all(|line| line.chars().count() <= 40) && narrow.contains("1,234,567"), "{narrow}");
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 40) && narrow.contains("1,234,567"),
+            "{narrow}"
+        );
         assert!(narrow.contains("TCP 10.0.0.1:443"), "broken at blanks: {narrow}");
-        assert_eq!(fitted(["flow", "packets", "packets in one"], rows(), 80), table(["flow", "packets", "packets in one"], rows()));
+        assert_eq!(
+            fitted(["flow", "packets", "packets in one"], rows(), 80),
+            table(["flow", "packets", "packets in one"], rows())
+        );
     }
 
     #[test]
     fn figures_take_as_many_rows_as_they_need() {
-        let values = [("s", "1.0".to_owned()), ("1/s", "123456".to_owned()), ("us", "7.250".to_owned())];
+        let values =
+            [("s", "1.0".to_owned()), ("1/s", "123456".to_owned()), ("us", "7.250".to_owned())];
         assert_eq!(figures(&values, 80), "    s     1/s     us\n  1.0  123456  7.250\n");
         assert_eq!(figures(&values, 14), "    s     1/s\n  1.0  123456\n     us\n  7.250\n");
         assert_eq!(figures(&values, 1), "    s\n  1.0\n     1/s\n  123456\n     us\n  7.250\n");

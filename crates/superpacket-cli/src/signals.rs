@@ -19,7 +19,9 @@ pub(crate) fn ending() -> Vec<i32> {
 /// Returns whether a process ignores a signal, by its `/proc/PID/status` (proc_pid_status(5)).
 #[cfg(unix)]
 fn is_ignored(status: &str, signal: i32) -> bool {
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let mask = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
@@ -71,7 +73,10 @@ mod tests {
     #[test]
     fn ignored_signals_are_known() {
         let status = "Name:\tsuperpacket\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000004002\n";
-        assert_eq!([1, 2, 13, 15, 64].map(|signal| is_ignored(status, signal)), [true, false, true, false, false]);
+        assert_eq!(
+            [1, 2, 13, 15, 64].map(|signal| is_ignored(status, signal)),
+            [true, false, true, false, false]
+        );
         assert!(!is_ignored("", 1));
     }
 }

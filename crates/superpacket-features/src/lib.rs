@@ -72,7 +72,9 @@ impl Feature {
             Feature::GenericReceiveOffload => Some("gro"),
             Feature::LargeReceiveOffload => Some("lro"),
             Feature::ReceiveHashing => Some("rxhash"),
-            Feature::TxTcpMangleidSegmentation | Feature::TxUdpSegmentation | Feature::RxUdpGroForwarding => None,
+            Feature::TxTcpMangleidSegmentation
+            | Feature::TxUdpSegmentation
+            | Feature::RxUdpGroForwarding => None,
         }
     }
 
@@ -82,7 +84,9 @@ impl Feature {
         match self {
             // A segment's checksum is filled in by whoever cuts, and its payload lies apart from
             // its header.
-            Feature::TcpSegmentationOffload | Feature::TxUdpSegmentation => &[Feature::TxChecksumming, Feature::ScatterGather],
+            Feature::TcpSegmentationOffload | Feature::TxUdpSegmentation => {
+                &[Feature::TxChecksumming, Feature::ScatterGather]
+            }
             Feature::TxTcpMangleidSegmentation => &[Feature::TcpSegmentationOffload],
             Feature::RxUdpGroForwarding => &[Feature::GenericReceiveOffload],
             // What is merged on a wrong checksum would leave as a right one.
@@ -111,7 +115,10 @@ impl FromStr for Feature {
     type Err = UnknownFeature;
 
     fn from_str(name: &str) -> Result<Self, UnknownFeature> {
-        Feature::ALL.into_iter().find(|feature| feature.name() == name || feature.short_name() == Some(name)).ok_or(UnknownFeature)
+        Feature::ALL
+            .into_iter()
+            .find(|feature| feature.name() == name || feature.short_name() == Some(name))
+            .ok_or(UnknownFeature)
     }
 }
 
@@ -201,7 +208,8 @@ impl Resolved {
         } else if !self.supported.contains(feature) {
             Some(WhyInactive::Unsupported)
         } else {
-            let missing = feature.requires().iter().find(|&&required| !self.active.contains(required));
+            let missing =
+                feature.requires().iter().find(|&&required| !self.active.contains(required));
             missing.map(|&required| WhyInactive::Requires(required))
         }
     }
@@ -213,7 +221,10 @@ pub fn resolve(requested: FeatureSet, supported: FeatureSet) -> Resolved {
     // An offload that drops out may take others with it: repeat until nothing changes, at most once
     // for each.
     loop {
-        let next = active.iter().filter(|feature| feature.requires().iter().all(|&required| active.contains(required))).collect();
+        let next = active
+            .iter()
+            .filter(|feature| feature.requires().iter().all(|&required| active.contains(required)))
+            .collect();
         if next == active {
             return Resolved { requested, supported, active };
         }
@@ -238,13 +249,20 @@ mod tests {
 
     #[test]
     fn what_an_offload_needs_takes_it_along() {
-        let resolved = resolve(FeatureSet::all().without(Feature::ScatterGather), FeatureSet::all());
+        let resolved =
+            resolve(FeatureSet::all().without(Feature::ScatterGather), FeatureSet::all());
         for lost in [Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation] {
             assert!(!resolved.active.contains(lost), "{lost}");
-            assert_eq!(resolved.why_inactive(lost), Some(WhyInactive::Requires(Feature::ScatterGather)));
+            assert_eq!(
+                resolved.why_inactive(lost),
+                Some(WhyInactive::Requires(Feature::ScatterGather))
+            );
         }
         let mangle = Feature::TxTcpMangleidSegmentation;
-        assert_eq!(resolved.why_inactive(mangle), Some(WhyInactive::Requires(Feature::TcpSegmentationOffload)));
+        assert_eq!(
+            resolved.why_inactive(mangle),
+            Some(WhyInactive::Requires(Feature::TcpSegmentationOffload))
+        );
         assert!(resolved.active.contains(Feature::TxChecksumming));
         assert_eq!(resolved.why_inactive(Feature::ScatterGather), None, "it was not requested");
     }
@@ -254,7 +272,9 @@ mod tests {
         for requested in 0..1 << Feature::ALL.len() {
             let active = resolve(FeatureSet(requested), FeatureSet::all()).active;
             assert_eq!(active.0 & !requested, 0);
-            assert!(active.iter().all(|feature| feature.requires().iter().all(|&required| active.contains(required))));
+            assert!(active.iter().all(|feature| {
+                feature.requires().iter().all(|&required| active.contains(required))
+            }));
             assert_eq!(resolve(active, FeatureSet::all()).active, active);
         }
     }

@@ -39,7 +39,10 @@ pub struct FromHost {
 /// Outside of a tokio runtime.
 ///
 /// [`DeviceBuilder::with_ip_pair`]: https://docs.rs/gotatun/0.10/gotatun/device/struct.DeviceBuilder.html
-pub fn split(tun: Tun, notice: impl FnMut(io::Error) + Send + 'static) -> io::Result<(ToHost, FromHost)> {
+pub fn split(
+    tun: Tun,
+    notice: impl FnMut(io::Error) + Send + 'static,
+) -> io::Result<(ToHost, FromHost)> {
     // A TUN device's MTU is at most 65,535.
     let mtu = MtuWatcher::new(tun.mtu()?.try_into().unwrap_or(u16::MAX));
     let (reader, writer) = tun.split_async()?;
@@ -57,7 +60,10 @@ impl IpSend for ToHost {
 impl IpRecv for FromHost {
     /// The packets of a read are cut from one allocation, and freed with it: the pool's buffers,
     /// 4 KB each and taken in turn, would lie in no cache any more.
-    async fn recv<'a>(&'a mut self, _: &mut PacketBufPool) -> io::Result<impl Iterator<Item = Packet<Ip>> + Send + 'a> {
+    async fn recv<'a>(
+        &'a mut self,
+        _: &mut PacketBufPool,
+    ) -> io::Result<impl Iterator<Item = Packet<Ip>> + Send + 'a> {
         let Self { reader, packets, chunk, .. } = self;
         let made = |length: usize| {
             // The protocol pads to a multiple of 16 bytes.

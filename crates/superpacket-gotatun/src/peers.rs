@@ -45,8 +45,12 @@ impl UdpTransportFactory for Sockets {
     type Send = ToPeers;
     type Recv = FromPeers;
 
-    async fn bind(&mut self, params: &UdpTransportFactoryParams) -> io::Result<(ToPeers, FromPeers)> {
-        let addr = SocketAddr::new(params.addr.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), params.port);
+    async fn bind(
+        &mut self,
+        params: &UdpTransportFactoryParams,
+    ) -> io::Result<(ToPeers, FromPeers)> {
+        let addr =
+            SocketAddr::new(params.addr.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), params.port);
         let socket = UdpSocket::bind(addr)?;
         if let Some(mark) = params.fwmark {
             socket.set_mark(mark)?;
@@ -69,7 +73,11 @@ impl UdpSend for ToPeers {
         256
     }
 
-    async fn send_many_to(&self, _: &mut (), packets: &mut Vec<(Packet, SocketAddr)>) -> io::Result<()> {
+    async fn send_many_to(
+        &self,
+        _: &mut (),
+        packets: &mut Vec<(Packet, SocketAddr)>,
+    ) -> io::Result<()> {
         let sent = {
             let mut sender = self.sender.lock().await;
             packets.drain(..).for_each(|(packet, addr)| sender.push(addr, packet));
@@ -106,7 +114,12 @@ impl UdpRecv for FromPeers {
 
     /// The datagrams of a run are cut from one allocation, and freed with it, as the host's packets
     /// are. Empty ones, which are no messages of the protocol, are left out.
-    async fn recv_many_from(&mut self, _: &mut (), _: &mut PacketBufPool, packets: &mut Vec<(Packet, SocketAddr)>) -> io::Result<()> {
+    async fn recv_many_from(
+        &mut self,
+        _: &mut (),
+        _: &mut PacketBufPool,
+        packets: &mut Vec<(Packet, SocketAddr)>,
+    ) -> io::Result<()> {
         packets.extend(self.waiting.drain(..));
         if !packets.is_empty() {
             return Ok(());

@@ -13,7 +13,8 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 async fn bound() -> io::Result<(ToPeers, FromPeers, SocketAddr)> {
-    let params = UdpTransportFactoryParams { addr: Some(Ipv4Addr::LOCALHOST.into()), port: 0, fwmark: None };
+    let params =
+        UdpTransportFactoryParams { addr: Some(Ipv4Addr::LOCALHOST.into()), port: 0, fwmark: None };
     let (sender, receiver) = Sockets.bind(&params).await?;
     let addr = sender.local_addr()?.expect("a bound socket has an address");
     Ok((sender, receiver, addr))
@@ -49,7 +50,9 @@ async fn datagrams_sent_together_arrive_in_order_with_their_source() -> io::Resu
 async fn one_at_a_time_and_many_may_be_asked_for_in_turn() -> io::Result<()> {
     let (sender, _, _) = bound().await?;
     let (_, mut receiver, addr) = bound().await?;
-    sender.send_many_to(&mut (), &mut (0..40).map(|number| (datagram(number), addr)).collect()).await?;
+    sender
+        .send_many_to(&mut (), &mut (0..40).map(|number| (datagram(number), addr)).collect())
+        .await?;
     sender.send_to(datagram(40), addr).await?;
     let mut pool = PacketBufPool::new(64);
     let mut numbers = Vec::new();

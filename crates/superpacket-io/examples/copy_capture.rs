@@ -8,7 +8,9 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use superpacket_io::capture::{CaptureError, OutputFormat, Reader, Sink, Source, Writer, same_file};
+use superpacket_io::capture::{
+    CaptureError, OutputFormat, Reader, Sink, Source, Writer, same_file,
+};
 
 fn main() -> ExitCode {
     match run() {

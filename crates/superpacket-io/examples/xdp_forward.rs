@@ -23,7 +23,9 @@ use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{SegmentOptions, Segmenter};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::xdp::XdpPort;
-use superpacket_io::port::{Buffer, MAX_SLICES, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch};
+use superpacket_io::port::{
+    Buffer, MAX_SLICES, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
+};
 
 /// Opens an interface whose frames are sent as headers and payload.
 ///
@@ -60,7 +62,10 @@ impl Way {
         Ok(Way {
             receivers: from.receivers(),
             transmitter: to.transmitter()?,
-            aggregator: Aggregator::new(Policy::gro_with_udp().with_partial_checksums(), HashKey::random()),
+            aggregator: Aggregator::new(
+                Policy::gro_with_udp().with_partial_checksums(),
+                HashKey::random(),
+            ),
             segmenter: Segmenter::new(),
             packets: Vec::new(),
             outgoing: Outgoing::new(),
@@ -89,7 +94,14 @@ impl Way {
                 batch.push_packet(outgoing, &staged, &packet, MAX_SLICES);
             } else {
                 let cut = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
-                    batch.push_segment(outgoing, &staged, &segment, metadata.vlan, metadata.layer, MAX_SLICES);
+                    batch.push_segment(
+                        outgoing,
+                        &staged,
+                        &segment,
+                        metadata.vlan,
+                        metadata.layer,
+                        MAX_SLICES,
+                    );
                 });
                 *dropped += u64::from(cut.is_err());
             }
@@ -129,7 +141,8 @@ fn run(one: &str, other: &str) -> Result<(), PortError> {
     let mut ways = [Way::new(&mut one, &mut other)?, Way::new(&mut other, &mut one)?];
     loop {
         let ends = ways.iter().flat_map(|way| &way.receivers);
-        let mut ready: Vec<_> = ends.map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN)).collect();
+        let mut ready: Vec<_> =
+            ends.map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN)).collect();
         // An error is for the ports to tell.
         let _ = poll(&mut ready, None);
         ways.iter_mut().try_for_each(Way::forward)?;

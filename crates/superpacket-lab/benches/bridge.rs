@@ -11,7 +11,10 @@ use std::time::Duration;
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_features::Feature;
-use superpacket_lab::{Blast, Host, LabError, Link, Paired, Receive, Route, Station, Summary, TcpBulk, TcpTransactions, ThreeHosts, Until};
+use superpacket_lab::{
+    Blast, Host, LabError, Link, Paired, Receive, Route, Station, Summary, TcpBulk,
+    TcpTransactions, ThreeHosts, Until,
+};
 
 superpacket_lab::enter_user_namespace_before_main!();
 
@@ -83,7 +86,9 @@ struct CpuMarks {
 impl Row {
     /// The marks, for people.
     fn marks(&self) -> String {
-        let cpu = self.cpu_marks.map(|marks| format!("; CPU {:.2}x, receiver's {:.2}x", marks.machine, marks.receiver));
+        let cpu = self
+            .cpu_marks
+            .map(|marks| format!("; CPU {:.2}x, receiver's {:.2}x", marks.machine, marks.receiver));
         format!("{:.2}x ({:.2}x){}", self.mark, self.stretch, cpu.unwrap_or_default())
     }
 
@@ -92,9 +97,15 @@ impl Row {
         if self.mark == 0.0 {
             return "no mark".into();
         }
-        let cpu_marks =
-            self.cpu_marks.map(|marks| [("CPU", cpu.median > marks.machine), ("receiver's CPU", receiver.median > marks.receiver)]);
-        let marks = [("figure", value.median < self.mark)].into_iter().chain(cpu_marks.into_iter().flatten());
+        let cpu_marks = self.cpu_marks.map(|marks| {
+            [
+                ("CPU", cpu.median > marks.machine),
+                ("receiver's CPU", receiver.median > marks.receiver),
+            ]
+        });
+        let marks = [("figure", value.median < self.mark)]
+            .into_iter()
+            .chain(cpu_marks.into_iter().flatten());
         let missed: Vec<_> = marks.filter_map(|(what, missed)| missed.then_some(what)).collect();
         if missed.is_empty() { "met".into() } else { format!("missed: {}", missed.join(", ")) }
     }
@@ -174,7 +185,11 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "cut: our segmentation against the kernel's, egress without TSO",
-        a: Setup { middle: Middle::Ours { gro: true, options: "?tso=device" }, sender_tso: true, egress_tso: false },
+        a: Setup {
+            middle: Middle::Ours { gro: true, options: "?tso=device" },
+            sender_tso: true,
+            egress_tso: false,
+        },
         b: Setup { middle: OURS, sender_tso: true, egress_tso: false },
         load: Load::Bulk,
         mark: 1.0,
@@ -232,12 +247,19 @@ const ROWS: &[Row] = &[
 fn bridge_cpu() -> f64 {
     let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return 0.0 };
-    let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    let stats =
+        tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
     stats
         .filter(|stat| stat.contains("(superpacket-"))
         .filter_map(|stat| {
-            let fields: Vec<f64> =
-                stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse().unwrap_or(0.0)).collect();
+            let fields: Vec<f64> = stat
+                .rsplit_once(')')?
+                .1
+                .split_ascii_whitespace()
+                .skip(11)
+                .take(2)
+                .map(|field| field.parse().unwrap_or(0.0))
+                .collect();
             Some(fields.iter().sum::<f64>() * tick)
         })
         .sum()
@@ -254,14 +276,24 @@ struct Arrangement {
 fn start(middle: &Host, ports: [String; 2], gro: bool) -> Result<Bridge, LabError> {
     let more = std::env::var("BRIDGE_OPTIONS").unwrap_or_default();
     let port = |text: String| {
-        let text = if text.contains('?') { format!("{text}{}", more.replace('?', "&")) } else { format!("{text}{more}") };
+        let text = if text.contains('?') {
+            format!("{text}{}", more.replace('?', "&"))
+        } else {
+            format!("{text}{more}")
+        };
         let mut port = PortSettings::new(text.parse().expect("a port string"));
         port.features = port.features.set(Feature::GenericReceiveOffload, gro);
         port
     };
-    let threads = std::env::var("BRIDGE_THREADS").ok().and_then(|threads| threads.parse().ok()).unwrap_or(0);
-    let settings = BridgeSettings { ports: ports.map(port).into(), threads, ..BridgeSettings::default() };
-    middle.run(|| Bridge::start(settings).map_err(|error| LabError::system(error.to_string(), std::io::Error::other("the bridge"))))
+    let threads =
+        std::env::var("BRIDGE_THREADS").ok().and_then(|threads| threads.parse().ok()).unwrap_or(0);
+    let settings =
+        BridgeSettings { ports: ports.map(port).into(), threads, ..BridgeSettings::default() };
+    middle.run(|| {
+        Bridge::start(settings).map_err(|error| {
+            LabError::system(error.to_string(), std::io::Error::other("the bridge"))
+        })
+    })
 }
 
 fn arrange(setup: Setup) -> Result<Arrangement, LabError> {
@@ -274,7 +306,12 @@ fn arrange(setup: Setup) -> Result<Arrangement, LabError> {
                 link.up()?;
                 Station::new(link, number)
             };
-            Arrangement { a: station("tap-a", "A", 1)?, b: station("tap-b", "B", 2)?, _kernel: None, bridge: Some(bridge) }
+            Arrangement {
+                a: station("tap-a", "A", 1)?,
+                b: station("tap-b", "B", 2)?,
+                _kernel: None,
+                bridge: Some(bridge),
+            }
         }
         Middle::Kernel { gro } => {
             let hosts = ThreeHosts::new()?;
@@ -288,14 +325,19 @@ fn arrange(setup: Setup) -> Result<Arrangement, LabError> {
         Middle::Ours { .. } | Middle::Xdp => {
             let hosts = ThreeHosts::new()?;
             hosts.b_side.set_feature("tcp-segmentation-offload", setup.egress_tso)?;
-            let names =
-                |prefix: &str, options: &str| [&hosts.a_side, &hosts.b_side].map(|side| format!("{prefix}:{}{options}", side.name()));
+            let names = |prefix: &str, options: &str| {
+                [&hosts.a_side, &hosts.b_side]
+                    .map(|side| format!("{prefix}:{}{options}", side.name()))
+            };
             let bridge = if let Middle::Ours { gro, options } = setup.middle {
                 start(&hosts.middle, names("packet", options), gro)?
             } else {
                 // AF_XDP has no place for what is left undone: the hosts do it.
                 for link in [&hosts.a.link, &hosts.b.link] {
-                    link.set_features(&[("tx-checksumming", false), ("tcp-segmentation-offload", false)])?;
+                    link.set_features(&[
+                        ("tx-checksumming", false),
+                        ("tcp-segmentation-offload", false),
+                    ])?;
                 }
                 start(&hosts.middle, names("xdp", ""), true)?
             };
@@ -313,11 +355,14 @@ fn measure(setup: Setup, load: Load, time: Duration) -> Result<Figure, LabError>
     let hosts = arrange(setup)?;
     let route = Route::ipv4(&hosts.a, &hosts.b);
     // Addresses are resolved and learned before anything is timed.
-    TcpTransactions { time: Duration::from_millis(20), ..TcpTransactions::default() }.run(&route)?;
+    TcpTransactions { time: Duration::from_millis(20), ..TcpTransactions::default() }
+        .run(&route)?;
     let before = bridge_cpu();
     let figure = match load {
         Load::Bulk => {
-            let report = TcpBulk { until: Until::Time(time), receive: Receive::Copy, ..TcpBulk::default() }.run(&route)?;
+            let report =
+                TcpBulk { until: Until::Time(time), receive: Receive::Copy, ..TcpBulk::default() }
+                    .run(&route)?;
             let direction = report.forward.unwrap_or_default();
             let gigabits = direction.bytes as f64 * 8e-9;
             Figure {
@@ -328,7 +373,8 @@ fn measure(setup: Setup, load: Load, time: Duration) -> Result<Figure, LabError>
             }
         }
         Load::Transactions(connections) => {
-            let report = TcpTransactions { connections, time, ..TcpTransactions::default() }.run(&route)?;
+            let report =
+                TcpTransactions { connections, time, ..TcpTransactions::default() }.run(&route)?;
             Figure {
                 value: report.per_second(),
                 cpu: report.machine.total.busy() / report.transactions as f64,
@@ -339,7 +385,11 @@ fn measure(setup: Setup, load: Load, time: Duration) -> Result<Figure, LabError>
         Load::Small => {
             let frame = Blast::minimal([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
             let report = Blast { time, ..frame }.run(&hosts.a.link, &hosts.b.link)?;
-            Figure { value: report.received_per_second(), bridge_busy: (bridge_cpu() - before) / report.seconds, ..Figure::default() }
+            Figure {
+                value: report.received_per_second(),
+                bridge_busy: (bridge_cpu() - before) / report.seconds,
+                ..Figure::default()
+            }
         }
     };
     if let Some(bridge) = &hosts.bridge
@@ -354,7 +404,9 @@ fn main() -> Result<(), LabError> {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let (mut rounds, mut seconds, mut wanted) = (10, 1.0, Vec::new());
     while let Some(argument) = arguments.next() {
-        let mut number = || arguments.next().and_then(|value| value.parse::<f64>().ok()).expect("a number follows");
+        let mut number = || {
+            arguments.next().and_then(|value| value.parse::<f64>().ok()).expect("a number follows")
+        };
         match argument.as_str() {
             "--rounds" => rounds = number() as usize,
             "--seconds" => seconds = number(),
@@ -365,7 +417,9 @@ fn main() -> Result<(), LabError> {
     println!(
         "| row | median ratio (quartiles) | figures | bridge busy | CPU per unit | receiver's CPU per unit | mark | |\n|---|---|---|---|---|---|---|---|"
     );
-    for row in ROWS.iter().filter(|row| wanted.is_empty() || wanted.iter().any(|part| row.name.starts_with(part.as_str()))) {
+    for row in ROWS.iter().filter(|row| {
+        wanted.is_empty() || wanted.iter().any(|part| row.name.starts_with(part.as_str()))
+    }) {
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for round in 0..rounds {
             if round % 2 == 0 {
@@ -376,9 +430,16 @@ fn main() -> Result<(), LabError> {
                 a.push(measure(row.a, row.load, time)?);
             }
         }
-        let values = |figures: &[Figure], value: fn(&Figure) -> f64| figures.iter().map(value).collect::<Vec<_>>();
-        let paired = |value: fn(&Figure) -> f64| Paired::new(&values(&a, value), &values(&b, value));
-        let (value, cpu, receiver) = (paired(|figure| figure.value), paired(|figure| figure.cpu), paired(|figure| figure.receiver_cpu));
+        let values = |figures: &[Figure], value: fn(&Figure) -> f64| {
+            figures.iter().map(value).collect::<Vec<_>>()
+        };
+        let paired =
+            |value: fn(&Figure) -> f64| Paired::new(&values(&a, value), &values(&b, value));
+        let (value, cpu, receiver) = (
+            paired(|figure| figure.value),
+            paired(|figure| figure.cpu),
+            paired(|figure| figure.receiver_cpu),
+        );
         let busy = Summary::new(&values(&a, |figure| figure.bridge_busy)).median;
         let ratio = value.ratio;
         println!(

@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 use superpacket_lab::{
-    Blast, LabError, Route, TcpBulk, TcpTransactions, ThreeHosts, UdpBulk, Until, enter_user_namespace_if_needed, paired,
+    Blast, LabError, Route, TcpBulk, TcpTransactions, ThreeHosts, UdpBulk, Until,
+    enter_user_namespace_if_needed, paired,
 };
 
 fn main() -> Result<(), LabError> {
@@ -28,7 +29,10 @@ fn main() -> Result<(), LabError> {
                 way.sender_utilisation() * 100.0,
                 way.receiver_utilisation() * 100.0,
                 report.machine.total.utilisation() * 100.0,
-                superpacket_lab::service_demand(Duration::from_secs_f64(report.machine.total.busy()), way.bytes),
+                superpacket_lab::service_demand(
+                    Duration::from_secs_f64(report.machine.total.busy()),
+                    way.bytes
+                ),
             );
         }
         Ok(report.gigabits_per_second())
@@ -37,17 +41,26 @@ fn main() -> Result<(), LabError> {
     let with_gro = |on: bool| hosts.a_side.set_feature("gro", on);
 
     println!("TCP_STREAM, A's TSO on, against off:");
-    let result = paired(rounds, || with_tso(true).and_then(|()| bulk()), || with_tso(false).and_then(|()| bulk()))?;
+    let result = paired(
+        rounds,
+        || with_tso(true).and_then(|()| bulk()),
+        || with_tso(false).and_then(|()| bulk()),
+    )?;
     println!("{result}\n");
 
     println!("TCP_STREAM, A's TSO off: GRO on the bridge's ingress on, against off:");
     with_tso(false)?;
-    let result = paired(rounds, || with_gro(true).and_then(|()| bulk()), || with_gro(false).and_then(|()| bulk()))?;
+    let result = paired(
+        rounds,
+        || with_gro(true).and_then(|()| bulk()),
+        || with_gro(false).and_then(|()| bulk()),
+    )?;
     println!("{result}\n");
     with_tso(true)?;
 
     for connections in [1, 500] {
-        let report = TcpTransactions { connections, time, ..TcpTransactions::default() }.run(&route)?;
+        let report =
+            TcpTransactions { connections, time, ..TcpTransactions::default() }.run(&route)?;
         println!(
             "TCP_RR, {connections} connections: {:.0} transactions/s, latency {:?} mean, {:?} at 99 %",
             report.per_second(),
@@ -58,9 +71,17 @@ fn main() -> Result<(), LabError> {
     for (segments, gro) in [(1, false), (32, true)] {
         let report = UdpBulk { segments, gro, time, ..UdpBulk::default() }.run(&route)?;
         let lost = report.lost() as f64 / report.sent.max(1) as f64 * 100.0;
-        println!("UDP_STREAM, {segments} datagrams a call: {:.2} Gb/s received, {lost:.1} % lost", report.gigabits_per_second());
+        println!(
+            "UDP_STREAM, {segments} datagrams a call: {:.2} Gb/s received, {lost:.1} % lost",
+            report.gigabits_per_second()
+        );
     }
-    let report = Blast { time, ..Blast::minimal([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]) }.run(&hosts.a.link, &hosts.b.link)?;
-    println!("frames of 60 bytes: {:.0} sent, {:.0} received a second", report.sent_per_second(), report.received_per_second());
+    let report = Blast { time, ..Blast::minimal([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]) }
+        .run(&hosts.a.link, &hosts.b.link)?;
+    println!(
+        "frames of 60 bytes: {:.0} sent, {:.0} received a second",
+        report.sent_per_second(),
+        report.received_per_second()
+    );
     Ok(())
 }

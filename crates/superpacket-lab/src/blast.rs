@@ -73,9 +73,13 @@ impl Blast {
     /// or an interface is gone.
     pub fn run(&self, from: &Link, to: &Link) -> Result<BlastReport, LabError> {
         if self.batch == 0 || self.batch > 1024 {
-            return Err(LabError::Invalid { what: format!("batch = {}", self.batch), reason: "expected 1 to 1,024".into() });
+            return Err(LabError::Invalid {
+                what: format!("batch = {}", self.batch),
+                reason: "expected 1 to 1,024".into(),
+            });
         }
-        let socket = RawSocket::open(from, RawOptions { promiscuous: false, ..RawOptions::default() })?;
+        let socket =
+            RawSocket::open(from, RawOptions { promiscuous: false, ..RawOptions::default() })?;
         let before = (MachineSample::now()?, to.statistics()?);
         let mut report = from.host().run(|| self.send(&socket, from))?;
         report.machine = MachineSample::now()?.since(&before.0);
@@ -102,7 +106,11 @@ impl Blast {
         while start.elapsed() < self.time {
             match burst.send(socket, 0) {
                 Ok(count) => report.sent += count as u64,
-                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR)) => {}
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR)
+                    ) => {}
                 Err(error) => return Err(LabError::system(format!("{from}: blasting"), error)),
             }
         }

@@ -38,8 +38,13 @@ impl CpuTime {
 
     fn usage(whose: UsageWho) -> Self {
         // It fails for a selector that there is not, or a bad address: neither can be here.
-        getrusage(whose)
-            .map_or_else(|_| Self::default(), |usage| Self { user: duration(usage.user_time()), system: duration(usage.system_time()) })
+        getrusage(whose).map_or_else(
+            |_| Self::default(),
+            |usage| Self {
+                user: duration(usage.user_time()),
+                system: duration(usage.system_time()),
+            },
+        )
     }
 
     /// The time of all live threads of a process (`/proc/PID/task/*/stat`), in steps of a clock
@@ -55,7 +60,9 @@ impl CpuTime {
             let Ok(task) = task else { continue };
             // A thread may end between the listing and the reading.
             let Ok(text) = fs::read_to_string(task.path().join("stat")) else { continue };
-            sum += Self::from_stat(&text).ok_or_else(|| LabError::system(format!("{path}: unreadable"), io::ErrorKind::InvalidData))?;
+            sum += Self::from_stat(&text).ok_or_else(|| {
+                LabError::system(format!("{path}: unreadable"), io::ErrorKind::InvalidData)
+            })?;
         }
         Ok(sum)
     }
@@ -101,7 +108,10 @@ impl Sub for CpuTime {
     type Output = Self;
     /// Never less than zero.
     fn sub(self, other: Self) -> Self {
-        Self { user: self.user.saturating_sub(other.user), system: self.system.saturating_sub(other.system) }
+        Self {
+            user: self.user.saturating_sub(other.user),
+            system: self.system.saturating_sub(other.system),
+        }
     }
 }
 
@@ -193,7 +203,9 @@ impl MachineSample {
             let mut fields = line.split_ascii_whitespace();
             match fields.next().and_then(|name| name.strip_prefix("cpu")) {
                 Some("") => sample.total = CpuUsage::from_fields(fields),
-                Some(number) => sample.cpus.extend(number.parse().ok().map(|number| (number, CpuUsage::from_fields(fields)))),
+                Some(number) => sample.cpus.extend(
+                    number.parse().ok().map(|number| (number, CpuUsage::from_fields(fields))),
+                ),
                 None => break,
             }
         }
@@ -250,12 +262,19 @@ mod tests {
 
     #[test]
     fn work_shows_in_the_thread_the_process_and_the_machine() -> Result<(), LabError> {
-        let (machine, thread, process) = (MachineSample::now()?, CpuTime::of_this_thread(), CpuTime::of_process(std::process::id())?);
+        let (machine, thread, process) = (
+            MachineSample::now()?,
+            CpuTime::of_this_thread(),
+            CpuTime::of_process(std::process::id())?,
+        );
         let start = Instant::now();
         while CpuTime::of_this_thread().total() - thread.total() < Duration::from_millis(60) {
             assert!(start.elapsed() < Duration::from_secs(30), "no CPU time in 30 s of work");
         }
-        assert!((CpuTime::of_process(std::process::id())? - process).total() >= Duration::from_millis(30));
+        assert!(
+            (CpuTime::of_process(std::process::id())? - process).total()
+                >= Duration::from_millis(30)
+        );
         assert!(CpuTime::of_this_process().total() >= Duration::from_millis(60));
         let usage = MachineSample::now()?.since(&machine);
         assert!(usage.total.busy() >= 0.03, "{usage:?}");
@@ -268,7 +287,8 @@ mod tests {
     fn a_pinned_thread_runs_where_it_was_told() -> Result<(), LabError> {
         let cpu = allowed_cpus()?.last().copied().unwrap_or(0);
         std::thread::scope(|scope| {
-            let pinned = scope.spawn(move || pin_this_thread(&[cpu]).map(|()| rustix::thread::sched_getcpu()));
+            let pinned = scope
+                .spawn(move || pin_this_thread(&[cpu]).map(|()| rustix::thread::sched_getcpu()));
             pinned.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
         .map(|found| assert_eq!(found, cpu))

@@ -44,7 +44,9 @@ pub enum LabError {
         reason: String,
     },
     /// A flow made no progress for as long as was allowed.
-    #[error("{load}: {role} of flow {flow} stalled for {seconds:.1} s after {bytes} bytes ({waiting} flows were not done)")]
+    #[error(
+        "{load}: {role} of flow {flow} stalled for {seconds:.1} s after {bytes} bytes ({waiting} flows were not done)"
+    )]
     Stalled {
         /// The load, such as `TCP_STREAM forward`.
         load: String,
@@ -88,7 +90,9 @@ impl LabError {
 impl From<LabError> for io::Error {
     fn from(error: LabError) -> Self {
         match error {
-            LabError::System { what, source } => io::Error::new(source.kind(), format!("{what}: {source}")),
+            LabError::System { what, source } => {
+                io::Error::new(source.kind(), format!("{what}: {source}"))
+            }
             other => io::Error::other(other),
         }
     }
@@ -117,10 +121,16 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
 pub fn available_or_skip<T>(result: Result<T, LabError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
-        Err(error) if matches!(error, LabError::Unsupported { .. }) || error.is_unavailable() && std::env::var_os("CI").is_none() => {
+        Err(error)
+            if matches!(error, LabError::Unsupported { .. })
+                || error.is_unavailable() && std::env::var_os("CI").is_none() =>
+        {
             // Straight to the stream: `eprintln!` would be captured by the test harness and nobody
             // would see it.
-            let _ = io::Write::write_all(&mut io::stderr(), format!("\n*** NOT TESTED ***  {error}\n\n").as_bytes());
+            let _ = io::Write::write_all(
+                &mut io::stderr(),
+                format!("\n*** NOT TESTED ***  {error}\n\n").as_bytes(),
+            );
             None
         }
         Err(error) => panic!("{error}"),

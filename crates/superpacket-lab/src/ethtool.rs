@@ -71,14 +71,19 @@ impl Link {
             None => self.ethtool(name, |device| device.set_feature(kernel_name(name), on)),
         };
         match switched {
-            Err(LabError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Err(self.unknown(name)),
+            Err(LabError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(self.unknown(name));
+            }
             other => other?,
         }
         if self.feature(name)? == on {
             return Ok(());
         }
         let reason = "the device has it fixed, or something that it needs is off";
-        Err(LabError::Invalid { what: format!("{self}: {name} {}", if on { "on" } else { "off" }), reason: reason.into() })
+        Err(LabError::Invalid {
+            what: format!("{self}: {name} {}", if on { "on" } else { "off" }),
+            reason: reason.into(),
+        })
     }
 
     /// Switches several features, in order.
@@ -91,10 +96,17 @@ impl Link {
     }
 
     fn unknown(&self, name: &str) -> LabError {
-        LabError::Invalid { what: format!("{self}: feature {name:?}"), reason: "this kernel knows none of that name".into() }
+        LabError::Invalid {
+            what: format!("{self}: feature {name:?}"),
+            reason: "this kernel knows none of that name".into(),
+        }
     }
 
-    fn ethtool<T: Send>(&self, what: &str, work: impl Fn(Ethtool<'_>) -> io::Result<T> + Sync) -> Result<T, LabError> {
+    fn ethtool<T: Send>(
+        &self,
+        what: &str,
+        work: impl Fn(Ethtool<'_>) -> io::Result<T> + Sync,
+    ) -> Result<T, LabError> {
         self.host().run(|| {
             let socket = RouteSocket::open().context(|| format!("{self}: {what}"))?;
             work(Ethtool::new(socket.as_fd(), self.name())).context(|| format!("{self}: {what}"))

@@ -15,7 +15,9 @@ use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use rustix::fs::{fstat, stat};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use superpacket_io::system::{RouteSocket, enter_new_network_namespace, start_in_network_namespace};
+use superpacket_io::system::{
+    RouteSocket, enter_new_network_namespace, start_in_network_namespace,
+};
 
 use crate::error::{Context, LabError};
 use crate::privilege;
@@ -50,7 +52,8 @@ impl Host {
         let namespace = thread::scope(|scope| {
             let made = scope.spawn(|| {
                 enter_new_network_namespace().map_err(|error| privilege::refused(&error))?;
-                File::open("/proc/thread-self/ns/net").context(|| format!("host {name}: opening its namespace"))
+                File::open("/proc/thread-self/ns/net")
+                    .context(|| format!("host {name}: opening its namespace"))
             });
             made.join().unwrap_or_else(|panic| resume_unwind(panic))
         })?;
@@ -79,7 +82,8 @@ impl Host {
     ///
     /// [`LabError::System`] where `/proc` is not mounted.
     pub fn of_this_thread(name: &str) -> Result<Self, LabError> {
-        let namespace = File::open("/proc/thread-self/ns/net").context(|| format!("host {name}: opening the thread's namespace"))?;
+        let namespace = File::open("/proc/thread-self/ns/net")
+            .context(|| format!("host {name}: opening the thread's namespace"))?;
         Ok(Self { name: name.into(), namespace: Arc::new(namespace.into()) })
     }
 
@@ -91,7 +95,8 @@ impl Host {
     /// [`LabError::System`] where the file cannot be opened; that it is no network namespace, or
     /// not to be entered, shows at the first use.
     pub fn of_file(name: &str, path: &Path) -> Result<Self, LabError> {
-        let namespace = File::open(path).context(|| format!("host {name}: opening its namespace {}", path.display()))?;
+        let namespace = File::open(path)
+            .context(|| format!("host {name}: opening its namespace {}", path.display()))?;
         Ok(Self { name: name.into(), namespace: Arc::new(namespace.into()) })
     }
 
@@ -131,7 +136,10 @@ impl Host {
     ///
     /// That the thread could not be started. That it could not enter the namespace is the thread's
     /// result.
-    pub fn spawn<T, E>(&self, work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<thread::JoinHandle<Result<T, E>>, LabError>
+    pub fn spawn<T, E>(
+        &self,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<thread::JoinHandle<Result<T, E>>, LabError>
     where
         T: Send + 'static,
         E: From<LabError> + Send + 'static,
@@ -166,15 +174,26 @@ impl Host {
         let output = match self.command(program).args(arguments).output() {
             // A directory of the search path that may not be entered makes a missing program look
             // forbidden (execvp(3)).
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
-                return Err(LabError::Unsupported { what: what(), reason: format!("`{program}` is not installed, or not for this user") });
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                return Err(LabError::Unsupported {
+                    what: what(),
+                    reason: format!("`{program}` is not installed, or not for this user"),
+                });
             }
             other => other.context(what)?,
         };
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
-            Err(LabError::system(what(), io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())))
+            Err(LabError::system(
+                what(),
+                io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            ))
         }
     }
 
@@ -194,7 +213,9 @@ impl Host {
     /// Is the calling thread in it?
     fn is_here(&self) -> bool {
         let (here, there) = (stat("/proc/thread-self/ns/net"), fstat(&self.namespace));
-        here.is_ok_and(|here| there.is_ok_and(|there| (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)))
+        here.is_ok_and(|here| {
+            there.is_ok_and(|there| (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino))
+        })
     }
 
     fn thread_name(&self) -> String {

@@ -73,8 +73,9 @@ pub use error::{LabError, available_or_skip};
 pub use host::Host;
 pub use link::{Link, LinkStatistics, SizeLimits, UdpTunnel};
 pub use load::{
-    BulkReport, Direction, DirectionReport, FlowReport, Latency, PatternFile, Pinning, Receive, Route, Source, TcpBulk, TcpOptions,
-    TcpTransactions, TransactionReport, UdpBulk, UdpReport, Until, service_demand,
+    BulkReport, Direction, DirectionReport, FlowReport, Latency, PatternFile, Pinning, Receive,
+    Route, Source, TcpBulk, TcpOptions, TcpTransactions, TransactionReport, UdpBulk, UdpReport,
+    Until, service_demand,
 };
 pub use netem::Netem;
 pub use paired::{Paired, Summary, interleaved, paired};

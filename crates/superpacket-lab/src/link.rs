@@ -6,9 +6,12 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage,
+};
 use netlink_packet_route::link::{
-    InfoData, InfoGeneve, InfoKind, InfoVeth, InfoVlan, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoGeneve, InfoKind, InfoVeth, InfoVlan, InfoVxlan, LinkAttribute, LinkFlags,
+    LinkInfo, LinkMessage,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use superpacket_io::system::RouteSocket;
@@ -93,7 +96,12 @@ impl Link {
     /// # Errors
     ///
     /// The kernel's refusal, such as of a name in use.
-    pub fn veth(left: &Host, left_name: &str, right: &Host, right_name: &str) -> Result<(Self, Self), LabError> {
+    pub fn veth(
+        left: &Host,
+        left_name: &str,
+        right: &Host,
+        right_name: &str,
+    ) -> Result<(Self, Self), LabError> {
         let mut peer = LinkMessage::default();
         peer.attributes.push(LinkAttribute::IfName(right_name.to_owned()));
         peer.attributes.push(LinkAttribute::NetNsFd(right.as_fd().as_raw_fd()));
@@ -140,7 +148,11 @@ impl Link {
     pub fn vlan(&self, name: &str, vlan_id: u16) -> Result<Self, LabError> {
         let vlan = Self::new(&self.host, name);
         let parent = LinkAttribute::Link(self.index()?);
-        vlan.create(InfoKind::Vlan, Some(InfoData::Vlan(vec![InfoVlan::Id(vlan_id)])), vec![parent])?;
+        vlan.create(
+            InfoKind::Vlan,
+            Some(InfoData::Vlan(vec![InfoVlan::Id(vlan_id)])),
+            vec![parent],
+        )?;
         vlan.up()?;
         Ok(vlan)
     }
@@ -152,7 +164,11 @@ impl Link {
     ///
     /// The kernel's refusal; [`LabError::Unsupported`] where it has no VXLAN devices.
     pub fn vxlan(host: &Host, name: &str, port: u16) -> Result<Self, LabError> {
-        let data = vec![InfoVxlan::CollectMetadata(true), InfoVxlan::Port(port), InfoVxlan::Learning(false)];
+        let data = vec![
+            InfoVxlan::CollectMetadata(true),
+            InfoVxlan::Port(port),
+            InfoVxlan::Learning(false),
+        ];
         Self::tunnel(host, name, InfoKind::Vxlan, InfoData::Vxlan(data))
     }
 
@@ -186,7 +202,13 @@ impl Link {
     /// # Errors
     ///
     /// The kernel's refusal; [`LabError::Unsupported`] where it has no such devices.
-    pub fn tunnel_to(host: &Host, name: &str, tunnel: UdpTunnel, remote: IpAddr, checksum: bool) -> Result<Self, LabError> {
+    pub fn tunnel_to(
+        host: &Host,
+        name: &str,
+        tunnel: UdpTunnel,
+        remote: IpAddr,
+        checksum: bool,
+    ) -> Result<Self, LabError> {
         let (kind, data) = match tunnel {
             UdpTunnel::Vxlan => {
                 let remote = match remote {
@@ -303,7 +325,10 @@ impl Link {
     ///
     /// The kernel's refusal, such as of a name in use there.
     pub fn move_to(self, host: &Host) -> Result<Self, LabError> {
-        self.set(&format!("move to host {}", host.name()), vec![LinkAttribute::NetNsFd(host.as_fd().as_raw_fd())])?;
+        self.set(
+            &format!("move to host {}", host.name()),
+            vec![LinkAttribute::NetNsFd(host.as_fd().as_raw_fd())],
+        )?;
         Ok(Self::new(host, &self.name))
     }
 
@@ -319,8 +344,10 @@ impl Link {
             reason: "expected ADDRESS/PREFIX, such as 10.0.0.1/24 or fd00::1/64".into(),
         };
         let (ip, prefix) = address.split_once('/').ok_or_else(invalid)?;
-        let (ip, prefix): (IpAddr, u8) = (ip.parse().map_err(|_| invalid())?, prefix.parse().map_err(|_| invalid())?);
-        let (family, longest) = if ip.is_ipv4() { (AddressFamily::Inet, 32) } else { (AddressFamily::Inet6, 128) };
+        let (ip, prefix): (IpAddr, u8) =
+            (ip.parse().map_err(|_| invalid())?, prefix.parse().map_err(|_| invalid())?);
+        let (family, longest) =
+            if ip.is_ipv4() { (AddressFamily::Inet, 32) } else { (AddressFamily::Inet6, 128) };
         if prefix > longest {
             return Err(invalid());
         }
@@ -329,8 +356,17 @@ impl Link {
         message.header.prefix_len = prefix;
         message.header.flags = AddressHeaderFlags::Nodad;
         message.header.index = self.index()?;
-        message.attributes = vec![AddressAttribute::Local(ip), AddressAttribute::Address(ip), AddressAttribute::Flags(AddressFlags::Nodad)];
-        self.ask(&format!("address {address}"), RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
+        message.attributes = vec![
+            AddressAttribute::Local(ip),
+            AddressAttribute::Address(ip),
+            AddressAttribute::Flags(AddressFlags::Nodad),
+        ];
+        self.ask(
+            &format!("address {address}"),
+            RouteNetlinkMessage::NewAddress(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
+        .map(drop)
     }
 
     /// Sets the largest IP packet, in bytes.
@@ -348,7 +384,9 @@ impl Link {
     ///
     /// [`LabError::System`] where there is no such interface.
     pub fn mtu(&self) -> Result<u32, LabError> {
-        self.attribute("mtu", |attribute| if let LinkAttribute::Mtu(mtu) = attribute { Some(*mtu) } else { None })
+        self.attribute("mtu", |attribute| {
+            if let LinkAttribute::Mtu(mtu) = attribute { Some(*mtu) } else { None }
+        })
     }
 
     /// Sets the MAC address, in transmission order.
@@ -366,12 +404,13 @@ impl Link {
     ///
     /// [`LabError::System`] where there is no such interface, or it has no MAC address.
     pub fn mac(&self) -> Result<[u8; 6], LabError> {
-        self.attribute(
-            "mac",
-            |attribute| {
-                if let LinkAttribute::Address(bytes) = attribute { bytes.as_slice().try_into().ok() } else { None }
-            },
-        )
+        self.attribute("mac", |attribute| {
+            if let LinkAttribute::Address(bytes) = attribute {
+                bytes.as_slice().try_into().ok()
+            } else {
+                None
+            }
+        })
     }
 
     /// Makes the interface a port of `controller` (a bridge of the same host), or of none.
@@ -441,7 +480,12 @@ impl Link {
         })
     }
 
-    fn create(&self, kind: InfoKind, data: Option<InfoData>, mut attributes: Vec<LinkAttribute>) -> Result<(), LabError> {
+    fn create(
+        &self,
+        kind: InfoKind,
+        data: Option<InfoData>,
+        mut attributes: Vec<LinkAttribute>,
+    ) -> Result<(), LabError> {
         let what = format!("create {kind:?}");
         let mut info = vec![LinkInfo::Kind(kind)];
         info.extend(data.map(LinkInfo::Data));
@@ -452,8 +496,13 @@ impl Link {
         match self.ask(&what, RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL) {
             // "Unknown device type": the kernel has no such kind, neither built in nor as a module
             // that it could load.
-            Err(LabError::System { what, source }) if source.to_string().contains("Unknown device type") => {
-                Err(LabError::Unsupported { what, reason: "this kernel has no such kind of device".into() })
+            Err(LabError::System { what, source })
+                if source.to_string().contains("Unknown device type") =>
+            {
+                Err(LabError::Unsupported {
+                    what,
+                    reason: "this kernel has no such kind of device".into(),
+                })
             }
             other => other.map(drop),
         }
@@ -479,20 +528,47 @@ impl Link {
     }
 
     fn get(&self) -> Result<LinkMessage, LabError> {
-        self.find()?.ok_or_else(|| LabError::system(format!("{self}: look-up"), std::io::Error::from_raw_os_error(libc::ENODEV)))
+        self.find()?.ok_or_else(|| {
+            LabError::system(
+                format!("{self}: look-up"),
+                std::io::Error::from_raw_os_error(libc::ENODEV),
+            )
+        })
     }
 
     fn find(&self) -> Result<Option<LinkMessage>, LabError> {
-        self.host.run(|| RouteSocket::open().and_then(|mut socket| socket.link(&self.name)).context(|| format!("{self}: look-up")))
+        self.host.run(|| {
+            RouteSocket::open()
+                .and_then(|mut socket| socket.link(&self.name))
+                .context(|| format!("{self}: look-up"))
+        })
     }
 
-    fn attribute<T>(&self, what: &str, pick: impl Fn(&LinkAttribute) -> Option<T>) -> Result<T, LabError> {
+    fn attribute<T>(
+        &self,
+        what: &str,
+        pick: impl Fn(&LinkAttribute) -> Option<T>,
+    ) -> Result<T, LabError> {
         let found = self.get()?.attributes.iter().find_map(pick);
-        found.ok_or_else(|| LabError::system(format!("{self}: {what}"), std::io::Error::other("the kernel gives none")))
+        found.ok_or_else(|| {
+            LabError::system(
+                format!("{self}: {what}"),
+                std::io::Error::other("the kernel gives none"),
+            )
+        })
     }
 
-    pub(crate) fn ask(&self, what: &str, message: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>, LabError> {
-        self.host.run(|| RouteSocket::open().and_then(|mut socket| socket.request(message, flags)).context(|| format!("{self}: {what}")))
+    pub(crate) fn ask(
+        &self,
+        what: &str,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<Vec<RouteNetlinkMessage>, LabError> {
+        self.host.run(|| {
+            RouteSocket::open()
+                .and_then(|mut socket| socket.request(message, flags))
+                .context(|| format!("{self}: {what}"))
+        })
     }
 }
 

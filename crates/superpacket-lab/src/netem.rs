@@ -31,9 +31,13 @@ impl Link {
     pub fn set_netem(&self, netem: &Netem) -> Result<(), LabError> {
         let percent = |part: f64| format!("{}%", part * 100.0);
         let mut arguments: Vec<String> =
-            ["qdisc", "replace", "dev", self.name(), "root", "netem", "limit", "10000"].map(str::to_owned).into();
+            ["qdisc", "replace", "dev", self.name(), "root", "netem", "limit", "10000"]
+                .map(str::to_owned)
+                .into();
         arguments.extend(["delay".into(), format!("{}us", netem.delay.as_micros())]);
-        for (word, part) in [("loss", netem.loss), ("duplicate", netem.duplicate), ("reorder", netem.reorder)] {
+        for (word, part) in
+            [("loss", netem.loss), ("duplicate", netem.duplicate), ("reorder", netem.reorder)]
+        {
             if part > 0.0 {
                 arguments.extend([word.into(), percent(part)]);
             }
@@ -53,8 +57,13 @@ impl Link {
 
     fn traffic_control(&self, arguments: &[&str]) -> Result<(), LabError> {
         match self.host().output("tc", arguments) {
-            Err(LabError::System { what, source }) if source.to_string().contains("qdisc kind is unknown") => {
-                Err(LabError::Unsupported { what, reason: "this kernel has no netem (CONFIG_NET_SCH_NETEM)".into() })
+            Err(LabError::System { what, source })
+                if source.to_string().contains("qdisc kind is unknown") =>
+            {
+                Err(LabError::Unsupported {
+                    what,
+                    reason: "this kernel has no netem (CONFIG_NET_SCH_NETEM)".into(),
+                })
             }
             other => other.map(drop),
         }

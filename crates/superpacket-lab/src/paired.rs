@@ -9,7 +9,10 @@ use std::fmt;
 /// # Errors
 ///
 /// The first error of a measurement.
-pub fn interleaved<E>(rounds: usize, variants: &mut [&mut dyn FnMut() -> Result<f64, E>]) -> Result<Vec<Vec<f64>>, E> {
+pub fn interleaved<E>(
+    rounds: usize,
+    variants: &mut [&mut dyn FnMut() -> Result<f64, E>],
+) -> Result<Vec<Vec<f64>>, E> {
     let count = variants.len();
     let mut figures = vec![Vec::with_capacity(rounds); count];
     for round in 0..rounds {
@@ -26,7 +29,11 @@ pub fn interleaved<E>(rounds: usize, variants: &mut [&mut dyn FnMut() -> Result<
 /// # Errors
 ///
 /// The first error of a measurement.
-pub fn paired<E>(rounds: usize, mut a: impl FnMut() -> Result<f64, E>, mut b: impl FnMut() -> Result<f64, E>) -> Result<Paired, E> {
+pub fn paired<E>(
+    rounds: usize,
+    mut a: impl FnMut() -> Result<f64, E>,
+    mut b: impl FnMut() -> Result<f64, E>,
+) -> Result<Paired, E> {
     let figures = interleaved(rounds, &mut [&mut a, &mut b])?;
     Ok(Paired::new(&figures[0], &figures[1]))
 }
@@ -55,13 +62,24 @@ impl Summary {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
         let at = |part: f64| quantile(&sorted, part);
-        Self { count: sorted.len(), median: at(0.5), lower_quartile: at(0.25), upper_quartile: at(0.75), least: at(0.0), greatest: at(1.0) }
+        Self {
+            count: sorted.len(),
+            median: at(0.5),
+            lower_quartile: at(0.25),
+            upper_quartile: at(0.75),
+            least: at(0.0),
+            greatest: at(1.0),
+        }
     }
 
     /// The distance of the quartiles as a part of the median; 0 where that is 0.
     #[must_use]
     pub fn spread(&self) -> f64 {
-        if self.median == 0.0 { 0.0 } else { (self.upper_quartile - self.lower_quartile) / self.median.abs() }
+        if self.median == 0.0 {
+            0.0
+        } else {
+            (self.upper_quartile - self.lower_quartile) / self.median.abs()
+        }
     }
 }
 
@@ -81,7 +99,8 @@ impl Paired {
     /// Compares figures of the same rounds.
     #[must_use]
     pub fn new(a: &[f64], b: &[f64]) -> Self {
-        let ratios: Vec<f64> = a.iter().zip(b).filter(|(_, b)| **b != 0.0).map(|(a, b)| a / b).collect();
+        let ratios: Vec<f64> =
+            a.iter().zip(b).filter(|(_, b)| **b != 0.0).map(|(a, b)| a / b).collect();
         Self { a: Summary::new(a), b: Summary::new(b), ratio: Summary::new(&ratios) }
     }
 
@@ -92,7 +111,9 @@ impl Paired {
         let ratio = &self.ratio;
         let clear = (ratio.lower_quartile - 1.0).abs().min((ratio.upper_quartile - 1.0).abs());
         let same_side = (ratio.lower_quartile > 1.0) == (ratio.upper_quartile > 1.0);
-        ratio.count >= 3 && (ratio.spread() < 0.3 || same_side && clear > ratio.upper_quartile - ratio.lower_quartile)
+        ratio.count >= 3
+            && (ratio.spread() < 0.3
+                || same_side && clear > ratio.upper_quartile - ratio.lower_quartile)
     }
 
     /// The median ratio, where it means something.
@@ -147,7 +168,10 @@ mod tests {
     #[test]
     fn quartiles_lie_where_they_should() {
         let summary = Summary::new(&[5.0, 1.0, 4.0, 2.0, 3.0]);
-        assert_eq!((summary.median, summary.lower_quartile, summary.upper_quartile), (3.0, 2.0, 4.0));
+        assert_eq!(
+            (summary.median, summary.lower_quartile, summary.upper_quartile),
+            (3.0, 2.0, 4.0)
+        );
         assert_eq!((summary.least, summary.greatest, summary.count), (1.0, 5.0, 5));
         assert_eq!(Summary::new(&[1.0, 2.0]).median, 1.5);
         assert_eq!(Summary::new(&[]), Summary::default());
@@ -160,6 +184,10 @@ mod tests {
         assert!(noisy.to_string().contains("no ratio"), "{noisy}");
         let wide_but_clear = Paired::new(&[4.0, 5.0, 6.0, 7.0, 5.5], &[1.0; 5]);
         assert_eq!(wide_but_clear.meaningful_ratio(), Some(5.5));
-        assert_eq!(Paired::new(&[1.0, 1.0], &[1.0, 1.0]).meaningful_ratio(), None, "two rounds say nothing");
+        assert_eq!(
+            Paired::new(&[1.0, 1.0], &[1.0, 1.0]).meaningful_ratio(),
+            None,
+            "two rounds say nothing"
+        );
     }
 }

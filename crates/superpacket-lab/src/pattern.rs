@@ -56,7 +56,11 @@ impl Pattern {
             let expected = &mut expected[..chunk.len()];
             self.fill(offset + start as u64, expected);
             if chunk != expected {
-                return chunk.iter().zip(expected.iter()).position(|(is, should)| is != should).map(|within| start + within);
+                return chunk
+                    .iter()
+                    .zip(expected.iter())
+                    .position(|(is, should)| is != should)
+                    .map(|within| start + within);
             }
         }
         None
@@ -119,10 +123,15 @@ impl Checker {
 
     /// Takes the next bytes; `first_difference` compares bytes with those that belong at an offset,
     /// and is asked until one differs.
-    pub(crate) fn received(&mut self, bytes: &[u8], first_difference: impl FnOnce(u64, &[u8]) -> Option<usize>) {
+    pub(crate) fn received(
+        &mut self,
+        bytes: &[u8],
+        first_difference: impl FnOnce(u64, &[u8]) -> Option<usize>,
+    ) {
         self.sum.write(bytes);
         if self.first_difference.is_none() {
-            self.first_difference = first_difference(self.offset, bytes).map(|index| self.offset + index as u64);
+            self.first_difference =
+                first_difference(self.offset, bytes).map(|index| self.offset + index as u64);
         }
         self.offset += bytes.len() as u64;
     }
@@ -163,7 +172,11 @@ mod tests {
         pattern.fill(123, &mut bytes);
         assert_eq!(pattern.first_difference(123, &bytes), None);
         assert_eq!(pattern.first_difference(122, &bytes), Some(0), "moved by one byte");
-        assert_eq!(Pattern::new(7).stream(4).first_difference(123, &bytes), Some(0), "another stream's bytes");
+        assert_eq!(
+            Pattern::new(7).stream(4).first_difference(123, &bytes),
+            Some(0),
+            "another stream's bytes"
+        );
         bytes[4097] ^= 1;
         assert_eq!(pattern.first_difference(123, &bytes), Some(4097));
     }
@@ -176,7 +189,9 @@ mod tests {
         for length in [100, 3, 8, 41] {
             producer.prepare(&mut bytes[..length]);
             producer.sent(&bytes[..length]);
-            checker.received(&bytes[..length], |offset, bytes| pattern.first_difference(offset, bytes));
+            checker.received(&bytes[..length], |offset, bytes| {
+                pattern.first_difference(offset, bytes)
+            });
         }
         assert_eq!((producer.digest(), None), (checker.digest(), checker.first_difference()));
         checker.received(&[bytes[0]], |offset, bytes| pattern.first_difference(offset, bytes));

@@ -55,9 +55,13 @@ fn try_to_enter() -> Result<Privilege, LabError> {
     }
     let threads = fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(0);
     if threads != 1 {
-        return Err(forbidden(format!("the process has {threads} threads; this must be done before the first is started")));
+        return Err(forbidden(format!(
+            "the process has {threads} threads; this must be done before the first is started"
+        )));
     }
-    try_new_user_namespace().and_then(|()| enter_new_user_namespace()).map_err(|refused| explain(refused.step, &refused.error))?;
+    try_new_user_namespace()
+        .and_then(|()| enter_new_user_namespace())
+        .map_err(|refused| explain(refused.step, &refused.error))?;
     Ok(Privilege::UserNamespace)
 }
 
@@ -88,11 +92,19 @@ macro_rules! enter_user_namespace_before_main {
 pub(crate) fn refused(error: &io::Error) -> LabError {
     if !has_capabilities() {
         match OUTCOME.get() {
-            Some(Some(reason)) => return LabError::Forbidden { what: "a network namespace".into(), reason: reason.clone() },
+            Some(Some(reason)) => {
+                return LabError::Forbidden {
+                    what: "a network namespace".into(),
+                    reason: reason.clone(),
+                };
+            }
             Some(None) => {}
             None => {
                 let reason = "neither root nor in a user namespace; call enter_user_namespace_if_needed() before the first thread starts";
-                return LabError::Invalid { what: format!("a network namespace ({error})"), reason: reason.into() };
+                return LabError::Invalid {
+                    what: format!("a network namespace ({error})"),
+                    reason: reason.into(),
+                };
             }
         }
     }
@@ -104,7 +116,11 @@ pub(crate) fn refused(error: &io::Error) -> LabError {
 fn explain(what: &str, error: &io::Error) -> LabError {
     let mut reason = format!("{what}: {error}.");
     let mut known = false;
-    let value = |path: &str| fs::read_to_string(Path::new("/proc/sys").join(path)).ok().map(|text| text.trim().to_owned());
+    let value = |path: &str| {
+        fs::read_to_string(Path::new("/proc/sys").join(path))
+            .ok()
+            .map(|text| text.trim().to_owned())
+    };
     if value("kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1") {
         reason.push_str(
             " AppArmor strips user namespaces of their capabilities (Ubuntu since 24.04): run as root, give this program an AppArmor \
@@ -118,7 +134,9 @@ fn explain(what: &str, error: &io::Error) -> LabError {
     }
     for limit in ["user", "net", "mnt"] {
         if value(&format!("user/max_{limit}_namespaces")).as_deref() == Some("0") {
-            reason.push_str(&format!(" None are allowed: `sysctl -w user.max_{limit}_namespaces=10000`."));
+            reason.push_str(&format!(
+                " None are allowed: `sysctl -w user.max_{limit}_namespaces=10000`."
+            ));
             known = true;
         }
     }
@@ -139,6 +157,7 @@ fn forbidden(reason: String) -> LabError {
 fn has_capabilities() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    let effective =
+        effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
     effective & NEEDED_CAPABILITIES == NEEDED_CAPABILITIES
 }

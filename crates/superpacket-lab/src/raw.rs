@@ -139,10 +139,12 @@ impl RawSocket {
     /// [`LabError::System`] with the frame's place in the list, where one is refused.
     pub fn send<Frame: AsRef<[u8]>>(&self, frames: &[Frame]) -> Result<(), LabError> {
         if self.vnet_headers {
-            let pairs: Vec<(VnetHeader, &[u8])> = frames.iter().map(|frame| (VnetHeader::default(), frame.as_ref())).collect();
+            let pairs: Vec<(VnetHeader, &[u8])> =
+                frames.iter().map(|frame| (VnetHeader::default(), frame.as_ref())).collect();
             return self.send_with_headers(&pairs);
         }
-        let messages: Vec<_> = frames.iter().map(|frame| vec![IoSlice::new(frame.as_ref())]).collect();
+        let messages: Vec<_> =
+            frames.iter().map(|frame| vec![IoSlice::new(frame.as_ref())]).collect();
         self.send_messages(&messages)
     }
 
@@ -152,14 +154,22 @@ impl RawSocket {
     ///
     /// [`LabError::Invalid`] where the socket was opened without virtio headers;
     /// [`LabError::System`] with the frame's place in the list, where one is refused.
-    pub fn send_with_headers<Frame: AsRef<[u8]>>(&self, frames: &[(VnetHeader, Frame)]) -> Result<(), LabError> {
+    pub fn send_with_headers<Frame: AsRef<[u8]>>(
+        &self,
+        frames: &[(VnetHeader, Frame)],
+    ) -> Result<(), LabError> {
         if !self.vnet_headers {
             let what = format!("{}: frames with virtio headers", self.link);
-            return Err(LabError::Invalid { what, reason: "the socket was opened without RawOptions::vnet_headers".into() });
+            return Err(LabError::Invalid {
+                what,
+                reason: "the socket was opened without RawOptions::vnet_headers".into(),
+            });
         }
         let headers: Vec<_> = frames.iter().map(|(header, _)| bytes(header)).collect();
         let parts = frames.iter().zip(&headers);
-        let messages: Vec<_> = parts.map(|((_, frame), header)| vec![IoSlice::new(header), IoSlice::new(frame.as_ref())]).collect();
+        let messages: Vec<_> = parts
+            .map(|((_, frame), header)| vec![IoSlice::new(header), IoSlice::new(frame.as_ref())])
+            .collect();
         self.send_messages(&messages)
     }
 
@@ -196,22 +206,39 @@ impl RawSocket {
     /// [`LabError::System`] where the interface is gone, or the frame is longer than `buffer`.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Option<CapturedFrame>, LabError> {
         let what = || format!("{}: capturing", self.link);
-        let received = match receive_message(&self.socket, buffer, libc::SOL_PACKET, libc::PACKET_AUXDATA) {
-            Ok(received) => received,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(None),
-            Err(error) => return Err(LabError::system(what(), error)),
-        };
+        let received =
+            match receive_message(&self.socket, buffer, libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+                Ok(received) => received,
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) =>
+                {
+                    return Ok(None);
+                }
+                Err(error) => return Err(LabError::system(what(), error)),
+            };
         if received.truncated {
-            return Err(LabError::system(format!("{}: a frame longer than {} bytes", what(), buffer.len()), io::ErrorKind::InvalidData));
+            return Err(LabError::system(
+                format!("{}: a frame longer than {} bytes", what(), buffer.len()),
+                io::ErrorKind::InvalidData,
+            ));
         }
         let mut bytes = &buffer[..received.length];
         let mut vnet = None;
         if self.vnet_headers {
             let header = VnetHeader::read(bytes, FORMAT, ByteOrder::NATIVE);
-            let header = header.map_err(|error| LabError::system(what(), io::Error::new(io::ErrorKind::InvalidData, error)))?;
+            let header = header.map_err(|error| {
+                LabError::system(what(), io::Error::new(io::ErrorKind::InvalidData, error))
+            })?;
             (vnet, bytes) = (Some(header), &bytes[FORMAT.length()..]);
         }
-        Ok(Some(CapturedFrame { bytes: bytes.to_vec(), vlan: received.control.and_then(vlan_tag), vnet }))
+        Ok(Some(CapturedFrame {
+            bytes: bytes.to_vec(),
+            vlan: received.control.and_then(vlan_tag),
+            vnet,
+        }))
     }
 
     /// Waits until a frame is there, or the time is over.
@@ -220,10 +247,13 @@ impl RawSocket {
     ///
     /// [`LabError::System`] where the kernel refuses.
     pub fn wait(&self, time: Duration) -> Result<(), LabError> {
-        let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        let timeout =
+            Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(LabError::system(format!("{}: waiting for frames", self.link), error)),
+            Err(error) => {
+                Err(LabError::system(format!("{}: waiting for frames", self.link), error))
+            }
         }
     }
 
@@ -240,8 +270,20 @@ impl RawSocket {
             match burst.send(&self.socket, sent) {
                 Ok(count) => sent += count,
                 // The device's queue is full: it drains by itself.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR)) => std::thread::yield_now(),
-                Err(error) => return Err(LabError::system(format!("{}: sending frame {sent} of {}", self.link, messages.len()), error)),
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR)
+                    ) =>
+                {
+                    std::thread::yield_now()
+                }
+                Err(error) => {
+                    return Err(LabError::system(
+                        format!("{}: sending frame {sent} of {}", self.link, messages.len()),
+                        error,
+                    ));
+                }
             }
         }
         Ok(())

@@ -4,9 +4,12 @@
 use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
-use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
+    RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -40,8 +43,16 @@ impl Link {
         message.header.ifindex = self.index()?;
         message.header.state = NeighbourState::Permanent;
         message.header.kind = RouteType::Unicast;
-        message.attributes = vec![NeighbourAttribute::Destination(address), NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
-        self.ask(&format!("neighbour {neighbour}"), RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
+        message.attributes = vec![
+            NeighbourAttribute::Destination(address),
+            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+        ];
+        self.ask(
+            &format!("neighbour {neighbour}"),
+            RouteNetlinkMessage::NewNeighbour(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
+        .map(drop)
     }
 
     /// Makes, or makes anew, the route to one neighbour on this interface.
@@ -49,7 +60,11 @@ impl Link {
     /// # Errors
     ///
     /// The kernel's refusal, such as of an address that is not reached by this interface.
-    pub fn set_neighbour_route(&self, neighbour: IpAddr, metrics: RouteMetrics) -> Result<(), LabError> {
+    pub fn set_neighbour_route(
+        &self,
+        neighbour: IpAddr,
+        metrics: RouteMetrics,
+    ) -> Result<(), LabError> {
         let mut message = RouteMessage::default();
         let (family, length, address) = match neighbour {
             IpAddr::V4(address) => (AddressFamily::Inet, 32, RouteAddress::Inet(address)),
@@ -63,10 +78,14 @@ impl Link {
         message.header.kind = RouteType::Unicast;
         let mut values = vec![RouteMetric::QuickAck(u32::from(metrics.quick_acknowledgements))];
         values.extend(metrics.window.map(RouteMetric::Window));
-        message.attributes =
-            vec![RouteAttribute::Destination(address), RouteAttribute::Oif(self.index()?), RouteAttribute::Metrics(values)];
+        message.attributes = vec![
+            RouteAttribute::Destination(address),
+            RouteAttribute::Oif(self.index()?),
+            RouteAttribute::Metrics(values),
+        ];
         let what = format!("route to {neighbour} with {metrics:?}");
-        self.ask(&what, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
+        self.ask(&what, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+            .map(drop)
     }
 }
 
@@ -80,7 +99,9 @@ mod tests {
     fn a_neighbour_is_known_without_being_asked() -> Result<(), LabError> {
         let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
         hosts.a.link.set_neighbour(hosts.b.ipv4, [2, 0, 0, 0, 0, 0x99])?;
-        let table = hosts.a.host.run(|| std::fs::read_to_string("/proc/thread-self/net/arp").context(|| "neighbours".into()))?;
+        let table = hosts.a.host.run(|| {
+            std::fs::read_to_string("/proc/thread-self/net/arp").context(|| "neighbours".into())
+        })?;
         let line = table.lines().find(|line| line.starts_with("10.77.0.2 ")).expect("it is there");
         // Complete and permanent.
         assert!(line.contains(" 0x6 ") && line.contains("02:00:00:00:00:99"), "{line}");
@@ -94,10 +115,15 @@ mod tests {
         let metrics = RouteMetrics { window: Some(1 << 19), quick_acknowledgements: true };
         station.link.set_neighbour_route(IpAddr::from([10, 77, 0, 2]), metrics)?;
         station.link.set_neighbour_route(IpAddr::from([10, 77, 0, 2]), RouteMetrics::default())?;
-        let routes = station.host.run(|| std::fs::read_to_string("/proc/thread-self/net/route").context(|| "routes".into()))?;
-        let routes: Vec<Vec<&str>> = routes.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
+        let routes = station.host.run(|| {
+            std::fs::read_to_string("/proc/thread-self/net/route").context(|| "routes".into())
+        })?;
+        let routes: Vec<Vec<&str>> =
+            routes.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
         // Hexadecimal in memory order: the neighbour, and all of the network.
-        let to = |destination: &str, mask: &str| routes.iter().filter(|route| route[1] == destination && route[7] == mask).count();
+        let to = |destination: &str, mask: &str| {
+            routes.iter().filter(|route| route[1] == destination && route[7] == mask).count()
+        };
         let hexadecimal = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
         assert_eq!(to(&hexadecimal([10, 77, 0, 2]), "FFFFFFFF"), 1, "{routes:?}");
         Ok(())

@@ -41,7 +41,9 @@ impl Host {
     pub fn sysfs(&self, path: &str) -> Result<String, LabError> {
         self.run(|| {
             let mut text = String::new();
-            self.open_sysfs(path, OFlags::RDONLY)?.read_to_string(&mut text).context(|| self.setting(path))?;
+            self.open_sysfs(path, OFlags::RDONLY)?
+                .read_to_string(&mut text)
+                .context(|| self.setting(path))?;
             Ok(text.trim().to_owned())
         })
     }

@@ -4,7 +4,9 @@
 use std::io::IoSlice;
 
 use superpacket::virtio::{ByteOrder, Format, Header as VnetHeader};
-use superpacket_io::system::{TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunKind, TunQueue, open_tun};
+use superpacket_io::system::{
+    TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunKind, TunQueue, open_tun,
+};
 
 use crate::error::{Context, LabError};
 use crate::host::Host;
@@ -42,7 +44,10 @@ impl TapFile {
         // The virtio header with room for a tunnel's offsets, of Linux 6.17.
         let tap = Self::open(host, name, TunKind::Tap, Format::Tunnel)?;
         let known = tap.queue.set_offloads(TUNNEL_OFFLOADS);
-        known.map_err(|error| LabError::Unsupported { what, reason: format!("TUN_F_UDP_TUNNEL_GSO: {error}") })?;
+        known.map_err(|error| LabError::Unsupported {
+            what,
+            reason: format!("TUN_F_UDP_TUNNEL_GSO: {error}"),
+        })?;
         tap.link.up()?;
         Ok(tap)
     }
@@ -62,7 +67,10 @@ impl TapFile {
     fn open(host: &Host, name: &str, kind: TunKind, format: Format) -> Result<Self, LabError> {
         let what = format!("host {}: {} device {name}", host.name(), kind.name());
         let queue = host.run(|| {
-            let unsupported = |error| LabError::Unsupported { what: what.clone(), reason: format!("/dev/net/tun: {error}") };
+            let unsupported = |error| LabError::Unsupported {
+                what: what.clone(),
+                reason: format!("/dev/net/tun: {error}"),
+            };
             let file = open_tun().map_err(unsupported)?;
             TunQueue::attach(file, name, kind, false).context(|| what.clone())
         })?;
@@ -83,9 +91,12 @@ impl TapFile {
     /// [`LabError::System`] where it refuses.
     pub fn send(&self, header: VnetHeader, frame: &[u8]) -> Result<(), LabError> {
         let mut bytes = [0; Format::LONGEST];
-        let length = header.write(&mut bytes, self.format, ByteOrder::NATIVE).expect("there is room for it");
+        let length =
+            header.write(&mut bytes, self.format, ByteOrder::NATIVE).expect("there is room for it");
         let parts = [IoSlice::new(&bytes[..length]), IoSlice::new(frame)];
-        rustix::io::writev(&self.queue, &parts).map(drop).context(|| format!("{}: writing a frame", self.link))
+        rustix::io::writev(&self.queue, &parts)
+            .map(drop)
+            .context(|| format!("{}: writing a frame", self.link))
     }
 
     /// Returns the next frame that the host sends, as it lies in the kernel, with its header;
@@ -100,7 +111,9 @@ impl TapFile {
         match rustix::io::read(&self.queue, &mut bytes) {
             Ok(length) => {
                 bytes.truncate(length);
-                let header = VnetHeader::read(&bytes, self.format, ByteOrder::NATIVE).map_err(std::io::Error::other).context(what)?;
+                let header = VnetHeader::read(&bytes, self.format, ByteOrder::NATIVE)
+                    .map_err(std::io::Error::other)
+                    .context(what)?;
                 Ok(Some((header, bytes.split_off(self.format.length()))))
             }
             Err(rustix::io::Errno::AGAIN) => Ok(None),

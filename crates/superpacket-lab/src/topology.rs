@@ -28,7 +28,10 @@ impl Station {
     /// The kernel's refusal. Where it has no IPv6, that alone is no error; using the address will
     /// be.
     pub fn new(link: Link, number: u8) -> Result<Self, LabError> {
-        let (ipv4, ipv6) = (Ipv4Addr::new(10, 77, 0, number), Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(number)));
+        let (ipv4, ipv6) = (
+            Ipv4Addr::new(10, 77, 0, number),
+            Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(number)),
+        );
         link.set_mac([2, 0, 0, 0, 0, number])?;
         link.add_address(&format!("{ipv4}/24"))?;
         if std::path::Path::new("/proc/sys/net/ipv6").exists() {

@@ -89,17 +89,27 @@ impl Wire {
     /// [`LabError::Invalid`] for a part that is not 0 to 1; [`LabError::System`] where an interface
     /// cannot be opened.
     pub fn join(left: &Link, right: &Link, settings: WireSettings) -> Result<Self, LabError> {
-        for (name, part) in
-            [("loss", settings.loss), ("duplicate", settings.duplicate), ("reorder", settings.reorder), ("corrupt", settings.corrupt)]
-        {
+        for (name, part) in [
+            ("loss", settings.loss),
+            ("duplicate", settings.duplicate),
+            ("reorder", settings.reorder),
+            ("corrupt", settings.corrupt),
+        ] {
             if !(0.0..=1.0).contains(&part) {
-                return Err(LabError::Invalid { what: format!("{name} = {part}"), reason: "expected a part of the frames, 0 to 1".into() });
+                return Err(LabError::Invalid {
+                    what: format!("{name} = {part}"),
+                    reason: "expected a part of the frames, 0 to 1".into(),
+                });
             }
         }
         let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
-        let sockets = [Arc::new(RawSocket::open(left, options)?), Arc::new(RawSocket::open(right, options)?)];
+        let sockets =
+            [Arc::new(RawSocket::open(left, options)?), Arc::new(RawSocket::open(right, options)?)];
         let mut wire = Self { shared: Arc::default(), threads: Vec::new() };
-        for (from, to, host, tag) in [(0, 1, left.host(), Tag::push(settings.vlan)), (1, 0, right.host(), Tag::pop(settings.vlan))] {
+        for (from, to, host, tag) in [
+            (0, 1, left.host(), Tag::push(settings.vlan)),
+            (1, 0, right.host(), Tag::pop(settings.vlan)),
+        ] {
             let direction = WireDirection {
                 from: Arc::clone(&sockets[from]),
                 to: Arc::clone(&sockets[to]),
@@ -270,7 +280,11 @@ impl WireDirection {
     /// The next frame. An interface that is down gives none, and may come up again.
     fn receive(&self, buffer: &mut [u8]) -> Result<Option<CapturedFrame>, LabError> {
         match self.from.receive(buffer) {
-            Err(LabError::System { source, .. }) if source.raw_os_error() == Some(libc::ENETDOWN) => Ok(None),
+            Err(LabError::System { source, .. })
+                if source.raw_os_error() == Some(libc::ENETDOWN) =>
+            {
+                Ok(None)
+            }
             other => other,
         }
     }

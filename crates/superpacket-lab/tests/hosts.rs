@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use superpacket_lab::{
-    Host, LabError, Link, Netem, RawOptions, RawSocket, SizeLimits, ThreeHosts, TwoHosts, available_or_skip,
-    enter_user_namespace_before_main,
+    Host, LabError, Link, Netem, RawOptions, RawSocket, SizeLimits, ThreeHosts, TwoHosts,
+    available_or_skip, enter_user_namespace_before_main,
 };
 use superpacket_traffic::frame::Frame;
 
@@ -16,7 +16,10 @@ enter_user_namespace_before_main!();
 /// Names the child process of [`a_killed_process_leaves_nothing`] to itself.
 const CHILD: &str = "SUPERPACKET_LAB_TEST_CHILD";
 
-fn wait_until(what: &str, mut happens: impl FnMut() -> Result<bool, LabError>) -> Result<(), LabError> {
+fn wait_until(
+    what: &str,
+    mut happens: impl FnMut() -> Result<bool, LabError>,
+) -> Result<(), LabError> {
     let start = Instant::now();
     while !happens()? {
         assert!(start.elapsed() < Duration::from_secs(10), "not within 10 s: {what}");
@@ -46,11 +49,19 @@ fn a_host_has_its_own_interfaces_addresses_and_settings() -> Result<(), LabError
     a.link.up()?;
 
     a.host.set_sysctl("net.ipv4.ip_forward", "1")?;
-    assert_eq!((a.host.sysctl("net.ipv4.ip_forward")?, b.host.sysctl("net/ipv4/ip_forward")?), ("1".into(), "0".into()));
+    assert_eq!(
+        (a.host.sysctl("net.ipv4.ip_forward")?, b.host.sysctl("net/ipv4/ip_forward")?),
+        ("1".into(), "0".into())
+    );
     assert_eq!(a.host.sysfs("class/net/eth0/mtu")?, "9000", "the sysfs tree is the host's");
 
     let wrong = a.link.add_address("10.0.0.1").err().map(|error| error.to_string());
-    assert!(wrong.as_ref().is_some_and(|text| text.contains("host A, interface eth0: address \"10.0.0.1\"")), "{wrong:?}");
+    assert!(
+        wrong
+            .as_ref()
+            .is_some_and(|text| text.contains("host A, interface eth0: address \"10.0.0.1\"")),
+        "{wrong:?}"
+    );
     let missing = a.host.link("eth7").set_mtu(1500).err().map(|error| error.to_string());
     assert!(missing.as_ref().is_some_and(|text| text.contains("eth7")), "{missing:?}");
     Ok(())
@@ -59,8 +70,13 @@ fn a_host_has_its_own_interfaces_addresses_and_settings() -> Result<(), LabError
 #[test]
 fn programs_and_threads_run_inside() -> Result<(), LabError> {
     let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
-    let Some(listing) = available_or_skip(hosts.a.host.output("cat", &["/proc/net/dev"])) else { return Ok(()) };
-    assert!(listing.contains("eth0") && listing.lines().count() == 4, "two headings, lo and eth0:\n{listing}");
+    let Some(listing) = available_or_skip(hosts.a.host.output("cat", &["/proc/net/dev"])) else {
+        return Ok(());
+    };
+    assert!(
+        listing.contains("eth0") && listing.lines().count() == 4,
+        "two headings, lo and eth0:\n{listing}"
+    );
     let address = hosts.b.ipv4;
     let thread = hosts.b.host.spawn(move || TcpListener::bind((address, 0)))?;
     assert!(thread.join().is_ok_and(|bound| bound.is_ok()));
@@ -72,8 +88,12 @@ fn programs_and_threads_run_inside() -> Result<(), LabError> {
 #[test]
 fn a_panic_inside_a_host_comes_out() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("A")) else { return Ok(()) };
-    let caught = std::panic::catch_unwind(|| host.run(|| -> Result<(), LabError> { panic!("inside") }));
-    assert_eq!(caught.err().and_then(|panic| panic.downcast_ref::<&str>().copied()), Some("inside"));
+    let caught =
+        std::panic::catch_unwind(|| host.run(|| -> Result<(), LabError> { panic!("inside") }));
+    assert_eq!(
+        caught.err().and_then(|panic| panic.downcast_ref::<&str>().copied()),
+        Some("inside")
+    );
     host.link("lo").down()
 }
 
@@ -108,7 +128,8 @@ fn a_killed_process_leaves_nothing() -> Result<(), LabError> {
             .env(CHILD, "1")
             .stdout(Stdio::piped())
             .spawn()?;
-        let lines = child.stdout.take().map(|output| BufReader::new(output).lines()).into_iter().flatten();
+        let lines =
+            child.stdout.take().map(|output| BufReader::new(output).lines()).into_iter().flatten();
         let ready = lines.map_while(Result::ok).any(|line| line.contains("the hosts are joined"));
         Ok((child, ready))
     };
@@ -119,9 +140,14 @@ fn a_killed_process_leaves_nothing() -> Result<(), LabError> {
         // It is killed while frames pass.
         joined = wait_until("frames from the child", || Ok(received()? > 100))
             .and_then(|()| received())
-            .and_then(|before| wait_until("more frames", || Ok(received()? > before)).map(|()| true));
+            .and_then(|before| {
+                wait_until("more frames", || Ok(received()? > before)).map(|()| true)
+            });
     }
-    child.kill().and_then(|()| child.wait()).map_err(|error| LabError::system("killing the child", error))?;
+    child
+        .kill()
+        .and_then(|()| child.wait())
+        .map_err(|error| LabError::system("killing the child", error))?;
     assert!(ready && joined?, "the child made its host");
     wait_until("the child's host goes with it", || Ok(!host.link("to-child").exists()?))
 }
@@ -149,7 +175,15 @@ fn child_that_is_killed() -> Result<(), LabError> {
 fn offload_switches_are_ethtools() -> Result<(), LabError> {
     let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
     let link = &hosts.a.link;
-    for name in ["tso", "tcp-segmentation-offload", "gso", "gro", "tx-udp-segmentation", "rx-gro-list", "rx-udp-gro-forwarding"] {
+    for name in [
+        "tso",
+        "tcp-segmentation-offload",
+        "gso",
+        "gro",
+        "tx-udp-segmentation",
+        "rx-gro-list",
+        "rx-udp-gro-forwarding",
+    ] {
         let was = link.feature(name)?;
         link.set_feature(name, !was)?;
         assert_eq!(link.feature(name)?, !was, "{name}");

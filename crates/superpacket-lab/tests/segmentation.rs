@@ -56,11 +56,12 @@ fn run(name: &str) -> Option<Experiment> {
     assert_eq!(steps(&watcher.announced), steps(&watcher.begun), "progress comes to its end");
     assert!(experiment.tables.iter().all(|table| table.form == Form::Live));
     for table in &experiment.tables {
-        assert!(
-            table.rows.iter().all(|row| row.figures.len() == table.columns.len() && [0, table.columns.len()].contains(&row.source.len()))
-        );
+        assert!(table.rows.iter().all(|row| row.figures.len() == table.columns.len()
+            && [0, table.columns.len()].contains(&row.source.len())));
         // A row of which nothing was measured is the source's.
-        let is_sources = |row: &Row| row.figures.iter().all(Option::is_none) && row.source.iter().any(Option::is_some);
+        let is_sources = |row: &Row| {
+            row.figures.iter().all(Option::is_none) && row.source.iter().any(Option::is_some)
+        };
         let is_filled = |row: &Row| row.figures[0].is_some_and(|figure| figure.value > 0.0);
         assert!(table.rows.iter().all(|row| is_filled(row) || is_sources(row)), "{table:?}");
     }
@@ -77,23 +78,44 @@ fn is_counted(name: &str, mark: &Mark) -> bool {
 fn the_file_goes_in_frames_of_the_size_that_was_asked_for() {
     let Some(experiment) = run("tso") else { return };
     let sizes = &experiment.tables[1].rows;
-    let of = |variant: &str| sizes.iter().filter(|row| row.group.contains(variant)).collect::<Vec<&Row>>();
-    let share = |rows: &[&Row], class: &str| {
-        rows.iter().filter(|row| row.name.contains(class)).filter_map(|row| row.figures[1]).map(|figure| figure.value).sum::<f64>()
+    let of = |variant: &str| {
+        sizes.iter().filter(|row| row.group.contains(variant)).collect::<Vec<&Row>>()
     };
-    let beta: Vec<_> = experiment.tables[0].rows.iter().filter(|row| row.group.ends_with("Beta")).collect();
+    let share = |rows: &[&Row], class: &str| {
+        rows.iter()
+            .filter(|row| row.name.contains(class))
+            .filter_map(|row| row.figures[1])
+            .map(|figure| figure.value)
+            .sum::<f64>()
+    };
+    let beta: Vec<_> =
+        experiment.tables[0].rows.iter().filter(|row| row.group.ends_with("Beta")).collect();
     let speeds = beta.iter().map(|row| (row.name.as_str(), &row.source[..2])).collect::<Vec<_>>();
-    let expected = [("TSO off", &[Some(102.1), Some(102.4)][..]), ("TSO on, at most 15,928 bytes", &[Some(93.2), Some(95.5)])];
+    let expected = [
+        ("TSO off", &[Some(102.1), Some(102.4)][..]),
+        ("TSO on, at most 15,928 bytes", &[Some(93.2), Some(95.5)]),
+    ];
     assert_eq!(speeds, expected, "the source's second client has rows of its own");
     let (off, limited, whole) = (of("off"), of("15,928"), of("64 KB"));
     assert!(share(&off, "1,448 bytes") > 99.0, "{off:?}");
     assert!(share(&limited, "15,928 bytes") > 50.0, "{limited:?}");
-    for (rows, beyond) in [(&off, "1,449 to"), (&off, "15,929 to"), (&off, "65,160"), (&limited, "15,929 to"), (&limited, "65,160")] {
+    for (rows, beyond) in [
+        (&off, "1,449 to"),
+        (&off, "15,929 to"),
+        (&off, "65,160"),
+        (&limited, "15,929 to"),
+        (&limited, "65,160"),
+    ] {
         assert!(!rows.iter().any(|row| row.name.starts_with(beyond)), "{rows:?}");
     }
     assert!(share(&whole, "15,929 to") + share(&whole, "65,160") > 50.0, "{whole:?}");
-    let [speeds, histogram] = [0, 1].map(|table: usize| experiment.tables[table].made.as_deref().expect("none is of medians"));
-    assert!(speeds.starts_with("measured, average and best of all 3 transfers") && !speeds.contains("rounds"), "{speeds}");
+    let [speeds, histogram] = [0, 1]
+        .map(|table: usize| experiment.tables[table].made.as_deref().expect("none is of medians"));
+    assert!(
+        speeds.starts_with("measured, average and best of all 3 transfers")
+            && !speeds.contains("rounds"),
+        "{speeds}"
+    );
     // Of what the watching socket saw, most: how much it was is told.
     let seen: Vec<f64> = histogram
         .split_whitespace()
@@ -121,7 +143,9 @@ fn segmentation_is_late_or_early_and_late_is_not_slower() {
     assert_eq!(experiment.marks.len(), 5);
     let late = &experiment.marks[0];
     assert_ne!(late.met, Some(false), "{late:?}");
-    assert!(experiment.marks.iter().all(|mark| mark.form == Form::Live && !is_counted("gso", mark)));
+    assert!(
+        experiment.marks.iter().all(|mark| mark.form == Form::Live && !is_counted("gso", mark))
+    );
     let ratios = experiment.tables[0].rows.iter().filter(|row| row.ratio.is_some()).count();
     assert_eq!((experiment.tables[0].rows.len(), ratios), (10, 5));
 }

@@ -19,11 +19,15 @@ pub(crate) const TAG: usize = 4;
 pub(crate) fn link_header(head: &[u8], layer: Layer) -> usize {
     let ethertype = |tags: usize| {
         let place = ethernet::ETHERTYPE + tags * TAG;
-        head.get(place..place + 2).is_some_and(|field| ethernet::is_vlan(u16::from_be_bytes([field[0], field[1]])))
+        head.get(place..place + 2)
+            .is_some_and(|field| ethernet::is_vlan(u16::from_be_bytes([field[0], field[1]])))
     };
     match layer {
         Layer::Ip => 0,
-        Layer::Ethernet => ethernet::HEADER_LENGTH + (0..MAX_TAGS).take_while(|&tags| ethertype(tags)).count() * TAG,
+        Layer::Ethernet => {
+            ethernet::HEADER_LENGTH
+                + (0..MAX_TAGS).take_while(|&tags| ethertype(tags)).count() * TAG
+        }
     }
 }
 
@@ -41,11 +45,21 @@ impl Limits {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn check(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> Result<Option<Layout>, Stop> {
+    pub(crate) fn check(
+        &self,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frame: &TxFrame,
+    ) -> Result<Option<Layout>, Stop> {
         if batch.slices(frame).len() > self.max_slices {
-            return Err(Stop::Refused(io::Error::new(io::ErrorKind::InvalidInput, "the port takes a frame in one piece")));
+            return Err(Stop::Refused(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the port takes a frame in one piece",
+            )));
         }
-        if matches!(frame.checksum, RxChecksum::Partial { .. }) && !self.features.contains(Feature::TxChecksumming) {
+        if matches!(frame.checksum, RxChecksum::Partial { .. })
+            && !self.features.contains(Feature::TxChecksumming)
+        {
             return Err(offload("the port fills in no checksums"));
         }
         let mtu = if self.mtu == 0 { usize::MAX } else { self.mtu as usize };
@@ -53,7 +67,11 @@ impl Limits {
         let mut scratch = [0; MAX_HEADER];
         let Some(gso) = frame.gso else {
             // Only a frame near the limit needs a look.
-            let fits = length <= mtu || length - link_header(batch.head(outgoing, frame, &mut scratch), frame.layer).min(length) <= mtu;
+            let fits = length <= mtu
+                || length
+                    - link_header(batch.head(outgoing, frame, &mut scratch), frame.layer)
+                        .min(length)
+                    <= mtu;
             return if fits { Ok(None) } else { Err(Stop::TooLong) };
         };
         let feature = match gso.kind {
@@ -67,7 +85,8 @@ impl Limits {
         let layout = gso.kind.parse(head, length, frame.layer, frame.checksum);
         let layout = layout.map_err(|_| offload("the headers of a super-packet cannot be read"))?;
         // The size of a fragment counts the UDP header.
-        let headers = if gso.kind == GsoKind::UdpFragments { layout.transport } else { layout.payload };
+        let headers =
+            if gso.kind == GsoKind::UdpFragments { layout.transport } else { layout.payload };
         let segment = usize::from(headers - layout.outermost()) + gso.size.get();
         if segment.min(length) > mtu {
             return Err(Stop::TooLong);

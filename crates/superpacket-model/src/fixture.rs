@@ -28,7 +28,8 @@ impl From<&Vec<u8>> for Sent {
 /// The frame with a partial checksum, and as a super-packet of `size` bytes a segment if that is
 /// not 0.
 pub(crate) fn partial(frame: &Frame, kind: GsoKind, size: usize) -> Sent {
-    let frame = frame.clone().with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Partial);
+    let frame =
+        frame.clone().with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Partial);
     let start = frame.offsets().transport as u16;
     let offset = if kind == GsoKind::Udp { 6 } else { 16 };
     Sent {
@@ -42,7 +43,13 @@ pub(crate) fn partial(frame: &Frame, kind: GsoKind, size: usize) -> Sent {
 pub(crate) fn batch(packets: &[Sent]) -> (Outgoing, TxBatch) {
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
     for packet in packets {
-        batch.push_bytes(&mut outgoing, &packet.bytes, packet.checksum, packet.gso, Layer::Ethernet);
+        batch.push_bytes(
+            &mut outgoing,
+            &packet.bytes,
+            packet.checksum,
+            packet.gso,
+            Layer::Ethernet,
+        );
     }
     (outgoing, batch)
 }

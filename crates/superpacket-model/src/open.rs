@@ -60,7 +60,10 @@ mod tests {
             ("pcap:/absent.pcap?loop=often", "loop=often"),
         ] {
             let error = check(&text.parse().expect("a port string")).expect_err(text);
-            assert!(matches!(&error, SpecError::Option { option: wrong, .. } if wrong == option), "{text}: {error}");
+            assert!(
+                matches!(&error, SpecError::Option { option: wrong, .. } if wrong == option),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -5,7 +5,9 @@ use superpacket::segment::{Cwr, GsoPacket, IpId, Segment, SegmentSize};
 use superpacket::virtio::{flags, gso_type};
 use superpacket::{Gso, GsoKind, Layer, RxChecksum, SegmentError, SegmentOptions, Segmenter};
 use superpacket_lab::VnetHeader;
-use superpacket_traffic::frame::{ACK, CWR, Carrier, Checksum, Extension, Frame, Gre, Ip, Mpls, Pppoe, Transport, Vlan, Vxlan};
+use superpacket_traffic::frame::{
+    ACK, CWR, Carrier, Checksum, Extension, Frame, Gre, Ip, Mpls, Pppoe, Transport, Vlan, Vxlan,
+};
 
 use crate::segment::leave_outer_checksum;
 
@@ -50,7 +52,10 @@ pub const LINKS: &[(&str, Wrap)] = &[
     ("MPLS", |frame| labelled(frame, 1)),
     ("MPLS, two labels", |frame| labelled(frame, 2)),
     ("MPLS in VLAN", |frame| labelled(frame.tagged(5), 1)),
-    ("MPLS multicast (0x8848)", |frame| labelled(frame, 1).with(|frame| frame.link.as_mut().expect("Ethernet").ethertype = Some(0x8848))),
+    ("MPLS multicast (0x8848)", |frame| {
+        labelled(frame, 1)
+            .with(|frame| frame.link.as_mut().expect("Ethernet").ethertype = Some(0x8848))
+    }),
 ];
 
 /// The tunnels that the engine reads, by name.
@@ -62,14 +67,18 @@ pub const TUNNELS: &[(&str, Wrap)] = &[
     ("VXLAN/IPv6", |frame| outer(frame.in_vxlan6(), Checksum::Zero)),
     ("Geneve/IPv4", |frame| outer(frame.in_geneve(), Checksum::Zero)),
     ("Geneve/IPv4, checksum", |frame| outer(frame.in_geneve(), Checksum::Right)),
-    ("Geneve/IPv4 of IP", |frame| outer(frame.in_geneve(), Checksum::Right).with(|frame| frame.tunnel_mut().link = None)),
+    ("Geneve/IPv4 of IP", |frame| {
+        outer(frame.in_geneve(), Checksum::Right).with(|frame| frame.tunnel_mut().link = None)
+    }),
     ("Geneve/IPv6, checksum", |frame| {
         let ip = Frame::default().in_ip6().tunnel_mut().ip.clone();
         outer(frame.in_geneve(), Checksum::Right).with(|frame| frame.tunnel_mut().ip = ip)
     }),
     ("GRE/IPv4", |frame| gre(frame, Gre::default(), false)),
     ("GRE/IPv4, key", |frame| frame.in_gre()),
-    ("GRE/IPv4, checksum", |frame| gre(frame, Gre { checksum: Some(Checksum::Right), ..Gre::default() }, false)),
+    ("GRE/IPv4, checksum", |frame| {
+        gre(frame, Gre { checksum: Some(Checksum::Right), ..Gre::default() }, false)
+    }),
     ("GRE/IPv4 of Ethernet", |frame| gre(frame, Gre { key: Some(1), ..Gre::default() }, true)),
     ("GRE/IPv6", |frame| {
         let ip = Frame::default().in_ip6().tunnel_mut().ip.clone();
@@ -87,15 +96,27 @@ pub const SPECIALS: &[(&str, Change)] = &[
     ("IPv4 options", |frame| v4(frame, |frame| frame.ipv4_mut().options = vec![0x94, 4, 0, 0])),
     ("may be fragmented", |frame| v4(frame, |frame| frame.ipv4_mut().dont_fragment = false)),
     ("hop-by-hop options", |frame| v6(frame, &[hop_by_hop()])),
-    ("destination options", |frame| v6(frame, &[Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4])])),
-    ("routing header, no segments left", |frame| v6(frame, &[Extension::Routing(vec![4, 0, 0, 0, 0, 0])])),
-    ("hop-by-hop and destination options", |frame| v6(frame, &[hop_by_hop(), Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4])])),
-    ("atomic fragment", |frame| v6(frame, &[Extension::Fragment { offset: 0, more: false, id: 7 }])),
+    ("destination options", |frame| {
+        v6(frame, &[Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4])])
+    }),
+    ("routing header, no segments left", |frame| {
+        v6(frame, &[Extension::Routing(vec![4, 0, 0, 0, 0, 0])])
+    }),
+    ("hop-by-hop and destination options", |frame| {
+        v6(frame, &[hop_by_hop(), Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4])])
+    }),
+    ("atomic fragment", |frame| {
+        v6(frame, &[Extension::Fragment { offset: 0, more: false, id: 7 }])
+    }),
     ("64,500 bytes of IP", |frame| of_ip_length(frame, 64_500)),
     ("65,535 bytes of IP", |frame| of_ip_length(frame, 65_535)),
     ("65,575 bytes of IP", |frame| of_ip_length(frame, 65_575)),
-    ("100,000 bytes of IP (BIG TCP)", |frame| tcp(frame).and_then(|frame| of_ip_length(frame, 100_000))),
-    ("180,000 bytes of IP (BIG TCP)", |frame| tcp(frame).and_then(|frame| of_ip_length(frame, 180_000))),
+    ("100,000 bytes of IP (BIG TCP)", |frame| {
+        tcp(frame).and_then(|frame| of_ip_length(frame, 100_000))
+    }),
+    ("180,000 bytes of IP (BIG TCP)", |frame| {
+        tcp(frame).and_then(|frame| of_ip_length(frame, 180_000))
+    }),
     ("100,000 bytes, jumbo option", |frame| {
         let frame = tcp(frame).and_then(|frame| of_ip_length(frame, 100_000))?;
         v6(frame, &[Extension::jumbo(100_000 - 40 + 8)])
@@ -123,8 +144,15 @@ impl Cell {
                 for (special, through) in TUNNELS {
                     // Lengths are right for what is sent.
                     let frame = behind(through(frame.clone()));
-                    let has_checksum = special.contains("checksum") && !special.starts_with("GRE") || special.contains("of IP");
-                    cells.push(Cell { link, special, protocol, frame: frame.clone(), outer_pseudo: has_checksum });
+                    let has_checksum = special.contains("checksum") && !special.starts_with("GRE")
+                        || special.contains("of IP");
+                    cells.push(Cell {
+                        link,
+                        special,
+                        protocol,
+                        frame: frame.clone(),
+                        outer_pseudo: has_checksum,
+                    });
                     if has_checksum && *link == "Ethernet" {
                         cells.push(Cell {
                             link: "Ethernet, outer checksum for local checksum offload",
@@ -138,7 +166,13 @@ impl Cell {
             }
             for (special, make) in SPECIALS {
                 if let Some(frame) = make(frame.clone()) {
-                    cells.push(Cell { link: "Ethernet", special, protocol, frame, outer_pseudo: false });
+                    cells.push(Cell {
+                        link: "Ethernet",
+                        special,
+                        protocol,
+                        frame,
+                        outer_pseudo: false,
+                    });
                 }
             }
         }
@@ -174,8 +208,17 @@ impl Cell {
             csum_offset,
             ..VnetHeader::default()
         };
-        if let Some(tunnel) = self.frame.tunnel.as_ref().filter(|tunnel| !matches!(tunnel.carrier, Carrier::Gre(_) | Carrier::Ip)) {
-            header.gso_type |= if matches!(tunnel.ip, Ip::V4(_)) { gso_type::UDP_TUNNEL_IPV4 } else { gso_type::UDP_TUNNEL_IPV6 };
+        if let Some(tunnel) = self
+            .frame
+            .tunnel
+            .as_ref()
+            .filter(|tunnel| !matches!(tunnel.carrier, Carrier::Gre(_) | Carrier::Ip))
+        {
+            header.gso_type |= if matches!(tunnel.ip, Ip::V4(_)) {
+                gso_type::UDP_TUNNEL_IPV4
+            } else {
+                gso_type::UDP_TUNNEL_IPV6
+            };
             header.outer_th_offset = outer_transport(&self.frame) as u16;
             header.inner_nh_offset = offsets.network as u16;
             let checksum = match &tunnel.carrier {
@@ -216,7 +259,9 @@ impl Cell {
         match at {
             _ if at < offsets.network => "headers before the innermost",
             _ if v4 && (offsets.network + 4..offsets.network + 6).contains(&at) => "identification",
-            _ if v4 && (offsets.network + 10..offsets.network + 12).contains(&at) => "header checksum",
+            _ if v4 && (offsets.network + 10..offsets.network + 12).contains(&at) => {
+                "header checksum"
+            }
             _ if at < offsets.transport => "IP header",
             _ if (checksum..checksum + 2).contains(&at) => "checksum",
             _ if (offsets.transport + 12..offsets.transport + 14).contains(&at) => "flags",
@@ -228,14 +273,20 @@ impl Cell {
     /// Returns the packet without its link header, as it comes behind a router: one hop more. It is
     /// `None` if another tunnel's header, or a tag, is what makes the kind.
     pub fn at_ip(&self) -> Option<Cell> {
-        (self.link == "Ethernet").then(|| Cell { link: "none (TUN)", frame: self.frame.clone().at_ip(), ..self.clone() })
+        (self.link == "Ethernet").then(|| Cell {
+            link: "none (TUN)",
+            frame: self.frame.clone().at_ip(),
+            ..self.clone()
+        })
     }
 
     /// Returns the same packet one hop further.
     pub fn after_hop(&self) -> Cell {
-        let frame = self.frame.clone().with(|frame| match frame.tunnel.as_mut().map_or(&mut frame.ip, |tunnel| &mut tunnel.ip) {
-            Ip::V4(ip) => ip.ttl -= 1,
-            Ip::V6(ip) => ip.hop_limit -= 1,
+        let frame = self.frame.clone().with(|frame| {
+            match frame.tunnel.as_mut().map_or(&mut frame.ip, |tunnel| &mut tunnel.ip) {
+                Ip::V4(ip) => ip.ttl -= 1,
+                Ip::V6(ip) => ip.hop_limit -= 1,
+            }
         });
         Cell { frame, ..self.clone() }
     }
@@ -249,22 +300,35 @@ impl Cell {
         let header = self.header();
         let layer = if self.frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
         let checksum = RxChecksum::Partial { start: header.csum_start, offset: header.csum_offset };
-        let packet = GsoPacket::linear(&bytes, self.gso()).with_checksum(checksum).with_layer(layer);
+        let packet =
+            GsoPacket::linear(&bytes, self.gso()).with_checksum(checksum).with_layer(layer);
         let mut segments = Vec::new();
-        Segmenter::new().segment(&packet, &SegmentOptions::default(), |segment: Segment<'_, _>| {
-            let mut bytes = Vec::new();
-            segment.copy_to(&mut bytes);
-            segments.push(bytes);
-        })?;
+        Segmenter::new().segment(
+            &packet,
+            &SegmentOptions::default(),
+            |segment: Segment<'_, _>| {
+                let mut bytes = Vec::new();
+                segment.copy_to(&mut bytes);
+                segments.push(bytes);
+            },
+        )?;
         Ok(segments)
     }
 }
 
 /// Does every Linux since 6.2 segment this kind, however it comes in? TCP since 6.1 already.
 pub fn is_segmented_since_6_2(cell: &Cell) -> bool {
-    let tags = ["Ethernet", "VLAN", "service VLAN (0x88a8)", "QinQ (0x88a8, 0x8100)", "two VLANs (0x8100)"];
-    let special = ["none", "IPv4 options", "may be fragmented", "hop-by-hop options", "destination options"];
-    tags.contains(&cell.link) && (special.contains(&cell.special) || cell.special.starts_with("64,500"))
+    let tags = [
+        "Ethernet",
+        "VLAN",
+        "service VLAN (0x88a8)",
+        "QinQ (0x88a8, 0x8100)",
+        "two VLANs (0x8100)",
+    ];
+    let special =
+        ["none", "IPv4 options", "may be fragmented", "hop-by-hop options", "destination options"];
+    tags.contains(&cell.link)
+        && (special.contains(&cell.special) || cell.special.starts_with("64,500"))
 }
 
 fn protocols() -> [(&'static str, Frame); 4] {
@@ -274,16 +338,26 @@ fn protocols() -> [(&'static str, Frame); 4] {
         ("UDP/IPv4", Frame::udp4(PAYLOAD)),
         ("UDP/IPv6", Frame::udp6(PAYLOAD)),
     ];
-    frames.map(|(name, frame)| (name, frame.with(|frame| *frame.checksum_mut().expect("a checksum") = Checksum::Partial)))
+    frames.map(|(name, frame)| {
+        (name, frame.with(|frame| *frame.checksum_mut().expect("a checksum") = Checksum::Partial))
+    })
 }
 
 fn outer_transport(frame: &Frame) -> usize {
     let outer = frame.offsets().outer.unwrap_or(0);
-    outer + if matches!(frame.tunnel, Some(superpacket_traffic::frame::Tunnel { ip: Ip::V4(_), .. })) { 20 } else { 40 }
+    outer
+        + if matches!(frame.tunnel, Some(superpacket_traffic::frame::Tunnel { ip: Ip::V4(_), .. }))
+        {
+            20
+        } else {
+            40
+        }
 }
 
 fn tags(frame: Frame, types: &[u16]) -> Frame {
-    frame.with(|frame| frame.vlans = types.iter().map(|&tpid| Vlan { tpid, vid: 5, ..Vlan::default() }).collect())
+    frame.with(|frame| {
+        frame.vlans = types.iter().map(|&tpid| Vlan { tpid, vid: 5, ..Vlan::default() }).collect()
+    })
 }
 
 fn labelled(frame: Frame, labels: usize) -> Frame {
@@ -309,7 +383,8 @@ fn v4(frame: Frame, edit: impl FnOnce(&mut Frame)) -> Option<Frame> {
 }
 
 fn v6(frame: Frame, extensions: &[Extension]) -> Option<Frame> {
-    matches!(frame.ip, Ip::V6(_)).then(|| frame.with(|frame| frame.ipv6_mut().extensions = extensions.to_vec()))
+    matches!(frame.ip, Ip::V6(_))
+        .then(|| frame.with(|frame| frame.ipv6_mut().extensions = extensions.to_vec()))
 }
 
 fn tcp(frame: Frame) -> Option<Frame> {
@@ -319,8 +394,12 @@ fn tcp(frame: Frame) -> Option<Frame> {
 fn of_ip_length(frame: Frame, length: usize) -> Option<Frame> {
     let offsets = frame.offsets();
     let headers = offsets.payload - offsets.network;
-    if matches!(frame.ip, Ip::V4(_)) && length == 65_575 || matches!(frame.transport, Transport::Udp(_)) && length > 65_535 {
+    if matches!(frame.ip, Ip::V4(_)) && length == 65_575
+        || matches!(frame.transport, Transport::Udp(_)) && length > 65_535
+    {
         return None;
     }
-    Some(frame.with(|frame| frame.payload = superpacket_traffic::frame::stream_bytes(1, length - headers)))
+    Some(frame.with(|frame| {
+        frame.payload = superpacket_traffic::frame::stream_bytes(1, length - headers)
+    }))
 }

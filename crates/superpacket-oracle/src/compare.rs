@@ -84,7 +84,12 @@ pub struct Sides<'a> {
 
 impl<'a> Sides<'a> {
     /// Finds out which frames are in which of the kernel's packets.
-    pub fn new(rules: Rules, frames: &'a [Input], captured: &[CapturedFrame], engine: Vec<Left>) -> Self {
+    pub fn new(
+        rules: Rules,
+        frames: &'a [Input],
+        captured: &[CapturedFrame],
+        engine: Vec<Left>,
+    ) -> Self {
         let known: Vec<_> = frames.iter().map(|frame| Known::of(&frame.bytes)).collect();
         let mut used = vec![false; frames.len()];
         let packets: Vec<_> = captured.iter().map(packet).collect();
@@ -110,8 +115,11 @@ impl<'a> Sides<'a> {
         }
         in_order(frames, &mut found);
         let unknown = (0..found.len()).filter(|&packet| found[packet].is_none()).collect();
-        let kernel: Vec<_> =
-            packets.into_iter().zip(found).map(|(packet, frames)| Group { packet, frames: frames.unwrap_or_default() }).collect();
+        let kernel: Vec<_> = packets
+            .into_iter()
+            .zip(found)
+            .map(|(packet, frames)| Group { packet, frames: frames.unwrap_or_default() })
+            .collect();
         let in_kernel = places(frames.len(), kernel.iter().map(|group| &group.frames[..]));
         let in_engine = places(frames.len(), engine.iter().map(|left| &left.group.frames[..]));
         Sides { rules, frames, known, kernel, engine, in_kernel, in_engine, unknown }
@@ -131,7 +139,8 @@ impl<'a> Sides<'a> {
 
     /// All differences, in the order of the frames.
     pub fn differences(&self) -> Vec<Difference> {
-        let mut differences: Vec<_> = self.unknown.iter().map(|&kernel| Difference::Unknown { kernel }).collect();
+        let mut differences: Vec<_> =
+            self.unknown.iter().map(|&kernel| Difference::Unknown { kernel }).collect();
         for frame in 0..self.frames.len() {
             if self.in_kernel[frame].is_none() {
                 differences.push(Difference::Missing { frame });
@@ -146,20 +155,34 @@ impl<'a> Sides<'a> {
             }
         }
         for (kernel, group) in self.kernel.iter().enumerate() {
-            let Some(engine) = group.frames.first().and_then(|&first| self.in_engine[first]).map(|(engine, _)| engine) else { continue };
+            let Some(engine) = group
+                .frames
+                .first()
+                .and_then(|&first| self.in_engine[first])
+                .map(|(engine, _)| engine)
+            else {
+                continue;
+            };
             let left = &self.engine[engine].group;
             // Of a packet that did not merge, the state of the checksum is not compared: Linux may
             // have verified it.
-            let same_sum = group.packet.cut.is_none() || group.packet.partial == left.packet.partial;
-            let same = group.packet.bytes == left.packet.bytes && group.packet.cut == left.packet.cut && same_sum;
+            let same_sum =
+                group.packet.cut.is_none() || group.packet.partial == left.packet.partial;
+            let same = group.packet.bytes == left.packet.bytes
+                && group.packet.cut == left.packet.cut
+                && same_sum;
             if group.frames == left.frames && !same {
                 differences.push(Difference::Bytes { kernel, engine });
             }
         }
         let kernel = self.overtakings(self.kernel.iter().flat_map(|group| &group.frames));
-        differences.extend(kernel.into_iter().map(|(before, frame)| Difference::Overtook { before, frame }));
+        differences.extend(
+            kernel.into_iter().map(|(before, frame)| Difference::Overtook { before, frame }),
+        );
         let engine = self.overtakings(self.engine.iter().flat_map(|left| &left.group.frames));
-        differences.extend(engine.into_iter().map(|(before, frame)| Difference::EngineOvertook { before, frame }));
+        differences.extend(
+            engine.into_iter().map(|(before, frame)| Difference::EngineOvertook { before, frame }),
+        );
         differences
     }
 
@@ -212,7 +235,10 @@ fn in_order(frames: &[Input], found: &mut [Option<Vec<usize>>]) {
     }
 }
 
-fn places<'g>(frames: usize, groups: impl Iterator<Item = &'g [usize]>) -> Vec<Option<(usize, usize)>> {
+fn places<'g>(
+    frames: usize,
+    groups: impl Iterator<Item = &'g [usize]>,
+) -> Vec<Option<(usize, usize)>> {
     let mut places = vec![None; frames];
     for (group, members) in groups.enumerate() {
         for (place, &frame) in members.iter().enumerate() {
@@ -224,9 +250,15 @@ fn places<'g>(frames: usize, groups: impl Iterator<Item = &'g [usize]>) -> Vec<O
 
 /// The frames that a packet is made of: those of its bytes, or of its flow with the parts of its
 /// payload, in the order of their arrival.
-fn constituents(packet: &Packet, frames: &[Input], known: &[Known], used: &mut [bool]) -> Option<Vec<usize>> {
+fn constituents(
+    packet: &Packet,
+    frames: &[Input],
+    known: &[Known],
+    used: &mut [bool],
+) -> Option<Vec<usize>> {
     let Some(cut) = packet.cut else {
-        let frame = (0..frames.len()).find(|&frame| !used[frame] && frames[frame].bytes == packet.bytes)?;
+        let frame =
+            (0..frames.len()).find(|&frame| !used[frame] && frames[frame].bytes == packet.bytes)?;
         used[frame] = true;
         return Some(vec![frame]);
     };
@@ -235,7 +267,10 @@ fn constituents(packet: &Packet, frames: &[Input], known: &[Known], used: &mut [
     for part in whole.payload.chunks(usize::from(cut.size)) {
         let fits = |frame: &usize| {
             let known = &known[*frame];
-            !used[*frame] && known.sequence == sequence && known.payload == part && known.flow == whole.flow
+            !used[*frame]
+                && known.sequence == sequence
+                && known.payload == part
+                && known.flow == whole.flow
         };
         // One of the same bytes may have been taken for another packet; they are put in order
         // later.
@@ -262,15 +297,23 @@ pub fn describe(sides: &Sides<'_>, differences: &[Difference]) -> String {
         let _ = writeln!(text, "{difference:?}");
         let mut shown = |frame: usize| {
             let kernel = sides.in_kernel[frame].map(|(group, _)| groups(&sides.kernel[group]));
-            let engine = sides.in_engine[frame].map(|(left, _)| (groups(&sides.engine[left].group), sides.engine[left].reason));
+            let engine = sides.in_engine[frame]
+                .map(|(left, _)| (groups(&sides.engine[left].group), sides.engine[left].reason));
             let _ = writeln!(text, "  frame {frame}: kernel {kernel:?}, engine {engine:?}");
-            let _ = writeln!(text, "    partial {:?}, {}", sides.frames[frame].partial, hexadecimal(&sides.frames[frame].bytes));
+            let _ = writeln!(
+                text,
+                "    partial {:?}, {}",
+                sides.frames[frame].partial,
+                hexadecimal(&sides.frames[frame].bytes)
+            );
         };
         match *difference {
             Difference::KernelMerged { before, frame }
             | Difference::EngineMerged { before, frame }
             | Difference::Overtook { before, frame }
-            | Difference::EngineOvertook { before, frame } => (before.min(frame)..=before.max(frame)).for_each(shown),
+            | Difference::EngineOvertook { before, frame } => {
+                (before.min(frame)..=before.max(frame)).for_each(shown)
+            }
             Difference::Missing { frame } => shown(frame),
             Difference::Unknown { kernel } => {
                 let packet = &sides.kernel[kernel].packet;
@@ -278,7 +321,13 @@ pub fn describe(sides: &Sides<'_>, differences: &[Difference]) -> String {
             }
             Difference::Bytes { kernel, engine } => {
                 for packet in [&sides.kernel[kernel].packet, &sides.engine[engine].group.packet] {
-                    let _ = writeln!(text, "  {:?} {:?} {}", packet.cut, packet.partial, hexadecimal(&packet.bytes));
+                    let _ = writeln!(
+                        text,
+                        "  {:?} {:?} {}",
+                        packet.cut,
+                        packet.partial,
+                        hexadecimal(&packet.bytes)
+                    );
                 }
             }
         }

@@ -3,7 +3,10 @@
 use superpacket::segment::{Cwr, IpId};
 use superpacket::virtio::gso_type;
 use superpacket::wire::{self, IpVersion, Protocol};
-use superpacket::{ChecksumOutput, Gso, GsoKind, GsoPacket, Layer, RxChecksum, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::{
+    ChecksumOutput, Gso, GsoKind, GsoPacket, Layer, RxChecksum, SegmentOptions, SegmentSize,
+    Segmenter,
+};
 
 use crate::frames::{Input, Packet};
 
@@ -53,12 +56,17 @@ pub fn differences(packet: &Packet, frames: &[&Input]) -> Vec<Vec<Field>> {
     for (id, outer, cwr) in ways {
         let Some(size) = size else { break };
         // Linux merges by a hint only where the second tunnel's headers are the same.
-        let gso = Gso::new(kind, size).with_id(id).with_outer_id(outer).with_nested_id(IpId::Fixed).with_cwr(cwr);
+        let gso = Gso::new(kind, size)
+            .with_id(id)
+            .with_outer_id(outer)
+            .with_nested_id(IpId::Fixed)
+            .with_cwr(cwr);
         let Some(segments) = segments(packet, gso, frames[0].partial.is_some()) else { continue };
         let differing = |(frame, segment): (&&Input, &Vec<u8>)| fields(&frame.bytes, segment);
         let mut found: Vec<_> = frames.iter().zip(&segments).map(differing).collect();
         found.resize(frames.len(), vec![Field::Payload]);
-        let count = |found: &Vec<Vec<Field>>| found.iter().filter(|fields| !fields.is_empty()).count();
+        let count =
+            |found: &Vec<Vec<Field>>| found.iter().filter(|fields| !fields.is_empty()).count();
         if best.as_ref().is_none_or(|best| count(&found) < count(best)) {
             best = Some(found);
         }
@@ -67,8 +75,11 @@ pub fn differences(packet: &Packet, frames: &[&Input]) -> Vec<Vec<Field>> {
 }
 
 fn segments(packet: &Packet, gso: Gso, partial: bool) -> Option<Vec<Vec<u8>>> {
-    let checksum = packet.partial.map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });
-    let whole = GsoPacket::linear(&packet.bytes, gso).with_checksum(checksum).with_layer(Layer::Ethernet);
+    let checksum = packet
+        .partial
+        .map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });
+    let whole =
+        GsoPacket::linear(&packet.bytes, gso).with_checksum(checksum).with_layer(Layer::Ethernet);
     let form = if partial { ChecksumOutput::Partial } else { ChecksumOutput::Full };
     let mut segments = Vec::new();
     let mut sink = |segment: superpacket::segment::Segment<'_, _>| {
@@ -76,7 +87,9 @@ fn segments(packet: &Packet, gso: Gso, partial: bool) -> Option<Vec<Vec<u8>>> {
         segment.copy_to(&mut bytes);
         segments.push(bytes);
     };
-    Segmenter::new().segment(&whole, &SegmentOptions::default().with_checksum(form), &mut sink).ok()?;
+    Segmenter::new()
+        .segment(&whole, &SegmentOptions::default().with_checksum(form), &mut sink)
+        .ok()?;
     Some(segments)
 }
 
@@ -85,11 +98,16 @@ pub fn fields(frame: &[u8], other: &[u8]) -> Vec<Field> {
     if frame == other {
         return Vec::new();
     }
-    let Ok(layout) = wire::parse_datagram(frame, frame.len(), Layer::Ethernet) else { return vec![Field::Payload] };
+    let Ok(layout) = wire::parse_datagram(frame, frame.len(), Layer::Ethernet) else {
+        return vec![Field::Payload];
+    };
     if frame.len() != other.len() {
         return vec![Field::Payload];
     }
-    let mut found: Vec<_> = (0..frame.len()).filter(|&at| frame[at] != other[at]).map(|at| field(&layout, frame, other, at)).collect();
+    let mut found: Vec<_> = (0..frame.len())
+        .filter(|&at| frame[at] != other[at])
+        .map(|at| field(&layout, frame, other, at))
+        .collect();
     found.sort_unstable();
     found.dedup();
     let sums = [Field::HeaderChecksum, Field::Checksum];
@@ -100,7 +118,8 @@ pub fn fields(frame: &[u8], other: &[u8]) -> Vec<Field> {
 }
 
 fn field(layout: &wire::Layout, frame: &[u8], other: &[u8], at: usize) -> Field {
-    let (network, transport, payload) = (usize::from(layout.network), usize::from(layout.transport), usize::from(layout.payload));
+    let (network, transport, payload) =
+        (usize::from(layout.network), usize::from(layout.transport), usize::from(layout.payload));
     let ip4 = |from: usize| match at - from {
         4 | 5 => Field::Identification,
         10 | 11 => Field::HeaderChecksum,
@@ -119,7 +138,9 @@ fn field(layout: &wire::Layout, frame: &[u8], other: &[u8], at: usize) -> Field 
         _ if at >= network => Field::Ip,
         _ if at < usize::from(layout.outermost()) => Field::Link,
         _ => match layout.outer {
-            Some(outer) if at < usize::from(outer.transport) && outer.version == IpVersion::V4 => ip4(usize::from(outer.network)),
+            Some(outer) if at < usize::from(outer.transport) && outer.version == IpVersion::V4 => {
+                ip4(usize::from(outer.network))
+            }
             Some(outer) if at < usize::from(outer.transport) => Field::Ip,
             _ => Field::Tunnel,
         },

@@ -5,7 +5,9 @@ use superpacket::memory::Memory;
 use superpacket::packet::RxPacket;
 use superpacket::segment::Cwr;
 use superpacket::virtio::{Format, Header, Offload, VirtioError, gso_type};
-use superpacket::{Aggregator, BatchAggregator, GsoKind, HashKey, Layer, Policy, Reason, RxChecksum, SuperPacket};
+use superpacket::{
+    Aggregator, BatchAggregator, GsoKind, HashKey, Layer, Policy, Reason, RxChecksum, SuperPacket,
+};
 use superpacket_traffic::checksum;
 use superpacket_traffic::random::Random;
 
@@ -45,9 +47,11 @@ fn policy() -> Policy {
 
 fn owned(frames: &[Input], seed: u64, policy: Policy) -> Vec<Left> {
     let mut aggregator = Aggregator::new(policy, key(seed));
-    let mut poll: Vec<_> = frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
+    let mut poll: Vec<_> =
+        frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
     let mut left = Vec::new();
-    let mut sink = |packet: SuperPacket<'_, Numbered<'_>>| left.push(taken(&packet, |buffer| buffer.0));
+    let mut sink =
+        |packet: SuperPacket<'_, Numbered<'_>>| left.push(taken(&packet, |buffer| buffer.0));
     aggregator.receive_batch(&mut poll, 0, &mut sink);
     aggregator.poll_end(0, &mut sink);
     left
@@ -59,27 +63,44 @@ fn owned(frames: &[Input], seed: u64, policy: Policy) -> Vec<Left> {
 /// # Panics
 /// As [`receive`].
 pub fn disagreement(frames: &[Input], seed: u64, left: &[Left]) -> Option<String> {
-    let packets: Vec<_> = frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
+    let packets: Vec<_> =
+        frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
     let mut borrowed = Vec::new();
-    let mut aggregator = BatchAggregator::new(Layer::Ethernet, policy().with_partial_checksums(), key(seed));
-    aggregator.poll(&packets, |packet| borrowed.push(taken(&packet, |buffer: &BufferIndex| buffer.packet())));
+    let mut aggregator =
+        BatchAggregator::new(Layer::Ethernet, policy().with_partial_checksums(), key(seed));
+    aggregator.poll(&packets, |packet| {
+        borrowed.push(taken(&packet, |buffer: &BufferIndex| buffer.packet()))
+    });
     let complete = owned(frames, seed, policy());
     let completed: Vec<_> = left.iter().map(with_complete_checksum).collect();
-    [("borrowed buffers", left, borrowed), ("complete checksums", &completed[..], complete)].into_iter().find_map(|(way, wanted, got)| {
-        // What a DCCP checksum covers, its header says; the campaign compares these.
-        let is_dccp = |left: &Left| left.group.packet.cut.is_some_and(|cut| cut.kind == gso_type::NONE);
-        let same = |wanted: &Left, got: &Left| match is_dccp(wanted) {
-            true => (&wanted.group.frames, wanted.reason) == (&got.group.frames, got.reason),
-            false => wanted == got,
-        };
-        let both = |index: usize| wanted.get(index).zip(got.get(index));
-        let differs = (0..wanted.len().max(got.len())).find(|&index| !both(index).is_some_and(|(wanted, got)| same(wanted, got)))?;
-        let said = |left: Option<&Left>| {
-            let Left { group: Group { packet, frames }, reason } = left?;
-            Some(format!("{frames:?} {reason:?} {:?} {:?} {}", packet.cut, packet.partial, hexadecimal(&packet.bytes)))
-        };
-        Some(format!("with {way}, packet {differs} is {:?} instead of {:?}", said(got.get(differs)), said(wanted.get(differs))))
-    })
+    [("borrowed buffers", left, borrowed), ("complete checksums", &completed[..], complete)]
+        .into_iter()
+        .find_map(|(way, wanted, got)| {
+            // What a DCCP checksum covers, its header says; the campaign compares these.
+            let is_dccp =
+                |left: &Left| left.group.packet.cut.is_some_and(|cut| cut.kind == gso_type::NONE);
+            let same = |wanted: &Left, got: &Left| match is_dccp(wanted) {
+                true => (&wanted.group.frames, wanted.reason) == (&got.group.frames, got.reason),
+                false => wanted == got,
+            };
+            let both = |index: usize| wanted.get(index).zip(got.get(index));
+            let differs = (0..wanted.len().max(got.len()))
+                .find(|&index| !both(index).is_some_and(|(wanted, got)| same(wanted, got)))?;
+            let said = |left: Option<&Left>| {
+                let Left { group: Group { packet, frames }, reason } = left?;
+                Some(format!(
+                    "{frames:?} {reason:?} {:?} {:?} {}",
+                    packet.cut,
+                    packet.partial,
+                    hexadecimal(&packet.bytes)
+                ))
+            };
+            Some(format!(
+                "with {way}, packet {differs} is {:?} instead of {:?}",
+                said(got.get(differs)),
+                said(wanted.get(differs))
+            ))
+        })
 }
 
 /// The packet with the checksum filled in, if it merged.
@@ -90,7 +111,11 @@ fn with_complete_checksum(left: &Left) -> Left {
         let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
         let sum = match !checksum::sum(&packet.bytes[start..]) {
             // UDP's 0 says that there is none.
-            0 if offset == 6 && left.group.packet.cut.is_some_and(|cut| cut.kind != gso_type::NONE) => 0xffff,
+            0 if offset == 6
+                && left.group.packet.cut.is_some_and(|cut| cut.kind != gso_type::NONE) =>
+            {
+                0xffff
+            }
             sum => sum,
         };
         packet.bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
@@ -117,19 +142,27 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
     let mut bytes = Vec::new();
     packet.copy_to(&mut bytes);
     let metadata = &packet.metadata;
-    let mut frames: Vec<usize> = packet.pieces().iter().filter_map(|piece| piece.buffer().map(&place)).collect();
+    let mut frames: Vec<usize> =
+        packet.pieces().iter().filter_map(|piece| piece.buffer().map(&place)).collect();
     frames.dedup();
     let cut = metadata.gso.filter(|_| metadata.packets > 1).map(|gso| {
         // No header says CWR on all segments; compared is that for CWR on the first. Nor does one
         // say that checksums are complete.
         let checksum = match (metadata.checksum, metadata.layout) {
             (checksum @ RxChecksum::Partial { .. }, _) | (checksum, None) => checksum,
-            (_, Some(layout)) => RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() },
+            (_, Some(layout)) => RxChecksum::Partial {
+                start: layout.transport,
+                offset: layout.protocol.checksum_offset(),
+            },
         };
         let offload = Offload::new(checksum, Some(gso.with_cwr(Cwr::First)));
         if metadata.layout.is_some_and(|layout| layout.nested.is_some()) {
-            let header = Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet);
-            assert!(matches!(header, Err(VirtioError::Unnamed(_))), "no virtio header names two tunnels: {header:?}");
+            let header =
+                Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet);
+            assert!(
+                matches!(header, Err(VirtioError::Unnamed(_))),
+                "no virtio header names two tunnels: {header:?}"
+            );
         }
         let in_tunnel = metadata.layout.is_some_and(|layout| layout.outer.is_some());
         let kind = match gso.kind {
@@ -139,7 +172,8 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
             GsoKind::Tcp6 if in_tunnel => gso_type::TCPV6,
             _ if in_tunnel => gso_type::UDP_L4,
             _ => {
-                let header = Header::describe(&offload, Format::Plain, &bytes, bytes.len(), Layer::Ethernet);
+                let header =
+                    Header::describe(&offload, Format::Plain, &bytes, bytes.len(), Layer::Ethernet);
                 header.expect("a merged packet can be said in virtio").gso_type
             }
         };
@@ -149,5 +183,8 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
         RxChecksum::Partial { start, offset } => Some((start, offset)),
         _ => None,
     };
-    Left { group: Group { packet: Packet { bytes, cut, partial }, frames }, reason: metadata.reason }
+    Left {
+        group: Group { packet: Packet { bytes, cut, partial }, frames },
+        reason: metadata.reason,
+    }
 }

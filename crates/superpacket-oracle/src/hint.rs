@@ -38,10 +38,17 @@ impl Hint {
             at += 4 + usize::from(option[3] & 0x1f) * 4;
         };
         let [flags, network, transport, length] = [0, 1, 2, 3].map(|byte| frame[at + byte]);
-        let (network, transport, length) = (usize::from(network), usize::from(transport), usize::from(length));
+        let (network, transport, length) =
+            (usize::from(network), usize::from(transport), usize::from(length));
         let address = if flags & 4 == 0 { 20 } else { 40 };
         let fits = network + address <= transport && transport + 8 <= length && flags & 3 != 3;
-        fits.then_some(Hint { at, outer: header - 8, start, transport: start + transport, end: start + length })
+        fits.then_some(Hint {
+            at,
+            outer: header - 8,
+            start,
+            transport: start + transport,
+            end: start + length,
+        })
     }
 
     /// Returns Geneve's header and its options.
@@ -57,7 +64,8 @@ impl Hint {
     /// Does the second tunnel have a checksum, and the first none? Linux has then verified nothing
     /// by which it could verify the second.
     pub fn has_only_nested_checksum(self, frame: &[u8]) -> bool {
-        let is_zero = |udp: usize| frame.get(udp + 6..udp + 8).is_none_or(|checksum| checksum == [0, 0]);
+        let is_zero =
+            |udp: usize| frame.get(udp + 6..udp + 8).is_none_or(|checksum| checksum == [0, 0]);
         is_zero(self.outer) && !is_zero(self.transport)
     }
 }

@@ -4,7 +4,9 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use superpacket_io::system::TunKind;
-use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, TapFile, VnetHeader};
+use superpacket_lab::{
+    CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, TapFile, VnetHeader,
+};
 use superpacket_traffic::frame::{ACK, CWR, Frame};
 
 /// The longest frame that the pair carries, in bytes from the IP header on.
@@ -83,9 +85,16 @@ impl KernelGro {
         // Only what cannot be a super-packet goes through the receiver's GRO
         // (veth_skb_is_eligible_for_gro).
         sender.set_feature("tcp-segmentation-offload", false)?;
-        let unsupported = |what: &str, error: LabError| LabError::Unsupported { what: what.into(), reason: error.to_string() };
-        receiver.set_feature("generic-receive-offload", true).map_err(|error| unsupported("GRO on veth", error))?;
-        receiver.set_feature("rx-udp-gro-forwarding", true).map_err(|error| unsupported("GRO for UDP on veth", error))?;
+        let unsupported = |what: &str, error: LabError| LabError::Unsupported {
+            what: what.into(),
+            reason: error.to_string(),
+        };
+        receiver
+            .set_feature("generic-receive-offload", true)
+            .map_err(|error| unsupported("GRO on veth", error))?;
+        receiver
+            .set_feature("rx-udp-gro-forwarding", true)
+            .map_err(|error| unsupported("GRO for UDP on veth", error))?;
         // Without such a device, they are datagrams to Linux like others.
         let vxlan = Link::vxlan(receiver.host(), "vxlan0", TUNNEL_PORTS[0]);
         let geneve = Link::geneve_with_gro_hint(receiver.host(), GENEVE, TUNNEL_PORTS[1]);
@@ -116,7 +125,8 @@ impl KernelGro {
     /// of the time.
     fn defer_polls(&mut self, receiver: &Link) -> Result<(), LabError> {
         let largest = vec![0x5a; 9_000];
-        let batch: Vec<_> = (0..MOST_FRAMES as u64).map(|place| [&mark(place)[..], &largest].concat()).collect();
+        let batch: Vec<_> =
+            (0..MOST_FRAMES as u64).map(|place| [&mark(place)[..], &largest].concat()).collect();
         let batch: Vec<_> = batch.iter().map(|frame| (VnetHeader::default(), &frame[..])).collect();
         let mut shortest = Duration::MAX;
         for _ in 0..8 {
@@ -126,8 +136,12 @@ impl KernelGro {
         }
         let between = BETWEEN_POLLS.max(3 * shortest);
         self.patience = PATIENCE.max(20 * between);
-        for (setting, value) in [("gro_flush_timeout", between.as_nanos()), ("napi_defer_hard_irqs", 1)] {
-            let set = receiver.host().set_sysfs(&format!("class/net/{}/{setting}", receiver.name()), &value.to_string());
+        for (setting, value) in
+            [("gro_flush_timeout", between.as_nanos()), ("napi_defer_hard_irqs", 1)]
+        {
+            let set = receiver
+                .host()
+                .set_sysfs(&format!("class/net/{}/{setting}", receiver.name()), &value.to_string());
             set.map_err(|error| LabError::Forbidden {
                 what: setting.into(),
                 reason: format!("{error}; the kernel lets only root of the machine set it, not of a user namespace"),
@@ -142,13 +156,18 @@ impl KernelGro {
         match self.merges(Frame::udp4(100), Frame::udp4(100)) {
             Ok(_) => {}
             Err(error) if invalid(&error) => {
-                let reason = "packet sockets cannot say what UDP super-packets are before Linux 6.2".into();
-                return Err(LabError::Unsupported { what: "UDP_L4 in virtio headers".into(), reason });
+                let reason =
+                    "packet sockets cannot say what UDP super-packets are before Linux 6.2".into();
+                return Err(LabError::Unsupported {
+                    what: "UDP_L4 in virtio headers".into(),
+                    reason,
+                });
             }
             Err(error) => return Err(error),
         }
         let [first, second] = [0, 100].map(|sequence| Frame::tcp4(sequence, 100));
-        let fragmentable = |frame: &Frame| frame.clone().with(|frame| frame.ipv4_mut().dont_fragment = false);
+        let fragmentable =
+            |frame: &Frame| frame.clone().with(|frame| frame.ipv4_mut().dont_fragment = false);
         let cwr = |frame: &Frame| frame.clone().with_flags(ACK | CWR);
         let hinted = |frame: &Frame| frame.clone().in_vxlan4().in_geneve().with_gro_hint();
         self.rules = Rules {
@@ -166,7 +185,8 @@ impl KernelGro {
     /// Does the kernel merge these? It is asked again where a poll ended between them.
     fn merges(&mut self, first: Frame, second: Frame) -> Result<bool, LabError> {
         let frames = [first.to_bytes(), second.to_bytes()];
-        let frames: Vec<_> = frames.iter().map(|frame| (VnetHeader::default(), &frame[..])).collect();
+        let frames: Vec<_> =
+            frames.iter().map(|frame| (VnetHeader::default(), &frame[..])).collect();
         for _ in 0..4 {
             if self.receive(&frames)?.len() == 1 {
                 return Ok(true);
@@ -186,8 +206,15 @@ impl KernelGro {
     /// # Errors
     ///
     /// [`LabError::System`] where a frame is refused.
-    pub fn receive(&mut self, frames: &[(VnetHeader, &[u8])]) -> Result<Vec<CapturedFrame>, LabError> {
-        assert!(frames.len() <= MOST_FRAMES, "{} frames are more than one poll takes", frames.len());
+    pub fn receive(
+        &mut self,
+        frames: &[(VnetHeader, &[u8])],
+    ) -> Result<Vec<CapturedFrame>, LabError> {
+        assert!(
+            frames.len() <= MOST_FRAMES,
+            "{} frames are more than one poll takes",
+            frames.len()
+        );
         let marks = [0, 1].map(|place| mark(self.marks + place));
         self.marks += 2;
         while self.receiver.receive(&mut self.buffer)?.is_some() {}
@@ -221,19 +248,26 @@ impl KernelGro {
     /// # Errors
     ///
     /// As [`KernelGro::receive`].
-    pub fn receive_behind_geneve(&mut self, frames: &[(VnetHeader, &[u8])]) -> Result<Vec<CapturedFrame>, LabError> {
+    pub fn receive_behind_geneve(
+        &mut self,
+        frames: &[(VnetHeader, &[u8])],
+    ) -> Result<Vec<CapturedFrame>, LabError> {
         let mut socket = match self.behind_geneve.take() {
             Some(socket) => socket,
             None => {
                 self.end.add_address("192.0.2.2/24")?;
                 let device = self.end.host().link(GENEVE);
-                RawSocket::open(&device, RawOptions { vnet_headers: true, ..RawOptions::default() })?
+                RawSocket::open(
+                    &device,
+                    RawOptions { vnet_headers: true, ..RawOptions::default() },
+                )?
             }
         };
         while socket.receive(&mut self.buffer)?.is_some() {}
         self.receive(frames)?;
         let deadline = Instant::now() + self.patience;
-        let mut packets: Vec<_> = next(&mut socket, &mut self.buffer, deadline)?.into_iter().collect();
+        let mut packets: Vec<_> =
+            next(&mut socket, &mut self.buffer, deadline)?.into_iter().collect();
         while let Some(packet) = socket.receive(&mut self.buffer)? {
             packets.push(packet);
         }
@@ -296,7 +330,8 @@ impl KernelGso {
     /// [`LabError::Forbidden`] where namespaces are; the kernel's refusals.
     pub fn new() -> Result<Self, LabError> {
         let (sender, receiver) = Self::pair()?;
-        let sender = RawSocket::open(&sender, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
+        let sender =
+            RawSocket::open(&sender, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
         Self::of(GsoSender::Packet(sender), &receiver)
     }
 
@@ -332,7 +367,9 @@ impl KernelGso {
         tap.link().set_mtu(MTU - 14)?;
         Link::bridge(sender.host(), "br0", &[tap.link(), sender])?;
         // Frames of both directions come in here, and go out by the other port.
-        sender.host().set_sysfs(&format!("class/net/{}/brport/learning", tap.link().name()), "0")?;
+        sender
+            .host()
+            .set_sysfs(&format!("class/net/{}/brport/learning", tap.link().name()), "0")?;
         // Where a kernel has it, its firewall looks at what passes, and cuts off IPv6 behind a
         // length of 0.
         for table in ["iptables", "ip6tables"] {
@@ -350,7 +387,10 @@ impl KernelGso {
             match self.segment(VnetHeader::default(), &mark(u64::MAX)) {
                 Err(LabError::System { source, .. }) if source.kind() == ErrorKind::TimedOut => {
                     if Instant::now() > deadline {
-                        return Err(LabError::system("waiting for the bridge", ErrorKind::TimedOut));
+                        return Err(LabError::system(
+                            "waiting for the bridge",
+                            ErrorKind::TimedOut,
+                        ));
                     }
                 }
                 other => return other.map(drop),
@@ -359,7 +399,8 @@ impl KernelGso {
     }
 
     fn of(sender: GsoSender, receiver: &Link) -> Result<Self, LabError> {
-        let receiver = RawSocket::open(receiver, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
+        let receiver =
+            RawSocket::open(receiver, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
         Ok(Self { sender, receiver, buffer: vec![0; 1 << 18], marks: 0 })
     }
 
@@ -377,7 +418,11 @@ impl KernelGso {
     /// # Errors
     ///
     /// [`LabError::System`] where a host is gone.
-    pub fn segment(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Option<Vec<CapturedFrame>>, LabError> {
+    pub fn segment(
+        &mut self,
+        header: VnetHeader,
+        packet: &[u8],
+    ) -> Result<Option<Vec<CapturedFrame>>, LabError> {
         Ok(match self.offer(header, packet)? {
             Offered::Taken(segments) => Some(segments).filter(|segments| !segments.is_empty()),
             Offered::Refused(_) => None,
@@ -393,7 +438,9 @@ impl KernelGso {
         match self.sender.send(header, packet) {
             // EINVAL: of the header; ENOMEM: of who was to cut the packet (`validate_xmit_skb`);
             // EMSGSIZE: of its length.
-            Err(LabError::System { source, .. }) if is_refusal(&source) => return Ok(Offered::Refused(source)),
+            Err(LabError::System { source, .. }) if is_refusal(&source) => {
+                return Ok(Offered::Refused(source));
+            }
             other => other?,
         }
         let mark = mark(self.marks);
@@ -405,7 +452,9 @@ impl KernelGso {
             match next(&mut self.receiver, &mut self.buffer, deadline)? {
                 Some(frame) if frame.bytes == mark => return Ok(Offered::Taken(segments)),
                 // A bridge joins a multicast group of its own (IGMP).
-                Some(frame) if self.is_behind_bridge() && frame.bytes.first().is_some_and(|first| first & 1 != 0) => {}
+                Some(frame)
+                    if self.is_behind_bridge()
+                        && frame.bytes.first().is_some_and(|first| first & 1 != 0) => {}
                 Some(frame) => segments.push(frame),
                 None => return Err(LabError::system("waiting for segments", ErrorKind::TimedOut)),
             }
@@ -419,7 +468,8 @@ impl KernelGso {
 
 /// Is this the kernel's answer to a super-packet that it does not take?
 pub(crate) fn is_refusal(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory) || error.raw_os_error() == Some(EMSGSIZE)
+    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory)
+        || error.raw_os_error() == Some(EMSGSIZE)
 }
 
 /// Two hosts that say nothing of their own, and a veth pair between them: sender, receiver.
@@ -438,7 +488,11 @@ fn pair() -> Result<(Link, Link), LabError> {
 }
 
 /// The next frame; `None` if none has come until the deadline.
-fn next(receiver: &mut RawSocket, buffer: &mut [u8], deadline: Instant) -> Result<Option<CapturedFrame>, LabError> {
+fn next(
+    receiver: &mut RawSocket,
+    buffer: &mut [u8],
+    deadline: Instant,
+) -> Result<Option<CapturedFrame>, LabError> {
     loop {
         if let Some(frame) = receiver.receive(buffer)? {
             return Ok(Some(frame));
@@ -472,5 +526,10 @@ fn packets_in(packet: &CapturedFrame) -> usize {
         5 => 8,
         _ => packet.bytes.get(transport + 12).map_or(20, |offset| usize::from(offset >> 4) * 4),
     };
-    packet.bytes.len().saturating_sub(transport + headers).div_ceil(usize::from(header.gso_size)).max(1)
+    packet
+        .bytes
+        .len()
+        .saturating_sub(transport + headers)
+        .div_ceil(usize::from(header.gso_size))
+        .max(1)
 }

@@ -167,7 +167,9 @@ pub fn explain(sides: &Sides<'_>) -> Explained {
                 continue;
             }
         }
-        if let Difference::KernelMerged { before, frame } | Difference::EngineMerged { before, frame } = difference {
+        if let Difference::KernelMerged { before, frame }
+        | Difference::EngineMerged { before, frame } = difference
+        {
             touched.extend([before, frame]);
         }
     }
@@ -189,12 +191,21 @@ fn kind(sides: &Sides<'_>, difference: &Difference, touched: &[usize]) -> Option
             let tagged = matches!(bytes.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
             (tagged && bytes.len() < SHORTEST_TAGGED).then_some(Kind::CutTag)
         }
-        Difference::Bytes { kernel, engine } => other_bytes(&sides.kernel[kernel].packet, &sides.engine[engine].group.packet),
-        Difference::Unknown { kernel } => has_other_version(&sides.kernel[kernel].packet.bytes).then_some(Kind::OtherVersion),
+        Difference::Bytes { kernel, engine } => {
+            other_bytes(&sides.kernel[kernel].packet, &sides.engine[engine].group.packet)
+        }
+        Difference::Unknown { kernel } => {
+            has_other_version(&sides.kernel[kernel].packet.bytes).then_some(Kind::OtherVersion)
+        }
     }
 }
 
-fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usize]) -> Option<Kind> {
+fn kernel_merged(
+    sides: &Sides<'_>,
+    before: usize,
+    frame: usize,
+    touched: &[usize],
+) -> Option<Kind> {
     let is_partial = |frame: usize| sides.frames[frame].partial.is_some();
     if is_partial(before) != is_partial(frame) {
         return Some(Kind::ChecksumForms);
@@ -203,7 +214,9 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     if let Some(kind) = group.frames.iter().find_map(|&member| unknown_tunnel(sides, member)) {
         return Some(kind);
     }
-    let is_too_long = |&member: &usize| left(sides, member).is_some_and(|left| left.reason == Reason::HeaderTooLong);
+    let is_too_long = |&member: &usize| {
+        left(sides, member).is_some_and(|left| left.reason == Reason::HeaderTooLong)
+    };
     if group.frames.iter().any(is_too_long) {
         return Some(Kind::LongHeaders);
     }
@@ -221,33 +234,62 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     };
     if let Some(field) = at(before).iter().chain(at(frame)).next() {
         return Some(match field {
-            Field::Checksum if group.frames.iter().any(|&member| is_partial(member) != is_partial(before)) => Kind::ChecksumForms,
+            Field::Checksum
+                if group.frames.iter().any(|&member| is_partial(member) != is_partial(before)) =>
+            {
+                Kind::ChecksumForms
+            }
             Field::Checksum => Kind::NonCanonicalChecksum,
             Field::UrgentPointer => Kind::UrgentPointer,
             Field::Identification => Kind::Identification,
             Field::HeaderChecksum => Kind::HeaderChecksum,
             // Linux loses none of these.
-            Field::Push | Field::Link | Field::Tunnel | Field::Ip | Field::Flags | Field::Transport | Field::Payload => return None,
+            Field::Push
+            | Field::Link
+            | Field::Tunnel
+            | Field::Ip
+            | Field::Flags
+            | Field::Transport
+            | Field::Payload => return None,
         });
     }
-    if flags(sides, frame) & ACK == 0 && left(sides, frame).is_some_and(|left| left.reason == Reason::TcpFlags) {
+    if flags(sides, frame) & ACK == 0
+        && left(sides, frame).is_some_and(|left| left.reason == Reason::TcpFlags)
+    {
         return Some(Kind::NoAcknowledgement);
     }
-    if sides.rules.first_cwr && (flags(sides, before) ^ flags(sides, frame)) & CWR != 0 && group.frames.first() == Some(&before) {
+    if sides.rules.first_cwr
+        && (flags(sides, before) ^ flags(sides, frame)) & CWR != 0
+        && group.frames.first() == Some(&before)
+    {
         return Some(Kind::FirstCongestionWindow);
     }
-    let mut across = (before + 1..frame).filter(|&between| !group.frames.contains(&between) && flushes(sides, between, frame)).peekable();
+    let mut across = (before + 1..frame)
+        .filter(|&between| !group.frames.contains(&between) && flushes(sides, between, frame))
+        .peekable();
     if across.peek().is_some() {
         let split = across.any(|between| is_split(sides, between, frame));
         return Some(if split { Kind::SplitFlow } else { Kind::MergedAcross });
     }
     let (left, _) = sides.in_engine[before]?;
-    let depends = [Reason::ByteLimit, Reason::PacketLimit, Reason::LongerSegment, Reason::ShortSegment, Reason::IpId, Reason::Push];
+    let depends = [
+        Reason::ByteLimit,
+        Reason::PacketLimit,
+        Reason::LongerSegment,
+        Reason::ShortSegment,
+        Reason::IpId,
+        Reason::Push,
+    ];
     let ended = depends.contains(&sides.engine[left].reason);
     (ended && began_elsewhere(sides, before, touched)).then_some(Kind::Consequence)
 }
 
-fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usize]) -> Option<Kind> {
+fn engine_merged(
+    sides: &Sides<'_>,
+    before: usize,
+    frame: usize,
+    touched: &[usize],
+) -> Option<Kind> {
     if let Some(kind) = nested_apart(sides, before, frame) {
         return Some(kind);
     }
@@ -272,24 +314,49 @@ fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
 
 /// Why the engine and the kernel do not make the same segments of a packet; `None` if no promise
 /// explains it. The kernel refuses by `None`.
-pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
+pub fn segmentation(
+    packet: &Whole,
+    kernel: Option<&[Vec<u8>]>,
+    engine: &Result<Vec<Vec<u8>>, SplitError>,
+) -> Option<Kind> {
     let header = packet.header;
     match (kernel, engine) {
-        (None, Ok(_)) if usize::from(header.hdr_len) > packet.bytes.len() => Some(Kind::HintTooLong),
+        (None, Ok(_)) if usize::from(header.hdr_len) > packet.bytes.len() => {
+            Some(Kind::HintTooLong)
+        }
         (None, Ok(segments)) if segments.len() == 1 => Some(Kind::FitsSegment),
-        (None, Ok(_)) if header.flags == 0 && packet.bytes.get(12..14) == Some(&[0x81, 0x00]) => Some(Kind::TaggedWithoutChecksum),
+        (None, Ok(_)) if header.flags == 0 && packet.bytes.get(12..14) == Some(&[0x81, 0x00]) => {
+            Some(Kind::TaggedWithoutChecksum)
+        }
         (
             Some([_]),
-            Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })),
+            Err(SplitError::Header(
+                VirtioError::ChecksumStart { .. }
+                | VirtioError::ChecksumOffset { .. }
+                | VirtioError::Protocol { .. },
+            )),
         ) => Some(Kind::Contradiction),
-        (Some(_), Err(SplitError::Header(VirtioError::OuterTransport { .. } | VirtioError::InnerNetwork { .. }))) => {
-            Some(Kind::Contradiction)
+        (
+            Some(_),
+            Err(SplitError::Header(
+                VirtioError::OuterTransport { .. } | VirtioError::InnerNetwork { .. },
+            )),
+        ) => Some(Kind::Contradiction),
+        (Some(theirs), _) if header.gso_type == gso_type::UDP => {
+            fragmentation(packet, theirs, engine)
         }
-        (Some(theirs), _) if header.gso_type == gso_type::UDP => fragmentation(packet, theirs, engine),
-        (Some(theirs), _) if header.flags == 0 && cut_for_header(packet, engine).is_some_and(|seeded| is_cut_as(&seeded, theirs)) => {
+        (Some(theirs), _)
+            if header.flags == 0
+                && cut_for_header(packet, engine)
+                    .is_some_and(|seeded| is_cut_as(&seeded, theirs)) =>
+        {
             Some(Kind::HeaderDestination)
         }
-        (Some(theirs), Ok(_)) if cut_by(packet, packet.header).is_some_and(|ours| ours == theirs) => Some(Kind::NoEcn),
+        (Some(theirs), Ok(_))
+            if cut_by(packet, packet.header).is_some_and(|ours| ours == theirs) =>
+        {
+            Some(Kind::NoEcn)
+        }
         _ => is_cut_at_least(packet, kernel).then_some(Kind::SmallSegment),
     }
 }
@@ -299,7 +366,10 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
 fn cut_for_header(packet: &Whole, engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Whole> {
     // What a checksum without a seed covers, the engine tells by the final destination alone. The
     // field may hold the sum of the header's addresses all the same.
-    let unknown = matches!(engine, Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination))));
+    let unknown = matches!(
+        engine,
+        Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination)))
+    );
     let named = || {
         let header = VnetHeader { flags: virtio_flags::NEEDS_CSUM, ..packet.header };
         (unknown && packet.header.flags == 0).then(|| Whole { header, ..packet.clone() })
@@ -315,13 +385,21 @@ fn is_cut_as(packet: &Whole, theirs: &[Vec<u8>]) -> bool {
 
 /// What the engine makes of a packet with this header, and with CWR on the first segment alone.
 fn cut_by(packet: &Whole, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
-    let congested = check::tcp_fields(&packet.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
-    let header = VnetHeader { gso_type: header.gso_type | if congested { gso_type::ECN } else { 0 }, ..header };
+    let congested =
+        check::tcp_fields(&packet.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
+    let header = VnetHeader {
+        gso_type: header.gso_type | if congested { gso_type::ECN } else { 0 },
+        ..header
+    };
     Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()
 }
 
 /// Why the engine and the kernel do not make the same fragments of a datagram.
-fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
+fn fragmentation(
+    packet: &Whole,
+    kernel: &[Vec<u8>],
+    engine: &Result<Vec<Vec<u8>>, SplitError>,
+) -> Option<Kind> {
     let size = packet.header.gso_size;
     // What the engine makes of the packet if its seed is that of the addresses in the IP header.
     let seeded = cut_for_header(packet, engine);
@@ -332,10 +410,16 @@ fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>
     let (packet, engine) = (seeded.as_ref().unwrap_or(packet), cut.as_ref().unwrap_or(engine));
     let ours = match engine {
         Ok(ours) => ours,
-        Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })) => {
+        Err(SplitError::Header(
+            VirtioError::ChecksumStart { .. }
+            | VirtioError::ChecksumOffset { .. }
+            | VirtioError::Protocol { .. },
+        )) => {
             return Some(Kind::Contradiction);
         }
-        Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed, .. })) if size < 8 && *needed == 8 => {
+        Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed, .. }))
+            if size < 8 && *needed == 8 =>
+        {
             return Some(Kind::OddFragment);
         }
         // The options and the UDP header, of 8 bytes, must be in the first.
@@ -357,18 +441,21 @@ fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>
             (plain? == kernel).then_some(Kind::FragmentFlags)
         }
         // The options count as payload to the engine.
-        Some((DESTINATION_OPTIONS, length)) => {
-            (joined_fragments(ours)?.get(length..)? == joined_fragments(kernel)?).then_some(Kind::FragmentPlace)
-        }
+        Some((DESTINATION_OPTIONS, length)) => (joined_fragments(ours)?.get(length..)?
+            == joined_fragments(kernel)?)
+        .then_some(Kind::FragmentPlace),
         Some((HOP_BY_HOP | ROUTING, length)) => {
             let (mut ours, mut theirs) = (ours.clone(), kernel.to_vec());
-            let offsets = |frames: &mut Vec<Vec<u8>>| frames.iter_mut().map(|frame| take_offset(frame)).collect::<Option<Vec<_>>>();
+            let offsets = |frames: &mut Vec<Vec<u8>>| {
+                frames.iter_mut().map(|frame| take_offset(frame)).collect::<Option<Vec<_>>>()
+            };
             let (our_offsets, their_offsets) = (offsets(&mut ours)?, offsets(&mut theirs)?);
             // The header more with each fragment before; the field wraps.
-            let counted = our_offsets.iter().zip(&their_offsets).zip(0..).all(|((ours, theirs), before)| {
-                let expected = ours + length * before;
-                expected as u16 == *theirs as u16
-            });
+            let counted =
+                our_offsets.iter().zip(&their_offsets).zip(0..).all(|((ours, theirs), before)| {
+                    let expected = ours + length * before;
+                    expected as u16 == *theirs as u16
+                });
             (counted && ours == theirs).then_some(Kind::FragmentOffset)
         }
         Some(_) => None,
@@ -377,7 +464,10 @@ fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>
 
 /// Did the kernel take the least size of TCP's segments for a smaller one?
 fn is_cut_at_least(packet: &Whole, kernel: Option<&[Vec<u8>]>) -> bool {
-    let tcp = matches!(packet.header.gso_type & !(gso_type::ECN | gso_type::UDP_TUNNEL), gso_type::TCPV4 | gso_type::TCPV6);
+    let tcp = matches!(
+        packet.header.gso_type & !(gso_type::ECN | gso_type::UDP_TUNNEL),
+        gso_type::TCPV4 | gso_type::TCPV6
+    );
     if !tcp || !(1..LEAST_SEGMENT).contains(&packet.header.gso_size) {
         return false;
     }
@@ -393,9 +483,14 @@ fn is_cut_at_least(packet: &Whole, kernel: Option<&[Vec<u8>]>) -> bool {
 /// checksum, or ECN, and nothing else.
 fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     let layout = wire::parse_datagram(&engine.bytes, engine.bytes.len(), Layer::Ethernet).ok()?;
-    let congested = check::tcp_fields(&engine.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
+    let congested =
+        check::tcp_fields(&engine.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
     let with_ecn = kernel.cut.map(|cut| Cut { kind: cut.kind | gso_type::ECN, ..cut });
-    if congested && kernel.bytes == engine.bytes && kernel.partial == engine.partial && with_ecn == engine.cut {
+    if congested
+        && kernel.bytes == engine.bytes
+        && kernel.partial == engine.partial
+        && with_ecn == engine.cut
+    {
         return Some(Kind::AllCongestionWindow);
     }
     if are_addresses_others(&engine.bytes, &layout) {
@@ -414,19 +509,33 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     let checksum = checksum..checksum + 2;
     let mut bytes = kernel.bytes.clone();
     bytes.get_mut(checksum.clone())?.copy_from_slice(engine.bytes.get(checksum)?);
-    let right = check::frame(&engine.bytes, &Expect { partial: engine.partial.is_some(), ..Expect::default() }).is_ok();
-    (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(kind)
+    let right = check::frame(
+        &engine.bytes,
+        &Expect { partial: engine.partial.is_some(), ..Expect::default() },
+    )
+    .is_ok();
+    (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial)
+        .then_some(kind)
 }
 
 /// The same of packets whose checksum covers other addresses than those of the IP header: the
 /// checksums, of tunnels too, and nothing else.
 fn other_destination(kernel: &Packet, engine: &Packet, layout: &Layout) -> Option<Kind> {
     let mut bytes = kernel.bytes.clone();
-    for place in layout.outers().filter_map(|outer| outer.checksum(&engine.bytes)).chain([usize::from(layout.checksum())]) {
+    for place in layout
+        .outers()
+        .filter_map(|outer| outer.checksum(&engine.bytes))
+        .chain([usize::from(layout.checksum())])
+    {
         bytes.get_mut(place..place + 2)?.copy_from_slice(engine.bytes.get(place..place + 2)?);
     }
-    let right = check::frame(&engine.bytes, &Expect { partial: engine.partial.is_some(), ..Expect::default() }).is_ok();
-    (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(Kind::FinalDestination)
+    let right = check::frame(
+        &engine.bytes,
+        &Expect { partial: engine.partial.is_some(), ..Expect::default() },
+    )
+    .is_ok();
+    (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial)
+        .then_some(Kind::FinalDestination)
 }
 
 /// The same of packets in two tunnels: lengths and checksum of the second tunnel, and checksum of
@@ -443,7 +552,11 @@ fn other_nested(kernel: &Packet, engine: &Packet) -> Option<Kind> {
         }
         theirs.copy_from_slice(ours);
     }
-    let right = check::frame(&engine.bytes, &Expect { partial: engine.partial.is_some(), ..Expect::default() }).is_ok();
+    let right = check::frame(
+        &engine.bytes,
+        &Expect { partial: engine.partial.is_some(), ..Expect::default() },
+    )
+    .is_ok();
     (right && packet == *engine).then_some(Kind::NestedLengths)
 }
 
@@ -455,7 +568,8 @@ fn has_other_version(frame: &[u8]) -> bool {
 
 /// What the kernel has no GRO for, where it left both frames alone.
 fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
-    let alone = |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
+    let alone =
+        |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
     if !alone(before) || !alone(frame) {
         return None;
     }
@@ -469,7 +583,8 @@ fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind>
     let flow = sides.known[frame].flow.as_ref()?;
     let tags = || flow.vlans.iter().chain(flow.tunnels.iter().flat_map(|tunnel| &tunnel.vlans));
     // Linux has GRO for no other tag than these, whatever it was built with.
-    let unseen_tag = tags().any(|(protocol, _)| !sides.rules.vlans || !matches!(protocol, 0x8100 | 0x88a8));
+    let unseen_tag =
+        tags().any(|(protocol, _)| !sides.rules.vlans || !matches!(protocol, 0x8100 | 0x88a8));
     let unseen = flow.pppoe.is_some() || !flow.mpls.is_empty() || unseen_tag;
     unseen.then_some(Kind::Tags)
 }
@@ -482,15 +597,31 @@ fn has_other_addresses(sides: &Sides<'_>, frame: usize) -> bool {
 }
 
 fn are_addresses_others(bytes: &[u8], layout: &Layout) -> bool {
-    let headers = layout.outers().map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]);
-    let mut headers = headers.filter_map(|(network, version)| Some((bytes.get(usize::from(network)..)?, version)));
-    headers.any(|(network, version)| wire::checksum_addresses(network, version) != header_addresses(network, version))
+    let headers = layout
+        .outers()
+        .map(|outer| (outer.network, outer.version))
+        .chain([(layout.network, layout.version)]);
+    let mut headers = headers
+        .filter_map(|(network, version)| Some((bytes.get(usize::from(network)..)?, version)));
+    headers.any(|(network, version)| {
+        wire::checksum_addresses(network, version) != header_addresses(network, version)
+    })
 }
 
 /// The addresses in an IP header.
 fn header_addresses(network: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr)> {
-    let v4 = |at: usize| network.get(at..).and_then(|bytes| bytes.first_chunk::<4>()).map(|bytes| IpAddr::from(*bytes));
-    let v6 = |at: usize| network.get(at..).and_then(|bytes| bytes.first_chunk::<16>()).map(|bytes| IpAddr::from(*bytes));
+    let v4 = |at: usize| {
+        network
+            .get(at..)
+            .and_then(|bytes| bytes.first_chunk::<4>())
+            .map(|bytes| IpAddr::from(*bytes))
+    };
+    let v6 = |at: usize| {
+        network
+            .get(at..)
+            .and_then(|bytes| bytes.first_chunk::<16>())
+            .map(|bytes| IpAddr::from(*bytes))
+    };
     match version {
         IpVersion::V4 => v4(12).zip(v4(16)),
         IpVersion::V6 => v6(8).zip(v6(24)),
@@ -513,9 +644,16 @@ fn flags(sides: &Sides<'_>, frame: usize) -> u16 {
 fn ids(sides: &Sides<'_>, frame: usize) -> Vec<(u16, bool)> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
-    let headers = layout.outers().map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]).rev();
-    let at = headers.filter(|(_, version)| *version == IpVersion::V4).map(|(network, _)| usize::from(network) + 4);
-    at.map(|at| (u16::from_be_bytes([bytes[at], bytes[at + 1]]), bytes[at + 2] & 0x40 != 0)).collect()
+    let headers = layout
+        .outers()
+        .map(|outer| (outer.network, outer.version))
+        .chain([(layout.network, layout.version)])
+        .rev();
+    let at = headers
+        .filter(|(_, version)| *version == IpVersion::V4)
+        .map(|(network, _)| usize::from(network) + 4);
+    at.map(|at| (u16::from_be_bytes([bytes[at], bytes[at + 1]]), bytes[at + 2] & 0x40 != 0))
+        .collect()
 }
 
 /// Have both an IPv4 header with the same identification, and without DF or beside one whose
@@ -524,7 +662,8 @@ fn repeats_id(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
     let (ids, next) = (ids(sides, before), ids(sides, frame));
     let repeated = |&((id, fixed), (next, _)): &((u16, bool), (u16, bool))| id == next && !fixed;
     let same = ids.iter().zip(&next).filter(|((id, _), (next, _))| id == next).count();
-    ids.iter().copied().zip(next.iter().copied()).any(|pair| repeated(&pair)) || (1..ids.len()).contains(&same)
+    ids.iter().copied().zip(next.iter().copied()).any(|pair| repeated(&pair))
+        || (1..ids.len()).contains(&same)
 }
 
 /// Did the kernel have to give up the packet that ends with `before`, so that it could hold others?
@@ -545,15 +684,26 @@ fn is_closed(sides: &Sides<'_>, group: &Group, last: usize, next: usize) -> bool
     // Identifications count up from the first, or are all alike.
     let firsts = group.frames.first().map(|&first| ids(sides, first)).unwrap_or_default();
     let counted = group.frames.len() as u16;
-    let ids = ids(sides, next).iter().zip(firsts).all(|(&(next, _), (first, _))| next == first || next == first.wrapping_add(counted));
-    group.packet.bytes.len() - 14 + payload(next) > LONGEST || payload(last) < first || payload(next) > first || pushed || !ids
+    let ids = ids(sides, next)
+        .iter()
+        .zip(firsts)
+        .all(|(&(next, _), (first, _))| next == first || next == first.wrapping_add(counted));
+    group.packet.bytes.len() - 14 + payload(next) > LONGEST
+        || payload(last) < first
+        || payload(next) > first
+        || pushed
+        || !ids
 }
 
 /// Did the runs that `frame` is in begin at different frames, for a reason that was explained?
 fn began_elsewhere(sides: &Sides<'_>, frame: usize, touched: &[usize]) -> bool {
-    let (Some(kernel), Some((left, _))) = (kernel_group(sides, frame), sides.in_engine[frame]) else { return false };
+    let (Some(kernel), Some((left, _))) = (kernel_group(sides, frame), sides.in_engine[frame])
+    else {
+        return false;
+    };
     let engine = &sides.engine[left].group;
-    kernel.frames.first() != engine.frames.first() && kernel.frames.iter().chain(&engine.frames).any(|member| touched.contains(member))
+    kernel.frames.first() != engine.frames.first()
+        && kernel.frames.iter().chain(&engine.frames).any(|member| touched.contains(member))
 }
 
 /// A packet that leaves before one that came earlier: the kernel had refused it.
@@ -586,14 +736,20 @@ fn unknown_tunnel(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
         return None;
     }
     let without = nested::without_hint(&sides.frames[frame].bytes);
-    let known = without.and_then(|bytes| wire::parse_datagram(&bytes, bytes.len(), Layer::Ethernet).ok());
-    Some(if known.is_some_and(|layout| layout.refusal.is_none()) { Kind::FalseHint } else { Kind::UnknownTunnel })
+    let known =
+        without.and_then(|bytes| wire::parse_datagram(&bytes, bytes.len(), Layer::Ethernet).ok());
+    Some(if known.is_some_and(|layout| layout.refusal.is_none()) {
+        Kind::FalseHint
+    } else {
+        Kind::UnknownTunnel
+    })
 }
 
 /// Why the kernel left a frame in two tunnels alone.
 fn nested_apart(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     layout(sides, frame)?.nested?;
-    let alone = |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
+    let alone =
+        |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
     let [first, second] = [before, frame].map(|frame| &sides.frames[frame].bytes);
     let (Some(hint), Some(next)) = (Hint::of(first), Hint::of(second)) else {
         return (alone(before) && alone(frame)).then_some(Kind::NestedWithoutHint);
@@ -602,19 +758,25 @@ fn nested_apart(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> 
         return (alone(before) && alone(frame)).then_some(Kind::NestedChecksum);
     }
     let differ = hint.headers(first) != next.headers(second);
-    (differ || [before, frame].into_iter().any(|frame| is_flushed(sides, frame))).then_some(Kind::NestedHeaders)
+    (differ || [before, frame].into_iter().any(|frame| is_flushed(sides, frame)))
+        .then_some(Kind::NestedHeaders)
 }
 
 /// Did the kernel let a frame pass since the second tunnel's headers differ from those of another
 /// that it held in the same tunnels, of whatever flow inside (`geneve_hdr_match`)? That one left
 /// just before, or is held still.
 fn is_flushed(sides: &Sides<'_>, frame: usize) -> bool {
-    let Some((group, _)) = sides.in_kernel[frame].filter(|&(group, _)| sides.kernel[group].frames.len() == 1) else { return false };
+    let Some((group, _)) =
+        sides.in_kernel[frame].filter(|&(group, _)| sides.kernel[group].frames.len() == 1)
+    else {
+        return false;
+    };
     let bytes = |frame: usize| &sides.frames[frame].bytes[..];
     let Some(hint) = Hint::of(bytes(frame)) else { return false };
     let differs = |&earlier: &usize| {
         Hint::of(bytes(earlier)).is_some_and(|other| {
-            let (tunnel, earlier_tunnel) = (hint.geneve(bytes(frame)), other.geneve(bytes(earlier)));
+            let (tunnel, earlier_tunnel) =
+                (hint.geneve(bytes(frame)), other.geneve(bytes(earlier)));
             tunnel == earlier_tunnel && other.headers(bytes(earlier)) != hint.headers(bytes(frame))
         })
     };
@@ -624,7 +786,8 @@ fn is_flushed(sides: &Sides<'_>, frame: usize) -> bool {
     };
     let own = tunnels(frame);
     let was_held = |&earlier: &usize| {
-        let left = sides.in_kernel[earlier].is_some_and(|(other, _)| other + 1 == group || other > group);
+        let left =
+            sides.in_kernel[earlier].is_some_and(|(other, _)| other + 1 == group || other > group);
         left && tunnels(earlier) == own
     };
     (0..frame).filter(was_held).any(|earlier| differs(&earlier))
@@ -633,12 +796,16 @@ fn is_flushed(sides: &Sides<'_>, frame: usize) -> bool {
 /// Does Linux not use the hint of a frame, since it cannot verify the second tunnel's checksum?
 fn is_beyond_hint(sides: &Sides<'_>, frame: usize) -> bool {
     let frame = &sides.frames[frame];
-    frame.partial.is_none() && Hint::of(&frame.bytes).is_some_and(|hint| hint.has_only_nested_checksum(&frame.bytes))
+    frame.partial.is_none()
+        && Hint::of(&frame.bytes).is_some_and(|hint| hint.has_only_nested_checksum(&frame.bytes))
 }
 
 /// Is the length of the outer UDP header of a tunnel wrong?
 fn has_wrong_outer_length(sides: &Sides<'_>, frame: usize) -> bool {
-    let in_tunnel = sides.known[frame].flow.as_ref().is_some_and(|flow| flow.tunnels.iter().any(|tunnel| tunnel.ports.is_some()));
+    let in_tunnel = sides.known[frame]
+        .flow
+        .as_ref()
+        .is_some_and(|flow| flow.tunnels.iter().any(|tunnel| tunnel.ports.is_some()));
     in_tunnel && left(sides, frame).is_some_and(|left| left.reason == Reason::UdpLength)
 }
 
@@ -650,7 +817,12 @@ fn was_refused(reason: Reason) -> bool {
 /// Must the engine let what it holds of `frame`'s flow leave before `between`? It is of the same
 /// flow, or may be: it has no ports, and the addresses are the same.
 fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
-    let flow = |frame: usize| sides.known[frame].flow.as_ref().map(|flow| (flow.source, flow.destination, flow.protocol, flow.ports));
+    let flow = |frame: usize| {
+        sides.known[frame]
+            .flow
+            .as_ref()
+            .map(|flow| (flow.source, flow.destination, flow.protocol, flow.ports))
+    };
     if flow(between).is_some() && flow(between) == flow(frame) {
         return true;
     }
@@ -667,7 +839,11 @@ fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
 fn pairs<'s>(sides: &'s Sides<'_>, frame: usize) -> Vec<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
-    let headers = layout.outers().map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]).rev();
+    let headers = layout
+        .outers()
+        .map(|outer| (outer.network, outer.version))
+        .chain([(layout.network, layout.version)])
+        .rev();
     let pair = |(network, version): (u16, IpVersion)| match version {
         IpVersion::V4 => bytes.get(usize::from(network) + 12..usize::from(network) + 20),
         IpVersion::V6 => bytes.get(usize::from(network) + 8..usize::from(network) + 40),
@@ -677,7 +853,8 @@ fn pairs<'s>(sides: &'s Sides<'_>, frame: usize) -> Vec<&'s [u8]> {
 
 /// Does Linux take packets of one connection for two flows?
 fn is_split(sides: &Sides<'_>, frame: usize, other: usize) -> bool {
-    let gre = gre_flags(sides, frame).is_some_and(|flags| gre_flags(sides, other).is_some_and(|other| other != flags));
+    let gre = gre_flags(sides, frame)
+        .is_some_and(|flags| gre_flags(sides, other).is_some_and(|other| other != flags));
     gre || matches!((kernel_flow(sides, frame), kernel_flow(sides, other)), (Some(flow), Some(other)) if flow != other)
 }
 
@@ -686,7 +863,9 @@ fn is_split(sides: &Sides<'_>, frame: usize, other: usize) -> bool {
 /// even if it is the checksum (`gre_gro_receive`).
 fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
-    let known = layout(sides, frame).and_then(|layout| layout.outer).filter(|outer| outer.tunnel == Tunnel::Gre);
+    let known = layout(sides, frame)
+        .and_then(|layout| layout.outer)
+        .filter(|outer| outer.tunnel == Tunnel::Gre);
     let at = match (known, bytes.get(12..14)?, bytes.get(23)?, bytes.get(20)?) {
         (Some(outer), ..) => usize::from(outer.transport),
         (None, [0x08, 0x00], 47, _) => 34,
@@ -708,9 +887,12 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
         match version {
             IpVersion::V4 => Vec::new(),
             // All but traffic class, length and hop limit.
-            IpVersion::V6 => {
-                [&[bytes[network + 1] & 0xf, bytes[network + 6]], &bytes[network + 2..network + 4], &bytes[network + 40..end]].concat()
-            }
+            IpVersion::V6 => [
+                &[bytes[network + 1] & 0xf, bytes[network + 6]],
+                &bytes[network + 2..network + 4],
+                &bytes[network + 40..end],
+            ]
+            .concat(),
         }
     };
     let mut flow = ip(layout.network, layout.version, layout.transport);

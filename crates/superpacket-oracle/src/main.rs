@@ -98,7 +98,10 @@ mod command {
         };
         print(&report, &arguments, begun.elapsed().as_secs_f64());
         for (number, fault) in report.faults.iter().enumerate() {
-            eprintln!("superpacket-oracle: seed {}: a difference that no kind explains\n{}", arguments.seed, fault.text);
+            eprintln!(
+                "superpacket-oracle: seed {}: a difference that no kind explains\n{}",
+                arguments.seed, fault.text
+            );
             save(fault, &format!("superpacket-oracle-{}-{number}.pcap", arguments.seed));
         }
         ExitCode::from(u8::from(!report.faults.is_empty()))
@@ -133,7 +136,9 @@ mod command {
 
     fn campaign(packets: u64, seed: u64) -> ExitCode {
         let begun = Instant::now();
-        let style = ProgressStyle::with_template("{wide_bar:.cyan/dim} {human_pos}/{human_len} packets, {per_sec}, {eta}");
+        let style = ProgressStyle::with_template(
+            "{wide_bar:.cyan/dim} {human_pos}/{human_len} packets, {per_sec}, {eta}",
+        );
         let bar = ProgressBar::new(packets).with_style(style.expect("a right template"));
         let mut campaign = Campaign::new(seed);
         let mut totals = Totals::default();
@@ -162,9 +167,14 @@ mod command {
             totals.super_packets,
             totals.packets - totals.merged
         );
-        println!("\n| used | packets | merged | super-packets | came back with other identifications |\n|---|---|---|---|---|");
+        println!(
+            "\n| used | packets | merged | super-packets | came back with other identifications |\n|---|---|---|---|---|"
+        );
         for (name, totals) in campaign.by_face() {
-            println!("| {name} | {} | {} | {} | {} |", totals.packets, totals.merged, totals.super_packets, totals.renumbered);
+            println!(
+                "| {name} | {} | {} | {} | {} |",
+                totals.packets, totals.merged, totals.super_packets, totals.renumbered
+            );
         }
         ExitCode::SUCCESS
     }
@@ -177,21 +187,48 @@ mod command {
         run::receive(&mut kernel, &mut batches, arguments.frames, &mut report)?;
         let nested = in_two_tunnels(kernel.rules());
         if !nested.is_empty() {
-            run::receive(&mut kernel, &mut Batches::new(arguments.seed, nested), arguments.frames, &mut report)?;
+            run::receive(
+                &mut kernel,
+                &mut Batches::new(arguments.seed, nested),
+                arguments.frames,
+                &mut report,
+            )?;
             run::receive_behind_geneve(&mut kernel, &mut report)?;
         }
         if report.faults.len() <= arguments.faults {
             let mut kernel = KernelGso::new()?;
-            run::segment(&mut kernel, &mut Packets::new(arguments.seed), arguments.packets, &mut report)?;
-            run::segment(&mut kernel, &mut Merged::new(arguments.seed, Format::Plain), arguments.packets, &mut report)?;
+            run::segment(
+                &mut kernel,
+                &mut Packets::new(arguments.seed),
+                arguments.packets,
+                &mut report,
+            )?;
+            run::segment(
+                &mut kernel,
+                &mut Merged::new(arguments.seed, Format::Plain),
+                arguments.packets,
+                &mut report,
+            )?;
         }
         if report.faults.len() <= arguments.faults {
             match KernelGso::of_tunnels() {
                 Ok(mut kernel) => {
-                    run::segment(&mut kernel, &mut Packets::in_tunnels(arguments.seed), arguments.packets, &mut report)?;
-                    run::segment(&mut kernel, &mut Merged::new(arguments.seed, Format::Tunnel), arguments.packets, &mut report)?;
+                    run::segment(
+                        &mut kernel,
+                        &mut Packets::in_tunnels(arguments.seed),
+                        arguments.packets,
+                        &mut report,
+                    )?;
+                    run::segment(
+                        &mut kernel,
+                        &mut Merged::new(arguments.seed, Format::Tunnel),
+                        arguments.packets,
+                        &mut report,
+                    )?;
                 }
-                Err(error @ LabError::Unsupported { .. }) => eprintln!("superpacket-oracle: no super-packets in tunnels: {error}"),
+                Err(error @ LabError::Unsupported { .. }) => {
+                    eprintln!("superpacket-oracle: no super-packets in tunnels: {error}")
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -210,7 +247,14 @@ mod command {
             (rules.cwr, "CWR"),
             (rules.first_cwr, "CWR on the first alone"),
         ];
-        let names = |merges: bool| rules.iter().filter(|(rule, _)| *rule == merges).map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
+        let names = |merges: bool| {
+            rules
+                .iter()
+                .filter(|(rule, _)| *rule == merges)
+                .map(|(_, name)| *name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         println!("Packets merge with {}; not with {}.", names(true), names(false));
         println!(
             "Received: {} frames, of which the kernel merged {}; {} polls were repeated.",
@@ -230,7 +274,12 @@ mod command {
         );
         println!("| difference | count | promise |\n|---|---|---|");
         for kind in Kind::ALL {
-            println!("| {} | {} | {} |", kind.name(), report.kinds.get(kind).unwrap_or(&0), kind.promise());
+            println!(
+                "| {} | {} | {} |",
+                kind.name(),
+                report.kinds.get(kind).unwrap_or(&0),
+                kind.promise()
+            );
         }
     }
 }

@@ -59,7 +59,9 @@ impl Answer {
             ([whole], _) if *whole == cell.bytes() => Answer::Whole,
             (taken, Ok(ours)) if taken == ours => Answer::Segments,
             (taken, Ok(ours)) => Answer::Other(difference(taken, &ours, cell)),
-            (taken, Err(error)) => Answer::Other(format!("{} packets; the engine: {error}", taken.len())),
+            (taken, Err(error)) => {
+                Answer::Other(format!("{} packets; the engine: {error}", taken.len()))
+            }
         }
     }
 
@@ -140,7 +142,10 @@ impl Matrix {
             for (entrance, kernel) in &mut kernels {
                 let answer = match kernel.offer(cell.header(), &cell.bytes())? {
                     Offered::Refused(error) => Answer::refused(&error),
-                    Offered::Taken(frames) => Answer::of(&frames.iter().map(CapturedFrame::with_tag).collect::<Vec<_>>(), &cell),
+                    Offered::Taken(frames) => Answer::of(
+                        &frames.iter().map(CapturedFrame::with_tag).collect::<Vec<_>>(),
+                        &cell,
+                    ),
                 };
                 answers.insert(*entrance, answer);
             }
@@ -172,19 +177,29 @@ impl fmt::Display for Matrix {
     /// Kinds with the same answers together: protocols, then tunnels, then link headers.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.rows.iter().map(|row| {
-            let answers = Entrance::ALL.map(|entrance| row.answers.get(&entrance).map_or_else(|| "-".into(), Answer::to_string));
+            let answers = Entrance::ALL.map(|entrance| {
+                row.answers.get(&entrance).map_or_else(|| "-".into(), Answer::to_string)
+            });
             let header = if row.header.is_ok() { "yes" } else { "none" };
             let answers = format!("{header} | {}", answers.join(" | "));
-            (row.cell.protocol.to_owned(), (row.cell.link.to_owned(), row.cell.special.to_owned(), answers))
+            (
+                row.cell.protocol.to_owned(),
+                (row.cell.link.to_owned(), row.cell.special.to_owned(), answers),
+            )
         });
-        let by_protocol = together(rows, ", ").into_iter().map(|(protocols, (link, special, answers))| {
-            let all = protocols.split(", ").count() == 4;
-            (special, (if all { "all".to_owned() } else { protocols }, link, answers))
-        });
-        let by_tunnel =
-            together(by_protocol, "; ").into_iter().map(|(specials, (protocols, link, answers))| (link, (protocols, specials, answers)));
+        let by_protocol =
+            together(rows, ", ").into_iter().map(|(protocols, (link, special, answers))| {
+                let all = protocols.split(", ").count() == 4;
+                (special, (if all { "all".to_owned() } else { protocols }, link, answers))
+            });
+        let by_tunnel = together(by_protocol, "; ")
+            .into_iter()
+            .map(|(specials, (protocols, link, answers))| (link, (protocols, specials, answers)));
         let names = Entrance::ALL.map(Entrance::name).join(" | ");
-        writeln!(formatter, "| link header | tunnel, or what is special | protocol | header | {names} |\n|---|---|---|---|---|---|---|")?;
+        writeln!(
+            formatter,
+            "| link header | tunnel, or what is special | protocol | header | {names} |\n|---|---|---|---|---|---|---|"
+        )?;
         for (links, (protocols, specials, answers)) in together(by_tunnel, "; ") {
             writeln!(formatter, "| {links} | {specials} | {protocols} | {answers} |")?;
         }
@@ -193,7 +208,10 @@ impl fmt::Display for Matrix {
 }
 
 /// The names of all that is otherwise the same, joined, in the order of their first.
-fn together<T: PartialEq>(rows: impl Iterator<Item = (String, T)>, between: &str) -> Vec<(String, T)> {
+fn together<T: PartialEq>(
+    rows: impl Iterator<Item = (String, T)>,
+    between: &str,
+) -> Vec<(String, T)> {
     let mut joined: Vec<(String, T)> = Vec::new();
     for (name, rest) in rows {
         match joined.iter_mut().find(|(_, other)| *other == rest) {

@@ -47,7 +47,8 @@ impl Merged {
         let (framing, ready) = (self.framing, &mut self.ready);
         let mut take = |slices: &[&[u8]]| {
             let start = slices.first().copied().unwrap_or(&[]);
-            let header = Header::read(start, framing.format, framing.order).expect("the engine's own header");
+            let header = Header::read(start, framing.format, framing.order)
+                .expect("the engine's own header");
             if header.gso_type != gso_type::NONE {
                 let bytes = slices.concat().split_off(framing.header_length());
                 ready.push_back(Whole { header, format: framing.format, bytes });
@@ -55,7 +56,9 @@ impl Merged {
         };
         if self.random.chance(0.5) {
             let packets: Vec<_> = frames.iter().map(received).collect();
-            self.engine.poll_gathered(&packets, |slices| take(&slices.iter().map(|slice| &**slice).collect::<Vec<_>>()));
+            self.engine.poll_gathered(&packets, |slices| {
+                take(&slices.iter().map(|slice| &**slice).collect::<Vec<_>>())
+            });
             return;
         }
         let offset = framing.header_length();
@@ -66,13 +69,18 @@ impl Merged {
             buffer.extend_from_slice(&frame.bytes);
             buffer.reserve_exact(65_600);
         }
-        let written = self.engine.join_in_place(&mut self.buffers, offset).expect("there is room for the header");
+        let written = self
+            .engine
+            .join_in_place(&mut self.buffers, offset)
+            .expect("there is room for the header");
         written.iter().for_each(|&index| take(&[&self.buffers[index]]));
     }
 }
 
 fn received(frame: &Input) -> RxPacket<&[u8]> {
-    let checksum = frame.partial.map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });
+    let checksum = frame
+        .partial
+        .map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });
     RxPacket::new(&frame.bytes[..]).with_checksum(checksum)
 }
 

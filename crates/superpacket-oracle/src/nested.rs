@@ -11,8 +11,18 @@ use crate::hint::Hint;
 
 /// Bits of a hint's four bytes, by byte, that make it false: the packet's type, the IP version, and
 /// the places of the headers; at last one that has no meaning.
-const FALSE_BITS: [(usize, u8); 10] =
-    [(0, 0x01), (0, 0x02), (0, 0x04), (1, 0x01), (2, 0x01), (2, 0x04), (3, 0x01), (3, 0x08), (3, 0x80), (0, 0x80)];
+const FALSE_BITS: [(usize, u8); 10] = [
+    (0, 0x01),
+    (0, 0x02),
+    (0, 0x04),
+    (1, 0x01),
+    (2, 0x01),
+    (2, 0x04),
+    (3, 0x01),
+    (3, 0x08),
+    (3, 0x80),
+    (0, 0x80),
+];
 
 /// Returns the frame with an option of another type in place of its hint.
 pub fn without_hint(frame: &[u8]) -> Option<Vec<u8>> {
@@ -48,7 +58,8 @@ pub fn with_lengths(packet: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = packet.to_vec();
     let end = packet.len();
     if is_v6 {
-        bytes[network + 4..network + 6].copy_from_slice(&((end - network - 40) as u16).to_be_bytes());
+        bytes[network + 4..network + 6]
+            .copy_from_slice(&((end - network - 40) as u16).to_be_bytes());
     } else {
         bytes[network + 2..network + 4].copy_from_slice(&((end - network) as u16).to_be_bytes());
         bytes[network + 10..network + 12].fill(0);
@@ -66,16 +77,24 @@ pub fn second_tunnel(frame: &[u8]) -> Option<(usize, bool, usize)> {
     let is_tunnel = |kind: Kind| matches!(kind, Kind::Vxlan | Kind::Geneve);
     let second = layers.iter().enumerate().filter(|(_, layer)| is_tunnel(layer.kind)).nth(1)?.0;
     let transport = layers[second].offset - 8;
-    let ip = layers[..second].iter().rev().find(|layer| matches!(layer.kind, Kind::Ipv4 | Kind::Ipv6))?;
+    let ip = layers[..second]
+        .iter()
+        .rev()
+        .find(|layer| matches!(layer.kind, Kind::Ipv4 | Kind::Ipv6))?;
     Some((ip.offset, ip.kind == Kind::Ipv6, transport))
 }
 
 /// Returns flows in two tunnels that Linux merges by the hint, the second tunnel's headers the same
 /// in all frames: TCP and UDP, in VXLAN and Geneve, in Geneve over IPv4 to this MAC address.
 pub fn mergeable(mac: [u8; 6]) -> Vec<Vec<Frame>> {
-    let inner = [Frame::tcp4(1000, 1400), Frame::tcp6(1000, 700), Frame::udp4(900), Frame::udp6(1200)];
+    let inner =
+        [Frame::tcp4(1000, 1400), Frame::tcp6(1000, 700), Frame::udp4(900), Frame::udp6(1200)];
     let second: [fn(Frame) -> Frame; 3] = [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve];
-    let checksums = [(Checksum::Zero, Checksum::Zero), (Checksum::Right, Checksum::Zero), (Checksum::Right, Checksum::Right)];
+    let checksums = [
+        (Checksum::Zero, Checksum::Zero),
+        (Checksum::Right, Checksum::Zero),
+        (Checksum::Right, Checksum::Right),
+    ];
     let mut flows = Vec::new();
     for frame in inner {
         for through in second {
@@ -126,7 +145,11 @@ mod tests {
     use superpacket_traffic::check::Expect;
 
     fn frames() -> Vec<Frame> {
-        let inner = [Frame::tcp4(1, 100).in_vxlan4(), Frame::udp6(100).in_vxlan6(), Frame::tcp6(1, 100).in_geneve()];
+        let inner = [
+            Frame::tcp4(1, 100).in_vxlan4(),
+            Frame::udp6(100).in_vxlan6(),
+            Frame::tcp6(1, 100).in_geneve(),
+        ];
         inner.map(|frame| frame.in_geneve().with_gro_hint()).to_vec()
     }
 
@@ -148,7 +171,10 @@ mod tests {
         let mut random = Random::new(1);
         for frame in frames() {
             for checksum in [Checksum::Zero, Checksum::Right] {
-                let whole = frame.clone().with(|frame| frame.outer_udp_mut().checksum = checksum).to_bytes();
+                let whole = frame
+                    .clone()
+                    .with(|frame| frame.outer_udp_mut().checksum = checksum)
+                    .to_bytes();
                 for _ in 0..40 {
                     let mut bytes = whole.clone();
                     falsify(&mut bytes, &mut random);

@@ -45,7 +45,8 @@ impl Router {
         for setting in ["net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter"] {
             host.set_sysctl(setting, "0")?;
         }
-        let [first, second] = ["tun0", "tun1"].map(|name| TapFile::plain(&host, name, TunKind::Tun));
+        let [first, second] =
+            ["tun0", "tun1"].map(|name| TapFile::plain(&host, name, TunKind::Tun));
         let (first, second) = (first?, second?);
         for tun in [&first, &second] {
             tun.link().set_mtu(65_535)?;
@@ -64,7 +65,8 @@ impl Router {
         let deadline = Instant::now() + PATIENCE * 10;
         for probe in [Frame::udp4(1), Frame::udp6(1)] {
             let probe = probe.at_ip().to_bytes();
-            while !matches!(self.offer(VnetHeader::default(), &probe)?, Routed::Taken(packets) if !packets.is_empty()) {
+            while !matches!(self.offer(VnetHeader::default(), &probe)?, Routed::Taken(packets) if !packets.is_empty())
+            {
                 if Instant::now() > deadline {
                     return Err(LabError::system("waiting for the router", ErrorKind::TimedOut));
                 }
@@ -81,7 +83,9 @@ impl Router {
     /// [`LabError::System`] where the host is gone.
     pub fn offer(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Routed, LabError> {
         match self.first.send(header, packet) {
-            Err(LabError::System { source, .. }) if is_refusal(&source) => return Ok(Routed::Refused(source)),
+            Err(LabError::System { source, .. }) if is_refusal(&source) => {
+                return Ok(Routed::Refused(source));
+            }
             other => other?,
         }
         self.marks += 1;
@@ -91,11 +95,17 @@ impl Router {
         let (mut packets, deadline) = (Vec::new(), Instant::now() + PATIENCE);
         loop {
             match self.second.receive()?.map(|(_, packet)| packet) {
-                Some(packet) if packet.len() == 28 + text.len() && packet.ends_with(text.as_bytes()) => return Ok(Routed::Taken(packets)),
+                Some(packet)
+                    if packet.len() == 28 + text.len() && packet.ends_with(text.as_bytes()) =>
+                {
+                    return Ok(Routed::Taken(packets));
+                }
                 // The host's own, to multicast groups.
                 Some(packet) if packet.get(24) == Some(&0xff) && packet[0] >> 4 == 6 => {}
                 Some(packet) => packets.push(packet),
-                None if Instant::now() > deadline => return Err(LabError::system("waiting for packets", ErrorKind::TimedOut)),
+                None if Instant::now() > deadline => {
+                    return Err(LabError::system("waiting for packets", ErrorKind::TimedOut));
+                }
                 None => std::thread::sleep(Duration::from_micros(20)),
             }
         }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use superpacket::SplitError;
 use superpacket_io::capture::{
-    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Writer,
+    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant,
+    Record, Sink, TimeResolution, Writer,
 };
 use superpacket_lab::{CapturedFrame, LabError};
 
@@ -70,7 +71,11 @@ pub struct Fault {
 }
 
 impl Fault {
-    fn of_segments(packet: Whole, theirs: Option<Vec<Vec<u8>>>, ours: &Result<Vec<Vec<u8>>, SplitError>) -> Self {
+    fn of_segments(
+        packet: Whole,
+        theirs: Option<Vec<Vec<u8>>>,
+        ours: &Result<Vec<Vec<u8>>, SplitError>,
+    ) -> Self {
         let mut text = format!("{:?}\n", packet.header);
         let different = |index: usize| match (theirs.as_ref(), ours) {
             (Some(theirs), Ok(ours)) => theirs.get(index) != ours.get(index),
@@ -78,11 +83,19 @@ impl Fault {
         };
         let count = theirs.as_ref().map_or(0, Vec::len).max(ours.as_ref().map_or(0, Vec::len));
         for index in (0..count).filter(|&index| different(index)).take(2) {
-            let theirs = theirs.as_ref().and_then(|theirs| theirs.get(index)).map(|segment| hexadecimal(segment));
-            let ours = ours.as_ref().map(|ours| ours.get(index).map(|segment| hexadecimal(segment)));
+            let theirs = theirs
+                .as_ref()
+                .and_then(|theirs| theirs.get(index))
+                .map(|segment| hexadecimal(segment));
+            let ours =
+                ours.as_ref().map(|ours| ours.get(index).map(|segment| hexadecimal(segment)));
             text.push_str(&format!("segment {index}: kernel {theirs:?}, engine {ours:?}\n"));
         }
-        text.push_str(&format!("kernel: {:?} segments, engine: {:?}\n", theirs.map(|theirs| theirs.len()), ours.as_ref().map(Vec::len)));
+        text.push_str(&format!(
+            "kernel: {:?} segments, engine: {:?}\n",
+            theirs.map(|theirs| theirs.len()),
+            ours.as_ref().map(Vec::len)
+        ));
         Fault { text, frames: vec![Input::new(packet.bytes)] }
     }
 
@@ -101,7 +114,8 @@ fn write_capture(path: &Path, frames: &[Input]) -> Result<(), CaptureError> {
     let format = Format::Pcap { byte_order: ByteOrder::NATIVE, variant: PcapVariant::Microseconds };
     let mut writer = Writer::create(path, OutputFormat::like(format))?;
     writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS)])?;
-    let record = Record { interface: 0, time: None, original_length: None, options: FrameOptions::NONE };
+    let record =
+        Record { interface: 0, time: None, original_length: None, options: FrameOptions::NONE };
     frames.iter().try_for_each(|frame| writer.write(record, [&frame.bytes[..]]))?;
     writer.finish().map(drop)
 }
@@ -111,7 +125,12 @@ fn write_capture(path: &Path, frames: &[Input]) -> Result<(), CaptureError> {
 ///
 /// # Errors
 /// As [`KernelGro::receive`].
-pub fn receive(kernel: &mut KernelGro, batches: &mut Batches, frames: u64, report: &mut Report) -> Result<(), LabError> {
+pub fn receive(
+    kernel: &mut KernelGro,
+    batches: &mut Batches,
+    frames: u64,
+    report: &mut Report,
+) -> Result<(), LabError> {
     let mut left = frames;
     while left > 0 && report.goes_on() {
         let Some(batch) = batches.next() else { break };
@@ -121,7 +140,11 @@ pub fn receive(kernel: &mut KernelGro, batches: &mut Batches, frames: u64, repor
     Ok(())
 }
 
-fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report) -> Result<(), LabError> {
+fn receive_batch(
+    kernel: &mut KernelGro,
+    batch: Vec<Input>,
+    report: &mut Report,
+) -> Result<(), LabError> {
     let sent: Vec<_> = batch.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
     let mut fault = String::new();
     for attempt in 0..=REPEATS {
@@ -134,11 +157,23 @@ fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report)
             report.repeated += u64::from(attempt > 0);
             report.frames += batch.len() as u64;
             let is_hinted = |&frame: &usize| Hint::of(&batch[frame].bytes).is_some();
-            let merged = sides.kernel.iter().map(|group| &group.frames[..]).filter(|frames| frames.len() > 1).flatten();
+            let merged = sides
+                .kernel
+                .iter()
+                .map(|group| &group.frames[..])
+                .filter(|frames| frames.len() > 1)
+                .flatten();
             report.hinted += (0..batch.len()).filter(is_hinted).count() as u64;
             report.hinted_merged += merged.filter(|frame| is_hinted(frame)).count() as u64;
-            report.merged += sides.kernel.iter().map(|group| group.frames.len() as u64).filter(|&frames| frames > 1).sum::<u64>();
-            kinds.into_iter().for_each(|(kind, count)| *report.kinds.entry(kind).or_default() += count);
+            report.merged += sides
+                .kernel
+                .iter()
+                .map(|group| group.frames.len() as u64)
+                .filter(|&frames| frames > 1)
+                .sum::<u64>();
+            kinds
+                .into_iter()
+                .for_each(|(kind, count)| *report.kinds.entry(kind).or_default() += count);
             if let Some(text) = engine::disagreement(&batch, seed, &sides.engine) {
                 report.faults.push(Fault { text, frames: batch });
             }
@@ -160,10 +195,17 @@ pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Res
     for frames in nested::mergeable(kernel.mac()?) {
         let frames: Vec<_> = frames.iter().map(|frame| Input::new(frame.to_bytes())).collect();
         let sent: Vec<_> = frames.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
-        let ours: Vec<_> = engine::receive(&frames, 0).iter().map(|left| nested::behind_geneve(&left.group.packet)).collect();
+        let ours: Vec<_> = engine::receive(&frames, 0)
+            .iter()
+            .map(|left| nested::behind_geneve(&left.group.packet))
+            .collect();
         let mut theirs = Vec::new();
         for _ in 0..=REPEATS {
-            theirs = kernel.receive_behind_geneve(&sent)?.iter().map(|frame| Some(packet(frame))).collect();
+            theirs = kernel
+                .receive_behind_geneve(&sent)?
+                .iter()
+                .map(|frame| Some(packet(frame)))
+                .collect();
             if theirs == ours {
                 break;
             }
@@ -175,7 +217,12 @@ pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Res
         let mut text = String::from("behind the Geneve device\n");
         for (side, packets) in [("kernel", &theirs), ("engine", &ours)] {
             for packet in packets.iter().flatten() {
-                text.push_str(&format!("{side}: {:?} {:?} {}\n", packet.cut, packet.partial, hexadecimal(&packet.bytes)));
+                text.push_str(&format!(
+                    "{side}: {:?} {:?} {}\n",
+                    packet.cut,
+                    packet.partial,
+                    hexadecimal(&packet.bytes)
+                ));
             }
         }
         report.faults.push(Fault { text, frames });
@@ -188,11 +235,18 @@ pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Res
 ///
 /// # Errors
 /// As [`KernelGso::segment`].
-pub fn segment(kernel: &mut KernelGso, packets: &mut impl Iterator<Item = Whole>, count: u64, report: &mut Report) -> Result<(), LabError> {
+pub fn segment(
+    kernel: &mut KernelGso,
+    packets: &mut impl Iterator<Item = Whole>,
+    count: u64,
+    report: &mut Report,
+) -> Result<(), LabError> {
     for packet in packets.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)) {
         let captured = kernel.segment(packet.header, &packet.bytes)?;
-        let theirs: Option<Vec<_>> = captured.map(|frames| frames.iter().map(CapturedFrame::with_tag).collect());
-        let (theirs, ours) = (theirs.map(without_fragment_id), packet.cut().map(without_fragment_id));
+        let theirs: Option<Vec<_>> =
+            captured.map(|frames| frames.iter().map(CapturedFrame::with_tag).collect());
+        let (theirs, ours) =
+            (theirs.map(without_fragment_id), packet.cut().map(without_fragment_id));
         report.packets += 1;
         match (&theirs, &ours) {
             (Some(theirs), Ok(ours)) if theirs == ours => report.segments += ours.len() as u64,

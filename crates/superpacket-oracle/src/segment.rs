@@ -5,7 +5,8 @@ use superpacket::{Framing, Segmenter, SplitError};
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{
-    AE, CWR, Carrier, Checksum, ECE, Extension, FIN, Frame, Geneve, Ip, Ipv6, PSH, Transport, URG, Vlan, Vxlan,
+    AE, CWR, Carrier, Checksum, ECE, Extension, FIN, Frame, Geneve, Ip, Ipv6, PSH, Transport, URG,
+    Vlan, Vxlan,
 };
 use superpacket_traffic::random::Random;
 
@@ -62,14 +63,25 @@ impl Whole {
         let (network, kind) = self.network()?;
         let start = usize::from(self.header.csum_start);
         let length = u32::try_from(self.bytes.len().checked_sub(start)?).ok()?;
-        let addresses = |at: usize, bytes: usize| self.bytes.get(network + at..network + at + bytes);
-        let number = if matches!(self.header.gso_type & 7, gso_type::TCPV4 | gso_type::TCPV6) { 6 } else { 17 };
+        let addresses =
+            |at: usize, bytes: usize| self.bytes.get(network + at..network + at + bytes);
+        let number = if matches!(self.header.gso_type & 7, gso_type::TCPV4 | gso_type::TCPV6) {
+            6
+        } else {
+            17
+        };
         let seed = match kind {
             [0x86, 0xdd] => {
-                let (source, destination) = (addresses(8, 16)?.try_into().ok()?, addresses(24, 16)?.try_into().ok()?);
+                let (source, destination) =
+                    (addresses(8, 16)?.try_into().ok()?, addresses(24, 16)?.try_into().ok()?);
                 checksum::pseudo_v6(source, destination, number, length)
             }
-            _ => checksum::pseudo_v4(addresses(12, 4)?.try_into().ok()?, addresses(16, 4)?.try_into().ok()?, number, length),
+            _ => checksum::pseudo_v4(
+                addresses(12, 4)?.try_into().ok()?,
+                addresses(16, 4)?.try_into().ok()?,
+                number,
+                length,
+            ),
         };
         let place = start + usize::from(self.header.csum_offset);
         let mut bytes = self.bytes.clone();
@@ -82,7 +94,10 @@ impl Whole {
 /// IPv6 fragments of a packet without their identification, which each side chooses by itself; as
 /// they are, if it is not the same in all of them.
 pub fn without_fragment_id(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let id = |frame: &Vec<u8>| fragment_header(frame).map(|at| [frame[at + 4], frame[at + 5], frame[at + 6], frame[at + 7]]);
+    let id = |frame: &Vec<u8>| {
+        fragment_header(frame)
+            .map(|at| [frame[at + 4], frame[at + 5], frame[at + 6], frame[at + 7]])
+    };
     let first = frames.first().and_then(id);
     if first.is_some() && frames.iter().all(|frame| id(frame) == first) {
         for frame in &mut frames {
@@ -116,7 +131,11 @@ pub fn take_offset(frame: &mut [u8]) -> Option<usize> {
 
 /// What IPv6 fragments carry, one behind the other; `None` if one of the frames is none.
 pub fn joined_fragments(frames: &[Vec<u8>]) -> Option<Vec<u8>> {
-    frames.iter().map(|frame| fragment_header(frame).map(|at| &frame[at + 8..])).collect::<Option<Vec<_>>>().map(|carried| carried.concat())
+    frames
+        .iter()
+        .map(|frame| fragment_header(frame).map(|at| &frame[at + 8..]))
+        .collect::<Option<Vec<_>>>()
+        .map(|carried| carried.concat())
 }
 
 /// Where the IP header is, behind VLAN tags, and the EtherType before it.
@@ -173,10 +192,12 @@ impl Packets {
         frame.payload = random.bytes(length);
         match &mut frame.ip {
             Ip::V4(ip) => {
-                (ip.id, ip.tos, ip.ttl) = (random.bits() as u16, random.bits() as u8, random.between(1, 255) as u8);
+                (ip.id, ip.tos, ip.ttl) =
+                    (random.bits() as u16, random.bits() as u8, random.between(1, 255) as u8);
                 ip.dont_fragment = random.chance(0.5);
                 ip.reserved = random.chance(0.1);
-                (ip.source, ip.destination) = ((random.bits() as u32).to_be_bytes(), (random.bits() as u32).to_be_bytes());
+                (ip.source, ip.destination) =
+                    ((random.bits() as u32).to_be_bytes(), (random.bits() as u32).to_be_bytes());
                 match random.below(10) {
                     0 => ip.options = vec![0x94, 4, 0, 0],
                     1 => ip.options = source_route(random),
@@ -197,13 +218,21 @@ impl Packets {
         }
         if let Some(mode) = frame.checksum_mut() {
             // Nobody verifies the sum in the field: whatever is there is adjusted by difference.
-            *mode = if random.chance(0.05) { Checksum::Raw(random.bits() as u16 | 1) } else { Checksum::Partial };
+            *mode = if random.chance(0.05) {
+                Checksum::Raw(random.bits() as u16 | 1)
+            } else {
+                Checksum::Partial
+            };
         }
         if self.tunnels {
             return Self::through(frame, random);
         }
         for _ in 0..[0, 0, 0, 1, 2][random.below(5) as usize] {
-            frame.vlans.push(Vlan { pcp: random.below(8) as u8, vid: random.below(4_095) as u16, ..Vlan::default() });
+            frame.vlans.push(Vlan {
+                pcp: random.below(8) as u8,
+                vid: random.below(4_095) as u16,
+                ..Vlan::default()
+            });
         }
         frame
     }
@@ -218,12 +247,18 @@ impl Packets {
         let tunnel = frame.tunnel_mut();
         match &mut tunnel.ip {
             Ip::V4(ip) => {
-                (ip.id, ip.tos, ip.ttl) = (random.bits() as u16, random.bits() as u8, random.between(1, 255) as u8);
+                (ip.id, ip.tos, ip.ttl) =
+                    (random.bits() as u16, random.bits() as u8, random.between(1, 255) as u8);
                 ip.dont_fragment = random.chance(0.5);
             }
-            Ip::V6(ip) => (ip.flow_label, ip.traffic_class) = (random.below(1 << 20) as u32, random.bits() as u8),
+            Ip::V6(ip) => {
+                (ip.flow_label, ip.traffic_class) =
+                    (random.below(1 << 20) as u32, random.bits() as u8)
+            }
         }
-        if let Carrier::Vxlan(Vxlan { udp, vni, .. }) | Carrier::Geneve(Geneve { udp, vni, .. }) = &mut tunnel.carrier {
+        if let Carrier::Vxlan(Vxlan { udp, vni, .. }) | Carrier::Geneve(Geneve { udp, vni, .. }) =
+            &mut tunnel.carrier
+        {
             udp.checksum = random.pick(&[Checksum::Zero, Checksum::Right]);
             (udp.source_port, *vni) = (random.bits() as u16, random.below(1 << 24) as u32);
         }
@@ -231,7 +266,8 @@ impl Packets {
     }
 
     fn vary_v6(ip: &mut Ipv6, random: &mut Random) {
-        (ip.flow_label, ip.traffic_class, ip.hop_limit) = (random.below(1 << 20) as u32, random.bits() as u8, random.between(1, 255) as u8);
+        (ip.flow_label, ip.traffic_class, ip.hop_limit) =
+            (random.below(1 << 20) as u32, random.bits() as u8, random.between(1, 255) as u8);
         let stops: Vec<_> = (0..random.between(1, 3)).map(|_| stop(random)).collect();
         let left = random.between(0, stops.len()) as u8;
         let extension = match random.below(14) {
@@ -242,7 +278,9 @@ impl Packets {
             4 => Extension::source_route(0, &stops, left),
             5 => Extension::source_route(2, &stops[..1], 1),
             // Two addresses, all but the last two bytes of each those of the destination.
-            6 => Extension::Routing([&[3, random.below(3) as u8, 0xee, 4 << 4, 0, 0], &random.bytes(4)[..]].concat()),
+            6 => Extension::Routing(
+                [&[3, random.below(3) as u8, 0xee, 4 << 4, 0, 0], &random.bytes(4)[..]].concat(),
+            ),
             7 => Extension::home_address(stops[0]),
             // Of a kind that nobody knows: the seed alone tells what the checksum covers.
             8 => Extension::Routing([&[253, 1, 0, 0, 0, 0], &random.bytes(16)[..]].concat()),
@@ -256,7 +294,9 @@ impl Packets {
         let offsets = frame.offsets();
         let v6 = matches!(frame.ip, Ip::V6(_));
         let (kind, csum_offset, ecn) = match &frame.transport {
-            Transport::Tcp(tcp) => (if v6 { 4 } else { 1 }, 16, tcp.flags & CWR != 0 && self.random.chance(0.7)),
+            Transport::Tcp(tcp) => {
+                (if v6 { 4 } else { 1 }, 16, tcp.flags & CWR != 0 && self.random.chance(0.7))
+            }
             // One datagram in IP fragments, or several.
             _ if frame.tunnel.is_none() && self.random.chance(0.3) => (gso_type::UDP, 6, false),
             _ => (gso_type::UDP_L4, 6, false),
@@ -294,7 +334,13 @@ impl Iterator for Packets {
             _ => self.random.between(1, 64_000),
         };
         let frame = self.frame(length);
-        let least = length.div_ceil(if matches!(frame.transport, Transport::Udp(_)) { 128 } else { MOST_SEGMENTS }).max(1);
+        let least = length
+            .div_ceil(if matches!(frame.transport, Transport::Udp(_)) {
+                128
+            } else {
+                MOST_SEGMENTS
+            })
+            .max(1);
         let size = match self.random.below(6) {
             0 => self.random.pick(&[1_448, 1_460, 1_428, 1_200, 536]).max(least),
             1 => length,
@@ -313,12 +359,20 @@ impl Iterator for Packets {
             match random.below(if self.tunnels { 9 } else { 7 }) {
                 0 => header.gso_type = random.pick(&[0, 1, 2, 4, 5, 0x81, 0x84, 0x85, 9, 0x7f]),
                 1 => header.gso_size = random.pick(&[0, 65_535]),
-                2 => header.csum_start = header.csum_start.wrapping_add(random.between(1, 40) as u16),
+                2 => {
+                    header.csum_start = header.csum_start.wrapping_add(random.between(1, 40) as u16)
+                }
                 3 => header.csum_offset = random.pick(&[0, 6, 16, 60_000]),
                 4 => header.flags = 0,
                 5 => header.hdr_len = random.bits() as u16,
-                7 => header.outer_th_offset = header.outer_th_offset.wrapping_add(random.between(1, 40) as u16),
-                8 => header.inner_nh_offset = header.inner_nh_offset.wrapping_add(random.between(1, 40) as u16),
+                7 => {
+                    header.outer_th_offset =
+                        header.outer_th_offset.wrapping_add(random.between(1, 40) as u16)
+                }
+                8 => {
+                    header.inner_nh_offset =
+                        header.inner_nh_offset.wrapping_add(random.between(1, 40) as u16)
+                }
                 _ => header.csum_start = random.bits() as u16,
             }
         }
@@ -341,7 +395,8 @@ fn stop(random: &mut Random) -> [u8; 16] {
 /// A loose or strict source route on any part of its way, its end included.
 fn source_route(random: &mut Random) -> Vec<u8> {
     let stops = random.between(1, 3);
-    let option = [random.pick(&[131, 137]), (3 + 4 * stops) as u8, 4 + 4 * random.between(0, stops) as u8];
+    let option =
+        [random.pick(&[131, 137]), (3 + 4 * stops) as u8, 4 + 4 * random.between(0, stops) as u8];
     [&option[..], &random.bytes(4 * stops)].concat()
 }
 

@@ -1,6 +1,8 @@
 //! Frames to compare with: the traffic of `superpacket-traffic`, in batches for one poll.
 
-use superpacket_traffic::generate::{self, Checksum, Combination, Config, Impairments, Protocol, Stream, Tunnel};
+use superpacket_traffic::generate::{
+    self, Checksum, Combination, Config, Impairments, Protocol, Stream, Tunnel,
+};
 use superpacket_traffic::random::Random;
 
 use crate::frames::Input;
@@ -38,7 +40,10 @@ pub fn in_two_tunnels(rules: Rules) -> Vec<Combination> {
         (Tunnel::Vxlan4 | Tunnel::Geneve, _) => 1,
         _ => 0,
     };
-    Combination::all().into_iter().flat_map(|combination| core::iter::repeat_n(combination, share(&combination))).collect()
+    Combination::all()
+        .into_iter()
+        .flat_map(|combination| core::iter::repeat_n(combination, share(&combination)))
+        .collect()
 }
 
 /// Batches of generated frames without end, of one seed.

@@ -15,10 +15,16 @@ fn every_packet_comes_back_as_it_was() {
         // Each way to use an engine is met, and merges.
         assert_eq!(campaign.by_face().len(), 8, "{:?}", campaign.by_face());
         for (face, totals) in campaign.by_face() {
-            assert!(totals.merged > totals.packets / 80 && totals.super_packets > 0, "{face}: {totals:?}");
+            assert!(
+                totals.merged > totals.packets / 80 && totals.super_packets > 0,
+                "{face}: {totals:?}"
+            );
         }
         // Traffic in which half of all merge.
-        assert!(totals.merged > totals.packets / 3 && totals.super_packets * 3 < totals.merged, "{totals:?}");
+        assert!(
+            totals.merged > totals.packets / 3 && totals.super_packets * 3 < totals.merged,
+            "{totals:?}"
+        );
     }
 }
 

@@ -13,9 +13,12 @@ use superpacket::wire::{IpVersion, Layout, Protocol, parse_datagram};
 use superpacket::{BatchAggregator, Framing, HashKey, Layer, Policy};
 use superpacket_captures::{CheckOptions, CheckReport, Input, Verdict, check};
 use superpacket_io::capture::{
-    Compression, Container, Interface, LinkType, OptionList, OutputFormat, Record, Sink as _, TimeResolution, Writer,
+    Compression, Container, Interface, LinkType, OptionList, OutputFormat, Record, Sink as _,
+    TimeResolution, Writer,
 };
-use superpacket_lab::{CapturedFrame, Host, LabError, Link, TapFile, enter_user_namespace_before_main};
+use superpacket_lab::{
+    CapturedFrame, Host, LabError, Link, TapFile, enter_user_namespace_before_main,
+};
 use superpacket_oracle::frames::Input as Received;
 use superpacket_oracle::kernel::{KernelGro, KernelGso};
 use superpacket_oracle::segment::{Packets, Whole};
@@ -47,18 +50,28 @@ impl Write for Memory {
 fn capture(packets: &[Described]) -> Input<'static> {
     let memory = Memory::default();
     let byte_order = superpacket_io::capture::ByteOrder::Little;
-    let format = OutputFormat { container: Container::PcapNg, byte_order, resolution: None, compression: Compression::None };
-    let mut writer = Writer::into_stream("memory", Box::new(memory.clone()), format).expect("begins");
-    writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)]).expect("declares");
+    let format = OutputFormat {
+        container: Container::PcapNg,
+        byte_order,
+        resolution: None,
+        compression: Compression::None,
+    };
+    let mut writer =
+        Writer::into_stream("memory", Box::new(memory.clone()), format).expect("begins");
+    writer
+        .declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)])
+        .expect("declares");
     for (header, data) in packets {
         let mut options = OptionList::new();
         if let Some((header, format)) = header {
             let mut bytes = [0; Format::LONGEST];
-            let length = header.write(&mut bytes, *format, ByteOrder::Little).expect("there is room");
+            let length =
+                header.write(&mut bytes, *format, ByteOrder::Little).expect("there is room");
             let digits: String = bytes[..length].iter().map(|byte| format!("{byte:02x}")).collect();
             options.comment(&format!("virtio_net_hdr={digits}"));
         }
-        let record = Record { interface: 0, time: None, original_length: None, options: options.options() };
+        let record =
+            Record { interface: 0, time: None, original_length: None, options: options.options() };
         writer.write(record, [data.as_slice()]).expect("writes");
     }
     writer.finish().expect("finishes");
@@ -67,7 +80,8 @@ fn capture(packets: &[Described]) -> Input<'static> {
 }
 
 fn judged(left: &[Described], origin: &[Described]) -> CheckReport {
-    check(capture(left), capture(origin), &CheckOptions::default(), &mut ()).expect("both can be read")
+    check(capture(left), capture(origin), &CheckOptions::default(), &mut ())
+        .expect("both can be read")
 }
 
 fn layout(bytes: &[u8]) -> Option<Layout> {
@@ -94,7 +108,8 @@ fn described(frame: &CapturedFrame) -> Described {
                 IpVersion::V4 => gso_type::UDP_TUNNEL_IPV4,
                 IpVersion::V6 => gso_type::UDP_TUNNEL_IPV6,
             };
-            header.flags |= if outer.checksum(&bytes).is_some() { flags::UDP_TUNNEL_CSUM } else { 0 };
+            header.flags |=
+                if outer.checksum(&bytes).is_some() { flags::UDP_TUNNEL_CSUM } else { 0 };
             (header.outer_th_offset, header.inner_nh_offset) = (outer.transport, network);
             (Some((header, Format::Tunnel)), bytes)
         }
@@ -111,36 +126,57 @@ fn received(batch: &[Received]) -> Vec<Described> {
 }
 
 /// What is wrong with a report, and how often each rule was broken.
-fn note(found: &mut BTreeMap<String, (u64, String)>, report: &CheckReport, packets: &[Described], origin: &[Described]) {
+fn note(
+    found: &mut BTreeMap<String, (u64, String)>,
+    report: &CheckReport,
+    packets: &[Described],
+    origin: &[Described],
+) {
     for violation in &report.described {
-        let hexadecimal = |bytes: &[u8]| bytes.iter().take(160).map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hexadecimal = |bytes: &[u8]| {
+            bytes.iter().take(160).map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
         let shown = |all: &[Described], number: Option<u64>| {
             number
                 .and_then(|number| all.get(number as usize - 1))
                 .map(|(header, bytes)| format!("{header:?} {} {}", bytes.len(), hexadecimal(bytes)))
         };
-        let example =
-            format!("{violation:?}\n  left: {:?}\n  original: {:?}", shown(packets, violation.packet), shown(origin, violation.origin));
+        let example = format!(
+            "{violation:?}\n  left: {:?}\n  original: {:?}",
+            shown(packets, violation.packet),
+            shown(origin, violation.origin)
+        );
         // The packet that overtook it.
         let mut words = violation.found.split(' ');
-        let by = words.nth(5).and_then(|word| word.parse().ok()).filter(|_| violation.rule.name() == "order");
+        let by = words
+            .nth(5)
+            .and_then(|word| word.parse().ok())
+            .filter(|_| violation.rule.name() == "order");
         let example = format!("{example}\n  by: {:?}", shown(origin, by));
-        let entry = found.entry(format!("{} {}", violation.rule.name(), violation.field)).or_insert((0, example));
+        let entry = found
+            .entry(format!("{} {}", violation.rule.name(), violation.field))
+            .or_insert((0, example));
         entry.0 += 1;
     }
 }
 
 fn assert_none(found: &BTreeMap<String, (u64, String)>) {
-    let text: String = found.iter().map(|(rule, (count, example))| format!("{rule} ({count}): {example}\n")).collect();
+    let text: String = found
+        .iter()
+        .map(|(rule, (count, example))| format!("{rule} ({count}): {example}\n"))
+        .collect();
     assert!(found.is_empty(), "what the kernel made is called unfaithful:\n{text}");
 }
 
 #[test]
 fn what_the_kernel_merges_is_faithful_and_damage_to_it_is_found() -> Result<(), LabError> {
-    let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGro::new()) else { return Ok(()) };
+    let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGro::new()) else {
+        return Ok(());
+    };
     let (seed, polls) = (11, 800);
     let mut random = Random::new(seed);
-    let (mut found, mut damages, mut overlooked) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut found, mut damages, mut overlooked) =
+        (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let (mut super_packets, mut faithful) = (0, 0);
     for batch in Batches::new(seed, traffic::combinations(kernel.rules())).take(polls) {
         let sent: Vec<_> = batch.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
@@ -164,16 +200,25 @@ fn what_the_kernel_merges_is_faithful_and_damage_to_it_is_found() -> Result<(), 
             let mut damaged = left.clone();
             let Some(rule) = damage(&mut damaged, &mut random) else { continue };
             let report = judged(&damaged, &origin);
-            let named = report.by_rule.keys().any(|broken| rule.split(' ').any(|rule| rule == broken.name()));
+            let named = report
+                .by_rule
+                .keys()
+                .any(|broken| rule.split(' ').any(|rule| rule == broken.name()));
             if report.verdict != Verdict::Unfaithful || !named {
-                overlooked.entry(*name).or_insert((0, format!("{rule}: {:#?}", report.described))).0 += 1;
+                overlooked
+                    .entry(*name)
+                    .or_insert((0, format!("{rule}: {:#?}", report.described)))
+                    .0 += 1;
             }
             *damages.entry(*name).or_insert(0) += 1;
         }
     }
     assert_none(&found);
     assert!(overlooked.is_empty(), "damages that were not found or not named: {overlooked:#?}");
-    assert!(super_packets > polls as u64 && faithful > polls / 2, "{super_packets} super-packets, {faithful} polls");
+    assert!(
+        super_packets > polls as u64 && faithful > polls / 2,
+        "{super_packets} super-packets, {faithful} polls"
+    );
     for (name, _) in DAMAGES {
         assert!(damages.get(name).is_some_and(|&count| count >= 5), "{name}: {damages:?}");
     }
@@ -185,9 +230,18 @@ fn what_the_kernel_merges_is_faithful_and_damage_to_it_is_found() -> Result<(), 
 type Damage = fn(&mut Vec<Described>, &mut Random) -> Option<&'static str>;
 
 /// One of the packets for which this is so.
-fn one_of(left: &[Described], random: &mut Random, fits: impl Fn(&Described, &Layout) -> bool) -> Option<(usize, Layout)> {
-    let all: Vec<_> = left.iter().enumerate().filter_map(|(place, packet)| Some((place, layout(&packet.1)?))).collect();
-    let fitting: Vec<_> = all.into_iter().filter(|(place, layout)| fits(&left[*place], layout)).collect();
+fn one_of(
+    left: &[Described],
+    random: &mut Random,
+    fits: impl Fn(&Described, &Layout) -> bool,
+) -> Option<(usize, Layout)> {
+    let all: Vec<_> = left
+        .iter()
+        .enumerate()
+        .filter_map(|(place, packet)| Some((place, layout(&packet.1)?)))
+        .collect();
+    let fitting: Vec<_> =
+        all.into_iter().filter(|(place, layout)| fits(&left[*place], layout)).collect();
     fitting.get(random.below(fitting.len().max(1) as u64) as usize).copied()
 }
 
@@ -218,7 +272,11 @@ fn is_v4(layout: &Layout) -> bool {
 }
 
 /// Changes the header of a super-packet.
-fn describe_otherwise(left: &mut [Described], random: &mut Random, change: impl Fn(&mut Header)) -> Option<()> {
+fn describe_otherwise(
+    left: &mut [Described],
+    random: &mut Random,
+    change: impl Fn(&mut Header),
+) -> Option<()> {
     let (index, _) = one_of(left, random, |packet, _| is_merged(packet))?;
     change(&mut left[index].0.as_mut()?.0);
     Some(())
@@ -227,7 +285,9 @@ fn describe_otherwise(left: &mut [Described], random: &mut Random, change: impl 
 const DAMAGES: &[(&str, Damage)] = &[
     ("a byte of the payload is another", |left, random| {
         let (index, layout) = one_of(left, random, |packet, layout| {
-            is_merged(packet) && layout.end as usize == packet.1.len() && layout.end > u32::from(layout.payload)
+            is_merged(packet)
+                && layout.end as usize == packet.1.len()
+                && layout.end > u32::from(layout.payload)
         })?;
         let place = random.between(usize::from(layout.payload), left[index].1.len() - 1);
         left[index].1[place] ^= 0x40;
@@ -249,61 +309,99 @@ const DAMAGES: &[(&str, Damage)] = &[
         left.insert(index, left[index].clone());
         Some("invented")
     }),
-    ("gso_size is larger", |left, random| describe_otherwise(left, random, |header| header.gso_size += 1).map(|()| "gso-size gso-type")),
+    ("gso_size is larger", |left, random| {
+        describe_otherwise(left, random, |header| header.gso_size += 1)
+            .map(|()| "gso-size gso-type")
+    }),
     ("the header says nothing", |left, random| {
         // Else its checksum would be taken for a whole one, and found wrong first.
-        describe_otherwise(left, random, |header| *header = Header { gso_type: 0, gso_size: 0, ..*header }).map(|()| "gso-type")
+        describe_otherwise(left, random, |header| {
+            *header = Header { gso_type: 0, gso_size: 0, ..*header }
+        })
+        .map(|()| "gso-type")
     }),
-    ("the type is unknown", |left, random| describe_otherwise(left, random, |header| header.gso_type = 2).map(|()| "virtio-header")),
-    ("csum_offset is another", |left, random| describe_otherwise(left, random, |header| header.csum_offset ^= 2).map(|()| "virtio-header")),
+    ("the type is unknown", |left, random| {
+        describe_otherwise(left, random, |header| header.gso_type = 2).map(|()| "virtio-header")
+    }),
+    ("csum_offset is another", |left, random| {
+        describe_otherwise(left, random, |header| header.csum_offset ^= 2).map(|()| "virtio-header")
+    }),
     ("the partial checksum is another", |left, random| {
         let place = |layout: &Layout| usize::from(layout.checksum());
         flip(left, random, |_| true, place, 1).map(|()| "partial-checksum")
     }),
     ("the outer checksum is the one that is right for the whole", |left, random| {
-        let (index, layout) =
-            one_of(left, random, |packet, _| packet.0.is_some_and(|(header, _)| header.flags & flags::UDP_TUNNEL_CSUM != 0))?;
+        let (index, layout) = one_of(left, random, |packet, _| {
+            packet.0.is_some_and(|(header, _)| header.flags & flags::UDP_TUNNEL_CSUM != 0)
+        })?;
         let (place, value) = whole_outer_checksum(&left[index].1, &layout);
         left[index].1[place..place + 2].copy_from_slice(&value.to_be_bytes());
         Some("partial-checksum")
     }),
     ("the outer checksum is not named", |left, random| {
-        let (index, _) = one_of(left, random, |packet, _| packet.0.is_some_and(|(header, _)| header.flags & flags::UDP_TUNNEL_CSUM != 0))?;
+        let (index, _) = one_of(left, random, |packet, _| {
+            packet.0.is_some_and(|(header, _)| header.flags & flags::UDP_TUNNEL_CSUM != 0)
+        })?;
         left[index].0.as_mut()?.0.flags &= !flags::UDP_TUNNEL_CSUM;
         Some("virtio-header")
     }),
-    ("a MAC address is another", |left, random| flip(left, random, |_| true, |_| 8, 1).map(|()| "link-header")),
-    ("the header checksum is another", |left, random| {
-        flip(left, random, is_v4, |layout| usize::from(layout.network) + 10, 1).map(|()| "ip-checksum")
+    ("a MAC address is another", |left, random| {
+        flip(left, random, |_| true, |_| 8, 1).map(|()| "link-header")
     }),
-    ("the TTL is another", |left, random| flip(left, random, is_v4, |layout| usize::from(layout.network) + 8, 1).map(|()| "ttl")),
+    ("the header checksum is another", |left, random| {
+        flip(left, random, is_v4, |layout| usize::from(layout.network) + 10, 1)
+            .map(|()| "ip-checksum")
+    }),
+    ("the TTL is another", |left, random| {
+        flip(left, random, is_v4, |layout| usize::from(layout.network) + 8, 1).map(|()| "ttl")
+    }),
     ("the hop limit is another", |left, random| {
-        flip(left, random, |layout| !is_v4(layout), |layout| usize::from(layout.network) + 7, 1).map(|()| "ttl")
+        flip(left, random, |layout| !is_v4(layout), |layout| usize::from(layout.network) + 7, 1)
+            .map(|()| "ttl")
     }),
     ("the type of service is another", |left, random| {
-        flip(left, random, is_v4, |layout| usize::from(layout.network) + 1, 4).map(|()| "traffic-class")
+        flip(left, random, is_v4, |layout| usize::from(layout.network) + 1, 4)
+            .map(|()| "traffic-class")
     }),
     ("the flow label is another", |left, random| {
-        flip(left, random, |layout| !is_v4(layout), |layout| usize::from(layout.network) + 3, 1).map(|()| "flow-label")
+        flip(left, random, |layout| !is_v4(layout), |layout| usize::from(layout.network) + 3, 1)
+            .map(|()| "flow-label")
     }),
     ("the identification is another", |left, random| {
         flip(left, random, is_v4, |layout| usize::from(layout.network) + 4, 0x40).map(|()| "ip-id")
     }),
-    ("DF is another", |left, random| flip(left, random, is_v4, |layout| usize::from(layout.network) + 6, 0x40).map(|()| "dont-fragment")),
-    ("the IP length is another", |left, random| flip(left, random, is_v4, |layout| usize::from(layout.network) + 3, 1).map(|()| "length")),
-    ("the acknowledgement is another", |left, random| {
-        flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 11, 1).map(|()| "acknowledgement")
+    ("DF is another", |left, random| {
+        flip(left, random, is_v4, |layout| usize::from(layout.network) + 6, 0x40)
+            .map(|()| "dont-fragment")
     }),
-    ("the window is another", |left, random| flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 15, 1).map(|()| "window")),
-    ("ECE is another", |left, random| flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 13, 0x40).map(|()| "flags")),
-    ("PSH is another", |left, random| flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 13, 8).map(|()| "flags")),
+    ("the IP length is another", |left, random| {
+        flip(left, random, is_v4, |layout| usize::from(layout.network) + 3, 1).map(|()| "length")
+    }),
+    ("the acknowledgement is another", |left, random| {
+        flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 11, 1)
+            .map(|()| "acknowledgement")
+    }),
+    ("the window is another", |left, random| {
+        flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 15, 1)
+            .map(|()| "window")
+    }),
+    ("ECE is another", |left, random| {
+        flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 13, 0x40)
+            .map(|()| "flags")
+    }),
+    ("PSH is another", |left, random| {
+        flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 13, 8).map(|()| "flags")
+    }),
     ("an option is another", |left, random| {
-        let with_options = |layout: &Layout| is_tcp(layout) && layout.payload > layout.transport + 20;
-        flip(left, random, with_options, |layout| usize::from(layout.payload) - 1, 1).map(|()| "tcp-options")
+        let with_options =
+            |layout: &Layout| is_tcp(layout) && layout.payload > layout.transport + 20;
+        flip(left, random, with_options, |layout| usize::from(layout.payload) - 1, 1)
+            .map(|()| "tcp-options")
     }),
     ("a tunnel's identifier is another", |left, random| {
         let in_udp = |layout: &Layout| layout.outer.is_some_and(|outer| outer.tunnel.is_udp());
-        let place = |layout: &Layout| usize::from(layout.outer.expect("a tunnel").transport) + 8 + 4;
+        let place =
+            |layout: &Layout| usize::from(layout.outer.expect("a tunnel").transport) + 8 + 4;
         flip(left, random, in_udp, place, 1).map(|()| "tunnel-header")
     }),
 ];
@@ -333,7 +431,9 @@ fn what_the_kernel_cuts_is_faithful() -> Result<(), LabError> {
 #[test]
 fn what_the_kernel_cuts_in_tunnels_is_faithful() -> Result<(), LabError> {
     // A kernel before 6.17 takes none.
-    let Some(kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else { return Ok(()) };
+    let Some(kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else {
+        return Ok(());
+    };
     cut(kernel, Packets::in_tunnels(13).take(4_000))
 }
 
@@ -343,7 +443,8 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
     // (section 4.5): see docs/reversibility.md.
     let is_faulty = |packet: &Whole| {
         let has_extensions = packet.extension().is_some_and(|(next, _)| next != 17);
-        packet.header.gso_type == gso_type::UDP && (!packet.header.gso_size.is_multiple_of(8) || has_extensions)
+        packet.header.gso_type == gso_type::UDP
+            && (!packet.header.gso_size.is_multiple_of(8) || has_extensions)
     };
     // Linux adjusts whatever sum it finds, a wrong one too, which the judge says of the segments.
     // Where it computes a checksum anew, it does so over the addresses of the IP header, although
@@ -368,10 +469,21 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
         let place = random.below(left[index].1.len() as u64) as usize;
         damaged[index].1[place] ^= 1 << random.below(8);
         let verdict = judged(&damaged, &origin).verdict;
-        assert_ne!(verdict, Verdict::Faithful, "byte {place} of segment {index} of {}: {:?}", left.len(), packet.header);
+        assert_ne!(
+            verdict,
+            Verdict::Faithful,
+            "byte {place} of segment {index} of {}: {:?}",
+            left.len(),
+            packet.header
+        );
         damaged.clone_from(&left);
         damaged.remove(index);
-        assert_eq!(judged(&damaged, &origin).verdict, Verdict::Unfaithful, "without segment {index} of {:?}", packet.header);
+        assert_eq!(
+            judged(&damaged, &origin).verdict,
+            Verdict::Unfaithful,
+            "without segment {index} of {:?}",
+            packet.header
+        );
     }
     assert_none(&found);
     assert!(faithful > 2_000, "{faithful}");
@@ -381,12 +493,18 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
 /// Packets of one flow in each kind of tunnel in UDP, with this outer checksum.
 fn flows(outer: Checksum) -> Vec<Vec<Frame>> {
     let inner = [Frame::tcp4(1, 700), Frame::tcp6(1, 700), Frame::udp4(700)];
-    let tunnels: [fn(Frame) -> Frame; 4] = [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, |frame| {
-        let Ip::V6(outer) = frame.clone().in_vxlan6().tunnel_mut().ip.clone() else { panic!("over IPv6") };
-        frame.in_geneve().with(|frame| frame.tunnel_mut().ip = Ip::V6(outer))
-    }];
-    let in_tunnels = inner.iter().flat_map(|inner| tunnels.iter().map(|through| through(inner.clone())));
-    in_tunnels.map(|frame| frame.with(|frame| frame.outer_udp_mut().checksum = outer).run(9)).collect()
+    let tunnels: [fn(Frame) -> Frame; 4] =
+        [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, |frame| {
+            let Ip::V6(outer) = frame.clone().in_vxlan6().tunnel_mut().ip.clone() else {
+                panic!("over IPv6")
+            };
+            frame.in_geneve().with(|frame| frame.tunnel_mut().ip = Ip::V6(outer))
+        }];
+    let in_tunnels =
+        inner.iter().flat_map(|inner| tunnels.iter().map(|through| through(inner.clone())));
+    in_tunnels
+        .map(|frame| frame.with(|frame| frame.outer_udp_mut().checksum = outer).run(9))
+        .collect()
 }
 
 const FRAMING: Framing = Framing::new(Format::Tunnel, ByteOrder::NATIVE, Layer::Ethernet);
@@ -396,12 +514,15 @@ fn framed(packets: &[Vec<u8>], in_place: bool) -> (Header, Vec<u8>) {
     let mut aggregator = BatchAggregator::framed(FRAMING, Policy::gro_with_udp(), HashKey::new(1));
     let mut left = Vec::new();
     if in_place {
-        let mut buffers: Vec<_> = packets.iter().map(|packet| [&[0; 24][..], packet].concat()).collect();
+        let mut buffers: Vec<_> =
+            packets.iter().map(|packet| [&[0; 24][..], packet].concat()).collect();
         buffers.iter_mut().for_each(|buffer| buffer.reserve_exact(9_000));
         assert_eq!(aggregator.join_in_place(&mut buffers, 24), Ok(&[0][..]), "all merge");
         left.push(buffers.remove(0));
     } else {
-        aggregator.poll_gathered(packets, |slices| left.push(slices.iter().flat_map(|slice| slice.iter().copied()).collect()));
+        aggregator.poll_gathered(packets, |slices| {
+            left.push(slices.iter().flat_map(|slice| slice.iter().copied()).collect())
+        });
     }
     assert_eq!(left.len(), 1, "all merge");
     let header = Header::read(&left[0], FRAMING.format, FRAMING.order).expect("24 bytes");
@@ -412,12 +533,16 @@ fn framed(packets: &[Vec<u8>], in_place: bool) -> (Header, Vec<u8>) {
 /// checksum that is right for the whole in its place, Linux gives the segments wrong ones. The
 /// judge says both.
 #[test]
-fn the_kernel_cuts_the_pseudo_headers_sum_right_and_the_whole_checksum_wrong() -> Result<(), LabError> {
-    let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else { return Ok(()) };
+fn the_kernel_cuts_the_pseudo_headers_sum_right_and_the_whole_checksum_wrong()
+-> Result<(), LabError> {
+    let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else {
+        return Ok(());
+    };
     for outer in [Checksum::Right, Checksum::Zero] {
         for frames in flows(outer) {
             let packets: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
-            let origin: Vec<Described> = packets.iter().map(|packet| (None, packet.clone())).collect();
+            let origin: Vec<Described> =
+                packets.iter().map(|packet| (None, packet.clone())).collect();
             for in_place in [false, true] {
                 let (header, bytes) = framed(&packets, in_place);
                 let segments = kernel.segment(header, &bytes)?.expect("a valid header");
@@ -430,22 +555,37 @@ fn the_kernel_cuts_the_pseudo_headers_sum_right_and_the_whole_checksum_wrong() -
                 continue;
             }
             let (header, mut bytes) = framed(&packets, false);
-            let (place, value) = whole_outer_checksum(&bytes, &layout(&bytes).expect("it can be parsed"));
+            let (place, value) =
+                whole_outer_checksum(&bytes, &layout(&bytes).expect("it can be parsed"));
             bytes[place..place + 2].copy_from_slice(&value.to_be_bytes());
             let segments = kernel.segment(header, &bytes)?.expect("a valid header");
             assert_eq!(segments.len(), packets.len());
             for (segment, packet) in segments.iter().map(CapturedFrame::with_tag).zip(&packets) {
-                assert!(segment != *packet && segment[place + 2..] == packet[place + 2..], "the outer checksum is wrong");
+                assert!(
+                    segment != *packet && segment[place + 2..] == packet[place + 2..],
+                    "the outer checksum is wrong"
+                );
             }
             let report = judged(&[(Some((header, Format::Tunnel)), bytes.clone())], &origin);
-            let broken: Vec<_> = report.described.iter().map(|violation| (violation.rule.name(), violation.field.as_str())).collect();
+            let broken: Vec<_> = report
+                .described
+                .iter()
+                .map(|violation| (violation.rule.name(), violation.field.as_str()))
+                .collect();
             assert_eq!(broken, [("partial-checksum", "outer udp.checksum")]);
             // A field that the flags do not name is copied to all segments.
             let header = Header { flags: header.flags & !flags::UDP_TUNNEL_CSUM, ..header };
             let segments = kernel.segment(header, &bytes)?.expect("a valid header");
-            assert!(segments.iter().all(|segment| segment.bytes[place..place + 2] == value.to_be_bytes()));
+            assert!(
+                segments
+                    .iter()
+                    .all(|segment| segment.bytes[place..place + 2] == value.to_be_bytes())
+            );
             let report = judged(&[(Some((header, Format::Tunnel)), bytes)], &origin);
-            assert_eq!(report.by_rule.keys().map(|rule| rule.name()).collect::<Vec<_>>(), ["virtio-header"]);
+            assert_eq!(
+                report.by_rule.keys().map(|rule| rule.name()).collect::<Vec<_>>(),
+                ["virtio-header"]
+            );
         }
     }
     Ok(())
@@ -456,7 +596,9 @@ fn the_kernel_cuts_the_pseudo_headers_sum_right_and_the_whole_checksum_wrong() -
 #[test]
 fn what_the_kernel_hands_on_is_cut_right() -> Result<(), LabError> {
     let host = Host::new("bridge")?;
-    let Some(sender) = superpacket_lab::available_or_skip(TapFile::new(&host, "tap0")) else { return Ok(()) };
+    let Some(sender) = superpacket_lab::available_or_skip(TapFile::new(&host, "tap0")) else {
+        return Ok(());
+    };
     let receiver = TapFile::new(&host, "tap1")?;
     for tap in [&sender, &receiver] {
         tap.link().set_mtu(65_521)?;
@@ -475,7 +617,10 @@ fn what_the_kernel_hands_on_is_cut_right() -> Result<(), LabError> {
                     // What the bridge says itself, to multicast addresses.
                     Some((_, frame)) if frame[6..12] != bytes[6..12] => {}
                     Some(received) => break received,
-                    None => assert!(std::time::Instant::now() < deadline, "nothing came through the bridge"),
+                    None => assert!(
+                        std::time::Instant::now() < deadline,
+                        "nothing came through the bridge"
+                    ),
                 }
             };
             while receiver.receive()?.is_some() {}
@@ -486,11 +631,20 @@ fn what_the_kernel_hands_on_is_cut_right() -> Result<(), LabError> {
             header.write(&mut read, FRAMING.format, FRAMING.order).expect("there is room");
             read.extend_from_slice(&bytes);
             let mut segments = Vec::new();
-            let plan = Segmenter::new().split(FRAMING, &read, &mut segments).expect("a valid header");
-            assert!(segments.chunks(plan.segment_length).eq(packets.iter().map(Vec::as_slice)), "{outer:?} {:?}", frames[0]);
+            let plan =
+                Segmenter::new().split(FRAMING, &read, &mut segments).expect("a valid header");
+            assert!(
+                segments.chunks(plan.segment_length).eq(packets.iter().map(Vec::as_slice)),
+                "{outer:?} {:?}",
+                frames[0]
+            );
             // The judge takes the kernel's form for faithful.
-            let origin: Vec<Described> = packets.iter().map(|packet| (None, packet.clone())).collect();
-            assert_eq!(judged(&[(Some((header, Format::Tunnel)), bytes)], &origin).verdict, Verdict::Faithful);
+            let origin: Vec<Described> =
+                packets.iter().map(|packet| (None, packet.clone())).collect();
+            assert_eq!(
+                judged(&[(Some((header, Format::Tunnel)), bytes)], &origin).verdict,
+                Verdict::Faithful
+            );
         }
     }
     Ok(())

@@ -26,7 +26,10 @@ fn available<T>(result: Result<T, LabError>) -> Option<T> {
 fn assert_explained(report: &Report, seed: u64) {
     if let Some(fault) = report.faults.first() {
         let saved = fault.save(&format!("superpacket-oracle-{seed}.pcap"));
-        panic!("seed {seed}: a difference that no kind explains; frames in {saved:?}\n{}", fault.text);
+        panic!(
+            "seed {seed}: a difference that no kind explains; frames in {saved:?}\n{}",
+            fault.text
+        );
     }
 }
 
@@ -114,7 +117,9 @@ fn super_packets_of_engines_for_a_device_are_cut_into_the_same_bytes() -> Result
 #[test]
 fn super_packets_in_tunnels_are_cut_into_the_same_bytes() -> Result<(), LabError> {
     // A kernel before 6.17 takes none.
-    let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else { return Ok(()) };
+    let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else {
+        return Ok(());
+    };
     let (seed, packets) = (1, 4_000);
     let mut report = Report::default();
     run::segment(&mut kernel, &mut Packets::in_tunnels(seed), packets, &mut report)?;
@@ -137,8 +142,18 @@ fn super_packets_are_cut_into_the_same_bytes() -> Result<(), LabError> {
     // Of the datagrams that are to be fragmented, half over IPv4 have DF, and half over IPv6
     // a header that Linux counts in their offsets.
     assert!(report.refused > 0 && report.refused + explained < packets * 3 / 10, "{report:?}");
-    for kind in [Kind::OddFragment, Kind::FragmentFlags, Kind::FragmentPlace, Kind::FragmentOffset, Kind::HeaderDestination] {
-        assert!(report.kinds.contains_key(&kind), "datagrams of which {} never happens", kind.name());
+    for kind in [
+        Kind::OddFragment,
+        Kind::FragmentFlags,
+        Kind::FragmentPlace,
+        Kind::FragmentOffset,
+        Kind::HeaderDestination,
+    ] {
+        assert!(
+            report.kinds.contains_key(&kind),
+            "datagrams of which {} never happens",
+            kind.name()
+        );
     }
     Ok(())
 }

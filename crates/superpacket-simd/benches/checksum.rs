@@ -25,7 +25,8 @@ fn hot(criterion: &mut Criterion) {
         // apart, since a load that agrees with a store in flight in its low 12 bits waits for it.
         let mut memory = vec![0x5a_u8; 2 * size + 3 * PAGE];
         let start = memory.as_ptr().align_offset(PAGE);
-        let (source, destination) = memory[start..].split_at_mut((size + 14).next_multiple_of(PAGE));
+        let (source, destination) =
+            memory[start..].split_at_mut((size + 14).next_multiple_of(PAGE));
         let source = &source[14..][..size];
         let destination = &mut destination[PAGE / 2 + 66..][..size];
         let mut group = criterion.benchmark_group(format!("hot/{size}"));
@@ -112,7 +113,10 @@ fn streaming(criterion: &mut Criterion) {
 }
 
 fn configuration() -> Criterion {
-    Criterion::default().warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(1)).without_plots()
+    Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(1))
+        .without_plots()
 }
 
 criterion_group! {

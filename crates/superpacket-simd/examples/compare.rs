@@ -58,7 +58,10 @@ fn agrees(simd: Simd, bytes: &[u8]) -> bool {
     let mut copy = vec![0x5a; bytes.len()].into_boxed_slice();
     let mut sums = [0];
     simd.sum_batch(&[bytes], &mut sums);
-    simd.sum(bytes) == expected && sums == [expected] && simd.copy_and_sum(bytes, &mut copy) == expected && *copy == *bytes
+    simd.sum(bytes) == expected
+        && sums == [expected]
+        && simd.copy_and_sum(bytes, &mut copy) == expected
+        && *copy == *bytes
 }
 
 /// RFC 1071 as its text has it: add big-endian words, then add the carries back in.

@@ -53,7 +53,9 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
         head = destination.as_ptr().addr().wrapping_neg() % VECTOR;
     }
     let swap = 8 * (head as u32 % 2);
-    if let (true, Some(start), Some(place)) = (head != 0, source.first_chunk(), destination.first_chunk_mut()) {
+    if let (true, Some(start), Some(place)) =
+        (head != 0, source.first_chunk(), destination.first_chunk_mut())
+    {
         // The whole first vector is stored; what lies behind `head` is stored again, and only then
         // summed.
         let vector = load(start);
@@ -66,7 +68,8 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
     let (places, rest_places) = destination.as_chunks_mut::<{ VECTOR * WIDTH }>();
     let places = &mut places[..strides.len()];
     for index in 0..strides.len() {
-        let (vectors, places) = (strides[index].as_chunks::<VECTOR>().0, places[index].as_chunks_mut::<VECTOR>().0);
+        let (vectors, places) =
+            (strides[index].as_chunks::<VECTOR>().0, places[index].as_chunks_mut::<VECTOR>().0);
         for (index, lanes) in lanes.iter_mut().enumerate() {
             let vector = opaque(load(&vectors[index]));
             store(&mut places[index], vector);
@@ -139,7 +142,8 @@ fn total(lanes: [Lanes; WIDTH]) -> u64 {
 #[target_feature(enable = "avx2")]
 fn keep_first(vector: __m256i, count: usize) -> __m256i {
     let positions = _mm256_setr_epi8(
-        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24,
+        25, 26, 27, 28, 29, 30, 31,
     );
     _mm256_and_si256(vector, _mm256_cmpgt_epi8(_mm256_set1_epi8(count as i8), positions))
 }

@@ -88,7 +88,11 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
 /// [`copy_and_sum`], hinting at the cache lines of `ahead` at the same pace: as many as `source`
 /// has.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(crate) fn copy_and_sum_ahead(source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u64 {
+pub(crate) fn copy_and_sum_ahead(
+    source: &[u8],
+    destination: &mut [MaybeUninit<u8>],
+    ahead: &[u8],
+) -> u64 {
     copy_sum_and_hint::<true>(source, destination, ahead)
 }
 
@@ -96,7 +100,11 @@ pub(crate) fn copy_and_sum_ahead(source: &[u8], destination: &mut [MaybeUninit<u
 /// last store are aligned, with odd numbers of bytes before the first as in [`sum`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn copy_sum_and_hint<const AHEAD: bool>(source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u64 {
+fn copy_sum_and_hint<const AHEAD: bool>(
+    source: &[u8],
+    destination: &mut [MaybeUninit<u8>],
+    ahead: &[u8],
+) -> u64 {
     let mut hint = hints::<AHEAD>(ahead);
     // One length for both, or the compiler looks for the shorter at each step.
     let destination = &mut destination[..source.len()];
@@ -115,7 +123,8 @@ fn copy_sum_and_hint<const AHEAD: bool>(source: &[u8], destination: &mut [MaybeU
     let (places, rest_places) = destination.as_chunks_mut::<{ VECTOR * WIDTH }>();
     let places = &mut places[..strides.len()];
     for index in 0..strides.len() {
-        let (vectors, places) = (strides[index].as_chunks::<VECTOR>().0, places[index].as_chunks_mut::<VECTOR>().0);
+        let (vectors, places) =
+            (strides[index].as_chunks::<VECTOR>().0, places[index].as_chunks_mut::<VECTOR>().0);
         for (index, lanes) in lanes.iter_mut().enumerate() {
             hint();
             let vector = opaque(load(&vectors[index]));

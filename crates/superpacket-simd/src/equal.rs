@@ -21,7 +21,11 @@ const STEP: usize = 16;
 ///
 /// `LENGTH` must be a multiple of 16, which is checked when compiled.
 #[inline(always)]
-pub fn equal_masked<const LENGTH: usize>(left: &[u8; LENGTH], right: &[u8; LENGTH], mask: &[u8; LENGTH]) -> bool {
+pub fn equal_masked<const LENGTH: usize>(
+    left: &[u8; LENGTH],
+    right: &[u8; LENGTH],
+    mask: &[u8; LENGTH],
+) -> bool {
     const { assert!(LENGTH.is_multiple_of(STEP)) };
     equal(left.as_chunks().0, right.as_chunks().0, mask.as_chunks().0)
 }
@@ -36,7 +40,8 @@ fn equal(left: &[[u8; STEP]], right: &[[u8; STEP]], mask: &[[u8; STEP]]) -> bool
         let mut differ = arch::_mm_setzero_si128();
         for (index, left) in left.iter().enumerate() {
             let differ_here = arch::_mm_xor_si128(load(left), load(&right[index]));
-            differ = arch::_mm_or_si128(differ, arch::_mm_and_si128(differ_here, load(&mask[index])));
+            differ =
+                arch::_mm_or_si128(differ, arch::_mm_and_si128(differ_here, load(&mask[index])));
         }
         arch::_mm_movemask_epi8(arch::_mm_cmpeq_epi8(differ, arch::_mm_setzero_si128())) == 0xffff
     }
@@ -66,7 +71,11 @@ mod tests {
             for bit in 0..8 {
                 let mut right = left;
                 right[index] ^= 1 << bit;
-                assert_eq!(equal_masked(&left, &right, &mask), mask[index] & 1 << bit == 0, "{index} {bit}");
+                assert_eq!(
+                    equal_masked(&left, &right, &mask),
+                    mask[index] & 1 << bit == 0,
+                    "{index} {bit}"
+                );
                 assert!(equal_masked(&left, &right, &[0; 48]));
                 assert!(!equal_masked(&right, &left, &[0xff; 48]));
             }

@@ -1,6 +1,9 @@
 //! The SIMD level as a value, and the one dispatch on it.
 
-#![expect(unsafe_code, reason = "calls of what a CPU was asked for before, and memory that is not initialised")]
+#![expect(
+    unsafe_code,
+    reason = "calls of what a CPU was asked for before, and memory that is not initialised"
+)]
 
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
@@ -89,7 +92,11 @@ impl Simd {
     /// of this sum.
     #[inline]
     pub fn sum(self, bytes: &[u8]) -> u16 {
-        if bytes.len() < SHORT { scalar::finish(scalar::sum_short(bytes)) } else { self.sum_long(bytes) }
+        if bytes.len() < SHORT {
+            scalar::finish(scalar::sum_short(bytes))
+        } else {
+            self.sum_long(bytes)
+        }
     }
 
     /// The sum of `bytes`, as [`Simd::sum`] gives it, with a hint that `ahead`, or as much of it as
@@ -102,7 +109,9 @@ impl Simd {
     pub fn sum_ahead(self, bytes: &[u8], ahead: &[u8]) -> u16 {
         match self.0 {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
-            Level::Avx512 | Level::Zen4 if (SHORT..=BLOCK.min(ahead.len())).contains(&bytes.len()) => {
+            Level::Avx512 | Level::Zen4
+                if (SHORT..=BLOCK.min(ahead.len())).contains(&bytes.len()) =>
+            {
                 // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
                 // `Level`).
                 scalar::finish(unsafe { crate::avx512::sum_ahead(bytes, ahead) })
@@ -143,7 +152,8 @@ impl Simd {
     pub fn copy_and_sum(self, source: &[u8], destination: &mut [u8]) -> u16 {
         // SAFETY: what is made of initialised bytes has the same size and alignment, and the
         // functions that it is given to write nothing but initialised bytes to it.
-        let destination = unsafe { &mut *(core::ptr::from_mut(destination) as *mut [MaybeUninit<u8>]) };
+        let destination =
+            unsafe { &mut *(core::ptr::from_mut(destination) as *mut [MaybeUninit<u8>]) };
         self.copy_and_sum_uninit(source, destination)
     }
 
@@ -175,9 +185,14 @@ impl Simd {
     /// As [`Simd::copy_and_sum`].
     #[inline]
     pub fn copy_and_sum_ahead(self, source: &[u8], destination: &mut [u8], ahead: &[u8]) -> u16 {
-        assert_eq!(source.len(), destination.len(), "a copy needs a destination of the source's length");
+        assert_eq!(
+            source.len(),
+            destination.len(),
+            "a copy needs a destination of the source's length"
+        );
         // SAFETY: as in `copy_and_sum`.
-        let destination = unsafe { &mut *(core::ptr::from_mut(destination) as *mut [MaybeUninit<u8>]) };
+        let destination =
+            unsafe { &mut *(core::ptr::from_mut(destination) as *mut [MaybeUninit<u8>]) };
         if self.paces_hints(source, ahead) {
             self.copy_and_sum_paced(source, destination, ahead)
         } else {
@@ -187,7 +202,10 @@ impl Simd {
 
     /// Can hints for `ahead` come at the pace of a copy of `source`?
     #[inline(always)]
-    #[cfg_attr(not(any(target_arch = "x86", target_arch = "x86_64")), expect(unused_variables, reason = "hints are paced by AVX-512 only"))]
+    #[cfg_attr(
+        not(any(target_arch = "x86", target_arch = "x86_64")),
+        expect(unused_variables, reason = "hints are paced by AVX-512 only")
+    )]
     fn paces_hints(self, source: &[u8], ahead: &[u8]) -> bool {
         match self.0 {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
@@ -201,13 +219,23 @@ impl Simd {
     /// # Panics
     /// As [`Simd::copy_and_sum`].
     #[inline(always)]
-    #[cfg_attr(not(any(target_arch = "x86", target_arch = "x86_64")), expect(unused_variables, reason = "hints are paced by AVX-512 only"))]
-    fn copy_and_sum_paced(self, source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u16 {
+    #[cfg_attr(
+        not(any(target_arch = "x86", target_arch = "x86_64")),
+        expect(unused_variables, reason = "hints are paced by AVX-512 only")
+    )]
+    fn copy_and_sum_paced(
+        self,
+        source: &[u8],
+        destination: &mut [MaybeUninit<u8>],
+        ahead: &[u8],
+    ) -> u16 {
         match self.0 {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
             // `Level`).
-            Level::Avx512 | Level::Zen4 => scalar::finish(unsafe { crate::avx512::copy_and_sum_ahead(source, destination, ahead) }),
+            Level::Avx512 | Level::Zen4 => scalar::finish(unsafe {
+                crate::avx512::copy_and_sum_ahead(source, destination, ahead)
+            }),
             _ => self.copy_and_sum_uninit(source, destination),
         }
     }
@@ -219,7 +247,11 @@ impl Simd {
     /// If `source` and `destination` differ in length; then nothing is written.
     #[inline]
     fn copy_and_sum_uninit(self, source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u16 {
-        assert_eq!(source.len(), destination.len(), "a copy needs a destination of the source's length");
+        assert_eq!(
+            source.len(),
+            destination.len(),
+            "a copy needs a destination of the source's length"
+        );
         if source.len() < SHORT {
             scalar::finish(scalar::copy_and_sum_short(source, destination))
         } else {
@@ -228,7 +260,11 @@ impl Simd {
     }
 
     fn sum_long(self, bytes: &[u8]) -> u16 {
-        scalar::finish(if bytes.len() <= BLOCK { self.sum_block(bytes) } else { self.sum_blocks(bytes) })
+        scalar::finish(if bytes.len() <= BLOCK {
+            self.sum_block(bytes)
+        } else {
+            self.sum_blocks(bytes)
+        })
     }
 
     #[cold]
@@ -248,7 +284,9 @@ impl Simd {
     #[cold]
     fn copy_and_sum_blocks(self, source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
         let blocks = source.chunks(BLOCK).zip(destination.chunks_mut(BLOCK));
-        blocks.map(|(source, destination)| self.copy_and_sum_block(source, destination)).fold(0, scalar::add)
+        blocks
+            .map(|(source, destination)| self.copy_and_sum_block(source, destination))
+            .fold(0, scalar::add)
     }
 
     /// The unfolded sum of at most [`BLOCK`] bytes.
@@ -331,7 +369,8 @@ fn is_amd_family_25() -> bool {
         #[allow(unused_unsafe, reason = "safe from some version of Rust on")]
         let (vendor, version) = unsafe { (__cpuid(0), __cpuid(1)) };
         let says = |register: u32, letters: &[u8; 4]| register == u32::from_le_bytes(*letters);
-        let is_amd = says(vendor.ebx, b"Auth") && says(vendor.edx, b"enti") && says(vendor.ecx, b"cAMD");
+        let is_amd =
+            says(vendor.ebx, b"Auth") && says(vendor.edx, b"enti") && says(vendor.ecx, b"cAMD");
         // From 15 on the base family is followed by an extended one, which is added to it.
         let family = (version.eax >> 8 & 0xf) + (version.eax >> 20 & 0xff);
         ANSWER.store(if is_amd && family == 25 { YES } else { NO }, Ordering::Relaxed);

@@ -55,7 +55,8 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
         let mut lanes = [zero_32(); WIDTH];
         let places = &mut places[..strides.len()];
         for index in 0..strides.len() {
-            let (vectors, places) = (strides[index].as_chunks::<VECTOR>().0, places[index].as_chunks_mut::<VECTOR>().0);
+            let (vectors, places) =
+                (strides[index].as_chunks::<VECTOR>().0, places[index].as_chunks_mut::<VECTOR>().0);
             for (index, lanes) in lanes.iter_mut().enumerate() {
                 let vector = opaque(load(&vectors[index]));
                 store(&mut places[index], vector);

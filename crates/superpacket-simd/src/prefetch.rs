@@ -106,6 +106,12 @@ pub(crate) fn prefetch_line(address: *const u8) {
     unsafe {
         core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
-    #[cfg(any(miri, not(any(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse"), target_arch = "aarch64"))))]
+    #[cfg(any(
+        miri,
+        not(any(
+            all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse"),
+            target_arch = "aarch64"
+        ))
+    ))]
     let _ = address;
 }

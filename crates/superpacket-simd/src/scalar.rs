@@ -52,11 +52,17 @@ pub(crate) fn copy_and_sum_short(source: &[u8], destination: &mut [MaybeUninit<u
 /// Copies and sums the `N` bytes after those `done`, if the length, as a sum of powers of two,
 /// contains `N`.
 #[inline(always)]
-fn copy_words<const N: usize>(source: &[u8], destination: &mut [MaybeUninit<u8>], done: &mut usize) -> u64 {
+fn copy_words<const N: usize>(
+    source: &[u8],
+    destination: &mut [MaybeUninit<u8>],
+    done: &mut usize,
+) -> u64 {
     if source.len() & N == 0 {
         return 0;
     }
-    let (Some(source), Some(destination)) = (source[*done..].first_chunk::<N>(), destination[*done..].first_chunk_mut::<N>()) else {
+    let (Some(source), Some(destination)) =
+        (source[*done..].first_chunk::<N>(), destination[*done..].first_chunk_mut::<N>())
+    else {
         return 0;
     };
     *destination = source.map(MaybeUninit::new);
@@ -108,7 +114,13 @@ fn copy(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
     assert_eq!(source.len(), destination.len());
     // SAFETY: the references make as many bytes readable and writable, and the writable ones are
     // nobody else's.
-    unsafe { core::ptr::copy_nonoverlapping(source.as_ptr(), destination.as_mut_ptr().cast(), source.len()) }
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            source.as_ptr(),
+            destination.as_mut_ptr().cast(),
+            source.len(),
+        )
+    }
 }
 
 /// The bytes after the last full 8, as a word of 64 bits (or two of 32 added) filled up with zero
@@ -126,7 +138,11 @@ fn last_word(bytes: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         let last = u64::from(u32::from_ne_bytes(*last));
         // The shift is 8 to 32 bits: 32 when the slice is just `first`.
-        let last = if cfg!(target_endian = "little") { last >> (8 * (8 - length)) } else { u64::from((last << (8 * (8 - length))) as u32) };
+        let last = if cfg!(target_endian = "little") {
+            last >> (8 * (8 - length))
+        } else {
+            u64::from((last << (8 * (8 - length))) as u32)
+        };
         return u64::from(u32::from_ne_bytes(*first)) + last;
     }
     match *bytes {
@@ -148,15 +164,22 @@ fn keep_last(word: u64, count: usize) -> u64 {
 /// them, some of those are copied again, which is cheaper than byte by byte.
 #[inline(always)]
 fn copy_last_word(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
-    if let (Some(word), Some(place)) = (source.last_chunk::<8>(), destination.last_chunk_mut::<8>()) {
+    if let (Some(word), Some(place)) = (source.last_chunk::<8>(), destination.last_chunk_mut::<8>())
+    {
         *place = word.map(MaybeUninit::new);
-    } else if let (Some(word), Some(place)) = (source.first_chunk::<4>(), destination.first_chunk_mut::<4>()) {
+    } else if let (Some(word), Some(place)) =
+        (source.first_chunk::<4>(), destination.first_chunk_mut::<4>())
+    {
         *place = word.map(MaybeUninit::new);
-        if let (Some(word), Some(place)) = (source.last_chunk::<4>(), destination.last_chunk_mut::<4>()) {
+        if let (Some(word), Some(place)) =
+            (source.last_chunk::<4>(), destination.last_chunk_mut::<4>())
+        {
             *place = word.map(MaybeUninit::new);
         }
     } else {
-        if let (Some(pair), Some(place)) = (source.first_chunk::<2>(), destination.first_chunk_mut::<2>()) {
+        if let (Some(pair), Some(place)) =
+            (source.first_chunk::<2>(), destination.first_chunk_mut::<2>())
+        {
             *place = pair.map(MaybeUninit::new);
         }
         if let (Some(byte), Some(place)) = (source.last(), destination.last_mut()) {
@@ -178,7 +201,8 @@ mod tests {
 
     #[test]
     fn finish_is_the_sum_modulo_0xffff_and_keeps_zero_apart() {
-        let interesting = [0, 1, 0xfffe, 0xffff, 0x1_0000, 0xffff_ffff, 0x1_0000_0000, u64::MAX - 1, u64::MAX];
+        let interesting =
+            [0, 1, 0xfffe, 0xffff, 0x1_0000, 0xffff_ffff, 0x1_0000_0000, u64::MAX - 1, u64::MAX];
         for sum in interesting {
             let folded = u16::from_be(finish(sum));
             assert_eq!(u64::from(folded) % 0xffff, sum % 0xffff, "{sum:#x}");

@@ -35,7 +35,9 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 fn lengths_and_alignments() -> impl Iterator<Item = (usize, usize)> {
-    (0..=LENGTHS).flat_map(|length| (0..ALIGNMENTS).step_by(ALIGNMENT_STEP).map(move |start| (length, start)))
+    (0..=LENGTHS).flat_map(|length| {
+        (0..ALIGNMENTS).step_by(ALIGNMENT_STEP).map(move |start| (length, start))
+    })
 }
 
 /// Copies into the middle of a larger buffer and looks at every byte of it afterwards.
@@ -47,9 +49,18 @@ fn check_copy(simd: Simd, source: &[u8], start: usize, target: &mut Vec<u8>) {
     let sum = reference(source);
     let check = |copied: u16, target: &mut [u8], how: &str| {
         assert_eq!(copied, sum, "{} of {} bytes, {how}", simd.name(), source.len());
-        assert!(target[start..end] == *source, "{} copied {} bytes to {start} wrong, {how}", simd.name(), source.len());
+        assert!(
+            target[start..end] == *source,
+            "{} copied {} bytes to {start} wrong, {how}",
+            simd.name(),
+            source.len()
+        );
         let outside = target[..start].iter().chain(&target[end..]);
-        assert!(outside.into_iter().all(|byte| *byte == GUARD), "{} wrote outside of {start}..{end}, {how}", simd.name());
+        assert!(
+            outside.into_iter().all(|byte| *byte == GUARD),
+            "{} wrote outside of {start}..{end}, {how}",
+            simd.name()
+        );
         target[start..end].fill(GUARD);
     };
     let copied = simd.copy_and_sum(source, &mut target[start..end]);
@@ -61,8 +72,18 @@ fn check_copy(simd: Simd, source: &[u8], start: usize, target: &mut Vec<u8>) {
     // Whatever is hinted at: nothing, less, as much.
     for ahead in [&[], &source[..source.len() / 2], source] {
         target.truncate(start);
-        assert_eq!(simd.extend_and_sum_ahead(target, source, ahead), sum, "{} appended {} bytes", simd.name(), source.len());
-        assert!(target[..start].iter().all(|byte| *byte == GUARD) && target[start..] == *source, "{} appended wrong", simd.name());
+        assert_eq!(
+            simd.extend_and_sum_ahead(target, source, ahead),
+            sum,
+            "{} appended {} bytes",
+            simd.name(),
+            source.len()
+        );
+        assert!(
+            target[..start].iter().all(|byte| *byte == GUARD) && target[start..] == *source,
+            "{} appended wrong",
+            simd.name()
+        );
     }
 }
 
@@ -76,7 +97,13 @@ fn sum_at_all_lengths_and_alignments() {
             assert_eq!(simd.sum(bytes), expected, "{}, {length} bytes at {start}", simd.name());
             // Whatever is hinted at: nothing, less, as much, more.
             for ahead in [&data[..0], &data[..length / 2], bytes, &data] {
-                assert_eq!(simd.sum_ahead(bytes, ahead), expected, "{}, {length} bytes at {start}, {} ahead", simd.name(), ahead.len());
+                assert_eq!(
+                    simd.sum_ahead(bytes, ahead),
+                    expected,
+                    "{}, {length} bytes at {start}, {} ahead",
+                    simd.name(),
+                    ahead.len()
+                );
             }
         }
     }
@@ -104,7 +131,12 @@ fn no_byte_is_read_behind_a_slice() {
         for simd in Simd::available() {
             assert_eq!(simd.sum(&bytes), reference(&bytes), "{}, {length} bytes", simd.name());
             copy.fill(0);
-            assert_eq!(simd.copy_and_sum(&bytes, &mut copy), reference(&bytes), "{}, {length} bytes", simd.name());
+            assert_eq!(
+                simd.copy_and_sum(&bytes, &mut copy),
+                reference(&bytes),
+                "{}, {length} bytes",
+                simd.name()
+            );
             assert!(copy == bytes, "{}, {length} bytes", simd.name());
         }
     }
@@ -112,8 +144,11 @@ fn no_byte_is_read_behind_a_slice() {
 
 #[test]
 fn carries_of_all_ones_are_kept() {
-    let lengths: &[usize] =
-        if cfg!(miri) { &[64, 255, 1480, 2048] } else { &[64, 255, 1480, 9000, 65_535, 65_536, 65_537, 131_072, 200_001, 300_000] };
+    let lengths: &[usize] = if cfg!(miri) {
+        &[64, 255, 1480, 2048]
+    } else {
+        &[64, 255, 1480, 9000, 65_535, 65_536, 65_537, 131_072, 200_001, 300_000]
+    };
     let ones = vec![0xff; lengths.iter().copied().max().unwrap_or(0)];
     let mut target = Vec::new();
     for &length in lengths {
@@ -128,14 +163,23 @@ fn carries_of_all_ones_are_kept() {
 
 #[test]
 fn large_noise() {
-    let lengths: &[usize] = if cfg!(miri) { &[1448, 2111] } else { &[1448, 1480, 9000, 65_535, 65_536, 131_073, 300_000] };
+    let lengths: &[usize] = if cfg!(miri) {
+        &[1448, 2111]
+    } else {
+        &[1448, 1480, 9000, 65_535, 65_536, 131_073, 300_000]
+    };
     let data = noise(lengths.iter().copied().max().unwrap_or(0) + 1);
     let mut target = Vec::new();
     for &length in lengths {
         for start in [0, 1] {
             let bytes = &data[start..start + length];
             for simd in Simd::available() {
-                assert_eq!(simd.sum(bytes), reference(bytes), "{}, {length} bytes at {start}", simd.name());
+                assert_eq!(
+                    simd.sum(bytes),
+                    reference(bytes),
+                    "{}, {length} bytes at {start}",
+                    simd.name()
+                );
                 check_copy(simd, bytes, 3, &mut target);
             }
         }
@@ -227,7 +271,8 @@ fn levels_are_ordered_and_the_best_is_picked() {
     assert_eq!(Simd::available().last(), Some(Simd::detect()));
     assert_eq!(Simd::detect(), Simd::detect());
     let known = ["scalar", "avx2", "avx512", "zen4", "neon"];
-    let positions: Vec<_> = names.iter().map(|name| known.iter().position(|known| known == name)).collect();
+    let positions: Vec<_> =
+        names.iter().map(|name| known.iter().position(|known| known == name)).collect();
     assert!(positions.iter().all(Option::is_some) && positions.is_sorted(), "{names:?}");
 }
 
@@ -236,7 +281,8 @@ fn levels_are_ordered_and_the_best_is_picked() {
 fn detection_agrees_with_the_standard_library() {
     let has = |name| Simd::available().any(|simd| simd.name() == name);
     assert_eq!(has("avx2"), std::is_x86_feature_detected!("avx2"));
-    let avx512 = std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512bw");
+    let avx512 =
+        std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512bw");
     assert_eq!(has("avx512"), avx512);
     assert!(!has("neon"));
 }

@@ -41,7 +41,11 @@ mod linux {
 
     fn wire() -> [WireEnd; 2] {
         let [left, right, spare] = [Queue::default(), Queue::default(), Queue::default()];
-        let end = |arrived: &Queue, sent: &Queue| WireEnd { arrived: arrived.clone(), sent: sent.clone(), spare: spare.clone() };
+        let end = |arrived: &Queue, sent: &Queue| WireEnd {
+            arrived: arrived.clone(),
+            sent: sent.clone(),
+            spare: spare.clone(),
+        };
         [end(&left, &right), end(&right, &left)]
     }
 
@@ -103,7 +107,8 @@ mod linux {
             };
             let mut interface = Interface::new(Config::new(hardware), &mut device, Instant::now());
             let address = IpCidr::new(IpAddress::v4(10, 0, 0, number), 24);
-            interface.update_ip_addrs(|addresses| addresses.push(address).expect("the list is empty"));
+            interface
+                .update_ip_addrs(|addresses| addresses.push(address).expect("the list is empty"));
             let buffer = || SocketBuffer::new(vec![0; BUFFER]);
             let mut sockets = SocketSet::new(Vec::new());
             let socket = sockets.add(Socket::new(buffer(), buffer()));
@@ -122,14 +127,18 @@ mod linux {
         fn connect(&mut self, number: u8) {
             let context = self.interface.context();
             let socket = self.sockets.get_mut::<Socket<'_>>(self.socket);
-            socket.connect(context, (IpAddress::v4(10, 0, 0, number), PORT), 40_000).expect("a new socket");
+            socket
+                .connect(context, (IpAddress::v4(10, 0, 0, number), PORT), 40_000)
+                .expect("a new socket");
         }
 
         /// Puts as much into the socket as it takes.
         fn send(&mut self, sent: &mut usize) {
             let socket = self.poll();
             while socket.can_send() && *sent < LENGTH {
-                *sent += socket.send(|room| (room.len().min(LENGTH - *sent), room.len().min(LENGTH - *sent))).expect("it is open");
+                *sent += socket
+                    .send(|room| (room.len().min(LENGTH - *sent), room.len().min(LENGTH - *sent)))
+                    .expect("it is open");
             }
         }
 
@@ -175,12 +184,18 @@ mod linux {
             let mut left = LENGTH;
             while left > 0 {
                 let most = left.min(bytes.len());
-                left -= if to_kernel { stream.read(&mut bytes[..most])? } else { stream.write(&bytes[..most])? };
+                left -= if to_kernel {
+                    stream.read(&mut bytes[..most])?
+                } else {
+                    stream.write(&bytes[..most])?
+                };
             }
             // What was read is acknowledged by one byte.
             if to_kernel { stream.write_all(&[1]) } else { Ok(()) }
         };
-        let kernel = host.spawn(move || listener.accept().and_then(|(stream, _)| work(stream)).map_err(failed))?;
+        let kernel = host.spawn(move || {
+            listener.accept().and_then(|(stream, _)| work(stream)).map_err(failed)
+        })?;
         let mut stack = Stack::new(device, 1);
         stack.connect(2);
         let (mut sent, mut received, start) = (0, 0, Clock::now());
@@ -233,7 +248,8 @@ mod linux {
     }
 
     fn super_tun(name: &str, medium: Medium) -> Result<TunDevice, LabError> {
-        TunDevice::open(name, medium).map_err(|error| LabError::system(format!("the TUN or TAP device {name}"), error))
+        TunDevice::open(name, medium)
+            .map_err(|error| LabError::system(format!("the TUN or TAP device {name}"), error))
     }
 
     /// Between two devices that the kernel bridges, or routes.
@@ -246,22 +262,37 @@ mod linux {
         // Each end is told to be the way to the stack behind it.
         let route = || -> Result<(), LabError> {
             for number in [1, 2] {
-                host.output("ip", &["route", "replace", &format!("10.0.0.{number}/32"), "dev", &format!("port{number}")])?;
+                host.output(
+                    "ip",
+                    &[
+                        "route",
+                        "replace",
+                        &format!("10.0.0.{number}/32"),
+                        "dev",
+                        &format!("port{number}"),
+                    ],
+                )?;
             }
             host.run(|| {
-                std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| LabError::system("ip_forward".to_owned(), error))
+                std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")
+                    .map_err(|error| LabError::system("ip_forward".to_owned(), error))
             })
         };
         match kind {
             Kind::Tap | Kind::Wrapped => {
                 let devices = [tap(host, "port1")?, tap(host, "port2")?];
                 let bridge = bridge()?;
-                let speed = if matches!(kind, Kind::Tap) { between(devices) } else { between(devices.map(offload)) };
+                let speed = if matches!(kind, Kind::Tap) {
+                    between(devices)
+                } else {
+                    between(devices.map(offload))
+                };
                 bridge.delete()?;
                 Ok(speed)
             }
             Kind::SuperTap => {
-                let devices = [super_tun("port1", Medium::Ethernet)?, super_tun("port2", Medium::Ethernet)?];
+                let devices =
+                    [super_tun("port1", Medium::Ethernet)?, super_tun("port2", Medium::Ethernet)?];
                 let bridge = bridge()?;
                 let speed = between(devices);
                 bridge.delete()?;
@@ -287,7 +318,11 @@ mod linux {
             Kind::Tap | Kind::Wrapped => {
                 let device = tap(host, "port1")?;
                 address()?;
-                if matches!(kind, Kind::Tap) { with_kernel(host, device, to_kernel) } else { with_kernel(host, offload(device), to_kernel) }
+                if matches!(kind, Kind::Tap) {
+                    with_kernel(host, device, to_kernel)
+                } else {
+                    with_kernel(host, offload(device), to_kernel)
+                }
             }
             Kind::Tun => {
                 let device = tun(host, "port1")?;
@@ -295,7 +330,10 @@ mod linux {
                 with_kernel(host, device, to_kernel)
             }
             Kind::SuperTap | Kind::SuperTun => {
-                let device = super_tun("port1", if matches!(kind, Kind::SuperTap) { Medium::Ethernet } else { Medium::Ip })?;
+                let device = super_tun(
+                    "port1",
+                    if matches!(kind, Kind::SuperTap) { Medium::Ethernet } else { Medium::Ip },
+                )?;
                 address()?;
                 with_kernel(host, device, to_kernel)
             }
@@ -312,24 +350,46 @@ mod linux {
 
     pub fn main() -> Result<(), LabError> {
         let namespaces = superpacket_lab::enter_user_namespace_if_needed().is_ok();
-        let rounds = std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(7);
-        println!("{:<34} {:>9} {:>9}   {rounds} rounds of {} MiB, Gb/s", "", "smoltcp", "ours", LENGTH >> 20);
-        print("two stacks, wire in memory", &paired(rounds, || Ok::<_, LabError>(between(wire().map(offload))), || Ok(between(wire())))?);
+        let rounds =
+            std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(7);
+        println!(
+            "{:<34} {:>9} {:>9}   {rounds} rounds of {} MiB, Gb/s",
+            "",
+            "smoltcp",
+            "ours",
+            LENGTH >> 20
+        );
+        print(
+            "two stacks, wire in memory",
+            &paired(
+                rounds,
+                || Ok::<_, LabError>(between(wire().map(offload))),
+                || Ok(between(wire())),
+            )?,
+        );
         if !namespaces {
             println!("left out: network namespaces are not allowed here");
             return Ok(());
         }
         let host = Host::new("stacks")?;
         host.enter()?;
-        for (name, ours, plain) in
-            [("TAP, wrapped", Kind::Wrapped, Kind::Tap), ("TAP", Kind::SuperTap, Kind::Tap), ("TUN", Kind::SuperTun, Kind::Tun)]
-        {
+        for (name, ours, plain) in [
+            ("TAP, wrapped", Kind::Wrapped, Kind::Tap),
+            ("TAP", Kind::SuperTap, Kind::Tap),
+            ("TUN", Kind::SuperTun, Kind::Tun),
+        ] {
             let measured = paired(rounds, || two_stacks(&host, ours), || two_stacks(&host, plain))?;
             print(&format!("two stacks, by {name}"), &measured);
             for to_kernel in [true, false] {
                 let measure = |kind| to_or_from_kernel(&host, kind, to_kernel);
                 let measured = paired(rounds, || measure(ours), || measure(plain))?;
-                print(&format!("{}, by {name}", if to_kernel { "a stack to the kernel" } else { "the kernel to a stack" }), &measured);
+                print(
+                    &format!(
+                        "{}, by {name}",
+                        if to_kernel { "a stack to the kernel" } else { "the kernel to a stack" }
+                    ),
+                    &measured,
+                );
             }
         }
         Ok(())

@@ -7,7 +7,10 @@ use core::num::NonZeroUsize;
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 use superpacket::wire::{IpVersion, Protocol, parse};
-use superpacket::{BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::{
+    BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentOptions, SegmentSize,
+    Segmenter,
+};
 
 /// The most frames that are taken from the device before smoltcp sees the first of them.
 pub const BURST: usize = 64;
@@ -79,7 +82,8 @@ const POLICY: Policy = Policy::gro().with_merge_uneven();
 impl<D: Device> OffloadDevice<D> {
     /// Wraps a device of Ethernet frames or of IP packets.
     pub fn new(device: D, key: HashKey) -> Self {
-        let layer = if device.capabilities().medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
+        let layer =
+            if device.capabilities().medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
         OffloadDevice {
             receive: Receive {
                 aggregator: BatchAggregator::new(layer, POLICY, key),
@@ -181,11 +185,14 @@ impl<D: Device> Transmit<D> {
         let Transmit { device, layer, segmenter, packet, waiting, counters } = self;
         counters.packets_out += 1;
         // smoltcp leaves out the checksum of TCP, and of nothing else.
-        let tcp = parse(packet, packet.len(), *layer).ok().filter(|layout| layout.protocol == Protocol::Tcp);
+        let tcp = parse(packet, packet.len(), *layer)
+            .ok()
+            .filter(|layout| layout.protocol == Protocol::Tcp);
         let Some(layout) = tcp else { return self.send_whole(now) };
         let kind = if layout.version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
         let size = size.and_then(SegmentSize::new).or(SegmentSize::new(LONGEST));
-        let packet = GsoPacket::linear(packet, size.map(|size| Gso::new(kind, size))).with_layer(*layer);
+        let packet =
+            GsoPacket::linear(packet, size.map(|size| Gso::new(kind, size))).with_layer(*layer);
         let segmented = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
             counters.frames_out += 1;
             waiting.give(device, now, core::iter::once(segment.header()).chain(segment.payload()));
@@ -207,7 +214,12 @@ impl<D: Device> Transmit<D> {
 
 impl Waiting {
     /// Gives the device a frame of these parts, or keeps it behind those that wait.
-    fn give<'a>(&mut self, device: &mut impl Device, now: Instant, parts: impl Iterator<Item = &'a [u8]> + Clone) {
+    fn give<'a>(
+        &mut self,
+        device: &mut impl Device,
+        now: Instant,
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
+    ) {
         let token = if self.frames.is_empty() { device.transmit(now) } else { None };
         match token {
             Some(token) => token.consume(parts.clone().map(<[u8]>::len).sum(), |room| {

@@ -19,7 +19,10 @@ impl<D: Device + 'static> Device for OffloadDevice<D> {
         self.transmit.flush(now)?;
         self.fill(now);
         let packet = self.receive.packets.pop_front()?;
-        Some((Received { packet, spare: &mut self.receive.spare }, Sending { transmit: &mut self.transmit, now, size: None }))
+        Some((
+            Received { packet, spare: &mut self.receive.spare },
+            Sending { transmit: &mut self.transmit, now, size: None },
+        ))
     }
 
     fn transmit(&mut self, now: Instant) -> Option<Sending<'_, D>> {

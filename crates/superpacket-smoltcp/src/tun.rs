@@ -104,18 +104,30 @@ impl TunDevice {
     /// more queues, or hands over UDP super-packets.
     pub fn new(tun: Tun) -> io::Result<Self> {
         if tun.offloads().udp {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "device with UDP super-packets, which smoltcp does not take"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "device with UDP super-packets, which smoltcp does not take",
+            ));
         }
         let (mtu, takes_super_packets) = (tun.mtu()? as usize, tun.switches().on().tcp4);
         let mut queues = tun.into_queues();
         if queues.len() != 1 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "device of several queues: one is wanted"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "device of several queues: one is wanted",
+            ));
         }
         let queue = queues.remove(0);
         let header = queue.framing().map_or(0, Framing::header_length);
         let layer = queue.framing().map_or(Layer::Ip, |framing| framing.layer);
         let received = vec![0; header + link_length(layer) + LONGEST];
-        let reader = Reader { queue: queue.clone(), layer, simd: Simd::detect(), received, counters: TunCounters::default() };
+        let reader = Reader {
+            queue: queue.clone(),
+            layer,
+            simd: Simd::detect(),
+            received,
+            counters: TunCounters::default(),
+        };
         let writer = Writer {
             takes_super_packets: takes_super_packets && queue.framing().is_some(),
             queue,
@@ -147,7 +159,9 @@ impl Reader {
             };
             let start = framing.header_length().min(length);
             let partial = match framing.parse(self.received.get(..length).unwrap_or(&[])) {
-                Ok((Offload { checksum: RxChecksum::Partial { start, offset }, .. }, _)) => Some((start, offset)),
+                Ok((Offload { checksum: RxChecksum::Partial { start, offset }, .. }, _)) => {
+                    Some((start, offset))
+                }
                 Ok(_) => None,
                 Err(_) => {
                     self.counters.malformed += 1;
@@ -183,24 +197,38 @@ impl Writer {
         let start = self.header_length();
         let (header, packet) = self.sending.split_at_mut(start);
         // smoltcp leaves out the checksum of TCP, and of nothing else.
-        let tcp = parse(packet, packet.len(), self.layer).ok().filter(|layout| layout.protocol == Protocol::Tcp);
+        let tcp = parse(packet, packet.len(), self.layer)
+            .ok()
+            .filter(|layout| layout.protocol == Protocol::Tcp);
         let Some(layout) = tcp else {
             header.fill(0);
             return self.write_one();
         };
         seed(packet, &layout);
         let offload = Offload::new(
-            RxChecksum::Partial { start: layout.transport, offset: Protocol::Tcp.checksum_offset() },
-            size.and_then(SegmentSize::new).filter(|size| packet.len() - usize::from(layout.payload) > size.get()).map(|size| {
-                let kind = if layout.version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
-                Gso::new(kind, size)
-            }),
+            RxChecksum::Partial {
+                start: layout.transport,
+                offset: Protocol::Tcp.checksum_offset(),
+            },
+            size.and_then(SegmentSize::new)
+                .filter(|size| packet.len() - usize::from(layout.payload) > size.get())
+                .map(|size| {
+                    let kind =
+                        if layout.version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
+                    Gso::new(kind, size)
+                }),
         );
-        let whole = self.queue.framing().filter(|_| self.takes_super_packets || offload.gso.is_none()).and_then(|framing| {
-            let described = Header::describe(&offload, framing.format, packet, packet.len(), self.layer).ok()?;
-            described.write(header, framing.format, framing.order).ok()?;
-            Some(framing)
-        });
+        let whole = self
+            .queue
+            .framing()
+            .filter(|_| self.takes_super_packets || offload.gso.is_none())
+            .and_then(|framing| {
+                let described =
+                    Header::describe(&offload, framing.format, packet, packet.len(), self.layer)
+                        .ok()?;
+                described.write(header, framing.format, framing.order).ok()?;
+                Some(framing)
+            });
         if whole.is_none() {
             return self.write_cut(&offload);
         }
@@ -218,9 +246,15 @@ impl Writer {
     fn write_cut(&mut self, offload: &Offload) {
         let start = self.header_length();
         let whole = self.sending.get(start..).unwrap_or(&[]);
-        let packet = superpacket::GsoPacket::linear(&whole, offload.gso).with_layer(self.layer).with_checksum(offload.checksum);
+        let packet = superpacket::GsoPacket::linear(&whole, offload.gso)
+            .with_layer(self.layer)
+            .with_checksum(offload.checksum);
         self.cut.clear();
-        let Ok(plan) = self.segmenter.segment_linear(&packet, &superpacket::SegmentOptions::default(), &mut self.cut) else {
+        let Ok(plan) = self.segmenter.segment_linear(
+            &packet,
+            &superpacket::SegmentOptions::default(),
+            &mut self.cut,
+        ) else {
             self.counters.rejected += 1;
             return;
         };
@@ -261,7 +295,13 @@ fn link_length(layer: Layer) -> usize {
 fn seed(packet: &mut [u8], layout: &Layout) {
     let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
     let length = packet.len().min(layout.end as usize).saturating_sub(transport);
-    let sum = pseudo_header(packet.get(network..).unwrap_or(&[]), layout.version, Protocol::Tcp.number(), length as u32).fold();
+    let sum = pseudo_header(
+        packet.get(network..).unwrap_or(&[]),
+        layout.version,
+        Protocol::Tcp.number(),
+        length as u32,
+    )
+    .fold();
     let field = usize::from(layout.checksum());
     if let Some(field) = packet.get_mut(field..field + 2) {
         field.copy_from_slice(&sum.to_be_bytes());

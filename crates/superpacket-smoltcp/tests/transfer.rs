@@ -35,7 +35,8 @@ impl Device for Port {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = self.medium;
-        capabilities.max_transmission_unit = if self.medium == Medium::Ethernet { 14 + MTU } else { MTU };
+        capabilities.max_transmission_unit =
+            if self.medium == Medium::Ethernet { 14 + MTU } else { MTU };
         capabilities
     }
 
@@ -82,7 +83,9 @@ impl Stack {
         let port = Port { medium, arrived: VecDeque::new(), sent: Vec::new(), slots };
         let mut device = OffloadDevice::new(port, HashKey::new(u128::from(number)));
         let mut interface = Interface::new(Config::new(hardware), &mut device, Instant::ZERO);
-        interface.update_ip_addrs(|addresses| addresses.push(IpCidr::new(address, 24)).expect("the list is empty"));
+        interface.update_ip_addrs(|addresses| {
+            addresses.push(IpCidr::new(address, 24)).expect("the list is empty")
+        });
         let buffer = || SocketBuffer::new(vec![0; 1 << 18]);
         let mut sockets = SocketSet::new(Vec::new());
         let socket = sockets.add(Socket::new(buffer(), buffer()));
@@ -110,11 +113,17 @@ impl Wire<'_> {
             true => IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, number.into()),
             false => IpAddress::v4(10, 0, 0, number),
         };
-        let [mut sender, mut receiver] = [1, 2].map(|number| Stack::new(self.medium, self.slots, number, address(number)));
-        let bytes: Vec<u8> = (0..LENGTH).map(|index| (index.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+        let [mut sender, mut receiver] =
+            [1, 2].map(|number| Stack::new(self.medium, self.slots, number, address(number)));
+        let bytes: Vec<u8> =
+            (0..LENGTH).map(|index| (index.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
         receiver.sockets.get_mut::<Socket<'_>>(receiver.socket).listen(7).expect("a new socket");
         let context = sender.interface.context();
-        sender.sockets.get_mut::<Socket<'_>>(sender.socket).connect(context, (address(2), 7), 1000).expect("a new socket");
+        sender
+            .sockets
+            .get_mut::<Socket<'_>>(sender.socket)
+            .connect(context, (address(2), 7), 1000)
+            .expect("a new socket");
         let (mut written, mut read, mut number) = (0, Vec::new(), 0);
         for millisecond in 0..200_000 {
             let now = Instant::from_millis(millisecond);
@@ -124,10 +133,16 @@ impl Wire<'_> {
             }
             let socket = receiver.poll(now);
             while socket.can_recv() {
-                socket.recv(|part| (part.len(), read.extend_from_slice(part))).expect("an open connection");
+                socket
+                    .recv(|part| (part.len(), read.extend_from_slice(part)))
+                    .expect("an open connection");
             }
             for mut frame in take(&mut sender.device.get_mut().sent) {
-                assert!(frame.len() <= sender.device.get_ref().capabilities().max_transmission_unit, "{} bytes", frame.len());
+                assert!(
+                    frame.len() <= sender.device.get_ref().capabilities().max_transmission_unit,
+                    "{} bytes",
+                    frame.len()
+                );
                 (self.damage)(number, &mut frame);
                 number += 1;
                 receiver.device.get_mut().arrived.push_back(frame);
@@ -143,7 +158,8 @@ impl Wire<'_> {
     }
 }
 
-const INTACT: Wire<'static> = Wire { medium: Medium::Ethernet, ipv6: false, slots: usize::MAX, damage: &|_, _| {} };
+const INTACT: Wire<'static> =
+    Wire { medium: Medium::Ethernet, ipv6: false, slots: usize::MAX, damage: &|_, _| {} };
 
 #[test]
 fn the_wire_carries_frames_and_the_stacks_see_super_packets() {
@@ -151,11 +167,21 @@ fn the_wire_carries_frames_and_the_stacks_see_super_packets() {
         for ipv6 in [false, true] {
             let [sender, receiver] = Wire { medium, ipv6, ..INTACT }.transfer();
             let (sent, received) = (sender.device.counters(), receiver.device.counters());
-            let ratios = (sent.frames_out / sent.packets_out, received.frames_in / received.packets_in);
+            let ratios =
+                (sent.frames_out / sent.packets_out, received.frames_in / received.packets_in);
             // smoltcp 0.14 sends no super-packets over IPv6.
-            assert!(ratios.0 >= if ipv6 { 1 } else { 10 } && ratios.1 >= 10, "{medium:?}, IPv6 {ipv6}: {ratios:?}");
-            assert_eq!((sent.refused, sent.frames_out), (0, received.frames_in + sender.device.get_ref().sent.len() as u64));
-            assert!(receiver.device.aggregation().merged > 1000 && receiver.device.aggregation().balanced());
+            assert!(
+                ratios.0 >= if ipv6 { 1 } else { 10 } && ratios.1 >= 10,
+                "{medium:?}, IPv6 {ipv6}: {ratios:?}"
+            );
+            assert_eq!(
+                (sent.refused, sent.frames_out),
+                (0, received.frames_in + sender.device.get_ref().sent.len() as u64)
+            );
+            assert!(
+                receiver.device.aggregation().merged > 1000
+                    && receiver.device.aggregation().balanced()
+            );
         }
     }
 }
@@ -182,7 +208,10 @@ fn packets_that_are_not_alike_are_one_to_the_stack() {
     let stream: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
     for (policy, packets) in [(None, 1), (Some(Policy::gro()), 5)] {
         let arrived = frames.iter().map(Frame::to_bytes).collect();
-        let mut device = OffloadDevice::new(Port { medium: Medium::Ethernet, arrived, sent: Vec::new(), slots: 0 }, HashKey::new(1));
+        let mut device = OffloadDevice::new(
+            Port { medium: Medium::Ethernet, arrived, sent: Vec::new(), slots: 0 },
+            HashKey::new(1),
+        );
         if let Some(policy) = policy {
             device.set_policy(policy);
         }
@@ -239,11 +268,22 @@ fn what_the_device_itself_offers_stays() {
             self.0.transmit(now)
         }
     }
-    let port = || Port { medium: Medium::Ethernet, arrived: VecDeque::new(), sent: Vec::new(), slots: 1 };
+    let port =
+        || Port { medium: Medium::Ethernet, arrived: VecDeque::new(), sent: Vec::new(), slots: 1 };
     let capabilities = |device: &dyn Fn() -> DeviceCapabilities| {
         let capabilities = device();
-        (capabilities.checksum.tcp.rx(), capabilities.checksum.tcp.tx(), capabilities.max_transmission_unit)
+        (
+            capabilities.checksum.tcp.rx(),
+            capabilities.checksum.tcp.tx(),
+            capabilities.max_transmission_unit,
+        )
     };
-    assert_eq!(capabilities(&|| OffloadDevice::new(port(), HashKey::new(1)).capabilities()), (true, false, 1514));
-    assert_eq!(capabilities(&|| OffloadDevice::new(Verifying(port()), HashKey::new(1)).capabilities()), (false, false, 1514));
+    assert_eq!(
+        capabilities(&|| OffloadDevice::new(port(), HashKey::new(1)).capabilities()),
+        (true, false, 1514)
+    );
+    assert_eq!(
+        capabilities(&|| OffloadDevice::new(Verifying(port()), HashKey::new(1)).capabilities()),
+        (false, false, 1514)
+    );
 }

@@ -44,7 +44,9 @@ impl<'d> Stack<'d> {
             _ => EthernetAddress([2, 0, 0, 0, 0, number]).into(),
         };
         let mut interface = Interface::new(Config::new(hardware), device, Instant::now());
-        interface.update_ip_addrs(|addresses| addresses.push(IpCidr::new(address, 24)).expect("the list is empty"));
+        interface.update_ip_addrs(|addresses| {
+            addresses.push(IpCidr::new(address, 24)).expect("the list is empty")
+        });
         let buffer = || SocketBuffer::new(vec![0; 256 << 10]);
         let mut sockets = SocketSet::new(Vec::new());
         let socket = sockets.add(Socket::new(buffer(), buffer()));
@@ -53,7 +55,10 @@ impl<'d> Stack<'d> {
 
     fn connect(&mut self, to: (IpAddress, u16), from: u16) {
         let context = self.interface.context();
-        self.sockets.get_mut::<Socket<'_>>(self.socket).connect(context, to, from).expect("a new socket");
+        self.sockets
+            .get_mut::<Socket<'_>>(self.socket)
+            .connect(context, to, from)
+            .expect("a new socket");
     }
 
     fn poll(&mut self) -> &mut Socket<'static> {
@@ -74,19 +79,32 @@ impl<'d> Stack<'d> {
     fn receive(&mut self, received: &mut Vec<u8>) {
         let socket = self.poll();
         while socket.can_recv() {
-            socket.recv(|part| (part.len(), received.extend_from_slice(part))).expect("an open connection");
+            socket
+                .recv(|part| (part.len(), received.extend_from_slice(part)))
+                .expect("an open connection");
         }
     }
 }
 
 fn compare(received: &[u8]) {
-    assert!(received.iter().enumerate().all(|(index, &found)| found == byte(index)), "the bytes are not those that were sent");
+    assert!(
+        received.iter().enumerate().all(|(index, &found)| found == byte(index)),
+        "the bytes are not those that were sent"
+    );
 }
 
 /// Sends [`LENGTH`] bytes one way and compares them at the other end.
-fn transfer(host: &Host, device: &mut TunDevice, ipv6: bool, to_kernel: bool) -> Result<(), LabError> {
+fn transfer(
+    host: &Host,
+    device: &mut TunDevice,
+    ipv6: bool,
+    to_kernel: bool,
+) -> Result<(), LabError> {
     let (kernel, stack) = match ipv6 {
-        true => ("fd00::2".parse::<IpAddr>().expect("an address"), IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1)),
+        true => (
+            "fd00::2".parse::<IpAddr>().expect("an address"),
+            IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1),
+        ),
         false => (IpAddr::from([10, 0, 0, 2]), IpAddress::v4(10, 0, 0, 1)),
     };
     let listener = host.run(|| TcpListener::bind((kernel, 0)).map_err(failed))?;
@@ -102,7 +120,8 @@ fn transfer(host: &Host, device: &mut TunDevice, ipv6: bool, to_kernel: bool) ->
             stream.write_all(&(0..LENGTH).map(byte).collect::<Vec<_>>())
         }
     };
-    let kernel_end = host.spawn(move || listener.accept().and_then(|(stream, _)| work(stream)).map_err(failed))?;
+    let kernel_end =
+        host.spawn(move || listener.accept().and_then(|(stream, _)| work(stream)).map_err(failed))?;
 
     let mut stack = Stack::new(device, stack, 1);
     stack.connect((kernel.into(), port), 40_000 + u16::from(to_kernel));
@@ -127,7 +146,14 @@ const MEDIA: [(Medium, Layer); 2] = [(Medium::Ip, Layer::Ip), (Medium::Ethernet,
 
 /// A device, with the kernel's addresses at its other end.
 fn opened(host: &Host, layer: Layer, offloads: Offloads) -> Result<TunDevice, LabError> {
-    let open = || Tun::builder("tun0").layer(layer).offloads(offloads).open().map_err(io::Error::from).and_then(TunDevice::new);
+    let open = || {
+        Tun::builder("tun0")
+            .layer(layer)
+            .offloads(offloads)
+            .open()
+            .map_err(io::Error::from)
+            .and_then(TunDevice::new)
+    };
     let device = host.run(|| open().map_err(failed))?;
     host.link("tun0").add_address("10.0.0.2/24")?;
     host.link("tun0").add_address("fd00::2/64")?;
@@ -144,9 +170,16 @@ fn super_packets_go_both_ways_and_the_bytes_are_right() -> Result<(), LabError> 
             transfer(&host, &mut device, ipv6, to_kernel)?;
             let counters = device.counters();
             assert_eq!((counters.malformed, counters.rejected, counters.refused), (0, 0, 0));
-            let average = if to_kernel { counters.bytes_written / counters.written } else { counters.bytes_read / counters.read };
+            let average = if to_kernel {
+                counters.bytes_written / counters.written
+            } else {
+                counters.bytes_read / counters.read
+            };
             // smoltcp 0.14 sends no super-packets over IPv6.
-            assert!(ipv6 && to_kernel || average > 4_000, "{average} bytes a packet, {medium:?}, IPv6 {ipv6}");
+            assert!(
+                ipv6 && to_kernel || average > 4_000,
+                "{average} bytes a packet, {medium:?}, IPv6 {ipv6}"
+            );
         }
     }
     Ok(())
@@ -155,7 +188,8 @@ fn super_packets_go_both_ways_and_the_bytes_are_right() -> Result<(), LabError> 
 /// Two TAP devices on a bridge of the kernel's.
 fn bridged(host: &Host) -> Result<([Tun; 2], Link), LabError> {
     let open = |name| Tun::builder(name).layer(Layer::Ethernet).offloads(Offloads::TCP).open();
-    let [left, right] = ["port1", "port2"].map(|name| host.run(|| open(name).map_err(|error| failed(error.into()))));
+    let [left, right] = ["port1", "port2"]
+        .map(|name| host.run(|| open(name).map_err(|error| failed(error.into()))));
     let (left, right) = (left?, right?);
     let bridge = Link::bridge(host, "br0", &[&host.link("port1"), &host.link("port2")])?;
     bridge.up()?;
@@ -166,9 +200,10 @@ fn bridged(host: &Host) -> Result<([Tun; 2], Link), LabError> {
 fn a_bridge_passes_super_packets_of_two_stacks_on_whole() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stacks")) else { return Ok(()) };
     let ([left, right], _bridge) = bridged(&host)?;
-    let (mut left, mut right) = (TunDevice::new(left).map_err(failed)?, TunDevice::new(right).map_err(failed)?);
-    let [mut sender, mut receiver] =
-        [(&mut left, 1), (&mut right, 2)].map(|(device, number)| Stack::new(device, IpAddress::v4(10, 0, 0, number), number));
+    let (mut left, mut right) =
+        (TunDevice::new(left).map_err(failed)?, TunDevice::new(right).map_err(failed)?);
+    let [mut sender, mut receiver] = [(&mut left, 1), (&mut right, 2)]
+        .map(|(device, number)| Stack::new(device, IpAddress::v4(10, 0, 0, number), number));
     receiver.sockets.get_mut::<Socket<'_>>(receiver.socket).listen(7).expect("a new socket");
     sender.connect((IpAddress::v4(10, 0, 0, 2), 7), 40_000);
     let (mut sent, mut received, start) = (0, Vec::new(), Clock::now());
@@ -189,13 +224,22 @@ fn a_bridge_passes_super_packets_of_two_stacks_on_whole() -> Result<(), LabError
 fn super_packets_that_are_switched_off_leave_in_segments() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
     for (_, layer) in MEDIA {
-        let tun = host.run(|| Tun::builder("tun0").layer(layer).offloads(Offloads::TCP).open().map_err(|error| failed(error.into())))?;
+        let tun = host.run(|| {
+            Tun::builder("tun0")
+                .layer(layer)
+                .offloads(Offloads::TCP)
+                .open()
+                .map_err(|error| failed(error.into()))
+        })?;
         tun.switches().set(GsoKind::Tcp4, false);
         host.link("tun0").add_address("10.0.0.2/24")?;
         let mut device = TunDevice::new(tun).map_err(failed)?;
         transfer(&host, &mut device, false, true)?;
         let counters = device.counters();
-        assert!(counters.bytes_written / counters.written <= 1514 && counters.written > 5_000, "{counters:?}");
+        assert!(
+            counters.bytes_written / counters.written <= 1514 && counters.written > 5_000,
+            "{counters:?}"
+        );
         assert_eq!((counters.rejected, counters.refused), (0, 0), "{counters:?}");
     }
     Ok(())
@@ -207,7 +251,8 @@ fn super_packets_that_are_switched_off_leave_in_segments() -> Result<(), LabErro
 fn unfinished_checksums_are_completed_and_wrong_ones_stay() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
     let ([source, device], _bridge) = bridged(&host)?;
-    let (source, mut device) = (source.queues()[0].clone(), TunDevice::new(device).map_err(failed)?);
+    let (source, mut device) =
+        (source.queues()[0].clone(), TunDevice::new(device).map_err(failed)?);
     let whole = Frame::tcp4(1, 100).to_bytes();
     let mut damaged = whole.clone();
     damaged[80] ^= 1;
@@ -220,12 +265,15 @@ fn unfinished_checksums_are_completed_and_wrong_ones_stay() -> Result<(), LabErr
     header[0] = 1; // VIRTIO_NET_HDR_F_NEEDS_CSUM
     header[6..8].copy_from_slice(&34u16.to_ne_bytes());
     header[8..10].copy_from_slice(&16u16.to_ne_bytes());
-    for (header, sent, arrives) in [([0; 10], &whole, &whole), (header, &unfinished, &whole), ([0; 10], &damaged, &damaged)] {
+    for (header, sent, arrives) in
+        [([0; 10], &whole, &whole), (header, &unfinished, &whole), ([0; 10], &damaged, &damaged)]
+    {
         source.write(&[IoSlice::new(&header), IoSlice::new(sent)]).map_err(failed)?;
         let start = Clock::now();
         // The kernel's own frames, of IPv6, come in between.
         let found = loop {
-            let frame = device.receive(Instant::now()).map(|(token, _)| token.consume(<[u8]>::to_vec));
+            let frame =
+                device.receive(Instant::now()).map(|(token, _)| token.consume(<[u8]>::to_vec));
             match frame {
                 Some(frame) if frame[..12] == whole[..12] => break frame,
                 _ => assert!(start.elapsed() < PATIENCE, "nothing arrives"),
@@ -245,7 +293,10 @@ fn a_device_that_gives_no_super_packets_is_read_too() -> Result<(), LabError> {
         transfer(&host, &mut device, false, false)?;
         transfer(&host, &mut device, false, true)?;
         let counters = device.counters();
-        assert!(counters.bytes_read / counters.read <= 1514 && counters.rejected == 0, "{counters:?}");
+        assert!(
+            counters.bytes_read / counters.read <= 1514 && counters.rejected == 0,
+            "{counters:?}"
+        );
     }
     Ok(())
 }
@@ -256,7 +307,10 @@ fn a_device_with_datagrams_in_super_packets_is_not_taken() -> Result<(), LabErro
     let tun = host.run(|| Tun::open("tun0").map_err(|error| failed(error.into())))?;
     if tun.offloads().udp {
         let error = TunDevice::new(tun).expect_err("it would be misread");
-        assert!(error.kind() == io::ErrorKind::InvalidInput && error.to_string().contains("UDP"), "{error}");
+        assert!(
+            error.kind() == io::ErrorKind::InvalidInput && error.to_string().contains("UDP"),
+            "{error}"
+        );
     }
     Ok(())
 }

@@ -12,7 +12,8 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket_steer::{
-    CompletionCounts, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowTuple, Place, Rps, SockFlowTable, Steering, Toeplitz, ToeplitzKey,
+    CompletionCounts, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowTuple, Place, Rps, SockFlowTable,
+    Steering, Toeplitz, ToeplitzKey,
 };
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
@@ -21,7 +22,12 @@ use superpacket_traffic::random::Random;
 const FLOWS: usize = 256;
 
 /// Times `work` on each of the items, again and again: the unit is the item.
-fn per_item<T>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, items: &[T], mut work: impl FnMut(&T) -> u32) {
+fn per_item<T>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    items: &[T],
+    mut work: impl FnMut(&T) -> u32,
+) {
     group.throughput(Throughput::Elements(1));
     group.bench_function(name, |bencher| {
         bencher.iter_custom(|wanted| {
@@ -30,9 +36,14 @@ fn per_item<T>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, items: &[T]
             for _ in 0..rounds {
                 // Hashes are used as they come, so that one may begin before the one before is
                 // there, as in a poll.
-                black_box(black_box(items).iter().fold(0, |sum: u32, item| sum.wrapping_add(work(item))));
+                black_box(
+                    black_box(items).iter().fold(0, |sum: u32, item| sum.wrapping_add(work(item))),
+                );
             }
-            Duration::from_secs_f64(start.elapsed().as_secs_f64() * wanted as f64 / (rounds * items.len() as u64) as f64)
+            Duration::from_secs_f64(
+                start.elapsed().as_secs_f64() * wanted as f64
+                    / (rounds * items.len() as u64) as f64,
+            )
         });
     });
 }
@@ -51,22 +62,43 @@ fn hashes(criterion: &mut Criterion) {
     let toeplitz = Toeplitz::new(&ToeplitzKey::MICROSOFT);
     let symmetric = Toeplitz::new(&ToeplitzKey::MICROSOFT).symmetric();
     let keyed = FlowHasher::keyed(FlowHashKey::new(42));
-    let v4: Vec<_> =
-        (0..FLOWS).map(|_| FlowTuple::v4(bytes(&mut random), bytes(&mut random), Some([port(&mut random), port(&mut random)]))).collect();
-    let v6: Vec<_> =
-        (0..FLOWS).map(|_| FlowTuple::v6(bytes(&mut random), bytes(&mut random), Some([port(&mut random), port(&mut random)]))).collect();
+    let v4: Vec<_> = (0..FLOWS)
+        .map(|_| {
+            FlowTuple::v4(
+                bytes(&mut random),
+                bytes(&mut random),
+                Some([port(&mut random), port(&mut random)]),
+            )
+        })
+        .collect();
+    let v6: Vec<_> = (0..FLOWS)
+        .map(|_| {
+            FlowTuple::v6(
+                bytes(&mut random),
+                bytes(&mut random),
+                Some([port(&mut random), port(&mut random)]),
+            )
+        })
+        .collect();
 
     // What any form by tables must do at least.
-    let tables: Vec<[u32; 256]> = (0..36).map(|_| std::array::from_fn(|_| u32::from_be_bytes(bytes(&mut random)))).collect();
+    let tables: Vec<[u32; 256]> =
+        (0..36).map(|_| std::array::from_fn(|_| u32::from_be_bytes(bytes(&mut random)))).collect();
     let tables: [[u32; 256]; 36] = tables.try_into().expect("36 of them");
     let short: Vec<[u8; 12]> = (0..FLOWS).map(|_| bytes(&mut random)).collect();
     let long: Vec<[u8; 36]> = (0..FLOWS).map(|_| bytes(&mut random)).collect();
-    let looked_up = |input: &[u8]| input.iter().zip(&tables).fold(0, |sum, (byte, table)| sum ^ table[usize::from(*byte)]);
+    let looked_up = |input: &[u8]| {
+        input.iter().zip(&tables).fold(0, |sum, (byte, table)| sum ^ table[usize::from(*byte)])
+    };
     per_item(&mut group, "limit: 12 look-ups", &short, |input| looked_up(input));
     per_item(&mut group, "limit: 36 look-ups", &long, |input| looked_up(input));
 
-    per_item(&mut group, "Toeplitz, IPv4 addresses and ports", &v4, |tuple| toeplitz.hash_flow(tuple).0);
-    per_item(&mut group, "Toeplitz, IPv6 addresses and ports", &v6, |tuple| toeplitz.hash_flow(tuple).0);
+    per_item(&mut group, "Toeplitz, IPv4 addresses and ports", &v4, |tuple| {
+        toeplitz.hash_flow(tuple).0
+    });
+    per_item(&mut group, "Toeplitz, IPv6 addresses and ports", &v6, |tuple| {
+        toeplitz.hash_flow(tuple).0
+    });
     per_item(&mut group, "Toeplitz, symmetric, IPv4", &v4, |tuple| symmetric.hash_flow(tuple).0);
     per_item(&mut group, "Toeplitz, symmetric, IPv6", &v6, |tuple| symmetric.hash_flow(tuple).0);
     per_item(&mut group, "keyed, IPv4", &v4, |tuple| keyed.hash_flow(tuple).0);
@@ -97,12 +129,16 @@ fn choices(criterion: &mut Criterion) {
 
     let rps = Rps::new(&mask);
     let mut random = Random::new(2);
-    let numbers: Vec<FlowHash> = (0..FLOWS).map(|_| FlowHash(u32::from_be_bytes(bytes(&mut random)))).collect();
-    per_item(&mut group, "mask of 16 CPUs, hash given", &numbers, |&hash| rps.cpu(hash).map_or(0, |cpu| cpu.number() as u32));
+    let numbers: Vec<FlowHash> =
+        (0..FLOWS).map(|_| FlowHash(u32::from_be_bytes(bytes(&mut random)))).collect();
+    per_item(&mut group, "mask of 16 CPUs, hash given", &numbers, |&hash| {
+        rps.cpu(hash).map_or(0, |cpu| cpu.number() as u32)
+    });
 
     let sock_flows = Arc::new(SockFlowTable::new(4096, 16).expect("small").expect("on"));
     for (index, packet) in with_hash.iter().enumerate() {
-        sock_flows.record(packet.hash.expect("computed"), Cpu::new(index % 16).expect("below 8192"));
+        sock_flows
+            .record(packet.hash.expect("computed"), Cpu::new(index % 16).expect("below 8192"));
     }
     for (name, packets, rfs) in [
         ("steering, hash of the device", &with_hash, false),
@@ -136,7 +172,10 @@ fn choices(criterion: &mut Criterion) {
 
 /// Short runs: there is nothing to warm up but a cache of the first level.
 fn settings() -> Criterion {
-    Criterion::default().warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1)).sample_size(30)
+    Criterion::default()
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_secs(1))
+        .sample_size(30)
 }
 
 criterion_group! { name = benches; config = settings(); targets = hashes, choices }

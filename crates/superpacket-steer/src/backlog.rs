@@ -80,7 +80,8 @@ impl FlowLimit {
     /// [`FlowLimitError`] says whether it is the length or the memory.
     pub fn try_new(length: usize) -> Result<Self, FlowLimitError> {
         check_length(length)?;
-        let counts = try_table(length as u32, core::iter::repeat(0)).map_err(|_| FlowLimitError::NoMemory { length })?;
+        let counts = try_table(length as u32, core::iter::repeat(0))
+            .map_err(|_| FlowLimitError::NoMemory { length })?;
         Ok(FlowLimit::of(counts))
     }
 
@@ -219,7 +220,10 @@ mod tests {
         }
         assert!(limit.drops(heavy, FULL, 1000), "the 65th");
         assert!(!limit.drops(light, FULL, 1000), "other flows are taken");
-        assert!(!limit.drops(heavy, FULL - 1, 1000), "below half nothing is dropped, and nothing counted");
+        assert!(
+            !limit.drops(heavy, FULL - 1, 1000),
+            "below half nothing is dropped, and nothing counted"
+        );
         assert_eq!(limit.dropped(), 1);
         // A flow with every third packet is never limited, one with two of three always.
         let mut limit = FlowLimit::new(64).expect("a power of two");
@@ -249,10 +253,17 @@ mod tests {
     fn tables_are_powers_of_two() {
         for length in [0, 1, 3, 4095, 1 << 17] {
             assert_eq!(FlowLimit::new(length).map(|_| ()), Err(InvalidTableLength { length }));
-            assert_eq!(FlowLimit::try_new(length).map(|_| ()), Err(InvalidTableLength { length }.into()));
+            assert_eq!(
+                FlowLimit::try_new(length).map(|_| ()),
+                Err(InvalidTableLength { length }.into())
+            );
         }
         let mut limit = FlowLimit::try_new(1 << 16).expect("the most");
-        assert!((0..1_000_000u32).all(|index| !limit.drops(FlowHash(index.wrapping_mul(2_654_435_769)), FULL, 1000)));
+        assert!((0..1_000_000u32).all(|index| !limit.drops(
+            FlowHash(index.wrapping_mul(2_654_435_769)),
+            FULL,
+            1000
+        )));
     }
 
     #[test]

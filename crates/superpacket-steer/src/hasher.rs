@@ -70,7 +70,13 @@ impl FlowHasher {
 
     const fn new(function: Function) -> Self {
         let counters = HashCounters { reported: 0, computed: 0, none: 0 };
-        FlowHasher { function, symmetric: false, headers: FlowHeaders::Inner, trusts_device: true, counters }
+        FlowHasher {
+            function,
+            symmetric: false,
+            headers: FlowHeaders::Inner,
+            trusts_device: true,
+            counters,
+        }
     }
 
     /// Makes both directions of a connection one flow. Toeplitz hashes the
@@ -120,7 +126,10 @@ impl FlowHasher {
 
     /// Returns the hash of a packet that an aggregator emitted; `None` if it has none.
     #[inline]
-    pub fn hash_super_packet<B: AsRef<[u8]>>(&mut self, packet: &SuperPacket<'_, B>) -> Option<FlowHash> {
+    pub fn hash_super_packet<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &SuperPacket<'_, B>,
+    ) -> Option<FlowHash> {
         let metadata = &packet.metadata;
         if let Some(hash) = self.reported(metadata.hash) {
             return Some(hash);
@@ -131,7 +140,12 @@ impl FlowHasher {
         // not.
         if !packet.is_merged() && first.len() < MAX_HEADER && slices.next().is_some() {
             let gathered = GatheredHeader::new(packet.slices());
-            return self.computed(gathered.bytes(), packet.length(), metadata.layer, metadata.layout.as_ref());
+            return self.computed(
+                gathered.bytes(),
+                packet.length(),
+                metadata.layer,
+                metadata.layout.as_ref(),
+            );
         }
         self.computed(first, packet.length(), metadata.layer, metadata.layout.as_ref())
     }
@@ -153,10 +167,18 @@ impl FlowHasher {
         Some(hash)
     }
 
-    fn computed(&mut self, header: &[u8], length: usize, layer: Layer, layout: Option<&Layout>) -> Option<FlowHash> {
+    fn computed(
+        &mut self,
+        header: &[u8],
+        length: usize,
+        layer: Layer,
+        layout: Option<&Layout>,
+    ) -> Option<FlowHash> {
         let tuple = match (self.headers, layout) {
             (FlowHeaders::Inner, Some(layout)) => Some(FlowTuple::from_layout(header, layout)),
-            (FlowHeaders::Outer, Some(layout)) if layout.outer.is_none() => Some(FlowTuple::from_layout(header, layout)),
+            (FlowHeaders::Outer, Some(layout)) if layout.outer.is_none() => {
+                Some(FlowTuple::from_layout(header, layout))
+            }
             (FlowHeaders::Inner, None) => FlowTuple::innermost(header, length, layer),
             (FlowHeaders::Outer, _) => FlowTuple::outermost(header, length, layer),
         };
@@ -177,7 +199,8 @@ fn keyed(key: FlowHashKey, tuple: &FlowTuple) -> FlowHash {
     let ports = u64::from(u32::from_ne_bytes(ports.unwrap_or_default()));
     let state = match tuple.addresses() {
         Addresses::V4(source, destination) => {
-            let both = u64::from(u32::from_be_bytes(source)) << 32 | u64::from(u32::from_be_bytes(destination));
+            let both = u64::from(u32::from_be_bytes(source)) << 32
+                | u64::from(u32::from_be_bytes(destination));
             key.fold(key.fold(seed(8), both), ports)
         }
         Addresses::V6(source, destination) => {
@@ -216,9 +239,17 @@ mod tests {
 
     #[test]
     fn packets_of_a_flow_have_one_hash_however_they_lie() {
-        for mut hasher in [all(FlowHasher::keyed(KEY)), all(FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT))].concat() {
-            for frame in [Frame::tcp4(1, 700), Frame::tcp6(1, 700), Frame::udp4(700), Frame::dccp6(1, 700), Frame::tcp4(1, 700).in_vxlan6()]
-            {
+        for mut hasher in
+            [all(FlowHasher::keyed(KEY)), all(FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT))]
+                .concat()
+        {
+            for frame in [
+                Frame::tcp4(1, 700),
+                Frame::tcp6(1, 700),
+                Frame::udp4(700),
+                Frame::dccp6(1, 700),
+                Frame::tcp4(1, 700).in_vxlan6(),
+            ] {
                 let one = hash(&mut hasher, &frame);
                 assert!(one.is_some());
                 assert_eq!(hash(&mut hasher, &frame.following()), one);
@@ -247,18 +278,36 @@ mod tests {
 
     #[test]
     fn tunnels_are_one_flow_or_many() {
-        let flows: Vec<Frame> =
-            (0..50u16).map(|port| Frame::tcp4(1, 10).with(|frame| frame.tcp_mut().source_port = 1000 + port).in_gre()).collect();
-        let distinct =
-            |mut hasher: FlowHasher| flows.iter().map(|frame| hash(&mut hasher, frame).expect("IP").0).collect::<BTreeSet<_>>().len();
+        let flows: Vec<Frame> = (0..50u16)
+            .map(|port| {
+                Frame::tcp4(1, 10).with(|frame| frame.tcp_mut().source_port = 1000 + port).in_gre()
+            })
+            .collect();
+        let distinct = |mut hasher: FlowHasher| {
+            flows
+                .iter()
+                .map(|frame| hash(&mut hasher, frame).expect("IP").0)
+                .collect::<BTreeSet<_>>()
+                .len()
+        };
         assert_eq!(distinct(FlowHasher::keyed(KEY)), 50);
         assert_eq!(distinct(FlowHasher::keyed(KEY).with_headers(FlowHeaders::Outer)), 1);
     }
 
     #[test]
     fn the_keyed_hash_spreads_and_depends_on_its_key() {
-        let flow = |index: u32| FlowTuple::v4([10, 0, (index >> 8) as u8, index as u8], [10, 1, 0, 1], Some([40_000, 443]));
-        let hashes = |key: FlowHashKey| (0..40_000).map(|index| FlowHasher::keyed(key).hash_flow(&flow(index)).0).collect::<Vec<_>>();
+        let flow = |index: u32| {
+            FlowTuple::v4(
+                [10, 0, (index >> 8) as u8, index as u8],
+                [10, 1, 0, 1],
+                Some([40_000, 443]),
+            )
+        };
+        let hashes = |key: FlowHashKey| {
+            (0..40_000)
+                .map(|index| FlowHasher::keyed(key).hash_flow(&flow(index)).0)
+                .collect::<Vec<_>>()
+        };
         let own = hashes(KEY);
         // Collisions of 32 bits among 40,000: 0.19 expected.
         assert!(own.iter().collect::<BTreeSet<_>>().len() >= 39_990);
@@ -271,7 +320,11 @@ mod tests {
         let others = hashes(FlowHashKey::new(99));
         assert!(own.iter().zip(&others).filter(|(own, other)| own == other).count() < 10);
         let with = FlowHasher::keyed(KEY).hash_flow(&FlowTuple::v4([1; 4], [2; 4], Some([0, 0])));
-        assert_ne!(with, FlowHasher::keyed(KEY).hash_flow(&FlowTuple::v4([1; 4], [2; 4], None)), "port 0 is a port");
+        assert_ne!(
+            with,
+            FlowHasher::keyed(KEY).hash_flow(&FlowTuple::v4([1; 4], [2; 4], None)),
+            "port 0 is a port"
+        );
         assert_ne!(
             FlowHasher::keyed(KEY).hash_flow(&FlowTuple::v6([0; 16], [0; 16], None)),
             FlowHasher::keyed(KEY).hash_flow(&FlowTuple::v4([0; 4], [0; 4], None))
@@ -291,7 +344,10 @@ mod tests {
         for (bits, hashes) in [
             (0, [0x4e17_e876, 0x284e_dafe, 0x332f_8fe9, 0xd8b4_e908]),
             (42, [0x81f8_965f, 0x0a5d_7b92, 0xe4ec_6866, 0xf7d7_4eb2]),
-            (0x0123_4567_89ab_cdef_1122_3344_5566_7788, [0xb013_c84f, 0xa294_acab, 0xdcd7_91e9, 0xc71d_75be]),
+            (
+                0x0123_4567_89ab_cdef_1122_3344_5566_7788,
+                [0xb013_c84f, 0xa294_acab, 0xdcd7_91e9, 0xc71d_75be],
+            ),
             (u128::MAX, [0xf4da_f1c4, 0x029f_db85, 0xae98_9faa, 0x779f_fe6c]),
         ] {
             let hasher = FlowHasher::keyed(FlowHashKey::new(bits));

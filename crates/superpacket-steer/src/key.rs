@@ -13,7 +13,10 @@ impl FlowHashKey {
     /// Makes a key of 128 bits, which should be random where others choose the traffic: whoever
     /// knows the key can aim flows at one CPU.
     pub const fn new(bits: u128) -> Self {
-        FlowHashKey { first: bits as u64 ^ 0x9e37_79b9_7f4a_7c15, second: (bits >> 64) as u64 ^ 0xd1b5_4a32_d192_ed03 }
+        FlowHashKey {
+            first: bits as u64 ^ 0x9e37_79b9_7f4a_7c15,
+            second: (bits >> 64) as u64 ^ 0xd1b5_4a32_d192_ed03,
+        }
     }
 
     /// Folds a word into the state: a multiplication to 128 bits whose halves are combined by XOR

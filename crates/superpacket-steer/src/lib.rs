@@ -19,14 +19,16 @@ mod toeplitz;
 mod tuple;
 
 pub use backlog::{
-    Admission, BacklogLimit, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FLOW_LIMIT_HISTORY, FlowLimit, FlowLimitError,
-    InvalidTableLength,
+    Admission, BacklogLimit, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT,
+    FLOW_LIMIT_HISTORY, FlowLimit, FlowLimitError, InvalidTableLength,
 };
 pub use hasher::{FlowHasher, HashCounters};
 pub use key::FlowHashKey;
 pub use mask::{Cpu, CpuList, CpuMask, Cpus, ListError, MAX_CPUS, MaskError, SysfsMask};
 pub use rfs::{FlowTableError, MAX_FLOW_ENTRIES, SockFlowTable, TooManyFlows, flow_entries};
 pub use rps::Rps;
-pub use steering::{Choice, CompletionCounts, Completions, MovePolicy, Place, Steering, SteeringCounters};
+pub use steering::{
+    Choice, CompletionCounts, Completions, MovePolicy, Place, Steering, SteeringCounters,
+};
 pub use toeplitz::{Toeplitz, ToeplitzKey, toeplitz_bitwise};
 pub use tuple::{FlowHeaders, FlowTuple};

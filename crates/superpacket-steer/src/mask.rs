@@ -115,7 +115,8 @@ impl CpuMask {
 
     /// Returns the CPU with the highest number.
     pub fn last(&self) -> Option<Cpu> {
-        let (index, group) = self.groups.iter().enumerate().rev().find(|&(_, &group)| group != 0)?;
+        let (index, group) =
+            self.groups.iter().enumerate().rev().find(|&(_, &group)| group != 0)?;
         Cpu::new(index * GROUP + group.ilog2() as usize)
     }
 
@@ -137,7 +138,9 @@ impl CpuMask {
     }
 
     fn combined(&self, other: &CpuMask, combine: impl Fn(u32, u32) -> u32) -> CpuMask {
-        CpuMask { groups: core::array::from_fn(|index| combine(self.groups[index], other.groups[index])) }
+        CpuMask {
+            groups: core::array::from_fn(|index| combine(self.groups[index], other.groups[index])),
+        }
     }
 }
 
@@ -269,13 +272,21 @@ mod tests {
     #[test]
     fn cpus_are_added_found_and_taken_out() {
         let mut set = CpuMask::default();
-        assert!(set.is_empty() && set.first().is_none() && set.last().is_none() && set.iter().next().is_none());
+        assert!(
+            set.is_empty()
+                && set.first().is_none()
+                && set.last().is_none()
+                && set.iter().next().is_none()
+        );
         for cpu in [0, 31, 32, 8191] {
             let cpu = Cpu::new(cpu).expect("below 8192");
             assert!(set.insert(cpu) && !set.insert(cpu) && set.contains(cpu));
         }
         assert_eq!(set.iter().map(Cpu::number).collect::<Vec<_>>(), [0, 31, 32, 8191]);
-        assert_eq!((set.len(), set.first().map(Cpu::number), set.last().map(Cpu::number)), (4, Some(0), Some(8191)));
+        assert_eq!(
+            (set.len(), set.first().map(Cpu::number), set.last().map(Cpu::number)),
+            (4, Some(0), Some(8191))
+        );
         let last = Cpu::new(8191).expect("below 8192");
         assert!(set.remove(last) && !set.remove(last) && !set.contains(last));
         assert_eq!((Cpu::new(8192), CpuMask::first_cpus(9999).len()), (None, MAX_CPUS));

@@ -35,9 +35,14 @@ pub enum FlowTableError {
 }
 
 /// Makes a table of `count` values, or says that there is no memory for it.
-pub(crate) fn try_table<T>(count: u32, values: impl Iterator<Item = T>) -> Result<Box<[T]>, FlowTableError> {
+pub(crate) fn try_table<T>(
+    count: u32,
+    values: impl Iterator<Item = T>,
+) -> Result<Box<[T]>, FlowTableError> {
     let mut table = Vec::new();
-    table.try_reserve_exact(count as usize).map_err(|_| FlowTableError::NoMemory { entries: count })?;
+    table
+        .try_reserve_exact(count as usize)
+        .map_err(|_| FlowTableError::NoMemory { entries: count })?;
     table.extend(values.take(count as usize));
     Ok(table.into_boxed_slice())
 }
@@ -112,7 +117,11 @@ impl SockFlowTable {
     pub fn cpu(&self, hash: FlowHash) -> Option<Cpu> {
         let value = self.entry(hash).load(Ordering::Relaxed);
         let number = value & self.cpu_bits;
-        if hash.0 == 0 || (value ^ hash.0) & !self.cpu_bits != 0 || number == self.cpu_bits { None } else { Cpu::new(number as usize) }
+        if hash.0 == 0 || (value ^ hash.0) & !self.cpu_bits != 0 || number == self.cpu_bits {
+            None
+        } else {
+            Cpu::new(number as usize)
+        }
     }
 
     #[inline]
@@ -132,7 +141,9 @@ mod tests {
 
     #[test]
     fn tables_are_rounded_as_the_kernel_does() {
-        for (requested, entries) in [(0, 0), (1, 1), (3, 4), (4096, 4096), (4097, 8192), (1 << 29, 1 << 29)] {
+        for (requested, entries) in
+            [(0, 0), (1, 1), (3, 4), (4096, 4096), (4097, 8192), (1 << 29, 1 << 29)]
+        {
             assert_eq!(flow_entries(requested), Ok(entries), "{requested}");
         }
         for requested in [(1 << 29) + 1, 1 << 32, u64::MAX] {
@@ -140,25 +151,43 @@ mod tests {
             assert!(SockFlowTable::new(requested, 4).is_err());
         }
         assert!(SockFlowTable::new(0, 4).expect("off").is_none());
-        assert_eq!(SockFlowTable::new(1000, 4).expect("room").map(|table| table.entries()), Some(1024));
+        assert_eq!(
+            SockFlowTable::new(1000, 4).expect("room").map(|table| table.entries()),
+            Some(1024)
+        );
     }
 
     #[test]
     fn a_flow_is_found_where_it_was_read() {
         // With 4 CPUs and 8 entries, 3 bits of a hash choose the entry and 29 tell flows apart.
         let table = SockFlowTable::new(8, 4).expect("room").expect("on");
-        let (one, other, same_entry) = (FlowHash(0xabcd_0001), FlowHash(0xabcd_0002), FlowHash(0x1234_0001));
-        assert!((0..64u32).all(|hash| table.cpu(FlowHash(hash)).is_none()), "nobody has read anything");
+        let (one, other, same_entry) =
+            (FlowHash(0xabcd_0001), FlowHash(0xabcd_0002), FlowHash(0x1234_0001));
+        assert!(
+            (0..64u32).all(|hash| table.cpu(FlowHash(hash)).is_none()),
+            "nobody has read anything"
+        );
         table.record(one, cpu(3));
         table.record(other, cpu(0));
-        assert_eq!((table.cpu(one), table.cpu(other), table.cpu(same_entry)), (Some(cpu(3)), Some(cpu(0)), None));
+        assert_eq!(
+            (table.cpu(one), table.cpu(other), table.cpu(same_entry)),
+            (Some(cpu(3)), Some(cpu(0)), None)
+        );
         table.record(one, cpu(1));
         assert_eq!(table.cpu(one), Some(cpu(1)));
         table.record(same_entry, cpu(2));
-        assert_eq!((table.cpu(one), table.cpu(same_entry)), (None, Some(cpu(2))), "the newer flow has the entry");
+        assert_eq!(
+            (table.cpu(one), table.cpu(same_entry)),
+            (None, Some(cpu(2))),
+            "the newer flow has the entry"
+        );
         table.record(FlowHash(0), cpu(2));
         table.record(other, cpu(7));
-        assert_eq!((table.cpu(FlowHash(0)), table.cpu(other)), (None, Some(cpu(0))), "no hash, no such CPU");
+        assert_eq!(
+            (table.cpu(FlowHash(0)), table.cpu(other)),
+            (None, Some(cpu(0))),
+            "no hash, no such CPU"
+        );
         let large = SockFlowTable::new(2, MAX_CPUS).expect("room").expect("on");
         large.record(one, cpu(MAX_CPUS - 1));
         assert_eq!(large.cpu(one), Some(cpu(MAX_CPUS - 1)));

@@ -62,11 +62,21 @@ mod tests {
         let rps = Rps::new(&CpuMask::parse_list("1,4,9", 10).expect("a list"));
         let cpu = |hash: u32| rps.cpu(FlowHash(hash)).map(Cpu::number);
         // The bounds of thirds of 2^32.
-        for (hash, chosen) in [(1, 1), (0x5555_5555, 1), (0x5555_5556, 4), (0xaaaa_aaaa, 4), (0xaaaa_aaab, 9), (u32::MAX, 9)] {
+        for (hash, chosen) in [
+            (1, 1),
+            (0x5555_5555, 1),
+            (0x5555_5556, 4),
+            (0xaaaa_aaaa, 4),
+            (0xaaaa_aaab, 9),
+            (u32::MAX, 9),
+        ] {
             assert_eq!(cpu(hash), Some(chosen), "{hash:08x}");
         }
         assert_eq!(cpu(0), None);
         assert_eq!(Rps::new(&CpuMask::EMPTY).cpu(FlowHash(5)), None);
-        assert_eq!(Rps::new(&CpuMask::first_cpus(1)).cpu(FlowHash(u32::MAX)).map(Cpu::number), Some(0));
+        assert_eq!(
+            Rps::new(&CpuMask::first_cpus(1)).cpu(FlowHash(u32::MAX)).map(Cpu::number),
+            Some(0)
+        );
     }
 }

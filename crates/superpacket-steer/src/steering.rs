@@ -345,7 +345,11 @@ impl Steering {
     /// Chooses the place of a received packet. `None`: leave the packet and all behind it where
     /// they are, and call again when workers have completed more.
     #[inline]
-    pub fn choose<B: AsRef<[u8]>>(&mut self, packet: &RxPacket<B>, completions: &impl Completions) -> Option<Choice<'_>> {
+    pub fn choose<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &RxPacket<B>,
+        completions: &impl Completions,
+    ) -> Option<Choice<'_>> {
         if !self.barrier.is_empty() && self.waits(completions) {
             return None;
         }
@@ -369,17 +373,30 @@ impl Steering {
     }
 
     #[inline]
-    fn choose_by_hash(&mut self, hash: Option<FlowHash>, completions: &impl Completions) -> Choice<'_> {
+    fn choose_by_hash(
+        &mut self,
+        hash: Option<FlowHash>,
+        completions: &impl Completions,
+    ) -> Choice<'_> {
         // A hash of 0 says that there is none.
         let Some(flow) = hash.filter(|hash| hash.0 != 0) else {
-            return Choice { place: Place::Here, hash: None, bucket: None, tail: &mut self.tails[0], counters: &mut self.counters };
+            return Choice {
+                place: Place::Here,
+                hash: None,
+                bucket: None,
+                tail: &mut self.tails[0],
+                counters: &mut self.counters,
+            };
         };
         let index = reciprocal_scale(flow.0, self.buckets.len() as u32) as usize;
         let wanted = self.wanted(flow, index);
         let bucket = &mut self.buckets[index];
         let place = match bucket.place {
             Some(place) if place == wanted => place,
-            Some(place) if self.move_policy == MovePolicy::Epochs && completions.completed(place) < bucket.tail => {
+            Some(place)
+                if self.move_policy == MovePolicy::Epochs
+                    && completions.completed(place) < bucket.tail =>
+            {
                 self.counters.held_back += 1;
                 place
             }
@@ -392,7 +409,13 @@ impl Steering {
         if self.tails.len() <= place.index() {
             self.tails.resize(place.index() + 1, 0);
         }
-        Choice { place, hash, bucket: Some(bucket), tail: &mut self.tails[place.index()], counters: &mut self.counters }
+        Choice {
+            place,
+            hash,
+            bucket: Some(bucket),
+            tail: &mut self.tails[place.index()],
+            counters: &mut self.counters,
+        }
     }
 
     /// Returns the place where a flow of this bucket should be.
@@ -425,8 +448,15 @@ impl Steering {
     fn set_barrier(&mut self) {
         self.barrier.clear();
         if self.move_policy == MovePolicy::Epochs {
-            let place = |index: usize| if index == 0 { Some(Place::Here) } else { Cpu::new(index - 1).map(Place::Cpu) };
-            self.barrier.extend(self.tails.iter().enumerate().filter_map(|(index, &tail)| Some((place(index)?, tail))));
+            let place = |index: usize| {
+                if index == 0 { Some(Place::Here) } else { Cpu::new(index - 1).map(Place::Cpu) }
+            };
+            self.barrier.extend(
+                self.tails
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(index, &tail)| Some((place(index)?, tail))),
+            );
         }
     }
 
@@ -445,7 +475,10 @@ impl Steering {
         let least = least.next_power_of_two();
         let parts = (least as usize / self.buckets.len()).max(1);
         if parts > 1 {
-            self.buckets = try_table(least, self.buckets.iter().flat_map(|bucket| core::iter::repeat_n(*bucket, parts)))?;
+            self.buckets = try_table(
+                least,
+                self.buckets.iter().flat_map(|bucket| core::iter::repeat_n(*bucket, parts)),
+            )?;
         }
         Ok(())
     }
@@ -455,7 +488,8 @@ impl Steering {
     fn merge_buckets(&mut self, most: u32) {
         let parts = self.buckets.len() / most.next_power_of_two() as usize;
         if parts > 1
-            && let Ok(merged) = try_table(most.next_power_of_two(), self.buckets.iter().step_by(parts).copied())
+            && let Ok(merged) =
+                try_table(most.next_power_of_two(), self.buckets.iter().step_by(parts).copied())
         {
             self.buckets = merged;
             self.set_barrier();
@@ -485,7 +519,10 @@ mod tests {
         assert!(steering.choose(&packet, &nothing).is_some(), "nothing has changed");
         steering.set_flow_count(10).expect("room");
         assert_eq!(steering.buckets.len(), LEAST_BUCKETS as usize);
-        assert!(steering.choose(&packet, &nothing).is_none(), "its packets are at a place of a bucket that is no more");
+        assert!(
+            steering.choose(&packet, &nothing).is_none(),
+            "its packets are at a place of a bucket that is no more"
+        );
         assert!(steering.choose(&packet, &|_: Place| 1u64).is_some());
     }
 }

@@ -21,8 +21,9 @@ impl ToeplitzKey {
     /// The key that Microsoft published with its RSS specification and test vectors; many devices
     /// start with it. As it is public, whoever chooses the traffic can choose the queue.
     pub const MICROSOFT: ToeplitzKey = ToeplitzKey([
-        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b,
-        0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
+        0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
+        0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ]);
 
     /// Makes a key of its bytes, in the order in which `ethtool -x` shows them.
@@ -115,7 +116,10 @@ impl Toeplitz {
     /// Returns the hash of bytes. Input behind the 36th byte adds nothing.
     #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
-        self.tables.iter().zip(input).fold(0, |hash, (table, byte)| hash ^ table[usize::from(*byte)])
+        self.tables
+            .iter()
+            .zip(input)
+            .fold(0, |hash, (table, byte)| hash ^ table[usize::from(*byte)])
     }
 
     /// Returns the hash of a flow.
@@ -123,8 +127,12 @@ impl Toeplitz {
     pub fn hash_flow(&self, tuple: &FlowTuple) -> FlowHash {
         let tuple = if self.symmetric { &tuple.symmetric() } else { tuple };
         let (addresses, ports) = match tuple.addresses() {
-            Addresses::V4(source, destination) => (self.at::<0, _>(source) ^ self.at::<4, _>(destination), self.ports::<8>(tuple)),
-            Addresses::V6(source, destination) => (self.at::<0, _>(source) ^ self.at::<16, _>(destination), self.ports::<32>(tuple)),
+            Addresses::V4(source, destination) => {
+                (self.at::<0, _>(source) ^ self.at::<4, _>(destination), self.ports::<8>(tuple))
+            }
+            Addresses::V6(source, destination) => {
+                (self.at::<0, _>(source) ^ self.at::<16, _>(destination), self.ports::<32>(tuple))
+            }
         };
         FlowHash(addresses ^ ports)
     }
@@ -179,15 +187,25 @@ mod tests {
         ("153.39.163.191:44251", "202.188.127.2:1303", 0x5d18_09c5, 0x10e8_28a2),
         ("[3ffe:2501:200:1fff::7]:2794", "[3ffe:2501:200:3::1]:1766", 0x2cc1_8cd5, 0x4020_7d3d),
         ("[3ffe:501:8::260:97ff:fe40:efab]:14230", "[ff02::1]:4739", 0x0f0c_461c, 0xdde5_1bbf),
-        ("[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", "[fe80::200:f8ff:fe21:67cf]:38024", 0x4b61_e985, 0x02d1_feef),
+        (
+            "[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251",
+            "[fe80::200:f8ff:fe21:67cf]:38024",
+            0x4b61_e985,
+            0x02d1_feef,
+        ),
     ];
 
     fn tuple(source: &str, destination: &str, with_ports: bool) -> FlowTuple {
-        let [source, destination]: [SocketAddr; 2] = [source, destination].map(|text| text.parse().expect("well formed"));
+        let [source, destination]: [SocketAddr; 2] =
+            [source, destination].map(|text| text.parse().expect("well formed"));
         let ports = with_ports.then_some([source.port(), destination.port()]);
         match (source, destination) {
-            (SocketAddr::V4(source), SocketAddr::V4(destination)) => FlowTuple::v4(source.ip().octets(), destination.ip().octets(), ports),
-            (SocketAddr::V6(source), SocketAddr::V6(destination)) => FlowTuple::v6(source.ip().octets(), destination.ip().octets(), ports),
+            (SocketAddr::V4(source), SocketAddr::V4(destination)) => {
+                FlowTuple::v4(source.ip().octets(), destination.ip().octets(), ports)
+            }
+            (SocketAddr::V6(source), SocketAddr::V6(destination)) => {
+                FlowTuple::v6(source.ip().octets(), destination.ip().octets(), ports)
+            }
             _ => panic!("two versions"),
         }
     }
@@ -196,8 +214,16 @@ mod tests {
     fn the_published_vectors() {
         let toeplitz = Toeplitz::default();
         for (source, destination, addresses, with_ports) in PUBLISHED {
-            assert_eq!(toeplitz.hash_flow(&tuple(source, destination, false)).0, addresses, "{source} {destination}");
-            assert_eq!(toeplitz.hash_flow(&tuple(source, destination, true)).0, with_ports, "{source} {destination}");
+            assert_eq!(
+                toeplitz.hash_flow(&tuple(source, destination, false)).0,
+                addresses,
+                "{source} {destination}"
+            );
+            assert_eq!(
+                toeplitz.hash_flow(&tuple(source, destination, true)).0,
+                with_ports,
+                "{source} {destination}"
+            );
         }
     }
 
@@ -220,23 +246,35 @@ mod tests {
     fn the_symmetric_form_hashes_both_directions_alike() {
         let (plain, symmetric) = (Toeplitz::default(), Toeplitz::default().symmetric());
         for (source, destination, ..) in PUBLISHED {
-            let (there, back) = (tuple(source, destination, true), tuple(destination, source, true));
+            let (there, back) =
+                (tuple(source, destination, true), tuple(destination, source, true));
             assert_eq!(symmetric.hash_flow(&there), symmetric.hash_flow(&back));
             assert_ne!(plain.hash_flow(&there), plain.hash_flow(&back));
-            assert_ne!(symmetric.hash_flow(&there), symmetric.hash_flow(&tuple(source, destination, false)), "ports count");
+            assert_ne!(
+                symmetric.hash_flow(&there),
+                symmetric.hash_flow(&tuple(source, destination, false)),
+                "ports count"
+            );
         }
         // The input written out by hand.
         let flow = FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 3], Some([0x1234, 0x00ff]));
         assert_eq!(
             symmetric.hash_flow(&flow).0,
-            toeplitz_bitwise(&ToeplitzKey::MICROSOFT, &[0, 0, 0, 2, 0, 0, 0, 2, 0x12, 0xcb, 0x12, 0xcb])
+            toeplitz_bitwise(
+                &ToeplitzKey::MICROSOFT,
+                &[0, 0, 0, 2, 0, 0, 0, 2, 0x12, 0xcb, 0x12, 0xcb]
+            )
         );
     }
 
     fn hash(frame: &Frame) -> Option<FlowHash> {
         let bytes = frame.to_bytes();
         let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
-        Toeplitz::default().hash_frame(&bytes[..bytes.len().min(superpacket::wire::MAX_HEADER)], bytes.len(), layer)
+        Toeplitz::default().hash_frame(
+            &bytes[..bytes.len().min(superpacket::wire::MAX_HEADER)],
+            bytes.len(),
+            layer,
+        )
     }
 
     #[test]
@@ -244,12 +282,20 @@ mod tests {
         let frame = Frame::tcp4(1000, 500);
         let bytes = frame.to_bytes();
         let expected = toeplitz_bitwise(&ToeplitzKey::MICROSOFT, &bytes[26..38]);
-        for same in [frame.clone(), frame.clone().tagged(5).tagged(6), frame.clone().at_ip(), frame.following(), frame.clone().in_vxlan4()]
-        {
+        for same in [
+            frame.clone(),
+            frame.clone().tagged(5).tagged(6),
+            frame.clone().at_ip(),
+            frame.following(),
+            frame.clone().in_vxlan4(),
+        ] {
             assert_eq!(hash(&same), Some(FlowHash(expected)));
         }
         let bytes = Frame::udp6(10).to_bytes();
-        assert_eq!(hash(&Frame::udp6(10)), Some(FlowHash(toeplitz_bitwise(&ToeplitzKey::MICROSOFT, &bytes[22..58]))));
+        assert_eq!(
+            hash(&Frame::udp6(10)),
+            Some(FlowHash(toeplitz_bitwise(&ToeplitzKey::MICROSOFT, &bytes[22..58])))
+        );
         assert_eq!(Toeplitz::default().hash_frame(&[0; 60], 60, Layer::Ethernet), None);
         assert_eq!(Toeplitz::default().hash_frame(&[], 0, Layer::Ip), None);
     }
@@ -263,13 +309,21 @@ mod tests {
         }
         let mut other = whole.clone().tagged(3).to_bytes();
         other[18 + 9] = 89;
-        assert_eq!(Toeplitz::default().hash_frame(&other, other.len(), Layer::Ethernet), Some(FlowHash(addresses)), "OSPF behind a tag");
+        assert_eq!(
+            Toeplitz::default().hash_frame(&other, other.len(), Layer::Ethernet),
+            Some(FlowHash(addresses)),
+            "OSPF behind a tag"
+        );
     }
 
     #[test]
     fn a_key_is_shown_as_it_was_given() {
-        let text: String = ToeplitzKey::MICROSOFT.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(text, "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa");
+        let text: String =
+            ToeplitzKey::MICROSOFT.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            text,
+            "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
+        );
         assert_eq!(Toeplitz::default().key(), &ToeplitzKey::default());
     }
 }

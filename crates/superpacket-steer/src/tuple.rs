@@ -3,7 +3,10 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use superpacket::packet::Layer;
-use superpacket::wire::{IpVersion, Layout, Scope, Unparsed, ip_headers, ipv4, ipv6, parse, parse_outermost, protocol_number};
+use superpacket::wire::{
+    IpVersion, Layout, Scope, Unparsed, ip_headers, ipv4, ipv6, parse, parse_outermost,
+    protocol_number,
+};
 
 use crate::header::be16;
 
@@ -42,7 +45,13 @@ impl FlowTuple {
     /// Makes an IPv4 tuple. `ports` are source and destination port; `None` for fragments and for
     /// protocols without ports.
     pub const fn v4(source: [u8; 4], destination: [u8; 4], ports: Option<[u16; 2]>) -> Self {
-        FlowTuple { version: IpVersion::V4, source: wide(source), destination: wide(destination), ports, protocol: None }
+        FlowTuple {
+            version: IpVersion::V4,
+            source: wide(source),
+            destination: wide(destination),
+            ports,
+            protocol: None,
+        }
     }
 
     /// Makes an IPv6 tuple; `ports` as in [`v4`](Self::v4).
@@ -67,7 +76,13 @@ impl FlowTuple {
     pub fn from_layout(header: &[u8], layout: &Layout) -> Self {
         let transport = usize::from(layout.transport);
         let ports = [be16(header, transport), be16(header, transport + 2)];
-        Self::read(header, usize::from(layout.network), layout.version, Some(ports), layout.protocol.number())
+        Self::read(
+            header,
+            usize::from(layout.network),
+            layout.version,
+            Some(ports),
+            layout.protocol.number(),
+        )
     }
 
     /// Returns the IP version.
@@ -120,7 +135,12 @@ impl FlowTuple {
         if (source, from) <= (destination, to) {
             return self;
         }
-        FlowTuple { source: destination, destination: source, ports: ports.map(|[from, to]| [to, from]), ..self }
+        FlowTuple {
+            source: destination,
+            destination: source,
+            ports: ports.map(|[from, to]| [to, from]),
+            ..self
+        }
     }
 
     /// Returns source and destination address as they are hashed, in network byte order.
@@ -140,7 +160,12 @@ impl FlowTuple {
         Some([a, b, c, d])
     }
 
-    fn from_parse(header: &[u8], length: usize, layer: Layer, parsed: Result<Layout, Unparsed>) -> Option<Self> {
+    fn from_parse(
+        header: &[u8],
+        length: usize,
+        layer: Layer,
+        parsed: Result<Layout, Unparsed>,
+    ) -> Option<Self> {
         let (network, version) = match parsed {
             Ok(layout) => return Some(Self::from_layout(header, &layout)),
             Err(Unparsed { scope: Scope::Pair { network, version }, .. }) => (network, version),
@@ -154,7 +179,13 @@ impl FlowTuple {
     }
 
     #[inline]
-    fn read(header: &[u8], network: usize, version: IpVersion, ports: Option<[u16; 2]>, protocol: u8) -> Self {
+    fn read(
+        header: &[u8],
+        network: usize,
+        version: IpVersion,
+        ports: Option<[u16; 2]>,
+        protocol: u8,
+    ) -> Self {
         let at = |offset: usize, length: usize| {
             let mut address = [0; 16];
             if let Some(bytes) = header.get(offset..offset + length) {
@@ -166,12 +197,20 @@ impl FlowTuple {
             IpVersion::V4 => (network + ipv4::ADDRESSES, 4),
             IpVersion::V6 => (network + ipv6::ADDRESSES, 16),
         };
-        FlowTuple { version, source: at(addresses, length), destination: at(addresses + length, length), ports, protocol: Some(protocol) }
+        FlowTuple {
+            version,
+            source: at(addresses, length),
+            destination: at(addresses + length, length),
+            ports,
+            protocol: Some(protocol),
+        }
     }
 
     fn address(&self, address: &[u8; 16]) -> IpAddr {
         match self.version {
-            IpVersion::V4 => IpAddr::V4(Ipv4Addr::new(address[0], address[1], address[2], address[3])),
+            IpVersion::V4 => {
+                IpAddr::V4(Ipv4Addr::new(address[0], address[1], address[2], address[3]))
+            }
             IpVersion::V6 => IpAddr::V6(Ipv6Addr::from(*address)),
         }
     }
@@ -198,7 +237,10 @@ mod tests {
     fn both(frame: &Frame) -> [Option<FlowTuple>; 2] {
         let bytes = frame.to_bytes();
         let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
-        [FlowTuple::innermost(&bytes, bytes.len(), layer), FlowTuple::outermost(&bytes, bytes.len(), layer)]
+        [
+            FlowTuple::innermost(&bytes, bytes.len(), layer),
+            FlowTuple::outermost(&bytes, bytes.len(), layer),
+        ]
     }
 
     #[test]
@@ -218,13 +260,21 @@ mod tests {
             let [within, around] = both(&tunnelled);
             assert_eq!(within, inner, "{tunnelled:?}");
             let around = around.expect("IP");
-            assert_eq!((around.protocol(), around.ports().is_some()), (Some(carrier), with_ports), "{tunnelled:?}");
+            assert_eq!(
+                (around.protocol(), around.ports().is_some()),
+                (Some(carrier), with_ports),
+                "{tunnelled:?}"
+            );
             assert_ne!(around.source(), inner.expect("IP").source());
             // Whatever the tunnel carries, its own flow is the same.
             let mut bytes = tunnelled.to_bytes();
             let frame = bytes.len();
             bytes[frame - 500 - 20 - 20..].fill(0xff);
-            assert_eq!(FlowTuple::outermost(&bytes, frame, Layer::Ethernet), Some(around), "{tunnelled:?}");
+            assert_eq!(
+                FlowTuple::outermost(&bytes, frame, Layer::Ethernet),
+                Some(around),
+                "{tunnelled:?}"
+            );
         }
     }
 
@@ -236,12 +286,20 @@ mod tests {
         let made = FlowTuple::v6([1; 16], [2; 16], None);
         assert_eq!(
             (made.source().to_string(), made.destination().to_string()),
-            ("101:101:101:101:101:101:101:101".to_string(), "202:202:202:202:202:202:202:202".to_string())
+            (
+                "101:101:101:101:101:101:101:101".to_string(),
+                "202:202:202:202:202:202:202:202".to_string()
+            )
         );
         assert_eq!((made.ports(), made.protocol()), (None, None));
-        assert_eq!(FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], None).source().to_string(), "10.0.0.1");
+        assert_eq!(
+            FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], None).source().to_string(),
+            "10.0.0.1"
+        );
         // Fragments have no ports but a protocol, over IPv6 behind the fragment header.
-        for (whole, layer) in [(Frame::udp4(3000), Layer::Ethernet), (Frame::udp6(3000), Layer::Ethernet)] {
+        for (whole, layer) in
+            [(Frame::udp4(3000), Layer::Ethernet), (Frame::udp6(3000), Layer::Ethernet)]
+        {
             for fragment in whole.fragments(1400, 9) {
                 let bytes = fragment.to_bytes();
                 let tuple = FlowTuple::innermost(&bytes, bytes.len(), layer).expect("IP");
@@ -252,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_protocol_without_ports_is_found_behind_every_link_header() {
-        let ping = Frame::tcp4(1, 1).with(|frame| frame.transport = Transport::Icmp(Icmp::default()));
+        let ping =
+            Frame::tcp4(1, 1).with(|frame| frame.transport = Transport::Icmp(Icmp::default()));
         let [plain, _] = both(&ping);
         assert_eq!(plain.and_then(|tuple| tuple.protocol()), Some(1));
         let tags = (1..6).fold(ping.clone(), Frame::tagged);
@@ -271,7 +330,10 @@ mod tests {
         let within = FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 1], Some([4000, 80]));
         assert_eq!(within.ordered().ports(), Some([80, 4000]), "of one address, the ports tell");
         // XOR mixes these two up.
-        let (a, b) = (FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], None), FlowTuple::v4([10, 0, 0, 5], [10, 0, 0, 6], None));
+        let (a, b) = (
+            FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], None),
+            FlowTuple::v4([10, 0, 0, 5], [10, 0, 0, 6], None),
+        );
         assert_eq!(a.symmetric(), b.symmetric());
         assert_ne!(a.ordered(), b.ordered());
     }

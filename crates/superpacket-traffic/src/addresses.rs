@@ -28,7 +28,8 @@ pub fn final_v4(destination: [u8; 4], options: &[u8]) -> Option<[u8; 4]> {
                 return None;
             } else {
                 let last = at + length - 4;
-                found = Some([options[last], options[last + 1], options[last + 2], options[last + 3]]);
+                found =
+                    Some([options[last], options[last + 1], options[last + 2], options[last + 3]]);
             }
         }
         at += length;
@@ -39,7 +40,11 @@ pub fn final_v4(destination: [u8; 4], options: &[u8]) -> Option<[u8; 4]> {
 /// Returns source and final destination of an IPv6 packet with these addresses in its header and
 /// these extension headers, each with its number and from its first byte on (RFC 8200, section
 /// 8.1). `None` if they cannot be told.
-pub fn final_v6(source: [u8; 16], destination: [u8; 16], headers: &[(u8, &[u8])]) -> Option<([u8; 16], [u8; 16])> {
+pub fn final_v6(
+    source: [u8; 16],
+    destination: [u8; 16],
+    headers: &[(u8, &[u8])],
+) -> Option<([u8; 16], [u8; 16])> {
     let (mut home, mut destination) = (None, destination);
     for &(number, bytes) in headers {
         if number == 43 && bytes[3] > 0 {
@@ -80,8 +85,15 @@ fn routed(bytes: &[u8], next: [u8; 16]) -> Option<[u8; 16]> {
         }
         // RFC 6554, section 3.
         3 => {
-            let (inner, last, padding) = (16 - (bytes[4] as usize >> 4), 16 - (bytes[4] as usize & 15), bytes[5] as usize >> 4);
-            if room < padding + last || (room - padding - last) % inner != 0 || left > (room - padding - last) / inner + 1 {
+            let (inner, last, padding) = (
+                16 - (bytes[4] as usize >> 4),
+                16 - (bytes[4] as usize & 15),
+                bytes[5] as usize >> 4,
+            );
+            if room < padding + last
+                || (room - padding - last) % inner != 0
+                || left > (room - padding - last) / inner + 1
+            {
                 return None;
             }
             let end = bytes.len() - padding;
@@ -120,9 +132,12 @@ mod tests {
     #[test]
     fn the_ends_of_a_routed_packet() {
         let (source, next) = (address(1), address(2));
-        let header =
-            |kind: u8, left: u8, fixed: [u8; 4], data: &[u8]| [&[6, (data.len() / 8) as u8, kind, left], &fixed[..], data].concat();
-        let to = |header: &[u8]| final_v6(source, next, &[(43, header)]).map(|(_, destination)| destination);
+        let header = |kind: u8, left: u8, fixed: [u8; 4], data: &[u8]| {
+            [&[6, (data.len() / 8) as u8, kind, left], &fixed[..], data].concat()
+        };
+        let to = |header: &[u8]| {
+            final_v6(source, next, &[(43, header)]).map(|(_, destination)| destination)
+        };
         let two = [address(8), address(9)].concat();
         assert_eq!(to(&header(4, 1, [1, 0, 0, 0], &two)), Some(address(8)));
         assert_eq!(to(&header(4, 0, [1, 0, 0, 0], &two)), Some(next));
@@ -131,7 +146,10 @@ mod tests {
         assert_eq!(to(&header(2, 1, [0; 4], &address(7))), Some(address(7)));
         assert_eq!(to(&header(2, 1, [0; 4], &two)), None);
         // Two addresses of one byte each.
-        assert_eq!(to(&header(3, 1, [0xff, 6 << 4, 0, 0], &[5, 6, 0, 0, 0, 0, 0, 0])), Some(address(6)));
+        assert_eq!(
+            to(&header(3, 1, [0xff, 6 << 4, 0, 0], &[5, 6, 0, 0, 0, 0, 0, 0])),
+            Some(address(6))
+        );
         assert_eq!(to(&header(9, 1, [0; 4], &two)), None);
         assert_eq!(to(&header(9, 0, [0; 4], &two)), Some(next));
         let mut options = vec![6, 2, 0, 0, 0, 0, 201, 16];

@@ -53,7 +53,14 @@ const SERVER: usize = 1;
 impl Talk {
     fn new(client: Frame, clock: Option<u32>, start: u64) -> Self {
         let sides = [client.clone(), client.reversed()];
-        Talk { sides, next: [0x1a2b_3c4d, 0x6e5f_4a3b], ids: [0x0100, 0x7f00], clock, now: start, sent: Vec::new() }
+        Talk {
+            sides,
+            next: [0x1a2b_3c4d, 0x6e5f_4a3b],
+            ids: [0x0100, 0x7f00],
+            clock,
+            now: start,
+            sent: Vec::new(),
+        }
     }
 
     /// A TCP segment at the present; time passes by its length.
@@ -63,7 +70,15 @@ impl Talk {
         self.send_at(side, sequence, self.next[1 - side], length, flags, &[]);
     }
 
-    fn send_at(&mut self, side: usize, sequence: u32, acknowledgement: u32, length: usize, flags: u16, options: &[u8]) {
+    fn send_at(
+        &mut self,
+        side: usize,
+        sequence: u32,
+        acknowledgement: u32,
+        length: usize,
+        flags: u16,
+        options: &[u8],
+    ) {
         let mut frame = self.sides[side].clone();
         let tcp = frame.tcp_mut();
         (tcp.sequence, tcp.flags) = (sequence, flags);
@@ -74,7 +89,10 @@ impl Talk {
         }
         if let Some(clock) = self.clock {
             let milliseconds = (self.now / MILLISECOND) as u32;
-            tcp.options.extend(timestamps(clock + milliseconds + side as u32 * 7_000, clock + milliseconds + (1 - side as u32) * 7_000));
+            tcp.options.extend(timestamps(
+                clock + milliseconds + side as u32 * 7_000,
+                clock + milliseconds + (1 - side as u32) * 7_000,
+            ));
         }
         tcp.options.extend(options);
         frame.payload = stream_bytes(sequence, length);
@@ -134,7 +152,14 @@ impl Talk {
         self.wait(15 * MICROSECOND);
         for index in (0..count).step_by(per_ack) {
             let seen = (index + per_ack).min(count) * length;
-            self.send_at(1 - side, self.next[1 - side], start.wrapping_add(seen as u32), 0, ACK, &[]);
+            self.send_at(
+                1 - side,
+                self.next[1 - side],
+                start.wrapping_add(seen as u32),
+                0,
+                ACK,
+                &[],
+            );
         }
         self.wait(400 * MICROSECOND);
     }
@@ -143,7 +168,9 @@ impl Talk {
 fn hosts(frame: Frame, client: u8, server: u8, port: u16) -> Frame {
     frame.with(|frame| {
         match &mut frame.ip {
-            Ip::V4(ip) => (ip.source, ip.destination) = ([192, 168, 1, client], [203, 0, 113, server]),
+            Ip::V4(ip) => {
+                (ip.source, ip.destination) = ([192, 168, 1, client], [203, 0, 113, server])
+            }
             Ip::V6(ip) => (ip.source[15], ip.destination[15]) = (client, server),
         }
         match &mut frame.transport {
@@ -156,7 +183,11 @@ fn hosts(frame: Frame, client: u8, server: u8, port: u16) -> Frame {
 
 /// A question and its answer.
 fn names() -> Vec<Captured> {
-    let mut talk = Talk::new(hosts(Frame::udp4(0), 10, 53, 53_123).with(|frame| frame.udp_mut().destination_port = 53), None, 0);
+    let mut talk = Talk::new(
+        hosts(Frame::udp4(0), 10, 53, 53_123).with(|frame| frame.udp_mut().destination_port = 53),
+        None,
+        0,
+    );
     talk.datagram(CLIENT, 34);
     talk.wait(900 * MICROSECOND);
     talk.datagram(SERVER, 82);
@@ -164,7 +195,8 @@ fn names() -> Vec<Captured> {
 }
 
 fn download() -> Vec<Captured> {
-    let mut talk = Talk::new(hosts(Frame::tcp4(0, 0), 10, 20, 40_001), Some(100_000), 2 * MILLISECOND);
+    let mut talk =
+        Talk::new(hosts(Frame::tcp4(0, 0), 10, 20, 40_001), Some(100_000), 2 * MILLISECOND);
     talk.open();
     talk.send(CLIENT, 320, ACK | PSH);
     talk.wait(900 * MICROSECOND);
@@ -199,7 +231,8 @@ fn download() -> Vec<Captured> {
 }
 
 fn upload() -> Vec<Captured> {
-    let mut talk = Talk::new(hosts(Frame::tcp6(0, 0), 10, 30, 40_002), Some(700_000), 5 * MILLISECOND);
+    let mut talk =
+        Talk::new(hosts(Frame::tcp6(0, 0), 10, 30, 40_002), Some(700_000), 5 * MILLISECOND);
     talk.open();
     for _ in 0..3 {
         talk.train(CLIENT, 16, 1_428, 8);
@@ -210,7 +243,8 @@ fn upload() -> Vec<Captured> {
 }
 
 fn tagged() -> Vec<Captured> {
-    let mut talk = Talk::new(hosts(Frame::tcp4(0, 0), 11, 40, 40_003).tagged(100), None, 7 * MILLISECOND);
+    let mut talk =
+        Talk::new(hosts(Frame::tcp4(0, 0), 11, 40, 40_003).tagged(100), None, 7 * MILLISECOND);
     talk.open();
     for _ in 0..3 {
         talk.train(SERVER, 12, 1_460, 2);
@@ -234,7 +268,11 @@ fn quic() -> Vec<Captured> {
 }
 
 fn overlay() -> Vec<Captured> {
-    let mut talk = Talk::new(hosts(Frame::tcp4(0, 0), 12, 60, 40_004).in_vxlan4(), Some(900_000), 9 * MILLISECOND);
+    let mut talk = Talk::new(
+        hosts(Frame::tcp4(0, 0), 12, 60, 40_004).in_vxlan4(),
+        Some(900_000),
+        9 * MILLISECOND,
+    );
     talk.open();
     for _ in 0..2 {
         talk.train(SERVER, 15, 1_398, 15);
@@ -258,11 +296,16 @@ mod tests {
         let mut repeated = 0;
         let mut seen = std::collections::HashSet::new();
         for (index, frame) in frames.iter().enumerate() {
-            let checked = check::frame(&frame.bytes, &expect).unwrap_or_else(|problem| panic!("frame {index}: {problem}"));
+            let checked = check::frame(&frame.bytes, &expect)
+                .unwrap_or_else(|problem| panic!("frame {index}: {problem}"));
             assert!(frame.bytes.len() >= 60 && frame.bytes.len() <= 1_600);
             if let Some(fields) = check::tcp_fields(&frame.bytes, false) {
                 padded_acks += usize::from(fields.payload == 0 && checked.trailing > 0);
-                let behind = !seen.insert((check::flow_key(&frame.bytes, false), fields.sequence, fields.payload));
+                let behind = !seen.insert((
+                    check::flow_key(&frame.bytes, false),
+                    fields.sequence,
+                    fields.payload,
+                ));
                 repeated += usize::from(behind && fields.payload > 0);
             }
         }

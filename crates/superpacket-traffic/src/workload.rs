@@ -51,7 +51,11 @@ pub fn w3(frames: usize) -> Vec<Vec<u8>> {
     let offsets = Frame::tcp4(1, 0).offsets();
     let frame = |index: usize| {
         set(&mut bytes, offsets.network + 4, &(index as u16).to_be_bytes());
-        set(&mut bytes, offsets.transport + 8, &(1 + (index * 2 * TCP_PAYLOAD) as u32).to_be_bytes());
+        set(
+            &mut bytes,
+            offsets.transport + 8,
+            &(1 + (index * 2 * TCP_PAYLOAD) as u32).to_be_bytes(),
+        );
         set_header_checksum(&mut bytes, offsets.network);
         set(&mut bytes, offsets.transport + 16, &[0, 0]);
         let pseudo = checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 20);
@@ -88,7 +92,10 @@ pub fn w5(frames: usize) -> Vec<Vec<u8>> {
 /// the checksum as `mode` says.
 pub fn w5_super(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     let frame = |index: usize| {
-        Frame::udp4(UDP_TRAIN * UDP_PAYLOAD).with_id((index * UDP_TRAIN) as u16).with(|frame| frame.udp_mut().checksum = mode).to_bytes()
+        Frame::udp4(UDP_TRAIN * UDP_PAYLOAD)
+            .with_id((index * UDP_TRAIN) as u16)
+            .with(|frame| frame.udp_mut().checksum = mode)
+            .to_bytes()
     };
     (0..frames).map(frame).collect()
 }
@@ -156,7 +163,8 @@ impl Flow {
         };
         let Ip::V4(ip) = &frame.ip else { unreachable!("the workloads are IPv4") };
         let length = (offsets.end - offsets.transport) as u32;
-        let pseudo = checksum::pseudo_v4(ip.source, ip.destination, if tcp { 6 } else { 17 }, length);
+        let pseudo =
+            checksum::pseudo_v4(ip.source, ip.destination, if tcp { 6 } else { 17 }, length);
         Flow {
             header,
             network: offsets.network,
@@ -182,7 +190,10 @@ impl Flow {
             self.header[transport + 13] = (ACK | if last { PSH } else { 0 }) as u8;
         }
         set(&mut self.header, field, &[0, 0]);
-        let sum = checksum::add(checksum::add(self.pseudo, checksum::sum(&self.header[transport..])), *block_sum);
+        let sum = checksum::add(
+            checksum::add(self.pseudo, checksum::sum(&self.header[transport..])),
+            *block_sum,
+        );
         let right = if sum == 0xffff && !self.tcp { 0xffff } else { !sum };
         set(&mut self.header, field, &right.to_be_bytes());
         self.sequence = self.sequence.wrapping_add(self.payload as u32);
@@ -211,7 +222,8 @@ mod tests {
 
     fn all_right(frames: &[Vec<u8>], expect: Expect) {
         for (index, bytes) in frames.iter().enumerate() {
-            let checked = check::frame(bytes, &expect).unwrap_or_else(|problem| panic!("frame {index}: {problem}"));
+            let checked = check::frame(bytes, &expect)
+                .unwrap_or_else(|problem| panic!("frame {index}: {problem}"));
             assert!(checked.canonical, "frame {index}");
         }
     }
@@ -234,11 +246,16 @@ mod tests {
 
     #[test]
     fn the_others_interleave_as_they_say() {
-        let keys = |frames: &[Vec<u8>]| frames.iter().map(|bytes| check::flow_key(bytes, false).unwrap()).collect::<Vec<_>>();
+        let keys = |frames: &[Vec<u8>]| {
+            frames.iter().map(|bytes| check::flow_key(bytes, false).unwrap()).collect::<Vec<_>>()
+        };
         let frames = w2(64, 200);
         all_right(&frames, Expect::default());
         let w2 = keys(&frames);
-        assert!(w2[0] == w2[64] && w2[..64].iter().collect::<std::collections::HashSet<_>>().len() == 64);
+        assert!(
+            w2[0] == w2[64]
+                && w2[..64].iter().collect::<std::collections::HashSet<_>>().len() == 64
+        );
         let frames = w2b(4_100);
         all_right(&frames, Expect::default());
         let w2b = keys(&frames);
@@ -256,7 +273,10 @@ mod tests {
         all_right(&frames, Expect { trailing: true, ..Expect::default() });
         for (index, bytes) in frames.iter().enumerate() {
             let fields = check::tcp_fields(bytes, false).unwrap();
-            assert_eq!((bytes.len(), fields.payload, fields.acknowledgement), (60, 0, 1 + index as u32 * 2_896));
+            assert_eq!(
+                (bytes.len(), fields.payload, fields.acknowledgement),
+                (60, 0, 1 + index as u32 * 2_896)
+            );
         }
     }
 
@@ -267,7 +287,10 @@ mod tests {
             for (frames, length) in [(w4(3, mode), 65_160), (w5_super(3, mode), 64_768)] {
                 for bytes in &frames {
                     let checked = check::frame(bytes, &expect).unwrap();
-                    assert_eq!((checked.payload.len(), checked.partial.is_some()), (length, mode == Checksum::Partial));
+                    assert_eq!(
+                        (checked.payload.len(), checked.partial.is_some()),
+                        (length, mode == Checksum::Partial)
+                    );
                 }
             }
         }

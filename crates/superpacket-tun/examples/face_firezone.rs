@@ -109,7 +109,11 @@ impl<P: AsRef<[u8]>> PacketCoalescer<P> {
         let protocols: Vec<_> = protocols.into_iter().collect();
         let (tcp, udp) = (protocols.contains(&Protocol::Tcp), protocols.contains(&Protocol::Udp));
         let policy = if udp { Policy::gro_with_udp() } else { Policy::gro() };
-        let policy = if checksum_mode == ChecksumMode::Offloaded { policy.with_partial_checksums() } else { policy };
+        let policy = if checksum_mode == ChecksumMode::Offloaded {
+            policy.with_partial_checksums()
+        } else {
+            policy
+        };
         let aggregator = BatchAggregator::new(Layer::Ip, policy, HashKey::random());
         PacketCoalescer { packets: Vec::new(), aggregator, tcp, udp, checksum_mode }
     }
@@ -140,16 +144,30 @@ impl<P: AsRef<[u8]>> PacketCoalescer<P> {
                         let mut bytes = Vec::with_capacity(packet.length());
                         packet.copy_to(&mut bytes);
                         let metadata = OffloadMetadata {
-                            protocol: if layout.protocol == Transport::Udp { Protocol::Udp } else { Protocol::Tcp },
+                            protocol: if layout.protocol == Transport::Udp {
+                                Protocol::Udp
+                            } else {
+                                Protocol::Tcp
+                            },
                             ip_version: layout.version,
                             ip_header_len: usize::from(layout.transport),
                             transport_header_len: usize::from(layout.payload - layout.transport),
                             segment_size: gso.size.get(),
                         };
-                        leaving.push(Leaving::Merged(bytes, packet.metadata.packets as usize, metadata));
+                        leaving.push(Leaving::Merged(
+                            bytes,
+                            packet.metadata.packets as usize,
+                            metadata,
+                        ));
                     }
                     // As they came: each lies in one buffer.
-                    _ => leaving.extend(packet.pieces().iter().filter_map(|piece| piece.buffer()).map(|at| Leaving::Single(at.packet()))),
+                    _ => leaving.extend(
+                        packet
+                            .pieces()
+                            .iter()
+                            .filter_map(|piece| piece.buffer())
+                            .map(|at| Leaving::Single(at.packet())),
+                    ),
                 }
             });
         } else {
@@ -159,9 +177,11 @@ impl<P: AsRef<[u8]>> PacketCoalescer<P> {
         let with_metadata = self.checksum_mode == ChecksumMode::Offloaded;
         leaving.into_iter().filter_map(move |leaving| match leaving {
             Leaving::Single(index) => packets.get_mut(index)?.take().map(CoalescedPacket::Packet),
-            Leaving::Merged(buf, num_segments, metadata) => {
-                Some(CoalescedPacket::Batch { buf, num_segments, offload_metadata: with_metadata.then_some(metadata) })
-            }
+            Leaving::Merged(buf, num_segments, metadata) => Some(CoalescedPacket::Batch {
+                buf,
+                num_segments,
+                offload_metadata: with_metadata.then_some(metadata),
+            }),
         })
     }
 }
@@ -182,14 +202,17 @@ mod tests {
 
     use super::*;
 
-    const AT_IP: Expect = Expect { starts_at_ip: true, trailing: false, partial: false, big: false };
+    const AT_IP: Expect =
+        Expect { starts_at_ip: true, trailing: false, partial: false, big: false };
 
     fn tcp(sequence: u32, payload: usize) -> Vec<u8> {
         Frame::tcp4(sequence, payload).at_ip().to_bytes()
     }
 
     fn other_tcp(sequence: u32, payload: usize) -> Vec<u8> {
-        let other = |frame: &mut Frame| (frame.tcp_mut().source_port, frame.tcp_mut().destination_port) = (7000, 8000);
+        let other = |frame: &mut Frame| {
+            (frame.tcp_mut().source_port, frame.tcp_mut().destination_port) = (7000, 8000)
+        };
         Frame::tcp4(sequence, payload).with(other).at_ip().to_bytes()
     }
 
@@ -197,7 +220,11 @@ mod tests {
         Frame::udp4(payload).at_ip().to_bytes()
     }
 
-    fn drained(protocols: &[Protocol], mode: ChecksumMode, packets: &[Vec<u8>]) -> Vec<CoalescedPacket<Vec<u8>>> {
+    fn drained(
+        protocols: &[Protocol],
+        mode: ChecksumMode,
+        packets: &[Vec<u8>],
+    ) -> Vec<CoalescedPacket<Vec<u8>>> {
         let mut coalescer = PacketCoalescer::new(protocols.iter().copied(), mode);
         packets.iter().for_each(|packet| coalescer.enqueue(packet.clone()));
         coalescer.drain().collect()
@@ -218,12 +245,16 @@ mod tests {
         assert_eq!((counts(&out), out[0].offload_metadata()), (vec![3], None));
         let payload: Vec<u8> = packets.iter().flat_map(|packet| packet[40..].to_vec()).collect();
         assert_eq!(out[0].packet()[40..], payload);
-        assert!(frame(out[0].packet(), &AT_IP).is_ok_and(|checked| checked.checksums == 1), "TCP's, beside the header's");
+        assert!(
+            frame(out[0].packet(), &AT_IP).is_ok_and(|checked| checked.checksums == 1),
+            "TCP's, beside the header's"
+        );
     }
 
     #[test]
     fn offloaded_checksum_mode_emits_checksum_seed_and_metadata() {
-        let out = drained(&[Protocol::Tcp], ChecksumMode::Offloaded, &[tcp(1000, 100), tcp(1100, 100)]);
+        let out =
+            drained(&[Protocol::Tcp], ChecksumMode::Offloaded, &[tcp(1000, 100), tcp(1100, 100)]);
         let metadata = OffloadMetadata {
             protocol: Protocol::Tcp,
             ip_version: IpVersion::V4,
@@ -233,13 +264,20 @@ mod tests {
         };
         assert_eq!((counts(&out), out[0].offload_metadata()), (vec![2], Some(metadata)));
         let partial = Expect { partial: true, ..AT_IP };
-        assert!(frame(out[0].packet(), &partial).is_ok_and(|checked| checked.partial.is_some()), "the pseudo-header's sum");
+        assert!(
+            frame(out[0].packet(), &partial).is_ok_and(|checked| checked.partial.is_some()),
+            "the pseudo-header's sum"
+        );
     }
 
     #[test]
     fn disabled_protocol_does_not_change_packet_boundaries() {
         assert_eq!(counts(&complete(&[udp(100), udp(100)])), [1, 1]);
-        let out = drained(&[Protocol::Udp], ChecksumMode::Offloaded, &[tcp(1000, 100), tcp(1100, 100), udp(100), udp(100)]);
+        let out = drained(
+            &[Protocol::Udp],
+            ChecksumMode::Offloaded,
+            &[tcp(1000, 100), tcp(1100, 100), udp(100), udp(100)],
+        );
         assert_eq!(counts(&out), [1, 1, 2]);
     }
 
@@ -254,7 +292,11 @@ mod tests {
 
     #[test]
     fn coalesces_enabled_udp_datagrams() {
-        let out = drained(&[Protocol::Tcp, Protocol::Udp], ChecksumMode::Offloaded, &[udp(100), udp(100), udp(30)]);
+        let out = drained(
+            &[Protocol::Tcp, Protocol::Udp],
+            ChecksumMode::Offloaded,
+            &[udp(100), udp(100), udp(30)],
+        );
         assert_eq!((counts(&out), out[0].packet().len()), (vec![3], 28 + 230));
         let metadata = out[0].offload_metadata().expect("it is offloaded");
         assert_eq!((metadata.protocol, metadata.segment_size), (Protocol::Udp, 100));
@@ -262,7 +304,10 @@ mod tests {
 
     #[test]
     fn coalesces_interleaved_flows_independently() {
-        assert_eq!(counts(&complete(&[tcp(1000, 100), other_tcp(9999, 100), tcp(1100, 100)])), [2, 1]);
+        assert_eq!(
+            counts(&complete(&[tcp(1000, 100), other_tcp(9999, 100), tcp(1100, 100)])),
+            [2, 1]
+        );
     }
 
     #[test]

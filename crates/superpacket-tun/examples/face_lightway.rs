@@ -84,7 +84,11 @@ impl TcpGroBatch {
         let last = self.segments.last().map_or(&[][..], |segment| segment);
         let (mut joined, mut reason) = (None, None);
         self.aggregator.poll(&[last, pkt], |packet| {
-            let is_last = packet.pieces().last().and_then(|piece| piece.buffer()).is_some_and(|buffer| buffer.packet() == 1);
+            let is_last = packet
+                .pieces()
+                .last()
+                .and_then(|piece| piece.buffer())
+                .is_some_and(|buffer| buffer.packet() == 1);
             if is_last {
                 reason = Some(packet.metadata.reason);
                 joined = packet.is_merged().then(|| packet.length() - last.len());
@@ -116,14 +120,17 @@ impl TcpGroBatch {
             if taken.is_none() {
                 let mut bytes = BytesMut::with_capacity(packet.length());
                 packet.slices().for_each(|slice| bytes.extend_from_slice(slice));
-                let described = Framing::TUN.header(&packet).map(|header| Header::read(&header, Format::Plain, ByteOrder::NATIVE));
+                let described = Framing::TUN
+                    .header(&packet)
+                    .map(|header| Header::read(&header, Format::Plain, ByteOrder::NATIVE));
                 taken = Some((bytes, described, packet.metadata.packets as usize));
             }
         });
         let (bytes, described, count) = taken?;
         self.segments = segments.into_iter().skip(count).collect();
         self.length -= bytes.len().min(self.length);
-        let Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, .. } = described.ok()?.ok()?;
+        let Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, .. } =
+            described.ok()?.ok()?;
         Some((bytes, VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset }))
     }
 }
@@ -143,7 +150,9 @@ mod tests {
     use super::*;
 
     fn frame(index: u32, payload: usize) -> Frame {
-        Frame::tcp4(0xaabb_0000 + index * payload as u32, payload).with_id(0x42 + index as u16).at_ip()
+        Frame::tcp4(0xaabb_0000 + index * payload as u32, payload)
+            .with_id(0x42 + index as u16)
+            .at_ip()
     }
 
     fn segment(index: u32, payload: usize) -> Vec<u8> {
@@ -153,11 +162,24 @@ mod tests {
     /// What a super-packet stands for.
     fn split(bytes: &[u8], header: &VirtioNetHdr) -> Vec<Vec<u8>> {
         let &VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = header;
-        let header = Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, ..Header::default() };
-        let offload = header.offload(Format::Plain, bytes, bytes.len(), Layer::Ip).expect("it is valid");
-        let packet = GsoPacket::linear(&bytes, offload.gso).with_layer(Layer::Ip).with_checksum(offload.checksum);
+        let header = Header {
+            flags,
+            gso_type,
+            hdr_len,
+            gso_size,
+            csum_start,
+            csum_offset,
+            ..Header::default()
+        };
+        let offload =
+            header.offload(Format::Plain, bytes, bytes.len(), Layer::Ip).expect("it is valid");
+        let packet = GsoPacket::linear(&bytes, offload.gso)
+            .with_layer(Layer::Ip)
+            .with_checksum(offload.checksum);
         let mut out = Vec::new();
-        let plan = Segmenter::new().segment_linear(&packet, &SegmentOptions::default(), &mut out).expect("it can be cut");
+        let plan = Segmenter::new()
+            .segment_linear(&packet, &SegmentOptions::default(), &mut out)
+            .expect("it can be cut");
         out.chunks(plan.segment_length).map(<[u8]>::to_vec).collect()
     }
 
@@ -168,8 +190,18 @@ mod tests {
         assert!((0..3).all(|index| batch.append(&segment(index, 500)) == GroAppend::Coalesced));
         let (bytes, header) = batch.take().expect("there are three");
         assert!(batch.is_empty());
-        assert_eq!((bytes.len(), &bytes[2..4], &bytes[4..6]), (1540, &1540u16.to_be_bytes()[..], &[0, 0x42][..]));
-        let expected = VirtioNetHdr { flags: 1, gso_type: 1, hdr_len: 40, gso_size: 500, csum_start: 20, csum_offset: 16 };
+        assert_eq!(
+            (bytes.len(), &bytes[2..4], &bytes[4..6]),
+            (1540, &1540u16.to_be_bytes()[..], &[0, 0x42][..])
+        );
+        let expected = VirtioNetHdr {
+            flags: 1,
+            gso_type: 1,
+            hdr_len: 40,
+            gso_size: 500,
+            csum_start: 20,
+            csum_offset: 16,
+        };
         assert_eq!(header, expected);
     }
 
@@ -188,7 +220,10 @@ mod tests {
         let segments = [segment(0, 300), segment(1, 300), short];
         let mut batch = TcpGroBatch::new();
         let appended: Vec<_> = segments.iter().map(|segment| batch.append(segment)).collect();
-        assert_eq!(appended, [GroAppend::Coalesced, GroAppend::Coalesced, GroAppend::CoalescedFlush]);
+        assert_eq!(
+            appended,
+            [GroAppend::Coalesced, GroAppend::Coalesced, GroAppend::CoalescedFlush]
+        );
         let (bytes, header) = batch.take().expect("there are three");
         assert_eq!(split(&bytes, &header), segments);
     }
@@ -198,7 +233,10 @@ mod tests {
         for flag in [PSH, FIN] {
             let mut batch = TcpGroBatch::new();
             assert_eq!(batch.append(&segment(0, 200)), GroAppend::Coalesced);
-            assert_eq!(batch.append(&frame(1, 200).with_flags(ACK | flag).to_bytes()), GroAppend::CoalescedFlush);
+            assert_eq!(
+                batch.append(&frame(1, 200).with_flags(ACK | flag).to_bytes()),
+                GroAppend::CoalescedFlush
+            );
             let (bytes, _) = batch.take().expect("there are two");
             assert_eq!((bytes.len(), u16::from(bytes[33])), (440, ACK | flag));
         }
@@ -208,9 +246,13 @@ mod tests {
     fn sequence_gap_incompatible_batch_unchanged() {
         let gap = segment(3, 100);
         let mut batch = TcpGroBatch::new();
-        let appended = [segment(0, 100), segment(1, 100), gap.clone()].map(|segment| batch.append(&segment));
+        let appended =
+            [segment(0, 100), segment(1, 100), gap.clone()].map(|segment| batch.append(&segment));
         assert_eq!(appended, [GroAppend::Coalesced, GroAppend::Coalesced, GroAppend::Incompatible]);
-        assert_eq!(batch.take().map(|(bytes, header)| (bytes.len(), header.gso_size)), Some((240, 100)));
+        assert_eq!(
+            batch.take().map(|(bytes, header)| (bytes.len(), header.gso_size)),
+            Some((240, 100))
+        );
         assert_eq!(batch.append(&gap), GroAppend::Coalesced);
         let (bytes, header) = batch.take().expect("there is one");
         assert_eq!((&bytes[..], header), (&gap[..], VirtioNetHdr::default()));
@@ -236,9 +278,18 @@ mod tests {
         assert_eq!(batch.append(&segment(1, 100)), GroAppend::Coalesced);
 
         let mut batch = TcpGroBatch::new();
-        assert_eq!(batch.append(&frame(0, 100).with(options(&[1; 4])).to_bytes()), GroAppend::Coalesced);
-        assert_eq!(batch.append(&frame(1, 100).with(options(&[1, 1, 1, 0])).to_bytes()), GroAppend::Incompatible);
-        assert_eq!(batch.append(&frame(1, 100).with(options(&[1; 4])).to_bytes()), GroAppend::Coalesced);
+        assert_eq!(
+            batch.append(&frame(0, 100).with(options(&[1; 4])).to_bytes()),
+            GroAppend::Coalesced
+        );
+        assert_eq!(
+            batch.append(&frame(1, 100).with(options(&[1, 1, 1, 0])).to_bytes()),
+            GroAppend::Incompatible
+        );
+        assert_eq!(
+            batch.append(&frame(1, 100).with(options(&[1; 4])).to_bytes()),
+            GroAppend::Coalesced
+        );
     }
 
     #[test]
@@ -246,9 +297,13 @@ mod tests {
         let mut mangled = segment(0, 100);
         mangled[0] = 0x60;
         let mut batch = TcpGroBatch::new();
-        for packet in
-            [segment(0, 0), Frame::udp4(100).at_ip().to_bytes(), mangled, frame(0, 100).with_flags(ACK | PSH).to_bytes(), Vec::new()]
-        {
+        for packet in [
+            segment(0, 0),
+            Frame::udp4(100).at_ip().to_bytes(),
+            mangled,
+            frame(0, 100).with_flags(ACK | PSH).to_bytes(),
+            Vec::new(),
+        ] {
             assert_eq!(batch.append(&packet), GroAppend::Incompatible);
             assert!(batch.is_empty() && batch.take().is_none());
         }
@@ -259,7 +314,10 @@ mod tests {
         let mut batch = TcpGroBatch::new();
         let appended = [0, 1, 2].map(|index| batch.append(&segment(index, 30_000)));
         assert_eq!(appended, [GroAppend::Coalesced, GroAppend::Coalesced, GroAppend::Incompatible]);
-        assert_eq!(batch.take().map(|(bytes, header)| (bytes.len(), header.gso_size)), Some((60_040, 30_000)));
+        assert_eq!(
+            batch.take().map(|(bytes, header)| (bytes.len(), header.gso_size)),
+            Some((60_040, 30_000))
+        );
         let mut small = TcpGroBatch::with_max_len(250);
         let appended = [0, 1, 2].map(|index| small.append(&segment(index, 100)));
         assert_eq!(appended, [GroAppend::Coalesced, GroAppend::Coalesced, GroAppend::Incompatible]);
@@ -270,18 +328,28 @@ mod tests {
         let first = Frame::tcp4(1, 100).at_ip().to_bytes();
         let mut batch = TcpGroBatch::new();
         assert_eq!(batch.append(&first), GroAppend::Coalesced);
-        assert_eq!(batch.append(&Frame::tcp4(101, 150).at_ip().to_bytes()), GroAppend::Incompatible);
+        assert_eq!(
+            batch.append(&Frame::tcp4(101, 150).at_ip().to_bytes()),
+            GroAppend::Incompatible
+        );
         let (bytes, header) = batch.take().expect("there is one");
-        assert_eq!((&bytes[..], header, batch.is_empty()), (&first[..], VirtioNetHdr::default(), true));
+        assert_eq!(
+            (&bytes[..], header, batch.is_empty()),
+            (&first[..], VirtioNetHdr::default(), true)
+        );
     }
 
     #[test]
     fn segment_cap_flushes_at_max_gso_segs() {
         let mut batch = TcpGroBatch::new();
         for index in 0..MAX_GSO_SEGS as u32 {
-            let expected = if index == 63 { GroAppend::CoalescedFlush } else { GroAppend::Coalesced };
+            let expected =
+                if index == 63 { GroAppend::CoalescedFlush } else { GroAppend::Coalesced };
             assert_eq!(batch.append(&segment(index, 8)), expected, "{index}");
         }
-        assert_eq!(batch.take().map(|(bytes, header)| (bytes.len(), header.gso_size)), Some((40 + 64 * 8, 8)));
+        assert_eq!(
+            batch.take().map(|(bytes, header)| (bytes.len(), header.gso_size)),
+            Some((40 + 64 * 8, 8))
+        );
     }
 }

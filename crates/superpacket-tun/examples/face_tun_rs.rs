@@ -14,7 +14,10 @@ use bytes::BytesMut;
 use superpacket::checksum::complete_partial;
 use superpacket::virtio::{Format, Header};
 use superpacket::wire::MAX_HEADER;
-use superpacket::{BatchAggregator, EachBuffer, Framing, GsoPacket, HashKey, Layer, PacketBuffer, Policy, SegmentOptions, Segmenter, Simd};
+use superpacket::{
+    BatchAggregator, EachBuffer, Framing, GsoPacket, HashKey, Layer, PacketBuffer, Policy,
+    SegmentOptions, Segmenter, Simd,
+};
 
 /// Bytes of the header before each packet.
 pub const VIRTIO_NET_HDR_LEN: usize = 10;
@@ -106,7 +109,11 @@ impl Default for UdpGROTable {
 impl UdpGROTable {
     /// Makes a table.
     pub fn new() -> Self {
-        UdpGROTable(BatchAggregator::framed(Framing::TUN, Policy::gro_with_udp(), HashKey::random()))
+        UdpGROTable(BatchAggregator::framed(
+            Framing::TUN,
+            Policy::gro_with_udp(),
+            HashKey::random(),
+        ))
     }
 }
 
@@ -130,9 +137,21 @@ impl GROTable {
     ///
     /// # Errors
     /// As [`handle_gro`].
-    pub fn apply_gro<B: ExpandBuffer>(&mut self, bufs: &mut [B], offset: usize, can_udp_gro: bool) -> io::Result<()> {
+    pub fn apply_gro<B: ExpandBuffer>(
+        &mut self,
+        bufs: &mut [B],
+        offset: usize,
+        can_udp_gro: bool,
+    ) -> io::Result<()> {
         self.to_write.clear();
-        handle_gro(bufs, offset, &mut self.tcp_gro_table, &mut self.udp_gro_table, can_udp_gro, &mut self.to_write)
+        handle_gro(
+            bufs,
+            offset,
+            &mut self.tcp_gro_table,
+            &mut self.udp_gro_table,
+            can_udp_gro,
+            &mut self.to_write,
+        )
     }
 }
 
@@ -161,7 +180,8 @@ pub fn handle_gro<B: ExpandBuffer>(
 /// Completes the checksum of a packet that is no super-packet, whose field holds the sum of the
 /// pseudo-header. One whose headers contradict that stays as it is.
 pub fn gso_none_checksum(in_buf: &mut [u8], csum_start: u16, csum_offset: u16) {
-    complete_partial(in_buf, Layer::Ip, csum_start, csum_offset, Simd::detect()).unwrap_or_default();
+    complete_partial(in_buf, Layer::Ip, csum_start, csum_offset, Simd::detect())
+        .unwrap_or_default();
 }
 
 /// The fields of the header, in the machine's byte order.
@@ -205,13 +225,18 @@ pub fn gso_split<B: AsRef<[u8]> + AsMut<[u8]>>(
         return Err(invalid("the packet is of another IP version"));
     }
     let VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = hdr;
-    let header = Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, ..Header::default() };
+    let header =
+        Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, ..Header::default() };
     let first = input.get(..MAX_HEADER).unwrap_or(input);
     let offload = header.offload(Format::Plain, first, input.len(), Layer::Ip).map_err(invalid)?;
     let whole = &*input;
-    let packet = GsoPacket::linear(&whole, offload.gso).with_layer(Layer::Ip).with_checksum(offload.checksum);
+    let packet = GsoPacket::linear(&whole, offload.gso)
+        .with_layer(Layer::Ip)
+        .with_checksum(offload.checksum);
     let mut buffers = EachBuffer::new(out_bufs, out_offset, sizes);
-    Segmenter::new().segment_linear(&packet, &SegmentOptions::default(), &mut buffers).map_err(invalid)?;
+    Segmenter::new()
+        .segment_linear(&packet, &SegmentOptions::default(), &mut buffers)
+        .map_err(invalid)?;
     Ok(buffers.used())
 }
 
@@ -224,7 +249,10 @@ fn main() -> io::Result<()> {
     packet[VIRTIO_NET_HDR_LEN] = 0x45;
     let (mut table, mut packets) = (GROTable::new(), vec![packet.clone(), packet]);
     table.apply_gro(&mut packets, VIRTIO_NET_HDR_LEN, true)?;
-    println!("{} buffers are to be written: what is no TCP or UDP packet is not joined", table.to_write.len());
+    println!(
+        "{} buffers are to be written: what is no TCP or UDP packet is not joined",
+        table.to_write.len()
+    );
     Ok(())
 }
 
@@ -246,7 +274,14 @@ mod tests {
     }
 
     fn header(gso_type: u8, gso_size: u16) -> VirtioNetHdr {
-        VirtioNetHdr { gso_type, hdr_len: 40, gso_size, csum_start: 20, csum_offset: 16, ..VirtioNetHdr::default() }
+        VirtioNetHdr {
+            gso_type,
+            hdr_len: 40,
+            gso_size,
+            csum_start: 20,
+            csum_offset: 16,
+            ..VirtioNetHdr::default()
+        }
     }
 
     fn refused(input: &mut [u8], hdr: VirtioNetHdr, out: &mut [Vec<u8>], is_v6: bool) {
@@ -258,8 +293,12 @@ mod tests {
     #[test]
     fn handle_gro_rejects_invalid_offset() {
         let mut table = GROTable::new();
-        for (length, offset) in [(VIRTIO_NET_HDR_LEN, VIRTIO_NET_HDR_LEN), (100, VIRTIO_NET_HDR_LEN - 1), (100, 200)] {
-            let error = table.apply_gro(&mut [vec![0u8; length]], offset, false).expect_err("no header or no packet");
+        for (length, offset) in
+            [(VIRTIO_NET_HDR_LEN, VIRTIO_NET_HDR_LEN), (100, VIRTIO_NET_HDR_LEN - 1), (100, 200)]
+        {
+            let error = table
+                .apply_gro(&mut [vec![0u8; length]], offset, false)
+                .expect_err("no header or no packet");
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         }
     }
@@ -290,7 +329,11 @@ mod tests {
     fn gso_split_ignores_unused_output_buffers() {
         let mut out = vec![vec![0u8; 296], vec![0u8; 296], Vec::new()];
         let mut sizes = [0; 3];
-        assert_eq!(gso_split(&mut packet(512), header(TCPV4, 256), &mut out, &mut sizes, 0, false).expect("it fits"), 2);
+        assert_eq!(
+            gso_split(&mut packet(512), header(TCPV4, 256), &mut out, &mut sizes, 0, false)
+                .expect("it fits"),
+            2
+        );
         assert_eq!(sizes, [296, 296, 0]);
     }
 
@@ -298,7 +341,11 @@ mod tests {
     fn gso_split_accepts_tcpv4_with_ecn_flag() {
         let mut input = Frame::tcp4(1000, 8).with_flags(ACK | CWR | FIN | PSH).at_ip().to_bytes();
         let (mut out, mut sizes) = (vec![vec![0u8; 44]; 2], [0; 2]);
-        assert_eq!(gso_split(&mut input, header(TCPV4 | ECN, 4), &mut out, &mut sizes, 0, false).expect("it is valid"), 2);
+        assert_eq!(
+            gso_split(&mut input, header(TCPV4 | ECN, 4), &mut out, &mut sizes, 0, false)
+                .expect("it is valid"),
+            2
+        );
         assert_eq!(sizes, [44, 44]);
         let flags = |segment: usize| u16::from(out[segment][33]);
         assert_eq!((flags(0) & (CWR | FIN | PSH), flags(1) & (CWR | FIN | PSH)), (CWR, FIN | PSH));
@@ -308,20 +355,30 @@ mod tests {
     fn accepts_matching_tcp_types_with_ecn_and_udp_without() {
         let tcp6 = Frame::tcp6(1, 100).at_ip().to_bytes();
         let udp = |frame: Frame| frame.at_ip().to_bytes();
-        let needs_checksum = |start| VirtioNetHdr { flags: 1, csum_start: start, csum_offset: 6, ..header(UDP_L4, 50) };
+        let needs_checksum = |start| VirtioNetHdr {
+            flags: 1,
+            csum_start: start,
+            csum_offset: 6,
+            ..header(UDP_L4, 50)
+        };
         for (mut input, hdr, is_v6) in [
             (tcp6, VirtioNetHdr { csum_start: 40, ..header(TCPV6 | ECN, 50) }, true),
             (udp(Frame::udp4(100)), needs_checksum(20), false),
             (udp(Frame::udp6(100)), needs_checksum(40), true),
         ] {
             let mut out = vec![vec![0; 200]; 4];
-            assert_eq!(gso_split(&mut input, hdr, &mut out, &mut [0; 4], 0, is_v6).expect("it is valid"), 2);
+            assert_eq!(
+                gso_split(&mut input, hdr, &mut out, &mut [0; 4], 0, is_v6).expect("it is valid"),
+                2
+            );
         }
     }
 
     #[test]
     fn rejects_invalid_gso_type_combinations() {
-        for (gso_type, is_v6) in [(TCPV4, true), (TCPV6, false), (UDP_L4 | ECN, false), (0xff, false)] {
+        for (gso_type, is_v6) in
+            [(TCPV4, true), (TCPV6, false), (UDP_L4 | ECN, false), (0xff, false)]
+        {
             refused(&mut packet(100), header(gso_type, 50), &mut vec![vec![0; 200]; 4], is_v6);
         }
     }
@@ -332,7 +389,12 @@ mod tests {
         refused(&mut packet(20), outside, &mut vec![vec![0; 60]; 5], false);
         let mut malformed = vec![0; 60];
         malformed[0] = 0x45;
-        refused(&mut malformed, VirtioNetHdr { csum_offset: 30, ..header(TCPV4, 4) }, &mut vec![vec![0; 60]; 5], false);
+        refused(
+            &mut malformed,
+            VirtioNetHdr { csum_offset: 30, ..header(TCPV4, 4) },
+            &mut vec![vec![0; 60]; 5],
+            false,
+        );
     }
 
     #[test]
@@ -347,9 +409,14 @@ mod tests {
     #[test]
     fn expand_buffer_resizes_and_appends_to_every_type() {
         fn joins<B: ExpandBuffer>(mut buffers: [B; 2]) {
-            let (mut tcp, mut udp, mut to_write) = (TcpGROTable::default(), UdpGROTable::new(), vec![7]);
-            handle_gro(&mut buffers, VIRTIO_NET_HDR_LEN, &mut tcp, &mut udp, true, &mut to_write).expect("there is room");
-            assert_eq!((&to_write[..], buffers[0].as_ref().len()), (&[7, 0][..], VIRTIO_NET_HDR_LEN + 40 + 2 * 1000));
+            let (mut tcp, mut udp, mut to_write) =
+                (TcpGROTable::default(), UdpGROTable::new(), vec![7]);
+            handle_gro(&mut buffers, VIRTIO_NET_HDR_LEN, &mut tcp, &mut udp, true, &mut to_write)
+                .expect("there is room");
+            assert_eq!(
+                (&to_write[..], buffers[0].as_ref().len()),
+                (&[7, 0][..], VIRTIO_NET_HDR_LEN + 40 + 2 * 1000)
+            );
             let [mut buffer, _] = buffers;
             buffer.buf_resize(2, 0);
             buffer.buf_resize(3, 9);
@@ -383,18 +450,27 @@ mod tests {
     /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
     #[test]
     fn gso_none_checksum_completes_what_the_header_asks_for() {
-        for (frame, start, offset) in
-            [(Frame::tcp4(1, 100), 20, 16), (Frame::tcp6(1, 101), 40, 16), (Frame::udp4(100), 20, 6), (Frame::udp6(101), 40, 6)]
-        {
+        for (frame, start, offset) in [
+            (Frame::tcp4(1, 100), 20, 16),
+            (Frame::tcp6(1, 101), 40, 16),
+            (Frame::udp4(100), 20, 6),
+            (Frame::udp6(101), 40, 6),
+        ] {
             let complete = frame.at_ip().to_bytes();
             let mut packet = complete.clone();
             let field = usize::from(start + offset);
-            let (addresses, protocol) = if start == 20 { (&complete[12..20], complete[9]) } else { (&complete[8..40], complete[6]) };
+            let (addresses, protocol) = if start == 20 {
+                (&complete[12..20], complete[9])
+            } else {
+                (&complete[8..40], complete[6])
+            };
             let length = (complete.len() - usize::from(start)) as u16;
-            let words = addresses.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+            let words =
+                addresses.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
             let sum = words.sum::<u32>() + u32::from(protocol) + u32::from(length);
             let folded = (sum & 0xffff) + (sum >> 16);
-            packet[field..field + 2].copy_from_slice(&(((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes());
+            packet[field..field + 2]
+                .copy_from_slice(&(((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes());
             assert_ne!(packet, complete);
             gso_none_checksum(&mut packet, start, offset);
             assert_eq!(packet, complete);
@@ -408,7 +484,9 @@ mod tests {
     /// What its tests over a device show: what is joined comes back.
     #[test]
     fn what_is_joined_is_split_into_the_same_packets() {
-        for (frame, is_v6, udp) in [(Frame::tcp4(1, 1000), false, false), (Frame::udp6(1000), true, true)] {
+        for (frame, is_v6, udp) in
+            [(Frame::tcp4(1, 1000), false, false), (Frame::udp6(1000), true, true)]
+        {
             let packets: Vec<_> = frame.at_ip().run(20).iter().map(Frame::to_bytes).collect();
             let in_buffer = |packet: &Vec<u8>| {
                 let mut buffer = Vec::with_capacity(VIRTIO_NET_HDR_LEN + 65_535);
@@ -416,7 +494,8 @@ mod tests {
                 buffer.extend_from_slice(packet);
                 buffer
             };
-            let (mut table, mut buffers) = (GROTable::new(), packets.iter().map(in_buffer).collect::<Vec<_>>());
+            let (mut table, mut buffers) =
+                (GROTable::new(), packets.iter().map(in_buffer).collect::<Vec<_>>());
             table.apply_gro(&mut buffers, VIRTIO_NET_HDR_LEN, udp).expect("there is room");
             assert_eq!(table.to_write, [0]);
             let (described, joined) = buffers[0].split_at_mut(VIRTIO_NET_HDR_LEN);
@@ -430,8 +509,15 @@ mod tests {
                 csum_offset: word(8),
             };
             let (mut out, mut sizes) = (vec![vec![0; 1100]; 30], [0; 30]);
-            let count = gso_split(joined, hdr, &mut out, &mut sizes, 16, is_v6).expect("it is valid");
-            assert!(out.iter().zip(sizes).take(count).map(|(out, size)| &out[16..16 + size]).eq(&packets));
+            let count =
+                gso_split(joined, hdr, &mut out, &mut sizes, 16, is_v6).expect("it is valid");
+            assert!(
+                out.iter()
+                    .zip(sizes)
+                    .take(count)
+                    .map(|(out, size)| &out[16..16 + size])
+                    .eq(&packets)
+            );
         }
     }
 }

@@ -27,7 +27,11 @@ fn tunnel(device: &str, socket: UdpSocket, peer: SocketAddr) -> Result<(), Box<d
 }
 
 /// Sends what the host gives: the packets of up to 64 KB at once.
-fn send(mut reader: Reader<Queue>, mut sender: Sender<UdpSocket, Vec<u8>>, peer: SocketAddr) -> io::Result<()> {
+fn send(
+    mut reader: Reader<Queue>,
+    mut sender: Sender<UdpSocket, Vec<u8>>,
+    peer: SocketAddr,
+) -> io::Result<()> {
     let mut packets = Vec::new();
     loop {
         reader.read_into(&mut NewBuffers::new(&mut packets, |length| vec![0; length]))?;
@@ -50,7 +54,9 @@ fn receive(mut receiver: Receiver, mut writer: Writer<Queue, Vec<u8>>) -> io::Re
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = env::args().skip(1).collect();
-    let [device, local, remote] = arguments.as_slice() else { return Err("usage: udp_tunnel DEVICE LOCAL:PORT REMOTE:PORT".into()) };
+    let [device, local, remote] = arguments.as_slice() else {
+        return Err("usage: udp_tunnel DEVICE LOCAL:PORT REMOTE:PORT".into());
+    };
     tunnel(device, UdpSocket::bind(local.as_str())?, remote.parse()?)
 }
 
@@ -58,7 +64,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use superpacket_lab::{Direction, LabError, Route, TcpBulk, TwoHosts, Until, available_or_skip, enter_user_namespace_before_main};
+    use superpacket_lab::{
+        Direction, LabError, Route, TcpBulk, TwoHosts, Until, available_or_skip,
+        enter_user_namespace_before_main,
+    };
 
     use super::*;
 
@@ -67,15 +76,22 @@ mod tests {
     #[test]
     fn tcp_passes_through_a_tunnel_between_two_hosts() -> Result<(), LabError> {
         let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
-        let probe = || Tun::open("probe").map_err(|error| LabError::Forbidden { what: "a TUN device".into(), reason: error.to_string() });
+        let probe = || {
+            Tun::open("probe").map_err(|error| LabError::Forbidden {
+                what: "a TUN device".into(),
+                reason: error.to_string(),
+            })
+        };
         let Some(_) = available_or_skip(hosts.a.host.run(probe)) else { return Ok(()) };
-        for (from, to, addresses) in
-            [(&hosts.a, &hosts.b, ["10.9.0.1/24", "fd09::1/64"]), (&hosts.b, &hosts.a, ["10.9.0.2/24", "fd09::2/64"])]
-        {
+        for (from, to, addresses) in [
+            (&hosts.a, &hosts.b, ["10.9.0.1/24", "fd09::1/64"]),
+            (&hosts.b, &hosts.a, ["10.9.0.2/24", "fd09::2/64"]),
+        ] {
             let (local, remote) = ((from.ipv4, 5000), (to.ipv4, 5000));
             // It ends with the test's process.
             let _ = from.host.spawn(move || -> Result<(), LabError> {
-                tunnel("tun0", UdpSocket::bind(local).expect("the port is free"), remote.into()).expect("it goes on");
+                tunnel("tun0", UdpSocket::bind(local).expect("the port is free"), remote.into())
+                    .expect("it goes on");
                 Ok(())
             })?;
             let (device, start) = (from.host.link("tun0"), Instant::now());
@@ -88,8 +104,17 @@ mod tests {
             }
         }
         for address in ["10.9.0.2", "fd09::2"] {
-            let route = Route { client: &hosts.a.host, server: &hosts.b.host, address: address.parse().expect("an address") };
-            let bulk = TcpBulk { until: Until::Bytes(10 << 20), direction: Direction::Both, verify: Some(3), ..TcpBulk::default() };
+            let route = Route {
+                client: &hosts.a.host,
+                server: &hosts.b.host,
+                address: address.parse().expect("an address"),
+            };
+            let bulk = TcpBulk {
+                until: Until::Bytes(10 << 20),
+                direction: Direction::Both,
+                verify: Some(3),
+                ..TcpBulk::default()
+            };
             bulk.run(&route)?;
         }
         Ok(())
@@ -103,7 +128,16 @@ mod tests {
             .and_then(|(_, rest)| rest.split_once("// The user's own lines end"))
             .expect("two comments")
             .0;
-        let own = own.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//")).count();
-        assert!(source.starts_with(&format!("//! A tunnel over UDP, without a cipher: {own} lines of the user's own.")), "{own}");
+        let own = own
+            .lines()
+            .map(str::trim_start)
+            .filter(|line| !line.is_empty() && !line.starts_with("//"))
+            .count();
+        assert!(
+            source.starts_with(&format!(
+                "//! A tunnel over UDP, without a cipher: {own} lines of the user's own."
+            )),
+            "{own}"
+        );
     }
 }

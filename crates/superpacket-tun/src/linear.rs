@@ -6,8 +6,8 @@ use superpacket::aggregate::{Borrowed, BufferIndex};
 use superpacket::segment::{Plan, Portion, SegmentBuffers};
 use superpacket::super_packet::{Outcome, Piece};
 use superpacket::{
-    BatchAggregator, Counters, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentError, SegmentOptions, SegmentSize, Segmenter,
-    SuperPacket, wire,
+    BatchAggregator, Counters, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentError,
+    SegmentOptions, SegmentSize, Segmenter, SuperPacket, wire,
 };
 
 /// Merges packets for a device that takes long IP packets without a `virtio_net_hdr`: WinTUN, utun.
@@ -48,7 +48,11 @@ impl Joiner {
 
     /// Merges by a policy of the caller's own. UDP and DCCP leave as they came, whatever it says.
     pub fn with_policy(policy: Policy) -> Self {
-        Joiner { aggregator: BatchAggregator::new(Layer::Ip, policy, HashKey::random()), done: 0, is_apart: false }
+        Joiner {
+            aggregator: BatchAggregator::new(Layer::Ip, policy, HashKey::random()),
+            done: 0,
+            is_apart: false,
+        }
     }
 
     /// Merges these packets and gives what leaves, in the order of each flow, to `sink`. Returns
@@ -57,17 +61,29 @@ impl Joiner {
     /// If the sink fails, [`resume`](Self::resume) goes on with what it refused: once more whole,
     /// for a device that was full. [`resume_apart`](Self::resume_apart) is for one that does not
     /// take it so.
-    pub fn join<B: AsRef<[u8]>, O: Outcome>(&mut self, packets: &[B], mut sink: impl FnMut(Joined<'_, '_>) -> O) -> O {
+    pub fn join<B: AsRef<[u8]>, O: Outcome>(
+        &mut self,
+        packets: &[B],
+        mut sink: impl FnMut(Joined<'_, '_>) -> O,
+    ) -> O {
         (self.done, self.is_apart) = (0, false);
         let Self { aggregator, done, is_apart } = self;
-        O::from_result(aggregator.poll(packets, |packet| give(&packet, packets, done, is_apart, &mut sink)))
+        O::from_result(
+            aggregator.poll(packets, |packet| give(&packet, packets, done, is_apart, &mut sink)),
+        )
     }
 
     /// Goes on with a call of [`join`](Self::join) that failed. `packets` must be those of that
     /// call.
-    pub fn resume<B: AsRef<[u8]>, O: Outcome>(&mut self, packets: &[B], mut sink: impl FnMut(Joined<'_, '_>) -> O) -> O {
+    pub fn resume<B: AsRef<[u8]>, O: Outcome>(
+        &mut self,
+        packets: &[B],
+        mut sink: impl FnMut(Joined<'_, '_>) -> O,
+    ) -> O {
         let Self { aggregator, done, is_apart } = self;
-        O::from_result(aggregator.resume(packets, |packet| give(&packet, packets, done, is_apart, &mut sink)))
+        O::from_result(
+            aggregator.resume(packets, |packet| give(&packet, packets, done, is_apart, &mut sink)),
+        )
     }
 
     /// As [`resume`](Self::resume), but what the sink refused leaves as the packets that merged in
@@ -89,7 +105,11 @@ impl Joiner {
     ///     result = joiner.resume_apart(&packets, write);
     /// }
     /// ```
-    pub fn resume_apart<B: AsRef<[u8]>, O: Outcome>(&mut self, packets: &[B], sink: impl FnMut(Joined<'_, '_>) -> O) -> O {
+    pub fn resume_apart<B: AsRef<[u8]>, O: Outcome>(
+        &mut self,
+        packets: &[B],
+        sink: impl FnMut(Joined<'_, '_>) -> O,
+    ) -> O {
         self.is_apart = true;
         self.resume(packets, sink)
     }
@@ -110,17 +130,26 @@ fn give<B: AsRef<[u8]>, O: Outcome>(
 ) -> Result<(), O::Error> {
     // A datagram that carries a TCP segment is one of several to whoever receives it.
     let is_carried = packet.metadata.layout.is_some_and(|layout| layout.outer.is_some());
-    let is_stream = !is_carried && packet.metadata.gso.is_none_or(|gso| matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6));
+    let is_stream = !is_carried
+        && packet.metadata.gso.is_none_or(|gso| matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6));
     if (is_stream && !*is_apart) || !packet.is_merged() {
         let mut slices = packet.slices();
-        let result = sink(Joined { length: packet.length(), packets: packet.metadata.packets, slices: &mut slices }).into_result();
+        let result = sink(Joined {
+            length: packet.length(),
+            packets: packet.metadata.packets,
+            slices: &mut slices,
+        })
+        .into_result();
         *is_apart &= result.is_err();
         return result;
     }
     // One piece for each, since each came in one buffer.
-    for index in packet.pieces().iter().filter_map(Piece::buffer).map(|buffer| buffer.packet()).skip(*done) {
+    for index in
+        packet.pieces().iter().filter_map(Piece::buffer).map(|buffer| buffer.packet()).skip(*done)
+    {
         let bytes = packets.get(index).map_or(&[][..], AsRef::as_ref);
-        sink(Joined { length: bytes.len(), packets: 1, slices: &mut std::iter::once(bytes) }).into_result()?;
+        sink(Joined { length: bytes.len(), packets: 1, slices: &mut std::iter::once(bytes) })
+            .into_result()?;
         *done += 1;
     }
     (*done, *is_apart) = (0, false);
@@ -151,7 +180,12 @@ impl<'p> Joined<'_, 'p> {
     /// # Panics
     /// If `out` is shorter than [`length`](Self::length).
     pub fn copy_to(self, out: &mut [u8]) -> usize {
-        assert!(out.len() >= self.length, "a packet of {} bytes is copied to {}", self.length, out.len());
+        assert!(
+            out.len() >= self.length,
+            "a packet of {} bytes is copied to {}",
+            self.length,
+            out.len()
+        );
         self.slices.fold(0, |start, slice| {
             let end = start + slice.len();
             out[start..end].copy_from_slice(slice);
@@ -167,7 +201,11 @@ impl<'p> Joined<'_, 'p> {
 
 impl std::fmt::Debug for Joined<'_, '_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Joined").field("length", &self.length).field("packets", &self.packets).finish_non_exhaustive()
+        formatter
+            .debug_struct("Joined")
+            .field("length", &self.length)
+            .field("packets", &self.packets)
+            .finish_non_exhaustive()
     }
 }
 
@@ -200,7 +238,11 @@ impl Splitter {
     /// [`SegmentError`]; nothing is written then.
     /// [`DontFragment`](SegmentError::DontFragment) is to be answered by an ICMP message with the
     /// tunnel's MTU.
-    pub fn split(&mut self, packet: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SegmentError> {
+    pub fn split(
+        &mut self,
+        packet: &[u8],
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Plan, SegmentError> {
         let (packet, is_long) = self.described(&packet);
         if is_long {
             self.ipv6_id = self.ipv6_id.wrapping_add(1);
@@ -245,7 +287,13 @@ impl Splitter {
         if is_long {
             // All fragments of a packet have one identification.
             self.ipv6_id = self.ipv6_id.wrapping_add(u32::from(first == 0));
-            return self.segmenter.fragment_portion(&packet, self.mtu, Some(self.ipv6_id), first, buffers);
+            return self.segmenter.fragment_portion(
+                &packet,
+                self.mtu,
+                Some(self.ipv6_id),
+                first,
+                buffers,
+            );
         }
         self.segmenter.segment_portion(&packet, &SegmentOptions::default(), first, buffers)
     }

@@ -25,7 +25,8 @@ impl Offloads {
     pub const TCP: Offloads = Offloads { udp: false, ..Self::ALL };
 
     /// Checksums only.
-    pub const CHECKSUM: Offloads = Offloads { checksum: true, tcp4: false, tcp6: false, udp: false };
+    pub const CHECKSUM: Offloads =
+        Offloads { checksum: true, tcp4: false, tcp6: false, udp: false };
 
     /// None of them: single packets with complete checksums.
     pub const NONE: Offloads = Offloads { checksum: false, tcp4: false, tcp6: false, udp: false };
@@ -63,7 +64,8 @@ impl Offloads {
 
 impl fmt::Display for Offloads {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [("csum", self.checksum), ("tso4", self.tcp4), ("tso6", self.tcp6), ("uso", self.udp)];
+        let names =
+            [("csum", self.checksum), ("tso4", self.tcp4), ("tso6", self.tcp6), ("uso", self.udp)];
         let mut separator = "";
         for (name, _) in names.iter().filter(|(_, on)| *on) {
             write!(formatter, "{separator}{name}")?;

@@ -96,13 +96,19 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         let (queue, packets) = sync_channel(capacity);
         let shortcut = Shortcut::new(self.device().clone(), self.framing());
         let sender = PacketSender { queue, shortcut: Arc::clone(&shortcut) };
-        (sender, QueuedWriter { writer: self, packets: Packets::Plain(packets, Taken::new(shortcut)) })
+        (
+            sender,
+            QueuedWriter { writer: self, packets: Packets::Plain(packets, Taken::new(shortcut)) },
+        )
     }
 
     /// As [`queued`](Self::queued), for threads that overtake each other: what a flush takes is put
     /// in order by the keys, as [`push_in_order`](Self::push_in_order) does. All packets go through
     /// the queue, where one that was overtaken may catch up.
-    pub fn queued_in_order(self, capacity: usize) -> (SyncSender<(OrderKey, B)>, QueuedWriter<D, B>) {
+    pub fn queued_in_order(
+        self,
+        capacity: usize,
+    ) -> (SyncSender<(OrderKey, B)>, QueuedWriter<D, B>) {
         let (sender, packets) = sync_channel(capacity);
         (sender, QueuedWriter { writer: self, packets: Packets::Keyed(packets) })
     }
@@ -134,7 +140,9 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
                     taken.add(count);
                     count
                 }
-                Packets::Keyed(packets) => take(packets, |(key, packet)| writer.push_in_order(packet, key)),
+                Packets::Keyed(packets) => {
+                    take(packets, |(key, packet)| writer.push_in_order(packet, key))
+                }
             };
             if count == 0 {
                 return Ok(());

@@ -134,10 +134,15 @@ impl<D: Device> Reader<D> {
     ///
     /// # Errors
     /// [`ReadError`]; nothing is lost.
-    pub fn read_into(&mut self, buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Option<Plan>, ReadError> {
+    pub fn read_into(
+        &mut self,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Option<Plan>, ReadError> {
         loop {
             match self.try_read_into(buffers) {
-                Err(error) if error.would_block() => self.device.wait_readable().map_err(ReadError::Device)?,
+                Err(error) if error.would_block() => {
+                    self.device.wait_readable().map_err(ReadError::Device)?
+                }
                 read => return read,
             }
         }
@@ -149,7 +154,10 @@ impl<D: Device> Reader<D> {
     /// # Errors
     /// [`ReadError`], for which [`would_block`](ReadError::would_block) holds if there is nothing
     /// to read; nothing is lost.
-    pub fn try_read_into(&mut self, buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Option<Plan>, ReadError> {
+    pub fn try_read_into(
+        &mut self,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Option<Plan>, ReadError> {
         let Waiting { length, done } = match self.waiting.take() {
             Some(waiting) => waiting,
             None => match self.device.read(&mut self.buffer) {
@@ -184,7 +192,10 @@ impl<D: Device> Reader<D> {
                 }
                 Ok(Some(plan))
             }
-            Err(SplitError::Segment(error @ (SegmentError::OutputTooSmall { .. } | SegmentError::TooManySegments { .. }))) => {
+            Err(SplitError::Segment(
+                error
+                @ (SegmentError::OutputTooSmall { .. } | SegmentError::TooManySegments { .. }),
+            )) => {
                 self.waiting = Some(Waiting { length, done });
                 Err(ReadError::NoRoom(error))
             }
@@ -225,7 +236,11 @@ impl<D: Device> Reader<D> {
 }
 
 /// Passes a packet of a device without headers, as it is.
-fn pass(segmenter: &mut Segmenter, read: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Portion, SplitError> {
+fn pass(
+    segmenter: &mut Segmenter,
+    read: &[u8],
+    buffers: &mut (impl SegmentBuffers + ?Sized),
+) -> Result<Portion, SplitError> {
     let packet = GsoPacket::uncut(std::slice::from_ref(&read)).with_layer(Layer::Ip);
     Ok(segmenter.segment_portion(&packet, &SegmentOptions::default(), 0, buffers)?)
 }

@@ -67,14 +67,21 @@ impl<D: Device> Shortcut<D> {
         let last = self.last.load(Ordering::Relaxed);
         // While a write is under way the difference is 0.
         if self.now().saturating_sub(last) < GAP_NANOSECONDS
-            || self.last.compare_exchange(last, UNDER_WAY, Ordering::Relaxed, Ordering::Relaxed).is_err()
+            || self
+                .last
+                .compare_exchange(last, UNDER_WAY, Ordering::Relaxed, Ordering::Relaxed)
+                .is_err()
         {
             return false;
         }
         let header = [0; superpacket::virtio::Format::LONGEST];
-        let slices = [IoSlice::new(header.get(..self.header_length).unwrap_or(&[])), IoSlice::new(packet)];
+        let slices =
+            [IoSlice::new(header.get(..self.header_length).unwrap_or(&[])), IoSlice::new(packet)];
         // Without a header there is one slice.
-        let is_written = self.device.write(slices.get(usize::from(self.header_length == 0)..).unwrap_or(&slices)).is_ok();
+        let is_written = self
+            .device
+            .write(slices.get(usize::from(self.header_length == 0)..).unwrap_or(&slices))
+            .is_ok();
         self.last.store(self.now(), Ordering::Relaxed);
         if is_written {
             self.packets.fetch_add(1, Ordering::Relaxed);
@@ -175,7 +182,10 @@ mod tests {
             if self.is_full.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            self.written.lock().expect("not poisoned").push(slices.iter().flat_map(|slice| slice.to_vec()).collect());
+            self.written
+                .lock()
+                .expect("not poisoned")
+                .push(slices.iter().flat_map(|slice| slice.to_vec()).collect());
             Ok(())
         }
 
@@ -192,7 +202,10 @@ mod tests {
     fn shortcut(device: &Recorder) -> Arc<Shortcut<&Recorder>> {
         let mut shortcut = Shortcut::new(device, None);
         let unshared = Arc::get_mut(&mut shortcut).expect("there is one");
-        unshared.start = unshared.start.checked_sub(Duration::from_secs(1)).expect("the machine has run that long");
+        unshared.start = unshared
+            .start
+            .checked_sub(Duration::from_secs(1))
+            .expect("the machine has run that long");
         shortcut
     }
 
@@ -205,7 +218,9 @@ mod tests {
             let shortcut = shortcut(&device);
             let mut taken = Taken::new(Arc::clone(&shortcut));
             let (mut queue, mut batch, mut sent) = (VecDeque::new(), Vec::new(), [0; 3]);
-            let write_all = |batch: &mut Vec<Vec<u8>>| device.written.lock().expect("not poisoned").append(batch);
+            let write_all = |batch: &mut Vec<Vec<u8>>| {
+                device.written.lock().expect("not poisoned").append(batch)
+            };
             for _ in 0..250 {
                 match random.below(4) {
                     0 | 1 => {
@@ -240,7 +255,11 @@ mod tests {
             direct += counters.direct;
             let written = device.written.lock().expect("not poisoned");
             for (sender, sent) in sent.into_iter().enumerate() {
-                let numbers: Vec<_> = written.iter().filter(|packet| packet[0] == sender as u8).map(|packet| packet[1]).collect();
+                let numbers: Vec<_> = written
+                    .iter()
+                    .filter(|packet| packet[0] == sender as u8)
+                    .map(|packet| packet[1])
+                    .collect();
                 assert_eq!(numbers, (0..sent).collect::<Vec<_>>(), "sender {sender}, seed {seed}");
             }
         }

@@ -39,7 +39,8 @@ pub(crate) struct Settings {
 impl Switches {
     /// Makes switches in these positions.
     pub fn new(on: Offloads) -> Self {
-        let settings = Settings { on, trusted_input: false, off_for: Vec::new(), refusals: Vec::new() };
+        let settings =
+            Settings { on, trusted_input: false, off_for: Vec::new(), refusals: Vec::new() };
         Switches(Arc::new(Shared { version: AtomicU64::new(0), settings: Mutex::new(settings) }))
     }
 
@@ -165,8 +166,9 @@ impl Settings {
     fn allows_destination(&self, header: &[u8], layer: Layer) -> bool {
         let [outermost, ..] = ip_headers(header, header.len(), layer);
         let link = outermost.map_or(header.len(), |(network, _)| network.into());
-        destination(header.get(link..).unwrap_or(&[]))
-            .is_none_or(|address| !self.off_for.iter().any(|forbidden| forbidden.contains(&address)))
+        destination(header.get(link..).unwrap_or(&[])).is_none_or(|address| {
+            !self.off_for.iter().any(|forbidden| forbidden.contains(&address))
+        })
     }
 }
 
@@ -224,7 +226,8 @@ mod tests {
 
     #[test]
     fn the_destination_is_read_of_both_versions() {
-        let (four, six) = (Frame::tcp4(1, 0).at_ip().to_bytes(), Frame::tcp6(1, 0).at_ip().to_bytes());
+        let (four, six) =
+            (Frame::tcp4(1, 0).at_ip().to_bytes(), Frame::tcp6(1, 0).at_ip().to_bytes());
         assert_eq!(
             destination(&four).map(|address| address.to_string().into_bytes()),
             Some(format!("{}.{}.{}.{}", four[16], four[17], four[18], four[19]).into_bytes())
@@ -240,7 +243,8 @@ mod tests {
         let switches = Switches::new(Offloads::ALL);
         let mut header = Frame::tcp4(1, 0).at_ip().to_bytes();
         header[16..20].copy_from_slice(&[10, 1, 2, 3]);
-        let allows = |switches: &Switches| switches.snapshot().1.allows(GsoKind::Tcp4, &header, Layer::Ip);
+        let allows =
+            |switches: &Switches| switches.snapshot().1.allows(GsoKind::Tcp4, &header, Layer::Ip);
         assert!(allows(&switches));
         switches.forbid(prefix("10.1.9.9/16"));
         switches.forbid(prefix("10.1.0.0/16"));

@@ -11,7 +11,9 @@ use ::tokio::task::yield_now;
 
 use crate::queued::BATCH;
 use crate::shortcut::{Shortcut, Taken};
-use crate::{OrderKey, Plan, Queue, ReadError, Reader, SegmentBuffers, Tun, Writer, WriterCounters};
+use crate::{
+    OrderKey, Plan, Queue, ReadError, Reader, SegmentBuffers, Tun, Writer, WriterCounters,
+};
 
 /// A [`Reader`] that is awaited.
 #[derive(Debug)]
@@ -66,7 +68,10 @@ impl AsyncReader {
     ///
     /// # Errors
     /// [`ReadError`]; nothing is lost.
-    pub async fn read_into(&mut self, buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Option<Plan>, ReadError> {
+    pub async fn read_into(
+        &mut self,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Option<Plan>, ReadError> {
         // What found no room is here already: the device may have nothing more to read.
         if self.reader.has_more() {
             return self.reader.try_read_into(buffers);
@@ -145,7 +150,13 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
         let (queue, packets) = mpsc::channel(capacity);
         let shortcut = Shortcut::new(self.writer.device().clone(), self.writer.framing());
         let sender = AsyncPacketSender { queue, shortcut: Arc::clone(&shortcut) };
-        (sender, AsyncQueuedWriter { writer: self, packets: Packets::Plain(packets, Vec::with_capacity(BATCH), Taken::new(shortcut)) })
+        (
+            sender,
+            AsyncQueuedWriter {
+                writer: self,
+                packets: Packets::Plain(packets, Vec::with_capacity(BATCH), Taken::new(shortcut)),
+            },
+        )
     }
 
     /// As [`queued`](Self::queued), for tasks that overtake each other: what a flush takes is put
@@ -154,9 +165,18 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
     ///
     /// # Panics
     /// If `capacity` is 0.
-    pub fn queued_in_order(self, capacity: usize) -> (mpsc::Sender<(OrderKey, B)>, AsyncQueuedWriter<B>) {
+    pub fn queued_in_order(
+        self,
+        capacity: usize,
+    ) -> (mpsc::Sender<(OrderKey, B)>, AsyncQueuedWriter<B>) {
         let (sender, packets) = mpsc::channel(capacity);
-        (sender, AsyncQueuedWriter { writer: self, packets: Packets::Keyed(packets, Vec::with_capacity(BATCH)) })
+        (
+            sender,
+            AsyncQueuedWriter {
+                writer: self,
+                packets: Packets::Keyed(packets, Vec::with_capacity(BATCH)),
+            },
+        )
     }
 
     /// The writer: for its counters and switches.
@@ -194,7 +214,9 @@ impl<B: AsRef<[u8]>> AsyncPacketSender<B> {
             return Ok(());
         }
         // Nothing is awaited once the packet counts as queued.
-        let Ok(place) = self.queue.reserve().await else { return Err(mpsc::error::SendError(packet)) };
+        let Ok(place) = self.queue.reserve().await else {
+            return Err(mpsc::error::SendError(packet));
+        };
         self.shortcut.queued();
         place.send(packet);
         Ok(())

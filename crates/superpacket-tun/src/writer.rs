@@ -91,7 +91,11 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
     pub fn new(device: D, framing: Option<Framing>, switches: Switches) -> Self {
         let (version, settings) = switches.snapshot();
         // Without a framing it is not used.
-        let aggregator = BatchAggregator::framed(framing.unwrap_or(Framing::TUN), policy(&settings), HashKey::random());
+        let aggregator = BatchAggregator::framed(
+            framing.unwrap_or(Framing::TUN),
+            policy(&settings),
+            HashKey::random(),
+        );
         let output = Output {
             device,
             framing,
@@ -104,7 +108,14 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
             counters: WriterCounters::default(),
             notice: None,
         };
-        Writer { aggregator, batch: Vec::new(), queue: Vec::new(), keys: Vec::new(), order: Order::new(), output }
+        Writer {
+            aggregator,
+            batch: Vec::new(),
+            queue: Vec::new(),
+            keys: Vec::new(),
+            order: Order::new(),
+            output,
+        }
     }
 
     /// Queues a packet. It is written by the next flush, and dropped then.
@@ -130,7 +141,9 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
     pub fn flush(&mut self) -> io::Result<()> {
         loop {
             match self.try_flush() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.output.device.wait_writable()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.output.device.wait_writable()?
+                }
                 result => return result,
             }
         }
@@ -169,7 +182,8 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
                 if output.see_switches() {
                     aggregator.set_policy(policy(&output.settings));
                 }
-                output.progress.merges = output.framing.is_some() && output.settings.on.has_any_kind();
+                output.progress.merges =
+                    output.framing.is_some() && output.settings.on.has_any_kind();
             }
             if !output.progress.merges {
                 output.write_each(0..batch.len(), batch)?;
@@ -303,7 +317,11 @@ impl<D: Device> Output<D> {
 
     /// Writes what leaves the aggregator, or goes on with what it could not write.
     #[inline]
-    fn take<B: AsRef<[u8]>>(&mut self, packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, B>>, batch: &[B]) -> io::Result<()> {
+    fn take<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, B>>,
+        batch: &[B],
+    ) -> io::Result<()> {
         if let Some(kind) = packet.metadata.gso.map(|gso| gso.kind)
             && packet.is_merged()
             && !self.progress.separated
@@ -320,7 +338,11 @@ impl<D: Device> Output<D> {
     }
 
     /// Writes a super-packet, unless it is switched off or the device refuses it.
-    fn write_whole<B: AsRef<[u8]>>(&mut self, kind: GsoKind, packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, B>>) -> io::Result<bool> {
+    fn write_whole<B: AsRef<[u8]>>(
+        &mut self,
+        kind: GsoKind,
+        packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, B>>,
+    ) -> io::Result<bool> {
         // What merged for a framing has a header of its own.
         let Some(framing) = self.framing else { return Ok(false) };
         let Ok(described) = framing.header(packet) else { return Ok(false) };
@@ -344,7 +366,8 @@ impl<D: Device> Output<D> {
             }
             Err(error) if is_of_packet(&error) => {
                 self.counters.refused += 1;
-                self.progress.refusal = Some(Refusal::new(kind, packet.length(), packet.metadata.packets, &error));
+                self.progress.refusal =
+                    Some(Refusal::new(kind, packet.length(), packet.metadata.packets, &error));
                 Ok(false)
             }
             Err(error) => Err(self.failed(error)),
@@ -352,14 +375,19 @@ impl<D: Device> Output<D> {
     }
 
     /// Writes packets of the batch one by one, from the first on that is not done.
-    fn write_each<B: AsRef<[u8]>>(&mut self, packets: impl Iterator<Item = usize>, batch: &[B]) -> io::Result<()> {
+    fn write_each<B: AsRef<[u8]>>(
+        &mut self,
+        packets: impl Iterator<Item = usize>,
+        batch: &[B],
+    ) -> io::Result<()> {
         let header = [0; superpacket::virtio::Format::LONGEST];
         let header = header.get(..self.framing.map_or(0, Framing::header_length)).unwrap_or(&[]);
         for packet in packets.skip(self.progress.done) {
             let bytes = batch.get(packet).map_or(&[][..], AsRef::as_ref);
             let slices = [IoSlice::new(header), IoSlice::new(bytes)];
             // Without a header there is one slice.
-            match self.device.write(slices.get(usize::from(header.is_empty())..).unwrap_or(&slices)) {
+            match self.device.write(slices.get(usize::from(header.is_empty())..).unwrap_or(&slices))
+            {
                 Ok(()) => {
                     self.progress.done += 1;
                     self.counters.packets += 1;
@@ -400,14 +428,20 @@ impl<D: Device> Output<D> {
 /// Which packets of the batch a packet consists of, in order.
 fn packets_of(pieces: &[Piece<BufferIndex>]) -> impl Iterator<Item = usize> + '_ {
     let mut last = None;
-    pieces.iter().filter_map(Piece::buffer).map(|buffer| buffer.packet()).filter(move |&packet| last.replace(packet) != Some(packet))
+    pieces
+        .iter()
+        .filter_map(Piece::buffer)
+        .map(|buffer| buffer.packet())
+        .filter(move |&packet| last.replace(packet) != Some(packet))
 }
 
 /// Does the error tell of one packet and not of the device?
 fn is_of_packet(error: &io::Error) -> bool {
     /// `EMSGSIZE`, for which there is no kind of error.
-    const MESSAGE_TOO_LONG: i32 = if cfg!(any(target_os = "linux", target_os = "android")) { 90 } else { 40 };
-    matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) || error.raw_os_error() == Some(MESSAGE_TOO_LONG)
+    const MESSAGE_TOO_LONG: i32 =
+        if cfg!(any(target_os = "linux", target_os = "android")) { 90 } else { 40 };
+    matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
+        || error.raw_os_error() == Some(MESSAGE_TOO_LONG)
 }
 
 /// The memory of a vector, for slices of other bytes: collected in place, so that nothing is

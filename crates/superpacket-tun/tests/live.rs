@@ -11,12 +11,15 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket_lab::{
-    Direction, Host, LabError, Link, Route, TcpBulk, UdpBulk, UdpTunnel, Until, available_or_skip, enter_user_namespace_before_main,
+    Direction, Host, LabError, Link, Route, TcpBulk, UdpBulk, UdpTunnel, Until, available_or_skip,
+    enter_user_namespace_before_main,
 };
 use superpacket_traffic::check::{self, Expect, Kind};
 #[cfg(feature = "tokio")]
 use superpacket_tun::EachBuffer;
-use superpacket_tun::{Builder, Device, GsoKind, Layer, NewBuffers, Offloads, Queue, Reader, Switches, Tun, Writer};
+use superpacket_tun::{
+    Builder, Device, GsoKind, Layer, NewBuffers, Offloads, Queue, Reader, Switches, Tun, Writer,
+};
 
 enter_user_namespace_before_main!();
 
@@ -45,7 +48,10 @@ struct Carried {
 impl std::iter::Sum for Carried {
     fn sum<I: Iterator<Item = Carried>>(all: I) -> Carried {
         all.fold(Carried::default(), |sum, one| Carried {
-            super_packets: (sum.super_packets.0 + one.super_packets.0, sum.super_packets.1 + one.super_packets.1),
+            super_packets: (
+                sum.super_packets.0 + one.super_packets.0,
+                sum.super_packets.1 + one.super_packets.1,
+            ),
             packets: (sum.packets.0 + one.packets.0, sum.packets.1 + one.packets.1),
             separated: sum.separated + one.separated,
             refused: sum.refused + one.refused,
@@ -65,7 +71,9 @@ const ADDRESSES: [[&str; 2]; 2] = [["10.9.0.1/24", "fd09::1/64"], ["10.9.0.2/24"
 fn no_device(error: impl Into<io::Error>) -> LabError {
     let (what, error) = ("a TUN device", error.into());
     match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => LabError::Forbidden { what: what.into(), reason: error.to_string() },
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            LabError::Forbidden { what: what.into(), reason: error.to_string() }
+        }
         _ => LabError::system(what, error),
     }
 }
@@ -89,7 +97,10 @@ impl Tunnel {
 
     /// Carries packets both ways, for each queue by a thread each way, through devices that `wrap`
     /// makes of queues.
-    fn carry<D: Device + AsFd + Send + 'static>(&mut self, wrap: impl Fn(Queue) -> D) -> Result<(), LabError> {
+    fn carry<D: Device + AsFd + Send + 'static>(
+        &mut self,
+        wrap: impl Fn(Queue) -> D,
+    ) -> Result<(), LabError> {
         self.carry_inspected(wrap, |_| {})
     }
 
@@ -104,7 +115,8 @@ impl Tunnel {
                 let reader = from.reader();
                 let writer = Writer::new(wrap(to.clone()), to.framing(), self.switches_of(to));
                 let stop = Arc::clone(&self.stop);
-                self.threads.push(std::thread::spawn(move || carry(reader, writer, inspect, &stop)));
+                self.threads
+                    .push(std::thread::spawn(move || carry(reader, writer, inspect, &stop)));
             }
         }
         Ok(())
@@ -116,7 +128,11 @@ impl Tunnel {
     }
 
     fn route(&self, address: &str) -> Route<'_> {
-        Route { client: &self.a, server: &self.b, address: address.parse::<IpAddr>().expect("an address") }
+        Route {
+            client: &self.a,
+            server: &self.b,
+            address: address.parse::<IpAddr>().expect("an address"),
+        }
     }
 
     /// Bytes both ways by TCP, compared, over IPv4 and IPv6.
@@ -125,7 +141,13 @@ impl Tunnel {
     }
 
     fn tcp_to(&self, address: &str, flows: usize, bytes: u64) -> Result<(), LabError> {
-        let bulk = TcpBulk { flows, until: Until::Bytes(bytes), direction: Direction::Both, verify: Some(7), ..TcpBulk::default() };
+        let bulk = TcpBulk {
+            flows,
+            until: Until::Bytes(bytes),
+            direction: Direction::Both,
+            verify: Some(7),
+            ..TcpBulk::default()
+        };
         bulk.run(&self.route(address)).map(drop)
     }
 
@@ -154,7 +176,10 @@ impl Tunnel {
     /// Ends the threads, and says what they carried, per direction and queue.
     fn end(&mut self) -> Vec<Carried> {
         self.stop.store(true, Ordering::Relaxed);
-        self.threads.drain(..).map(|thread| thread.join().expect("a carrier does not panic")).collect()
+        self.threads
+            .drain(..)
+            .map(|thread| thread.join().expect("a carrier does not panic"))
+            .collect()
     }
 }
 
@@ -171,12 +196,18 @@ fn wait(fd: BorrowedFd<'_>) {
 }
 
 /// Carries what the kernel gives at once, again and again.
-fn carry<D: Device>(mut reader: Reader<Queue>, mut writer: Writer<D, Vec<u8>>, inspect: impl Fn(&[u8]), stop: &AtomicBool) -> Carried {
+fn carry<D: Device>(
+    mut reader: Reader<Queue>,
+    mut writer: Writer<D, Vec<u8>>,
+    inspect: impl Fn(&[u8]),
+    stop: &AtomicBool,
+) -> Carried {
     let mut packets = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         wait(reader.as_fd());
         for _ in 0..16 {
-            match reader.try_read_into(&mut NewBuffers::new(&mut packets, |length| vec![0; length])) {
+            match reader.try_read_into(&mut NewBuffers::new(&mut packets, |length| vec![0; length]))
+            {
                 Ok(_) => {}
                 Err(error) if error.would_block() => break,
                 Err(error) => panic!("{error}"),
@@ -199,13 +230,25 @@ fn carry<D: Device>(mut reader: Reader<Queue>, mut writer: Writer<D, Vec<u8>>, i
 #[test]
 fn tcp_and_udp_pass_in_super_packets_both_ways() -> Result<(), LabError> {
     let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder)) else { return Ok(()) };
-    assert_eq!((tunnel.tun_a.offloads(), tunnel.tun_a.switches().on()), (Offloads::ALL, Offloads::ALL), "Linux 6.2 or newer");
+    assert_eq!(
+        (tunnel.tun_a.offloads(), tunnel.tun_a.switches().on()),
+        (Offloads::ALL, Offloads::ALL),
+        "Linux 6.2 or newer"
+    );
     tunnel.carry(|queue| queue)?;
     tunnel.tcp(2, 40 << 20)?;
     tunnel.udp()?;
     for carried in tunnel.end() {
-        let Carried { super_packets: (read, written), packets: (packets_read, packets_written), .. } = carried;
-        assert_eq!((packets_read, carried.refused, carried.separated), (packets_written, 0, 0), "{carried:?}");
+        let Carried {
+            super_packets: (read, written),
+            packets: (packets_read, packets_written),
+            ..
+        } = carried;
+        assert_eq!(
+            (packets_read, carried.refused, carried.separated),
+            (packets_written, 0, 0),
+            "{carried:?}"
+        );
         // 160 MB of TCP are 118,000 packets of 1,400 bytes: most came, and left, with others.
         assert!(packets_read > 100_000 && read > 1000 && written > 1000, "{carried:?}");
         assert!(packets_read / read > 5 && packets_written / written > 5, "{carried:?}");
@@ -215,9 +258,19 @@ fn tcp_and_udp_pass_in_super_packets_both_ways() -> Result<(), LabError> {
 
 #[test]
 fn ethernet_frames_of_tap_devices_pass_so_too() -> Result<(), LabError> {
-    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder.layer(Layer::Ethernet))) else { return Ok(()) };
-    assert_eq!((tunnel.tun_a.offloads(), tunnel.tun_a.switches().on()), (Offloads::ALL, Offloads::ALL), "Linux 6.2 or newer");
-    assert_eq!(tunnel.tun_a.queues()[0].framing().map(|framing| framing.layer), Some(Layer::Ethernet));
+    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder.layer(Layer::Ethernet)))
+    else {
+        return Ok(());
+    };
+    assert_eq!(
+        (tunnel.tun_a.offloads(), tunnel.tun_a.switches().on()),
+        (Offloads::ALL, Offloads::ALL),
+        "Linux 6.2 or newer"
+    );
+    assert_eq!(
+        tunnel.tun_a.queues()[0].framing().map(|framing| framing.layer),
+        Some(Layer::Ethernet)
+    );
     assert_eq!(tunnel.tun_a.mtu().expect("it is there"), 1400, "as IP packets count");
     // What A sends to B over IPv6 leaves apart.
     tunnel.tun_b.switches().forbid("fd09::2".parse::<IpAddr>().expect("an address"));
@@ -240,22 +293,42 @@ fn ethernet_frames_of_tap_devices_pass_so_too() -> Result<(), LabError> {
 /// Asserts that what was read from a device of this MTU is a packet for the wire, outer and inner
 /// headers and all checksums right, in a tunnel if it is a UDP packet.
 fn assert_whole_in_tunnel(packet: &[u8]) {
-    let checked = check::frame(packet, &Expect { starts_at_ip: true, ..Expect::default() }).unwrap_or_else(|problem| panic!("{problem}"));
+    let checked = check::frame(packet, &Expect { starts_at_ip: true, ..Expect::default() })
+        .unwrap_or_else(|problem| panic!("{problem}"));
     assert!(packet.len() <= usize::from(MTU), "{} bytes", packet.len());
-    let in_tunnel = checked.layers.iter().any(|layer| matches!(layer.kind, Kind::Vxlan | Kind::Geneve));
-    assert_eq!(in_tunnel, checked.layers.iter().any(|layer| layer.kind == Kind::Udp), "{checked:?}");
+    let in_tunnel =
+        checked.layers.iter().any(|layer| matches!(layer.kind, Kind::Vxlan | Kind::Geneve));
+    assert_eq!(
+        in_tunnel,
+        checked.layers.iter().any(|layer| layer.kind == Kind::Udp),
+        "{checked:?}"
+    );
 }
 
 #[test]
 fn super_packets_in_tunnels_are_cut_before_they_are_read() -> Result<(), LabError> {
-    for (tunnel, checksum) in [(UdpTunnel::Vxlan, true), (UdpTunnel::Vxlan, false), (UdpTunnel::Geneve, true), (UdpTunnel::Geneve, false)] {
+    for (tunnel, checksum) in [
+        (UdpTunnel::Vxlan, true),
+        (UdpTunnel::Vxlan, false),
+        (UdpTunnel::Geneve, true),
+        (UdpTunnel::Geneve, false),
+    ] {
         // The same bytes over each: an outer IPv4 header leaves 20 bytes more than IPv6's.
         for (outer, room) in [(["10.9.0.1", "10.9.0.2"], 50), (["fd09::1", "fd09::2"], 70)] {
-            let Some(mut vpn) = available_or_skip(Tunnel::new(|builder| builder)) else { return Ok(()) };
-            let ends = [(&vpn.a, outer[1], ["10.10.0.1/24", "fd10::1/64"]), (&vpn.b, outer[0], ["10.10.0.2/24", "fd10::2/64"])];
+            let Some(mut vpn) = available_or_skip(Tunnel::new(|builder| builder)) else {
+                return Ok(());
+            };
+            let ends = [
+                (&vpn.a, outer[1], ["10.10.0.1/24", "fd10::1/64"]),
+                (&vpn.b, outer[0], ["10.10.0.2/24", "fd10::2/64"]),
+            ];
             for (host, remote, addresses) in ends {
                 let remote = remote.parse::<IpAddr>().expect("an address");
-                let Some(link) = available_or_skip(Link::tunnel_to(host, "inner0", tunnel, remote, checksum)) else { return Ok(()) };
+                let Some(link) =
+                    available_or_skip(Link::tunnel_to(host, "inner0", tunnel, remote, checksum))
+                else {
+                    return Ok(());
+                };
                 link.set_mtu(u32::from(MTU) - room)?;
                 addresses.into_iter().try_for_each(|address| link.add_address(address))?;
             }
@@ -267,7 +340,10 @@ fn super_packets_in_tunnels_are_cut_before_they_are_read() -> Result<(), LabErro
             for carried in vpn.end() {
                 // 16 MB of TCP are 13,000 packets. Linux gives super-packets in tunnels only to who
                 // asks for them (TUN_F_UDP_TUNNEL_GSO).
-                assert!(carried.packets.0 > 10_000, "{tunnel:?}, checksum {checksum}, over {outer:?}: {carried:?}");
+                assert!(
+                    carried.packets.0 > 10_000,
+                    "{tunnel:?}, checksum {checksum}, over {outer:?}: {carried:?}"
+                );
                 assert_eq!(
                     (carried.super_packets.0, carried.refused),
                     (0, 0),
@@ -331,21 +407,41 @@ fn a_kernel_that_refuses_super_packets_loses_none() -> Result<(), LabError> {
     assert_eq!((carried.packets.0, carried.super_packets.1), (carried.packets.1, 0), "{carried:?}");
     // Once for each kind: TCP both ways, UDP one way.
     assert_eq!((carried.refused, refusals.load(Ordering::Relaxed)), (5, 5), "{carried:?}");
-    assert!(switches.iter().all(|switches| !switches.on().tcp4 && !switches.on().tcp6), "{switches:?}");
-    assert_eq!(switches[1].refusals().iter().filter(|refusal| refusal.kind == GsoKind::Udp && refusal.errno == Some(22)).count(), 1);
+    assert!(
+        switches.iter().all(|switches| !switches.on().tcp4 && !switches.on().tcp6),
+        "{switches:?}"
+    );
+    assert_eq!(
+        switches[1]
+            .refusals()
+            .iter()
+            .filter(|refusal| refusal.kind == GsoKind::Udp && refusal.errno == Some(22))
+            .count(),
+        1
+    );
     Ok(())
 }
 
 #[test]
 fn offloads_that_are_taken_away_cost_no_byte() -> Result<(), LabError> {
-    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder.offloads(Offloads::TCP))) else { return Ok(()) };
+    let Some(mut tunnel) =
+        available_or_skip(Tunnel::new(|builder| builder.offloads(Offloads::TCP)))
+    else {
+        return Ok(());
+    };
     assert_eq!(tunnel.tun_a.offloads(), Offloads::TCP);
     assert!(tunnel.tun_a.switches().on().udp, "what is taken does not depend on what is given");
     tunnel.carry(|queue| queue)?;
     tunnel.tcp(1, 5 << 20)?;
     for offloads in [Offloads::NONE, Offloads::CHECKSUM] {
-        tunnel.tun_a.set_offloads(offloads).map_err(|error| LabError::system("TUNSETOFFLOAD", error))?;
-        tunnel.tun_b.set_offloads(offloads).map_err(|error| LabError::system("TUNSETOFFLOAD", error))?;
+        tunnel
+            .tun_a
+            .set_offloads(offloads)
+            .map_err(|error| LabError::system("TUNSETOFFLOAD", error))?;
+        tunnel
+            .tun_b
+            .set_offloads(offloads)
+            .map_err(|error| LabError::system("TUNSETOFFLOAD", error))?;
         tunnel.tcp(1, 5 << 20)?;
         tunnel.udp()?;
     }
@@ -370,9 +466,13 @@ fn switches_turn_while_packets_flow() -> Result<(), LabError> {
         while !stopped.load(Ordering::Relaxed) {
             match turns % 4 {
                 0 => switches.set(GsoKind::Tcp4, false),
-                1 => switches.forbid("fd09::/64".parse::<superpacket_tun::IpNet>().expect("a prefix")),
+                1 => switches
+                    .forbid("fd09::/64".parse::<superpacket_tun::IpNet>().expect("a prefix")),
                 2 => switches.set_all(true),
-                _ => drop(switches.allow("fd09::/64".parse::<superpacket_tun::IpNet>().expect("a prefix"))),
+                _ => drop(
+                    switches
+                        .allow("fd09::/64".parse::<superpacket_tun::IpNet>().expect("a prefix")),
+                ),
             }
             turns += 1;
             std::thread::sleep(Duration::from_millis(3));
@@ -391,7 +491,9 @@ fn switches_turn_while_packets_flow() -> Result<(), LabError> {
 
 #[test]
 fn several_queues_carry_several_flows() -> Result<(), LabError> {
-    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder.queues(3))) else { return Ok(()) };
+    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder.queues(3))) else {
+        return Ok(());
+    };
     assert_eq!((tunnel.tun_a.queues().len(), tunnel.tun_b.queues().len()), (3, 3));
     tunnel.carry(|queue| queue)?;
     tunnel.tcp(12, 4 << 20)?;
@@ -404,7 +506,9 @@ fn several_queues_carry_several_flows() -> Result<(), LabError> {
 #[test]
 fn what_was_asked_for_is_what_is_told() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("A")) else { return Ok(()) };
-    let Some(_) = available_or_skip(host.run(|| Tun::open("first").map_err(no_device))) else { return Ok(()) };
+    let Some(_) = available_or_skip(host.run(|| Tun::open("first").map_err(no_device))) else {
+        return Ok(());
+    };
     host.run(|| -> Result<(), LabError> {
         let tun = Tun::builder("few%d").mtu(1337).up(false).open().expect("a device");
         assert_eq!((tun.name(), tun.mtu().expect("it is there")), ("few0", 1337));
@@ -424,11 +528,20 @@ fn what_was_asked_for_is_what_is_told() -> Result<(), LabError> {
         assert!(!host.link("few1").exists()?);
 
         for (builder, says) in [
-            (Tun::builder("lo"), "\"lo\": make or attach to the device (TUNSETIFF): Invalid argument"),
-            (Tun::builder("few0"), "\"few0\": make or attach to the device (TUNSETIFF): Device or resource busy"),
+            (
+                Tun::builder("lo"),
+                "\"lo\": make or attach to the device (TUNSETIFF): Invalid argument",
+            ),
+            (
+                Tun::builder("few0"),
+                "\"few0\": make or attach to the device (TUNSETIFF): Device or resource busy",
+            ),
             (Tun::builder("a-name-that-is-too-long"), "up to 15 bytes"),
             (Tun::builder("few2").queues(0), "number of queues: 0 is not from 1 to 256"),
-            (Tun::builder("few3").mtu(70_000), "\"few3\": set the MTU (SIOCSIFMTU): Invalid argument"),
+            (
+                Tun::builder("few3").mtu(70_000),
+                "\"few3\": set the MTU (SIOCSIFMTU): Invalid argument",
+            ),
         ] {
             let error = builder.open().expect_err(says).to_string();
             assert!(error.contains(says), "{error}");
@@ -450,7 +563,9 @@ fn plain_device(name: &str, flags: u16) -> io::Result<std::os::fd::OwnedFd> {
     request[16..18].copy_from_slice(&flags.to_ne_bytes());
     const TUNSETIFF: rustix::ioctl::Opcode = rustix::ioctl::opcode::write::<i32>(b'T', 202);
     // SAFETY: TUNSETIFF reads and writes the 40 bytes of a `struct ifreq`.
-    unsafe { rustix::ioctl::ioctl(&fd, rustix::ioctl::Updater::<TUNSETIFF, _>::new(&mut request)) }?;
+    unsafe {
+        rustix::ioctl::ioctl(&fd, rustix::ioctl::Updater::<TUNSETIFF, _>::new(&mut request))
+    }?;
     Ok(fd)
 }
 
@@ -458,12 +573,22 @@ fn plain_device(name: &str, flags: u16) -> io::Result<std::os::fd::OwnedFd> {
 fn a_descriptor_without_headers_carries_packets_one_by_one() -> Result<(), LabError> {
     const IFF_TUN_NO_PI: u16 = 0x1001;
     let Some(a) = available_or_skip(Host::new("A")) else { return Ok(()) };
-    let Some(_) = available_or_skip(a.run(|| Tun::open("first").map_err(no_device))) else { return Ok(()) };
+    let Some(_) = available_or_skip(a.run(|| Tun::open("first").map_err(no_device))) else {
+        return Ok(());
+    };
     let b = Host::new("B")?;
     let attach = |host: &Host, addresses: [&str; 2]| -> Result<Tun, LabError> {
-        let fd = host.run(|| plain_device("old0", IFF_TUN_NO_PI).map_err(|error| LabError::system("old0", error)))?;
-        let tun = host.run(|| Tun::from_fds([fd]).map_err(|error| LabError::system("from_fds", io::Error::from(error))))?;
-        assert_eq!((tun.name(), tun.offloads(), tun.switches().on()), ("old0", Offloads::NONE, Offloads::NONE));
+        let fd = host.run(|| {
+            plain_device("old0", IFF_TUN_NO_PI).map_err(|error| LabError::system("old0", error))
+        })?;
+        let tun = host.run(|| {
+            Tun::from_fds([fd])
+                .map_err(|error| LabError::system("from_fds", io::Error::from(error)))
+        })?;
+        assert_eq!(
+            (tun.name(), tun.offloads(), tun.switches().on()),
+            ("old0", Offloads::NONE, Offloads::NONE)
+        );
         assert!(tun.queues()[0].framing().is_none());
         host.link("old0").up()?;
         host.link("old0").set_mtu(1400)?;
@@ -482,7 +607,9 @@ fn a_descriptor_without_headers_carries_packets_one_by_one() -> Result<(), LabEr
     assert!(carried.packets.0 > 10_000);
 
     const IFF_TAP_NO_PI: u16 = 0x1002;
-    let tap = tunnel.a.run(|| plain_device("tap0", IFF_TAP_NO_PI).map_err(|error| LabError::system("tap0", error)))?;
+    let tap = tunnel.a.run(|| {
+        plain_device("tap0", IFF_TAP_NO_PI).map_err(|error| LabError::system("tap0", error))
+    })?;
     let error = Tun::from_fds([tap]).expect_err("a TAP device").to_string();
     assert!(error.contains("\"tap0\": use its descriptor: it is a TAP device"), "{error}");
     Ok(())
@@ -495,9 +622,11 @@ fn tasks_carry_what_threads_do() -> Result<(), LabError> {
     let queues = [tunnel.tun_a.queues()[0].clone(), tunnel.tun_b.queues()[0].clone()];
     let stop = Arc::clone(&tunnel.stop);
     tunnel.threads.push(std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async move {
-            let [a, b] = queues.map(|queue| queue.split_async::<Vec<u8>>().expect("it is not registered yet"));
+            let [a, b] = queues
+                .map(|queue| queue.split_async::<Vec<u8>>().expect("it is not registered yet"));
             let ((mut read_a, write_a), (mut read_b, mut write_b)) = (a, b);
             // One direction by push and flush, from a pool that is smaller than a super-packet; the
             // other through a queue.
@@ -507,9 +636,15 @@ fn tasks_carry_what_threads_do() -> Result<(), LabError> {
                     let mut buffers = EachBuffer::new(&mut pool, 0, &mut sizes);
                     read_a.read_into(&mut buffers).await.expect("it reads");
                     let used = buffers.used();
-                    pool.iter().zip(sizes).take(used).for_each(|(packet, size)| write_b.push(packet[..size].to_vec()));
+                    pool.iter()
+                        .zip(sizes)
+                        .take(used)
+                        .for_each(|(packet, size)| write_b.push(packet[..size].to_vec()));
                     write_b.flush_lossy().await.expect("it writes");
-                    assert_eq!(read_a.get_ref().counters().packets, write_b.get_ref().counters().packets);
+                    assert_eq!(
+                        read_a.get_ref().counters().packets,
+                        write_b.get_ref().counters().packets
+                    );
                 }
             });
             let (sender, mut queued) = write_a.queued_in_order(1024);
@@ -526,7 +661,10 @@ fn tasks_carry_what_threads_do() -> Result<(), LabError> {
                         read.expect("it reads");
                     }
                     for packet in packets.drain(..) {
-                        sender.send((superpacket_tun::OrderKey::new(1, count), packet)).await.expect("somebody writes");
+                        sender
+                            .send((superpacket_tun::OrderKey::new(1, count), packet))
+                            .await
+                            .expect("somebody writes");
                         count += 1;
                     }
                 }
@@ -534,7 +672,10 @@ fn tasks_carry_what_threads_do() -> Result<(), LabError> {
             });
             let read = back.await.expect("no panic");
             there.abort();
-            Carried { super_packets: (read, writing.await.expect("no panic")), ..Carried::default() }
+            Carried {
+                super_packets: (read, writing.await.expect("no panic")),
+                ..Carried::default()
+            }
         })
     }));
     tunnel.tcp(2, 20 << 20)?;

@@ -27,7 +27,9 @@ mod linux {
 
     use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
     use nix::time::{ClockId, clock_gettime};
-    use superpacket_lab::{Host, LabError, Link, Summary, TwoHosts, enter_user_namespace_if_needed, interleaved};
+    use superpacket_lab::{
+        Host, LabError, Link, Summary, TwoHosts, enter_user_namespace_if_needed, interleaved,
+    };
     use superpacket_udp::{Refusal, SendDatagrams, Sender, Transmit, UdpSocket};
 
     const ROUNDS: usize = 15;
@@ -41,10 +43,15 @@ mod linux {
 
     pub fn run() -> Result<(), LabError> {
         enter_user_namespace_if_needed()?;
-        println!("CPU ns a datagram, medians of {ROUNDS} rounds (middle half)        gathered / copied / one by one");
+        println!(
+            "CPU ns a datagram, medians of {ROUNDS} rounds (middle half)        gathered / copied / one by one"
+        );
         for size in [1452, 500, 100] {
-            let load =
-                |runs: usize| -> Load { (0..runs).map(|run| (0..RUN).map(|index| vec![(run + index) as u8; size]).collect()).collect() };
+            let load = |runs: usize| -> Load {
+                (0..runs)
+                    .map(|run| (0..RUN).map(|index| vec![(run + index) as u8; size]).collect())
+                    .collect()
+            };
             for (name, load) in [("hot", load(1)), ("cold", load(RUNS))] {
                 dropped(name, &load)?;
                 received(name, &load, true)?;
@@ -70,7 +77,8 @@ mod linux {
             let cost = |send: &mut dyn FnMut()| -> Result<f64, LabError> {
                 let before = spent(ClockId::CLOCK_THREAD_CPUTIME_ID);
                 (0..RUNS).for_each(|_| send());
-                Ok((spent(ClockId::CLOCK_THREAD_CPUTIME_ID) - before).as_nanos() as f64 / (RUNS * RUN) as f64)
+                Ok((spent(ClockId::CLOCK_THREAD_CPUTIME_ID) - before).as_nanos() as f64
+                    / (RUNS * RUN) as f64)
             };
             compare(&format!("{name}, dropped"), load, to, cost)
         })
@@ -82,27 +90,36 @@ mod linux {
         let hosts = TwoHosts::new()?;
         hosts.a.link.set_feature("tx-udp-segmentation", segmentation)?;
         let address = (hosts.b.ipv4, 5000);
-        let receiving = hosts.b.host.run(|| UdpSocket::bind(address).map_err(|error| LabError::system("binding a UDP socket", error)))?;
+        let receiving = hosts.b.host.run(|| {
+            UdpSocket::bind(address)
+                .map_err(|error| LabError::system("binding a UDP socket", error))
+        })?;
         let (got, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut receiver = receiving.receiver();
                 while !stop.load(Ordering::Relaxed) {
                     match receiver.try_receive() {
-                        Ok(received) => drop(got.fetch_add(received.datagrams().count() as u64, Ordering::Relaxed)),
+                        Ok(received) => drop(
+                            got.fetch_add(received.datagrams().count() as u64, Ordering::Relaxed),
+                        ),
                         Err(_) => std::thread::sleep(Duration::from_micros(200)),
                     }
                 }
             });
             let cost = |send: &mut dyn FnMut()| -> Result<f64, LabError> {
-                let (before, got_before) = (spent(ClockId::CLOCK_PROCESS_CPUTIME_ID), got.load(Ordering::Relaxed));
+                let (before, got_before) =
+                    (spent(ClockId::CLOCK_PROCESS_CPUTIME_ID), got.load(Ordering::Relaxed));
                 (0..RUNS).for_each(|_| send());
                 std::thread::sleep(Duration::from_millis(5));
                 let cost = (spent(ClockId::CLOCK_PROCESS_CPUTIME_ID) - before).as_nanos() as f64;
                 Ok(cost / (got.load(Ordering::Relaxed) - got_before).max(1) as f64)
             };
             let what = if segmentation { "veth" } else { "veth without USO" };
-            let result = hosts.a.host.run(|| compare(&format!("{name}, {what}"), load, SocketAddr::from(address), cost));
+            let result = hosts
+                .a
+                .host
+                .run(|| compare(&format!("{name}, {what}"), load, SocketAddr::from(address), cost));
             stop.store(true, Ordering::Relaxed);
             result
         })
@@ -117,7 +134,13 @@ mod linux {
             let size = transmit.segment_size.map_or(0, |size| size as u16);
             let controls = [ControlMessage::UdpGsoSegments(&size)];
             let controls = if size == 0 { &[] } else { &controls[..] };
-            sendmsg(self.0.as_raw_fd(), transmit.contents, controls, MsgFlags::empty(), Some(&addr))?;
+            sendmsg(
+                self.0.as_raw_fd(),
+                transmit.contents,
+                controls,
+                MsgFlags::empty(),
+                Some(&addr),
+            )?;
             Ok(())
         }
 
@@ -135,29 +158,53 @@ mod linux {
     }
 
     /// Sends in each way in turn and prints what `cost` says.
-    fn compare(what: &str, load: &Load, to: SocketAddr, cost: impl Fn(&mut dyn FnMut()) -> Result<f64, LabError>) -> Result<(), LabError> {
+    fn compare(
+        what: &str,
+        load: &Load,
+        to: SocketAddr,
+        cost: impl Fn(&mut dyn FnMut()) -> Result<f64, LabError>,
+    ) -> Result<(), LabError> {
         let socket = || std::net::UdpSocket::bind("0.0.0.0:0").expect("a port is free");
         let mut gathering = Sender::<_, &[u8]>::new(Gathering(socket()));
         let mut runs = load.iter().cycle();
         let mut gathered = || {
-            runs.next().into_iter().flatten().for_each(|datagram| gathering.push(to, datagram.as_slice()));
+            runs.next()
+                .into_iter()
+                .flatten()
+                .for_each(|datagram| gathering.push(to, datagram.as_slice()));
             gathering.flush().expect("it sends");
         };
         let mut copying = UdpSocket::from_std(socket()).expect("it is set up").sender::<&[u8]>();
         let mut runs = load.iter().cycle();
         let mut copied = || {
-            runs.next().into_iter().flatten().for_each(|datagram| copying.push(to, datagram.as_slice()));
+            runs.next()
+                .into_iter()
+                .flatten()
+                .for_each(|datagram| copying.push(to, datagram.as_slice()));
             copying.flush().expect("it sends");
         };
         let single = socket();
         let mut runs = load.iter().cycle();
-        let mut one_by_one = || runs.next().into_iter().flatten().for_each(|datagram| drop(single.send_to(datagram, to)));
-        let figures = interleaved(ROUNDS, &mut [&mut || cost(&mut gathered), &mut || cost(&mut copied), &mut || cost(&mut one_by_one)])?;
+        let mut one_by_one = || {
+            runs.next()
+                .into_iter()
+                .flatten()
+                .for_each(|datagram| drop(single.send_to(datagram, to)))
+        };
+        let figures = interleaved(
+            ROUNDS,
+            &mut [&mut || cost(&mut gathered), &mut || cost(&mut copied), &mut || {
+                cost(&mut one_by_one)
+            }],
+        )?;
         let text: Vec<_> = figures
             .iter()
             .map(|figures| {
                 let summary = Summary::new(figures);
-                format!("{:6.0} ({:.0}-{:.0})", summary.median, summary.lower_quartile, summary.upper_quartile)
+                format!(
+                    "{:6.0} ({:.0}-{:.0})",
+                    summary.median, summary.lower_quartile, summary.upper_quartile
+                )
             })
             .collect();
         println!("{RUN} x {:4} bytes, {what:25} {}", load[0][0].len(), text.join("  "));

@@ -30,7 +30,9 @@ impl Receiver {
     pub fn receive(&mut self) -> io::Result<Received<'_>> {
         let messages = loop {
             match self.fill() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.socket.wait_readable()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.wait_readable()?
+                }
                 filled => break filled?,
             }
         };
@@ -49,8 +51,10 @@ impl Receiver {
     /// Receives into the buffers. Returns how many messages.
     pub(crate) fn fill(&mut self) -> io::Result<usize> {
         let mut rest = self.buffer.chunks_exact_mut(MESSAGE);
-        let mut slices: [_; MESSAGES] = std::array::from_fn(|_| IoSliceMut::new(rest.next().unwrap_or(&mut [])));
-        let messages = self.socket.state().recv(self.socket.socket(), &mut slices, &mut self.metas)?;
+        let mut slices: [_; MESSAGES] =
+            std::array::from_fn(|_| IoSliceMut::new(rest.next().unwrap_or(&mut [])));
+        let messages =
+            self.socket.state().recv(self.socket.socket(), &mut slices, &mut self.metas)?;
         for meta in self.metas.iter_mut().take(messages) {
             // A socket of both IP versions gives IPv4 addresses as mapped ones.
             meta.addr.set_ip(meta.addr.ip().to_canonical());
@@ -100,19 +104,28 @@ impl<'a> Received<'a> {
             let nothing: &mut [u8] = &mut [];
             let empty = (meta.len == 0).then_some(nothing);
             let run = bytes.get_mut(..meta.len).unwrap_or(&mut []);
-            empty.into_iter().chain(run.chunks_mut(meta.stride.max(1))).map(move |datagram| (meta, datagram))
+            empty
+                .into_iter()
+                .chain(run.chunks_mut(meta.stride.max(1)))
+                .map(move |datagram| (meta, datagram))
         })
     }
 
     /// The runs, each of datagrams of [`stride`](RecvMeta::stride) bytes, the last of which may be
     /// shorter.
     pub fn runs(&self) -> impl Iterator<Item = (&'a RecvMeta, &[u8])> {
-        self.metas.iter().zip(self.buffer.chunks_exact(MESSAGE)).map(|(meta, bytes)| (meta, bytes.get(..meta.len).unwrap_or(&[])))
+        self.metas
+            .iter()
+            .zip(self.buffer.chunks_exact(MESSAGE))
+            .map(|(meta, bytes)| (meta, bytes.get(..meta.len).unwrap_or(&[])))
     }
 }
 
 /// Where the datagrams of a run lie. An empty datagram is one, too.
-fn datagrams_of(meta: &RecvMeta, length: usize) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+fn datagrams_of(
+    meta: &RecvMeta,
+    length: usize,
+) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
     let stride = meta.stride.max(1);
     (0..length.max(1)).step_by(stride).map(move |start| start..(start + stride).min(length))
 }

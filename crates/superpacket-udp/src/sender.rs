@@ -65,10 +65,16 @@ pub struct Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Refusal { cause, destination, datagrams, segment_size, errno } = self;
-        let run = format_args!("{datagrams} datagrams of {segment_size} bytes to {}", destination.addr);
+        let run =
+            format_args!("{datagrams} datagrams of {segment_size} bytes to {}", destination.addr);
         match cause {
-            RefusalCause::Unsupported => write!(formatter, "UDP_SEGMENT is switched off: {run} were refused")?,
-            RefusalCause::TooLong => write!(formatter, "{run} exceed the path MTU: such runs are sent datagram by datagram")?,
+            RefusalCause::Unsupported => {
+                write!(formatter, "UDP_SEGMENT is switched off: {run} were refused")?
+            }
+            RefusalCause::TooLong => write!(
+                formatter,
+                "{run} exceed the path MTU: such runs are sent datagram by datagram"
+            )?,
         }
         errno.map_or(Ok(()), |errno| write!(formatter, ": {}", io::Error::from_raw_os_error(errno)))
     }
@@ -161,7 +167,9 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
     pub fn flush(&mut self) -> io::Result<()> {
         loop {
             match self.try_flush() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.socket.wait_writable()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.wait_writable()?
+                }
                 result => return result,
             }
         }
@@ -215,7 +223,11 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
     #[inline]
     fn run_end(&self) -> usize {
         let most = self.socket.max_segments();
-        let Some(((first, datagram), others)) = self.queue.get(self.done..).and_then(<[_]>::split_first) else { return self.done };
+        let Some(((first, datagram), others)) =
+            self.queue.get(self.done..).and_then(<[_]>::split_first)
+        else {
+            return self.done;
+        };
         let size = datagram.as_ref().len();
         let (mut end, mut length) = (self.done + 1, size);
         for (destination, datagram) in others.iter().take(most.saturating_sub(1)) {
@@ -254,15 +266,16 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
     fn sent(&mut self, end: usize) {
         let datagrams = self.queue.get(self.done..end).unwrap_or(&[]);
         self.counters.datagrams += datagrams.len() as u64;
-        self.counters.bytes += datagrams.iter().map(|(_, datagram)| datagram.as_ref().len() as u64).sum::<u64>();
+        self.counters.bytes +=
+            datagrams.iter().map(|(_, datagram)| datagram.as_ref().len() as u64).sum::<u64>();
         self.counters.sends += 1;
         self.counters.runs += u64::from(datagrams.len() > 1);
         self.done = end;
         // The last of a run may be taken because it is short. A datagram as long as the run's
         // others proves that it was refused as a run.
-        if let Some(refusal) =
-            self.refusal.take_if(|refusal| datagrams.first().is_some_and(|(_, first)| first.as_ref().len() == refusal.segment_size))
-        {
+        if let Some(refusal) = self.refusal.take_if(|refusal| {
+            datagrams.first().is_some_and(|(_, first)| first.as_ref().len() == refusal.segment_size)
+        }) {
             self.tell(&refusal);
         }
     }
@@ -275,12 +288,20 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         let (datagrams, segment_size) = (end - self.done, first.as_ref().len());
         // Linux before 6.14 says EINVAL of datagrams that are too long, too (`udp_send_skb`).
         let is_offload = is_of_offload(error);
-        let cause = match is_too_long(error) || is_offload && !self.socket.fits(destination, segment_size) {
+        let cause = match is_too_long(error)
+            || is_offload && !self.socket.fits(destination, segment_size)
+        {
             true => RefusalCause::TooLong,
             false if is_offload => RefusalCause::Unsupported,
             false => return,
         };
-        let refusal = Refusal { cause, destination: *destination, datagrams, segment_size, errno: error.raw_os_error() };
+        let refusal = Refusal {
+            cause,
+            destination: *destination,
+            datagrams,
+            segment_size,
+            errno: error.raw_os_error(),
+        };
         match cause {
             RefusalCause::Unsupported => {
                 self.counters.refused += 1;
@@ -351,8 +372,10 @@ impl<S: fmt::Debug, B> fmt::Debug for Sender<S, B> {
 /// Is there no room or memory now, so that the datagram is to be sent later?
 fn stays(error: &io::Error) -> bool {
     /// `ENOBUFS`, for which there is no kind of error.
-    const NO_BUFFERS: i32 = if cfg!(any(target_os = "linux", target_os = "android")) { 105 } else { 55 };
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) || error.raw_os_error() == Some(NO_BUFFERS)
+    const NO_BUFFERS: i32 =
+        if cfg!(any(target_os = "linux", target_os = "android")) { 105 } else { 55 };
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory)
+        || error.raw_os_error() == Some(NO_BUFFERS)
 }
 
 /// May the error tell that runs are not taken?
@@ -365,7 +388,8 @@ fn is_of_offload(error: &io::Error) -> bool {
 /// Does the error tell that a datagram is too long?
 fn is_too_long(error: &io::Error) -> bool {
     /// `EMSGSIZE`, for which there is no kind of error.
-    const MESSAGE_TOO_LONG: i32 = if cfg!(any(target_os = "linux", target_os = "android")) { 90 } else { 40 };
+    const MESSAGE_TOO_LONG: i32 =
+        if cfg!(any(target_os = "linux", target_os = "android")) { 90 } else { 40 };
     error.raw_os_error() == Some(MESSAGE_TOO_LONG)
 }
 

@@ -84,7 +84,11 @@ impl UdpSocket {
         // `quinn-udp` 0.6 has room for 96 bytes of control messages. With a timestamp, a run's
         // stride and the destination's address there is none left for the ECN bits of IPv4.
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::ReceiveTimestampns, &false)?;
+        nix::sys::socket::setsockopt(
+            &socket,
+            nix::sys::socket::sockopt::ReceiveTimestampns,
+            &false,
+        )?;
         let max_segments = state.max_gso_segments();
         let is_ipv6 = socket.local_addr()?.is_ipv6();
         let socket = UdpSocket(Arc::new(Shared {
@@ -109,12 +113,18 @@ impl UdpSocket {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub fn set_fragmentation(&self, fragmentation: Fragmentation) -> io::Result<()> {
         use nix::sys::socket::{setsockopt, sockopt};
-        use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover};
+        use rustix::net::sockopt::{
+            Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+        };
 
         let socket = &self.0.socket;
         let (ipv4, ipv6, whole) = match fragmentation {
-            Fragmentation::Allowed => (Ipv4PathMtuDiscovery::DONT, Ipv6PathMtuDiscovery::DONT, false),
-            Fragmentation::Forbidden => (Ipv4PathMtuDiscovery::PROBE, Ipv6PathMtuDiscovery::PROBE, true),
+            Fragmentation::Allowed => {
+                (Ipv4PathMtuDiscovery::DONT, Ipv6PathMtuDiscovery::DONT, false)
+            }
+            Fragmentation::Forbidden => {
+                (Ipv4PathMtuDiscovery::PROBE, Ipv6PathMtuDiscovery::PROBE, true)
+            }
         };
         // Of a socket of IPv6 too, which sends to IPv4 addresses as mapped ones.
         set_ip_mtu_discover(socket, ipv4)?;
@@ -166,7 +176,10 @@ impl UdpSocket {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let (receive_forced, send_forced) = {
             use nix::sys::socket::{setsockopt, sockopt};
-            (setsockopt(socket, sockopt::RcvBufForce, &receive).is_ok(), setsockopt(socket, sockopt::SndBufForce, &send).is_ok())
+            (
+                setsockopt(socket, sockopt::RcvBufForce, &receive).is_ok(),
+                setsockopt(socket, sockopt::SndBufForce, &send).is_ok(),
+            )
         };
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let (receive_forced, send_forced) = (false, false);
@@ -185,7 +198,10 @@ impl UdpSocket {
     /// The system's.
     pub fn buffer_sizes(&self) -> io::Result<BufferSizes> {
         let Shared { socket, state, .. } = &*self.0;
-        Ok(BufferSizes { receive: state.recv_buffer_size(socket.into())?, send: state.send_buffer_size(socket.into())? })
+        Ok(BufferSizes {
+            receive: state.recv_buffer_size(socket.into())?,
+            send: state.send_buffer_size(socket.into())?,
+        })
     }
 
     /// Marks all that is sent (`SO_MARK`, WireGuard's `FwMark`), so that routing rules can keep a
@@ -291,10 +307,15 @@ impl SendDatagrams for UdpSocket {
         };
         // A socket of IPv6 takes IPv4 addresses as mapped ones.
         let destination = match destination.ip() {
-            IpAddr::V4(ip) if self.0.is_ipv6 => SocketAddr::new(ip.to_ipv6_mapped().into(), destination.port()),
+            IpAddr::V4(ip) if self.0.is_ipv6 => {
+                SocketAddr::new(ip.to_ipv6_mapped().into(), destination.port())
+            }
             _ => destination,
         };
-        self.0.state.try_send(self.socket(), &quinn_udp::Transmit { destination, ecn, contents, segment_size, src_ip })
+        self.0.state.try_send(
+            self.socket(),
+            &quinn_udp::Transmit { destination, ecn, contents, segment_size, src_ip },
+        )
     }
 
     #[inline]

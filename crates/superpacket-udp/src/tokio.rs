@@ -34,7 +34,10 @@ impl UdpSocket {
         // Another descriptor of the same socket: it only tells when the socket is ready.
         let readiness = Arc::new(Readiness::from_std(self.as_std().try_clone()?)?);
         let (sender, receiver) = self.split();
-        Ok((AsyncSender { sender, readiness: Arc::clone(&readiness) }, AsyncReceiver { receiver, readiness }))
+        Ok((
+            AsyncSender { sender, readiness: Arc::clone(&readiness) },
+            AsyncReceiver { receiver, readiness },
+        ))
     }
 }
 

@@ -7,14 +7,21 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
-use superpacket_lab::{Host, LabError, Link, TwoHosts, available_or_skip, enter_user_namespace_before_main};
-use superpacket_udp::{Destination, EcnCodepoint, Fragmentation, RecvMeta, RefusalCause, UdpSocket};
+use superpacket_lab::{
+    Host, LabError, Link, TwoHosts, available_or_skip, enter_user_namespace_before_main,
+};
+use superpacket_udp::{
+    Destination, EcnCodepoint, Fragmentation, RecvMeta, RefusalCause, UdpSocket,
+};
 
 enter_user_namespace_before_main!();
 
 fn bind(host: &Host, address: impl Into<IpAddr>) -> Result<UdpSocket, LabError> {
     let address = SocketAddr::from((address.into(), 5000));
-    host.run(|| UdpSocket::bind(address).map_err(|error| LabError::system(format!("binding {address}"), error)))
+    host.run(|| {
+        UdpSocket::bind(address)
+            .map_err(|error| LabError::system(format!("binding {address}"), error))
+    })
 }
 
 fn datagram(number: usize, size: usize) -> Vec<u8> {
@@ -37,8 +44,12 @@ fn receive(socket: &UdpSocket, count: usize) -> Vec<(RecvMeta, Vec<u8>)> {
     while all.len() < count {
         assert!(start.elapsed() < Duration::from_secs(5), "{} of {count} datagrams", all.len());
         match receiver.try_receive() {
-            Ok(received) => all.extend(received.datagrams().map(|(meta, datagram)| (*meta, datagram.to_vec()))),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            Ok(received) => {
+                all.extend(received.datagrams().map(|(meta, datagram)| (*meta, datagram.to_vec())))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -53,19 +64,37 @@ fn runs_arrive_as_the_datagrams_that_they_were() -> Result<(), LabError> {
         for (from, to) in [(hosts.a.ipv4, hosts.b.ipv4), (hosts.a.ipv6, hosts.b.ipv6)] {
             let (a, b) = (bind(&hosts.a.host, from)?, bind(&hosts.b.host, to)?);
             acquaint(&a, &b);
-            let sent: Vec<_> = (0..200).map(|number| datagram(number, if number % 50 == 49 { 700 } else { 1400 })).collect();
+            let sent: Vec<_> = (0..200)
+                .map(|number| datagram(number, if number % 50 == 49 { 700 } else { 1400 }))
+                .collect();
             let mut sender = a.sender();
-            let destination = Destination { ecn: Some(EcnCodepoint::Ect0), ..b.local_addr().expect("it is bound").into() };
+            let destination = Destination {
+                ecn: Some(EcnCodepoint::Ect0),
+                ..b.local_addr().expect("it is bound").into()
+            };
             sent.iter().for_each(|datagram| sender.push(destination, datagram.as_slice()));
             sender.flush().expect("it sends");
-            assert_eq!((sender.counters().datagrams, sender.counters().runs), (200, 8), "at most 65,507 bytes in a run");
+            assert_eq!(
+                (sender.counters().datagrams, sender.counters().runs),
+                (200, 8),
+                "at most 65,507 bytes in a run"
+            );
             let received = receive(&b, 200);
-            assert!(received.iter().map(|(_, datagram)| datagram).eq(&sent), "segmentation by the device: {segmentation}");
+            assert!(
+                received.iter().map(|(_, datagram)| datagram).eq(&sent),
+                "segmentation by the device: {segmentation}"
+            );
             for (meta, _) in &received {
-                assert_eq!((meta.addr.ip(), meta.dst_ip, meta.ecn), (from, Some(to), Some(EcnCodepoint::Ect0)));
+                assert_eq!(
+                    (meta.addr.ip(), meta.dst_ip, meta.ecn),
+                    (from, Some(to), Some(EcnCodepoint::Ect0))
+                );
             }
             if segmentation {
-                assert!(received.iter().any(|(meta, _)| meta.len > meta.stride), "received in runs");
+                assert!(
+                    received.iter().any(|(meta, _)| meta.len > meta.stride),
+                    "received in runs"
+                );
             }
             assert_eq!(a.refusal(), None);
         }
@@ -108,7 +137,13 @@ fn no_checksums(socket: &UdpSocket) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option takes one `int`, which lives through the call.
     let result = unsafe {
-        libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, (&raw const on).cast(), size_of_val(&on) as u32)
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NO_CHECK,
+            (&raw const on).cast(),
+            size_of_val(&on) as u32,
+        )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -168,7 +203,9 @@ fn receive_some(socket: &UdpSocket) -> Vec<Vec<u8>> {
     while start.elapsed() < Duration::from_millis(250) {
         match receiver.try_receive() {
             Ok(received) => all.extend(received.datagrams().map(|(_, datagram)| datagram.to_vec())),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -176,7 +213,8 @@ fn receive_some(socket: &UdpSocket) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn datagrams_of_all_sizes_pass_a_path_that_is_narrower_than_the_interface() -> Result<(), LabError> {
+fn datagrams_of_all_sizes_pass_a_path_that_is_narrower_than_the_interface() -> Result<(), LabError>
+{
     let Some(narrow) = available_or_skip(Narrow::new()) else { return Ok(()) };
     for version in [0, 1] {
         let (from, to) = narrow.sockets(version)?;
@@ -192,23 +230,38 @@ fn datagrams_of_all_sizes_pass_a_path_that_is_narrower_than_the_interface() -> R
         // 192 sizes, one by one, and then in runs of ten.
         for count in [1, 10] {
             let sizes = longest - 191..=longest;
-            let sent: Vec<_> = sizes.flat_map(|size| (0..count).map(move |number| datagram(number, size))).collect();
+            let sent: Vec<_> = sizes
+                .flat_map(|size| (0..count).map(move |number| datagram(number, size)))
+                .collect();
             for datagrams in sent.chunks(10) {
-                datagrams.iter().for_each(|datagram| sender.push(addr, datagram.as_slice().to_vec()));
+                datagrams
+                    .iter()
+                    .for_each(|datagram| sender.push(addr, datagram.as_slice().to_vec()));
                 sender.flush().expect("they are sent");
-                assert!(receive(&to, datagrams.len()).iter().map(|(_, datagram)| datagram).eq(datagrams));
+                assert!(
+                    receive(&to, datagrams.len())
+                        .iter()
+                        .map(|(_, datagram)| datagram)
+                        .eq(datagrams)
+                );
             }
         }
-        assert_eq!((from.refusal(), sender.counters().refused, sender.counters().rejected), (None, 0, 0), "runs stay on");
+        assert_eq!(
+            (from.refusal(), sender.counters().refused, sender.counters().rejected),
+            (None, 0, 0),
+            "runs stay on"
+        );
     }
     Ok(())
 }
 
 #[test]
-fn runs_above_a_path_mtu_that_the_host_knows_are_sent_one_by_one_and_told_once() -> Result<(), LabError> {
+fn runs_above_a_path_mtu_that_the_host_knows_are_sent_one_by_one_and_told_once()
+-> Result<(), LabError> {
     let Some(narrow) = available_or_skip(Narrow::new()) else { return Ok(()) };
     for version in [0, 1] {
-        let (family, prefix, gateway) = [("-4", "10.72.0.0/24", "10.71.0.2"), ("-6", "fd72::/64", "fd71::2")][version];
+        let (family, prefix, gateway) =
+            [("-4", "10.72.0.0/24", "10.71.0.2"), ("-6", "fd72::/64", "fd71::2")][version];
         narrow.a.output("ip", &[family, "route", "add", prefix, "via", gateway, "mtu", "1280"])?;
         let (from, to) = narrow.sockets(version)?;
         let addr = to.local_addr().expect("it is bound");
@@ -217,7 +270,9 @@ fn runs_above_a_path_mtu_that_the_host_knows_are_sent_one_by_one_and_told_once()
         let notices = std::sync::Arc::clone(&told);
         sender.set_notice(move |refusal| notices.lock().expect("not poisoned").push(refusal.cause));
         for round in 0..3 {
-            let sent: Vec<_> = (0..30).map(|number| datagram(number, if number == 29 { 300 } else { 1420 })).collect();
+            let sent: Vec<_> = (0..30)
+                .map(|number| datagram(number, if number == 29 { 300 } else { 1420 }))
+                .collect();
             sent.iter().for_each(|datagram| sender.push(addr, datagram.as_slice().to_vec()));
             sender.flush().expect("they are sent in fragments");
             assert!(receive(&to, 30).iter().map(|(_, datagram)| datagram).eq(&sent));
@@ -225,7 +280,10 @@ fn runs_above_a_path_mtu_that_the_host_knows_are_sent_one_by_one_and_told_once()
         }
         assert_eq!(*told.lock().expect("not poisoned"), [RefusalCause::TooLong]);
         // Those that fit leave in one call.
-        let (runs, sent) = (sender.counters().runs, (0..30).map(|number| datagram(number, 1200)).collect::<Vec<_>>());
+        let (runs, sent) = (
+            sender.counters().runs,
+            (0..30).map(|number| datagram(number, 1200)).collect::<Vec<_>>(),
+        );
         sent.iter().for_each(|datagram| sender.push(addr, datagram.as_slice().to_vec()));
         sender.flush().expect("they fit");
         assert!(receive(&to, 30).iter().map(|(_, datagram)| datagram).eq(&sent));
@@ -252,7 +310,10 @@ fn fragments_may_be_forbidden() -> Result<(), LabError> {
             assert!(receive_some(&to) == [datagram(1, fits)], "the longer one is lost on its way");
         }
         sender.push(addr, datagram(1, 1500));
-        assert_eq!(sender.flush().expect_err("the interface takes 1500 bytes").raw_os_error(), Some(90));
+        assert_eq!(
+            sender.flush().expect_err("the interface takes 1500 bytes").raw_os_error(),
+            Some(90)
+        );
         from.set_fragmentation(Fragmentation::Allowed).expect("it is set");
         sender.push(addr, datagram(1, 1500));
         sender.flush().expect("it is sent");
@@ -271,12 +332,14 @@ fn replies_leave_from_the_address_that_was_asked() -> Result<(), LabError> {
         let asked: IpAddr = asked.parse().expect("an address");
         let client = bind(&hosts.a.host, from)?;
         let mut sender = client.sender();
-        (0..3).for_each(|number| sender.push(SocketAddr::from((asked, 5000)), datagram(number, 100)));
+        (0..3)
+            .for_each(|number| sender.push(SocketAddr::from((asked, 5000)), datagram(number, 100)));
         sender.flush().expect("it sends");
         let questions = receive(&wildcard, 3);
         let mut replier = wildcard.sender();
         for (meta, question) in &questions {
-            let to = Destination { src_ip: meta.dst_ip, ecn: Some(EcnCodepoint::Ce), addr: meta.addr };
+            let to =
+                Destination { src_ip: meta.dst_ip, ecn: Some(EcnCodepoint::Ce), addr: meta.addr };
             replier.push(to, question);
         }
         replier.flush().expect("it sends");
@@ -329,8 +392,14 @@ fn datagrams_are_lent_to_be_changed_and_an_empty_one_is_one() -> Result<(), LabE
     assert_eq!(lengths, [100, 100, 40, 0, 7]);
     assert!(received.datagrams().flat_map(|(_, datagram)| datagram).all(|&byte| byte == 8));
     assert_eq!(received.datagrams_mut().count(), 5);
-    assert_eq!(received.runs().map(|(meta, run)| (meta.stride, run.len())).collect::<Vec<_>>(), [(100, 240), (0, 0), (7, 7)]);
-    assert_eq!(receiver.try_receive().expect_err("nothing is left").kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(
+        received.runs().map(|(meta, run)| (meta.stride, run.len())).collect::<Vec<_>>(),
+        [(100, 240), (0, 0), (7, 7)]
+    );
+    assert_eq!(
+        receiver.try_receive().expect_err("nothing is left").kind(),
+        io::ErrorKind::WouldBlock
+    );
     Ok(())
 }
 
@@ -341,14 +410,17 @@ fn tasks_send_and_receive() -> Result<(), LabError> {
     let (a, b) = (bind(&hosts.a.host, hosts.a.ipv6)?, bind(&hosts.b.host, hosts.b.ipv6)?);
     acquaint(&a, &b);
     let (from, to) = (a.local_addr().expect("it is bound"), b.local_addr().expect("it is bound"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let echoed = runtime.block_on(async move {
         let (mut sender, mut receiver) = a.split_async().expect("it is registered");
         let (mut replier, mut asked) = b.split_async().expect("it is registered");
         tokio::spawn(async move {
             loop {
                 let received = asked.receive().await.expect("it receives");
-                received.datagrams().for_each(|(_, datagram)| replier.push(from, datagram.to_vec()));
+                received
+                    .datagrams()
+                    .for_each(|(_, datagram)| replier.push(from, datagram.to_vec()));
                 replier.flush().await.expect("it sends");
             }
         });
@@ -358,12 +430,17 @@ fn tasks_send_and_receive() -> Result<(), LabError> {
             sent.iter().for_each(|datagram| sender.push(to, datagram.clone()));
             sender.flush_lossy().await.expect("it sends");
             while echoed.len() < (round + 1) * 40 {
-                let received =
-                    tokio::time::timeout(Duration::from_secs(5), receiver.receive()).await.expect("they come").expect("it receives");
+                let received = tokio::time::timeout(Duration::from_secs(5), receiver.receive())
+                    .await
+                    .expect("they come")
+                    .expect("it receives");
                 echoed.extend(received.datagrams().map(|(_, datagram)| datagram.to_vec()));
             }
         }
-        assert_eq!((sender.get_ref().counters().runs, receiver.get_ref().socket().refusal()), (20, None));
+        assert_eq!(
+            (sender.get_ref().counters().runs, receiver.get_ref().socket().refusal()),
+            (20, None)
+        );
         echoed
     });
     assert!(echoed == (0..800).map(|number| datagram(number, 1200)).collect::<Vec<_>>());

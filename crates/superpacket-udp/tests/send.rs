@@ -4,7 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use superpacket_udp::{Destination, EcnCodepoint, Refusal, RefusalCause, SendDatagrams, Sender, Transmit};
+use superpacket_udp::{
+    Destination, EcnCodepoint, Refusal, RefusalCause, SendDatagrams, Sender, Transmit,
+};
 
 const INVALID: i32 = 22;
 const IO: i32 = 5;
@@ -57,21 +59,32 @@ impl Memory {
     fn datagrams(&self) -> Vec<(Destination, Vec<u8>)> {
         let cut = |sent: &Sent| {
             let destination = sent.destination;
-            sent.contents.chunks(sent.segment_size.unwrap_or(usize::MAX)).map(move |datagram| (destination, datagram.to_vec())).collect()
+            sent.contents
+                .chunks(sent.segment_size.unwrap_or(usize::MAX))
+                .map(move |datagram| (destination, datagram.to_vec()))
+                .collect()
         };
         self.state().sent.iter().flat_map(|sent| -> Vec<_> { cut(sent) }).collect()
     }
 
     /// Lengths of the calls that sent.
     fn runs(&self) -> Vec<usize> {
-        self.state().sent.iter().map(|sent| sent.contents.len().div_ceil(sent.segment_size.unwrap_or(usize::MAX))).collect()
+        self.state()
+            .sent
+            .iter()
+            .map(|sent| sent.contents.len().div_ceil(sent.segment_size.unwrap_or(usize::MAX)))
+            .collect()
     }
 }
 
 impl SendDatagrams for &Memory {
     fn send(&self, transmit: &Transmit<'_>, _: &mut Vec<u8>) -> io::Result<()> {
         let sent = Sent {
-            destination: Destination { addr: transmit.destination, ecn: transmit.ecn, src_ip: transmit.src_ip },
+            destination: Destination {
+                addr: transmit.destination,
+                ecn: transmit.ecn,
+                src_ip: transmit.src_ip,
+            },
             contents: transmit.contents.iter().flat_map(|slice| slice.iter().copied()).collect(),
             segment_size: transmit.segment_size,
         };
@@ -126,10 +139,15 @@ fn datagrams() -> Vec<(Destination, Vec<u8>)> {
         (from, 3, 100),
         (addr(1).into(), 80, 90),
     ];
-    runs.into_iter().flat_map(|(to, count, size)| (0..count).map(move |number| (to, datagram(number, size)))).collect()
+    runs.into_iter()
+        .flat_map(|(to, count, size)| (0..count).map(move |number| (to, datagram(number, size))))
+        .collect()
 }
 
-fn push_all<'m>(memory: &'m Memory, datagrams: &[(Destination, Vec<u8>)]) -> Sender<&'m Memory, Vec<u8>> {
+fn push_all<'m>(
+    memory: &'m Memory,
+    datagrams: &[(Destination, Vec<u8>)],
+) -> Sender<&'m Memory, Vec<u8>> {
     let mut sender = Sender::new(memory);
     datagrams.iter().for_each(|(to, datagram)| sender.push(*to, datagram.clone()));
     sender
@@ -146,7 +164,10 @@ fn runs_of_one_destination_and_length_leave_in_one_call() {
     assert_eq!(memory.runs(), [46, 5, 3, 3, 64, 16]);
     let counters = sender.counters();
     assert_eq!((counters.datagrams, counters.sends, counters.runs), (137, 6, 6));
-    assert_eq!(counters.bytes, datagrams().iter().map(|(_, datagram)| datagram.len() as u64).sum::<u64>());
+    assert_eq!(
+        counters.bytes,
+        datagrams().iter().map(|(_, datagram)| datagram.len() as u64).sum::<u64>()
+    );
     assert!(sender.is_empty());
 }
 
@@ -162,29 +183,50 @@ fn what_does_not_fit_a_run_begins_another() {
     ];
     for (sizes, runs) in cases {
         let memory = Memory::new(|_, _| None);
-        let given: Vec<_> = sizes.iter().enumerate().map(|(number, size)| (addr(1).into(), datagram(number, *size))).collect();
+        let given: Vec<_> = sizes
+            .iter()
+            .enumerate()
+            .map(|(number, size)| (addr(1).into(), datagram(number, *size)))
+            .collect();
         push_all(&memory, &given).flush().expect("all is taken");
         assert_eq!(memory.runs(), runs, "{sizes:?}");
-        let bytes: Vec<u8> = memory.state().sent.iter().flat_map(|sent| sent.contents.clone()).collect();
-        assert_eq!(bytes, given.iter().flat_map(|(_, datagram)| datagram.clone()).collect::<Vec<_>>());
+        let bytes: Vec<u8> =
+            memory.state().sent.iter().flat_map(|sent| sent.contents.clone()).collect();
+        assert_eq!(
+            bytes,
+            given.iter().flat_map(|(_, datagram)| datagram.clone()).collect::<Vec<_>>()
+        );
     }
 }
 
 #[test]
 fn a_refused_run_is_sent_one_by_one_and_switched_off_once() {
     for errno in [INVALID, IO] {
-        let memory = Memory::new(move |_, sent| sent.segment_size.map(|_| io::Error::from_raw_os_error(errno)));
+        let memory = Memory::new(move |_, sent| {
+            sent.segment_size.map(|_| io::Error::from_raw_os_error(errno))
+        });
         let mut sender = push_all(&memory, &datagrams());
         let told = Arc::new(Mutex::new(Vec::new()));
         let notices = Arc::clone(&told);
-        sender.set_notice(move |refusal| notices.lock().expect("not poisoned").push(refusal.clone()));
+        sender
+            .set_notice(move |refusal| notices.lock().expect("not poisoned").push(refusal.clone()));
         sender.flush().expect("single datagrams are taken");
         assert_eq!(memory.datagrams(), datagrams());
         let told = told.lock().expect("not poisoned");
         assert_eq!(told.len(), 1);
-        assert_eq!((told[0].datagrams, told[0].segment_size, told[0].errno), (46, 1400, Some(errno)));
-        assert!(told[0].to_string().contains("46 datagrams of 1400 bytes to 192.0.2.1:51820"), "{}", told[0]);
-        assert_eq!((sender.counters().refused, sender.counters().runs, sender.counters().datagrams), (1, 0, 137));
+        assert_eq!(
+            (told[0].datagrams, told[0].segment_size, told[0].errno),
+            (46, 1400, Some(errno))
+        );
+        assert!(
+            told[0].to_string().contains("46 datagrams of 1400 bytes to 192.0.2.1:51820"),
+            "{}",
+            told[0]
+        );
+        assert_eq!(
+            (sender.counters().refused, sender.counters().runs, sender.counters().datagrams),
+            (1, 0, 137)
+        );
     }
 }
 
@@ -193,7 +235,9 @@ fn a_refused_run_is_sent_one_by_one_and_switched_off_once() {
 fn narrow(errno: i32, fragments: bool) -> Memory {
     let memory = Memory::new(move |_, sent| match sent.segment_size {
         Some(size) if size > 1000 => Some(io::Error::from_raw_os_error(errno)),
-        None if sent.contents.len() > 1000 && !fragments => Some(io::Error::from_raw_os_error(TOO_LONG)),
+        None if sent.contents.len() > 1000 && !fragments => {
+            Some(io::Error::from_raw_os_error(TOO_LONG))
+        }
         _ => None,
     });
     memory.state().fitting = 1000;
@@ -208,16 +252,29 @@ fn a_run_above_the_path_mtu_is_sent_one_by_one_and_runs_stay_on() {
         let mut sender = push_all(&memory, &datagrams());
         let told = Arc::new(Mutex::new(Vec::new()));
         let notices = Arc::clone(&told);
-        sender.set_notice(move |refusal| notices.lock().expect("not poisoned").push(refusal.clone()));
+        sender
+            .set_notice(move |refusal| notices.lock().expect("not poisoned").push(refusal.clone()));
         sender.flush().expect("single datagrams are taken");
         assert_eq!(memory.datagrams(), datagrams(), "nothing is lost");
         assert_eq!(memory.state().most, 64, "runs stay on");
         let told = told.lock().expect("not poisoned");
         assert_eq!(told.len(), 1, "two runs were too long");
-        assert_eq!((told[0].cause, told[0].datagrams, told[0].segment_size), (RefusalCause::TooLong, 46, 1400));
-        assert!(told[0].to_string().starts_with("46 datagrams of 1400 bytes to 192.0.2.1:51820 exceed the path MTU"), "{}", told[0]);
+        assert_eq!(
+            (told[0].cause, told[0].datagrams, told[0].segment_size),
+            (RefusalCause::TooLong, 46, 1400)
+        );
+        assert!(
+            told[0]
+                .to_string()
+                .starts_with("46 datagrams of 1400 bytes to 192.0.2.1:51820 exceed the path MTU"),
+            "{}",
+            told[0]
+        );
         let counters = sender.counters();
-        assert_eq!((counters.too_long, counters.refused, counters.runs, counters.datagrams), (2, 0, 4, 137));
+        assert_eq!(
+            (counters.too_long, counters.refused, counters.runs, counters.datagrams),
+            (2, 0, 4, 137)
+        );
     }
 }
 
@@ -227,10 +284,17 @@ fn a_tail_that_fits_does_not_prove_that_runs_are_refused() {
         let memory = narrow(INVALID, false);
         // Where the path MTU is not known, the datagrams themselves tell.
         memory.state().fitting = if known { 1000 } else { usize::MAX };
-        let run: Vec<_> = [1400, 1400, 1400, 300].into_iter().map(|size| (addr(1).into(), datagram(1, size))).collect();
+        let run: Vec<_> = [1400, 1400, 1400, 300]
+            .into_iter()
+            .map(|size| (addr(1).into(), datagram(1, size)))
+            .collect();
         let mut sender = push_all(&memory, &run);
         assert_eq!(sender.flush().expect_err("three are too long").raw_os_error(), Some(TOO_LONG));
-        assert_eq!((memory.datagrams(), memory.state().most), (run[3..].to_vec(), 64), "runs stay on");
+        assert_eq!(
+            (memory.datagrams(), memory.state().most),
+            (run[3..].to_vec(), 64),
+            "runs stay on"
+        );
         (0..40).for_each(|number| sender.push(addr(1), datagram(number, 1000)));
         sender.flush().expect("they fit");
         assert_eq!((sender.counters().runs, sender.counters().rejected), (1, 3));
@@ -240,13 +304,19 @@ fn a_tail_that_fits_does_not_prove_that_runs_are_refused() {
 #[test]
 fn a_refused_run_that_fits_proves_it_after_one_that_was_too_long() {
     for errno in [INVALID, IO] {
-        let memory = Memory::new(move |_, sent| sent.segment_size.map(|_| io::Error::from_raw_os_error(errno)));
+        let memory = Memory::new(move |_, sent| {
+            sent.segment_size.map(|_| io::Error::from_raw_os_error(errno))
+        });
         memory.state().fitting = 1000;
         let mut sender = push_all(&memory, &datagrams());
         sender.flush().expect("single datagrams are taken");
         assert_eq!(memory.datagrams(), datagrams());
         let counters = sender.counters();
-        assert_eq!((counters.too_long, counters.refused, counters.runs), (2, 1, 0), "the run of 100 bytes proved it");
+        assert_eq!(
+            (counters.too_long, counters.refused, counters.runs),
+            (2, 1, 0),
+            "the run of 100 bytes proved it"
+        );
         assert_eq!(memory.state().most, 1);
     }
 }
@@ -254,13 +324,19 @@ fn a_refused_run_that_fits_proves_it_after_one_that_was_too_long() {
 #[test]
 fn a_destination_that_nothing_reaches_costs_its_own_datagrams_alone() {
     for errno in [INVALID, UNREACHABLE] {
-        let memory = Memory::new(move |_, sent| (sent.destination.addr == addr(2)).then(|| io::Error::from_raw_os_error(errno)));
+        let memory = Memory::new(move |_, sent| {
+            (sent.destination.addr == addr(2)).then(|| io::Error::from_raw_os_error(errno))
+        });
         let mut sender = push_all(&memory, &datagrams());
         assert_eq!(sender.flush().expect_err("one is out of reach").raw_os_error(), Some(errno));
         let mut expected = datagrams();
         expected.retain(|(to, _)| to.addr != addr(2));
         assert_eq!(memory.datagrams(), expected);
-        assert_eq!((sender.counters().rejected, sender.len(), memory.state().most), (5, 0, 64), "runs stay on");
+        assert_eq!(
+            (sender.counters().rejected, sender.len(), memory.state().most),
+            (5, 0, 64),
+            "runs stay on"
+        );
         sender.flush().expect("it was told once");
     }
 }
@@ -270,18 +346,26 @@ fn a_full_socket_loses_and_repeats_nothing_wherever_it_is_full() {
     for refuses in [false, true] {
         let calls = if refuses { 138 } else { 6 };
         for full_at in 0..calls {
-            for error in [io::Error::from(io::ErrorKind::WouldBlock), io::Error::from_raw_os_error(NO_BUFFERS)] {
+            for error in [
+                io::Error::from(io::ErrorKind::WouldBlock),
+                io::Error::from_raw_os_error(NO_BUFFERS),
+            ] {
                 let kind = error.kind();
                 let mut error = Some(error);
                 let memory = Memory::new(move |number, sent| {
                     if number == full_at {
                         error.take()
                     } else {
-                        (refuses && sent.segment_size.is_some()).then(|| io::Error::from_raw_os_error(INVALID))
+                        (refuses && sent.segment_size.is_some())
+                            .then(|| io::Error::from_raw_os_error(INVALID))
                     }
                 });
                 let mut sender = push_all(&memory, &datagrams());
-                assert_eq!(sender.try_flush().expect_err("it is full").kind(), kind, "full at {full_at}");
+                assert_eq!(
+                    sender.try_flush().expect_err("it is full").kind(),
+                    kind,
+                    "full at {full_at}"
+                );
                 let late = (addr(7).into(), datagram(7, 77));
                 sender.push(late.0, late.1.clone());
                 sender.flush().expect("there is room");
@@ -296,7 +380,8 @@ fn a_full_socket_loses_and_repeats_nothing_wherever_it_is_full() {
 
 #[test]
 fn flush_waits_for_room_and_what_is_cleared_is_not_sent() {
-    let memory = Memory::new(|number, _| (number % 2 == 0).then(|| io::ErrorKind::WouldBlock.into()));
+    let memory =
+        Memory::new(|number, _| (number % 2 == 0).then(|| io::ErrorKind::WouldBlock.into()));
     let mut sender = push_all(&memory, &datagrams());
     sender.flush().expect("there is room in the end");
     assert_eq!((memory.datagrams() == datagrams(), memory.state().waits), (true, 6));
@@ -309,9 +394,13 @@ fn flush_waits_for_room_and_what_is_cleared_is_not_sent() {
 
 #[test]
 fn a_lossy_flush_leaves_nothing_for_the_next() {
-    let memory = Memory::new(|number, _| (number == 1).then(|| io::Error::from_raw_os_error(NO_BUFFERS)));
+    let memory =
+        Memory::new(|number, _| (number == 1).then(|| io::Error::from_raw_os_error(NO_BUFFERS)));
     let mut sender = push_all(&memory, &datagrams());
-    assert_eq!(sender.flush_lossy().expect_err("there is no memory").raw_os_error(), Some(NO_BUFFERS));
+    assert_eq!(
+        sender.flush_lossy().expect_err("there is no memory").raw_os_error(),
+        Some(NO_BUFFERS)
+    );
     assert_eq!((sender.len(), memory.state().sent.len()), (0, 1));
     sender.push(addr(1), datagram(1, 10));
     sender.flush_lossy().expect("there is memory");

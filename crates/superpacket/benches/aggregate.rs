@@ -21,7 +21,9 @@ use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
-use superpacket_traffic::workload::{TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1, w2, w2b, w3, w5};
+use superpacket_traffic::workload::{
+    TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1, w2, w2b, w3, w5,
+};
 
 /// Frames of a streaming case: 545 MB of the longest.
 const STREAM: usize = 360_000;
@@ -58,7 +60,12 @@ struct Poll {
 
 impl Poll {
     /// GRO of 64 frames a call and poll, checksums verified by the device.
-    const GRO: Poll = Poll { policy: Policy::gro().with_partial_checksums(), checksum: VERIFIED, batch: 64, calls: Some(1) };
+    const GRO: Poll = Poll {
+        policy: Policy::gro().with_partial_checksums(),
+        checksum: VERIFIED,
+        batch: 64,
+        calls: Some(1),
+    };
 }
 
 /// Frames without end: the list again and again, in runs of up to `batch`.
@@ -79,7 +86,11 @@ impl<'a> Round<'a> {
 
 /// Times `work`, which takes the frames of a poll and says how many, until it has taken as many as
 /// criterion asked for: the unit is the frame.
-fn per_frame(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, mut work: impl FnMut() -> usize) {
+fn per_frame(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    mut work: impl FnMut() -> usize,
+) {
     group.throughput(Throughput::Elements(1));
     group.bench_function(name, |bencher| {
         let mut polls = Vec::new();
@@ -111,7 +122,9 @@ fn aggregate(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, frames: &[Vec
         let mut taken = 0;
         for _ in 0..poll.calls.unwrap_or(1) {
             let run = round.run(poll.batch);
-            packets.extend(run.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(poll.checksum)));
+            packets.extend(
+                run.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(poll.checksum)),
+            );
             aggregator.receive_batch(&mut packets, 0, &mut sink);
             taken += run.len();
         }
@@ -125,7 +138,13 @@ fn aggregate(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, frames: &[Vec
 
 /// What no aggregation that copies, or verifies, can be faster than: of each frame, the bytes that
 /// would be copied, and those that a checksum covers.
-fn limits(group: &mut BenchmarkGroup<'_, WallTime>, of: [&str; 2], frames: &[Vec<u8>], copied: Range<usize>, summed: Range<usize>) {
+fn limits(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    of: [&str; 2],
+    frames: &[Vec<u8>],
+    copied: Range<usize>,
+    summed: Range<usize>,
+) {
     let [copy, checksum] = of;
     let mut round = Round { frames, next: 0 };
     let mut linear = vec![0u8; copied.len() * TRAIN];
@@ -154,9 +173,20 @@ fn one_flow(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
     aggregate(group, "W1 GRO, verifying", frames, Poll { checksum: UNVERIFIED, ..Poll::GRO });
     aggregate(group, "W1 LRO", frames, Poll { policy: Policy::lro(), ..Poll::GRO });
     aggregate(group, "W1 GRO linear", frames, Poll { policy: LINEAR, ..Poll::GRO });
-    aggregate(group, "W1 GRO linear, verifying", frames, Poll { policy: LINEAR, checksum: UNVERIFIED, ..Poll::GRO });
+    aggregate(
+        group,
+        "W1 GRO linear, verifying",
+        frames,
+        Poll { policy: LINEAR, checksum: UNVERIFIED, ..Poll::GRO },
+    );
     let length = TCP_HEADERS + TCP_PAYLOAD;
-    limits(group, ["limit: memcpy of the payloads", "limit: checksum of the segments"], frames, TCP_HEADERS..length, TRANSPORT..length);
+    limits(
+        group,
+        ["limit: memcpy of the payloads", "limit: checksum of the segments"],
+        frames,
+        TCP_HEADERS..length,
+        TRANSPORT..length,
+    );
 }
 
 /// Many flows, and UDP.
@@ -164,7 +194,12 @@ fn many_flows(group: &mut BenchmarkGroup<'_, WallTime>, w2: &[Vec<u8>], w2b: &[V
     aggregate(group, "W2, 64 flows, batch 64", w2, Poll::GRO);
     aggregate(group, "W2, 64 flows, batch 256", w2, Poll { batch: 256, ..Poll::GRO });
     aggregate(group, "W2b, 1024 flows, flushed", w2b, Poll { batch: 256, ..Poll::GRO });
-    aggregate(group, "W2b, 1024 flows, resident", w2b, Poll { batch: 256, calls: Some(16), ..Poll::GRO });
+    aggregate(
+        group,
+        "W2b, 1024 flows, resident",
+        w2b,
+        Poll { batch: 256, calls: Some(16), ..Poll::GRO },
+    );
 }
 
 /// Pure acknowledgements. What stands for the payload in their limits is the whole frame; padding
@@ -172,8 +207,19 @@ fn many_flows(group: &mut BenchmarkGroup<'_, WallTime>, w2: &[Vec<u8>], w2b: &[V
 fn acknowledgements(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
     assert!(frames.iter().all(|frame| frame.len() == 60));
     aggregate(group, "W3 GRO, nothing merges", frames, Poll::GRO);
-    aggregate(group, "W3 LRO, ACKs absorbed", frames, Poll { policy: Policy::lro_with_acks(), ..Poll::GRO });
-    limits(group, ["W3 limit: memcpy of the frames", "W3 limit: checksum of the segments"], frames, 0..60, TRANSPORT..TRANSPORT + 20);
+    aggregate(
+        group,
+        "W3 LRO, ACKs absorbed",
+        frames,
+        Poll { policy: Policy::lro_with_acks(), ..Poll::GRO },
+    );
+    limits(
+        group,
+        ["W3 limit: memcpy of the frames", "W3 limit: checksum of the segments"],
+        frames,
+        0..60,
+        TRANSPORT..TRANSPORT + 20,
+    );
 }
 
 fn udp(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
@@ -181,7 +227,12 @@ fn udp(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
     assert!(frames.iter().all(|frame| frame.len() == length));
     let poll = Poll { policy: Policy::gro_with_udp().with_partial_checksums(), ..Poll::GRO };
     aggregate(group, "UDP GRO, 64 datagrams", frames, poll);
-    aggregate(group, "UDP GRO, 64 datagrams, verifying", frames, Poll { checksum: UNVERIFIED, ..poll });
+    aggregate(
+        group,
+        "UDP GRO, 64 datagrams, verifying",
+        frames,
+        Poll { checksum: UNVERIFIED, ..poll },
+    );
     limits(
         group,
         ["UDP limit: memcpy of the payloads", "UDP limit: checksum of the datagrams"],
@@ -197,7 +248,12 @@ fn hot(criterion: &mut Criterion) {
     many_flows(&mut group, &w2(64, 64 * TRAIN), &w2b(4_096));
     acknowledgements(&mut group, &w3(64));
     // Never flushed: each packet finds the table full, evicts a flow, and takes its place.
-    aggregate(&mut group, "4,000 hostile flows", &hostile(4_000, 4_000), Poll { batch: 250, calls: None, ..Poll::GRO });
+    aggregate(
+        &mut group,
+        "4,000 hostile flows",
+        &hostile(4_000, 4_000),
+        Poll { batch: 250, calls: None, ..Poll::GRO },
+    );
     udp(&mut group, &w5(64));
     group.finish();
 }
@@ -213,7 +269,10 @@ fn streaming(criterion: &mut Criterion) {
 }
 
 fn config() -> Criterion {
-    Criterion::default().sample_size(20).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_millis(1_000))
+    Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_millis(1_000))
 }
 
 criterion_group! { name = benches; config = config(); targets = hot, streaming }

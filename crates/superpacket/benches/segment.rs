@@ -16,7 +16,8 @@ use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::RxPacket;
 use superpacket::segment::{
-    BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize, Segmentable, Segmenter,
+    BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize,
+    Segmentable, Segmenter,
 };
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::Checksum;
@@ -40,17 +41,38 @@ struct Workload {
 
 impl Workload {
     /// Without a last segment shorter than the others, so that all move the same bytes.
-    fn new(name: &'static str, frames: Vec<Vec<u8>>, gso: Gso, header: usize, size: usize, count: usize) -> Self {
+    fn new(
+        name: &'static str,
+        frames: Vec<Vec<u8>>,
+        gso: Gso,
+        header: usize,
+        size: usize,
+        count: usize,
+    ) -> Self {
         assert!(frames.iter().all(|frame| frame.len() == header + size * count));
         Workload { name, frames, gso, header, size, count }
     }
 
     fn w4(frames: usize) -> Self {
-        Workload::new("W4", w4(frames, Checksum::Partial), gso(GsoKind::Tcp4, TCP_PAYLOAD), 66, TCP_PAYLOAD, TRAIN)
+        Workload::new(
+            "W4",
+            w4(frames, Checksum::Partial),
+            gso(GsoKind::Tcp4, TCP_PAYLOAD),
+            66,
+            TCP_PAYLOAD,
+            TRAIN,
+        )
     }
 
     fn w5(frames: usize) -> Self {
-        Workload::new("W5", w5_super(frames, Checksum::Partial), gso(GsoKind::Udp, UDP_PAYLOAD), 42, UDP_PAYLOAD, UDP_TRAIN)
+        Workload::new(
+            "W5",
+            w5_super(frames, Checksum::Partial),
+            gso(GsoKind::Udp, UDP_PAYLOAD),
+            42,
+            UDP_PAYLOAD,
+            UDP_TRAIN,
+        )
     }
 
     /// Its super-packets, one after the other without end.
@@ -80,10 +102,18 @@ fn scatter_gather(group: &mut BenchmarkGroup<'_, WallTime>, workload: &Workload)
     let simd = Simd::detect();
     let mut segmenter = Segmenter::new().with_simd(simd);
     group.throughput(Throughput::Elements(workload.count as u64));
-    for (name, checksum) in [("without checksums", ChecksumOutput::Partial), ("sums unknown", ChecksumOutput::Full)] {
+    for (name, checksum) in
+        [("without checksums", ChecksumOutput::Partial), ("sums unknown", ChecksumOutput::Full)]
+    {
         let mut next = workload.round();
         group.bench_function(name, |bencher| {
-            bencher.iter(|| segmenter.segment(&GsoPacket::linear(next(), workload.gso), &options(checksum), touch));
+            bencher.iter(|| {
+                segmenter.segment(
+                    &GsoPacket::linear(next(), workload.gso),
+                    &options(checksum),
+                    touch,
+                )
+            });
         });
     }
     let mut next = workload.round();
@@ -100,9 +130,13 @@ fn merged(group: &mut BenchmarkGroup<'_, WallTime>) {
     let simd = Simd::detect();
     let mut segmenter = Segmenter::new().with_simd(simd);
     let buffers = w1(TRAIN);
-    let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1)).with_simd(simd);
+    let mut aggregator =
+        Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1)).with_simd(simd);
     group.throughput(Throughput::Elements(TRAIN as u64));
-    for (name, checksum) in [("merged, without checksums", ChecksumOutput::Partial), ("merged, sums known", ChecksumOutput::Full)] {
+    for (name, checksum) in [
+        ("merged, without checksums", ChecksumOutput::Partial),
+        ("merged, sums known", ChecksumOutput::Full),
+    ] {
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|rounds| {
                 let mut elapsed = Duration::ZERO;
@@ -130,11 +164,19 @@ fn linear(group: &mut BenchmarkGroup<'_, WallTime>, workload: &Workload) {
     let mut segmenter = Segmenter::new();
     let mut out = vec![0u8; (header + size) * count];
     group.throughput(Throughput::Bytes(out.len() as u64));
-    for (name, checksum) in [("copy and checksum", ChecksumOutput::Full), ("copy", ChecksumOutput::Partial)] {
+    for (name, checksum) in
+        [("copy and checksum", ChecksumOutput::Full), ("copy", ChecksumOutput::Partial)]
+    {
         let mut next = workload.round();
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
-                segmenter.segment_linear(&GsoPacket::linear(next(), gso), &options(checksum), &mut BackToBack::new(&mut out)).map(black_box)
+                segmenter
+                    .segment_linear(
+                        &GsoPacket::linear(next(), gso),
+                        &options(checksum),
+                        &mut BackToBack::new(&mut out),
+                    )
+                    .map(black_box)
             });
         });
     }
@@ -153,7 +195,8 @@ fn linear(group: &mut BenchmarkGroup<'_, WallTime>, workload: &Workload) {
 
 /// Both ways of cutting a workload, each with its limit.
 fn both(criterion: &mut Criterion, workload: &Workload, temperature: &str) {
-    let mut group = criterion.benchmark_group(format!("{} scatter/gather, {temperature}", workload.name));
+    let mut group =
+        criterion.benchmark_group(format!("{} scatter/gather, {temperature}", workload.name));
     scatter_gather(&mut group, workload);
     group.finish();
     let mut group = criterion.benchmark_group(format!("{} linear, {temperature}", workload.name));
@@ -176,7 +219,10 @@ fn streaming(criterion: &mut Criterion) {
 }
 
 fn config() -> Criterion {
-    Criterion::default().sample_size(20).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_millis(1_000))
+    Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_millis(1_000))
 }
 
 criterion_group! { name = benches; config = config(); targets = hot, streaming }

@@ -13,7 +13,9 @@ use std::error::Error;
 use etherparse::PacketBuilder;
 
 // The user's own lines begin here.
-use superpacket::{BatchAggregator, EachBuffer, Framing, HashKey, NoHeadroom, Policy, Segmenter, SplitError};
+use superpacket::{
+    BatchAggregator, EachBuffer, Framing, HashKey, NoHeadroom, Policy, Segmenter, SplitError,
+};
 
 /// Bytes before each packet in its buffer: enough for the tunnel's header, and for the device's in
 /// its place.
@@ -28,7 +30,10 @@ fn aggregator() -> BatchAggregator {
 
 /// Joins the packets that the tunnel has opened in these buffers. Returns the indices of those that
 /// are to be written.
-fn join<'a>(aggregator: &'a mut BatchAggregator, pool: &mut [Vec<u8>]) -> Result<&'a [usize], NoHeadroom> {
+fn join<'a>(
+    aggregator: &'a mut BatchAggregator,
+    pool: &mut [Vec<u8>],
+) -> Result<&'a [usize], NoHeadroom> {
     aggregator.join_in_place(pool, HEADROOM)
 }
 
@@ -39,7 +44,12 @@ fn to_write(buffer: &[u8]) -> &[u8] {
 
 /// Splits what one `read` of the device gave into the first of these buffers, behind the headroom,
 /// and writes the length of each packet into `sizes`. Returns how many packets there are.
-fn split(segmenter: &mut Segmenter, read: &[u8], pool: &mut [Vec<u8>], sizes: &mut [usize]) -> Result<usize, SplitError> {
+fn split(
+    segmenter: &mut Segmenter,
+    read: &[u8],
+    pool: &mut [Vec<u8>],
+    sizes: &mut [usize],
+) -> Result<usize, SplitError> {
     let mut buffers = EachBuffer::new(pool, HEADROOM, sizes);
     segmenter.split(Framing::TUN, read, &mut buffers)?;
     Ok(buffers.used())
@@ -75,14 +85,20 @@ fn split_all(reads: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, SplitError> {
     for read in reads {
         let count = split(&mut segmenter, read, &mut pool, &mut sizes)?;
         // Here a tunnel would seal each packet where it lies, and send all of them with one call.
-        packets.extend(pool.iter().zip(sizes).take(count).map(|(buffer, size)| buffer[HEADROOM..HEADROOM + size].to_vec()));
+        packets.extend(
+            pool.iter()
+                .zip(sizes)
+                .take(count)
+                .map(|(buffer, size)| buffer[HEADROOM..HEADROOM + size].to_vec()),
+        );
     }
     Ok(packets)
 }
 
 /// A segment with 1348 bytes of payload of one TCP flow, this many segments after its first.
 fn tcp_segment(index: u32) -> Vec<u8> {
-    let builder = PacketBuilder::ipv6([1; 16], [2; 16], 64).tcp(443, 40_000, index * 1348, 500).ack(1);
+    let builder =
+        PacketBuilder::ipv6([1; 16], [2; 16], 64).tcp(443, 40_000, index * 1348, 500).ack(1);
     let mut packet = Vec::new();
     builder.write(&mut packet, &[0x55; 1348]).expect("a vector takes all");
     packet
@@ -114,7 +130,9 @@ mod tests {
 
     #[test]
     fn many_packets_take_few_writes_and_come_back() {
-        for frame in [Frame::tcp4(1, 1348), Frame::tcp6(1, 1328), Frame::udp4(1200), Frame::udp6(1200)] {
+        for frame in
+            [Frame::tcp4(1, 1348), Frame::tcp6(1, 1328), Frame::udp4(1200), Frame::udp6(1200)]
+        {
             let packets = run(frame);
             let written = joined(&packets).expect("there is headroom");
             assert!(written.len() <= 2, "{}", written.len());
@@ -126,9 +144,15 @@ mod tests {
     fn what_does_not_fit_the_pool_is_refused_before_a_byte_is_written() {
         let written = joined(&run(Frame::tcp4(1, 1348))).expect("there is headroom");
         let mut pool = vec![vec![7; HEADROOM + MTU]; 39];
-        assert!(matches!(split(&mut Segmenter::new(), &written[0], &mut pool, &mut [0; 128]), Err(SplitError::Segment(_))));
+        assert!(matches!(
+            split(&mut Segmenter::new(), &written[0], &mut pool, &mut [0; 128]),
+            Err(SplitError::Segment(_))
+        ));
         let mut short = vec![vec![7; HEADROOM + 1000]; 40];
-        assert!(matches!(split(&mut Segmenter::new(), &written[0], &mut short, &mut [0; 128]), Err(SplitError::Segment(_))));
+        assert!(matches!(
+            split(&mut Segmenter::new(), &written[0], &mut short, &mut [0; 128]),
+            Err(SplitError::Segment(_))
+        ));
         assert!(pool.iter().chain(&short).flatten().all(|&byte| byte == 7));
     }
 }

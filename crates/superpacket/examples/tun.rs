@@ -26,7 +26,11 @@ fn aggregator() -> BatchAggregator {
 }
 
 /// Splits what one `read` of the device gave into packets for the tunnel.
-fn split<'a>(segmenter: &mut Segmenter, read: &[u8], out: &'a mut Vec<u8>) -> Result<Chunks<'a, u8>, SplitError> {
+fn split<'a>(
+    segmenter: &mut Segmenter,
+    read: &[u8],
+    out: &'a mut Vec<u8>,
+) -> Result<Chunks<'a, u8>, SplitError> {
     out.clear();
     let plan = segmenter.split(Framing::TUN, read, out)?;
     Ok(out.chunks(plan.segment_length.max(1)))
@@ -34,13 +38,21 @@ fn split<'a>(segmenter: &mut Segmenter, read: &[u8], out: &'a mut Vec<u8>) -> Re
 
 /// Joins the packets that the tunnel delivered and writes them to the device, with one gathered
 /// write for each that leaves.
-fn join(aggregator: &mut BatchAggregator, packets: &[Vec<u8>], device: &mut impl Write) -> io::Result<()> {
+fn join(
+    aggregator: &mut BatchAggregator,
+    packets: &[Vec<u8>],
+    device: &mut impl Write,
+) -> io::Result<()> {
     aggregator.poll_gathered(packets, |slices| device.write_vectored(slices).map(drop))
 }
 
 /// Goes on with a [`join`] whose write failed, from the packet on that was refused. `packets` are
 /// those of that call.
-fn resume(aggregator: &mut BatchAggregator, packets: &[Vec<u8>], device: &mut impl Write) -> io::Result<()> {
+fn resume(
+    aggregator: &mut BatchAggregator,
+    packets: &[Vec<u8>],
+    device: &mut impl Write,
+) -> io::Result<()> {
     aggregator.resume_gathered(packets, |slices| device.write_vectored(slices).map(drop))
 }
 // The user's own lines end here.
@@ -99,7 +111,8 @@ fn split_all(device: &Tun) -> Result<Vec<Vec<u8>>, SplitError> {
 
 /// A segment with 1348 bytes of payload of one TCP flow, this many segments after its first.
 fn tcp_segment(index: u32) -> Vec<u8> {
-    let builder = PacketBuilder::ipv6([1; 16], [2; 16], 64).tcp(443, 40_000, index * 1348, 500).ack(1);
+    let builder =
+        PacketBuilder::ipv6([1; 16], [2; 16], 64).tcp(443, 40_000, index * 1348, 500).ack(1);
     let mut packet = Vec::new();
     builder.write(&mut packet, &[0x55; 1348]).expect("a vector takes all");
     packet
@@ -149,13 +162,20 @@ mod tests {
         for full_after in 0..at_once.written.len() {
             let mut aggregator = aggregator();
             let mut device = Tun { full_after: Some(full_after), ..Tun::default() };
-            let error = join(&mut aggregator, &packets, &mut device).expect_err("the device is full");
-            assert_eq!((error.kind(), device.written.len()), (io::ErrorKind::WouldBlock, full_after));
+            let error =
+                join(&mut aggregator, &packets, &mut device).expect_err("the device is full");
+            assert_eq!(
+                (error.kind(), device.written.len()),
+                (io::ErrorKind::WouldBlock, full_after)
+            );
             resume(&mut aggregator, &packets, &mut device).expect("the device takes all again");
             assert_eq!(device.written, at_once.written, "full after {full_after}");
             assert_eq!(aggregator.unfinished(), 0);
         }
-        assert_eq!(deliver(&packets, 1).expect("the device is full only once").written, at_once.written);
+        assert_eq!(
+            deliver(&packets, 1).expect("the device is full only once").written,
+            at_once.written
+        );
     }
 
     #[test]

@@ -50,9 +50,12 @@ fn forward(
     }
     let (packets, options) = (&packets[..received.len()], SegmentOptions::default());
     if aggregator.unfinished() == 0 {
-        aggregator.poll(packets, |packet| segmenter.segment_linear(&packet, &options, transmit).map(drop))
+        aggregator
+            .poll(packets, |packet| segmenter.segment_linear(&packet, &options, transmit).map(drop))
     } else {
-        aggregator.resume(packets, |packet| segmenter.segment_linear(&packet, &options, transmit).map(drop))
+        aggregator.resume(packets, |packet| {
+            segmenter.segment_linear(&packet, &options, transmit).map(drop)
+        })
     }
 }
 
@@ -70,8 +73,12 @@ struct Transmit<'u> {
 impl SegmentBuffers for Transmit<'_> {
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
         match (plan.segments, self.free.len() as u32) {
-            (needed, limit) if needed > limit => Err(SegmentError::TooManySegments { needed, limit }),
-            _ if plan.segment_length > FRAME => Err(SegmentError::OutputTooSmall { needed: plan.segment_length, got: FRAME }),
+            (needed, limit) if needed > limit => {
+                Err(SegmentError::TooManySegments { needed, limit })
+            }
+            _ if plan.segment_length > FRAME => {
+                Err(SegmentError::OutputTooSmall { needed: plan.segment_length, got: FRAME })
+            }
             _ => Ok(()),
         }
     }
@@ -116,8 +123,12 @@ fn forwarded(packets: &[Vec<u8>], free: usize) -> Result<Forwarded, SegmentError
     let (receive, send) = umem.split_at_mut(FRAMES * FRAME);
     let received = arrive(receive, packets);
     let start = receive.len() as u64;
-    let mut transmit =
-        Transmit { umem: send, start, free: (0..free).map(|number| start + (number * FRAME) as u64).collect(), ring: Vec::new() };
+    let mut transmit = Transmit {
+        umem: send,
+        start,
+        free: (0..free).map(|number| start + (number * FRAME) as u64).collect(),
+        ring: Vec::new(),
+    };
     // What is joined must not need more frames than there are.
     let policy = Policy::gro_with_udp().with_max_packets(free as u32);
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, policy, HashKey::random());
@@ -126,7 +137,9 @@ fn forwarded(packets: &[Vec<u8>], free: usize) -> Result<Forwarded, SegmentError
     loop {
         let result = forward(receive, &received, &mut aggregator, &mut segmenter, &mut transmit);
         let sent: Vec<_> = transmit.ring.drain(..).collect();
-        out.packets.extend(sent.iter().map(|at| transmit.umem[(at.address - start) as usize..][..at.length as usize].to_vec()));
+        out.packets.extend(sent.iter().map(|at| {
+            transmit.umem[(at.address - start) as usize..][..at.length as usize].to_vec()
+        }));
         transmit.free.extend(sent.iter().map(|at| at.address));
         match result {
             Err(SegmentError::TooManySegments { .. }) if !sent.is_empty() => out.waits += 1,
@@ -140,7 +153,10 @@ fn forwarded(packets: &[Vec<u8>], free: usize) -> Result<Forwarded, SegmentError
 
 /// A segment of 1400 bytes of payload of one TCP flow, this many segments after its first.
 fn tcp_segment(index: u32) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6([1; 16], [2; 16], 64).tcp(443, 40_000, index * 1400, 500).ack(1);
+    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+        .ipv6([1; 16], [2; 16], 64)
+        .tcp(443, 40_000, index * 1400, 500)
+        .ack(1);
     let mut packet = Vec::new();
     builder.write(&mut packet, &[0x55; 1400]).expect("a vector takes all");
     packet
@@ -168,7 +184,9 @@ mod tests {
 
     #[test]
     fn what_is_joined_leaves_as_it_came() {
-        for frame in [Frame::tcp4(1, 1448), Frame::tcp6(1, 1428), Frame::udp4(1200), Frame::udp6(1200)] {
+        for frame in
+            [Frame::tcp4(1, 1448), Frame::tcp6(1, 1428), Frame::udp4(1200), Frame::udp6(1200)]
+        {
             let packets: Vec<_> = frame.run(40).iter().map(Frame::to_bytes).collect();
             let out = forwarded(&packets, FRAMES).expect("there are frames");
             assert!(out.decisions <= 2, "{}", out.decisions);
@@ -195,7 +213,8 @@ mod tests {
         let mut umem = vec![0; FRAME];
         let mut transmit = Transmit { umem: &mut umem, start: 0, free: vec![0], ring: Vec::new() };
         let packet = Frame::tcp4(1, FRAME).to_bytes();
-        let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::gro(), HashKey::random());
+        let mut aggregator =
+            BatchAggregator::new(Layer::Ethernet, Policy::gro(), HashKey::random());
         let at = [Descriptor { address: 0, length: packet.len() as u32 }];
         let refused = forward(&packet, &at, &mut aggregator, &mut Segmenter::new(), &mut transmit);
         assert_eq!(refused, Err(SegmentError::OutputTooSmall { needed: packet.len(), got: FRAME }));
@@ -210,8 +229,15 @@ mod tests {
             .and_then(|(_, rest)| rest.split_once("// The user's own lines end"))
             .expect("two comments")
             .0;
-        let own = own.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//")).count();
+        let own = own
+            .lines()
+            .map(str::trim_start)
+            .filter(|line| !line.is_empty() && !line.starts_with("//"))
+            .count();
         assert!(own <= 60, "{own}");
-        assert!(source.starts_with(&format!("//! AF_XDP in {own} lines of the user's own")), "{own}");
+        assert!(
+            source.starts_with(&format!("//! AF_XDP in {own} lines of the user's own")),
+            "{own}"
+        );
     }
 }

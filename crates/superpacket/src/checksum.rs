@@ -153,7 +153,9 @@ pub fn sum_ranges<'a>(simd: Simd, ranges: impl IntoIterator<Item = &'a [u8]>) ->
 pub fn pseudo_header(network: &[u8], version: IpVersion, protocol: u8, length: u32) -> Sum {
     let addresses = match wire::may_have_other_addresses(network, version) {
         false => header_addresses(network, version),
-        true => other_addresses(network, version).unwrap_or_else(|| header_addresses(network, version)),
+        true => {
+            other_addresses(network, version).unwrap_or_else(|| header_addresses(network, version))
+        }
     };
     addresses.add(u16::from(protocol)).add32(length)
 }
@@ -180,8 +182,14 @@ pub(crate) fn pseudo_header_of(header: &[u8], layout: &Layout) -> Option<Sum> {
 #[inline(always)]
 fn header_addresses(network: &[u8], version: IpVersion) -> Sum {
     let addresses = match version {
-        IpVersion::V4 => network.get(ipv4::ADDRESSES..).and_then(|bytes| bytes.first_chunk::<8>()).map(sum_of_array),
-        IpVersion::V6 => network.get(ipv6::ADDRESSES..).and_then(|bytes| bytes.first_chunk::<32>()).map(sum_of_array),
+        IpVersion::V4 => network
+            .get(ipv4::ADDRESSES..)
+            .and_then(|bytes| bytes.first_chunk::<8>())
+            .map(sum_of_array),
+        IpVersion::V6 => network
+            .get(ipv6::ADDRESSES..)
+            .and_then(|bytes| bytes.first_chunk::<32>())
+            .map(sum_of_array),
     };
     addresses.unwrap_or_default()
 }
@@ -221,7 +229,8 @@ pub(crate) fn sum_of_array<const LENGTH: usize>(bytes: &[u8; LENGTH]) -> Sum {
     if LENGTH >= 16 && rest.is_empty() {
         // From 16 bytes on it is less work to sum in the host's byte order, and to swap the bytes
         // of the sum (RFC 1071, section 2 (B)).
-        let total = quads.iter().fold(0, |total, quad| total + u64::from(u32::from_ne_bytes(*quad)));
+        let total =
+            quads.iter().fold(0, |total, quad| total + u64::from(u32::from_ne_bytes(*quad)));
         return Sum::new(u16::from_be(Sum(total).fold()));
     }
     let total = quads.iter().fold(0, |total, quad| total + u64::from(u32::from_be_bytes(*quad)));
@@ -279,7 +288,12 @@ pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option
 pub(crate) fn tunnel_seed(headers: &[u8], outer: &Outer, length: usize) -> (usize, u16) {
     let transport = usize::from(outer.transport);
     let network = headers.get(usize::from(outer.network)..).unwrap_or(&[]);
-    let sum = pseudo_header(network, outer.version, Protocol::Udp.number(), length.saturating_sub(transport) as u32);
+    let sum = pseudo_header(
+        network,
+        outer.version,
+        Protocol::Udp.number(),
+        length.saturating_sub(transport) as u32,
+    );
     (transport + udp::CHECKSUM, sum.fold())
 }
 
@@ -316,7 +330,11 @@ mod tests {
     fn words_equals_the_plain_sum() {
         let bytes: [u8; 64] = core::array::from_fn(|index| (index * 89 + 201) as u8);
         for length in 0..=64 {
-            assert_eq!(words(&bytes[..length]).fold(), Simd::scalar().sum(&bytes[..length]), "{length}");
+            assert_eq!(
+                words(&bytes[..length]).fold(),
+                Simd::scalar().sum(&bytes[..length]),
+                "{length}"
+            );
         }
         assert_eq!(words(&[0xff; 64]).fold(), 0xffff);
     }

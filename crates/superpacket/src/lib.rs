@@ -175,8 +175,8 @@ pub use buffer::{PacketBuffer, SliceBuffer};
 pub use packet::{FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 pub use packet_batch::PacketBatch;
 pub use segment::{
-    BackToBack, ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, Plan, SegmentBuffers, SegmentError, SegmentOptions, SegmentSize,
-    Segmenter,
+    BackToBack, ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, Plan, SegmentBuffers,
+    SegmentError, SegmentOptions, SegmentSize, Segmenter,
 };
 pub use super_packet::{Metadata, Outcome, Sink, SuperPacket};
 pub use superpacket_simd::Simd;

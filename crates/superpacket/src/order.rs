@@ -82,7 +82,11 @@ impl Order {
     ///
     /// # Panics
     /// If there are more than `u32::MAX` packets.
-    pub fn restore<T>(&mut self, packets: &mut [T], key: impl Fn(usize) -> Option<OrderKey>) -> usize {
+    pub fn restore<T>(
+        &mut self,
+        packets: &mut [T],
+        key: impl Fn(usize) -> Option<OrderKey>,
+    ) -> usize {
         let count = u32::try_from(packets.len()).expect("at most u32::MAX packets");
         // Where streams come in turn this may not see it; what follows then moves nothing.
         if (0..packets.len()).filter_map(&key).is_sorted() {
@@ -148,10 +152,19 @@ mod tests {
     #[test]
     fn those_of_a_stream_change_places_among_themselves() {
         let key = |stream, position| Some(OrderKey::new(stream, position));
-        let (packets, moved) = restored(&[key(2, 9), None, key(1, 5), key(2, 7), key(1, 4), key(1, 5), key(3, 0)]);
-        assert_eq!(packets.iter().map(|packet| packet.0).collect::<Vec<_>>(), [3, 1, 4, 0, 2, 5, 6], "of equal ones the first stays first");
+        let (packets, moved) =
+            restored(&[key(2, 9), None, key(1, 5), key(2, 7), key(1, 4), key(1, 5), key(3, 0)]);
+        assert_eq!(
+            packets.iter().map(|packet| packet.0).collect::<Vec<_>>(),
+            [3, 1, 4, 0, 2, 5, 6],
+            "of equal ones the first stays first"
+        );
         assert_eq!(moved, 4);
-        assert_eq!(restored(&[key(2, 1), key(1, 1), key(2, 2), key(1, 2)]).1, 0, "in turn, and in order");
+        assert_eq!(
+            restored(&[key(2, 1), key(1, 1), key(2, 2), key(1, 2)]).1,
+            0,
+            "in turn, and in order"
+        );
         assert_eq!(restored(&[]).1, 0);
     }
 

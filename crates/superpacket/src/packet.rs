@@ -258,7 +258,11 @@ impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
 /// Returns how a packet with this checksum is to be cut, with the form of its own checksums.
 #[inline(always)]
 pub(crate) fn with_checksum_form(gso: Option<Gso>, checksum: RxChecksum) -> Option<Gso> {
-    let form = if let RxChecksum::Partial { .. } = checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+    let form = if let RxChecksum::Partial { .. } = checksum {
+        ChecksumForm::Partial
+    } else {
+        ChecksumForm::Full
+    };
     Some(Gso { checksum: form, ..gso? })
 }
 
@@ -274,7 +278,9 @@ impl Gathered {
         let mut gathered = Gathered { bytes: [0; MAX_HEADER], filled: 0 };
         for bytes in pieces {
             let take = bytes.len().min(MAX_HEADER - gathered.filled);
-            if let (Some(to), Some(from)) = (gathered.bytes.get_mut(gathered.filled..gathered.filled + take), bytes.get(..take)) {
+            if let (Some(to), Some(from)) =
+                (gathered.bytes.get_mut(gathered.filled..gathered.filled + take), bytes.get(..take))
+            {
                 to.copy_from_slice(from);
             }
             gathered.filled += take;

@@ -64,7 +64,11 @@ impl<B> Piece<B> {
     /// known.
     #[inline]
     pub const fn segment_sum(&self) -> Option<u16> {
-        if self.flags & (Self::FIRST | Self::SUM) == (Self::FIRST | Self::SUM) { Some(self.sum) } else { None }
+        if self.flags & (Self::FIRST | Self::SUM) == (Self::FIRST | Self::SUM) {
+            Some(self.sum)
+        } else {
+            None
+        }
     }
 
     /// Returns the bytes, in their own buffer or in `linear`.
@@ -200,13 +204,23 @@ impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
     /// Returns what follows the header, in order: for an untouched packet its buffers.
     #[inline]
     pub fn payload(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        Slices { header: &[], pieces: self.pieces.iter(), linear: self.linear, memory: &self.memory }
+        Slices {
+            header: &[],
+            pieces: self.pieces.iter(),
+            linear: self.linear,
+            memory: &self.memory,
+        }
     }
 
     /// Returns all bytes in order: the header, if there is one, and the payload.
     #[inline]
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        Slices { header: self.header, pieces: self.pieces.iter(), linear: self.linear, memory: &self.memory }
+        Slices {
+            header: self.header,
+            pieces: self.pieces.iter(),
+            linear: self.linear,
+            memory: &self.memory,
+        }
     }
 
     /// Returns the whole packet as one slice, if it is contiguous: in linear storage, or a single
@@ -255,7 +269,10 @@ impl<'a, B, M: Memory<B>> Iterator for Slices<'a, B, M> {
 
     #[inline(always)]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (usize::from(!self.header.is_empty()), Some(usize::from(!self.header.is_empty()) + self.pieces.len()))
+        (
+            usize::from(!self.header.is_empty()),
+            Some(usize::from(!self.header.is_empty()) + self.pieces.len()),
+        )
     }
 }
 
@@ -263,7 +280,12 @@ impl<'a, B, M: Memory<B>> Iterator for Slices<'a, B, M> {
 impl<B, M> Clone for Slices<'_, B, M> {
     #[inline]
     fn clone(&self) -> Self {
-        Slices { header: self.header, pieces: self.pieces.clone(), linear: self.linear, memory: self.memory }
+        Slices {
+            header: self.header,
+            pieces: self.pieces.clone(),
+            linear: self.linear,
+            memory: self.memory,
+        }
     }
 }
 

@@ -26,7 +26,9 @@ mod linux {
     use smoltcp::wire::{EthernetAddress, Ipv4Address, Ipv4Cidr};
     use superpacket_bridge::Steered;
     use superpacket_bridge::settings::{PerQueue, PortSettings, SteeringSettings};
-    use superpacket_lab::{Host, LabError, Link, Route, Station, Summary, TcpTransactions, interleaved};
+    use superpacket_lab::{
+        Host, LabError, Link, Route, Station, Summary, TcpTransactions, interleaved,
+    };
     use superpacket_responder::{Counters, Responder, Service};
     use superpacket_steer::CpuMask;
 
@@ -37,11 +39,19 @@ mod linux {
     }
 
     fn smoltcp(mask: &str, time: Duration) -> Result<f64, LabError> {
-        let (client, server) = Link::veth(&Host::new("client")?, "eth0", &Host::new("server")?, "eth0")?;
+        let (client, server) =
+            Link::veth(&Host::new("client")?, "eth0", &Host::new("server")?, "eth0")?;
         let client = Station::new(client, 1)?;
         server.up()?;
         let address = Ipv4Address::new(10, 77, 0, 99);
-        let service = Service { address: Ipv4Cidr::new(address, 24), port: 7, request: 1, answer: 1, connections: 1000, mtu: 1500 };
+        let service = Service {
+            address: Ipv4Cidr::new(address, 24),
+            port: 7,
+            request: 1,
+            answer: 1,
+            connections: 1000,
+            mtu: 1500,
+        };
         let counters = Arc::new(Counters::default());
         let mut port = PortSettings::new("packet:eth0".parse().expect("a port string"));
         port.steering.rps_cpus = PerQueue::all(CpuMask::parse(mask, 64).expect("a mask"));
@@ -57,14 +67,16 @@ mod linux {
     }
 
     fn kernel(mask: &str, time: Duration) -> Result<f64, LabError> {
-        let (client, server) = Link::veth(&Host::new("client")?, "eth0", &Host::new("server")?, "eth0")?;
+        let (client, server) =
+            Link::veth(&Host::new("client")?, "eth0", &Host::new("server")?, "eth0")?;
         let (client, server) = (Station::new(client, 1)?, Station::new(server, 2)?);
         server.host.set_sysfs("class/net/eth0/queues/rx-0/rps_cpus", mask)?;
         Ok(load(time).run(&Route::ipv4(&client, &server))?.per_second())
     }
 
     pub(super) fn run() -> Result<(), LabError> {
-        let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<f64>().ok());
+        let mut numbers =
+            std::env::args().skip(1).filter_map(|argument| argument.parse::<f64>().ok());
         let rounds = numbers.next().map_or(7, |rounds| rounds as usize);
         let time = Duration::from_secs_f64(numbers.next().unwrap_or(1.0));
         let names = [
@@ -84,7 +96,9 @@ mod linux {
                 &mut || kernel("3", time),
             ],
         )?;
-        println!("| {CONNECTIONS} x TCP_RR of 1 byte | transactions a second (quartiles) |\n|---|---|");
+        println!(
+            "| {CONNECTIONS} x TCP_RR of 1 byte | transactions a second (quartiles) |\n|---|---|"
+        );
         for (name, figures) in names.iter().zip(&figures) {
             let Summary { median, lower_quartile, upper_quartile, .. } = Summary::new(figures);
             println!("| {name} | {median:.0} ({lower_quartile:.0}-{upper_quartile:.0}) |");

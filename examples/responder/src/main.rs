@@ -64,11 +64,14 @@ mod program {
     pub(super) fn run() -> anyhow::Result<()> {
         let arguments = Arguments::parse();
         let service = service(&arguments)?;
-        let hardware: EthernetAddress = arguments
-            .hardware_address
-            .parse()
-            .map_err(|()| anyhow!("--hardware-address {}: expected six bytes in hexadecimal", arguments.hardware_address))?;
-        let mut port = PortSettings::new(arguments.port.parse().with_context(|| arguments.port.clone())?);
+        let hardware: EthernetAddress = arguments.hardware_address.parse().map_err(|()| {
+            anyhow!(
+                "--hardware-address {}: expected six bytes in hexadecimal",
+                arguments.hardware_address
+            )
+        })?;
+        let mut port =
+            PortSettings::new(arguments.port.parse().with_context(|| arguments.port.clone())?);
         let mask = superpacket_steer::CpuMask::parse(&arguments.cpus, superpacket_steer::MAX_CPUS)
             .with_context(|| format!("--cpus {}", arguments.cpus))?;
         port.steering.rps_cpus = superpacket_bridge::settings::PerQueue::all(mask);
@@ -76,9 +79,17 @@ mod program {
         let shared = Arc::clone(&counters);
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let steered = Steered::start(port, SteeringSettings::default(), move |_| {
-            Box::new(Responder::new(service, hardware, RandomState::new().build_hasher().finish(), Arc::clone(&shared)))
+            Box::new(Responder::new(
+                service,
+                hardware,
+                RandomState::new().build_hasher().finish(),
+                Arc::clone(&shared),
+            ))
         })?;
-        println!("{} at {}, TCP port {}, CPUs {}: ready", arguments.port, arguments.address, arguments.listen, arguments.cpus);
+        println!(
+            "{} at {}, TCP port {}, CPUs {}: ready",
+            arguments.port, arguments.address, arguments.listen, arguments.cpus
+        );
         signals.forever().next();
         let steering = steered.steering();
         steered.stop();
@@ -99,8 +110,12 @@ mod program {
             let length = length.parse().ok().filter(|length| *length <= 32)?;
             Some(Ipv4Cidr::new(Ipv4Addr::from_str(address).ok()?, length))
         };
-        let address = address()
-            .with_context(|| format!("--address {}: expected an address and a prefix length, such as 10.0.0.2/24", arguments.address))?;
+        let address = address().with_context(|| {
+            format!(
+                "--address {}: expected an address and a prefix length, such as 10.0.0.2/24",
+                arguments.address
+            )
+        })?;
         ensure!(arguments.request != 0, "--request 0: a request has at least 1 byte");
         ensure!(arguments.answer != 0, "--answer 0: an answer has at least 1 byte");
         ensure!(arguments.connections != 0, "--connections 0: there is nothing to do");

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smoltcp::wire::{
-    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Ipv4Address, Ipv4Packet,
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
+    EthernetRepr, Ipv4Address, Ipv4Packet,
 };
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::super_packet::SuperPacket;
@@ -46,7 +47,12 @@ pub struct Responder {
 
 impl Responder {
     /// A stack that answers on `service`, and is `hardware` on the link. `seed` should be random.
-    pub fn new(service: Service, hardware: EthernetAddress, seed: u64, counters: Arc<Counters>) -> Self {
+    pub fn new(
+        service: Service,
+        hardware: EthernetAddress,
+        seed: u64,
+        counters: Arc<Counters>,
+    ) -> Self {
         Responder {
             stack: Stack::new(service, seed),
             address: service.address.address(),
@@ -90,8 +96,11 @@ impl Consumer for Responder {
     fn receive(&mut self, packet: SuperPacket<'_, Buffer>, _now: u64, end: &mut PortEnd<'_>) {
         // A merged packet's checksums were verified before it was merged; a partial one never was
         // on a wire.
-        let is_intact =
-            packet.is_merged() || matches!(packet.metadata.checksum, RxChecksum::Unnecessary { .. } | RxChecksum::Partial { .. });
+        let is_intact = packet.is_merged()
+            || matches!(
+                packet.metadata.checksum,
+                RxChecksum::Unnecessary { .. } | RxChecksum::Partial { .. }
+            );
         self.frame.clear();
         packet.copy_to(&mut self.frame);
         if packet.metadata.vlan.is_some() {
@@ -128,7 +137,8 @@ impl Consumer for Responder {
                 return end.send(packet);
             }
             // A packet to somebody who was never heard cannot be: this side only answers.
-            let to = Ipv4Packet::new_checked(packet).ok().and_then(|ip| neighbours.get(&ip.dst_addr()));
+            let to =
+                Ipv4Packet::new_checked(packet).ok().and_then(|ip| neighbours.get(&ip.dst_addr()));
             if let Some(to) = to {
                 frame.clear();
                 frame.resize(ETHERNET, 0);
@@ -145,6 +155,12 @@ impl Consumer for Responder {
     }
 }
 
-fn write_header(from: EthernetAddress, to: EthernetAddress, ethertype: EthernetProtocol, frame: &mut [u8]) {
-    EthernetRepr { src_addr: from, dst_addr: to, ethertype }.emit(&mut EthernetFrame::new_unchecked(frame));
+fn write_header(
+    from: EthernetAddress,
+    to: EthernetAddress,
+    ethertype: EthernetProtocol,
+    frame: &mut [u8],
+) {
+    EthernetRepr { src_addr: from, dst_addr: to, ethertype }
+        .emit(&mut EthernetFrame::new_unchecked(frame));
 }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use smoltcp::iface::{Config, Interface, SocketSet};
-use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::{
+    Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken,
+};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr, IpProtocol, Ipv4Cidr, Ipv4Packet, TcpPacket};
@@ -47,7 +49,11 @@ pub struct Stack {
 
 impl std::fmt::Debug for Stack {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Stack").field("service", &self.service).field("answered", &self.answered).finish_non_exhaustive()
+        formatter
+            .debug_struct("Stack")
+            .field("service", &self.service)
+            .field("answered", &self.answered)
+            .finish_non_exhaustive()
     }
 }
 
@@ -63,7 +69,13 @@ struct Talk {
 impl Stack {
     /// A stack. `seed` should be random: it makes initial sequence numbers.
     pub fn new(service: Service, seed: u64) -> Self {
-        let mut wire = Wire { received: Vec::new(), arrived: VecDeque::new(), sent: Vec::new(), leaving: Vec::new(), mtu: service.mtu };
+        let mut wire = Wire {
+            received: Vec::new(),
+            arrived: VecDeque::new(),
+            sent: Vec::new(),
+            leaving: Vec::new(),
+            mtu: service.mtu,
+        };
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
@@ -74,7 +86,17 @@ impl Stack {
         // Whoever asks is answered by the way that the request came.
         let _ = interface.routes_mut().add_default_ipv4_route(service.address.address());
         let sockets = SocketSet::new(Vec::new());
-        Stack { interface, sockets, talks: Vec::new(), wire, service, listening: 0, asked: 0, answered: 0, corrupted: 0 }
+        Stack {
+            interface,
+            sockets,
+            talks: Vec::new(),
+            wire,
+            service,
+            listening: 0,
+            asked: 0,
+            answered: 0,
+            corrupted: 0,
+        }
     }
 
     /// Takes an IPv4 packet. Unless it is known to be intact, its checksums are looked at.
@@ -145,7 +167,8 @@ impl Stack {
         let missing = std::mem::take(&mut self.asked).saturating_sub(self.listening);
         let missing = missing.min(self.service.connections.saturating_sub(self.talks.len()));
         for _ in 0..missing {
-            let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
+            let mut socket =
+                Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
             socket.set_nagle_enabled(false);
             let _ = socket.listen(self.service.port);
             self.sockets.add(socket);
@@ -172,7 +195,11 @@ impl Talk {
                 }
             } else if socket.can_recv() {
                 let wanted = self.to_read;
-                let Ok(read) = socket.recv(|bytes| (bytes.len().min(wanted), bytes.len().min(wanted))) else { break };
+                let Ok(read) =
+                    socket.recv(|bytes| (bytes.len().min(wanted), bytes.len().min(wanted)))
+                else {
+                    break;
+                };
                 self.to_read -= read;
                 if self.to_read == 0 {
                     *self = Talk { to_read: service.request, to_write: service.answer };
@@ -195,13 +222,15 @@ fn is_valid(packet: &[u8]) -> bool {
     if !ip.verify_checksum() || ip.next_header() != IpProtocol::Tcp {
         return ip.verify_checksum();
     }
-    TcpPacket::new_checked(ip.payload()).is_ok_and(|tcp| tcp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()))
+    TcpPacket::new_checked(ip.payload())
+        .is_ok_and(|tcp| tcp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()))
 }
 
 /// Does a valid packet ask for a connection?
 fn asks(packet: &[u8]) -> bool {
     let tcp = Ipv4Packet::new_checked(packet).ok().filter(|ip| ip.next_header() == IpProtocol::Tcp);
-    tcp.and_then(|ip| TcpPacket::new_checked(ip.payload()).ok()).is_some_and(|tcp| tcp.syn() && !tcp.ack())
+    tcp.and_then(|ip| TcpPacket::new_checked(ip.payload()).ok())
+        .is_some_and(|tcp| tcp.syn() && !tcp.ack())
 }
 
 /// The packets that lie between the stack and its worker: one behind the other in one piece of
@@ -283,15 +312,27 @@ mod tests {
 
     impl Client {
         fn new(connections: u16) -> Client {
-            let mut wire = Wire { received: Vec::new(), arrived: VecDeque::new(), sent: Vec::new(), leaving: Vec::new(), mtu: 1500 };
-            let mut interface = Interface::new(Config::new(HardwareAddress::Ip), &mut wire, Instant::ZERO);
+            let mut wire = Wire {
+                received: Vec::new(),
+                arrived: VecDeque::new(),
+                sent: Vec::new(),
+                leaving: Vec::new(),
+                mtu: 1500,
+            };
+            let mut interface =
+                Interface::new(Config::new(HardwareAddress::Ip), &mut wire, Instant::ZERO);
             interface.update_ip_addrs(|addresses| {
                 let _ = addresses.push(IpCidr::new(Ipv4Address::new(10, 0, 0, 1).into(), 24));
             });
             let mut sockets = SocketSet::new(Vec::new());
             for port in 0..connections {
-                let mut socket = Socket::new(SocketBuffer::new(vec![0; 65_536]), SocketBuffer::new(vec![0; 4096]));
-                socket.connect(interface.context(), (Ipv4Address::new(10, 0, 0, 2), 7), 1000 + port).expect("a free socket");
+                let mut socket = Socket::new(
+                    SocketBuffer::new(vec![0; 65_536]),
+                    SocketBuffer::new(vec![0; 4096]),
+                );
+                socket
+                    .connect(interface.context(), (Ipv4Address::new(10, 0, 0, 2), 7), 1000 + port)
+                    .expect("a free socket");
                 sockets.add(socket);
             }
             Client { interface, wire, sockets }
@@ -304,7 +345,12 @@ mod tests {
         }
 
         /// Both sides work, in steps of a millisecond, until this holds or a second has passed.
-        fn run(&mut self, stack: &mut Stack, from: u64, mut done: impl FnMut(&mut Client, &Stack) -> bool) -> u64 {
+        fn run(
+            &mut self,
+            stack: &mut Stack,
+            from: u64,
+            mut done: impl FnMut(&mut Client, &Stack) -> bool,
+        ) -> u64 {
             for now in (from..from + 1000).map(|millisecond| millisecond * 1_000_000) {
                 let time = Instant::from_micros((now / 1000) as i64);
                 self.interface.poll(time, &mut self.wire, &mut self.sockets);
@@ -332,13 +378,16 @@ mod tests {
         let (mut client, mut stack) = (Client::new(80), Stack::new(SERVICE, 1));
         let mut now = 0;
         for round in 1..=2 {
-            now = client.run(&mut stack, now, |client, _| client.sockets().all(|socket| socket.may_send()));
+            now = client
+                .run(&mut stack, now, |client, _| client.sockets().all(|socket| socket.may_send()));
             // A request in two pieces is one.
             client.sockets().for_each(|socket| assert_eq!(socket.send_slice(b"ab").ok(), Some(2)));
             now = client.run(&mut stack, now, |_, stack| stack.sockets.iter().count() <= 100);
             assert_eq!(stack.answered(), (round - 1) * 80);
             client.sockets().for_each(|socket| assert_eq!(socket.send_slice(b"c").ok(), Some(1)));
-            now = client.run(&mut stack, now, |client, _| client.sockets().all(|socket| socket.recv_queue() == 10_000));
+            now = client.run(&mut stack, now, |client, _| {
+                client.sockets().all(|socket| socket.recv_queue() == 10_000)
+            });
             assert_eq!(stack.answered(), round * 80);
             client.sockets().for_each(Socket::close);
             now = client.run(&mut stack, now, |_, stack| {

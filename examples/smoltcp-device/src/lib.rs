@@ -27,7 +27,10 @@ use std::num::NonZeroUsize;
 
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
-use superpacket::{BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentOptions, SegmentSize, Segmenter, wire};
+use superpacket::{
+    BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentOptions, SegmentSize,
+    Segmenter, wire,
+};
 
 /// A device of smoltcp that receives and sends super-packets, around one that does not.
 #[derive(Debug)]
@@ -45,9 +48,17 @@ pub struct OffloadDevice<D> {
 impl<D: Device> OffloadDevice<D> {
     /// Wraps a device of Ethernet frames or of IP packets.
     pub fn new(device: D) -> Self {
-        let layer = if device.capabilities().medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
+        let layer =
+            if device.capabilities().medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
         let aggregator = BatchAggregator::new(layer, Policy::gro(), HashKey::random());
-        OffloadDevice { device, layer, aggregator, segmenter: Segmenter::new(), received: VecDeque::new(), unsent: VecDeque::new() }
+        OffloadDevice {
+            device,
+            layer,
+            aggregator,
+            segmenter: Segmenter::new(),
+            received: VecDeque::new(),
+            unsent: VecDeque::new(),
+        }
     }
 
     /// What the device offers, and TCP in up to 65,535 bytes at a time, without checksums. Not over
@@ -72,10 +83,16 @@ impl<D: Device> OffloadDevice<D> {
 
     /// Cuts what smoltcp sends into frames of at most `size` bytes of TCP payload, with checksums.
     fn segment(&mut self, packet: &[u8], size: usize) {
-        let gso = wire::parse(packet, packet.len(), self.layer).ok().and_then(|layout| match (layout.protocol, layout.version) {
-            (wire::Protocol::Tcp, wire::IpVersion::V4) => Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(size)?)),
-            (wire::Protocol::Tcp, wire::IpVersion::V6) => Some(Gso::new(GsoKind::Tcp6, SegmentSize::new(size)?)),
-            _ => None,
+        let gso = wire::parse(packet, packet.len(), self.layer).ok().and_then(|layout| {
+            match (layout.protocol, layout.version) {
+                (wire::Protocol::Tcp, wire::IpVersion::V4) => {
+                    Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(size)?))
+                }
+                (wire::Protocol::Tcp, wire::IpVersion::V6) => {
+                    Some(Gso::new(GsoKind::Tcp6, SegmentSize::new(size)?))
+                }
+                _ => None,
+            }
         });
         let packet = GsoPacket::linear(&packet, gso).with_layer(self.layer);
         // What smoltcp makes is not refused; a raw socket's bad headers are, and dropped here.

@@ -19,7 +19,10 @@ impl<D: Device + 'static> Device for OffloadDevice<D> {
         if self.received.is_empty() {
             self.aggregate(now);
         }
-        Some((Received(self.received.pop_front()?), Sending { device: self, now, size: usize::from(u16::MAX) }))
+        Some((
+            Received(self.received.pop_front()?),
+            Sending { device: self, now, size: usize::from(u16::MAX) },
+        ))
     }
 
     fn transmit(&mut self, now: Instant) -> Option<Sending<'_, D>> {

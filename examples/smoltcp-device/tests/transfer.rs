@@ -137,7 +137,9 @@ impl<D: Card> Host<D> {
         };
         let mut device = Counted { device, received: 0 };
         let mut interface = Interface::new(Config::new(hardware), &mut device, Instant::ZERO);
-        interface.update_ip_addrs(|addresses| addresses.push(IpCidr::new(address, 24)).expect("the list is empty"));
+        interface.update_ip_addrs(|addresses| {
+            addresses.push(IpCidr::new(address, 24)).expect("the list is empty")
+        });
         let buffer = || SocketBuffer::new(vec![0; 1 << 18]);
         let mut sockets = SocketSet::new(Vec::new());
         let socket = sockets.add(Socket::new(buffer(), buffer()));
@@ -167,16 +169,31 @@ struct Seen {
 
 /// Sends [`LENGTH`] bytes, and checks that all of them arrive and that no frame is too long.
 /// `damage` sees each frame that leaves the sender, with its number.
-fn transfer(sender: impl Card, receiver: impl Card, version: u8, mut damage: impl FnMut(usize, &mut [u8])) -> Seen {
-    let address =
-        |number| if version == 4 { IpAddress::v4(10, 0, 0, number) } else { IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, number.into()) };
+fn transfer(
+    sender: impl Card,
+    receiver: impl Card,
+    version: u8,
+    mut damage: impl FnMut(usize, &mut [u8]),
+) -> Seen {
+    let address = |number| {
+        if version == 4 {
+            IpAddress::v4(10, 0, 0, number)
+        } else {
+            IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, number.into())
+        }
+    };
     let mut sender = Host::new(sender, 1, address(1));
     let mut receiver = Host::new(receiver, 2, address(2));
     let longest = longest_frame(sender.device.device.port().medium);
-    let bytes: Vec<u8> = (0..LENGTH).map(|index| (index.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+    let bytes: Vec<u8> =
+        (0..LENGTH).map(|index| (index.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
     receiver.socket().listen(7).expect("a new socket");
     let context = sender.interface.context();
-    sender.sockets.get_mut::<Socket<'_>>(sender.socket).connect(context, (address(2), 7), 1000).expect("a new socket");
+    sender
+        .sockets
+        .get_mut::<Socket<'_>>(sender.socket)
+        .connect(context, (address(2), 7), 1000)
+        .expect("a new socket");
     let (mut written, mut read, mut frames) = (0, Vec::new(), 0);
     for millisecond in 0..200_000 {
         let now = Instant::from_millis(millisecond);
@@ -192,7 +209,10 @@ fn transfer(sender: impl Card, receiver: impl Card, version: u8, mut damage: imp
         }
         receiver.poll(now);
         while receiver.socket().can_recv() {
-            receiver.socket().recv(|part| (part.len(), read.extend_from_slice(part))).expect("an open connection");
+            receiver
+                .socket()
+                .recv(|part| (part.len(), read.extend_from_slice(part)))
+                .expect("an open connection");
         }
         for frame in receiver.sent() {
             assert!(frame.len() <= longest, "{} bytes", frame.len());
@@ -217,9 +237,18 @@ fn a_stack_receives_fewer_packets_than_the_wire_carries() {
     for medium in [Medium::Ip, Medium::Ethernet] {
         for version in [4, 6] {
             let seen = transfer(offloads(medium), offloads(medium), version, intact);
-            assert!(seen.frames >= LENGTH / FULL_FRAME, "{medium:?}, IPv{version}: {} frames", seen.frames);
+            assert!(
+                seen.frames >= LENGTH / FULL_FRAME,
+                "{medium:?}, IPv{version}: {} frames",
+                seen.frames
+            );
             let ratio = seen.frames / seen.received;
-            assert!(ratio >= 20, "{medium:?}, IPv{version}: {} frames, {} packets", seen.frames, seen.received);
+            assert!(
+                ratio >= 20,
+                "{medium:?}, IPv{version}: {} frames, {} packets",
+                seen.frames,
+                seen.received
+            );
         }
     }
 }
@@ -231,12 +260,17 @@ fn a_stack_without_offloads_takes_every_frame() {
     let seen = transfer(offloads(Medium::Ethernet), port(), 4, intact);
     assert_eq!(seen.received, seen.frames);
     let full_frames = LENGTH.div_ceil(FULL_FRAME);
-    assert!(seen.frames < full_frames * 21 / 20, "{} frames, {full_frames} full ones would do", seen.frames);
+    assert!(
+        seen.frames < full_frames * 21 / 20,
+        "{} frames, {full_frames} full ones would do",
+        seen.frames
+    );
 }
 
 #[test]
 fn what_a_stack_without_offloads_sends_is_joined() {
-    let seen = transfer(Port::new(Medium::Ethernet, usize::MAX), offloads(Medium::Ethernet), 4, intact);
+    let seen =
+        transfer(Port::new(Medium::Ethernet, usize::MAX), offloads(Medium::Ethernet), 4, intact);
     assert!(seen.frames / seen.received >= 20, "{} frames, {} packets", seen.frames, seen.received);
 }
 
@@ -245,7 +279,11 @@ fn what_a_device_does_not_take_at_once_waits() {
     let port = || Port::new(Medium::Ethernet, 5);
     let seen = transfer(OffloadDevice::new(port()), OffloadDevice::new(port()), 4, intact);
     let full_frames = LENGTH.div_ceil(FULL_FRAME);
-    assert!(seen.frames < full_frames * 21 / 20, "sent once: {} frames, {full_frames} full ones would do", seen.frames);
+    assert!(
+        seen.frames < full_frames * 21 / 20,
+        "sent once: {} frames, {full_frames} full ones would do",
+        seen.frames
+    );
 }
 
 #[test]

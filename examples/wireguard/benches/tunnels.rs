@@ -14,7 +14,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use superpacket_lab::{Direction, DirectionReport, LabError, Paired, Summary, TcpBulk, TcpTransactions, TwoHosts, Until, interleaved};
+use superpacket_lab::{
+    Direction, DirectionReport, LabError, Paired, Summary, TcpBulk, TcpTransactions, TwoHosts,
+    Until, interleaved,
+};
 use tunnel::{Program, Tunnel};
 
 /// How long each measurement takes.
@@ -49,20 +52,33 @@ fn measure(tunnel: &Tunnel, figures: &RefCell<Figures>) -> Result<f64, LabError>
     let route = tunnel.route(false, false);
     let report = TcpBulk { until: Until::Time(TIME), ..TcpBulk::default() }.run(&route)?;
     let direction = report.forward.as_ref().expect("forward is the default");
-    let both = TcpBulk { until: Until::Time(TIME / 2), direction: Direction::Both, ..TcpBulk::default() }.run(&route)?;
-    let requests = TcpTransactions { connections: 1, time: TIME / 2, ..TcpTransactions::default() }.run(&route)?;
+    let both =
+        TcpBulk { until: Until::Time(TIME / 2), direction: Direction::Both, ..TcpBulk::default() }
+            .run(&route)?;
+    let requests = TcpTransactions { connections: 1, time: TIME / 2, ..TcpTransactions::default() }
+        .run(&route)?;
     let microseconds = |part| requests.latency.percentile(part).as_secs_f64() * 1e6;
     let mut figures = figures.borrow_mut();
     figures.gigabits.push(direction.gigabits_per_second());
     figures.demand.push(report.machine.total.busy() / (direction.bytes as f64 / 1e9));
-    figures.both.push([both.forward, both.reverse].iter().flatten().map(DirectionReport::gigabits_per_second).sum());
+    figures.both.push(
+        [both.forward, both.reverse]
+            .iter()
+            .flatten()
+            .map(DirectionReport::gigabits_per_second)
+            .sum(),
+    );
     figures.median.push(microseconds(0.5));
     figures.tail.push(microseconds(0.99));
     Ok(direction.gigabits_per_second())
 }
 
 /// Measures all programs over a wire that takes runs of datagrams whole, or cuts them.
-fn compare(programs: &[(&str, Program)], rounds: usize, segmentation: bool) -> Result<(), LabError> {
+fn compare(
+    programs: &[(&str, Program)],
+    rounds: usize,
+    segmentation: bool,
+) -> Result<(), LabError> {
     let mut tunnels = Vec::new();
     for (name, program) in programs {
         let hosts = TwoHosts::new()?;
@@ -71,19 +87,33 @@ fn compare(programs: &[(&str, Program)], rounds: usize, segmentation: bool) -> R
         }
         let tunnel = Tunnel::between(hosts, program, false)?;
         // The handshake, and one look at the bytes.
-        TcpBulk { until: Until::Bytes(1 << 20), verify: Some(3), stall: Duration::from_secs(30), ..TcpBulk::default() }
-            .run(&tunnel.route(false, false))?;
+        TcpBulk {
+            until: Until::Bytes(1 << 20),
+            verify: Some(3),
+            stall: Duration::from_secs(30),
+            ..TcpBulk::default()
+        }
+        .run(&tunnel.route(false, false))?;
         tunnels.push((*name, tunnel, RefCell::new(Figures::default())));
     }
-    let mut variants: Vec<_> = tunnels.iter().map(|(_, tunnel, figures)| move || measure(tunnel, figures)).collect();
-    let mut variants: Vec<&mut dyn FnMut() -> Result<f64, LabError>> = variants.iter_mut().map(|variant| variant as _).collect();
+    let mut variants: Vec<_> =
+        tunnels.iter().map(|(_, tunnel, figures)| move || measure(tunnel, figures)).collect();
+    let mut variants: Vec<&mut dyn FnMut() -> Result<f64, LabError>> =
+        variants.iter_mut().map(|variant| variant as _).collect();
     interleaved(rounds, &mut variants)?;
 
-    println!("\ntx-udp-segmentation {}, {rounds} rounds of {} s", if segmentation { "on" } else { "off" }, TIME.as_secs());
+    println!(
+        "\ntx-udp-segmentation {}, {rounds} rounds of {} s",
+        if segmentation { "on" } else { "off" },
+        TIME.as_secs()
+    );
     println!("{:<14}{}", "medians", COLUMNS.map(|(name, _)| format!("{name:>20}")).concat());
     for (name, _, figures) in &tunnels {
         let figures = figures.borrow();
-        println!("{name:<14}{}", COLUMNS.map(|(_, of)| format!("{:>20.2}", Summary::new(of(&figures)).median)).concat());
+        println!(
+            "{name:<14}{}",
+            COLUMNS.map(|(_, of)| format!("{:>20.2}", Summary::new(of(&figures)).median)).concat()
+        );
     }
     println!("{:<14}median of the rounds' ratios (least-greatest)", "ours to it");
     let ours = tunnels[0].2.borrow();
@@ -91,7 +121,10 @@ fn compare(programs: &[(&str, Program)], rounds: usize, segmentation: bool) -> R
         let figures = figures.borrow();
         let ratios = COLUMNS.map(|(_, of)| {
             let ratio = Paired::new(of(&ours), of(&figures)).ratio;
-            format!("{:>20}", format!("{:.2} ({:.2}-{:.2})", ratio.median, ratio.least, ratio.greatest))
+            format!(
+                "{:>20}",
+                format!("{:.2} ({:.2}-{:.2})", ratio.median, ratio.least, ratio.greatest)
+            )
         });
         println!("{name:<14}{}", ratios.concat());
     }
@@ -100,17 +133,24 @@ fn compare(programs: &[(&str, Program)], rounds: usize, segmentation: bool) -> R
 
 /// wireguard-go, where it is.
 fn wireguard_go() -> Option<PathBuf> {
-    let path = env::var_os("WIREGUARD_GO").map_or_else(|| PathBuf::from("wireguard-go"), PathBuf::from);
+    let path =
+        env::var_os("WIREGUARD_GO").map_or_else(|| PathBuf::from("wireguard-go"), PathBuf::from);
     Command::new(&path).arg("--version").output().is_ok().then_some(path)
 }
 
 fn main() -> Result<(), LabError> {
     superpacket_lab::enter_user_namespace_if_needed()?;
     let rounds = env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(7);
-    let mut programs = vec![("superpacket", Program::Superpacket), ("trusting", Program::Trusting), ("gotatun", Program::Gotatun)];
+    let mut programs = vec![
+        ("superpacket", Program::Superpacket),
+        ("trusting", Program::Trusting),
+        ("gotatun", Program::Gotatun),
+    ];
     match wireguard_go() {
         Some(path) => programs.push(("wireguard-go", Program::Go(path))),
-        None => println!("wireguard-go is left out: neither WIREGUARD_GO nor the search path has it"),
+        None => {
+            println!("wireguard-go is left out: neither WIREGUARD_GO nor the search path has it")
+        }
     }
     compare(&programs, rounds, true)?;
     compare(&programs, rounds, false)

@@ -30,42 +30,60 @@ impl Config {
     /// about addresses and routes are left to `ip`.
     pub fn read(path: &Path) -> Result<Self> {
         let ini = Ini::load_from_file(path)?;
-        let interface = ini.section(Some("Interface")).context("there is no section [Interface]")?;
+        let interface =
+            ini.section(Some("Interface")).context("there is no section [Interface]")?;
         for (section, properties) in ini.iter() {
             let known: &[&str] = match section {
                 Some("Interface") => &["PrivateKey", "ListenPort", "MTU", "FwMark"],
-                Some("Peer") => &["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"],
+                Some("Peer") => {
+                    &["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"]
+                }
                 _ => &[],
             };
             for (key, _) in properties {
-                ensure!(known.contains(&key), "[{}]: {key}: allowed are {}", section.unwrap_or(""), known.join(", "));
+                ensure!(
+                    known.contains(&key),
+                    "[{}]: {key}: allowed are {}",
+                    section.unwrap_or(""),
+                    known.join(", ")
+                );
             }
         }
         Ok(Config {
-            private_key: StaticSecret::from(key(interface, "PrivateKey")?.context("[Interface]: PrivateKey is missing")?),
+            private_key: StaticSecret::from(
+                key(interface, "PrivateKey")?.context("[Interface]: PrivateKey is missing")?,
+            ),
             listen_port: number(interface, "ListenPort")?.unwrap_or(0),
             mtu: number(interface, "MTU")?.unwrap_or(1420),
             mark: number(interface, "FwMark")?,
-            peers: ini.section_all(Some("Peer")).map(peer).collect::<Result<_>>().context("[Peer]")?,
+            peers: ini
+                .section_all(Some("Peer"))
+                .map(peer)
+                .collect::<Result<_>>()
+                .context("[Peer]")?,
         })
     }
 }
 
 fn peer(section: &Properties) -> Result<Peer> {
-    let mut peer = Peer::new(PublicKey::from(key(section, "PublicKey")?.context("PublicKey is missing")?));
+    let mut peer =
+        Peer::new(PublicKey::from(key(section, "PublicKey")?.context("PublicKey is missing")?));
     peer.preshared_key = key(section, "PresharedKey")?;
     peer.keepalive = number(section, "PersistentKeepalive")?;
     peer.endpoint = section.get("Endpoint").map(endpoint).transpose()?;
     for networks in section.get_all("AllowedIPs") {
         for network in networks.split(',').map(str::trim) {
-            peer.allowed_ips.push(IpNetwork::from_str(network).with_context(|| format!("AllowedIPs: {network}"))?);
+            peer.allowed_ips.push(
+                IpNetwork::from_str(network).with_context(|| format!("AllowedIPs: {network}"))?,
+            );
         }
     }
     Ok(peer)
 }
 
 fn endpoint(text: &str) -> Result<SocketAddr> {
-    let mut addresses = text.to_socket_addrs().with_context(|| format!("Endpoint: {text}: HOST:PORT is wanted"))?;
+    let mut addresses =
+        text.to_socket_addrs().with_context(|| format!("Endpoint: {text}: HOST:PORT is wanted"))?;
     addresses.next().with_context(|| format!("Endpoint: {text}: the name has no address"))
 }
 
@@ -78,6 +96,12 @@ fn key(section: &Properties, name: &str) -> Result<Option<[u8; 32]>> {
     }
 }
 
-fn number<N: FromStr<Err: std::error::Error + Send + Sync + 'static>>(section: &Properties, name: &str) -> Result<Option<N>> {
-    section.get(name).map(|text| text.parse().with_context(|| format!("{name}: {text}"))).transpose()
+fn number<N: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+    section: &Properties,
+    name: &str,
+) -> Result<Option<N>> {
+    section
+        .get(name)
+        .map(|text| text.parse().with_context(|| format!("{name}: {text}")))
+        .transpose()
 }

@@ -48,7 +48,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let runtime = Builder::new_multi_thread().worker_threads(arguments.threads.get()).enable_all().build();
+    let runtime =
+        Builder::new_multi_thread().worker_threads(arguments.threads.get()).enable_all().build();
     match runtime.context("tokio").and_then(|runtime| runtime.block_on(endpoint(arguments))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -59,9 +60,12 @@ fn main() -> ExitCode {
 }
 
 async fn endpoint(arguments: Arguments) -> Result<()> {
-    let config = Config::read(&arguments.config).with_context(|| arguments.config.display().to_string())?;
-    let mut builder =
-        DeviceBuilder::new().with_private_key(config.private_key).with_listen_port(config.listen_port).with_peers(config.peers);
+    let config =
+        Config::read(&arguments.config).with_context(|| arguments.config.display().to_string())?;
+    let mut builder = DeviceBuilder::new()
+        .with_private_key(config.private_key)
+        .with_listen_port(config.listen_port)
+        .with_peers(config.peers);
     if let Some(mark) = config.mark {
         builder = builder.with_fwmark(mark);
     }
@@ -78,7 +82,8 @@ async fn endpoint(arguments: Arguments) -> Result<()> {
 
 /// Runs until a signal asks for the end, or the device is gone.
 async fn run<T: DeviceTransports>(mut device: gotatun::device::Device<T>) -> Result<()> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}

@@ -49,20 +49,32 @@ impl Bridge {
         let sock_flows = inner.sock_flows_for(&settings.steering)?;
         inner.check_flow_limit(&settings.steering)?;
         let wanted = |name: &str| settings.ports.iter().any(|port| port.port.name() == name);
-        let known: Vec<Arc<Shared>> = lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
-        let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|shared| wanted(&shared.name));
-        let kept_as = |port: &PortSettings| kept.iter().find(|shared| shared.name == port.port.name());
+        let known: Vec<Arc<Shared>> =
+            lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            known.into_iter().partition(|shared| wanted(&shared.name));
+        let kept_as =
+            |port: &PortSettings| kept.iter().find(|shared| shared.name == port.port.name());
         for port in &settings.ports {
             kept_as(port).map_or(Ok(()), |shared| check_layer(shared.layer, port))?;
         }
-        let changes_string = |port: &PortSettings| kept_as(port).filter(|shared| shared.settings().port.string() != port.port.string());
-        let changed: Vec<_> = settings.ports.iter().filter_map(|port| Some((changes_string(port)?, &port.port))).collect();
+        let changes_string = |port: &PortSettings| {
+            kept_as(port).filter(|shared| shared.settings().port.string() != port.port.string())
+        };
+        let changed: Vec<_> = settings
+            .ports
+            .iter()
+            .filter_map(|port| Some((changes_string(port)?, &port.port)))
+            .collect();
         // A device that is to be opened in another way must be closed before. A mistake in its
         // options is no reason to close it.
         for (_, spec) in &changed {
             check(spec).map_err(PortError::from)?;
         }
-        let closing = gone.iter().chain(changed.iter().map(|(shared, _)| *shared)).map(|shared| shared.settings().port);
+        let closing = gone
+            .iter()
+            .chain(changed.iter().map(|(shared, _)| *shared))
+            .map(|shared| shared.settings().port);
         let closing: Vec<PortSpec> = closing.collect();
         let mut opened = BTreeMap::new();
         for (index, port) in settings.ports.iter().enumerate() {
@@ -72,7 +84,9 @@ impl Bridge {
             }
         }
         gone.iter().for_each(|shared| inner.remove(shared.number));
-        let closed = |&(shared, spec): &(&Arc<Shared>, &PortSpec)| (shared.number, inner.close_to_reopen(shared, spec));
+        let closed = |&(shared, spec): &(&Arc<Shared>, &PortSpec)| {
+            (shared.number, inner.close_to_reopen(shared, spec))
+        };
         let mut closed: BTreeMap<u16, Closed> = changed.iter().map(closed).collect();
         // One port that cannot be opened does not keep the others from what is asked of them.
         let (mut failed, mut refused) = (None, Vec::new());
@@ -80,7 +94,8 @@ impl Bridge {
             let done = match (kept_as(port), opened.remove(&index)) {
                 (Some(shared), open) => {
                     if let Some(closed) = closed.remove(&shared.number)
-                        && let Err(error) = inner.reopen_as(&closed, &port.port, open, settings.shared_interfaces)
+                        && let Err(error) =
+                            inner.reopen_as(&closed, &port.port, open, settings.shared_interfaces)
                     {
                         refused.push((closed, &port.port, error));
                     }
@@ -91,8 +106,10 @@ impl Bridge {
                     } else {
                         let earlier = Earlier::of(shared);
                         shared.change(|settings| *settings = wanted);
-                        let queues =
-                            lock(&inner.places).get(usize::from(shared.number)).and_then(Option::as_ref).map_or(1, |place| place.queues);
+                        let queues = lock(&inner.places)
+                            .get(usize::from(shared.number))
+                            .and_then(Option::as_ref)
+                            .map_or(1, |place| place.queues);
                         let done = earlier.restore_without_memory(shared, queues);
                         inner.set_static(shared);
                         inner.forget_other_vlans(shared);
@@ -117,7 +134,8 @@ impl Bridge {
         inner.announce();
         {
             let mut current = lock(&inner.settings);
-            (current.ports, current.shared_interfaces) = (settings.ports, settings.shared_interfaces);
+            (current.ports, current.shared_interfaces) =
+                (settings.ports, settings.shared_interfaces);
         }
         failed.map_or(reconciled, Err)
     }
@@ -131,17 +149,22 @@ mod tests {
 
     #[test]
     fn steering_that_cannot_be_leaves_the_bridge_as_it_was() {
-        let bridge = Bridge::start(settings(&["memory:steered-a", "memory:steered-b"])).expect("no privilege is needed");
+        let bridge = Bridge::start(settings(&["memory:steered-a", "memory:steered-b"]))
+            .expect("no privilege is needed");
         let mut wrong = settings(&["memory:steered-a", "memory:steered-c"]);
         wrong.steering.sock_flow_entries = u32::MAX;
         let error = bridge.apply(wrong).expect_err("too many").to_string();
         assert!(error.contains("rps_sock_flow_entries"), "{error}");
-        assert_eq!(bridge.ports().iter().map(|port| port.port.as_str()).collect::<Vec<_>>(), ["memory:steered-a", "memory:steered-b"]);
+        assert_eq!(
+            bridge.ports().iter().map(|port| port.port.as_str()).collect::<Vec<_>>(),
+            ["memory:steered-a", "memory:steered-b"]
+        );
     }
 
     #[test]
     fn a_port_that_cannot_be_opened_leaves_the_bridge_as_it_was() {
-        let bridge = Bridge::start(settings(&["memory:kept", "memory:other"])).expect("no privilege is needed");
+        let bridge = Bridge::start(settings(&["memory:kept", "memory:other"]))
+            .expect("no privilege is needed");
         let names = || bridge.ports().into_iter().map(|port| port.port).collect::<Vec<_>>();
         let mut wrong = settings(&["memory:kept", "packet:no-such-port"]);
         wrong.ports[0].too_big = TooBig::Icmp;

@@ -19,7 +19,13 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Forwarded`] for LRO that is not forced.
-    pub fn set_feature(&self, port: &str, feature: Feature, on: bool, force: bool) -> Result<PortFeatures, BridgeError> {
+    pub fn set_feature(
+        &self,
+        port: &str,
+        feature: Feature,
+        on: bool,
+        force: bool,
+    ) -> Result<PortFeatures, BridgeError> {
         self.change(port, |shared| {
             if feature == Feature::LargeReceiveOffload && on && !force {
                 return Err(BridgeError::Forwarded { port: port.into() });
@@ -42,7 +48,11 @@ impl Bridge {
     /// range.
     pub fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, BridgeError> {
         self.change(port, |shared| {
-            let set = |limits: &mut Limits| limits.set(name, value).map_err(|problem| BridgeError::Limit { port: port.into(), problem });
+            let set = |limits: &mut Limits| {
+                limits
+                    .set(name, value)
+                    .map_err(|problem| BridgeError::Limit { port: port.into(), problem })
+            };
             shared.change(|settings| set(&mut settings.limits))
         })?;
         self.with(port, |place| place.report(&self.inner.table))
@@ -65,7 +75,12 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a name or a word that is none.
-    pub fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, BridgeError> {
+    pub fn set_aggregation(
+        &self,
+        port: &str,
+        name: &str,
+        word: &str,
+    ) -> Result<PortReport, BridgeError> {
         self.change(port, |shared| {
             let set = shared.change(|settings| settings.set_aggregation(name, word));
             set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
@@ -78,7 +93,12 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a name that is none.
-    pub fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, BridgeError> {
+    pub fn set_forwarding(
+        &self,
+        port: &str,
+        name: &str,
+        on: bool,
+    ) -> Result<PortReport, BridgeError> {
         self.change(port, |shared| {
             let set = shared.change(|settings| settings.forwarding.set(name, on));
             set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
@@ -104,7 +124,11 @@ impl Bridge {
         let wrong = |problem: String| BridgeError::Limit { port: port.into(), problem };
         // Whatever is wrong shows before anything is done.
         let mut wanted = before.clone();
-        change.settings.iter().try_for_each(|(name, value)| wanted.set(name, value)).map_err(wrong)?;
+        change
+            .settings
+            .iter()
+            .try_for_each(|(name, value)| wanted.set(name, value))
+            .map_err(wrong)?;
         let mut spec = before.port.clone();
         for (key, value) in &change.options {
             spec = spec.with_option(key, value.as_deref()).map_err(PortError::from)?;
@@ -121,7 +145,9 @@ impl Bridge {
         if reopened.is_ok() && !change.settings.is_empty() {
             // What else is set meanwhile stays.
             let (earlier, queues) = (Earlier::of(&shared), self.with(port, |place| place.queues)?);
-            let set = shared.change(|settings| change.settings.iter().try_for_each(|(name, value)| settings.set(name, value)));
+            let set = shared.change(|settings| {
+                change.settings.iter().try_for_each(|(name, value)| settings.set(name, value))
+            });
             set.map_err(wrong)?;
             if let Err(error) = earlier.restore_without_memory(&shared, queues) {
                 inner.announce();
@@ -135,7 +161,11 @@ impl Bridge {
         self.with(port, |place| place.report(&inner.table))
     }
 
-    pub(super) fn change(&self, port: &str, change: impl FnOnce(&Shared) -> Result<(), BridgeError>) -> Result<(), BridgeError> {
+    pub(super) fn change(
+        &self,
+        port: &str,
+        change: impl FnOnce(&Shared) -> Result<(), BridgeError>,
+    ) -> Result<(), BridgeError> {
         self.with(port, |place| {
             let earlier = Earlier::of(&place.shared);
             change(&place.shared)?;
@@ -153,38 +183,81 @@ mod tests {
 
     fn change(options: &[(&str, Option<&str>)], settings: &[&(&str, SettingValue)]) -> PortChange {
         PortChange {
-            options: options.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect(),
-            settings: settings.iter().map(|&&(name, ref value)| (name.to_owned(), value.clone())).collect(),
+            options: options
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)))
+                .collect(),
+            settings: settings
+                .iter()
+                .map(|&&(name, ref value)| (name.to_owned(), value.clone()))
+                .collect(),
         }
     }
 
     #[test]
     fn changes_of_a_port_hold_together_or_not_at_all() {
-        let ports = ["left=memory:set-a", "memory:set-b"].map(|port| PortSettings::new(port.parse().expect("a port string")));
-        let bridge =
-            Bridge::start(BridgeSettings { ports: ports.into(), threads: 1, ..BridgeSettings::default() }).expect("memory needs nothing");
+        let ports = ["left=memory:set-a", "memory:set-b"]
+            .map(|port| PortSettings::new(port.parse().expect("a port string")));
+        let bridge = Bridge::start(BridgeSettings {
+            ports: ports.into(),
+            threads: 1,
+            ..BridgeSettings::default()
+        })
+        .expect("memory needs nothing");
         let isolated = ("isolated", SettingValue::Switch(true));
-        let report = bridge.set_port("left", &change(&[("slots", Some("64"))], &[&isolated])).expect("both can be");
-        assert_eq!((report.string.as_str(), report.forwarding["isolated"], report.reopened), ("memory:set-a?slots=64", true, 1));
-        let report =
-            bridge.set_port("left", &change(&[("slots", Some("64"))], &[&("address_limit", SettingValue::Number(9))])).expect("can be");
-        assert_eq!((report.limits["address_limit"], report.reopened), (9, 1), "the string is the same");
+        let report = bridge
+            .set_port("left", &change(&[("slots", Some("64"))], &[&isolated]))
+            .expect("both can be");
+        assert_eq!(
+            (report.string.as_str(), report.forwarding["isolated"], report.reopened),
+            ("memory:set-a?slots=64", true, 1)
+        );
+        let report = bridge
+            .set_port(
+                "left",
+                &change(&[("slots", Some("64"))], &[&("address_limit", SettingValue::Number(9))]),
+            )
+            .expect("can be");
+        assert_eq!(
+            (report.limits["address_limit"], report.reopened),
+            (9, 1),
+            "the string is the same"
+        );
         let off = ("isolated", SettingValue::Switch(false));
         for (refused, says) in [
             (change(&[("slots", Some("none"))], &[&off]), "option \"slots=none\" takes a number"),
             (change(&[("mode", Some("1"))], &[&off]), "option \"mode=1\" is not known"),
             (change(&[("full", None)], &[&off]), "option \"full\" is not there to be taken away"),
-            (change(&[("slots", None)], &[&off, &("address_limit", SettingValue::Number(u64::MAX))]), "left: address_limit is 0"),
+            (
+                change(
+                    &[("slots", None)],
+                    &[&off, &("address_limit", SettingValue::Number(u64::MAX))],
+                ),
+                "left: address_limit is 0",
+            ),
         ] {
             let error = bridge.set_port("left", &refused).expect_err(says).to_string();
-            assert!(error.contains(says) && !error.contains("cannot be opened"), "before anything is closed: {error}");
+            assert!(
+                error.contains(says) && !error.contains("cannot be opened"),
+                "before anything is closed: {error}"
+            );
         }
         let report = bridge.ports().remove(0);
-        assert_eq!((report.string.as_str(), report.forwarding["isolated"], report.reopened), ("memory:set-a?slots=64", true, 1));
+        assert_eq!(
+            (report.string.as_str(), report.forwarding["isolated"], report.reopened),
+            ("memory:set-a?slots=64", true, 1)
+        );
         // One without a name is called as before, although its string is another one now.
-        let report = bridge.set_port("memory:set-b", &change(&[("slots", Some("9"))], &[])).expect("can be");
-        assert_eq!((report.port.as_str(), report.string.as_str()), ("memory:set-b", "memory:set-b?slots=9"));
-        let error = bridge.set_port("memory:set-b?slots=9", &change(&[], &[&isolated])).expect_err("no name").to_string();
+        let report =
+            bridge.set_port("memory:set-b", &change(&[("slots", Some("9"))], &[])).expect("can be");
+        assert_eq!(
+            (report.port.as_str(), report.string.as_str()),
+            ("memory:set-b", "memory:set-b?slots=9")
+        );
+        let error = bridge
+            .set_port("memory:set-b?slots=9", &change(&[], &[&isolated]))
+            .expect_err("no name")
+            .to_string();
         assert!(error.contains("there are left, memory:set-b"), "{error}");
     }
 }

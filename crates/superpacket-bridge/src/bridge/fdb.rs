@@ -31,7 +31,9 @@ pub(super) fn check_static(settings: &BridgeSettings) -> Result<(), BridgeError>
 /// Refuses static entries where packets have no hardware addresses.
 pub(crate) fn check_layer(layer: Layer, settings: &PortSettings) -> Result<(), BridgeError> {
     match layer {
-        Layer::Ip if !settings.static_entries.is_empty() => Err(BridgeError::NoHardwareAddresses { port: settings.port.name().into() }),
+        Layer::Ip if !settings.static_entries.is_empty() => {
+            Err(BridgeError::NoHardwareAddresses { port: settings.port.name().into() })
+        }
         _ => Ok(()),
     }
 }
@@ -40,7 +42,8 @@ pub(crate) fn check_layer(layer: Layer, settings: &PortSettings) -> Result<(), B
 fn check_vlan(station: Station, vlan_filtering: bool) -> Result<(), BridgeError> {
     match station.vlan {
         0 if vlan_filtering => {
-            let problem = "the bridge filters by VLAN: say in which the address is (vlan VID)".to_owned();
+            let problem =
+                "the bridge filters by VLAN: say in which the address is (vlan VID)".to_owned();
             Err(BridgeError::Entry { station, problem })
         }
         _ => Ok(()),
@@ -48,7 +51,10 @@ fn check_vlan(station: Station, vlan_filtering: bool) -> Result<(), BridgeError>
 }
 
 fn taken(station: Station, holder: &str) -> BridgeError {
-    BridgeError::Entry { station, problem: format!("there is a static entry for it at {holder} already") }
+    BridgeError::Entry {
+        station,
+        problem: format!("there is a static entry for it at {holder} already"),
+    }
 }
 
 impl Bridge {
@@ -56,10 +62,17 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::NoHardwareAddresses`].
-    pub fn fdb(&self, filter: &FdbFilter, after: Option<Station>, most: usize) -> Result<FdbPage, BridgeError> {
+    pub fn fdb(
+        &self,
+        filter: &FdbFilter,
+        after: Option<Station>,
+        most: usize,
+    ) -> Result<FdbPage, BridgeError> {
         let numbers = self.numbers(filter)?;
         let wanted = |station: Station, port: u16| {
-            numbers.contains_key(&port) && filter.vlan.is_none_or(|vlan| vlan == station.vlan) && after.is_none_or(|after| station > after)
+            numbers.contains_key(&port)
+                && filter.vlan.is_none_or(|vlan| vlan == station.vlan)
+                && after.is_none_or(|after| station > after)
         };
         let mut known = self.inner.table.list(wanted);
         known.retain(|known| filter.is_static.is_none_or(|is_static| is_static == known.is_static));
@@ -67,7 +80,11 @@ impl Bridge {
         // While the table was read, a static entry may have taken the place of a learned one.
         known.dedup_by_key(|known| known.station);
         let most = most.min(MOST_LISTED);
-        let entries = known.iter().take(most).filter_map(|known| Some(entry(known, numbers.get(&known.port)?))).collect();
+        let entries = known
+            .iter()
+            .take(most)
+            .filter_map(|known| Some(entry(known, numbers.get(&known.port)?)))
+            .collect();
         Ok(FdbPage { entries, more: known.len().saturating_sub(most) })
     }
 
@@ -87,23 +104,40 @@ impl Bridge {
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] where a VLAN is missing;
     /// [`BridgeError::TooManyStatic`]; [`BridgeError::NoHardwareAddresses`].
-    pub fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, BridgeError> {
+    pub fn replace_static_entry(
+        &self,
+        port: &str,
+        station: Station,
+    ) -> Result<FdbEntry, BridgeError> {
         self.put_static_entry(port, station, true)
     }
 
-    fn put_static_entry(&self, port: &str, station: Station, replace: bool) -> Result<FdbEntry, BridgeError> {
+    fn put_static_entry(
+        &self,
+        port: &str,
+        station: Station,
+        replace: bool,
+    ) -> Result<FdbEntry, BridgeError> {
         let _alone = lock(&self.inner.changes);
         let shared = self.with(port, |place| place.shared.clone())?;
         if shared.layer == Layer::Ip {
             return Err(BridgeError::NoHardwareAddresses { port: port.into() });
         }
         check_vlan(station, shared.vlan_filtering.is_some())?;
-        let ports: Vec<PortSettings> = lock(&self.inner.places).iter().flatten().map(|place| place.shared.settings()).collect();
-        let holder = ports.iter().find(|known| known.static_entries.contains(&station)).map(|holder| holder.port.name());
+        let ports: Vec<PortSettings> = lock(&self.inner.places)
+            .iter()
+            .flatten()
+            .map(|place| place.shared.settings())
+            .collect();
+        let holder = ports
+            .iter()
+            .find(|known| known.static_entries.contains(&station))
+            .map(|holder| holder.port.name());
         match holder {
             Some(holder) if !replace => return Err(taken(station, holder)),
             Some(holder) => {
-                let other = Some(self.with(holder, |place| place.shared.clone())?).filter(|other| other.number != shared.number);
+                let other = Some(self.with(holder, |place| place.shared.clone())?)
+                    .filter(|other| other.number != shared.number);
                 shared.change_static_entries(|entries| entries.insert(station));
                 // Without a moment in which there is no entry: this port's takes the place.
                 self.inner.set_static(&shared);
@@ -155,7 +189,9 @@ impl Bridge {
     pub fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, BridgeError> {
         let _alone = lock(&self.inner.changes);
         let numbers = self.numbers(filter)?;
-        let goes = |station: Station, port: u16| numbers.contains_key(&port) && filter.vlan.is_none_or(|vlan| vlan == station.vlan);
+        let goes = |station: Station, port: u16| {
+            numbers.contains_key(&port) && filter.vlan.is_none_or(|vlan| vlan == station.vlan)
+        };
         Ok(self.inner.table.flush(goes))
     }
 
@@ -166,7 +202,8 @@ impl Bridge {
         }
         let places = lock(&self.inner.places);
         let ports = places.iter().flatten().map(|place| &place.shared);
-        let meant = ports.filter(|shared| filter.port.as_ref().is_none_or(|port| *port == shared.name));
+        let meant =
+            ports.filter(|shared| filter.port.as_ref().is_none_or(|port| *port == shared.name));
         let named = |shared: &std::sync::Arc<Shared>| match shared.layer {
             Layer::Ip => Err(BridgeError::NoHardwareAddresses { port: shared.name.clone() }),
             Layer::Ethernet => Ok((shared.number, shared.name.clone())),
@@ -177,7 +214,10 @@ impl Bridge {
 
 /// A static entry that has just been made.
 fn added(station: Station, number: u16, port: &str) -> FdbEntry {
-    entry(&Known { station, port: number, is_static: true, age: Some(std::time::Duration::ZERO) }, port)
+    entry(
+        &Known { station, port: number, is_static: true, age: Some(std::time::Duration::ZERO) },
+        port,
+    )
 }
 
 fn entry(known: &Known, port: &str) -> FdbEntry {
@@ -199,15 +239,26 @@ mod tests {
     fn settings(ports: &[(&str, &[&str])]) -> BridgeSettings {
         let port = |(name, addresses): &(&str, &[&str])| {
             let mut settings = PortSettings::new(name.parse().expect("a port string"));
-            settings.static_entries.extend(addresses.iter().map(|address| Station::parse(address, None).expect("one")));
+            settings.static_entries.extend(
+                addresses.iter().map(|address| Station::parse(address, None).expect("one")),
+            );
             settings
         };
-        BridgeSettings { ports: ports.iter().map(port).collect(), threads: 1, table_size: 8, ..BridgeSettings::default() }
+        BridgeSettings {
+            ports: ports.iter().map(port).collect(),
+            threads: 1,
+            table_size: 8,
+            ..BridgeSettings::default()
+        }
     }
 
     fn listed(bridge: &Bridge) -> Vec<String> {
-        let page = bridge.fdb(&FdbFilter::default(), None, MOST_LISTED).expect("hardware addresses");
-        page.entries.iter().map(|entry| format!("{} {} {}", entry.mac, entry.ifname, entry.state)).collect()
+        let page =
+            bridge.fdb(&FdbFilter::default(), None, MOST_LISTED).expect("hardware addresses");
+        page.entries
+            .iter()
+            .map(|entry| format!("{} {} {}", entry.mac, entry.ifname, entry.state))
+            .collect()
     }
 
     const A: &str = "02:00:00:00:00:0a";
@@ -216,13 +267,21 @@ mod tests {
     #[test]
     fn static_entries_come_and_go_with_the_file_and_with_their_ports() {
         let (one, two) = ("memory:fdb-one", "memory:fdb-two");
-        let bridge = Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");
+        let bridge =
+            Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");
         assert_eq!(listed(&bridge), [format!("{A} {one} static")]);
         let station = |text: &str| Station::parse(text, None).expect("one");
         let added = bridge.add_static_entry(two, station(B)).expect("is new");
-        assert_eq!((added.state.as_str(), added.flags.as_slice()), ("static", &["sticky".to_owned()][..]));
+        assert_eq!(
+            (added.state.as_str(), added.flags.as_slice()),
+            ("static", &["sticky".to_owned()][..])
+        );
         assert_eq!(listed(&bridge), [format!("{A} {one} static"), format!("{B} {two} static")]);
-        assert_eq!(bridge.settings().ports[1].static_entries.len(), 1, "it is what the port is asked to be");
+        assert_eq!(
+            bridge.settings().ports[1].static_entries.len(),
+            1,
+            "it is what the port is asked to be"
+        );
         assert_eq!(bridge.flush_fdb(&FdbFilter::default()).expect("flushes"), 0);
         // An address that goes from one port to the other, and one that the file does not have.
         bridge.apply(settings(&[(one, &[]), (two, &[A])])).expect("applies");
@@ -236,45 +295,86 @@ mod tests {
     #[test]
     fn an_entry_is_replaced_whoever_has_it() {
         let (one, two) = ("memory:fdb-six", "memory:fdb-seven");
-        let bridge = Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");
+        let bridge =
+            Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");
         let a = Station::parse(A, None).expect("one");
         for port in [two, two, one] {
             let entry = bridge.replace_static_entry(port, a).expect("is there or is not");
             assert_eq!((entry.ifname.as_str(), entry.state.as_str()), (port, "static"));
             assert_eq!(listed(&bridge), [format!("{A} {port} static")]);
-            let holders = bridge.settings().ports.iter().filter(|port| port.static_entries.contains(&a)).count();
+            let holders = bridge
+                .settings()
+                .ports
+                .iter()
+                .filter(|port| port.static_entries.contains(&a))
+                .count();
             assert_eq!(holders, 1, "the other has let go of it");
         }
         let error = bridge.add_static_entry(two, a).expect_err("add does not replace");
         assert!(error.to_string().contains("at memory:fdb-six already"), "{error}");
-        bridge.replace_static_entry(two, Station::parse(B, None).expect("one")).expect("what is not there is added");
+        bridge
+            .replace_static_entry(two, Station::parse(B, None).expect("one"))
+            .expect("what is not there is added");
         assert_eq!(listed(&bridge), [format!("{A} {one} static"), format!("{B} {two} static")]);
     }
 
     #[test]
     fn what_cannot_be_added_or_deleted_is_named() {
         let (one, two) = ("memory:fdb-three", "memory:fdb-four");
-        let bridge = Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");
+        let bridge =
+            Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");
         let station = |number: u8| Station { vlan: 3, address: [2, 0, 0, 0, 1, number] };
         let a = Station::parse(A, None).expect("one");
-        let says = |error: BridgeError, says: &str| assert!(error.to_string().contains(says), "{error}");
-        says(bridge.add_static_entry(two, a).expect_err("there"), "02:00:00:00:00:0a: there is a static entry for it at memory:fdb-three");
+        let says =
+            |error: BridgeError, says: &str| assert!(error.to_string().contains(says), "{error}");
+        says(
+            bridge.add_static_entry(two, a).expect_err("there"),
+            "02:00:00:00:00:0a: there is a static entry for it at memory:fdb-three",
+        );
         says(bridge.add_static_entry(one, a).expect_err("there"), "at memory:fdb-three already");
-        says(bridge.add_static_entry("memory:x", a).expect_err("no port"), "there is no port \"memory:x\": there are memory:fdb-three");
-        says(bridge.delete_entry(two, a).expect_err("elsewhere"), "no entry for it at memory:fdb-four: it is at memory:fdb-three");
-        says(bridge.delete_entry(one, station(1)).expect_err("absent"), "02:00:00:00:01:01 vlan 3: there is no entry for it");
-        (1..4).for_each(|number| drop(bridge.add_static_entry(two, station(number)).expect("half of eight")));
-        says(bridge.add_static_entry(two, station(4)).expect_err("full"), "at most 4 static entries");
+        says(
+            bridge.add_static_entry("memory:x", a).expect_err("no port"),
+            "there is no port \"memory:x\": there are memory:fdb-three",
+        );
+        says(
+            bridge.delete_entry(two, a).expect_err("elsewhere"),
+            "no entry for it at memory:fdb-four: it is at memory:fdb-three",
+        );
+        says(
+            bridge.delete_entry(one, station(1)).expect_err("absent"),
+            "02:00:00:00:01:01 vlan 3: there is no entry for it",
+        );
+        (1..4).for_each(|number| {
+            drop(bridge.add_static_entry(two, station(number)).expect("half of eight"))
+        });
+        says(
+            bridge.add_static_entry(two, station(4)).expect_err("full"),
+            "at most 4 static entries",
+        );
         bridge.delete_entry(two, station(2)).expect("is there");
         bridge.add_static_entry(one, station(4)).expect("there is room again");
-        let page = bridge.fdb(&FdbFilter { vlan: Some(3), ..FdbFilter::default() }, Some(station(1)), 1).expect("hardware addresses");
-        assert_eq!((page.entries[0].mac.as_str(), page.entries[0].vlan, page.more), ("02:00:00:00:01:03", Some(3), 1));
+        let page = bridge
+            .fdb(&FdbFilter { vlan: Some(3), ..FdbFilter::default() }, Some(station(1)), 1)
+            .expect("hardware addresses");
+        assert_eq!(
+            (page.entries[0].mac.as_str(), page.entries[0].vlan, page.more),
+            ("02:00:00:00:01:03", Some(3), 1)
+        );
         let learned = FdbFilter { is_static: Some(false), ..FdbFilter::default() };
         assert_eq!(bridge.fdb(&learned, None, 9).expect("hardware addresses"), FdbPage::default());
-        let page = bridge.fdb(&FdbFilter { port: Some(one.into()), ..FdbFilter::default() }, None, 9).expect("hardware addresses");
+        let page = bridge
+            .fdb(&FdbFilter { port: Some(one.into()), ..FdbFilter::default() }, None, 9)
+            .expect("hardware addresses");
         assert_eq!((page.entries.len(), page.more), (2, 0));
-        let filtering = BridgeSettings { vlan_filtering: true, ..settings(&[("memory:fdb-five", &[A])]) };
-        says(Bridge::start(filtering).expect_err("no VLAN"), "02:00:00:00:00:0a: the bridge filters by VLAN: say in which");
-        says(bridge.apply(settings(&[(one, &[A]), (two, &[A])])).expect_err("two"), "static entry for it at memory:fdb-three already");
+        let filtering =
+            BridgeSettings { vlan_filtering: true, ..settings(&[("memory:fdb-five", &[A])]) };
+        says(
+            Bridge::start(filtering).expect_err("no VLAN"),
+            "02:00:00:00:00:0a: the bridge filters by VLAN: say in which",
+        );
+        says(
+            bridge.apply(settings(&[(one, &[A]), (two, &[A])])).expect_err("two"),
+            "static entry for it at memory:fdb-three already",
+        );
     }
 }

@@ -31,7 +31,11 @@ pub(super) fn poll_thread_of(queue: usize, number: usize, poll_threads: usize) -
 
 impl Inner {
     /// Opens a new port, and joins it.
-    pub(super) fn add(&self, settings: &PortSettings, shared_interfaces: bool) -> Result<(), BridgeError> {
+    pub(super) fn add(
+        &self,
+        settings: &PortSettings,
+        shared_interfaces: bool,
+    ) -> Result<(), BridgeError> {
         self.join(settings, Opened::new(&settings.port, shared_interfaces)?)
     }
 
@@ -54,11 +58,14 @@ impl Inner {
         }
         check_layer(port.layer(), settings)?;
         let state = port.state();
-        let shared = Shared::new(number as u16, settings.clone(), port.capabilities(), port.layer(), state);
+        let shared =
+            Shared::new(number as u16, settings.clone(), port.capabilities(), port.layer(), state);
         let shared = Arc::new(shared.with_vlan_filtering(lock(&self.settings).filters_by()));
         self.table.set_limit(shared.number, settings.limits.address_limit);
         self.set_static(&shared);
-        let queues = self.connect(&shared, port.as_mut()).inspect_err(|_| self.table.close(shared.number))?;
+        let queues = self
+            .connect(&shared, port.as_mut())
+            .inspect_err(|_| self.table.close(shared.number))?;
         let place = Place {
             hardware_address: port.hardware_address(),
             shared,
@@ -87,7 +94,11 @@ impl Inner {
     }
 
     /// Gives each thread its share of a port; says how many receive queues that were.
-    pub(super) fn connect(&self, shared: &Arc<Shared>, port: &mut dyn Port) -> Result<usize, PortError> {
+    pub(super) fn connect(
+        &self,
+        shared: &Arc<Shared>,
+        port: &mut dyn Port,
+    ) -> Result<usize, PortError> {
         let poll_threads = lock(&self.poll_threads);
         let workers = lock(&self.workers);
         let mut transmitters = Vec::with_capacity(poll_threads.len());
@@ -99,18 +110,30 @@ impl Inner {
         let queues = receivers.len();
         for (queue, receive) in receivers.into_iter().enumerate() {
             // Without threads the bridge is about to end.
-            if let Some(share) = shares.get_mut(poll_thread_of(queue, usize::from(shared.number), poll_threads.len())) {
+            if let Some(share) = shares.get_mut(poll_thread_of(
+                queue,
+                usize::from(shared.number),
+                poll_threads.len(),
+            )) {
                 share.push((queue as u16, receive));
             }
         }
-        let set_aside: Result<Vec<_>, _> = shares.iter().map(|share| set_aside(port.name(), share.len(), queues)).collect();
+        let set_aside: Result<Vec<_>, _> =
+            shares.iter().map(|share| set_aside(port.name(), share.len(), queues)).collect();
         let set_aside = set_aside?;
         // Before the receiving threads: what they receive must find the way out.
         for (worker, transmit) in workers.all().zip(transmitters.drain(poll_threads.len()..)) {
             let set_aside = SetAside::default();
-            worker.order(Order::Open { shared: shared.clone(), receivers: Vec::new(), transmit, set_aside });
+            worker.order(Order::Open {
+                shared: shared.clone(),
+                receivers: Vec::new(),
+                transmit,
+                set_aside,
+            });
         }
-        for (((thread, receivers), transmit), set_aside) in poll_threads.iter().zip(shares).zip(transmitters).zip(set_aside) {
+        for (((thread, receivers), transmit), set_aside) in
+            poll_threads.iter().zip(shares).zip(transmitters).zip(set_aside)
+        {
             thread.order(Order::Open { shared: shared.clone(), receivers, transmit, set_aside });
         }
         Ok(queues)
@@ -127,7 +150,9 @@ impl Inner {
                 tracing::warn!(number, "a thread did not let go of a port in time");
             }
         };
-        let order = |thread: &PollThread, done: &Sender<()>| thread.order(Order::Close { number, done: done.clone() });
+        let order = |thread: &PollThread, done: &Sender<()>| {
+            thread.order(Order::Close { number, done: done.clone() })
+        };
         close(&|done| lock(&self.poll_threads).iter().for_each(|thread| order(thread, done)));
         // Then those who process what these have received.
         close(&|done| lock(&self.workers).all().for_each(|worker| order(worker, done)));

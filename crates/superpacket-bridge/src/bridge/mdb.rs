@@ -11,11 +11,20 @@ impl Bridge {
         let now = common.start.elapsed().as_nanos() as u64;
         let filtering = lock(&self.inner.settings).vlan_filtering;
         // A port that has left meanwhile has no name.
-        let member = |(vlan, group, port, left): (u16, std::net::IpAddr, u16, std::time::Duration)| {
-            let port = self.inner.name(port)?;
-            Some(MdbEntry { port, grp: group.to_string(), vid: filtering.then_some(vlan), state: "temp".into(), timer: left.as_secs() })
+        let member =
+            |(vlan, group, port, left): (u16, std::net::IpAddr, u16, std::time::Duration)| {
+                let port = self.inner.name(port)?;
+                Some(MdbEntry {
+                    port,
+                    grp: group.to_string(),
+                    vid: filtering.then_some(vlan),
+                    state: "temp".into(),
+                    timer: left.as_secs(),
+                })
+            };
+        let router = |(port, left): (u16, std::time::Duration)| {
+            Some(MdbRouter { port: self.inner.name(port)?, timer: left.as_secs() })
         };
-        let router = |(port, left): (u16, std::time::Duration)| Some(MdbRouter { port: self.inner.name(port)?, timer: left.as_secs() });
         let [querier_ipv4, querier_ipv6] = snooping.is_asked(now);
         MdbReport {
             multicast_snooping: true,

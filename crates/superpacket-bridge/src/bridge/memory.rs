@@ -32,8 +32,15 @@ const QUEUE: usize = 128 << 10;
 /// There is none for as many as the whole port has.
 pub(super) fn set_aside(port: &str, queues: usize, all: usize) -> Result<SetAside, PortError> {
     SetAside::try_new(QUEUE.saturating_mul(queues)).ok_or_else(|| {
-        let says = format!("there are no {} MiB for {all} queues: fewer by queues=N", (QUEUE.saturating_mul(all)).div_ceil(1 << 20));
-        PortError::system(port, "taking memory for the receive queues", io::Error::new(io::ErrorKind::OutOfMemory, says))
+        let says = format!(
+            "there are no {} MiB for {all} queues: fewer by queues=N",
+            (QUEUE.saturating_mul(all)).div_ceil(1 << 20)
+        );
+        PortError::system(
+            port,
+            "taking memory for the receive queues",
+            io::Error::new(io::ErrorKind::OutOfMemory, says),
+        )
     })
 }
 
@@ -45,7 +52,11 @@ fn is_there(bytes: usize) -> bool {
 /// What aggregating so takes for each receive queue before packets come, at most.
 fn needed(policy: &Policy) -> usize {
     let flows = policy.max_flows as usize;
-    let acknowledged = if policy.mode == (Mode::Lro { acks: true }) { (ACKNOWLEDGED * flows).min(MOST_ACKNOWLEDGED) } else { 0 };
+    let acknowledged = if policy.mode == (Mode::Lro { acks: true }) {
+        (ACKNOWLEDGED * flows).min(MOST_ACKNOWLEDGED)
+    } else {
+        0
+    };
     FLOW * flows + acknowledged
 }
 
@@ -63,14 +74,21 @@ impl Earlier {
 
     /// Takes the change of a port with so many receive queues back if there is no memory for the
     /// flows that it then aggregates.
-    pub(super) fn restore_without_memory(self, shared: &Shared, queues: usize) -> Result<(), BridgeError> {
+    pub(super) fn restore_without_memory(
+        self,
+        shared: &Shared,
+        queues: usize,
+    ) -> Result<(), BridgeError> {
         let wanted = shared.runtime().policy();
         let Some(policy) = wanted.filter(|_| wanted != self.policy) else { return Ok(()) };
         if is_there(needed(&policy).saturating_mul(queues)) {
             return Ok(());
         }
         shared.change(|settings| *settings = self.settings);
-        let problem = format!("ENOMEM: there is no memory to aggregate {} flows of each of {queues} receive queues", policy.max_flows);
+        let problem = format!(
+            "ENOMEM: there is no memory to aggregate {} flows of each of {queues} receive queues",
+            policy.max_flows
+        );
         Err(BridgeError::Limit { port: shared.name.clone(), problem })
     }
 }
@@ -78,7 +96,11 @@ impl Earlier {
 /// Is there memory for RFS of so many flows in each of so many receive queues?
 pub(super) fn check_flow_count(count: u32, queues: usize) -> Result<(), SteeringProblem> {
     let problem = FlowTableError::NoMemory { entries: count };
-    check((count as usize).saturating_mul(RFS_FLOW), queues, format_args!("rps_flow_cnt: {problem},"))
+    check(
+        (count as usize).saturating_mul(RFS_FLOW),
+        queues,
+        format_args!("rps_flow_cnt: {problem},"),
+    )
 }
 
 /// Is there memory for a flow limit of so many entries in each of so many receive queues?

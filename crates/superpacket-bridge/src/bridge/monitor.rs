@@ -23,7 +23,10 @@ impl Bridge {
     /// descriptor.
     pub fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, BridgeError> {
         if !(1..=MAX_SNAPLEN).contains(&settings.snaplen) {
-            return Err(BridgeError::Monitor(format!("snaplen is 1 to {MAX_SNAPLEN} bytes, not {}", settings.snaplen)));
+            return Err(BridgeError::Monitor(format!(
+                "snaplen is 1 to {MAX_SNAPLEN} bytes, not {}",
+                settings.snaplen
+            )));
         }
         if settings.count == Some(0) {
             return Err(BridgeError::Monitor("count is 1 packet or more, not 0".to_owned()));
@@ -33,8 +36,14 @@ impl Bridge {
             // No port comes or goes between the look and the beginning.
             let _alone = lock(&inner.changes);
             let ports: Vec<Arc<Shared>> = match settings.ports.is_empty() {
-                true => lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect(),
-                false => settings.ports.iter().map(|port| self.with(port, |place| place.shared.clone())).collect::<Result<_, _>>()?,
+                true => {
+                    lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect()
+                }
+                false => settings
+                    .ports
+                    .iter()
+                    .map(|port| self.with(port, |place| place.shared.clone()))
+                    .collect::<Result<_, _>>()?,
             };
             let monitors = inner.common.monitors.clone();
             let feed = monitors.begin(settings.clone(), &ports)?;
@@ -50,7 +59,8 @@ impl Bridge {
 
     /// How many threads move packets.
     fn threads(&self) -> usize {
-        let workers = lock(&self.inner.workers).all().filter(|worker| !PollThread::is_over(worker)).count();
+        let workers =
+            lock(&self.inner.workers).all().filter(|worker| !PollThread::is_over(worker)).count();
         lock(&self.inner.poll_threads).len() + workers
     }
 }

@@ -24,7 +24,10 @@ impl Opened {
 }
 
 /// Claims the interface of a port, if it has one that no other bridge has.
-pub(super) fn claim(spec: &PortSpec, shared_interfaces: bool) -> Result<Option<Claim>, BridgeError> {
+pub(super) fn claim(
+    spec: &PortSpec,
+    shared_interfaces: bool,
+) -> Result<Option<Claim>, BridgeError> {
     match Claim::of(spec) {
         Err(error @ BridgeError::Taken { .. }) if shared_interfaces => {
             tracing::warn!(port = spec.name(), %error, "two bridges have the same interface");
@@ -40,14 +43,17 @@ pub(super) fn warn_of_addresses(port: &PortSpec) {
     match RouteSocket::open().and_then(|mut socket| socket.addresses(interface)) {
         Ok(addresses) if addresses.is_empty() => {}
         Ok(addresses) => {
-            let addresses = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let addresses =
+                addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             tracing::warn!(
                 port = port.name(),
                 addresses,
                 "the interface has IP addresses: the machine itself answers there, beside the bridge"
             );
         }
-        Err(error) => tracing::debug!(port = port.name(), %error, "the interface's addresses cannot be read"),
+        Err(error) => {
+            tracing::debug!(port = port.name(), %error, "the interface's addresses cannot be read")
+        }
     }
 }
 

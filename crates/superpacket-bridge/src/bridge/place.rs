@@ -37,14 +37,19 @@ impl Place {
     pub(super) fn report(&self, table: &Table) -> PortReport {
         let settings = self.shared.settings();
         let limit = |name: &str| (name.to_owned(), settings.limits.value(name).unwrap_or_default());
-        let too_big = TooBig::NAMES.iter().find(|(_, what)| *what == settings.too_big).map_or("", |(name, _)| name);
+        let too_big = TooBig::NAMES
+            .iter()
+            .find(|(_, what)| *what == settings.too_big)
+            .map_or("", |(name, _)| name);
         PortReport {
             port: self.shared.name.clone(),
             string: settings.port.string().to_owned(),
             state: link_name(self.state.link).to_owned(),
             error: self.error.clone(),
             mtu: self.shared.mtu(),
-            hardware_address: self.hardware_address.map(|address| address.map(|byte| format!("{byte:02x}")).join(":")),
+            hardware_address: self
+                .hardware_address
+                .map(|address| address.map(|byte| format!("{byte:02x}")).join(":")),
             queues: self.queues,
             reopened: self.reopened,
             addresses: table.count(self.shared.number),
@@ -52,11 +57,15 @@ impl Place {
             too_big: too_big.to_owned(),
             aggregation: PortSettings::AGGREGATION
                 .iter()
-                .map(|name| ((*name).to_owned(), settings.aggregation(name).unwrap_or_default().to_owned()))
+                .map(|name| {
+                    ((*name).to_owned(), settings.aggregation(name).unwrap_or_default().to_owned())
+                })
                 .collect(),
             forwarding: Forwarding::NAMES
                 .iter()
-                .map(|name| ((*name).to_owned(), settings.forwarding.value(name).unwrap_or_default()))
+                .map(|name| {
+                    ((*name).to_owned(), settings.forwarding.value(name).unwrap_or_default())
+                })
                 .collect(),
         }
     }
@@ -73,8 +82,13 @@ impl Place {
     }
 
     pub(super) fn stats(&mut self) -> PortStats {
-        let (own, queue_drops) = self.port.as_mut().map(|port| (port.counters(), port.queue_drops())).unwrap_or_default();
-        let (own, queue_drops) = (add(self.before, own), add_each(&self.queue_drops_before, queue_drops));
+        let (own, queue_drops) = self
+            .port
+            .as_mut()
+            .map(|port| (port.counters(), port.queue_drops()))
+            .unwrap_or_default();
+        let (own, queue_drops) =
+            (add(self.before, own), add_each(&self.queue_drops_before, queue_drops));
         self.shared.counts.report(&self.shared.name).with(own, &queue_drops)
     }
 }

@@ -52,7 +52,8 @@ impl Inner {
     /// stays. The caller holds `changes`, and opens it again.
     pub(super) fn close_to_reopen(&self, shared: &Arc<Shared>, spec: &PortSpec) -> Closed {
         let before = shared.settings().port;
-        let mut closed = Closed { shared: shared.clone(), before, since: Instant::now(), was_open: false };
+        let mut closed =
+            Closed { shared: shared.clone(), before, since: Instant::now(), was_open: false };
         self.disconnect(shared.number);
         if device_of(&closed.before) != device_of(spec) {
             // Who was there may be elsewhere.
@@ -92,7 +93,12 @@ impl Inner {
         match port.and_then(|port| self.connect_again(shared, port)) {
             Ok(()) => {
                 let closed_for = closed.since.elapsed();
-                tracing::info!(port = shared.name, string = spec.string(), ?closed_for, "port opened again, by another port string");
+                tracing::info!(
+                    port = shared.name,
+                    string = spec.string(),
+                    ?closed_for,
+                    "port opened again, by another port string"
+                );
             }
             // It waited for its interface, and goes on to wait, by the new string.
             Err(error) if !closed.was_open && error.is_transient() => {}
@@ -113,7 +119,12 @@ impl Inner {
 
     /// Opens a port as it was before it was closed, because it cannot be opened in the way that was
     /// asked for: `error`. Returns an error that says both.
-    pub(super) fn restore(&self, closed: &Closed, spec: &PortSpec, error: BridgeError) -> BridgeError {
+    pub(super) fn restore(
+        &self,
+        closed: &Closed,
+        spec: &PortSpec,
+        error: BridgeError,
+    ) -> BridgeError {
         let Closed { shared, before, .. } = closed;
         let number = usize::from(shared.number);
         if !closed.keeps_interface(spec) {
@@ -158,7 +169,11 @@ impl Inner {
     }
 
     /// Gives all threads their shares of a port that is open again.
-    fn connect_again(&self, shared: &Arc<Shared>, mut port: Box<dyn Port>) -> Result<(), PortError> {
+    fn connect_again(
+        &self,
+        shared: &Arc<Shared>,
+        mut port: Box<dyn Port>,
+    ) -> Result<(), PortError> {
         if port.layer() != shared.layer {
             let reason = "its packets start elsewhere than before, with or without Ethernet header: add it as another port".to_owned();
             return Err(PortError::Unsupported { port: shared.name.clone(), reason });
@@ -191,7 +206,11 @@ mod tests {
     }
 
     fn settings(port: &str) -> BridgeSettings {
-        BridgeSettings { ports: vec![PortSettings::new(spec(port))], threads: 1, ..BridgeSettings::default() }
+        BridgeSettings {
+            ports: vec![PortSettings::new(spec(port))],
+            threads: 1,
+            ..BridgeSettings::default()
+        }
     }
 
     #[test]
@@ -205,17 +224,28 @@ mod tests {
             (place.port, place.state.link) = (None, LinkState::Gone);
         }
         let report = || bridge.ports().remove(0);
-        bridge.apply(settings("left=packet:absent0?ring=1m")).expect("the interface was not there before either");
-        assert_eq!((report().string.as_str(), report().state.as_str()), ("packet:absent0?ring=1m", "gone"));
-        let error = bridge.apply(settings("left=packet:absent0?ring=x")).expect_err("no number").to_string();
-        assert!(error.starts_with("port \"left=packet:absent0?ring=x\": option \"ring=x\" takes"), "{error}");
+        bridge
+            .apply(settings("left=packet:absent0?ring=1m"))
+            .expect("the interface was not there before either");
+        assert_eq!(
+            (report().string.as_str(), report().state.as_str()),
+            ("packet:absent0?ring=1m", "gone")
+        );
+        let error = bridge
+            .apply(settings("left=packet:absent0?ring=x"))
+            .expect_err("no number")
+            .to_string();
+        assert!(
+            error.starts_with("port \"left=packet:absent0?ring=x\": option \"ring=x\" takes"),
+            "{error}"
+        );
         assert_eq!(report().string, "packet:absent0?ring=1m");
     }
 
     #[test]
     fn strings_of_one_device_are_known_as_such() {
-        let devices =
-            ["packet:eth0?ring=1m", "xdp:eth0", "nic:page=4k@packet:eth0", "tap:eth0"].map(|text| device_of(&spec(text)).to_owned());
+        let devices = ["packet:eth0?ring=1m", "xdp:eth0", "nic:page=4k@packet:eth0", "tap:eth0"]
+            .map(|text| device_of(&spec(text)).to_owned());
         assert_eq!(devices, ["eth0"; 4]);
         assert_ne!(device_of(&spec("packet:eth1")), "eth0");
     }

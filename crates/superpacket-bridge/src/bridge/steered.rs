@@ -38,7 +38,12 @@ impl Steered {
         factory: impl Fn(Option<Cpu>) -> Box<dyn Consumer> + Send + Sync + 'static,
     ) -> Result<Steered, BridgeError> {
         let name = port.port.name().to_owned();
-        let settings = BridgeSettings { ports: vec![port], threads: 1, steering: settings, ..BridgeSettings::default() };
+        let settings = BridgeSettings {
+            ports: vec![port],
+            threads: 1,
+            steering: settings,
+            ..BridgeSettings::default()
+        };
         let bridge = Bridge::assemble(settings, || Ok(()), Some(Factory(Arc::new(factory))))?;
         Ok(Steered { bridge, port: name })
     }

@@ -16,14 +16,19 @@ use crate::error::BridgeError;
 use crate::order::{Order, SetAside};
 use crate::poll_thread::{PollThread, PollThreadCounts};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
-use crate::settings::{InPlace, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus, queue_flows};
+use crate::settings::{
+    InPlace, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
+    queue_flows,
+};
 use crate::topology::Topology;
 
 /// How often it is looked whether CPUs have come or gone.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The table of RFS that settings ask for.
-pub(super) fn sock_flow_table(settings: &SteeringSettings) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
+pub(super) fn sock_flow_table(
+    settings: &SteeringSettings,
+) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
     Ok(settings.sock_flow_table()?.map(Arc::new))
 }
 
@@ -109,7 +114,12 @@ impl Bridge {
     /// # Errors
     /// [`BridgeError::NoSuchPort`], [`BridgeError::NoSuchQueue`]; [`BridgeError::System`] and
     /// [`BridgeError::Port`] if a worker cannot be made. Nothing has changed then.
-    pub fn set_rps_cpus(&self, port: &str, queue: Option<u16>, mask: &CpuMask) -> Result<PortRps, BridgeError> {
+    pub fn set_rps_cpus(
+        &self,
+        port: &str,
+        queue: Option<u16>,
+        mask: &CpuMask,
+    ) -> Result<PortRps, BridgeError> {
         self.change_steering(port, queue, |steering| {
             steering.rps_cpus.set(queue, mask.clone());
             Ok(())
@@ -125,17 +135,22 @@ impl Bridge {
     /// cannot be read.
     pub fn set_rps_auto(&self, port: &str, queue: Option<u16>) -> Result<PortRps, BridgeError> {
         let topology = Topology::read()?;
-        let (number, queues) = self.with(port, |place| (usize::from(place.shared.number), place.queues as u16))?;
+        let (number, queues) =
+            self.with(port, |place| (usize::from(place.shared.number), place.queues as u16))?;
         let mut why = Vec::new();
         let mut report = None;
         for each in queue.map_or(0..queues, |queue| queue..queue.saturating_add(1)) {
             let receiving = {
                 let poll_threads = lock(&self.inner.poll_threads);
-                let thread = poll_threads.get(poll_thread_of(usize::from(each), number, poll_threads.len()));
-                thread.and_then(|thread| Cpu::new(thread.counts.cpu.load(Ordering::Relaxed) as usize))
+                let thread =
+                    poll_threads.get(poll_thread_of(usize::from(each), number, poll_threads.len()));
+                thread
+                    .and_then(|thread| Cpu::new(thread.counts.cpu.load(Ordering::Relaxed) as usize))
             };
             // One that has not run yet is on some CPU.
-            let receiving = receiving.filter(|cpu| topology.usable().contains(*cpu)).or_else(|| topology.usable().first());
+            let receiving = receiving
+                .filter(|cpu| topology.usable().contains(*cpu))
+                .or_else(|| topology.usable().first());
             let Some(cpu) = receiving else { continue };
             let auto = topology.sharing_cache(cpu);
             report = Some(self.set_rps_cpus(port, Some(each), &auto.mask)?);
@@ -153,10 +168,16 @@ impl Bridge {
     /// # Errors
     /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than 65,536,
     /// or than there is memory for.
-    pub fn set_rps_flow_count(&self, port: &str, queue: Option<u16>, count: u64) -> Result<PortRps, BridgeError> {
+    pub fn set_rps_flow_count(
+        &self,
+        port: &str,
+        queue: Option<u16>,
+        count: u64,
+    ) -> Result<PortRps, BridgeError> {
         let queues = self.with(port, |place| if queue.is_some() { 1 } else { place.queues })?;
         self.change_steering(port, queue, |steering| {
-            let count = queue_flows(count).map_err(|problem| SteeringProblem(format!("rps_flow_cnt: {problem}")))?;
+            let count = queue_flows(count)
+                .map_err(|problem| SteeringProblem(format!("rps_flow_cnt: {problem}")))?;
             check_flow_count(count, queues)?;
             steering.rps_flow_cnt.set(queue, count);
             Ok(())
@@ -206,13 +227,20 @@ impl Bridge {
         let workers = lock(&self.inner.workers);
         let report = |(cpu, counts): (&Cpu, &Arc<PollThreadCounts>)| {
             let running = workers.running.get(cpu);
-            let leaving = || workers.leaving.iter().filter(|(leaving, _)| leaving == cpu).map(|(_, worker)| worker);
+            let leaving = || {
+                workers
+                    .leaving
+                    .iter()
+                    .filter(|(leaving, _)| leaving == cpu)
+                    .map(|(_, worker)| worker)
+            };
             let state = match (running, leaving().next()) {
                 (Some(_), _) => "running",
                 (None, Some(_)) => "leaving",
                 (None, None) => "ended",
             };
-            let rung: u64 = running.into_iter().chain(leaving()).map(|worker| worker.bell.rung()).sum();
+            let rung: u64 =
+                running.into_iter().chain(leaving()).map(|worker| worker.bell.rung()).sum();
             WorkerReport {
                 cpu: cpu.number(),
                 state: state.to_owned(),
@@ -269,7 +297,8 @@ impl Bridge {
         if !now.workers.contains_key(&cpu) {
             let mut workers = lock(&self.inner.workers);
             // The supervisor makes it: who records may be a worker, and must not wait for others.
-            workers.more_readers |= workers.usable.mask().contains(cpu) && workers.readers.insert(cpu);
+            workers.more_readers |=
+                workers.usable.mask().contains(cpu) && workers.readers.insert(cpu);
         }
     }
 
@@ -311,7 +340,10 @@ impl Inner {
     }
 
     /// The table of RFS for these settings: the one that there is, if they do not change its size.
-    pub(super) fn sock_flows_for(&self, settings: &SteeringSettings) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
+    pub(super) fn sock_flows_for(
+        &self,
+        settings: &SteeringSettings,
+    ) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
         let before = self.common.steering.now();
         match before.settings.sock_flow_entries == settings.sock_flow_entries {
             true => Ok(before.sock_flows.clone()),
@@ -320,15 +352,25 @@ impl Inner {
     }
 
     /// Is there memory for the flow limit that settings ask for, if it is another one?
-    pub(super) fn check_flow_limit(&self, settings: &SteeringSettings) -> Result<(), SteeringProblem> {
+    pub(super) fn check_flow_limit(
+        &self,
+        settings: &SteeringSettings,
+    ) -> Result<(), SteeringProblem> {
         if settings.flow_limit_table == self.common.steering.now().settings.flow_limit_table {
             return Ok(());
         }
-        check_flow_limit(settings.flow_limit_table, lock(&self.places).iter().flatten().map(|place| place.queues).sum())
+        check_flow_limit(
+            settings.flow_limit_table,
+            lock(&self.places).iter().flatten().map(|place| place.queues).sum(),
+        )
     }
 
     /// Takes over settings. Workers, and threads that look, are for the caller to see to.
-    pub(super) fn put_steering(&self, settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>) {
+    pub(super) fn put_steering(
+        &self,
+        settings: SteeringSettings,
+        sock_flows: Option<Arc<SockFlowTable>>,
+    ) {
         lock(&self.settings).steering = settings.clone();
         self.common.steering.change(|now| {
             now.settings = settings;
@@ -341,11 +383,17 @@ impl Inner {
     pub(super) fn reconcile_workers(&self) -> Result<(), BridgeError> {
         let usable = UsableCpus::read();
         let mut places = lock(&self.places);
-        let steering: Vec<PortSteering> = places.iter().flatten().map(|place| place.shared.settings().steering).collect();
+        let steering: Vec<PortSteering> =
+            places.iter().flatten().map(|place| place.shared.settings().steering).collect();
         let rfs = self.common.steering.now().sock_flows.is_some()
-            && steering.iter().any(|steering| steering.rps_flow_cnt.values().any(|&count| count != 0));
+            && steering
+                .iter()
+                .any(|steering| steering.rps_flow_cnt.values().any(|&count| count != 0));
         let mut wanted = CpuMask::EMPTY;
-        steering.iter().flat_map(|steering| steering.rps_cpus.values()).for_each(|mask| wanted.extend(mask.iter()));
+        steering
+            .iter()
+            .flat_map(|steering| steering.rps_cpus.values())
+            .for_each(|mask| wanted.extend(mask.iter()));
         let mut workers = lock(&self.workers);
         if rfs {
             wanted.extend(workers.readers.iter());
@@ -355,11 +403,19 @@ impl Inner {
         let wanted = &wanted & &usable.mask();
         workers.usable = usable;
         let mut made = Vec::new();
-        let missing: Vec<Cpu> = wanted.iter().filter(|cpu| !workers.running.contains_key(cpu)).collect();
+        let missing: Vec<Cpu> =
+            wanted.iter().filter(|cpu| !workers.running.contains_key(cpu)).collect();
         for cpu in missing {
             let counts = workers.counts.entry(cpu).or_default().clone();
-            let start = PollThread::start(format!("superpacket-rps{cpu}"), Some(cpu), counts, self.common.clone());
-            match start.map_err(|source| BridgeError::System { action: "starting a worker", source }) {
+            let start = PollThread::start(
+                format!("superpacket-rps{cpu}"),
+                Some(cpu),
+                counts,
+                self.common.clone(),
+            );
+            match start
+                .map_err(|source| BridgeError::System { action: "starting a worker", source })
+            {
                 Ok(worker) => made.push((cpu, worker)),
                 Err(error) => {
                     made.iter_mut().for_each(|(_, worker): &mut (Cpu, PollThread)| worker.stop());
@@ -388,7 +444,8 @@ impl Inner {
             tracing::info!(%cpu, "a worker has started");
             workers.running.insert(cpu, worker);
         }
-        let gone: Vec<Cpu> = workers.running.keys().copied().filter(|cpu| !wanted.contains(*cpu)).collect();
+        let gone: Vec<Cpu> =
+            workers.running.keys().copied().filter(|cpu| !wanted.contains(*cpu)).collect();
         for cpu in gone {
             if let Some(worker) = workers.running.remove(&cpu) {
                 worker.order(Order::Retire);

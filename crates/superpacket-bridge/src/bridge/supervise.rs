@@ -36,7 +36,11 @@ impl Inner {
         let mut tidy = Tidy::new(self.epoch.load(Ordering::Acquire), Instant::now());
         while !self.stopping.load(Ordering::Acquire) {
             // Threads say it with every packet: all of it is taken at once.
-            let notices: Vec<_> = inbox.recv_timeout(LOOK).into_iter().chain(inbox.try_iter().take(NOTICES)).collect();
+            let notices: Vec<_> = inbox
+                .recv_timeout(LOOK)
+                .into_iter()
+                .chain(inbox.try_iter().take(NOTICES))
+                .collect();
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
@@ -70,7 +74,11 @@ impl Inner {
         let mut places = lock(&self.places);
         let Some(Some(place)) = places.get_mut(number) else { return false };
         let Some(port) = &mut place.port else {
-            let soon = if notices.contains(&Notice::LinksChanged) { TRY_AGAIN - TRY_SOON } else { Duration::ZERO };
+            let soon = if notices.contains(&Notice::LinksChanged) {
+                TRY_AGAIN - TRY_SOON
+            } else {
+                Duration::ZERO
+            };
             if place.next_try > Instant::now() + soon {
                 return false;
             }
@@ -82,7 +90,10 @@ impl Inner {
             return false;
         }
         // What is said of an earlier opening is old.
-        let is_broken = notices.contains(&Notice::Broken { port: place.shared.number, opening: place.shared.opening() });
+        let is_broken = notices.contains(&Notice::Broken {
+            port: place.shared.number,
+            opening: place.shared.opening(),
+        });
         let before = place.state;
         place.state = port.state();
         if place.state.link == LinkState::Gone || is_broken && place.state.link != LinkState::Down {
@@ -126,8 +137,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("pipe");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
-        let bridge = Bridge::start(settings(&["memory:slow", "memory:other"])).expect("no privilege is needed");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
+            .expect("a pipe");
+        let bridge = Bridge::start(settings(&["memory:slow", "memory:other"]))
+            .expect("no privilege is needed");
         // A machine that is busy may take longer than that to ask: then once more.
         let is_answered_meanwhile = || {
             {
@@ -135,7 +148,8 @@ mod tests {
                 let place = places[0].as_mut().expect("is there");
                 let spec = format!("pcap:{}", path.display()).parse().expect("a port string");
                 place.shared.change(|settings| settings.port = spec);
-                (place.port, place.state.link, place.next_try) = (None, LinkState::Gone, Instant::now());
+                (place.port, place.state.link, place.next_try) =
+                    (None, LinkState::Gone, Instant::now());
             }
             // It can be written to once the supervisor has it open to be read.
             let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
@@ -159,12 +173,15 @@ mod tests {
 
     #[test]
     fn what_is_said_to_a_thread_that_is_held_up_has_its_bounds() {
-        let bridge = Bridge::start(settings(&["memory:many-notices"])).expect("no privilege is needed");
+        let bridge =
+            Bridge::start(settings(&["memory:many-notices"])).expect("no privilege is needed");
         let alone = lock(&bridge.inner.changes);
         // The supervisor has looked once more, and waits.
         std::thread::sleep(2 * LOOK);
         let notices = &bridge.inner.common.notices;
-        let said = (0..10 * NOTICES).filter(|_| notices.try_send(Notice::Broken { port: 0, opening: 7 }).is_ok()).count();
+        let said = (0..10 * NOTICES)
+            .filter(|_| notices.try_send(Notice::Broken { port: 0, opening: 7 }).is_ok())
+            .count();
         assert_eq!((said, notices.len()), (NOTICES, NOTICES));
         drop(alone);
         // It hears that the bridge ends all the same.
@@ -173,7 +190,8 @@ mod tests {
 
     #[test]
     fn no_worker_is_started_while_the_bridge_stops() {
-        let bridge = Bridge::start(settings(&["memory:a", "memory:b"])).expect("no privilege is needed");
+        let bridge =
+            Bridge::start(settings(&["memory:a", "memory:b"])).expect("no privilege is needed");
         let inner = bridge.inner.clone();
         // The supervisor finds out that the bridge is not to stop, and then waits here.
         let alone = lock(&inner.changes);
@@ -186,10 +204,9 @@ mod tests {
         // Now it sees what a new worker is needed for.
         let cpu = lock(&inner.workers).usable().first().expect("this thread is on one");
         let mask = [cpu].into_iter().collect::<superpacket_steer::CpuMask>();
-        lock(&inner.places)
-            .iter()
-            .flatten()
-            .for_each(|place| place.shared.change_steering(|steering| steering.rps_cpus.set(None, mask.clone())));
+        lock(&inner.places).iter().flatten().for_each(|place| {
+            place.shared.change_steering(|steering| steering.rps_cpus.set(None, mask.clone()))
+        });
         lock(&inner.workers).ask_for_more();
         drop(alone);
         stopping.join().expect("no panic");

@@ -39,7 +39,8 @@ mod tests {
     fn it_is_due_once_after_the_last_of_several_changes() {
         let start = Instant::now();
         let mut tidy = Tidy::new(5, start);
-        let mut due = |epoch, milliseconds| tidy.is_due(epoch, start + Duration::from_millis(milliseconds));
+        let mut due =
+            |epoch, milliseconds| tidy.is_due(epoch, start + Duration::from_millis(milliseconds));
         assert!(!due(5, 10_000), "nothing has changed");
         assert!(!due(6, 10_250) && !due(6, 12_000) && !due(8, 12_249), "another followed");
         assert!(!due(8, 14_000) && due(8, 14_250));

@@ -8,9 +8,14 @@ use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 impl Bridge {
     /// The VLANs of the ports.
     pub fn vlans(&self) -> VlanReport {
-        let ports = lock(&self.inner.places).iter().flatten().map(|place| report(&place.shared)).collect();
+        let ports =
+            lock(&self.inner.places).iter().flatten().map(|place| report(&place.shared)).collect();
         let settings = lock(&self.inner.settings);
-        VlanReport { vlan_filtering: settings.vlan_filtering, vlan_protocol: settings.vlan_protocol, ports }
+        VlanReport {
+            vlan_filtering: settings.vlan_filtering,
+            vlan_protocol: settings.vlan_protocol,
+            ports,
+        }
     }
 
     /// Puts a port in VLANs, or changes how it is in them. It counts where the bridge filters by
@@ -31,14 +36,23 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] if it is in none of them.
-    pub fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, BridgeError> {
+    pub fn delete_vlans(
+        &self,
+        port: &str,
+        range: &VlanRange,
+    ) -> Result<PortVlanReport, BridgeError> {
         let VlanRange { first, last, .. } = *range;
-        self.change(port, |shared| match shared.change(|settings| settings.vlans.delete(first, last)) {
-            0 => {
-                let vlans = VlanRange { pvid: false, untagged: false, ..*range };
-                Err(BridgeError::Limit { port: port.into(), problem: format!("it is not in VLAN {vlans}") })
+        self.change(port, |shared| {
+            match shared.change(|settings| settings.vlans.delete(first, last)) {
+                0 => {
+                    let vlans = VlanRange { pvid: false, untagged: false, ..*range };
+                    Err(BridgeError::Limit {
+                        port: port.into(),
+                        problem: format!("it is not in VLAN {vlans}"),
+                    })
+                }
+                _ => Ok(()),
             }
-            _ => Ok(()),
         })?;
         self.with(port, |place| {
             self.inner.forget_other_vlans(&place.shared);
@@ -69,11 +83,20 @@ mod tests {
     #[test]
     fn vlans_of_ports_change_while_the_bridge_runs() {
         let names = ["memory:vlan-one", "memory:vlan-two"];
-        let ports = names.map(|name| PortSettings::new(name.parse().expect("a port string"))).to_vec();
-        let settings = BridgeSettings { ports, threads: 1, vlan_filtering: true, ..BridgeSettings::default() };
+        let ports =
+            names.map(|name| PortSettings::new(name.parse().expect("a port string"))).to_vec();
+        let settings =
+            BridgeSettings { ports, threads: 1, vlan_filtering: true, ..BridgeSettings::default() };
         let bridge = Bridge::start(settings.clone()).expect("no privilege is needed");
         let range = |words: &str| words.parse::<VlanRange>().expect(words);
-        let ranges = || bridge.settings().ports[0].vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>();
+        let ranges = || {
+            bridge.settings().ports[0]
+                .vlans
+                .ranges()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
         bridge.add_vlans(names[0], &range("10-12")).expect("is there");
         bridge.add_vlans(names[0], &range("11 pvid untagged")).expect("is there");
         assert_eq!(ranges(), ["1 untagged", "10", "11 pvid untagged", "12"]);
@@ -82,18 +105,35 @@ mod tests {
         let error = bridge.add_vlans("memory:x", &range("1")).expect_err("no port");
         assert!(error.to_string().contains("there is no port \"memory:x\""), "{error}");
         let station = |vlan| crate::fdb::Station { vlan, address: [2, 0, 0, 0, 0, 1] };
-        [1, 12].iter().for_each(|&vlan| bridge.inner.table.learn(station(vlan).into(), 0, bridge.inner.table.now()));
+        [1, 12].iter().for_each(|&vlan| {
+            bridge.inner.table.learn(station(vlan).into(), 0, bridge.inner.table.now())
+        });
         let left = bridge.delete_vlans(names[0], &range("1-10")).expect("is in two of them");
         assert_eq!(left.vlans.iter().map(|entry| entry.vlan).collect::<Vec<_>>(), [11, 12]);
-        assert_eq!([1, 12].map(|vlan| bridge.inner.table.look_up(station(vlan)).is_some()), [false, true]);
+        assert_eq!(
+            [1, 12].map(|vlan| bridge.inner.table.look_up(station(vlan)).is_some()),
+            [false, true]
+        );
         // The file says what holds, when it is read again.
         bridge.apply(settings.clone()).expect("applies");
-        assert_eq!((ranges(), bridge.inner.table.look_up(station(12))), (vec!["1 pvid untagged".to_owned()], None));
+        assert_eq!(
+            (ranges(), bridge.inner.table.look_up(station(12))),
+            (vec!["1 pvid untagged".to_owned()], None)
+        );
         let provider = BridgeSettings { vlan_protocol: VlanProtocol::Dot1Ad, ..settings.clone() };
         let error = bridge.apply(provider).expect_err("fixed");
-        assert!(error.to_string().contains("the protocol of VLAN tags cannot be changed while the bridge runs"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("the protocol of VLAN tags cannot be changed while the bridge runs"),
+            "{error}"
+        );
         assert_eq!(bridge.vlans().vlan_protocol, VlanProtocol::Dot1Q);
-        let error = bridge.apply(BridgeSettings { vlan_filtering: false, ..settings }).expect_err("fixed");
-        assert!(error.to_string().contains("VLAN filtering cannot be changed while the bridge runs"), "{error}");
+        let error =
+            bridge.apply(BridgeSettings { vlan_filtering: false, ..settings }).expect_err("fixed");
+        assert!(
+            error.to_string().contains("VLAN filtering cannot be changed while the bridge runs"),
+            "{error}"
+        );
     }
 }

@@ -13,7 +13,8 @@ use toml::Spanned;
 use super::{Config, ConfigError, Source};
 use crate::fdb::Station;
 use crate::settings::{
-    BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, SettingValue, TooBig, possible_cpus, queue_flows,
+    BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, SettingValue,
+    TooBig, possible_cpus, queue_flows,
 };
 use crate::vlan::PortVlans;
 
@@ -143,7 +144,10 @@ enum EachQueue<T> {
 
 impl<T> EachQueue<T> {
     /// Reads each value: those behind the last of a list have the default.
-    fn read<R: PartialEq + Default>(&self, read: impl Fn(&T) -> Result<R, ConfigError>) -> Result<PerQueue<R>, ConfigError> {
+    fn read<R: PartialEq + Default>(
+        &self,
+        read: impl Fn(&T) -> Result<R, ConfigError>,
+    ) -> Result<PerQueue<R>, ConfigError> {
         Ok(match self {
             EachQueue::All(value) => PerQueue::all(read(value)?),
             EachQueue::Listed(values) => {
@@ -188,47 +192,63 @@ impl Written {
         } = self.bridge;
         if let Some(threads) = threads {
             if *threads.as_ref() > MAX_THREADS {
-                return Err(source.wrong(&threads.span(), format_args!("threads is at most {MAX_THREADS}")));
+                return Err(
+                    source.wrong(&threads.span(), format_args!("threads is at most {MAX_THREADS}"))
+                );
             }
             bridge.threads = threads.into_inner();
         }
         if let Some(size) = table_size {
             if !(1..=MAX_TABLE).contains(size.as_ref()) {
-                return Err(source.wrong(&size.span(), format_args!("table-size is 1 to {MAX_TABLE} addresses")));
+                return Err(source.wrong(
+                    &size.span(),
+                    format_args!("table-size is 1 to {MAX_TABLE} addresses"),
+                ));
             }
             bridge.table_size = size.into_inner();
         }
         if let Some(time) = ageing_time {
             bridge.ageing_time = duration(&time, "ageing-time", source)?;
             if bridge.ageing_time > MAX_AGEING {
-                return Err(source.wrong(&time.span(), format_args!("ageing-time is at most {} days", MAX_AGEING.as_secs() / DAY)));
+                return Err(source.wrong(
+                    &time.span(),
+                    format_args!("ageing-time is at most {} days", MAX_AGEING.as_secs() / DAY),
+                ));
             }
         }
         bridge.busy_poll = busy_poll.unwrap_or_default();
         bridge.vlan_filtering = vlan_filtering.unwrap_or_default();
         if let Some(word) = vlan_protocol {
             let read = word.as_ref().parse();
-            bridge.vlan_protocol = read.map_err(|problem: String| source.wrong(&word.span(), format_args!("vlan-protocol: {problem}")))?;
+            bridge.vlan_protocol = read.map_err(|problem: String| {
+                source.wrong(&word.span(), format_args!("vlan-protocol: {problem}"))
+            })?;
         }
         bridge.multicast_snooping = multicast_snooping.unwrap_or_default();
         bridge.shared_interfaces = shared_interfaces.unwrap_or_default();
         for (name, value) in &self.steering {
-            let set = bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().to_string());
+            let set =
+                bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().to_string());
             set.map_err(|problem| source.wrong(&name.span(), problem))?;
         }
-        let metrics =
-            match metrics {
-                None => None,
-                Some(address) => Some(address.as_ref().parse().map_err(|_| {
-                    source.wrong(&address.span(), "metrics takes an address and a port: \"127.0.0.1:9600\", \"[::1]:9600\"")
-                })?),
-            };
+        let metrics = match metrics {
+            None => None,
+            Some(address) => Some(address.as_ref().parse().map_err(|_| {
+                source.wrong(
+                    &address.span(),
+                    "metrics takes an address and a port: \"127.0.0.1:9600\", \"[::1]:9600\"",
+                )
+            })?),
+        };
         for port in self.port {
             let span = port.port.span();
             let settings = port.check(source)?;
             if bridge.ports.iter().any(|known| known.port.name() == settings.port.name()) {
                 let name = settings.port.name();
-                return Err(source.wrong(&span, format_args!("there are two ports {name:?}: a name is one port's")));
+                return Err(source.wrong(
+                    &span,
+                    format_args!("there are two ports {name:?}: a name is one port's"),
+                ));
             }
             bridge.ports.push(settings);
         }
@@ -237,7 +257,9 @@ impl Written {
         }
         let on_reload = on_reload.map(|word| {
             let read = word.as_ref().parse();
-            read.map_err(|problem: String| source.wrong(&word.span(), format_args!("on-reload: {problem}")))
+            read.map_err(|problem: String| {
+                source.wrong(&word.span(), format_args!("on-reload: {problem}"))
+            })
         });
         Ok(Config { bridge, control, metrics, user, on_reload: on_reload.transpose()? })
     }
@@ -245,20 +267,34 @@ impl Written {
 
 impl WrittenEntry {
     /// Gives the entry to its port.
-    fn check(self, source: &Source<'_>, vlan_filtering: bool, ports: &mut [PortSettings]) -> Result<(), ConfigError> {
-        let wrong = |problem: String| source.wrong(&self.address.span(), format_args!("fdb: {problem}"));
+    fn check(
+        self,
+        source: &Source<'_>,
+        vlan_filtering: bool,
+        ports: &mut [PortSettings],
+    ) -> Result<(), ConfigError> {
+        let wrong =
+            |problem: String| source.wrong(&self.address.span(), format_args!("fdb: {problem}"));
         let station = Station::parse(self.address.as_ref(), self.vlan).map_err(wrong)?;
         if vlan_filtering && station.vlan == 0 {
-            return Err(wrong("the bridge filters by VLAN: say in which the address is (vlan)".into()));
+            return Err(wrong(
+                "the bridge filters by VLAN: say in which the address is (vlan)".into(),
+            ));
         }
         if let Some(holder) = ports.iter().find(|port| port.static_entries.contains(&station)) {
             return Err(wrong(format!("{station} has an entry at {} already", holder.port.name())));
         }
         let known = ports.iter().map(|port| port.port.name()).collect::<Vec<_>>().join(", ");
-        let port = ports.iter_mut().find(|port| port.port.name() == self.port.as_ref()).ok_or_else(|| {
-            let port = self.port.as_ref();
-            source.wrong(&self.port.span(), format_args!("fdb: the file has no port {port:?}: it has {known}"))
-        })?;
+        let port = ports
+            .iter_mut()
+            .find(|port| port.port.name() == self.port.as_ref())
+            .ok_or_else(|| {
+                let port = self.port.as_ref();
+                source.wrong(
+                    &self.port.span(),
+                    format_args!("fdb: the file has no port {port:?}: it has {known}"),
+                )
+            })?;
         port.static_entries.insert(station);
         Ok(())
     }
@@ -267,25 +303,39 @@ impl WrittenEntry {
 impl WrittenPort {
     fn check(self, source: &Source<'_>) -> Result<PortSettings, ConfigError> {
         let parsed = self.port.as_ref().parse();
-        let mut spec: PortSpec = parsed
-            .map_err(|error: SpecError| source.wrong(&self.port.span(), format_args!("port: {}", error.problem(self.port.as_ref()))))?;
+        let mut spec: PortSpec = parsed.map_err(|error: SpecError| {
+            source.wrong(
+                &self.port.span(),
+                format_args!("port: {}", error.problem(self.port.as_ref())),
+            )
+        })?;
         if let Some(name) = &self.name {
             let wrong = |problem: &dyn std::fmt::Display| source.wrong(&name.span(), problem);
             if spec.is_named() && spec.name() != name.as_ref() {
-                return Err(wrong(&format_args!("name: the port string gives the port another name, {:?}", spec.name())));
+                return Err(wrong(&format_args!(
+                    "name: the port string gives the port another name, {:?}",
+                    spec.name()
+                )));
             }
-            spec = spec.with_name(name.as_ref()).map_err(|error| wrong(&error.problem(self.port.as_ref())))?;
+            spec = spec
+                .with_name(name.as_ref())
+                .map_err(|error| wrong(&error.problem(self.port.as_ref())))?;
         }
         let mut settings = PortSettings::new(spec);
         let mut named: Vec<Feature> = Vec::new();
         for (name, on) in &self.features {
             let feature: Feature = name.as_ref().parse().map_err(|_| {
                 let names = Feature::ALL.map(Feature::name).join(", ");
-                source.wrong(&name.span(), format_args!("features: {:?} is no offload: there are {names}", name.as_ref()))
+                source.wrong(
+                    &name.span(),
+                    format_args!("features: {:?} is no offload: there are {names}", name.as_ref()),
+                )
             })?;
             // By its long and by its short name: which of them should hold?
             if named.contains(&feature) {
-                return Err(source.wrong(&name.span(), format_args!("features: {feature} is there twice")));
+                return Err(
+                    source.wrong(&name.span(), format_args!("features: {feature} is there twice"))
+                );
             }
             named.push(feature);
             settings.features = settings.features.set(feature, *on);
@@ -311,29 +361,43 @@ impl WrittenPort {
         ];
         for (name, number) in numbers {
             if let Some(number) = number {
-                settings.limits.set(name, *number.as_ref()).map_err(|problem| source.wrong(&number.span(), problem))?;
+                settings
+                    .limits
+                    .set(name, *number.as_ref())
+                    .map_err(|problem| source.wrong(&number.span(), problem))?;
             }
         }
         for (name, word) in [("storage", &self.storage), ("delivery", &self.delivery)] {
             if let Some(word) = word {
-                settings.set_aggregation(name, word.as_ref()).map_err(|problem| source.wrong(&word.span(), problem))?;
+                settings
+                    .set_aggregation(name, word.as_ref())
+                    .map_err(|problem| source.wrong(&word.span(), problem))?;
             }
         }
         settings.lro_acks = self.lro_acks.unwrap_or_default();
         settings.gro_past_push = self.gro_past_push.unwrap_or_default();
         settings.gro_udp_no_checksum = self.gro_udp_no_checksum.unwrap_or_default();
         settings.gro_uneven = self.gro_uneven.unwrap_or_default();
-        for (name, time) in [("gro_flush_timeout", &self.gro_flush_timeout), ("gap_timeout", &self.gap_timeout)] {
+        for (name, time) in
+            [("gro_flush_timeout", &self.gro_flush_timeout), ("gap_timeout", &self.gap_timeout)]
+        {
             if let Some(time) = time {
-                let nanoseconds = u64::try_from(duration(time, name, source)?.as_nanos()).unwrap_or(u64::MAX);
-                settings.limits.set(name, nanoseconds).map_err(|problem| source.wrong(&time.span(), problem))?;
+                let nanoseconds =
+                    u64::try_from(duration(time, name, source)?.as_nanos()).unwrap_or(u64::MAX);
+                settings
+                    .limits
+                    .set(name, nanoseconds)
+                    .map_err(|problem| source.wrong(&time.span(), problem))?;
             }
         }
         if let Some(word) = &self.too_big {
             let known = TooBig::NAMES.into_iter().find(|(name, _)| name == word.as_ref());
             let (_, too_big) = known.ok_or_else(|| {
                 let names = TooBig::NAMES.map(|(name, _)| name).join(", ");
-                source.wrong(&word.span(), format_args!("too_big is one of {names}, not {:?}", word.as_ref()))
+                source.wrong(
+                    &word.span(),
+                    format_args!("too_big is one of {names}, not {:?}", word.as_ref()),
+                )
             })?;
             settings.too_big = too_big;
         }
@@ -348,19 +412,25 @@ impl WrittenPort {
         if let Some(vlans) = &self.vlans {
             settings.vlans = PortVlans::none();
             for range in vlans {
-                let read = range.as_ref().parse().map_err(|problem: String| source.wrong(&range.span(), format_args!("vlans: {problem}")));
+                let read = range.as_ref().parse().map_err(|problem: String| {
+                    source.wrong(&range.span(), format_args!("vlans: {problem}"))
+                });
                 settings.vlans.add(&read?);
             }
         }
         if let Some(masks) = &self.rps_cpus {
             let mask = |text: &String| {
-                CpuMask::parse(text, possible_cpus()).map_err(|error| source.wrong(&masks.span(), format_args!("rps_cpus: {error}")))
+                CpuMask::parse(text, possible_cpus())
+                    .map_err(|error| source.wrong(&masks.span(), format_args!("rps_cpus: {error}")))
             };
             settings.steering.rps_cpus = masks.as_ref().read(mask)?;
         }
         if let Some(counts) = &self.rps_flow_cnt {
-            let count =
-                |asked: &u64| queue_flows(*asked).map_err(|error| source.wrong(&counts.span(), format_args!("rps_flow_cnt: {error}")));
+            let count = |asked: &u64| {
+                queue_flows(*asked).map_err(|error| {
+                    source.wrong(&counts.span(), format_args!("rps_flow_cnt: {error}"))
+                })
+            };
             settings.steering.rps_flow_cnt = counts.as_ref().read(count)?;
         }
         settings.steering.in_place = self.in_place_below;
@@ -368,10 +438,18 @@ impl WrittenPort {
     }
 }
 
-fn duration(text: &Spanned<String>, key: &str, source: &Source<'_>) -> Result<Duration, ConfigError> {
+fn duration(
+    text: &Spanned<String>,
+    key: &str,
+    source: &Source<'_>,
+) -> Result<Duration, ConfigError> {
     if text.as_ref() == "0" {
         return Ok(Duration::ZERO);
     }
-    humantime::parse_duration(text.as_ref())
-        .map_err(|error| source.wrong(&text.span(), format_args!("{key}: {error}: write \"50us\", \"1ms\" or \"300s\"")))
+    humantime::parse_duration(text.as_ref()).map_err(|error| {
+        source.wrong(
+            &text.span(),
+            format_args!("{key}: {error}: write \"50us\", \"1ms\" or \"300s\""),
+        )
+    })
 }

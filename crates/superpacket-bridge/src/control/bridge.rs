@@ -35,7 +35,13 @@ impl Control for Bridge {
         Bridge::stats(self)
     }
 
-    fn set_feature(&self, port: &str, feature: Feature, on: bool, force: bool) -> Result<PortFeatures, Refusal> {
+    fn set_feature(
+        &self,
+        port: &str,
+        feature: Feature,
+        on: bool,
+        force: bool,
+    ) -> Result<PortFeatures, Refusal> {
         Ok(Bridge::set_feature(self, port, feature, on, force)?)
     }
 
@@ -67,7 +73,12 @@ impl Control for Bridge {
         Ok(Bridge::remove_port(self, port)?)
     }
 
-    fn fdb(&self, filter: &FdbFilter, after: Option<Station>, most: usize) -> Result<FdbPage, Refusal> {
+    fn fdb(
+        &self,
+        filter: &FdbFilter,
+        after: Option<Station>,
+        most: usize,
+    ) -> Result<FdbPage, Refusal> {
         Ok(Bridge::fdb(self, filter, after, most)?)
     }
 
@@ -107,15 +118,24 @@ impl Control for Bridge {
         Bridge::rps(self)
     }
 
-    fn set_rps(&self, port: &str, queue: Option<u16>, change: &RpsChange) -> Result<PortRps, Refusal> {
-        let wrong = |problem: &dyn std::fmt::Display| BridgeError::Mask { port: port.into(), problem: problem.to_string() };
+    fn set_rps(
+        &self,
+        port: &str,
+        queue: Option<u16>,
+        change: &RpsChange,
+    ) -> Result<PortRps, Refusal> {
+        let wrong = |problem: &dyn std::fmt::Display| BridgeError::Mask {
+            port: port.into(),
+            problem: problem.to_string(),
+        };
         Ok(match change {
             RpsChange::Mask(text) => {
                 let mask = CpuMask::parse(text, possible_cpus()).map_err(|error| wrong(&error))?;
                 self.set_rps_cpus(port, queue, &mask)?
             }
             RpsChange::List(text) => {
-                let mask = CpuMask::parse_list(text, possible_cpus()).map_err(|error| wrong(&error))?;
+                let mask =
+                    CpuMask::parse_list(text, possible_cpus()).map_err(|error| wrong(&error))?;
                 self.set_rps_cpus(port, queue, &mask)?
             }
             RpsChange::Auto => self.set_rps_auto(port, queue)?,

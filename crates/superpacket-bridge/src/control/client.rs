@@ -34,7 +34,9 @@ pub(super) fn connect_within(path: &Path, patience: Duration) -> io::Result<Unix
     stream.set_write_timeout(Some(patience))?;
     match connect(&stream, &address) {
         Ok(()) => Ok(stream),
-        Err(Errno::AGAIN) => Err(io::Error::new(io::ErrorKind::TimedOut, "the bridge takes no connection")),
+        Err(Errno::AGAIN) => {
+            Err(io::Error::new(io::ErrorKind::TimedOut, "the bridge takes no connection"))
+        }
         Err(errno) => Err(errno.into()),
     }
 }
@@ -59,7 +61,9 @@ impl Client {
             io::ErrorKind::PermissionDenied => ClientError::Denied { path: whole() },
             _ => ClientError::Io { path: whole(), source: error },
         })?;
-        let bounded = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        let bounded = stream
+            .set_read_timeout(Some(PATIENCE))
+            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         bounded.map_err(|source| ClientError::Io { path: whole(), source })?;
         Ok(Client { path: whole(), stream: BufReader::new(stream) })
     }
@@ -74,7 +78,8 @@ impl Client {
     /// # Errors
     /// [`ClientError::Refused`] if the bridge says no; others if it cannot be asked.
     pub fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
-        let malformed = |problem: String| ClientError::Malformed { path: self.path.clone(), problem };
+        let malformed =
+            |problem: String| ClientError::Malformed { path: self.path.clone(), problem };
         let failed = |source: io::Error| ClientError::Io { path: self.path.clone(), source };
         let mut line = serde_json::to_vec(request).map_err(|error| malformed(error.to_string()))?;
         line.push(b'\n');
@@ -86,17 +91,24 @@ impl Client {
         if !reply.ends_with(b"\n") {
             sent.map_err(failed)?;
             read.map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock => failed(io::Error::new(io::ErrorKind::TimedOut, "the bridge does not answer")),
+                io::ErrorKind::WouldBlock => {
+                    failed(io::Error::new(io::ErrorKind::TimedOut, "the bridge does not answer"))
+                }
                 _ => failed(error),
             })?;
             return Err(match reply.is_empty() {
-                true => failed(io::Error::new(io::ErrorKind::UnexpectedEof, "the bridge has closed the connection")),
+                true => failed(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the bridge has closed the connection",
+                )),
                 false => malformed(format!("it breaks off after {} bytes", reply.len())),
             });
         }
         match serde_json::from_slice(&reply) {
             Ok(Reply::Ok(value)) => Ok(value),
-            Ok(Reply::Error(refusal)) if refusal.code == ErrorCode::Forbidden => Err(ClientError::Denied { path: self.path.clone() }),
+            Ok(Reply::Error(refusal)) if refusal.code == ErrorCode::Forbidden => {
+                Err(ClientError::Denied { path: self.path.clone() })
+            }
             Ok(Reply::Error(refusal)) => Err(ClientError::Refused(refusal)),
             Err(error) => Err(malformed(error.to_string())),
         }
@@ -138,15 +150,31 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn set_feature(&mut self, port: &str, feature: &str, on: bool, force: bool) -> Result<PortFeatures, ClientError> {
-        self.ask(&Request::SetFeature { port: port.to_owned(), feature: feature.to_owned(), on, force })
+    pub fn set_feature(
+        &mut self,
+        port: &str,
+        feature: &str,
+        on: bool,
+        force: bool,
+    ) -> Result<PortFeatures, ClientError> {
+        self.ask(&Request::SetFeature {
+            port: port.to_owned(),
+            feature: feature.to_owned(),
+            on,
+            force,
+        })
     }
 
     /// Sets a limit.
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn set_limit(&mut self, port: &str, name: &str, value: u64) -> Result<PortReport, ClientError> {
+    pub fn set_limit(
+        &mut self,
+        port: &str,
+        name: &str,
+        value: u64,
+    ) -> Result<PortReport, ClientError> {
         self.ask(&Request::SetLimit { port: port.to_owned(), name: name.to_owned(), value })
     }
 
@@ -163,8 +191,17 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn set_aggregation(&mut self, port: &str, name: &str, word: &str) -> Result<PortReport, ClientError> {
-        self.ask(&Request::SetAggregation { port: port.to_owned(), name: name.to_owned(), value: word.to_owned() })
+    pub fn set_aggregation(
+        &mut self,
+        port: &str,
+        name: &str,
+        word: &str,
+    ) -> Result<PortReport, ClientError> {
+        self.ask(&Request::SetAggregation {
+            port: port.to_owned(),
+            name: name.to_owned(),
+            value: word.to_owned(),
+        })
     }
 
     /// Turns a switch of what passes between a port and the others: `isolated`, `learning`,
@@ -172,7 +209,12 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn set_forwarding(&mut self, port: &str, name: &str, on: bool) -> Result<PortReport, ClientError> {
+    pub fn set_forwarding(
+        &mut self,
+        port: &str,
+        name: &str,
+        on: bool,
+    ) -> Result<PortReport, ClientError> {
         self.ask(&Request::SetForwarding { port: port.to_owned(), name: name.to_owned(), on })
     }
 
@@ -206,7 +248,12 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn fdb(&mut self, filter: &FdbFilter, after: Option<&FdbEntry>, most: usize) -> Result<FdbPage, ClientError> {
+    pub fn fdb(
+        &mut self,
+        filter: &FdbFilter,
+        after: Option<&FdbEntry>,
+        most: usize,
+    ) -> Result<FdbPage, ClientError> {
         let FdbFilter { port, vlan, is_static } = filter.clone();
         let after = after.map(|entry| Address { mac: entry.mac.clone(), vlan: entry.vlan });
         self.ask(&Request::Fdb { port, vlan, is_static, after, most: Some(most) })
@@ -216,18 +263,36 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn add_static_entry(&mut self, port: &str, station: Station) -> Result<FdbEntry, ClientError> {
+    pub fn add_static_entry(
+        &mut self,
+        port: &str,
+        station: Station,
+    ) -> Result<FdbEntry, ClientError> {
         let vlan = Some(station.vlan).filter(|&vlan| vlan != 0);
-        self.ask(&Request::AddFdb { port: port.to_owned(), mac: station.mac(), vlan, replace: false })
+        self.ask(&Request::AddFdb {
+            port: port.to_owned(),
+            mac: station.mac(),
+            vlan,
+            replace: false,
+        })
     }
 
     /// Adds a static entry to the address table, in place of one that is there.
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn replace_static_entry(&mut self, port: &str, station: Station) -> Result<FdbEntry, ClientError> {
+    pub fn replace_static_entry(
+        &mut self,
+        port: &str,
+        station: Station,
+    ) -> Result<FdbEntry, ClientError> {
         let vlan = Some(station.vlan).filter(|&vlan| vlan != 0);
-        self.ask(&Request::AddFdb { port: port.to_owned(), mac: station.mac(), vlan, replace: true })
+        self.ask(&Request::AddFdb {
+            port: port.to_owned(),
+            mac: station.mac(),
+            vlan,
+            replace: true,
+        })
     }
 
     /// Deletes an entry of the address table, static or learned.
@@ -260,7 +325,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn add_vlans(&mut self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ClientError> {
+    pub fn add_vlans(
+        &mut self,
+        port: &str,
+        range: &VlanRange,
+    ) -> Result<PortVlanReport, ClientError> {
         let VlanRange { first, last, pvid, untagged } = *range;
         let vlan_end = Some(last).filter(|&last| last != first);
         self.ask(&Request::AddVlan { port: port.to_owned(), vlan: first, vlan_end, pvid, untagged })
@@ -270,7 +339,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn delete_vlans(&mut self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ClientError> {
+    pub fn delete_vlans(
+        &mut self,
+        port: &str,
+        range: &VlanRange,
+    ) -> Result<PortVlanReport, ClientError> {
         let vlan_end = Some(range.last).filter(|&last| last != range.first);
         self.ask(&Request::DelVlan { port: port.to_owned(), vlan: range.first, vlan_end })
     }
@@ -295,8 +368,14 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn set_rps(&mut self, port: &str, queue: Option<u16>, change: &RpsChange) -> Result<PortRps, ClientError> {
-        let (mut mask, mut cpu_list, mut auto, mut flow_count, mut in_place_below) = (None, None, false, None, None);
+    pub fn set_rps(
+        &mut self,
+        port: &str,
+        queue: Option<u16>,
+        change: &RpsChange,
+    ) -> Result<PortRps, ClientError> {
+        let (mut mask, mut cpu_list, mut auto, mut flow_count, mut in_place_below) =
+            (None, None, false, None, None);
         match change {
             RpsChange::Mask(text) => mask = Some(text.clone()),
             RpsChange::List(text) => cpu_list = Some(text.clone()),
@@ -304,7 +383,15 @@ impl Client {
             RpsChange::FlowCount(count) => flow_count = Some(*count),
             RpsChange::InPlace(when) => in_place_below = Some(*when),
         }
-        self.ask(&Request::SetRps { port: port.to_owned(), queue, mask, cpu_list, auto, flow_count, in_place_below })
+        self.ask(&Request::SetRps {
+            port: port.to_owned(),
+            queue,
+            mask,
+            cpu_list,
+            auto,
+            flow_count,
+            in_place_below,
+        })
     }
 
     /// What holds for the steering of all ports, and the workers.
@@ -319,7 +406,10 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Client::ask).
-    pub fn monitor(mut self, settings: &MonitorSettings) -> Result<(MonitorReport, MonitorStream), ClientError> {
+    pub fn monitor(
+        mut self,
+        settings: &MonitorSettings,
+    ) -> Result<(MonitorReport, MonitorStream), ClientError> {
         let MonitorSettings { ports, direction, snaplen, count } = settings.clone();
         let snaplen = Some(snaplen).filter(|&snaplen| snaplen != MAX_SNAPLEN);
         let report = self.ask(&Request::Monitor { ports, direction, snaplen, count })?;

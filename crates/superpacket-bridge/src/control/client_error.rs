@@ -10,7 +10,9 @@ use super::request::Refusal;
 #[non_exhaustive]
 pub enum ClientError {
     /// There is no socket.
-    #[error("{path}: there is no control socket: is a bridge running? (`superpacket bridge` makes it; --control PATH if it is elsewhere)")]
+    #[error(
+        "{path}: there is no control socket: is a bridge running? (`superpacket bridge` makes it; --control PATH if it is elsewhere)"
+    )]
     Absent {
         /// The socket file.
         path: PathBuf,

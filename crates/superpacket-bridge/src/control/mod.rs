@@ -52,7 +52,13 @@ pub trait Control: Send + Sync {
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn set_feature(&self, port: &str, feature: Feature, on: bool, force: bool) -> Result<PortFeatures, Refusal>;
+    fn set_feature(
+        &self,
+        port: &str,
+        feature: Feature,
+        on: bool,
+        force: bool,
+    ) -> Result<PortFeatures, Refusal>;
 
     /// Sets a limit of a port by a name of [`Limits::names`](crate::settings::Limits::names).
     ///
@@ -103,7 +109,12 @@ pub trait Control: Send + Sync {
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn fdb(&self, filter: &FdbFilter, after: Option<Station>, most: usize) -> Result<FdbPage, Refusal>;
+    fn fdb(
+        &self,
+        filter: &FdbFilter,
+        after: Option<Station>,
+        most: usize,
+    ) -> Result<FdbPage, Refusal>;
 
     /// Adds a static entry to it.
     ///
@@ -155,7 +166,12 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason: for a mask, the
     /// kernel's error and the chunk that it is about. Nothing has changed then.
-    fn set_rps(&self, port: &str, queue: Option<u16>, change: &RpsChange) -> Result<PortRps, Refusal>;
+    fn set_rps(
+        &self,
+        port: &str,
+        queue: Option<u16>,
+        change: &RpsChange,
+    ) -> Result<PortRps, Refusal>;
 
     /// What holds for the steering of all ports, and the workers.
     fn steering(&self) -> SteeringReport;

@@ -46,9 +46,15 @@ pub struct MonitorStream {
 }
 
 impl MonitorStream {
-    pub(super) fn new(path: PathBuf, socket: UnixStream, begun: Vec<u8>) -> Result<Self, ClientError> {
+    pub(super) fn new(
+        path: PathBuf,
+        socket: UnixStream,
+        begun: Vec<u8>,
+    ) -> Result<Self, ClientError> {
         // Packets may be long in coming.
-        socket.set_read_timeout(None).map_err(|source| ClientError::Io { path: path.clone(), source })?;
+        socket
+            .set_read_timeout(None)
+            .map_err(|source| ClientError::Io { path: path.clone(), source })?;
         Ok(MonitorStream { path, socket, bytes: begun, lent: 0, counts: MonitorCounts::default() })
     }
 
@@ -189,9 +195,16 @@ mod tests {
 
     #[test]
     fn blocks_are_lent_whole_however_they_come() {
-        let option = |code: u16, count: u64| [&code.to_ne_bytes()[..], &8u16.to_ne_bytes(), &count.to_ne_bytes()].concat();
+        let option = |code: u16, count: u64| {
+            [&code.to_ne_bytes()[..], &8u16.to_ne_bytes(), &count.to_ne_bytes()].concat()
+        };
         let statistics = [&[0; 12][..], &option(4, 9), &option(5, 7), &[0; 4]].concat();
-        let blocks = [block(PACKET, &[1; 20]), block(1, &[2; 8]), block(PACKET, &[]), block(STATISTICS, &statistics)];
+        let blocks = [
+            block(PACKET, &[1; 20]),
+            block(1, &[2; 8]),
+            block(PACKET, &[]),
+            block(STATISTICS, &statistics),
+        ];
         let whole = blocks.concat();
         for cut in [0, 1, 7, 8, 31, 32, 33, whole.len() - 1, whole.len()] {
             let (mut stream, mut bridge) = stream(&whole[..cut.min(10)]);
@@ -199,7 +212,11 @@ mod tests {
             if cut > 10 {
                 bridge.write_all(&whole[10..cut]).expect("is read");
                 let lent = stream.read().expect("reads").expect("goes on");
-                assert!([0, 32, 52, 64, whole.len()].contains(&lent.len()), "{cut}: {}", lent.len());
+                assert!(
+                    [0, 32, 52, 64, whole.len()].contains(&lent.len()),
+                    "{cut}: {}",
+                    lent.len()
+                );
                 read.extend_from_slice(lent);
             }
             bridge.write_all(&whole[cut..]).expect("is read");
@@ -219,7 +236,8 @@ mod tests {
         let error = broken.read().expect_err("half a block").to_string();
         assert!(error.contains("breaks off 31 bytes into a block"), "{error}");
         for length in [0u32, 8, 13, 1 << 30] {
-            let (mut none, _bridge) = stream(&[&PACKET.to_ne_bytes()[..], &length.to_ne_bytes()].concat());
+            let (mut none, _bridge) =
+                stream(&[&PACKET.to_ne_bytes()[..], &length.to_ne_bytes()].concat());
             none.socket.set_nonblocking(true).expect("set");
             drop(_bridge);
             let error = none.read().expect_err("no block").to_string();

@@ -11,13 +11,15 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 /// neither is to be had.
 pub fn default_path() -> Option<PathBuf> {
     let run = Path::new("/run");
-    let root = rustix::process::geteuid().is_root() && accessat(CWD, run, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+    let root = rustix::process::geteuid().is_root()
+        && accessat(CWD, run, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
     choose(root.then_some(run), std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref())
 }
 
 fn choose(run: Option<&Path>, runtime: Option<&Path>) -> Option<PathBuf> {
     // The XDG base directory specification: a relative path is to be ignored.
-    run.or(runtime.filter(|path| path.is_absolute())).map(|directory| directory.join("superpacket.sock"))
+    run.or(runtime.filter(|path| path.is_absolute()))
+        .map(|directory| directory.join("superpacket.sock"))
 }
 
 #[cfg(test)]
@@ -27,8 +29,14 @@ mod tests {
     #[test]
     fn root_has_run_and_others_what_xdg_says() {
         let (run, user) = (Path::new("/run"), Path::new("/run/user/7"));
-        assert_eq!(choose(Some(run), Some(user)).as_deref(), Some(Path::new("/run/superpacket.sock")));
-        assert_eq!(choose(None, Some(user)).as_deref(), Some(Path::new("/run/user/7/superpacket.sock")));
+        assert_eq!(
+            choose(Some(run), Some(user)).as_deref(),
+            Some(Path::new("/run/superpacket.sock"))
+        );
+        assert_eq!(
+            choose(None, Some(user)).as_deref(),
+            Some(Path::new("/run/user/7/superpacket.sock"))
+        );
         assert_eq!(choose(None, Some(Path::new("relative"))), None);
         assert_eq!(choose(None, None), None);
     }

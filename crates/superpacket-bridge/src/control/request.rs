@@ -378,7 +378,10 @@ impl Refusal {
     /// The bridge has no such port, but these.
     pub fn unknown_port<'a>(port: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        Refusal::new(ErrorCode::UnknownPort, format_args!("there is no port {port:?}: there are {known}"))
+        Refusal::new(
+            ErrorCode::UnknownPort,
+            format_args!("there is no port {port:?}: there are {known}"),
+        )
     }
 }
 
@@ -392,8 +395,11 @@ pub(super) enum Reply<T> {
 
 /// Reads a line.
 pub(super) fn read(line: &[u8]) -> Result<Request, Refusal> {
-    let malformed = |problem: &dyn fmt::Display| Refusal::new(ErrorCode::Malformed, format_args!("the request cannot be read: {problem}"));
-    let UniqueObject(mut object) = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
+    let malformed = |problem: &dyn fmt::Display| {
+        Refusal::new(ErrorCode::Malformed, format_args!("the request cannot be read: {problem}"))
+    };
+    let UniqueObject(mut object) =
+        serde_json::from_slice(line).map_err(|error| malformed(&error))?;
     if let Some(version) = object.remove("version")
         && version != PROTOCOL
     {
@@ -406,7 +412,10 @@ pub(super) fn read(line: &[u8]) -> Result<Request, Refusal> {
         Some(Some(name)) if Request::NAMES.contains(&name) => {}
         Some(Some(name)) => {
             let known = Request::NAMES.join(", ");
-            return Err(Refusal::new(ErrorCode::UnknownRequest, format_args!("{name:?} is no request: there are {known}")));
+            return Err(Refusal::new(
+                ErrorCode::UnknownRequest,
+                format_args!("{name:?} is no request: there are {known}"),
+            ));
         }
         _ => return Err(malformed(&"it has no string \"request\"")),
     }
@@ -428,13 +437,21 @@ mod tests {
             Request::SetFeature { port: port(), feature: "gro".into(), on: true, force: false },
             Request::SetLimit { port: port(), name: "gro_flush_timeout".into(), value: 50_000 },
             Request::SetTooBig { port: port(), what: "icmp".into() },
-            Request::SetAggregation { port: port(), name: "storage".into(), value: "linear".into() },
+            Request::SetAggregation {
+                port: port(),
+                name: "storage".into(),
+                value: "linear".into(),
+            },
             Request::SetForwarding { port: port(), name: "isolated".into(), on: true },
             Request::AddPort { port: port() },
             Request::SetPort {
                 port: port(),
                 options: [("ring".into(), Some("8m".into())), ("queues".into(), None)].into(),
-                settings: [("isolated".into(), SettingValue::Switch(true)), ("rx_byte_rate".into(), SettingValue::Number(9))].into(),
+                settings: [
+                    ("isolated".into(), SettingValue::Switch(true)),
+                    ("rx_byte_rate".into(), SettingValue::Number(9)),
+                ]
+                .into(),
             },
             Request::DelPort { port: port() },
             Request::Fdb {
@@ -444,11 +461,22 @@ mod tests {
                 after: Some(Address { mac: "02:00:00:00:00:01".into(), vlan: None }),
                 most: Some(9),
             },
-            Request::AddFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: Some(10), replace: false },
+            Request::AddFdb {
+                port: port(),
+                mac: "02:00:00:00:00:01".into(),
+                vlan: Some(10),
+                replace: false,
+            },
             Request::DelFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: None },
             Request::FlushFdb { port: Some(port()), vlan: None },
             Request::Vlan { port: Some(port()) },
-            Request::AddVlan { port: port(), vlan: 10, vlan_end: Some(20), pvid: false, untagged: true },
+            Request::AddVlan {
+                port: port(),
+                vlan: 10,
+                vlan_end: Some(20),
+                pvid: false,
+                untagged: true,
+            },
             Request::DelVlan { port: port(), vlan: 10, vlan_end: None },
             Request::Mdb { port: None },
             Request::Rps { port: None },
@@ -463,14 +491,24 @@ mod tests {
             },
             Request::Steering {},
             Request::SetSteering { name: "dev_weight".into(), value: "64".into() },
-            Request::Monitor { ports: vec![port()], direction: MonitorDirection::Tx, snaplen: Some(96), count: None },
+            Request::Monitor {
+                ports: vec![port()],
+                direction: MonitorDirection::Tx,
+                snaplen: Some(96),
+                count: None,
+            },
         ];
         for (request, name) in requests.into_iter().zip(Request::NAMES) {
             let line = serde_json::to_string(&request).expect("JSON");
             assert!(line.starts_with(&format!("{{\"request\":\"{name}\"")), "{line}");
             assert_eq!(read(line.as_bytes()), Ok(request));
         }
-        let replacing = Request::AddFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: None, replace: true };
+        let replacing = Request::AddFdb {
+            port: port(),
+            mac: "02:00:00:00:00:01".into(),
+            vlan: None,
+            replace: true,
+        };
         let line = serde_json::to_string(&replacing).expect("JSON");
         assert!(line.ends_with("\"replace\":true}"), "{line}");
         assert_eq!(read(line.as_bytes()), Ok(replacing));
@@ -481,9 +519,21 @@ mod tests {
         for (line, code, says) in [
             ("", ErrorCode::Malformed, "EOF"),
             ("[]", ErrorCode::Malformed, "expected an object"),
-            (r#"{"request":"ports","port":"a","port":"b"}"#, ErrorCode::Malformed, "the key \"port\" is there twice at line 1 column"),
-            (r#"{"request":"ports","request":"del-port","port":"a"}"#, ErrorCode::Malformed, "the key \"request\" is there twice"),
-            (r#"{"request":"ports","version":2,"version":1}"#, ErrorCode::Malformed, "the key \"version\" is there twice"),
+            (
+                r#"{"request":"ports","port":"a","port":"b"}"#,
+                ErrorCode::Malformed,
+                "the key \"port\" is there twice at line 1 column",
+            ),
+            (
+                r#"{"request":"ports","request":"del-port","port":"a"}"#,
+                ErrorCode::Malformed,
+                "the key \"request\" is there twice",
+            ),
+            (
+                r#"{"request":"ports","version":2,"version":1}"#,
+                ErrorCode::Malformed,
+                "the key \"version\" is there twice",
+            ),
             (
                 r#"{"request":"set-port","port":"left","options":{"ring":"4m","ring":null}}"#,
                 ErrorCode::Malformed,
@@ -494,22 +544,46 @@ mod tests {
             (r#"{"request":"reboot"}"#, ErrorCode::UnknownRequest, "there are version, ports"),
             (r#"{"request":"ports","prot":"x"}"#, ErrorCode::Malformed, "unknown field `prot`"),
             (r#"{"request":"version","x":1}"#, ErrorCode::Malformed, "unknown field `x`"),
-            (r#"{"request":"set-feature","port":"packet:a","feature":"gro"}"#, ErrorCode::Malformed, "missing field `on`"),
-            (r#"{"request":"set-limit","port":"packet:a","name":"gro_max_size","value":-1}"#, ErrorCode::Malformed, "-1"),
-            (r#"{"request":"set-port","port":"left","settings":{"isolated":null}}"#, ErrorCode::Malformed, "SettingValue"),
+            (
+                r#"{"request":"set-feature","port":"packet:a","feature":"gro"}"#,
+                ErrorCode::Malformed,
+                "missing field `on`",
+            ),
+            (
+                r#"{"request":"set-limit","port":"packet:a","name":"gro_max_size","value":-1}"#,
+                ErrorCode::Malformed,
+                "-1",
+            ),
+            (
+                r#"{"request":"set-port","port":"left","settings":{"isolated":null}}"#,
+                ErrorCode::Malformed,
+                "SettingValue",
+            ),
             (r#"{"request":"ports","version":2}"#, ErrorCode::UnknownVersion, "not 2"),
-            (r#"{"request":"set-rps","port":"packet:a","queue":70000,"mask":"1"}"#, ErrorCode::Malformed, "70000"),
-            (r#"{"request":"set-rps","port":"packet:a","in_place_below":"never"}"#, ErrorCode::Malformed, "expected \"auto\", or a number"),
+            (
+                r#"{"request":"set-rps","port":"packet:a","queue":70000,"mask":"1"}"#,
+                ErrorCode::Malformed,
+                "70000",
+            ),
+            (
+                r#"{"request":"set-rps","port":"packet:a","in_place_below":"never"}"#,
+                ErrorCode::Malformed,
+                "expected \"auto\", or a number",
+            ),
         ] {
             let refusal = read(line.as_bytes()).expect_err(line);
             assert!(refusal.code == code && refusal.message.contains(says), "{line}: {refusal:?}");
         }
-        assert_eq!(read(br#" {"version":1,"request":"ports"} "#), Ok(Request::Ports { port: None }));
+        assert_eq!(
+            read(br#" {"version":1,"request":"ports"} "#),
+            Ok(Request::Ports { port: None })
+        );
     }
 
     #[test]
     fn a_code_of_a_later_version_is_another_one() {
-        let refusal: Refusal = serde_json::from_str(r#"{"code":"on-fire","message":"hot"}"#).expect("reads");
+        let refusal: Refusal =
+            serde_json::from_str(r#"{"code":"on-fire","message":"hot"}"#).expect("reads");
         assert_eq!(refusal, Refusal::new(ErrorCode::Other, "hot"));
     }
 }

@@ -32,7 +32,12 @@ impl RpsChange {
         flow_count: Option<u64>,
         in_place_below: Option<InPlace>,
     ) -> Result<Self, Refusal> {
-        let malformed = |says: &str| Err(Refusal::new(ErrorCode::Malformed, format_args!("the request cannot be read: {says}")));
+        let malformed = |says: &str| {
+            Err(Refusal::new(
+                ErrorCode::Malformed,
+                format_args!("the request cannot be read: {says}"),
+            ))
+        };
         if queue.is_some() && in_place_below.is_some() {
             return malformed("in_place_below holds for all queues of a port");
         }

@@ -15,8 +15,12 @@ use crate::serve::{Answer, Bounds, Complaint, Counts, Found, Protocol, Server};
 
 /// What clients get at most: somebody who watches asks every second, and nobody needs more places
 /// than people have terminals.
-pub(super) const BOUNDS: Bounds =
-    Bounds { connections: 16, question: MAX_REQUEST, patience: Duration::from_secs(10), stall: Duration::from_secs(1) };
+pub(super) const BOUNDS: Bounds = Bounds {
+    connections: 16,
+    question: MAX_REQUEST,
+    patience: Duration::from_secs(10),
+    stall: Duration::from_secs(1),
+};
 
 /// What became of the control socket's clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +58,11 @@ impl ControlServer {
         ControlServer::start_within(socket, control, BOUNDS)
     }
 
-    pub(super) fn start_within(socket: ControlSocket, control: Arc<dyn Control>, bounds: Bounds) -> std::io::Result<Self> {
+    pub(super) fn start_within(
+        socket: ControlSocket,
+        control: Arc<dyn Control>,
+        bounds: Bounds,
+    ) -> std::io::Result<Self> {
         let (listener, file) = socket.into_parts();
         let protocol = Lines { control, user: rustix::process::geteuid() };
         let server = Server::start("control", listener, bounds, Arc::default(), protocol)?;
@@ -92,7 +100,10 @@ impl Protocol for Lines {
         tracing::warn!(uid, "a user who is not served came to the control socket");
         Some(refuse(Refusal::new(
             ErrorCode::Forbidden,
-            format_args!("user {uid} is not served: only root and user {}, who the bridge runs as", self.user),
+            format_args!(
+                "user {uid} is not served: only root and user {}, who the bridge runs as",
+                self.user
+            ),
         )))
     }
 
@@ -102,7 +113,9 @@ impl Protocol for Lines {
                 let consumed = end + 1;
                 let request = match read(&received[..end]) {
                     Ok(request) => request,
-                    Err(refusal) => return Answer::Reply { consumed, text: refuse(refusal), close: false },
+                    Err(refusal) => {
+                        return Answer::Reply { consumed, text: refuse(refusal), close: false };
+                    }
                 };
                 // A port may take long to open or to close: what only reads need not wait for it.
                 if request.is_report()
@@ -114,7 +127,10 @@ impl Protocol for Lines {
                 Answer::Later { consumed, work: Box::new(move || answer(request, &*control)) }
             }
             None if ended && !received.is_empty() => {
-                let text = refuse(Refusal::new(ErrorCode::Malformed, "the request does not end: a line feed is missing"));
+                let text = refuse(Refusal::new(
+                    ErrorCode::Malformed,
+                    "the request does not end: a line feed is missing",
+                ));
                 Answer::Reply { consumed: received.len(), text, close: true }
             }
             None => Answer::Incomplete,
@@ -125,20 +141,33 @@ impl Protocol for Lines {
         refuse(match complaint {
             Complaint::Crowded => Refusal::new(
                 ErrorCode::Busy,
-                format_args!("{} connections were open, this one was idle longest, and it gave way to a new one", BOUNDS.connections),
+                format_args!(
+                    "{} connections were open, this one was idle longest, and it gave way to a new one",
+                    BOUNDS.connections
+                ),
             ),
-            Complaint::Behind => {
-                Refusal::new(ErrorCode::Busy, format_args!("{} requests wait for one that takes long", BOUNDS.connections))
-            }
-            Complaint::NoThread(error) => {
-                Refusal::new(ErrorCode::Refused, format_args!("no thread can be started for what changes something: {error}"))
-            }
+            Complaint::Behind => Refusal::new(
+                ErrorCode::Busy,
+                format_args!("{} requests wait for one that takes long", BOUNDS.connections),
+            ),
+            Complaint::NoThread(error) => Refusal::new(
+                ErrorCode::Refused,
+                format_args!("no thread can be started for what changes something: {error}"),
+            ),
             Complaint::Panicked(message) => Refusal::new(
                 ErrorCode::Internal,
-                format_args!("the bridge panicked, which is a fault of its own, and may have done a part of it: {message}"),
+                format_args!(
+                    "the bridge panicked, which is a fault of its own, and may have done a part of it: {message}"
+                ),
             ),
-            Complaint::TooLong => Refusal::new(ErrorCode::TooLong, format_args!("a request has at most {MAX_REQUEST} bytes")),
-            Complaint::Late => Refusal::new(ErrorCode::TooSlow, format_args!("nothing came for {} s", BOUNDS.patience.as_secs())),
+            Complaint::TooLong => Refusal::new(
+                ErrorCode::TooLong,
+                format_args!("a request has at most {MAX_REQUEST} bytes"),
+            ),
+            Complaint::Late => Refusal::new(
+                ErrorCode::TooSlow,
+                format_args!("nothing came for {} s", BOUNDS.patience.as_secs()),
+            ),
         })
     }
 }

@@ -55,10 +55,22 @@ impl ControlSocket {
     /// [`SocketError`]: a bridge listens there, something other than a socket is there, or the
     /// system refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
-        let system = |action| move |errno: Errno| SocketError::System { path: path.to_owned(), action, source: errno.into() };
-        let address = SocketAddrUnix::new(path).map_err(system("socket address (its path has at most 107 bytes)"))?;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system("socket"))?;
+        let system = |action| {
+            move |errno: Errno| SocketError::System {
+                path: path.to_owned(),
+                action,
+                source: errno.into(),
+            }
+        };
+        let address = SocketAddrUnix::new(path)
+            .map_err(system("socket address (its path has at most 107 bytes)"))?;
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(system("socket"))?;
         // Linux gives the file the mode of the unbound socket (unix_bind_bsd), less the umask. A
         // umask would hold for all threads.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(system("fchmod"))?;
@@ -68,8 +80,11 @@ impl ControlSocket {
             Err(Errno::ADDRINUSE) => return Err(SocketError::Taken { path: path.to_owned() }),
             Err(errno) => return Err(system("bind")(errno)),
         }
-        let metadata =
-            std::fs::symlink_metadata(path).map_err(|source| SocketError::System { path: path.to_owned(), action: "lstat", source })?;
+        let metadata = std::fs::symlink_metadata(path).map_err(|source| SocketError::System {
+            path: path.to_owned(),
+            action: "lstat",
+            source,
+        })?;
         let file = SocketFile { path: path.to_owned(), identity: identity(&metadata) };
         rustix::net::listen(&socket, 16).map_err(system("listen"))?;
         Ok(ControlSocket { socket, file })
@@ -81,15 +96,27 @@ impl ControlSocket {
     /// [`SocketError::System`]: only root may.
     pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), SocketError> {
         let path = &self.file.path;
-        let system = |action| move |errno: Errno| SocketError::System { path: path.clone(), action, source: errno.into() };
+        let system = |action| {
+            move |errno: Errno| SocketError::System {
+                path: path.clone(),
+                action,
+                source: errno.into(),
+            }
+        };
         // By a descriptor of the file that was made, and not through a link: whoever may write to
         // the directory could have root give away any file.
-        let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).map_err(system("open"))?;
+        let file = rustix::fs::open(
+            path,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(system("open"))?;
         let stat = rustix::fs::fstat(&file).map_err(system("fstat"))?;
         if (stat.st_dev, stat.st_ino) != self.file.identity {
             return Err(SocketError::NoSocket { path: path.clone() });
         }
-        rustix::fs::chownat(&file, "", Some(user), Some(group), AtFlags::EMPTY_PATH).map_err(system("chown"))
+        rustix::fs::chownat(&file, "", Some(user), Some(group), AtFlags::EMPTY_PATH)
+            .map_err(system("chown"))
     }
 
     /// Where it is.
@@ -117,7 +144,8 @@ pub(super) struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|metadata| identity(&metadata) == self.identity);
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|metadata| identity(&metadata) == self.identity);
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
             // A bridge that has changed its user may not write to the directory. The next one
             // replaces the file.
@@ -132,7 +160,9 @@ fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
 
 /// Removes a socket file that nobody listens to.
 fn clear(path: &Path) -> Result<(), SocketError> {
-    let system = |action| move |source: io::Error| SocketError::System { path: path.to_owned(), action, source };
+    let system = |action| {
+        move |source: io::Error| SocketError::System { path: path.to_owned(), action, source }
+    };
     let taken = || SocketError::Taken { path: path.to_owned() };
     let found = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => identity(&metadata),
@@ -140,7 +170,8 @@ fn clear(path: &Path) -> Result<(), SocketError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(system("lstat")(error)),
     };
-    let address = SocketAddrUnix::new(path).map_err(|errno| system("socket address")(errno.into()))?;
+    let address =
+        SocketAddrUnix::new(path).map_err(|errno| system("socket address")(errno.into()))?;
     // Without waiting: the queue of a bridge that is stopped (SIGSTOP) stays full.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -162,12 +193,20 @@ fn clear(path: &Path) -> Result<(), SocketError> {
     match std::fs::rename(path, &aside) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(system("rename, to replace the socket of a bridge that is gone")(error)),
+        Err(error) => {
+            return Err(system("rename, to replace the socket of a bridge that is gone")(error));
+        }
     }
     let moved = std::fs::symlink_metadata(&aside).map_err(system("lstat"))?;
     if identity(&moved) != found {
-        rustix::fs::renameat_with(rustix::fs::CWD, &aside, rustix::fs::CWD, path, RenameFlags::NOREPLACE)
-            .map_err(|errno| system("rename, to give another bridge its socket back")(errno.into()))?;
+        rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &aside,
+            rustix::fs::CWD,
+            path,
+            RenameFlags::NOREPLACE,
+        )
+        .map_err(|errno| system("rename, to give another bridge its socket back")(errno.into()))?;
         return Err(taken());
     }
     std::fs::remove_file(&aside).map_err(system("unlink"))
@@ -198,7 +237,10 @@ mod tests {
         assert!(path.exists());
         let socket = ControlSocket::bind(&path).expect("replaces it");
         let error = ControlSocket::bind(&path).expect_err("it is live");
-        assert!(matches!(error, SocketError::Taken { .. }) && error.to_string().contains("--control"), "{error}");
+        assert!(
+            matches!(error, SocketError::Taken { .. }) && error.to_string().contains("--control"),
+            "{error}"
+        );
         UnixStream::connect(&path).expect("the first is still there");
         drop(socket);
     }
@@ -210,7 +252,8 @@ mod tests {
         std::fs::write(&path, "precious").expect("writes");
         assert!(matches!(ControlSocket::bind(&path), Err(SocketError::NoSocket { .. })));
         assert_eq!(std::fs::read_to_string(&path).expect("reads"), "precious");
-        let error = ControlSocket::bind(&directory.path().join("absent/s")).expect_err("no directory");
+        let error =
+            ControlSocket::bind(&directory.path().join("absent/s")).expect_err("no directory");
         assert!(error.to_string().contains("absent/s: bind"), "{error}");
         let long = directory.path().join("x".repeat(120));
         assert!(ControlSocket::bind(&long).expect_err("too long").to_string().contains("107"));
@@ -238,7 +281,9 @@ mod tests {
         let mut clients = Vec::new();
         loop {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let client = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");
+            let client =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+                    .expect("a socket");
             match rustix::net::connect(&client, &address) {
                 Ok(()) => clients.push(client),
                 Err(errno) => break assert_eq!(errno, Errno::AGAIN, "its queue is full"),
@@ -246,10 +291,12 @@ mod tests {
         }
         let (done, wait) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let connected = super::super::client::connect_within(&path, std::time::Duration::from_millis(50));
+            let connected =
+                super::super::client::connect_within(&path, std::time::Duration::from_millis(50));
             done.send((ControlSocket::bind(&path).map(drop), connected.map(drop)))
         });
-        let (bound, connected) = wait.recv_timeout(std::time::Duration::from_secs(5)).expect("neither waits");
+        let (bound, connected) =
+            wait.recv_timeout(std::time::Duration::from_secs(5)).expect("neither waits");
         assert!(matches!(bound, Err(SocketError::Taken { .. })), "{bound:?}");
         assert_eq!(connected.expect_err("its queue is full").kind(), io::ErrorKind::TimedOut);
     }

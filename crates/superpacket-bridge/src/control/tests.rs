@@ -33,7 +33,9 @@ impl Bench {
         let path = directory.path().join("control.sock");
         let socket = ControlSocket::bind(&path).expect("binds");
         let bridge = Arc::new(Sham::new());
-        let server = ControlServer::start_within(socket, Arc::clone(&bridge) as Arc<dyn Control>, bounds).expect("starts");
+        let server =
+            ControlServer::start_within(socket, Arc::clone(&bridge) as Arc<dyn Control>, bounds)
+                .expect("starts");
         Bench { path, server, bridge, _directory: directory }
     }
 
@@ -64,25 +66,49 @@ fn what_is_asked_is_answered() {
     assert_eq!(client.ports(None).expect("answers"), Sham::new().ports());
     assert_eq!(client.stats(Some("tap:b")).expect("answers"), Sham::new().stats()[1..]);
     let features = client.set_feature("packet:a", "gro", false, false).expect("answers");
-    let gro = features.features.iter().find(|report| report.feature == "generic-receive-offload").expect("is there");
+    let gro = features
+        .features
+        .iter()
+        .find(|report| report.feature == "generic-receive-offload")
+        .expect("is there");
     assert!(!gro.requested && !gro.active);
     assert_eq!(client.features(Some("packet:a")).expect("answers"), [features]);
-    assert_eq!(client.set_limit("tap:b", "gro_flush_timeout", 50_000).expect("answers").limits["gro_flush_timeout"], 50_000);
+    assert_eq!(
+        client.set_limit("tap:b", "gro_flush_timeout", 50_000).expect("answers").limits["gro_flush_timeout"],
+        50_000
+    );
     assert_eq!(client.set_too_big("tap:b", "icmp").expect("answers").too_big, "icmp");
-    assert_eq!(client.set_limit("tap:b", "lro_max_aggr", 43).expect("answers").limits["lro_max_aggr"], 43);
-    let aggregation = client.set_aggregation("tap:b", "storage", "linear").expect("answers").aggregation;
-    assert_eq!((aggregation["storage"].as_str(), aggregation["delivery"].as_str()), ("linear", "per-poll"));
+    assert_eq!(
+        client.set_limit("tap:b", "lro_max_aggr", 43).expect("answers").limits["lro_max_aggr"],
+        43
+    );
+    let aggregation =
+        client.set_aggregation("tap:b", "storage", "linear").expect("answers").aggregation;
+    assert_eq!(
+        (aggregation["storage"].as_str(), aggregation["delivery"].as_str()),
+        ("linear", "per-poll")
+    );
     let forwarding = client.set_forwarding("tap:b", "isolated", true).expect("answers").forwarding;
     assert_eq!((forwarding["isolated"], forwarding["learning"]), (true, true));
     let change = PortChange {
         options: [("queues".into(), Some("2".into()))].into(),
-        settings: [("isolated".into(), SettingValue::Switch(false)), ("storm_unknown".into(), SettingValue::Number(9))].into(),
+        settings: [
+            ("isolated".into(), SettingValue::Switch(false)),
+            ("storm_unknown".into(), SettingValue::Number(9)),
+        ]
+        .into(),
     };
     let changed = client.set_port("tap:b", &change).expect("answers");
-    assert_eq!((changed.port.as_str(), changed.string.as_str()), ("tap:b", "tap:b?queues=2"), "the name stays");
+    assert_eq!(
+        (changed.port.as_str(), changed.string.as_str()),
+        ("tap:b", "tap:b?queues=2"),
+        "the name stays"
+    );
     assert_eq!((changed.forwarding["isolated"], changed.limits["storm_unknown"]), (false, 9));
     let station = |last: u8, vlan| Station { vlan, address: [2, 0, 0, 0, 0, last] };
-    let added = [(1, 0), (2, 0), (1, 10)].map(|(last, vlan)| client.add_static_entry("tap:b", station(last, vlan)).expect("answers"));
+    let added = [(1, 0), (2, 0), (1, 10)].map(|(last, vlan)| {
+        client.add_static_entry("tap:b", station(last, vlan)).expect("answers")
+    });
     assert_eq!((added[2].mac.as_str(), added[2].vlan), ("02:00:00:00:00:01", Some(10)));
     let all = FdbFilter::default();
     let first = client.fdb(&all, None, 2).expect("answers");
@@ -90,9 +116,15 @@ fn what_is_asked_is_answered() {
     let rest = client.fdb(&all, first.entries.last(), 2).expect("answers");
     assert_eq!(rest, FdbPage { entries: added[2..].to_vec(), more: 0 });
     assert_eq!(client.delete_entry("tap:b", station(1, 10)).expect("answers"), added[2]);
-    assert_eq!(client.fdb(&FdbFilter { port: Some("packet:a".into()), ..all.clone() }, None, 9).expect("answers"), FdbPage::default());
+    assert_eq!(
+        client
+            .fdb(&FdbFilter { port: Some("packet:a".into()), ..all.clone() }, None, 9)
+            .expect("answers"),
+        FdbPage::default()
+    );
     assert_eq!(client.flush_fdb(&all).expect("answers"), 3);
-    let added = client.add_vlans("tap:b", &"10-20 untagged".parse().expect("reads")).expect("answers");
+    let added =
+        client.add_vlans("tap:b", &"10-20 untagged".parse().expect("reads")).expect("answers");
     let json = serde_json::json!([
         {"vlan": 1, "flags": ["PVID", "Egress Untagged"]},
         {"vlan": 10, "vlanEnd": 20, "flags": ["Egress Untagged"]},
@@ -102,16 +134,39 @@ fn what_is_asked_is_answered() {
     let report = client.vlans(Some("tap:b")).expect("answers");
     assert_eq!(
         (deleted.vlans.len(), report),
-        (1, VlanReport { vlan_filtering: true, vlan_protocol: VlanProtocol::Dot1Ad, ports: vec![deleted] })
+        (
+            1,
+            VlanReport {
+                vlan_filtering: true,
+                vlan_protocol: VlanProtocol::Dot1Ad,
+                ports: vec![deleted]
+            }
+        )
     );
     let mdb = client.mdb(Some("tap:b")).expect("answers");
     assert_eq!((mdb.multicast_snooping, mdb.mdb.len(), mdb.router.len()), (true, 1, 0));
     assert_eq!(client.mdb(None).expect("answers"), Sham::new().mdb());
     let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
-    assert_eq!((rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()), ("5", "0,2"));
-    assert_eq!(client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues[0].rps_cpus, "e");
-    assert_eq!(client.set_rps("tap:b", None, &RpsChange::FlowCount(64)).expect("answers").queues[0].rps_flow_cnt, 64);
-    assert_eq!(client.rps(Some("tap:b")).expect("answers")[0].in_place_below, InPlace::Automatic, "the default");
+    assert_eq!(
+        (rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()),
+        ("5", "0,2")
+    );
+    assert_eq!(
+        client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues
+            [0]
+        .rps_cpus,
+        "e"
+    );
+    assert_eq!(
+        client.set_rps("tap:b", None, &RpsChange::FlowCount(64)).expect("answers").queues[0]
+            .rps_flow_cnt,
+        64
+    );
+    assert_eq!(
+        client.rps(Some("tap:b")).expect("answers")[0].in_place_below,
+        InPlace::Automatic,
+        "the default"
+    );
     for when in [InPlace::Below(9), InPlace::NEVER, InPlace::Automatic] {
         let rps = client.set_rps("tap:b", None, &RpsChange::InPlace(when)).expect("answers");
         assert_eq!(rps.in_place_below, when);
@@ -139,7 +194,10 @@ fn reports_do_not_wait_for_a_change_that_takes_long() {
         assert_eq!(client.stats(None).expect("at once"), Sham::new().stats());
     }
     slow.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
-    assert!(slow.read(&mut [0; 1]).is_err(), "neither its own answer nor that to what it asked behind it");
+    assert!(
+        slow.read(&mut [0; 1]).is_err(),
+        "neither its own answer nor that to what it asked behind it"
+    );
     slow.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
     drop(opening);
     let mut lines = BufReader::new(slow).lines();
@@ -215,12 +273,20 @@ fn a_change_that_panics_says_so_and_those_behind_it_are_served() {
     let mut lines = BufReader::new(panics).lines();
     let mut line = || lines.next().expect("an answer").expect("reads");
     let (first, second) = (line(), line());
-    assert!(first.contains(r#""code":"internal""#) && first.contains("panicked") && first.contains("no panic: Poison"), "{first}");
+    assert!(
+        first.contains(r#""code":"internal""#)
+            && first.contains("panicked")
+            && first.contains("no panic: Poison"),
+        "{first}"
+    );
     assert!(second.contains("\"pid\""), "the connection goes on: {second}");
     let mut answer = String::new();
     BufReader::new(behind).read_line(&mut answer).expect("reads");
     assert!(answer.contains("\"lro_max_aggr\":43"), "{answer}");
-    assert_eq!(bench.client().set_limit("tap:b", "lro_max_aggr", 44).expect("changes go on").limits["lro_max_aggr"], 44);
+    assert_eq!(
+        bench.client().set_limit("tap:b", "lro_max_aggr", 44).expect("changes go on").limits["lro_max_aggr"],
+        44
+    );
 }
 
 #[test]
@@ -244,9 +310,15 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
     if std::env::var_os(CHILD).is_none() {
         // The limit is of the whole process: others run in this one.
         let mut child = std::process::Command::new(std::env::current_exe().expect("runs"));
-        let output = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").output().expect("runs");
-        let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && said.contains("1 passed"), "{}: {said}{error}", output.status);
+        let output =
+            child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").output().expect("runs");
+        let (said, error) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{}: {said}{error}",
+            output.status
+        );
         return;
     }
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -254,7 +326,8 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
     let mut client = bench.client();
     client.ports(None).expect("answers, so that the server has what it needs");
     let pages = std::fs::read_to_string("/proc/self/statm").expect("lives");
-    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number of pages");
+    let pages: u64 =
+        pages.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number of pages");
     let before = getrlimit(Resource::As);
     // Less than a thread's stack, and more than an answer takes.
     let current = Some(pages * rustix::param::page_size() as u64 + (1 << 20));
@@ -262,7 +335,10 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
     let change = Request::SetLimit { port: "tap:b".into(), name: "lro_max_aggr".into(), value: 43 };
     let refused = client.ask::<serde_json::Value>(&change).expect_err("no thread").to_string();
     setrlimit(Resource::As, before).expect("as it was");
-    assert!(refused.contains("no thread can be started") && refused.contains("os error"), "{refused}");
+    assert!(
+        refused.contains("no thread can be started") && refused.contains("os error"),
+        "{refused}"
+    );
     client.ask::<serde_json::Value>(&change).expect("there is one now");
 }
 
@@ -275,37 +351,93 @@ fn what_is_refused_says_why() {
         other => panic!("{request:?}: {other:?}"),
     };
     let port = |port: &str| port.to_owned();
-    let lro = |force| Request::SetFeature { port: port("tap:b"), feature: "lro".into(), on: true, force };
+    let lro =
+        |force| Request::SetFeature { port: port("tap:b"), feature: "lro".into(), on: true, force };
     let refusal = refused(lro(false));
-    assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("cannot be restored"), "{refusal}");
-    let refusal = refused(Request::Stats { port: Some(port("packet:x")) });
-    assert!(refusal.code == ErrorCode::UnknownPort && refusal.message.contains("there are packet:a, tap:b"), "{refusal}");
-    let refusal = refused(Request::SetFeature { port: port("tap:b"), feature: "turbo".into(), on: true, force: false });
-    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("there are rx-checksumming"), "{refusal}");
-    let refusal = refused(Request::SetLimit { port: port("tap:b"), name: "gro_max_size".into(), value: 1 << 40 });
-    assert!(refusal.message.contains("68 to 524280 bytes"), "{refusal}");
-    let aggregation = |name: &str, value: &str| Request::SetAggregation { port: port("tap:b"), name: name.into(), value: value.into() };
-    let refusal = refused(aggregation("storage", "heap"));
-    assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"), "{refusal}");
-    let refusal = refused(aggregation("speed", "on"));
     assert!(
-        refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, gro_past_push, gro_udp_no_checksum"),
+        refusal.code == ErrorCode::Refused && refusal.message.contains("cannot be restored"),
         "{refusal}"
     );
-    let refusal = refused(Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true });
-    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"), "{refusal}");
+    let refusal = refused(Request::Stats { port: Some(port("packet:x")) });
+    assert!(
+        refusal.code == ErrorCode::UnknownPort
+            && refusal.message.contains("there are packet:a, tap:b"),
+        "{refusal}"
+    );
+    let refusal = refused(Request::SetFeature {
+        port: port("tap:b"),
+        feature: "turbo".into(),
+        on: true,
+        force: false,
+    });
+    assert!(
+        refusal.code == ErrorCode::UnknownName
+            && refusal.message.contains("there are rx-checksumming"),
+        "{refusal}"
+    );
+    let refusal = refused(Request::SetLimit {
+        port: port("tap:b"),
+        name: "gro_max_size".into(),
+        value: 1 << 40,
+    });
+    assert!(refusal.message.contains("68 to 524280 bytes"), "{refusal}");
+    let aggregation = |name: &str, value: &str| Request::SetAggregation {
+        port: port("tap:b"),
+        name: name.into(),
+        value: value.into(),
+    };
+    let refusal = refused(aggregation("storage", "heap"));
+    assert!(
+        refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"),
+        "{refusal}"
+    );
+    let refusal = refused(aggregation("speed", "on"));
+    assert!(
+        refusal.code == ErrorCode::UnknownName
+            && refusal.message.contains("delivery, gro_past_push, gro_udp_no_checksum"),
+        "{refusal}"
+    );
+    let refusal =
+        refused(Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true });
+    assert!(
+        refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"),
+        "{refusal}"
+    );
     let set = |settings: &[(&str, SettingValue)]| Request::SetPort {
         port: port("tap:b"),
         options: Default::default(),
-        settings: settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+        settings: settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect(),
     };
-    let refusal = refused(set(&[("isolated", SettingValue::Switch(true)), ("hairpin", SettingValue::Switch(true))]));
-    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.starts_with("\"hairpin\" is no setting of a port"), "{refusal}");
+    let refusal = refused(set(&[
+        ("isolated", SettingValue::Switch(true)),
+        ("hairpin", SettingValue::Switch(true)),
+    ]));
+    assert!(
+        refusal.code == ErrorCode::UnknownName
+            && refusal.message.starts_with("\"hairpin\" is no setting of a port"),
+        "{refusal}"
+    );
     let refusal = refused(set(&[("isolated", SettingValue::Number(1))]));
-    assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("isolated is on or off, not 1"), "{refusal}");
+    assert!(
+        refusal.code == ErrorCode::Refused
+            && refusal.message.contains("isolated is on or off, not 1"),
+        "{refusal}"
+    );
     let refusal = refused(set(&[]));
-    assert!(refusal.code == ErrorCode::Malformed && refusal.message.contains("it takes options, settings, or both"), "{refusal}");
-    let added = |mac: &str, vlan| Request::AddFdb { port: port("tap:b"), mac: mac.into(), vlan, replace: false };
+    assert!(
+        refusal.code == ErrorCode::Malformed
+            && refusal.message.contains("it takes options, settings, or both"),
+        "{refusal}"
+    );
+    let added = |mac: &str, vlan| Request::AddFdb {
+        port: port("tap:b"),
+        mac: mac.into(),
+        vlan,
+        replace: false,
+    };
     for (request, says) in [
         (added("01:00:5e:00:00:07", None), "01:00:5e:00:00:07 is a group's address"),
         (added("00:00:00:00:00:00", None), "00:00:00:00:00:00 is no station's address"),
@@ -320,7 +452,10 @@ fn what_is_refused_says_why() {
         assert!(refusal.code == ErrorCode::Refused && refusal.message.contains(says), "{refusal}");
     }
     let refusal = refused(Request::SetTooBig { port: port("tap:b"), what: "explode".into() });
-    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("drop, icmp, fragment"), "{refusal}");
+    assert!(
+        refusal.code == ErrorCode::UnknownName && refusal.message.contains("drop, icmp, fragment"),
+        "{refusal}"
+    );
     client.ask::<serde_json::Value>(&lro(true)).expect("forced");
 }
 
@@ -377,7 +512,10 @@ fn a_line_without_end_is_cut_off() {
 fn many_questions_at_once_are_answered_in_order() {
     let bench = Bench::new();
     let mut stream = bench.raw();
-    let asked = ["version", "ports", "features", "stats"].map(|name| format!("{{\"request\":\"{name}\"}}\n")).concat().repeat(500);
+    let asked = ["version", "ports", "features", "stats"]
+        .map(|name| format!("{{\"request\":\"{name}\"}}\n"))
+        .concat()
+        .repeat(500);
     let mut writer = stream.try_clone().expect("clones");
     let writing = std::thread::spawn(move || {
         writer.write_all(asked.as_bytes()).expect("is read in the end");
@@ -388,12 +526,10 @@ fn many_questions_at_once_are_answered_in_order() {
     writing.join().expect("no panic");
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 2000);
-    assert!(
-        lines.chunks(4).all(|four| four[0].contains("protocol")
-            && four[1].contains("mtu")
-            && four[2].contains("asked")
-            && four[3].contains("rx_bytes"))
-    );
+    assert!(lines.chunks(4).all(|four| four[0].contains("protocol")
+        && four[1].contains("mtu")
+        && four[2].contains("asked")
+        && four[3].contains("rx_bytes")));
 }
 
 #[test]
@@ -407,7 +543,8 @@ fn half_a_line_at_the_end_is_told() {
 
 #[test]
 fn silence_and_slowness_cost_a_place_for_a_while_and_nothing_else() {
-    let bench = Bench::within(Bounds { connections: 3, patience: Duration::from_millis(300), ..BOUNDS });
+    let bench =
+        Bench::within(Bounds { connections: 3, patience: Duration::from_millis(300), ..BOUNDS });
     let silent = bench.raw();
     // One who asks and does not read: far more answers than a socket holds.
     let mut deaf = bench.raw();
@@ -520,7 +657,8 @@ fn who_is_being_answered_does_not_give_way_while_another_is_idle() {
 
 #[test]
 fn who_takes_no_answer_gives_way_before_who_has_just_come() {
-    let bench = Bench::within(Bounds { connections: 2, stall: Duration::from_millis(100), ..BOUNDS });
+    let bench =
+        Bench::within(Bounds { connections: 2, stall: Duration::from_millis(100), ..BOUNDS });
     let deaf = [ask_for_much(&bench), ask_for_much(&bench)];
     let mut come = bench.raw();
     is_served_at_once(&bench);
@@ -581,16 +719,28 @@ fn as_another<T: Send>(job: impl FnOnce() -> T + Send) -> Option<T> {
 #[test]
 fn another_user_is_refused_without_harm() {
     let bench = Bench::new();
-    std::fs::set_permissions(bench.path.parent().expect("a directory"), std::fs::Permissions::from_mode(0o755)).expect("changes");
+    std::fs::set_permissions(
+        bench.path.parent().expect("a directory"),
+        std::fs::Permissions::from_mode(0o755),
+    )
+    .expect("changes");
     // The file alone keeps others out ...
-    let Some(error) = as_another(|| Client::connect(&bench.path).map(drop).expect_err("mode 0600")) else { return };
+    let Some(error) = as_another(|| Client::connect(&bench.path).map(drop).expect_err("mode 0600"))
+    else {
+        return;
+    };
     assert!(matches!(error, ClientError::Denied { .. }), "{error}");
     assert_eq!(bench.server.counters().accepted, 0);
     // ... and if somebody opens it, the server does.
     std::fs::set_permissions(&bench.path, std::fs::Permissions::from_mode(0o666)).expect("changes");
-    let error = as_another(|| Client::connect(&bench.path).and_then(|mut client| client.version()).expect_err("not served"));
+    let error = as_another(|| {
+        Client::connect(&bench.path)
+            .and_then(|mut client| client.version())
+            .expect_err("not served")
+    });
     assert!(matches!(error, Some(ClientError::Denied { .. })), "{error:?}");
-    let said = as_another(|| rest(UnixStream::connect(&bench.path).expect("connects"))).expect("root");
+    let said =
+        as_another(|| rest(UnixStream::connect(&bench.path).expect("connects"))).expect("root");
     assert!(said.contains(r#""code":"forbidden""#) && said.contains("65534"), "{said}");
     assert_eq!((bench.server.counters().refused, bench.server.counters().answered), (2, 0));
     bench.client().version().expect("root is served");

@@ -64,7 +64,10 @@ impl<'de> Deserialize<'de> for UniqueValue {
                 Ok(UniqueValue(value.into()))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<UniqueValue, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut elements: A,
+            ) -> Result<UniqueValue, A::Error> {
                 let mut all = Vec::new();
                 while let Some(UniqueValue(value)) = elements.next_element()? {
                     all.push(value);
@@ -109,10 +112,19 @@ mod tests {
 
     #[test]
     fn a_key_twice_is_refused_at_any_depth() {
-        for text in [r#"{"k":1,"k":1}"#, r#"{"a":{"k":1,"b":2,"k":3}}"#, r#"{"a":[[{"k":{},"\u006b":{}}]]}"#] {
+        for text in [
+            r#"{"k":1,"k":1}"#,
+            r#"{"a":{"k":1,"b":2,"k":3}}"#,
+            r#"{"a":[[{"k":{},"\u006b":{}}]]}"#,
+        ] {
             let error = serde_json::from_str::<UniqueObject>(text).expect_err(text).to_string();
             assert!(error.starts_with("the key \"k\" is there twice at line 1"), "{error}");
         }
-        assert!(serde_json::from_str::<UniqueObject>("[]").expect_err("no object").to_string().contains("expected an object"));
+        assert!(
+            serde_json::from_str::<UniqueObject>("[]")
+                .expect_err("no object")
+                .to_string()
+                .contains("expected an object")
+        );
     }
 }

@@ -1,9 +1,13 @@
 //! What a packet needs at the port that it leaves by, as far as the port does not do it.
 
 use superpacket::packet::RxChecksum;
-use superpacket::segment::{ChecksumForm, Gso, GsoKind, GsoSupport, PacketKind, SegmentSize, Unsupported};
+use superpacket::segment::{
+    ChecksumForm, Gso, GsoKind, GsoSupport, PacketKind, SegmentSize, Unsupported,
+};
 use superpacket::super_packet::{Metadata, SuperPacket};
-use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, parse_datagram, sctp};
+use superpacket::wire::{
+    IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, parse_datagram, sctp,
+};
 use superpacket_features::Feature;
 use superpacket_io::port::Buffer;
 
@@ -40,13 +44,20 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
     // At byte 8 lies SCTP's, which is no sum: no port can be asked for it.
     let only_here = matches!(metadata.checksum, RxChecksum::Partial { offset, .. } if usize::from(offset) == sctp::CHECKSUM);
-    let checksum = match partial && (only_here || !runtime.has(Feature::TxChecksumming) || is_refused_checksum(runtime, packet)) {
+    let checksum = match partial
+        && (only_here
+            || !runtime.has(Feature::TxChecksumming)
+            || is_refused_checksum(runtime, packet))
+    {
         true => Need::Checksum,
         false => Need::Nothing,
     };
     // LRO's, with headers written anew: only there can a checksum be made partial without touching
     // what came.
-    let merged = metadata.gso.is_none() && metadata.packets > 1 && metadata.largest_payload != 0 && !packet.header().is_empty();
+    let merged = metadata.gso.is_none()
+        && metadata.packets > 1
+        && metadata.largest_payload != 0
+        && !packet.header().is_empty();
     // What fits with the link header fits without it.
     if metadata.gso.is_none() && !merged && length <= runtime.mtu {
         return checksum;
@@ -67,7 +78,11 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     let Some(layout) = layout else {
         // Nobody can cut what nobody can read; but a super-packet is what the sender's kernel made,
         // and says so.
-        return if metadata.gso.is_none() { Need::Shorter } else { metadata.gso.map_or(Need::Shorter, |gso| Need::Cut(gso, None)) };
+        return if metadata.gso.is_none() {
+            Need::Shorter
+        } else {
+            metadata.gso.map_or(Need::Shorter, |gso| Need::Cut(gso, None))
+        };
     };
     let payload = length.saturating_sub(usize::from(layout.payload));
     let support = runtime.gso_support();
@@ -77,15 +92,21 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     match metadata.gso {
         Some(gso) => {
             let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
-            let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
+            let fits = fitting.is_some_and(|fitting| gso.size <= fitting)
+                || payload <= gso.size.get() && length - network <= runtime.mtu;
             // Datagrams without a checksum, with headers written anew: a port that cuts them itself
             // asks for one.
-            let unused =
-                !partial && gso.kind == GsoKind::Udp && metadata.packets > 1 && layout.outer.is_none() && !packet.header().is_empty();
+            let unused = !partial
+                && gso.kind == GsoKind::Udp
+                && metadata.packets > 1
+                && layout.outer.is_none()
+                && !packet.header().is_empty();
             if !fits {
                 return match (gso.kind, fitting) {
                     // A stream may be cut anywhere; so may a datagram be fragmented.
-                    (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => Need::Cut(gso.with_size(size), None),
+                    (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => {
+                        Need::Cut(gso.with_size(size), None)
+                    }
                     _ => Need::Shorter,
                 };
             }
@@ -94,7 +115,9 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             }
             let mut for_port = gso;
             let mut unsupported = support.refuses(&layout, &for_port, length - network, payload);
-            if unsupported == Some(Unsupported::FixedIds) && may_change_ids(runtime, packet, &layout) {
+            if unsupported == Some(Unsupported::FixedIds)
+                && may_change_ids(runtime, packet, &layout)
+            {
                 for_port = gso.with_incrementing_ids();
                 unsupported = support.refuses(&layout, &for_port, length - network, payload);
             }
@@ -111,9 +134,13 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             let kind = match (layout.protocol, layout.version) {
                 (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
                 (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
-                (Protocol::Udp | Protocol::Dccp, _) => return if short { checksum } else { Need::Shorter },
+                (Protocol::Udp | Protocol::Dccp, _) => {
+                    return if short { checksum } else { Need::Shorter };
+                }
             };
-            let Some(fitting) = SegmentSize::for_mtu(&layout, kind, runtime.mtu) else { return Need::Shorter };
+            let Some(fitting) = SegmentSize::for_mtu(&layout, kind, runtime.mtu) else {
+                return Need::Shorter;
+            };
             // What LRO merged is cut no longer than what its sender sent.
             let size = SegmentSize::new(metadata.largest_payload as usize)
                 .filter(|_| metadata.packets > 1)
@@ -122,7 +149,10 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             let gso = Gso::new(kind, size).with_checksum(form);
             // Even where it is no longer than the MTU: a receiver learns from it how long segments
             // are, and acknowledges by that.
-            if merged && payload > size.get() && support.refuses(&layout, &gso, length - network, payload).is_none() {
+            if merged
+                && payload > size.get()
+                && support.refuses(&layout, &gso, length - network, payload).is_none()
+            {
                 Need::Whole(gso, layout)
             } else if merged
                 && let Some(size) = part(&support, &layout, gso)
@@ -145,21 +175,30 @@ fn is_refused_checksum(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> b
     }
     let head = Head::new(packet, MAX_HEADER);
     let layout = parse_datagram(head.bytes(packet), packet.length(), packet.metadata.layer).ok();
-    layout.as_ref().and_then(PacketKind::of).is_some_and(|kind| runtime.refused_checksums.contains(kind))
+    layout
+        .as_ref()
+        .and_then(PacketKind::of)
+        .is_some_and(|kind| runtime.refused_checksums.contains(kind))
 }
 
 /// What a packet needs that is uneven, unless it is cut anew because its segments are too long.
 fn uneven(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> Option<Need> {
     let longest = packet.parts().iter().map(|part| part.gso()).max_by_key(|gso| gso.size)?;
-    if SegmentSize::for_mtu(layout, longest.kind, runtime.mtu).is_none_or(|fitting| longest.size > fitting) {
+    if SegmentSize::for_mtu(layout, longest.kind, runtime.mtu)
+        .is_none_or(|fitting| longest.size > fitting)
+    {
         return None;
     }
     let headers = usize::from(layout.payload - layout.outermost());
     let support = runtime.gso_support();
-    let taken = |gso: Gso, payload: usize| support.refuses(layout, &gso, headers + payload, payload).is_none();
+    let taken = |gso: Gso, payload: usize| {
+        support.refuses(layout, &gso, headers + payload, payload).is_none()
+    };
     // A part of one packet is no super-packet, which any port takes.
-    let taken = packet.parts().iter().all(|part| part.segments() == 1 || taken(part.gso(), part.payload()));
-    let partial = matches!(packet.metadata.checksum, RxChecksum::Partial { .. }) && runtime.has(Feature::TxChecksumming);
+    let taken =
+        packet.parts().iter().all(|part| part.segments() == 1 || taken(part.gso(), part.payload()));
+    let partial = matches!(packet.metadata.checksum, RxChecksum::Partial { .. })
+        && runtime.has(Feature::TxChecksumming);
     Some(if taken && partial { Need::WholeParts(*layout) } else { Need::CutUneven })
 }
 
@@ -167,7 +206,10 @@ fn uneven(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) 
 /// so, as [`GsoKind::parse`] has it.
 fn cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     match (metadata.gso, metadata.checksum) {
-        (Some(Gso { kind: GsoKind::Udp | GsoKind::UdpFragments, .. }), RxChecksum::Partial { start, .. }) => start == layout.transport,
+        (
+            Some(Gso { kind: GsoKind::Udp | GsoKind::UdpFragments, .. }),
+            RxChecksum::Partial { start, .. },
+        ) => start == layout.transport,
         _ => true,
     }
 }
@@ -182,10 +224,12 @@ fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &
     let bytes = head.bytes(packet);
     let dont_fragment = |network: u16, version: IpVersion| {
         let place = usize::from(network) + ipv4::FRAGMENT;
-        let flags = bytes.get(place..place + 2).map_or(0, |flags| u16::from_be_bytes([flags[0], flags[1]]));
+        let flags =
+            bytes.get(place..place + 2).map_or(0, |flags| u16::from_be_bytes([flags[0], flags[1]]));
         version == IpVersion::V6 || flags & ipv4::DONT_FRAGMENT != 0
     };
-    dont_fragment(layout.network, layout.version) && layout.outers().all(|outer| dont_fragment(outer.network, outer.version))
+    dont_fragment(layout.network, layout.version)
+        && layout.outers().all(|outer| dont_fragment(outer.network, outer.version))
 }
 
 /// The payload of the largest super-packets that the port takes of this one, of which it takes

@@ -51,7 +51,12 @@ impl Transmit for Recorder {
             let mut bytes = Vec::new();
             batch.copy_to(outgoing, frame, &mut bytes);
             let partial = matches!(frame.checksum, RxChecksum::Partial { .. });
-            self.sent.lock().expect("no panic").push(Sent { bytes, gso: frame.gso, partial, slices: batch.slices(frame).len() });
+            self.sent.lock().expect("no panic").push(Sent {
+                bytes,
+                gso: frame.gso,
+                partial,
+                slices: batch.slices(frame).len(),
+            });
         }
         Progress { sent: batch.frames().len() - from, stopped: None }
     }
@@ -72,7 +77,10 @@ impl Bench {
         Self::refusing(change, |_| None)
     }
 
-    fn refusing(change: impl FnOnce(&mut Runtime), rule: impl FnMut(&TxFrame) -> Option<Stop> + Send + 'static) -> Bench {
+    fn refusing(
+        change: impl FnOnce(&mut Runtime),
+        rule: impl FnMut(&TxFrame) -> Option<Stop> + Send + 'static,
+    ) -> Bench {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let recorder = Recorder { sent: sent.clone(), rule: Box::new(rule) };
         let mut egress = Egress::new(Arc::new(shared(|_| ())), Box::new(recorder));
@@ -94,7 +102,8 @@ impl Bench {
 
     fn forward_by(&mut self, policy: Policy, frames: &[Vec<u8>]) -> Vec<Sent> {
         let mut aggregator = Aggregator::new(policy.with_partial_checksums(), HashKey::new(1));
-        let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
+        let mut packets =
+            frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.add(packet);
         aggregator.receive_batch(&mut packets, 0, sink);
         aggregator.poll_end(0, sink);
@@ -103,8 +112,10 @@ impl Bench {
 
     /// As [`forward`](Self::forward), by LRO.
     fn deliver(&mut self, frames: &[Vec<u8>], storage: Storage) -> Vec<Sent> {
-        let mut aggregator = Aggregator::new(Policy::lro_with_acks().with_storage(storage), HashKey::new(1));
-        let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
+        let mut aggregator =
+            Aggregator::new(Policy::lro_with_acks().with_storage(storage), HashKey::new(1));
+        let mut packets =
+            frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.add(packet);
         aggregator.receive_batch(&mut packets, 0, sink);
         aggregator.flush_all(sink);
@@ -113,13 +124,16 @@ impl Bench {
 
     /// Sends a packet that came as it is.
     fn pass(&mut self, packet: RxPacket<Buffer>) -> Vec<Sent> {
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| self.add(packet));
         self.flush()
     }
 
     fn flush(&mut self) -> Vec<Sent> {
-        self.egress.flush(&mut self.outgoing, &mut self.segmenter, &mut Copies::default()).expect("the port is not gone");
+        self.egress
+            .flush(&mut self.outgoing, &mut self.segmenter, &mut Copies::default())
+            .expect("the port is not gone");
         std::mem::take(&mut self.sent.lock().expect("no panic"))
     }
 
@@ -135,13 +149,18 @@ fn bytes(sent: &[Sent]) -> Vec<Vec<u8>> {
 /// A port that lacks these.
 fn without(features: &[Feature]) -> impl FnOnce(&mut Runtime) {
     let features = features.to_vec();
-    move |runtime| features.into_iter().for_each(|feature| runtime.active = runtime.active.without(feature))
+    move |runtime| {
+        features.into_iter().for_each(|feature| runtime.active = runtime.active.without(feature))
+    }
 }
 
 /// A TCP super-packet as a sender's kernel hands it over.
 fn from_kernel(payload: usize, size: usize) -> RxPacket<Buffer> {
-    let frame = Frame::tcp4(1, payload).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
-    let mut packet = RxPacket::new(Buffer::from(frame)).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+    let frame = Frame::tcp4(1, payload)
+        .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
+        .to_bytes();
+    let mut packet = RxPacket::new(Buffer::from(frame))
+        .with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
     packet.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(size).expect("not zero")));
     packet
 }
@@ -156,7 +175,9 @@ fn a_port_with_tso_gets_it_whole_and_one_without_gets_what_came() {
     let mut able = Bench::new(|_| ());
     let whole = able.forward(&frames);
     assert_eq!(whole.len(), 1);
-    assert!(whole[0].partial && whole[0].gso.is_some_and(|gso| gso.size.get() == workload::TCP_PAYLOAD));
+    assert!(
+        whole[0].partial && whole[0].gso.is_some_and(|gso| gso.size.get() == workload::TCP_PAYLOAD)
+    );
     assert_eq!(able.egress.shared.counts.tx_super_segments.value(), 40);
     for lacking in [
         &[Feature::TcpSegmentationOffload][..],
@@ -165,7 +186,13 @@ fn a_port_with_tso_gets_it_whole_and_one_without_gets_what_came() {
     ] {
         let mut unable = Bench::new(without(lacking));
         assert!(bytes(&unable.forward(&frames)) == frames, "{lacking:?}");
-        assert_eq!((unable.egress.shared.counts.segmented.value(), unable.egress.shared.counts.segments.value()), (1, 40));
+        assert_eq!(
+            (
+                unable.egress.shared.counts.segmented.value(),
+                unable.egress.shared.counts.segments.value()
+            ),
+            (1, 40)
+        );
     }
 }
 
@@ -205,11 +232,20 @@ fn what_is_not_alike_comes_apart_into_what_came_or_into_parts_that_the_port_cuts
     ] {
         let mut unable = Bench::new(without(lacking));
         assert!(bytes(&unable.forward_by(policy, &frames)) == frames, "{lacking:?}");
-        assert_eq!((unable.egress.shared.counts.segmented.value(), unable.egress.shared.counts.segments.value()), (1, 7));
+        assert_eq!(
+            (
+                unable.egress.shared.counts.segmented.value(),
+                unable.egress.shared.counts.segments.value()
+            ),
+            (1, 7)
+        );
     }
     let mut able = Bench::new(|_| ());
     let parts = able.forward_by(policy, &frames);
-    let sizes: Vec<_> = parts.iter().map(|part| (part.bytes.len() - 54, part.gso.map(|gso| gso.size.get()))).collect();
+    let sizes: Vec<_> = parts
+        .iter()
+        .map(|part| (part.bytes.len() - 54, part.gso.map(|gso| gso.size.get())))
+        .collect();
     assert_eq!(sizes, [(3_596, Some(1_448)), (4_344, Some(1_448)), (1_448, None)]);
     let mut cut = Vec::new();
     for part in &parts {
@@ -221,7 +257,9 @@ fn what_is_not_alike_comes_apart_into_what_came_or_into_parts_that_the_port_cuts
             cut.push(frame);
         };
         assert!(part.partial);
-        able.segmenter.segment(&packet, &SegmentOptions::default(), take).expect("a right super-packet");
+        able.segmenter
+            .segment(&packet, &SegmentOptions::default(), take)
+            .expect("a right super-packet");
     }
     assert!(cut == frames);
     // A part that the port cannot be given, and the whole is cut.
@@ -231,7 +269,10 @@ fn what_is_not_alike_comes_apart_into_what_came_or_into_parts_that_the_port_cuts
     assert!(bytes(&Bench::new(|_| ()).forward_by(policy, &same_id)) == same_id);
     // Segments that are too long for the port are cut anew.
     let small = Bench::new(|runtime| runtime.mtu = 1_000).forward_by(policy, &frames);
-    assert!(tcp_payload(&small) == frames.iter().flat_map(|frame| frame[54..].to_vec()).collect::<Vec<_>>());
+    assert!(
+        tcp_payload(&small)
+            == frames.iter().flat_map(|frame| frame[54..].to_vec()).collect::<Vec<_>>()
+    );
 }
 
 /// Makes the checksum of a TCP frame, in whose field stands the sum of the pseudo-header, a whole
@@ -249,9 +290,16 @@ fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
         let mut able = Bench::new(|_| ());
         let whole = able.deliver(&frames, storage);
         assert_eq!((whole.len(), whole[0].partial), (1, true));
-        assert_eq!(whole[0].gso.map(|gso| (gso.kind, gso.size.get())), Some((GsoKind::Tcp4, 1_448)), "by the largest that came");
+        assert_eq!(
+            whole[0].gso.map(|gso| (gso.kind, gso.size.get())),
+            Some((GsoKind::Tcp4, 1_448)),
+            "by the largest that came"
+        );
         assert!(tcp_payload(&whole) == stream);
-        assert_eq!(able.egress.shared.counts.tx_super_segments.value(), stream.len().div_ceil(1_448) as u64);
+        assert_eq!(
+            able.egress.shared.counts.tx_super_segments.value(),
+            stream.len().div_ceil(1_448) as u64
+        );
         // Filled in, it is right: in the field stands the sum of the pseudo-header alone.
         let mut frame = whole[0].bytes.clone();
         fill_in(&mut frame);
@@ -262,35 +310,61 @@ fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
         let one_piece = Bench::new(without(&[Feature::ScatterGather])).deliver(&frames, storage);
         assert_eq!((one_piece.len(), one_piece[0].slices), (1, 1));
         assert!(one_piece[0].bytes == whole[0].bytes);
-        let in_parts = Bench::new(|runtime| runtime.capabilities.gso.max_segments = 2).deliver(&frames, storage);
-        let sizes: Vec<_> = in_parts.iter().map(|part| (part.bytes.len() - 54, part.gso.map(|gso| gso.size.get()), part.partial)).collect();
-        assert_eq!(sizes, [(2_896, Some(1_448), true), (2_896, Some(1_448), true), (709, None, true)], "no smaller than need be");
+        let in_parts = Bench::new(|runtime| runtime.capabilities.gso.max_segments = 2)
+            .deliver(&frames, storage);
+        let sizes: Vec<_> = in_parts
+            .iter()
+            .map(|part| (part.bytes.len() - 54, part.gso.map(|gso| gso.size.get()), part.partial))
+            .collect();
+        assert_eq!(
+            sizes,
+            [(2_896, Some(1_448), true), (2_896, Some(1_448), true), (709, None, true)],
+            "no smaller than need be"
+        );
         assert!(tcp_payload(&in_parts) == stream);
         for mut part in in_parts {
             fill_in(&mut part.bytes);
             check::frame(&part.bytes, &Expect::default()).expect("a right frame");
         }
     }
-    let refuse = |frame: &TxFrame| frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)));
+    let refuse = |frame: &TxFrame| {
+        frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)))
+    };
     let again = Bench::refusing(|_| (), refuse).deliver(&frames, Storage::Fragments);
     assert!(tcp_payload(&again) == stream);
     for sent in &again {
         check::frame(&sent.bytes, &Expect::default()).expect("a right frame");
     }
     let smaller = Bench::new(|runtime| runtime.mtu = 1_000).deliver(&frames, Storage::Fragments);
-    assert_eq!(smaller[0].gso.map(|gso| gso.size.get()), Some(960), "never more than the port's MTU takes");
+    assert_eq!(
+        smaller[0].gso.map(|gso| gso.size.get()),
+        Some(960),
+        "never more than the port's MTU takes"
+    );
     let jumbo = Bench::new(|runtime| runtime.mtu = 9_000).deliver(&frames, Storage::Fragments);
     assert_eq!(jumbo[0].gso.map(|gso| gso.size.get()), Some(1_448), "also where it would fit");
-    let frame = |runtime: &mut Runtime| (runtime.mtu, runtime.active) = (9_000, runtime.active.without(Feature::TcpSegmentationOffload));
+    let frame = |runtime: &mut Runtime| {
+        (runtime.mtu, runtime.active) =
+            (9_000, runtime.active.without(Feature::TcpSegmentationOffload))
+    };
     let frame = Bench::new(frame).deliver(&frames, Storage::Fragments);
-    assert_eq!((frame.len(), frame[0].gso, frame[0].partial), (1, None, false), "a port without TSO takes what fits");
+    assert_eq!(
+        (frame.len(), frame[0].gso, frame[0].partial),
+        (1, None, false),
+        "a port without TSO takes what fits"
+    );
     check::frame(&frame[0].bytes, &Expect::default()).expect("a right frame");
 }
 
 #[test]
 fn what_lro_made_of_acknowledgements_is_a_frame_like_any_other() {
-    let acks: Vec<_> =
-        (1..=8).map(|number| Frame::tcp4(1, 0).with(|frame| frame.tcp_mut().acknowledgement = number * 2_896).to_bytes()).collect();
+    let acks: Vec<_> = (1..=8)
+        .map(|number| {
+            Frame::tcp4(1, 0)
+                .with(|frame| frame.tcp_mut().acknowledgement = number * 2_896)
+                .to_bytes()
+        })
+        .collect();
     let sent = Bench::new(|_| ()).deliver(&acks, Storage::Fragments);
     assert_eq!((sent.len(), sent[0].partial, sent[0].gso), (1, false, None));
     assert_eq!(sent[0].bytes, acks[7]);
@@ -306,11 +380,13 @@ fn a_port_without_scatter_gather_gets_one_piece() {
 fn a_senders_super_packet_passes_or_is_cut_by_its_own_size() {
     let whole = Bench::new(|_| ()).pass(from_kernel(14_480, 1_448));
     assert_eq!((whole.len(), whole[0].partial), (1, true));
-    let cut = Bench::new(without(&[Feature::TcpSegmentationOffload])).pass(from_kernel(14_480, 1_448));
+    let cut =
+        Bench::new(without(&[Feature::TcpSegmentationOffload])).pass(from_kernel(14_480, 1_448));
     assert_eq!(cut.len(), 10);
     assert!(cut.iter().all(|sent| sent.partial), "the port fills them in");
     assert_eq!(tcp_payload(&cut), tcp_payload(&whole));
-    let full = Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming])).pass(from_kernel(14_480, 1_448));
+    let full = Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming]))
+        .pass(from_kernel(14_480, 1_448));
     for sent in &full {
         check::frame(&sent.bytes, &Expect::default()).expect("a right frame");
     }
@@ -326,7 +402,10 @@ fn limits_of_the_port_and_of_its_user_cut() {
         |runtime| runtime.capabilities.gso.max_segments = 9,
         |runtime| runtime.capabilities.features = FeatureSet::NONE,
     ];
-    let lengths: Vec<_> = limits.into_iter().map(|limit| Bench::new(limit).pass(from_kernel(14_480, 1_448)).len()).collect();
+    let lengths: Vec<_> = limits
+        .into_iter()
+        .map(|limit| Bench::new(limit).pass(from_kernel(14_480, 1_448)).len())
+        .collect();
     assert_eq!(lengths, [2, 2, 2, 2, 1], "what is in force counts, not what could be");
     let exact: fn(&mut Runtime) = |runtime| {
         runtime.limits.gso_max_size = 14_520;
@@ -345,12 +424,21 @@ fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_take
         let sent = bench.forward(&frames);
         let mut came = frames.iter();
         for (sent, segments) in sent.iter().zip(parts) {
-            assert_eq!((sent.gso.map(|gso| gso.size.get()), sent.partial), ((*segments > 1).then_some(size), limit > 1));
+            assert_eq!(
+                (sent.gso.map(|gso| gso.size.get()), sent.partial),
+                ((*segments > 1).then_some(size), limit > 1)
+            );
             // Cut as the port would cut them, they are the very frames that came, identifications
             // included.
-            let mut again = Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming]));
-            let checksum = if sent.partial { RxChecksum::Partial { start: 34, offset: 16 } } else { RxChecksum::None };
-            let mut packet = RxPacket::new(Buffer::from(sent.bytes.clone())).with_checksum(checksum);
+            let mut again =
+                Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming]));
+            let checksum = if sent.partial {
+                RxChecksum::Partial { start: 34, offset: 16 }
+            } else {
+                RxChecksum::None
+            };
+            let mut packet =
+                RxPacket::new(Buffer::from(sent.bytes.clone())).with_checksum(checksum);
             packet.gso = sent.gso;
             for frame in again.pass(packet) {
                 assert!(Some(&frame.bytes) == came.next());
@@ -363,12 +451,20 @@ fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_take
 
 #[test]
 fn identifications_that_stay_the_same_are_cut_here() {
-    let frames: Vec<_> = (0..4u32).map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_id(0).to_bytes()).collect();
+    let frames: Vec<_> = (0..4u32)
+        .map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_id(0).to_bytes())
+        .collect();
     let mut bench = Bench::new(|_| ());
     assert!(bytes(&bench.forward(&frames)) == frames);
     assert_eq!(bench.egress.shared.counts.segmented.value(), 1, "they had been merged");
-    assert_eq!(bench.egress.shared.counts.segmented_for_ids.value(), 1, "the port takes others whole");
-    let mut able = Bench::new(|runtime| (runtime.capabilities.gso.fixed_ids, runtime.capabilities.gso.cwr_on_all) = (true, true));
+    assert_eq!(
+        bench.egress.shared.counts.segmented_for_ids.value(),
+        1,
+        "the port takes others whole"
+    );
+    let mut able = Bench::new(|runtime| {
+        (runtime.capabilities.gso.fixed_ids, runtime.capabilities.gso.cwr_on_all) = (true, true)
+    });
     assert_eq!(able.forward(&frames).len(), 1);
     let mut unable = Bench::new(without(&[Feature::TcpSegmentationOffload]));
     assert!(bytes(&unable.forward(&frames)) == frames);
@@ -377,12 +473,23 @@ fn identifications_that_stay_the_same_are_cut_here() {
 
 #[test]
 fn segments_that_all_have_cwr_are_cut_here_and_counted() {
-    let frames: Vec<_> = (0..4u32).map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_flags(ACK | CWR).to_bytes()).collect();
+    let frames: Vec<_> = (0..4u32)
+        .map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_flags(ACK | CWR).to_bytes())
+        .collect();
     let mut bench = Bench::new(|_| ());
     assert!(bytes(&bench.forward(&frames)) == frames);
     let counts = &bench.egress.shared.counts;
-    assert_eq!((counts.segmented.value(), counts.segmented_for_cwr.value(), counts.segmented_for_ids.value()), (1, 1, 0));
-    let mut able = Bench::new(|runtime| (runtime.capabilities.gso.fixed_ids, runtime.capabilities.gso.cwr_on_all) = (true, true));
+    assert_eq!(
+        (
+            counts.segmented.value(),
+            counts.segmented_for_cwr.value(),
+            counts.segmented_for_ids.value()
+        ),
+        (1, 1, 0)
+    );
+    let mut able = Bench::new(|runtime| {
+        (runtime.capabilities.gso.fixed_ids, runtime.capabilities.gso.cwr_on_all) = (true, true)
+    });
     assert_eq!(able.forward(&frames).len(), 1);
     assert_eq!(able.egress.shared.counts.segmented_for_cwr.value(), 0);
 }
@@ -391,18 +498,33 @@ fn segments_that_all_have_cwr_are_cut_here_and_counted() {
 fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked_for() {
     let flow = |dont_fragment: bool, payload: u32, number: u32| {
         let frame = |number: u32| Frame::tcp4(1 + number * payload, payload as usize).with_id(7);
-        (0..number).map(|number| frame(number).with(|frame| frame.ipv4_mut().dont_fragment = dont_fragment).to_bytes()).collect::<Vec<_>>()
+        (0..number)
+            .map(|number| {
+                frame(number)
+                    .with(|frame| frame.ipv4_mut().dont_fragment = dont_fragment)
+                    .to_bytes()
+            })
+            .collect::<Vec<_>>()
     };
-    let mut bench = Bench::new(|runtime| runtime.active = runtime.active.with(Feature::TxTcpMangleidSegmentation));
+    let mut bench = Bench::new(|runtime| {
+        runtime.active = runtime.active.with(Feature::TxTcpMangleidSegmentation)
+    });
     let whole = bench.forward(&flow(true, 1_000, 4));
-    assert_eq!((whole.len(), whole[0].partial, whole[0].gso.map(|gso| gso.size.get())), (1, true, Some(1_000)));
+    assert_eq!(
+        (whole.len(), whole[0].partial, whole[0].gso.map(|gso| gso.size.get())),
+        (1, true, Some(1_000))
+    );
     assert_eq!(bench.egress.shared.counts.segmented.value(), 0);
     // A port that can be told that they stay is told.
     let mut able = Bench::new(|runtime| {
         runtime.active = runtime.active.with(Feature::TxTcpMangleidSegmentation);
         (runtime.capabilities.gso.fixed_ids, runtime.capabilities.gso.max_segments) = (true, 3);
     });
-    assert!(able.forward(&flow(true, 1_000, 6)).iter().all(|part| part.gso.is_some_and(|gso| gso.id == IpId::Fixed)));
+    assert!(
+        able.forward(&flow(true, 1_000, 6))
+            .iter()
+            .all(|part| part.gso.is_some_and(|gso| gso.id == IpId::Fixed))
+    );
     // A fragment of these is told from others by it.
     let frames = flow(false, 1_000, 4);
     assert!(bytes(&bench.forward(&frames)) == frames);
@@ -416,17 +538,27 @@ fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked
     );
     // What the port's MTU is too small for is cut as ever.
     bench.egress.runtime.mtu = 600;
-    assert!(bench.forward(&flow(true, 1_000, 4)).iter().all(|sent| sent.gso.is_none() && sent.bytes[18..20] == [0, 7]));
+    assert!(
+        bench
+            .forward(&flow(true, 1_000, 4))
+            .iter()
+            .all(|sent| sent.gso.is_none() && sent.bytes[18..20] == [0, 7])
+    );
 }
 
 #[test]
 fn partial_checksums_are_filled_in_only_where_the_port_cannot() {
-    let frame = Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
-    let packet = || RxPacket::new(Buffer::from(frame.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+    let frame =
+        Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let packet = || {
+        RxPacket::new(Buffer::from(frame.clone()))
+            .with_checksum(RxChecksum::Partial { start: 34, offset: 16 })
+    };
     let left = Bench::new(|_| ()).pass(packet());
     assert!(left[0].partial);
     assert_eq!(left[0].bytes, frame);
-    let mut unable = Bench::new(without(&[Feature::TxChecksumming, Feature::TcpSegmentationOffload]));
+    let mut unable =
+        Bench::new(without(&[Feature::TxChecksumming, Feature::TcpSegmentationOffload]));
     let filled = unable.pass(packet());
     assert!(!filled[0].partial);
     check::frame(&filled[0].bytes, &Expect::default()).expect("a right frame");
@@ -435,7 +567,9 @@ fn partial_checksums_are_filled_in_only_where_the_port_cannot() {
 
 #[test]
 fn a_smaller_mtu_makes_smaller_segments_of_tcp() {
-    for packet in [from_kernel(28_960, 8_948), RxPacket::new(Buffer::from(Frame::tcp4(1, 8_000).to_bytes()))] {
+    for packet in
+        [from_kernel(28_960, 8_948), RxPacket::new(Buffer::from(Frame::tcp4(1, 8_000).to_bytes()))]
+    {
         let expected = packet.length() - 54;
         let mut bench = Bench::new(|runtime| runtime.mtu = 1_280);
         let sent = bench.pass(packet);
@@ -448,7 +582,9 @@ fn a_smaller_mtu_makes_smaller_segments_of_tcp() {
 #[test]
 fn what_cannot_be_cut_is_dropped_answered_or_fragmented() {
     let datagram = |dont_fragment: bool| {
-        let frame = Frame::udp4(2_000).with(|frame| frame.ipv4_mut().dont_fragment = dont_fragment).to_bytes();
+        let frame = Frame::udp4(2_000)
+            .with(|frame| frame.ipv4_mut().dont_fragment = dont_fragment)
+            .to_bytes();
         RxPacket::new(Buffer::from(frame))
     };
     let mut drop = Bench::new(|_| ());
@@ -466,7 +602,8 @@ fn what_cannot_be_cut_is_dropped_answered_or_fragmented() {
 fn the_crc_of_sctp_is_filled_in_for_every_port() {
     let mut frame = Frame::udp4(40).to_bytes();
     (frame[23], frame[24], frame[25]) = (132, 0, 0);
-    let packet = RxPacket::new(Buffer::from(frame.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 8 });
+    let packet = RxPacket::new(Buffer::from(frame.clone()))
+        .with_checksum(RxChecksum::Partial { start: 34, offset: 8 });
     let mut bench = Bench::new(|_| ());
     let sent = bench.pass(packet);
     assert!(!sent[0].partial);
@@ -478,9 +615,13 @@ fn the_crc_of_sctp_is_filled_in_for_every_port() {
 
 #[test]
 fn a_checksum_at_byte_8_that_may_be_a_crc_is_left_to_no_port() {
-    let partial = |frame: Vec<u8>| RxPacket::new(Buffer::from(frame)).with_checksum(RxChecksum::Partial { start: 34, offset: 8 });
+    let partial = |frame: Vec<u8>| {
+        RxPacket::new(Buffer::from(frame))
+            .with_checksum(RxChecksum::Partial { start: 34, offset: 8 })
+    };
     // SCTP that is too long: in fragments, with its CRC.
-    let mut frame = Frame::udp4(2_000).with(|frame| frame.ipv4_mut().dont_fragment = false).to_bytes();
+    let mut frame =
+        Frame::udp4(2_000).with(|frame| frame.ipv4_mut().dont_fragment = false).to_bytes();
     (frame[23], frame[24], frame[25]) = (132, 0, 0);
     let sum = superpacket_traffic::checksum::sum(&frame[14..34]);
     frame[24..26].copy_from_slice(&(!sum).to_be_bytes());
@@ -515,7 +656,8 @@ fn datagrams_of_a_tunnel() -> (RxPacket<Buffer>, usize) {
         (frame.udp_mut().destination_port, frame.payload) = (4_789, datagram.repeat(4));
         frame.udp_mut().checksum = Checksum::Partial;
     });
-    let mut packet = RxPacket::new(Buffer::from(frame.to_bytes())).with_checksum(RxChecksum::Partial { start: 34, offset: 6 });
+    let mut packet = RxPacket::new(Buffer::from(frame.to_bytes()))
+        .with_checksum(RxChecksum::Partial { start: 34, offset: 6 });
     packet.gso = SegmentSize::new(datagram.len()).map(|size| Gso::new(GsoKind::Udp, size));
     (packet, datagram.len())
 }
@@ -529,7 +671,8 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
         if !aggregated {
             return bench.pass(packet);
         }
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| bench.add(packet);
         aggregator.receive(packet, 0, sink);
         bench.flush()
@@ -538,14 +681,20 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
         let (packet, size) = datagrams_of_a_tunnel();
         assert_eq!(size, 1_462);
         let whole = send(&mut Bench::new(exact), packet, aggregated);
-        assert_eq!((whole.len(), whole.first().and_then(|sent| sent.gso).map(|gso| gso.size.get())), (1, Some(size)));
+        assert_eq!(
+            (whole.len(), whole.first().and_then(|sent| sent.gso).map(|gso| gso.size.get())),
+            (1, Some(size))
+        );
         let (packet, _) = datagrams_of_a_tunnel();
         let mut unable = Bench::new(|runtime| {
             exact(runtime);
             without(&[Feature::TxUdpSegmentation, Feature::TxChecksumming])(runtime);
         });
         let cut = send(&mut unable, packet, aggregated);
-        assert_eq!(cut.iter().map(|sent| sent.bytes.len()).collect::<Vec<_>>(), [14 + 20 + 8 + size; 4]);
+        assert_eq!(
+            cut.iter().map(|sent| sent.bytes.len()).collect::<Vec<_>>(),
+            [14 + 20 + 8 + size; 4]
+        );
         let (packet, _) = datagrams_of_a_tunnel();
         let mut small = Bench::new(|runtime| runtime.mtu = 20 + 8 + 1_461);
         assert!(send(&mut small, packet, aggregated).is_empty(), "one byte less is too little");
@@ -566,7 +715,10 @@ fn a_port_that_cuts_in_a_tunnel_gets_what_is_in_two_already_cut() {
         assert!(bytes(&sent) == frames(two));
         assert!(sent.iter().all(|sent| sent.gso.is_none()));
         assert_eq!(
-            (bench.egress.shared.counts.segmented.value(), bench.egress.shared.counts.segments.value()),
+            (
+                bench.egress.shared.counts.segmented.value(),
+                bench.egress.shared.counts.segments.value()
+            ),
             (1, 20),
             "merged, then cut"
         );

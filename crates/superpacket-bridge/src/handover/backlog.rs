@@ -42,7 +42,13 @@ pub(crate) struct Completion {
 impl Completion {
     /// Between a receive queue of the thread with this bell, and a CPU.
     pub(crate) fn new(receiver_bell: Arc<Doorbell>) -> Self {
-        Completion { head: Head::new(), watch: Sleep::new(), receiver_bell, spent: AtomicU64::new(0), received: AtomicU64::new(0) }
+        Completion {
+            head: Head::new(),
+            watch: Sleep::new(),
+            receiver_bell,
+            spent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+        }
     }
 
     /// How long workers have been at the packets, in nanoseconds.
@@ -65,12 +71,32 @@ struct End {
 }
 
 /// Makes a backlog of packets that `from`, the port, received, for the worker with this bell.
-pub(crate) fn backlog<F>(completion: Arc<Completion>, worker: Arc<Doorbell>, from: F) -> (BacklogSender, BacklogReceiver<F>) {
+pub(crate) fn backlog<F>(
+    completion: Arc<Completion>,
+    worker: Arc<Doorbell>,
+    from: F,
+) -> (BacklogSender, BacklogReceiver<F>) {
     let (full, filled) = RingBuffer::new(RING);
     let (emptied, empty) = RingBuffer::new(RING);
     let end = Arc::<End>::default();
-    let sender = BacklogSender { open: Batch::default(), full, empty, worker, end: end.clone(), worker_knows: true };
-    let receiver = BacklogReceiver { completion, from, filled, emptied, current: None, end, taken: 0, received: 0 };
+    let sender = BacklogSender {
+        open: Batch::default(),
+        full,
+        empty,
+        worker,
+        end: end.clone(),
+        worker_knows: true,
+    };
+    let receiver = BacklogReceiver {
+        completion,
+        from,
+        filled,
+        emptied,
+        current: None,
+        end,
+        taken: 0,
+        received: 0,
+    };
     (sender, receiver)
 }
 
@@ -129,7 +155,8 @@ impl Drop for BacklogSender {
     fn drop(&mut self) {
         self.send();
         if !self.open.is_empty() {
-            *self.end.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::mem::take(&mut self.open));
+            *self.end.last.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(std::mem::take(&mut self.open));
         }
         // Release: what was sent is there for who sees this.
         self.end.closed.store(true, Ordering::Release);
@@ -156,7 +183,11 @@ pub(crate) struct BacklogReceiver<F> {
 impl<F> BacklogReceiver<F> {
     /// Hands at most `limit` packets to `take`, and says how many there were. They are not done
     /// with before [`publish`](Self::publish).
-    pub(crate) fn take(&mut self, limit: usize, mut take: impl FnMut(&F, SuperPacket<'_, Buffer>)) -> usize {
+    pub(crate) fn take(
+        &mut self,
+        limit: usize,
+        mut take: impl FnMut(&F, SuperPacket<'_, Buffer>),
+    ) -> usize {
         let mut count = 0;
         while count < limit && self.fetch() {
             let Some(current) = &mut self.current else { break };
@@ -242,10 +273,13 @@ mod tests {
 
     /// Sends packets that consist of their number.
     fn push(sender: &mut BacklogSender, numbers: std::ops::Range<u32>) {
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         for number in numbers {
             let packet = RxPacket::new(Buffer::from(number.to_be_bytes().to_vec()));
-            aggregator.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| sender.push(&mut packet));
+            aggregator.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| {
+                sender.push(&mut packet)
+            });
         }
     }
 
@@ -270,12 +304,16 @@ mod tests {
         let mut expected = 0..200;
         for limit in [1, 63, 64, 7, 1000] {
             let before = expected.start;
-            let count = receiver.take(limit, |_, packet| assert_eq!(Some(number(&packet)), expected.next()));
+            let count = receiver
+                .take(limit, |_, packet| assert_eq!(Some(number(&packet)), expected.next()));
             assert_eq!(count, limit.min(200 - before as usize));
             assert_eq!(completion.head.done(), u64::from(before), "not before it is sent");
             receiver.publish();
         }
-        assert_eq!((completion.head.done(), receiver.has_work(), receiver.is_over()), (200, false, false));
+        assert_eq!(
+            (completion.head.done(), receiver.has_work(), receiver.is_over()),
+            (200, false, false)
+        );
     }
 
     #[test]
@@ -287,7 +325,10 @@ mod tests {
         }
         assert!(sender.is_stuck());
         let mut expected = VecDeque::from_iter(0..2 * RING as u32);
-        let mut take = |limit| receiver.take(limit, |_, packet| assert_eq!(expected.pop_front(), Some(number(&packet))));
+        let mut take = |limit| {
+            receiver
+                .take(limit, |_, packet| assert_eq!(expected.pop_front(), Some(number(&packet))))
+        };
         assert_eq!(take(RING + 9), RING);
         drop(sender);
         assert_eq!(take(1000), RING);
@@ -332,7 +373,8 @@ mod tests {
     fn a_sleeping_worker_is_woken_once_for_all_that_waits_and_one_that_is_awake_never() {
         let (mut sender, _receiver, _, receiver_bell) = pair();
         let worker = sender.worker.clone();
-        let (mut other, _other_receiver) = backlog(Arc::new(Completion::new(receiver_bell)), worker.clone(), ());
+        let (mut other, _other_receiver) =
+            backlog(Arc::new(Completion::new(receiver_bell)), worker.clone(), ());
         push(&mut sender, 0..200);
         assert!(!sender.end_of_round(), "it is awake");
         assert_eq!(heard(&worker), 0);

@@ -42,7 +42,11 @@ impl Copies {
     }
 
     /// Monitors have come or gone.
-    pub(crate) fn refresh<'a>(&mut self, monitors: &Monitors, ports: impl Iterator<Item = &'a Shared> + Clone) {
+    pub(crate) fn refresh<'a>(
+        &mut self,
+        monitors: &Monitors,
+        ports: impl Iterator<Item = &'a Shared> + Clone,
+    ) {
         let feeds = monitors.feeds();
         self.ends.retain(|end| feeds.iter().any(|feed| Arc::ptr_eq(feed, &end.feed)));
         for feed in feeds {
@@ -87,12 +91,16 @@ impl Copies {
                 let tag = packet.vlan.filter(|_| packet.layer == Layer::Ethernet).map(bytes_of);
                 let parts = || packet.buffers().map(Buffer::bytes);
                 let length = packet.length() + tag.map_or(0, |tag| tag.len());
-                Packet { parts, tag, length, checksum: packet.checksum, gso: packet.gso, layer: packet.layer, sent: false }.copy_to(
-                    ring,
-                    watched,
-                    time,
-                    feed.settings.snaplen,
-                );
+                Packet {
+                    parts,
+                    tag,
+                    length,
+                    checksum: packet.checksum,
+                    gso: packet.gso,
+                    layer: packet.layer,
+                    sent: false,
+                }
+                .copy_to(ring, watched, time, feed.settings.snaplen);
             }
             feed.bell.ring();
         }
@@ -107,14 +115,27 @@ impl Copies {
 
     /// A port has sent these frames of a batch at this time.
     #[cold]
-    pub(crate) fn sent(&mut self, port: &Shared, outgoing: &Outgoing, batch: &TxBatch, frames: Range<usize>, time: u64) {
+    pub(crate) fn sent(
+        &mut self,
+        port: &Shared,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frames: Range<usize>,
+        time: u64,
+    ) {
         for end in self.ends.iter_mut().filter(|end| end.feed.settings.direction.has_sent()) {
             let CopyEnd { feed, ring, ports } = end;
             let Some(watched) = watched(ports, port.number) else { continue };
             for frame in &batch.frames()[frames.clone()] {
                 let parts = || batch.slices(frame).iter().map(|slice| outgoing.slice(*slice));
-                let (length, checksum, gso, layer) = (frame.length as usize, frame.checksum, frame.gso, frame.layer);
-                Packet { parts, tag: None, length, checksum, gso, layer, sent: true }.copy_to(ring, watched, time, feed.settings.snaplen);
+                let (length, checksum, gso, layer) =
+                    (frame.length as usize, frame.checksum, frame.gso, frame.layer);
+                Packet { parts, tag: None, length, checksum, gso, layer, sent: true }.copy_to(
+                    ring,
+                    watched,
+                    time,
+                    feed.settings.snaplen,
+                );
             }
             feed.bell.ring();
         }
@@ -170,19 +191,36 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
         }
         let Described { length: virtio_length, header: virtio, outer_checksum } = self.virtio();
         let (captured, length, sent) = (captured as u32, self.length as u32, self.sent);
-        let head = RecordHead { interface: watched.interface, time, captured, length, sent, virtio_length, virtio };
+        let head = RecordHead {
+            interface: watched.interface,
+            time,
+            captured,
+            length,
+            sent,
+            virtio_length,
+            virtio,
+        };
         // There is room for all of it: the reader takes nothing until it is whole.
         let _ = ring.push_entire_slice(&head.to_bytes());
-        self.take_changed(captured as usize, outer_checksum, |bytes| _ = ring.push_entire_slice(bytes));
+        self.take_changed(captured as usize, outer_checksum, |bytes| {
+            _ = ring.push_entire_slice(bytes)
+        });
     }
 
     /// Gives its first bytes as [`take`](Self::take) does, with these bytes in their places.
-    fn take_changed(&self, wanted: usize, changed: Option<[(usize, u8); 2]>, mut give: impl FnMut(&[u8])) {
+    fn take_changed(
+        &self,
+        wanted: usize,
+        changed: Option<[(usize, u8); 2]>,
+        mut give: impl FnMut(&[u8]),
+    ) {
         let mut end = 0;
         self.take(wanted, |bytes| {
             let (start, mut rest) = (end, bytes);
             end += bytes.len();
-            for (place, byte) in changed.into_iter().flatten().filter(|(place, _)| (start..end).contains(place)) {
+            for (place, byte) in
+                changed.into_iter().flatten().filter(|(place, _)| (start..end).contains(place))
+            {
                 let (before, behind) = rest.split_at(place - (end - rest.len()));
                 give(before);
                 give(&[byte]);
@@ -226,7 +264,9 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
             return Described { length: 0, header, outer_checksum: None };
         }
         let checksum = match (self.checksum, self.tag) {
-            (RxChecksum::Partial { start, offset }, Some(_)) => RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset },
+            (RxChecksum::Partial { start, offset }, Some(_)) => {
+                RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset }
+            }
             (checksum, _) => checksum,
         };
         let (mut head, mut filled) = ([0; MAX_HEADER], 0);
@@ -237,7 +277,9 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
         let offload = Offload::new(checksum, self.gso);
         // The longer one only where the shorter has no place for a tunnel.
         let mut described = [Format::Plain, Format::Tunnel].into_iter().filter_map(|format| {
-            let described = Header::describe(&offload, format, &head[..filled], self.length, self.layer).ok()?;
+            let described =
+                Header::describe(&offload, format, &head[..filled], self.length, self.layer)
+                    .ok()?;
             let length = described.write(&mut header, format, ByteOrder::Little).ok()?;
             Some((length, described.outer_checksum(&head[..filled], self.length, self.layer)))
         });
@@ -265,9 +307,21 @@ mod tests {
     use superpacket::segment::{GsoKind, SegmentSize};
     use superpacket_traffic::frame::{Checksum, Frame};
 
-    fn packet<'a, const N: usize>(parts: [&'a [u8]; N], tag: Option<[u8; TAG]>) -> Packet<impl Fn() -> std::array::IntoIter<&'a [u8], N>> {
-        let length = parts.iter().map(|part| part.len()).sum::<usize>() + tag.map_or(0, |tag| tag.len());
-        Packet { parts: move || parts.into_iter(), tag, length, checksum: RxChecksum::None, gso: None, layer: Layer::Ethernet, sent: false }
+    fn packet<'a, const N: usize>(
+        parts: [&'a [u8]; N],
+        tag: Option<[u8; TAG]>,
+    ) -> Packet<impl Fn() -> std::array::IntoIter<&'a [u8], N>> {
+        let length =
+            parts.iter().map(|part| part.len()).sum::<usize>() + tag.map_or(0, |tag| tag.len());
+        Packet {
+            parts: move || parts.into_iter(),
+            tag,
+            length,
+            checksum: RxChecksum::None,
+            gso: None,
+            layer: Layer::Ethernet,
+            sent: false,
+        }
     }
 
     #[test]
@@ -278,12 +332,14 @@ mod tests {
             let (first, second) = bytes.split_at(cut);
             for wanted in [0, 11, 14, 16, 17, 44, 99] {
                 let mut taken = Vec::new();
-                packet([first, second], Some([0x81, 0, 0, 7])).take(wanted, |bytes| taken.extend_from_slice(bytes));
+                packet([first, second], Some([0x81, 0, 0, 7]))
+                    .take(wanted, |bytes| taken.extend_from_slice(bytes));
                 assert_eq!(taken, tagged[..wanted.min(44)], "cut at {cut}, {wanted} bytes");
             }
         }
         let mut taken = Vec::new();
-        packet([&bytes[..6]], Some([0x81, 0, 0, 7])).take(99, |bytes| taken.extend_from_slice(bytes));
+        packet([&bytes[..6]], Some([0x81, 0, 0, 7]))
+            .take(99, |bytes| taken.extend_from_slice(bytes));
         assert_eq!(taken, bytes[..6], "there is no place for it");
     }
 
@@ -293,15 +349,22 @@ mod tests {
         let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(1_000).expect("not 0"));
         let checksum = RxChecksum::Partial { start: 34, offset: 16 };
         for (tag, start) in [(None, 34u16), (Some([0x81, 0, 0, 7]), 38)] {
-            let Described { length, header, outer_checksum } = Packet { checksum, gso: Some(gso), ..packet([&frame], tag) }.virtio();
+            let Described { length, header, outer_checksum } =
+                Packet { checksum, gso: Some(gso), ..packet([&frame], tag) }.virtio();
             assert_eq!(outer_checksum, None);
             assert_eq!(length, 10);
             let read = Header::read(&header, Format::Plain, ByteOrder::Little).expect("whole");
-            assert_eq!((read.gso_size, read.csum_start, read.csum_offset, read.hdr_len), (1_000, start, 16, start + 20));
+            assert_eq!(
+                (read.gso_size, read.csum_start, read.csum_offset, read.hdr_len),
+                (1_000, start, 16, start + 20)
+            );
         }
         assert_eq!(packet([&frame], None).virtio().length, 0, "there is nothing to say");
         // A device's sum is nothing for a reader.
-        assert_eq!(Packet { checksum: RxChecksum::Complete(0), ..packet([&frame], None) }.virtio().length, 0);
+        assert_eq!(
+            Packet { checksum: RxChecksum::Complete(0), ..packet([&frame], None) }.virtio().length,
+            0
+        );
     }
 
     #[test]
@@ -312,7 +375,10 @@ mod tests {
         });
         let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(1_000).expect("not 0"));
         let checksum = RxChecksum::Partial { start: frame.offsets().transport as u16, offset: 16 };
-        let expected = frame.clone().with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial).to_bytes();
+        let expected = frame
+            .clone()
+            .with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial)
+            .to_bytes();
         let bytes = frame.to_bytes();
         for cut in [0, 14, 39, 40, 41, 42, 43, 100] {
             let (first, second) = bytes.split_at(cut);
@@ -322,7 +388,10 @@ mod tests {
             for wanted in [40, 41, 42, 9_000] {
                 let mut taken = Vec::new();
                 packet.take_changed(wanted, outer_checksum, |bytes| taken.extend_from_slice(bytes));
-                assert!(taken == expected[..wanted.min(expected.len())], "cut at {cut}, {wanted} bytes");
+                assert!(
+                    taken == expected[..wanted.min(expected.len())],
+                    "cut at {cut}, {wanted} bytes"
+                );
             }
         }
     }

@@ -62,7 +62,8 @@ pub(super) struct Watched {
 impl Feed {
     /// Is this port monitored? Says how.
     pub(super) fn watch(&self, port: &Shared) -> Option<Watched> {
-        let is_asked_for = self.settings.ports.is_empty() || self.settings.ports.contains(&port.name);
+        let is_asked_for =
+            self.settings.ports.is_empty() || self.settings.ports.contains(&port.name);
         is_asked_for.then(|| self.interface(&port.name, port.layer))
     }
 
@@ -71,7 +72,11 @@ impl Feed {
         let mut interfaces = lock(&self.interfaces);
         let known = interfaces.iter().position(|known| known.name == name && known.layer == layer);
         let number = known.unwrap_or_else(|| {
-            interfaces.push(FeedInterface { name: name.to_owned(), layer, dropped: Arc::default() });
+            interfaces.push(FeedInterface {
+                name: name.to_owned(),
+                layer,
+                dropped: Arc::default(),
+            });
             interfaces.len() - 1
         });
         Watched { interface: number as u32, dropped: interfaces[number].dropped.clone() }
@@ -158,12 +163,19 @@ impl Monitors {
     ///
     /// # Errors
     /// [`BridgeError::TooManyMonitors`]; [`BridgeError::System`] if there is no descriptor.
-    pub(crate) fn begin(&self, settings: MonitorSettings, ports: &[Arc<Shared>]) -> Result<Arc<Feed>, BridgeError> {
+    pub(crate) fn begin(
+        &self,
+        settings: MonitorSettings,
+        ports: &[Arc<Shared>],
+    ) -> Result<Arc<Feed>, BridgeError> {
         let mut running = lock(&self.running);
         if running.len() >= MAX_MONITORS {
             return Err(BridgeError::TooManyMonitors { limit: MAX_MONITORS });
         }
-        let bell = Doorbell::new().map_err(|source| BridgeError::System { action: "making an event descriptor", source })?;
+        let bell = Doorbell::new().map_err(|source| BridgeError::System {
+            action: "making an event descriptor",
+            source,
+        })?;
         let left = Mutex::new(settings.ports.iter().cloned().collect());
         let (interfaces, arrived) = (Mutex::default(), Mutex::default());
         let (copying, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -176,12 +188,19 @@ impl Monitors {
 
     /// All that are copied for.
     pub(super) fn feeds(&self) -> Vec<Arc<Feed>> {
-        lock(&self.running).iter().map(|running| &running.feed).filter(|feed| !feed.is_ended()).cloned().collect()
+        lock(&self.running)
+            .iter()
+            .map(|running| &running.feed)
+            .filter(|feed| !feed.is_ended())
+            .cloned()
+            .collect()
     }
 
     /// This thread writes the stream of a monitor.
     pub(super) fn is_written_by(&self, feed: &Arc<Feed>, thread: JoinHandle<()>) {
-        if let Some(running) = lock(&self.running).iter_mut().find(|running| Arc::ptr_eq(&running.feed, feed)) {
+        if let Some(running) =
+            lock(&self.running).iter_mut().find(|running| Arc::ptr_eq(&running.feed, feed))
+        {
             running.thread = Some(thread);
         }
     }
@@ -228,7 +247,10 @@ mod tests {
     use crate::settings::PortSettings;
 
     fn begun(monitors: &Monitors, ports: &[&str]) -> Arc<Feed> {
-        let settings = MonitorSettings { ports: ports.iter().map(|port| (*port).to_owned()).collect(), ..MonitorSettings::default() };
+        let settings = MonitorSettings {
+            ports: ports.iter().map(|port| (*port).to_owned()).collect(),
+            ..MonitorSettings::default()
+        };
         monitors.begin(settings, &[]).expect("a descriptor")
     }
 
@@ -241,13 +263,23 @@ mod tests {
         let monitors = Monitors::new(Arc::default());
         let (all, some) = (begun(&monitors, &[]), begun(&monitors, &["memory:b"]));
         let [a, b] = ["memory:a", "memory:b"].map(port);
-        let numbers = |feed: &Feed| [&a, &b, &a].map(|port| feed.watch(port).map(|watched| watched.interface));
-        assert_eq!((numbers(&all), numbers(&some)), ([Some(0), Some(1), Some(0)], [None, Some(0), None]));
+        let numbers = |feed: &Feed| {
+            [&a, &b, &a].map(|port| feed.watch(port).map(|watched| watched.interface))
+        };
+        assert_eq!(
+            (numbers(&all), numbers(&some)),
+            ([Some(0), Some(1), Some(0)], [None, Some(0), None])
+        );
         // The same name may be that of a device that carries IP packets later.
         assert_eq!(all.interface("memory:a", Layer::Ip).interface, 2);
         let interfaces = all.interfaces(1);
-        let described = interfaces.iter().map(|interface| (interface.name().expect("has one"), interface.link_type));
-        assert!(described.eq([("memory:b".into(), LinkType::ETHERNET), ("memory:a".into(), LinkType::RAW)]));
+        let described = interfaces
+            .iter()
+            .map(|interface| (interface.name().expect("has one"), interface.link_type));
+        assert!(
+            described
+                .eq([("memory:b".into(), LinkType::ETHERNET), ("memory:a".into(), LinkType::RAW)])
+        );
         all.watch(&a).expect("is monitored").dropped.add(3);
         all.watch(&a).expect("is monitored").dropped.add(4);
         assert_eq!(all.dropped(), [7, 0, 0]);
@@ -256,7 +288,8 @@ mod tests {
     #[test]
     fn the_last_port_that_leaves_ends_a_monitor() {
         let monitors = Monitors::new(Arc::default());
-        let feeds = [&[][..], &["memory:a"], &["memory:a", "memory:b"]].map(|ports| begun(&monitors, ports));
+        let feeds = [&[][..], &["memory:a"], &["memory:a", "memory:b"]]
+            .map(|ports| begun(&monitors, ports));
         let ended = || feeds.each_ref().map(|feed| feed.is_ended());
         monitors.port_removed("memory:c");
         assert_eq!(ended(), [false; 3]);

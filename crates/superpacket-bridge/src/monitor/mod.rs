@@ -70,7 +70,12 @@ pub struct MonitorSettings {
 impl Default for MonitorSettings {
     /// All packets of all ports, whole.
     fn default() -> Self {
-        MonitorSettings { ports: Vec::new(), direction: MonitorDirection::Both, snaplen: MAX_SNAPLEN, count: None }
+        MonitorSettings {
+            ports: Vec::new(),
+            direction: MonitorDirection::Both,
+            snaplen: MAX_SNAPLEN,
+            count: None,
+        }
     }
 }
 

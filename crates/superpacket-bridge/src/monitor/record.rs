@@ -34,7 +34,9 @@ impl RecordHead {
     pub(super) fn to_bytes(self) -> [u8; HEAD] {
         let mut bytes = [0; HEAD];
         bytes[..8].copy_from_slice(&self.time.to_ne_bytes());
-        for (place, word) in bytes[8..20].chunks_exact_mut(4).zip([self.interface, self.captured, self.length]) {
+        for (place, word) in
+            bytes[8..20].chunks_exact_mut(4).zip([self.interface, self.captured, self.length])
+        {
             place.copy_from_slice(&word.to_ne_bytes());
         }
         (bytes[20], bytes[21]) = (self.sent.into(), self.virtio_length);
@@ -71,7 +73,15 @@ mod tests {
     fn a_head_is_read_as_it_is_written() {
         let mut virtio = [0; Format::LONGEST];
         virtio.iter_mut().zip(1..).for_each(|(byte, number)| *byte = number);
-        let head = RecordHead { interface: 7, time: u64::MAX - 1, captured: 60, length: 70_000, sent: true, virtio_length: 10, virtio };
+        let head = RecordHead {
+            interface: 7,
+            time: u64::MAX - 1,
+            captured: 60,
+            length: 70_000,
+            sent: true,
+            virtio_length: 10,
+            virtio,
+        };
         assert_eq!(RecordHead::from_bytes(&head.to_bytes()), head);
         assert_eq!(head.total(), 116);
     }

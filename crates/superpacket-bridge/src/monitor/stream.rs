@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use superpacket_io::capture::{
-    ByteOrder, CaptureError, Compression, Container, Direction, Interface, InterfaceStatistics, OptionList, OutputFormat, Record, Sink,
-    Timestamp, Writer,
+    ByteOrder, CaptureError, Compression, Container, Direction, Interface, InterfaceStatistics,
+    OptionList, OutputFormat, Record, Sink, Timestamp, Writer,
 };
 
 use super::copies::now;
@@ -48,7 +48,9 @@ pub(super) fn start(monitor: Monitor, socket: OwnedFd, first: Vec<u8>) -> io::Re
         let ports = monitor.feed.names().join(", ");
         tracing::info!(ports, "a monitor has begun");
         match Stream::begin(monitor, socket, first).and_then(Stream::run) {
-            Ok((packets, dropped)) => tracing::info!(ports, packets, dropped, "a monitor has ended"),
+            Ok((packets, dropped)) => {
+                tracing::info!(ports, packets, dropped, "a monitor has ended")
+            }
             // Its reader has gone.
             Err(error) => tracing::info!(ports, %error, "a monitor has ended"),
         }
@@ -118,14 +120,28 @@ impl Ring {
 
 impl Stream {
     fn begin(monitor: Monitor, socket: Arc<OwnedFd>, first: Vec<u8>) -> Result<Self, CaptureError> {
-        let mut socket_writer = SocketWriter { socket: socket.clone(), feed: monitor.feed.clone(), deadline: None };
+        let mut socket_writer =
+            SocketWriter { socket: socket.clone(), feed: monitor.feed.clone(), deadline: None };
         let written = io::Write::write_all(&mut socket_writer, &first);
         written.map_err(|source| CaptureError::Write { file: NAME.into(), source })?;
-        let format =
-            OutputFormat { container: Container::PcapNg, byte_order: ByteOrder::NATIVE, resolution: None, compression: Compression::None };
+        let format = OutputFormat {
+            container: Container::PcapNg,
+            byte_order: ByteOrder::NATIVE,
+            resolution: None,
+            compression: Compression::None,
+        };
         let writer = Writer::into_stream(NAME, Box::new(socket_writer), format)?;
         let (start, options) = (Timestamp::from_nanoseconds(now()), OptionList::new());
-        let mut stream = Stream { monitor, socket, writer, rings: Vec::new(), interfaces: Vec::new(), written: Vec::new(), start, options };
+        let mut stream = Stream {
+            monitor,
+            socket,
+            writer,
+            rings: Vec::new(),
+            interfaces: Vec::new(),
+            written: Vec::new(),
+            start,
+            options,
+        };
         stream.declare()?;
         Ok(stream)
     }
@@ -175,8 +191,14 @@ impl Stream {
     /// have come since.
     fn write_due(&mut self) -> Result<(), CaptureError> {
         while !self.is_complete() && self.rings.iter().any(|ring| ring.due != 0) {
-            let heads = self.rings.iter_mut().enumerate().filter_map(|(index, ring)| Some((index, ring.look()?)));
-            let Some((index, head)) = heads.min_by_key(|(index, head)| (head.time, *index)) else { break };
+            let heads = self
+                .rings
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(index, ring)| Some((index, ring.look()?)));
+            let Some((index, head)) = heads.min_by_key(|(index, head)| (head.time, *index)) else {
+                break;
+            };
             self.write(index, &head)?;
         }
         Ok(())
@@ -205,7 +227,10 @@ impl Stream {
         ring.due = ring.due.saturating_sub(head.total());
         let Ok(chunk) = ring.copies.read_chunk(head.total()) else { return Ok(()) };
         let (first, second) = chunk.as_slices();
-        let parts = [first.get(HEAD..).unwrap_or(&[]), second.get(HEAD.saturating_sub(first.len())..).unwrap_or(&[])];
+        let parts = [
+            first.get(HEAD..).unwrap_or(&[]),
+            second.get(HEAD.saturating_sub(first.len())..).unwrap_or(&[]),
+        ];
         self.writer.write(record, parts)?;
         chunk.commit_all();
         self.written[head.interface as usize] += 1;
@@ -225,7 +250,11 @@ impl Stream {
         let (end, dropped) = (Timestamp::from_nanoseconds(now()), self.feed().dropped());
         let mut totals = (0, 0);
         for (number, (&written, &dropped)) in self.written.iter().zip(&dropped).enumerate() {
-            let counted = InterfaceStatistics { start: Some(self.start), packets: written + dropped, dropped };
+            let counted = InterfaceStatistics {
+                start: Some(self.start),
+                packets: written + dropped,
+                dropped,
+            };
             self.writer.statistics(number as u32, end, &counted)?;
             totals = (totals.0 + written, totals.1 + dropped);
         }
@@ -243,7 +272,8 @@ impl Stream {
         let bell = &self.monitor.feed.bell;
         bell.fall_asleep();
         self.take_rings();
-        let stay = self.rings.iter_mut().any(|ring| ring.look().is_some()) || self.feed().is_ended();
+        let stay =
+            self.rings.iter_mut().any(|ring| ring.look().is_some()) || self.feed().is_ended();
         if !stay {
             self.wait(None);
         }
@@ -253,7 +283,10 @@ impl Stream {
     /// Waits for the bell, for the reader's end, or for so long.
     fn wait(&self, timeout: Option<&Timespec>) {
         let bell = &self.feed().bell;
-        let waiting = &mut [PollFd::new(bell, PollFlags::IN), PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP)];
+        let waiting = &mut [
+            PollFd::new(bell, PollFlags::IN),
+            PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP),
+        ];
         // Interrupted by a signal: it looks again anyway.
         let _ = poll(waiting, timeout);
         if !waiting[0].revents().is_empty() {
@@ -306,13 +339,26 @@ impl SocketWriter {
         if self.deadline.is_none() && self.feed.is_ended() {
             self.deadline = Some(Instant::now() + LAST);
         }
-        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).min(STALL));
-        let timeout = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) as _ });
+        let left = self
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()).min(STALL));
+        let timeout = left.map(|left| Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()) as _,
+        });
         // A reader that says that it wants no more is heard once: it would be ready all the time.
         let leaving = if self.deadline.is_none() { PollFlags::RDHUP } else { PollFlags::empty() };
-        let waiting = &mut [PollFd::new(&self.socket, PollFlags::OUT | leaving), PollFd::new(&self.feed.bell, PollFlags::IN)];
+        let waiting = &mut [
+            PollFd::new(&self.socket, PollFlags::OUT | leaving),
+            PollFd::new(&self.feed.bell, PollFlags::IN),
+        ];
         match poll(waiting, timeout.as_ref()) {
-            Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "what was left was not read in time")),
+            Ok(0) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "what was left was not read in time",
+                ));
+            }
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -326,4 +372,7 @@ impl SocketWriter {
     }
 }
 
-const _: () = assert!(HEAD + MAX_SNAPLEN as usize <= 1 << 20, "the smallest ring has room for the longest copy");
+const _: () = assert!(
+    HEAD + MAX_SNAPLEN as usize <= 1 << 20,
+    "the smallest ring has room for the longest copy"
+);

@@ -113,7 +113,9 @@ impl Routers {
 
     /// Is this the querier, which alone may say that a membership ends soon?
     fn is_querier(&self, port: u16, source: Option<IpAddr>, now: u64) -> bool {
-        self.querier.is_some_and(|querier| querier.until > now && querier.port == port && querier.source == source)
+        self.querier.is_some_and(|querier| {
+            querier.until > now && querier.port == port && querier.source == source
+        })
     }
 }
 
@@ -165,7 +167,14 @@ impl Groups {
         if routers.asked_until <= now || routers.answered_at > now {
             return None;
         }
-        Some(routers.ports.iter().filter(|(_, until)| **until > now).map(|(port, _)| *port).collect())
+        Some(
+            routers
+                .ports
+                .iter()
+                .filter(|(_, until)| **until > now)
+                .map(|(port, _)| *port)
+                .collect(),
+        )
     }
 
     /// Somebody behind a port says something of a group.
@@ -178,7 +187,9 @@ impl Groups {
 
     fn join(&mut self, port: u16, vlan: u16, group: IpAddr, now: u64) {
         let until = now + MEMBERSHIP;
-        if let Some(known) = self.members.get_mut(&(vlan, group)).and_then(|ports| ports.get_mut(&port)) {
+        if let Some(known) =
+            self.members.get_mut(&(vlan, group)).and_then(|ports| ports.get_mut(&port))
+        {
             *known = until;
             return;
         }
@@ -193,17 +204,30 @@ impl Groups {
 
     /// Where somebody asks, others who are in the group will be asked, and heard.
     fn leave(&mut self, port: u16, vlan: u16, group: IpAddr, now: u64) {
-        if self.routers.get(&key(vlan, version(group))).is_some_and(|routers| routers.asked_until > now) {
+        if self
+            .routers
+            .get(&key(vlan, version(group)))
+            .is_some_and(|routers| routers.asked_until > now)
+        {
             return;
         }
-        if let Some(until) = self.members.get_mut(&(vlan, group)).and_then(|ports| ports.get_mut(&port)) {
+        if let Some(until) =
+            self.members.get_mut(&(vlan, group)).and_then(|ports| ports.get_mut(&port))
+        {
             *until = (*until).min(now + LAST_MEMBER_COUNT * LAST_MEMBER);
         }
     }
 
     /// Somebody behind a port asks. What an isolated port asks, other isolated ports do not hear:
     /// so it says only that a router may be there.
-    pub(super) fn query(&mut self, port: u16, is_isolated: bool, vlan: u16, query: &Query, now: u64) {
+    pub(super) fn query(
+        &mut self,
+        port: u16,
+        is_isolated: bool,
+        vlan: u16,
+        query: &Query,
+        now: u64,
+    ) {
         let routers = self.routers.entry(key(vlan, query.version)).or_default();
         if query.is_v1 {
             routers.v1_until = now + V1_PRESENT;
@@ -218,13 +242,18 @@ impl Groups {
             }
             // Who is still in it answers.
             let until = now + (LAST_MEMBER_COUNT * response).max(LEAST_MEMBERSHIP);
-            self.members.get_mut(&(vlan, group)).into_iter().flatten().for_each(|(_, known)| *known = (*known).min(until));
+            self.members
+                .get_mut(&(vlan, group))
+                .into_iter()
+                .flatten()
+                .for_each(|(_, known)| *known = (*known).min(until));
             return;
         }
         if !is_isolated {
             // Of several questions, the first that all have had the time to answer.
             let is_first = routers.asked_until <= now;
-            routers.answered_at = if is_first { now + response } else { routers.answered_at.min(now + response) };
+            routers.answered_at =
+                if is_first { now + response } else { routers.answered_at.min(now + response) };
             routers.asked_until = now + QUERIER;
             routers.elect(port, query.source, now);
         }
@@ -236,7 +265,8 @@ impl Groups {
 
     /// A router has been heard behind a port.
     pub(super) fn hello(&mut self, port: u16, vlan: u16, version: IpVersion, now: u64) {
-        let until = self.routers.entry(key(vlan, version)).or_default().ports.entry(port).or_default();
+        let until =
+            self.routers.entry(key(vlan, version)).or_default().ports.entry(port).or_default();
         *until = (*until).max(now + QUERIER);
     }
 
@@ -277,11 +307,14 @@ impl Groups {
 
     /// All members that there are, in order.
     pub(super) fn members(&self, now: u64) -> Vec<Member> {
-        let each =
-            self.members.iter().flat_map(|(&(vlan, group), ports)| ports.iter().map(move |(&port, &until)| (vlan, group, port, until)));
+        let each = self.members.iter().flat_map(|(&(vlan, group), ports)| {
+            ports.iter().map(move |(&port, &until)| (vlan, group, port, until))
+        });
         let members = each.filter(|(.., until)| *until > now);
         let left = |until: u64| Duration::from_nanos(until - now);
-        let mut members: Vec<_> = members.map(|(vlan, group, port, until)| Member { vlan, group, port, left: left(until) }).collect();
+        let mut members: Vec<_> = members
+            .map(|(vlan, group, port, until)| Member { vlan, group, port, left: left(until) })
+            .collect();
         members.sort();
         members
     }
@@ -290,7 +323,12 @@ impl Groups {
     /// of IPv4 and IPv6.
     pub(super) fn router_ports(&self, now: u64) -> Vec<(u16, Duration)> {
         let mut ports = Ports::new();
-        for (&port, &until) in self.routers.values().flat_map(|routers| &routers.ports).filter(|(_, until)| **until > now) {
+        for (&port, &until) in self
+            .routers
+            .values()
+            .flat_map(|routers| &routers.ports)
+            .filter(|(_, until)| **until > now)
+        {
             let known = ports.entry(port).or_default();
             *known = (*known).max(until);
         }
@@ -299,7 +337,11 @@ impl Groups {
 
     /// Does somebody ask who is in which group, over IPv4 and over IPv6, in some VLAN?
     pub(super) fn is_asked(&self, now: u64) -> [bool; 2] {
-        let asked = |v4: bool| self.routers.iter().any(|((_, is_v4), routers)| *is_v4 == v4 && routers.asked_until > now);
+        let asked = |v4: bool| {
+            self.routers
+                .iter()
+                .any(|((_, is_v4), routers)| *is_v4 == v4 && routers.asked_until > now)
+        };
         [asked(true), asked(false)]
     }
 }
@@ -317,7 +359,13 @@ mod tests {
 
     fn general(has_source: bool) -> Query {
         let source = has_source.then(|| [10, 0, 0, 9].into());
-        Query { version: IpVersion::V4, group: None, response: Duration::from_secs(10), source, is_v1: false }
+        Query {
+            version: IpVersion::V4,
+            group: None,
+            response: Duration::from_secs(10),
+            source,
+            is_v1: false,
+        }
     }
 
     /// A query for the group alone, which asks for an answer within this time.
@@ -343,8 +391,16 @@ mod tests {
         let now = 11 * SECOND;
         assert_eq!(ports(groups.given(0, GROUP, now)), Some(vec![1, 9, 70]));
         assert_eq!(groups.given(7, GROUP, now), None, "nobody asks in another VLAN");
-        assert_eq!(ports(groups.given(0, "239.9.9.9".parse().expect("a group"), now)), Some(vec![9]), "nobody is in it");
-        assert_eq!(groups.given(0, "ff05::1".parse().expect("a group"), now), None, "nobody asks over IPv6");
+        assert_eq!(
+            ports(groups.given(0, "239.9.9.9".parse().expect("a group"), now)),
+            Some(vec![9]),
+            "nobody is in it"
+        );
+        assert_eq!(
+            groups.given(0, "ff05::1".parse().expect("a group"), now),
+            None,
+            "nobody asks over IPv6"
+        );
         // Asked again, nobody is forgotten meanwhile.
         groups.query(9, false, 0, &general(true), 125 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 126 * SECOND)), Some(vec![1, 9, 70]));
@@ -359,7 +415,10 @@ mod tests {
         assert_eq!(ports(groups.given(0, GROUP, 259 * SECOND)), Some(vec![1, 2, 9]));
         assert_eq!(ports(groups.given(0, GROUP, 260 * SECOND)), Some(vec![2, 9]));
         groups.expire(260 * SECOND);
-        assert_eq!((groups.members(260 * SECOND).len(), groups.held[&2], groups.held.get(&1)), (1, 1, None));
+        assert_eq!(
+            (groups.members(260 * SECOND).len(), groups.held[&2], groups.held.get(&1)),
+            (1, 1, None)
+        );
         assert_eq!(groups.members(260 * SECOND)[0].left, Duration::from_secs(30));
         assert_eq!(groups.given(0, GROUP, 455 * SECOND), None, "whoever asked is gone");
         assert!(groups.router_ports(455 * SECOND).is_empty());
@@ -390,7 +449,13 @@ mod tests {
     #[test]
     fn who_gives_long_to_answer_holds_nothing_up() {
         let mut groups = Groups::default();
-        groups.query(9, false, 0, &Query { response: Duration::from_secs(3_174), ..general(true) }, 0);
+        groups.query(
+            9,
+            false,
+            0,
+            &Query { response: Duration::from_secs(3_174), ..general(true) },
+            0,
+        );
         groups.query(8, false, 0, &general(true), 0);
         assert_eq!(groups.given(0, GROUP, 10 * SECOND - 1), None);
         assert_eq!(ports(groups.given(0, GROUP, 10 * SECOND)), Some(vec![8, 9]));
@@ -403,7 +468,10 @@ mod tests {
         let now = 11 * SECOND;
         assert_eq!(ports(groups.given(0, GROUP, now)), Some(vec![9]));
         assert_eq!(groups.given(20, GROUP, now), None);
-        assert_eq!((groups.is_asked(now), groups.routers.len(), groups.router_ports(now).len()), ([true, false], 4_095, 2));
+        assert_eq!(
+            (groups.is_asked(now), groups.routers.len(), groups.router_ports(now).len()),
+            ([true, false], 4_095, 2)
+        );
         groups.expire(QUERIER);
         assert_eq!((groups.is_asked(QUERIER), groups.routers.len()), ([false, false], 0));
     }
@@ -414,7 +482,11 @@ mod tests {
         let now = 20 * SECOND;
         [1, 2].into_iter().for_each(|port| groups.record(port, 0, Record::Join(GROUP), now));
         groups.record(1, 0, Record::Leave(GROUP), now);
-        assert_eq!(ports(groups.given(0, GROUP, now + 100 * SECOND)), Some(vec![1, 2, 9]), "others there will be asked");
+        assert_eq!(
+            ports(groups.given(0, GROUP, now + 100 * SECOND)),
+            Some(vec![1, 2, 9]),
+            "others there will be asked"
+        );
         groups.query(9, false, 0, &specific(Duration::from_secs(1)), now);
         groups.record(2, 0, Record::Join(GROUP), now + SECOND);
         assert_eq!(ports(groups.given(0, GROUP, now + 2 * SECOND - 1)), Some(vec![1, 2, 9]));
@@ -423,14 +495,19 @@ mod tests {
         let mut groups = Groups::default();
         groups.record(1, 0, Record::Join(GROUP), 0);
         groups.record(1, 0, Record::Leave(GROUP), 0);
-        assert_eq!((groups.members(2 * SECOND - 1).len(), groups.members(2 * SECOND).len()), (1, 0));
+        assert_eq!(
+            (groups.members(2 * SECOND - 1).len(), groups.members(2 * SECOND).len()),
+            (1, 0)
+        );
     }
 
     /// How long port 1 stays in the group after these queries by ports, the last at time 0.
     fn left(queries: &[(u16, bool, Query)]) -> Duration {
         let mut groups = Groups::default();
         groups.record(1, 0, Record::Join(GROUP), 0);
-        queries.iter().for_each(|(port, is_isolated, query)| groups.query(*port, *is_isolated, 0, query, 0));
+        queries
+            .iter()
+            .for_each(|(port, is_isolated, query)| groups.query(*port, *is_isolated, 0, query, 0));
         groups.members(0)[0].left
     }
 
@@ -442,8 +519,16 @@ mod tests {
         let elected = (9, false, general(true));
         assert_eq!(left(&[(9, false, second)]), whole, "it has not been elected");
         assert_eq!(left(&[elected, (9, false, second)]), soon);
-        assert_eq!(left(&[elected, (5, false, second)]), whole, "with its address, by another port");
-        assert_eq!(left(&[elected, (9, false, of(8, second))]), whole, "by its port, with another address");
+        assert_eq!(
+            left(&[elected, (5, false, second)]),
+            whole,
+            "with its address, by another port"
+        );
+        assert_eq!(
+            left(&[elected, (9, false, of(8, second))]),
+            whole,
+            "by its port, with another address"
+        );
         // The lowest address is elected, and one that has none only where nobody else asks.
         let other = |last| (5, false, of(last, general(true)));
         assert_eq!(left(&[elected, other(10), (5, false, of(10, second))]), whole);
@@ -461,7 +546,13 @@ mod tests {
         let group: IpAddr = "ff05::7".parse().expect("a group");
         let ask = |last: u8, group| {
             let source = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, u16::from(last)]);
-            Query { version: IpVersion::V6, group, response: Duration::ZERO, source: Some(source), is_v1: false }
+            Query {
+                version: IpVersion::V6,
+                group,
+                response: Duration::ZERO,
+                source: Some(source),
+                is_v1: false,
+            }
         };
         let mut groups = Groups::default();
         groups.record(1, 0, Record::Join(group), 0);
@@ -496,13 +587,30 @@ mod tests {
         // Whoever asks as version 1 does, elected or not, isolated or not.
         for (port, is_isolated) in [(9, false), (5, false), (5, true)] {
             let mut groups = asked();
-            groups.query(port, is_isolated, 0, &Query { source: Some([10, 0, 0, 99].into()), ..first }, 0);
+            groups.query(
+                port,
+                is_isolated,
+                0,
+                &Query { source: Some([10, 0, 0, 99].into()), ..first },
+                0,
+            );
             groups.query(9, false, 0, &general(true), 0);
             let now = 20 * SECOND;
             groups.record(1, 0, Record::Join(GROUP), now);
             for tenth in 0..100 {
-                groups.query(9, false, 0, &specific(Duration::from_millis(100)), now + tenth * SECOND / 10);
-                assert!(groups.given(0, GROUP, now + tenth * SECOND / 10).is_some_and(|ports| ports.has(1)), "{port} {tenth}");
+                groups.query(
+                    9,
+                    false,
+                    0,
+                    &specific(Duration::from_millis(100)),
+                    now + tenth * SECOND / 10,
+                );
+                assert!(
+                    groups
+                        .given(0, GROUP, now + tenth * SECOND / 10)
+                        .is_some_and(|ports| ports.has(1)),
+                    "{port} {tenth}"
+                );
             }
             groups.record(1, 0, Record::Join(GROUP), now + 10 * SECOND);
             assert_eq!(groups.members(now + 10 * SECOND)[0].left.as_secs(), 260);
@@ -515,7 +623,13 @@ mod tests {
         // Nor are groups for members alone before all may have answered.
         let mut groups = Groups::default();
         groups.query(9, false, 0, &first, 0);
-        groups.query(9, false, 0, &Query { response: Duration::from_millis(100), ..general(true) }, 0);
+        groups.query(
+            9,
+            false,
+            0,
+            &Query { response: Duration::from_millis(100), ..general(true) },
+            0,
+        );
         assert_eq!(groups.given(0, GROUP, 10 * SECOND - 1), None);
         assert!(groups.given(0, GROUP, 10 * SECOND).is_some());
     }
@@ -531,6 +645,9 @@ mod tests {
         groups.record(2, 0, Record::Join(GROUP), 20 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 21 * SECOND)), Some(vec![1, 2, 9]));
         groups.forget(1);
-        assert_eq!((ports(groups.given(0, GROUP, 21 * SECOND)), groups.members.len()), (Some(vec![2, 9]), 1));
+        assert_eq!(
+            (ports(groups.given(0, GROUP, 21 * SECOND)), groups.members.len()),
+            (Some(vec![2, 9]), 1)
+        );
     }
 }

@@ -137,7 +137,10 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    <[u8; 4]>::try_from(bytes).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+    <[u8; 4]>::try_from(bytes)
+        .map(IpAddr::from)
+        .or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
 }
 
 fn word(bytes: &[u8], place: usize) -> Option<u16> {
@@ -176,12 +179,18 @@ fn read4(packet: &[u8]) -> Option<Heard<'_>> {
         return Some(data(group));
     }
     let start = usize::from(header[0] & 0xf) * 4;
-    let message = packet.get(..usize::from(word(header, 2)?)).and_then(|packet| packet.get(start..));
-    let (Some(message), true) = (message, start >= IPV4 && words(&packet[..start.min(packet.len())]).is_valid()) else {
+    let message =
+        packet.get(..usize::from(word(header, 2)?)).and_then(|packet| packet.get(start..));
+    let (Some(message), true) =
+        (message, start >= IPV4 && words(&packet[..start.min(packet.len())]).is_valid())
+    else {
         return Some(Heard::Malformed);
     };
     if header[9] == PIM {
-        return Some(hello(message, group == IpAddr::from([224, 0, 0, 13]), IpVersion::V4).unwrap_or(data(group)));
+        return Some(
+            hello(message, group == IpAddr::from([224, 0, 0, 13]), IpVersion::V4)
+                .unwrap_or(data(group)),
+        );
     }
     if message.len() < 8 || !words(message).is_valid() {
         return Some(Heard::Malformed);
@@ -196,7 +205,8 @@ fn read4(packet: &[u8]) -> Option<Heard<'_>> {
         0x11 => query4(message, group, of, ip(&header[12..16])?),
         0x12 | 0x16 => asked(Heard::Join(of)),
         0x17 => asked(Heard::Leave(of)),
-        0x22 => Records::new(IpVersion::V4, word(message, 6)?, &message[8..]).map_or(Heard::Malformed, Heard::Report),
+        0x22 => Records::new(IpVersion::V4, word(message, 6)?, &message[8..])
+            .map_or(Heard::Malformed, Heard::Report),
         _ => data(group),
     })
 }
@@ -208,12 +218,19 @@ fn query4(message: &[u8], sent_to: IpAddr, of: IpAddr, source: IpAddr) -> Heard<
         (8, code) => (tenths(code.into()), 0),
         (12.., code @ ..0x80) => (tenths(code.into()), word(message, 10).unwrap_or(0)),
         // RFC 3376, section 4.1.1.
-        (12.., code) => (tenths((u32::from(code & 0xf) | 0x10) << ((code >> 4 & 7) + 3)), word(message, 10).unwrap_or(0)),
+        (12.., code) => (
+            tenths((u32::from(code & 0xf) | 0x10) << ((code >> 4 & 7) + 3)),
+            word(message, 10).unwrap_or(0),
+        ),
         _ => return Heard::Malformed,
     };
     let source = Some(source).filter(|source| !source.is_unspecified());
     let is_v1 = message.len() == 8 && message[1] == 0;
-    query(Query { version: IpVersion::V4, group: Some(of), response, source, is_v1 }, sent_to, sources)
+    query(
+        Query { version: IpVersion::V4, group: Some(of), response, source, is_v1 },
+        sent_to,
+        sources,
+    )
 }
 
 /// `query` says of which group it is, whose address is unspecified in one for all groups.
@@ -244,23 +261,37 @@ fn read6(packet: &[u8]) -> Option<Heard<'_>> {
     if header[6] == PIM {
         let routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xd);
         let message = packet.get(IPV6..).unwrap_or(&[]);
-        return Some(hello(message, group == IpAddr::from(routers), IpVersion::V6).unwrap_or(data(group)));
+        return Some(
+            hello(message, group == IpAddr::from(routers), IpVersion::V6).unwrap_or(data(group)),
+        );
     }
     // MLD comes behind a hop-by-hop header with a router alert (RFC 3810, section 5).
-    let (HOP_BY_HOP, Some(&[ICMP6, eights, ..])) = (header[6], packet.get(IPV6..)) else { return Some(data(group)) };
+    let (HOP_BY_HOP, Some(&[ICMP6, eights, ..])) = (header[6], packet.get(IPV6..)) else {
+        return Some(data(group));
+    };
     let start = IPV6 + (usize::from(eights) + 1) * 8;
     let Some(message) = packet.get(start..end) else { return Some(Heard::Malformed) };
     let Some(kind @ (130..=132 | 143)) = message.first().copied() else { return Some(data(group)) };
-    let sum = pseudo_header(header, IpVersion::V6, ICMP6, message.len() as u32).add_sum(words(message));
+    let sum =
+        pseudo_header(header, IpVersion::V6, ICMP6, message.len() as u32).add_sum(words(message));
     if !sum.is_valid() || message.len() < 8 {
         return Some(Heard::Malformed);
     }
     if kind == 143 {
-        return Some(Records::new(IpVersion::V6, word(message, 6)?, &message[8..]).map_or(Heard::Malformed, Heard::Report));
+        return Some(
+            Records::new(IpVersion::V6, word(message, 6)?, &message[8..])
+                .map_or(Heard::Malformed, Heard::Report),
+        );
     }
     let Some(of) = message.get(8..24).and_then(ip) else { return Some(Heard::Malformed) };
     Some(match kind {
-        130 => query6(message, group, of, header, has_router_alert(packet.get(IPV6..start).unwrap_or(&[]))),
+        130 => query6(
+            message,
+            group,
+            of,
+            header,
+            has_router_alert(packet.get(IPV6..start).unwrap_or(&[])),
+        ),
         _ if !of.is_multicast() => Heard::Malformed,
         _ if !can_be_asked_for(of) => Heard::ForAll,
         131 => Heard::Join(of),
@@ -268,7 +299,13 @@ fn read6(packet: &[u8]) -> Option<Heard<'_>> {
     })
 }
 
-fn query6(message: &[u8], sent_to: IpAddr, of: IpAddr, header: &[u8], has_alert: bool) -> Heard<'static> {
+fn query6(
+    message: &[u8],
+    sent_to: IpAddr,
+    of: IpAddr,
+    header: &[u8],
+    has_alert: bool,
+) -> Heard<'static> {
     let code = word(message, 4).unwrap_or(0);
     // RFC 3810, section 5.1.3.
     let milliseconds = match code {
@@ -287,8 +324,13 @@ fn query6(message: &[u8], sent_to: IpAddr, of: IpAddr, header: &[u8], has_alert:
     if !is_heeded {
         return Heard::Malformed;
     }
-    let query_of =
-        Query { version: IpVersion::V6, group: Some(of), response: Duration::from_millis(response), source: Some(source), is_v1: false };
+    let query_of = Query {
+        version: IpVersion::V6,
+        group: Some(of),
+        response: Duration::from_millis(response),
+        source: Some(source),
+        is_v1: false,
+    };
     query(query_of, sent_to, sources)
 }
 
@@ -317,7 +359,12 @@ pub(crate) mod tests {
     }
 
     /// An IPv4 packet with a router alert, its checksum and its message's filled in.
-    pub(crate) fn packet4(protocol: u8, source: &str, destination: &str, message: &[u8]) -> Vec<u8> {
+    pub(crate) fn packet4(
+        protocol: u8,
+        source: &str,
+        destination: &str,
+        message: &[u8],
+    ) -> Vec<u8> {
         let mut message = message.to_vec();
         if protocol == IGMP {
             let sum = words(&message).checksum();
@@ -340,7 +387,12 @@ pub(crate) mod tests {
     fn packet6(source: &str, destination: &str, message: &[u8]) -> Vec<u8> {
         let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address").octets();
         let length = (8 + message.len() as u16).to_be_bytes();
-        let mut packet = [&[0x60, 0, 0, 0, length[0], length[1], HOP_BY_HOP, 1][..], &address(source), &address(destination)].concat();
+        let mut packet = [
+            &[0x60, 0, 0, 0, length[0], length[1], HOP_BY_HOP, 1][..],
+            &address(source),
+            &address(destination),
+        ]
+        .concat();
         let pseudo: Sum = pseudo_header(&packet, IpVersion::V6, ICMP6, message.len() as u32);
         packet.extend([ICMP6, 0, 5, 2, 0, 0, 1, 0]);
         let mut message = message.to_vec();
@@ -350,7 +402,13 @@ pub(crate) mod tests {
     }
 
     fn mld(kind: u8, code: u16, group: &str) -> Vec<u8> {
-        [&[kind, 0, 0, 0][..], &code.to_be_bytes(), &[0, 0], &group.parse::<Ipv6Addr>().expect("an address").octets()].concat()
+        [
+            &[kind, 0, 0, 0][..],
+            &code.to_be_bytes(),
+            &[0, 0],
+            &group.parse::<Ipv6Addr>().expect("an address").octets(),
+        ]
+        .concat()
     }
 
     fn group(text: &str) -> IpAddr {
@@ -381,24 +439,54 @@ pub(crate) mod tests {
             }
         };
         let query = |group: Option<IpAddr>, milliseconds| {
-            let (response, source) = (Duration::from_millis(milliseconds), Some("10.0.0.1".parse().expect("an address")));
+            let (response, source) = (
+                Duration::from_millis(milliseconds),
+                Some("10.0.0.1".parse().expect("an address")),
+            );
             Heard::Query(Query { version: IpVersion::V4, group, response, source, is_v1: false })
         };
         let of = Some(group("239.1.2.3"));
         for kind in [0x12, 0x16] {
-            assert_eq!(heard("239.1.2.3", &igmp(kind, 0, "239.1.2.3")), Heard::Join(group("239.1.2.3")));
+            assert_eq!(
+                heard("239.1.2.3", &igmp(kind, 0, "239.1.2.3")),
+                Heard::Join(group("239.1.2.3"))
+            );
         }
-        assert_eq!(heard("224.0.0.2", &igmp(0x17, 0, "239.1.2.3")), Heard::Leave(group("239.1.2.3")));
-        assert_eq!(heard("224.0.0.251", &igmp(0x16, 0, "224.0.0.251")), Heard::ForAll, "everybody is in it");
+        assert_eq!(
+            heard("224.0.0.2", &igmp(0x17, 0, "239.1.2.3")),
+            Heard::Leave(group("239.1.2.3"))
+        );
+        assert_eq!(
+            heard("224.0.0.251", &igmp(0x16, 0, "224.0.0.251")),
+            Heard::ForAll,
+            "everybody is in it"
+        );
         let Heard::Query(first) = query(None, 10_000) else { panic!("a query") };
-        assert_eq!(heard("224.0.0.1", &igmp(0x11, 0, "0.0.0.0")), Heard::Query(Query { is_v1: true, ..first }), "version 1");
+        assert_eq!(
+            heard("224.0.0.1", &igmp(0x11, 0, "0.0.0.0")),
+            Heard::Query(Query { is_v1: true, ..first }),
+            "version 1"
+        );
         assert_eq!(heard("224.0.0.1", &igmp(0x11, 100, "0.0.0.0")), query(None, 10_000));
         assert_eq!(heard("239.1.2.3", &igmp(0x11, 10, "239.1.2.3")), query(of, 1_000));
         let third = |code: u8, group: &str, sources: u8| {
-            [&igmp(0x11, code, group)[..], &[2, 125, 0, sources], &vec![7; 4 * usize::from(sources)]].concat()
+            [
+                &igmp(0x11, code, group)[..],
+                &[2, 125, 0, sources],
+                &vec![7; 4 * usize::from(sources)],
+            ]
+            .concat()
         };
-        assert_eq!(heard("224.0.0.1", &third(0x80, "0.0.0.0", 0)), query(None, 12_800), "(0x10 << 3) tenths");
-        assert_eq!(heard("239.1.2.3", &third(10, "239.1.2.3", 2)), Heard::ForAll, "it asks for sources");
+        assert_eq!(
+            heard("224.0.0.1", &third(0x80, "0.0.0.0", 0)),
+            query(None, 12_800),
+            "(0x10 << 3) tenths"
+        );
+        assert_eq!(
+            heard("239.1.2.3", &third(10, "239.1.2.3", 2)),
+            Heard::ForAll,
+            "it asks for sources"
+        );
         // What makes no sense.
         for (destination, message) in [
             ("239.1.2.3", igmp(0x16, 0, "10.0.0.1")),
@@ -411,17 +499,23 @@ pub(crate) mod tests {
             assert_eq!(heard(destination, &message), Heard::Malformed, "{message:?}");
         }
         // One of a kind that nobody knows goes where its destination says.
-        assert_eq!(heard("239.1.2.3", &igmp(0x30, 0, "239.1.2.3")), Heard::ForGroup(group("239.1.2.3")));
+        assert_eq!(
+            heard("239.1.2.3", &igmp(0x30, 0, "239.1.2.3")),
+            Heard::ForGroup(group("239.1.2.3"))
+        );
     }
 
     #[test]
     fn messages_of_mld() {
         let local = "fe80::1";
         let query = |group: Option<IpAddr>, milliseconds| {
-            let (response, source) = (Duration::from_millis(milliseconds), Some(local.parse().expect("an address")));
+            let (response, source) =
+                (Duration::from_millis(milliseconds), Some(local.parse().expect("an address")));
             Heard::Query(Query { version: IpVersion::V6, group, response, source, is_v1: false })
         };
-        let second = |code: u16, group: &str, sources: u8| [&mld(130, code, group)[..], &[2, 125, 0, sources]].concat();
+        let second = |code: u16, group: &str, sources: u8| {
+            [&mld(130, code, group)[..], &[2, 125, 0, sources]].concat()
+        };
         for (source, destination, message, expected) in [
             (local, "ff02::1", mld(130, 10_000, "::"), query(None, 10_000)),
             (local, "ff05::7", mld(130, 1_000, "ff05::7"), query(Some(group("ff05::7")), 1_000)),
@@ -458,23 +552,40 @@ pub(crate) mod tests {
     #[test]
     fn reports_say_who_is_in_which_group() {
         let of = |last: u8| [239, 1, 2, last];
-        let records: Vec<Vec<u8>> = [(1, 0), (1, 2), (2, 0), (3, 0), (3, 1), (4, 0), (4, 3), (5, 1), (5, 0), (6, 1), (9, 0)]
-            .into_iter()
-            .zip(1..)
-            .map(|((kind, sources), last)| record(kind, &of(last), sources))
-            .chain([record(4, &[224, 0, 0, 251], 0)])
-            .collect();
-        let message = [&[0x22, 0, 0, 0, 0, 0, 0, records.len() as u8][..], &records.concat()].concat();
+        let records: Vec<Vec<u8>> = [
+            (1, 0),
+            (1, 2),
+            (2, 0),
+            (3, 0),
+            (3, 1),
+            (4, 0),
+            (4, 3),
+            (5, 1),
+            (5, 0),
+            (6, 1),
+            (9, 0),
+        ]
+        .into_iter()
+        .zip(1..)
+        .map(|((kind, sources), last)| record(kind, &of(last), sources))
+        .chain([record(4, &[224, 0, 0, 251], 0)])
+        .collect();
+        let message =
+            [&[0x22, 0, 0, 0, 0, 0, 0, records.len() as u8][..], &records.concat()].concat();
         let packet = packet4(IGMP, "10.0.0.1", "224.0.0.22", &message);
         let Heard::Report(heard) = read(&packet) else { panic!("a report") };
-        let (join, leave) = (|last| Record::Join(of(last).into()), |last| Record::Leave(of(last).into()));
+        let (join, leave) =
+            (|last| Record::Join(of(last).into()), |last| Record::Leave(of(last).into()));
         let expected = [leave(1), join(2), join(3), leave(4), join(5), join(6), join(7), join(8)];
         assert_eq!(heard.collect::<Vec<_>>(), expected);
         // One record more than there are, or a source.
         let mut longer = message.clone();
         longer[7] += 1;
         assert_eq!(read(&packet4(IGMP, "10.0.0.1", "224.0.0.22", &longer)), Heard::Malformed);
-        assert_eq!(read(&packet4(IGMP, "10.0.0.1", "224.0.0.22", &message[..message.len() - 1])), Heard::Malformed);
+        assert_eq!(
+            read(&packet4(IGMP, "10.0.0.1", "224.0.0.22", &message[..message.len() - 1])),
+            Heard::Malformed
+        );
         let address = "ff05::7".parse::<Ipv6Addr>().expect("an address").octets();
         let message = [&[143, 0, 0, 0, 0, 0, 0, 1][..], &record(4, &address, 0)].concat();
         let packet = packet6("fe80::1", "ff02::16", &message);
@@ -484,9 +595,10 @@ pub(crate) mod tests {
 
     #[test]
     fn damaged_messages_are_found_and_no_input_panics() {
-        for packet in
-            [packet4(IGMP, "10.0.0.1", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3")), packet6("fe80::1", "ff05::7", &mld(131, 0, "ff05::7"))]
-        {
+        for packet in [
+            packet4(IGMP, "10.0.0.1", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3")),
+            packet6("fe80::1", "ff05::7", &mld(131, 0, "ff05::7")),
+        ] {
             assert!(matches!(read(&packet), Heard::Join(_)));
             for place in 0..packet.len() {
                 assert!(!matches!(read(&packet[..place]), Heard::Join(_)), "cut at {place}");
@@ -495,7 +607,9 @@ pub(crate) mod tests {
                     damaged[place] ^= 1 << bit;
                     // Of IPv6's header no checksum says that its first words are damaged.
                     assert!(
-                        place < 8 && packet[0] >> 4 == 6 || !matches!(read(&damaged), Heard::Join(_)) || (40..48).contains(&place),
+                        place < 8 && packet[0] >> 4 == 6
+                            || !matches!(read(&damaged), Heard::Join(_))
+                            || (40..48).contains(&place),
                         "{place}"
                     );
                 }
@@ -508,19 +622,25 @@ pub(crate) mod tests {
 
     #[test]
     fn routers_say_hello_and_data_says_nothing() {
-        let pim = |destination: &str, kind: u8| packet4(PIM, "10.0.0.1", destination, &[kind, 0, 0, 0]);
+        let pim =
+            |destination: &str, kind: u8| packet4(PIM, "10.0.0.1", destination, &[kind, 0, 0, 0]);
         assert_eq!(read(&pim("224.0.0.13", 0x20)), Heard::Hello(IpVersion::V4));
         assert_eq!(read(&pim("224.0.0.13", 0x23)), Heard::ForAll);
         assert_eq!(read(&pim("239.1.2.3", 0x20)), Heard::ForGroup(group("239.1.2.3")));
         let mut pim6 = packet6("fe80::1", "ff02::d", &[0; 8]);
         (pim6[6], pim6[40]) = (PIM, 0x20);
         assert_eq!(read(&pim6), Heard::Hello(IpVersion::V6));
-        for (destination, expected) in
-            [("239.1.2.3", Heard::ForGroup(group("239.1.2.3"))), ("224.0.0.5", Heard::ForAll), ("10.0.0.2", Heard::ForAll)]
-        {
+        for (destination, expected) in [
+            ("239.1.2.3", Heard::ForGroup(group("239.1.2.3"))),
+            ("224.0.0.5", Heard::ForAll),
+            ("10.0.0.2", Heard::ForAll),
+        ] {
             let packet = packet4(17, "10.0.0.1", destination, &[0; 8]);
             assert_eq!((read(&packet), is_message(&packet)), (expected, false), "{destination}");
         }
-        assert_eq!((read(&[]), read(&[0x45]), read(&[0x60; 39])), (Heard::ForAll, Heard::ForAll, Heard::ForAll));
+        assert_eq!(
+            (read(&[]), read(&[0x45]), read(&[0x60; 39])),
+            (Heard::ForAll, Heard::ForAll, Heard::ForAll)
+        );
     }
 }

@@ -65,8 +65,12 @@ impl Speaker {
 fn is_mapped(frame: &[u8], ip: &[u8]) -> bool {
     let destination = frame.get(..6);
     match ip.first().map_or(0, |first| first >> 4) {
-        4 => ip.get(17..20).is_some_and(|low| destination == Some(&[1, 0, 0x5e, low[0] & 0x7f, low[1], low[2]])),
-        6 => ip.get(36..40).is_some_and(|low| destination == Some(&[0x33, 0x33, low[0], low[1], low[2], low[3]])),
+        4 => ip
+            .get(17..20)
+            .is_some_and(|low| destination == Some(&[1, 0, 0x5e, low[0] & 0x7f, low[1], low[2]])),
+        6 => ip
+            .get(36..40)
+            .is_some_and(|low| destination == Some(&[0x33, 0x33, low[0], low[1], low[2], low[3]])),
         _ => false,
     }
 }
@@ -88,12 +92,21 @@ impl Snooping {
 
     /// Listens to a packet for many that a port has received in a VLAN, at this time in
     /// nanoseconds; says who is given it.
-    pub(crate) fn listen(&self, from: Speaker, vlan: u16, packet: &SuperPacket<'_, Buffer>, now: u64) -> Given {
+    pub(crate) fn listen(
+        &self,
+        from: Speaker,
+        vlan: u16,
+        packet: &SuperPacket<'_, Buffer>,
+        now: u64,
+    ) -> Given {
         let head = Head::new(packet, ENOUGH);
         let bytes = head.bytes(packet);
         let network = network_offset(bytes, &packet.metadata);
         // What is behind other headers, tags of other kinds among them, is for all.
-        if network != 0 && (network != ETHERNET || !matches!(bytes.get(network - 2..network), Some([0x08, 0x00] | [0x86, 0xdd]))) {
+        if network != 0
+            && (network != ETHERNET
+                || !matches!(bytes.get(network - 2..network), Some([0x08, 0x00] | [0x86, 0xdd])))
+        {
             return Given::All;
         }
         let Some(ip) = bytes.get(network..) else { return Given::All };
@@ -105,7 +118,13 @@ impl Snooping {
         self.hear(from, vlan, read(ip), now)
     }
 
-    fn hear(&self, Speaker { port: from, is_isolated, is_heard }: Speaker, vlan: u16, heard: Heard<'_>, now: u64) -> Given {
+    fn hear(
+        &self,
+        Speaker { port: from, is_isolated, is_heard }: Speaker,
+        vlan: u16,
+        heard: Heard<'_>,
+        now: u64,
+    ) -> Given {
         match heard {
             Heard::ForAll => Given::All,
             Heard::Malformed => Given::AllOfMalformed,
@@ -150,7 +169,11 @@ impl Snooping {
 
     /// The ports in groups, in order of VLAN and group: (VLAN, group, port, how long it holds).
     pub(crate) fn members(&self, now: u64) -> Vec<(u16, IpAddr, u16, Duration)> {
-        self.groups().members(now).into_iter().map(|Member { vlan, group, port, left }| (vlan, group, port, left)).collect()
+        self.groups()
+            .members(now)
+            .into_iter()
+            .map(|Member { vlan, group, port, left }| (vlan, group, port, left))
+            .collect()
     }
 
     /// The ports that lead to routers, and how long that holds.

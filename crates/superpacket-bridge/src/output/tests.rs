@@ -32,7 +32,13 @@ impl Transmit for Taker {
             let mut bytes = Vec::new();
             batch.copy_to(outgoing, frame, &mut bytes);
             let partial = matches!(frame.checksum, RxChecksum::Partial { .. });
-            taken.push(Left { bytes, segment: frame.gso.map(|gso| gso.size.get()), partial, checksum: frame.checksum, gso: frame.gso });
+            taken.push(Left {
+                bytes,
+                segment: frame.gso.map(|gso| gso.size.get()),
+                partial,
+                checksum: frame.checksum,
+                gso: frame.gso,
+            });
         }
         Progress { sent: batch.frames().len() - from, stopped: None }
     }
@@ -71,7 +77,11 @@ impl Bench {
     }
 
     /// As [`new`](Self::new), with a table of so many addresses.
-    fn sized(mtus: &[usize], addresses: usize, change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
+    fn sized(
+        mtus: &[usize],
+        addresses: usize,
+        change: impl Fn(&mut crate::settings::PortSettings),
+    ) -> Bench {
         let table = Table::new(addresses, Duration::from_secs(300));
         (0..mtus.len()).for_each(|port| table.set_limit(port as u16, 0));
         let mut output = Output::new(Arc::new(table), Arc::new(icmp::rate_limit()));
@@ -94,16 +104,22 @@ impl Bench {
 
     /// A packet comes in at a port as it is: what does each get?
     fn pass(&mut self, port: usize, packet: RxPacket<Buffer>) -> Vec<Vec<Left>> {
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| self.output.forward(&self.ports[port].0, packet));
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| {
+            self.output.forward(&self.ports[port].0, packet)
+        });
         self.sent()
     }
 
     /// As [`pass`](Self::pass), of what these frames are aggregated to.
     fn merge(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Vec<Left>> {
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.output.forward(&self.ports[port].0, packet);
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        let mut packets =
+            frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
+            &mut |packet| self.output.forward(&self.ports[port].0, packet);
         aggregator.receive_batch(&mut packets, 0, sink);
         aggregator.flush_all(sink);
         self.sent()
@@ -111,13 +127,17 @@ impl Bench {
 
     fn sent(&mut self) -> Vec<Vec<Left>> {
         self.output.flush();
-        self.ports.iter().map(|(_, taken)| std::mem::take(&mut *taken.lock().expect("no panic"))).collect()
+        self.ports
+            .iter()
+            .map(|(_, taken)| std::mem::take(&mut *taken.lock().expect("no panic")))
+            .collect()
     }
 
     /// Takes offloads from a port.
     fn lack(&mut self, port: usize, features: &[Feature]) {
         let runtime = &mut self.output.egress[port].as_mut().expect("the port is there").runtime;
-        runtime.active = features.iter().fold(runtime.active, |active, &feature| active.without(feature));
+        runtime.active =
+            features.iter().fold(runtime.active, |active, &feature| active.without(feature));
     }
 
     fn drops(&self, port: usize, cause: &str) -> u64 {
@@ -152,7 +172,10 @@ fn what_goes_round_a_loop_to_where_it_came_from_ends_there() {
         let frame = broadcast(7, 1 + number as u8);
         assert_eq!(bench.receive(first, &frame)[0], 1);
         assert_eq!(bench.receive(second, &frame)[0], 0, "it has come round");
-        assert!(repeats(&mut bench, first, &frame) <= MOST_REPEATS, "it goes round in one direction");
+        assert!(
+            repeats(&mut bench, first, &frame) <= MOST_REPEATS,
+            "it goes round in one direction"
+        );
     }
     // So is what others say, and what goes round in one direction only.
     assert_eq!(bench.receive(0, &broadcast(8, 0)), [0, 1, 1]);
@@ -180,13 +203,21 @@ fn who_sends_with_the_address_of_another_does_not_mute_him() {
     bench.receive(other, &broadcast(8, 0));
     for round in 0..100 {
         bench.output.begin(0);
-        assert_eq!(bench.receive(victim, &to(8, round)), [0, 1, 0], "round {round}: nobody else hears it");
+        assert_eq!(
+            bench.receive(victim, &to(8, round)),
+            [0, 1, 0],
+            "round {round}: nobody else hears it"
+        );
         // What the victim says to all is repeated by the attacker, and said by him before.
         let said = broadcast(7, round);
         assert_eq!(bench.receive(victim, &said), [0, 1, 1]);
         bench.receive(attacker, &said);
         bench.receive(attacker, &broadcast(7, 100 + round));
-        assert_eq!(bench.receive(other, &to(7, round))[victim], 1, "round {round}: what is sent to him comes to him");
+        assert_eq!(
+            bench.receive(other, &to(7, round))[victim],
+            1,
+            "round {round}: what is sent to him comes to him"
+        );
         // The same again and again, and to nobody known, as from a generator to a silent
         // receiver.
         assert_eq!(bench.receive(victim, &to(99, 0)), [0, 1, 1]);
@@ -212,11 +243,14 @@ fn what_is_for_a_disputed_address_goes_to_both_ports() {
         frame[20] = number;
         assert_eq!(bench.receive(attacker, &frame), [1, 0, 0, 0], "frame {number}");
     }
-    let counted = |bench: &Bench| bench.ports.iter().map(|(port, _)| port.counts.report("").disputed).collect::<Vec<_>>();
+    let counted = |bench: &Bench| {
+        bench.ports.iter().map(|(port, _)| port.counts.report("").disputed).collect::<Vec<_>>()
+    };
     assert_eq!(counted(&bench), [0, 30, 0, 0]);
     // A port that may not be reached is left out, and the other is not.
     let isolate = |bench: &mut Bench, port: usize, is_isolated| {
-        bench.output.egress[port].as_mut().expect("is there").runtime.forwarding.isolated = is_isolated;
+        bench.output.egress[port].as_mut().expect("is there").runtime.forwarding.isolated =
+            is_isolated;
     };
     isolate(&mut bench, other, true);
     for (isolated, given) in [(attacker, [1, 0, 0, 0]), (host, [0, 0, 1, 0])] {
@@ -226,11 +260,17 @@ fn what_is_for_a_disputed_address_goes_to_both_ports() {
     }
     isolate(&mut bench, host, true);
     isolate(&mut bench, attacker, true);
-    assert_eq!((bench.receive(other, &unicast(8, 7)), bench.drops(other, "forwarding")), (vec![0; 4], 1));
+    assert_eq!(
+        (bench.receive(other, &unicast(8, 7)), bench.drops(other, "forwarding")),
+        (vec![0; 4], 1)
+    );
     [host, other, attacker].into_iter().for_each(|port| isolate(&mut bench, port, false));
     // The host's first word ends it.
     bench.receive(host, &unicast(7, 9));
-    assert_eq!((bench.receive(other, &unicast(8, 7)), counted(&bench)), (vec![1, 0, 0, 0], vec![0, 30, 0, 0]));
+    assert_eq!(
+        (bench.receive(other, &unicast(8, 7)), counted(&bench)),
+        (vec![1, 0, 0, 0], vec![0, 30, 0, 0])
+    );
 }
 
 #[test]
@@ -259,7 +299,8 @@ fn what_is_for_a_disputed_address_does_not_go_round_a_loop() {
 fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
     let mut bench = Bench::sized(&[1500; 3], 8192, |_| ());
     let station = |port: u8, to: u8| {
-        let frame = [&[2, 0, 0, 0, 0, to][..], &[2, 0, 0, 0, 0, port], &[0x88, 0xb5], &[0; 46]].concat();
+        let frame =
+            [&[2, 0, 0, 0, 0, to][..], &[2, 0, 0, 0, 0, port], &[0x88, 0xb5], &[0; 46]].concat();
         (usize::from(port), frame)
     };
     let transfer = [station(0, 1), station(1, 0)];
@@ -270,7 +311,9 @@ fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
     for round in 0..8 {
         for number in 0..200_000u32 {
             let [a, b, c, d] = number.to_be_bytes();
-            let source = [&[2, 0, 0, 0, 0, 0][..], &[6, 0, a, b, c, d], &[0x88, 0xb5], &[round; 46]].concat();
+            let source =
+                [&[2, 0, 0, 0, 0, 0][..], &[6, 0, a, b, c, d], &[0x88, 0xb5], &[round; 46]]
+                    .concat();
             bench.output.begin(0);
             bench.receive(2, &source);
             let (port, frame) = match number {
@@ -284,14 +327,19 @@ fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
         }
     }
     assert_eq!(leaked, 0, "frames of the others that the flooding port heard");
-    assert_eq!([0, 1].map(|port| bench.output.table.count(port)), [1, 1], "their addresses are there");
+    assert_eq!(
+        [0, 1].map(|port| bench.output.table.count(port)),
+        [1, 1],
+        "their addresses are there"
+    );
     assert!((3_000..=4_096).contains(&bench.output.table.count(2)), "half of the table at most");
 }
 
 #[test]
 fn who_sends_with_a_static_address_gets_nothing_of_its_traffic() {
     let mut bench = Bench::sized(&[1500; 4], 8, |_| ());
-    let stations: BTreeSet<Station> = (1..40).map(|number| Station { vlan: 0, address: [2, 0, 0, 0, 0, number] }).collect();
+    let stations: BTreeSet<Station> =
+        (1..40).map(|number| Station { vlan: 0, address: [2, 0, 0, 0, 0, number] }).collect();
     bench.output.table.set_static(0, &stations);
     // Before its own first word, all the time after it, and when it has been silent for ever.
     for round in 0..300 {
@@ -299,8 +347,16 @@ fn who_sends_with_a_static_address_gets_nothing_of_its_traffic() {
             bench.output.tick = 1 + round * 1_000;
             assert_eq!(bench.receive(2, &broadcast(number, round as u8))[2], 0);
             bench.receive(2, &unicast(number, 200));
-            assert_eq!(bench.receive(1, &unicast(100, number)), [1, 0, 0, 0], "round {round}, station {number}");
-            assert_eq!(bench.receive(2, &unicast(number, number)), [1, 0, 0, 0], "what the attacker sends is forwarded");
+            assert_eq!(
+                bench.receive(1, &unicast(100, number)),
+                [1, 0, 0, 0],
+                "round {round}, station {number}"
+            );
+            assert_eq!(
+                bench.receive(2, &unicast(number, number)),
+                [1, 0, 0, 0],
+                "what the attacker sends is forwarded"
+            );
             if round == 100 {
                 assert_eq!(bench.receive(0, &unicast(number, 200))[0], 0);
             }
@@ -369,7 +425,9 @@ fn what_is_flooded_is_for_ports_that_are_given_it() {
         frame[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 7]);
         frame
     };
-    for (name, unknown, many, all) in [("flood", 0, 1, 1), ("mcast_flood", 1, 0, 1), ("bcast_flood", 1, 1, 0)] {
+    for (name, unknown, many, all) in
+        [("flood", 0, 1, 1), ("mcast_flood", 1, 0, 1), ("bcast_flood", 1, 1, 0)]
+    {
         let mut bench = switched(3, &[2], name, false);
         assert_eq!(bench.receive(0, &unicast(1, 99)), [0, 1, unknown], "{name}");
         assert_eq!(bench.receive(0, &multicast(0)), [0, 1, many], "{name}");
@@ -389,7 +447,9 @@ fn more_than_can_be_remembered_ends_too() {
         let packet = RxPacket::new(Buffer::from([&number.to_be_bytes()[..], &[0; 58]].concat()));
         let by = Arrival { port, is_isolated: false };
         let mut again = false;
-        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| again = guard.has_come_round(by, &packet, &Given::All, tick));
+        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| {
+            again = guard.has_come_round(by, &packet, &Given::All, tick)
+        });
         again
     };
     let mut left: Vec<u16> = (0..2 * REMEMBERED as u16).collect();
@@ -413,14 +473,21 @@ fn without_a_loop_the_same_may_be_said_again() {
 
 #[test]
 fn a_sender_is_told_only_if_nobody_had_its_packet() {
-    let mut frame =
-        vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0x05, 0x78, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let mut frame = vec![
+        2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0x05, 0x78, 0, 1, 0x40, 0, 64, 17, 0, 0,
+        10, 0, 0, 1, 10, 0, 0, 2,
+    ];
     frame.resize(14 + 1400, 0);
     let answered = |mtus: &[usize]| {
-        let mut bench = Bench::new(mtus, |settings| settings.too_big = crate::settings::TooBig::Icmp);
+        let mut bench =
+            Bench::new(mtus, |settings| settings.too_big = crate::settings::TooBig::Icmp);
         bench.receive(0, &frame)
     };
-    assert_eq!(answered(&[1500, 1280, 1500]), [0, 0, 1], "the destination may be behind the third port");
+    assert_eq!(
+        answered(&[1500, 1280, 1500]),
+        [0, 0, 1],
+        "the destination may be behind the third port"
+    );
     assert_eq!(answered(&[1500, 1280, 1300]), [1, 0, 0]);
 }
 
@@ -460,7 +527,9 @@ fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
     }
     let payload = superpacket_traffic::frame::stream_bytes(1, 20 * 1_400);
     for whole in [2, 4] {
-        let [left] = &sent[whole][..] else { panic!("{} frames to port {whole}", sent[whole].len()) };
+        let [left] = &sent[whole][..] else {
+            panic!("{} frames to port {whole}", sent[whole].len())
+        };
         assert_eq!((left.segment, left.partial), (Some(1_400), true));
         assert!(left.bytes[54..] == payload, "port {whole}");
     }
@@ -469,7 +538,8 @@ fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
     // Whatever was written for the one, the other cuts the whole into the very frames that
     // came.
     let [whole] = &sent[4][..] else { panic!("seen above") };
-    let mut packet = RxPacket::new(Buffer::from(whole.bytes.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+    let mut packet = RxPacket::new(Buffer::from(whole.bytes.clone()))
+        .with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
     packet.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_400).expect("not zero")));
     assert!(bench.pass(0, packet)[3].iter().map(|left| &left.bytes).eq(&frames));
 }
@@ -477,8 +547,13 @@ fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
 #[test]
 fn a_senders_super_packet_is_cut_only_for_the_ports_that_need_it() {
     let mut bench = mixed();
-    let frame = Frame::tcp4(1, 14_000).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
-    let packet = |frame: &[u8]| RxPacket::new(Buffer::from(frame.to_vec())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+    let frame = Frame::tcp4(1, 14_000)
+        .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
+        .to_bytes();
+    let packet = |frame: &[u8]| {
+        RxPacket::new(Buffer::from(frame.to_vec()))
+            .with_checksum(RxChecksum::Partial { start: 34, offset: 16 })
+    };
     let mut whole = packet(&frame);
     whole.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_400).expect("not zero")));
     let sent = bench.pass(0, whole);
@@ -489,10 +564,14 @@ fn a_senders_super_packet_is_cut_only_for_the_ports_that_need_it() {
     checked(&sent[3]);
     let stream: Vec<u8> = sent[3].iter().flat_map(|left| &left.bytes[54..]).copied().collect();
     assert!(stream == frame[54..] && sent[3].iter().all(|left| !left.partial));
-    assert!(sent[1].iter().map(filled).eq(sent[3].iter().map(|left| left.bytes.clone())), "they differ in who fills in the checksums");
+    assert!(
+        sent[1].iter().map(filled).eq(sent[3].iter().map(|left| left.bytes.clone())),
+        "they differ in who fills in the checksums"
+    );
 
     // One frame with its checksum left to others: only the port that cannot has it filled in.
-    let frame = Frame::tcp4(1, 900).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let frame =
+        Frame::tcp4(1, 900).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
     let sent = bench.pass(0, packet(&frame));
     for able in [1, 2, 4] {
         assert!(is_as_it_came(&sent[able], &frame, None), "port {able} gets what came");

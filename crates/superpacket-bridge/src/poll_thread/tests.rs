@@ -49,7 +49,11 @@ struct Touchy {
 }
 
 impl Receive for Touchy {
-    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
         self.inner.poll(packets, limit)
     }
 
@@ -93,30 +97,58 @@ impl Bench {
             notices,
             busy_poll: false,
             key,
-            steering: Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(7), InPlace::NEVER)),
+            steering: Arc::new(State::new(
+                SteeringSettings::default(),
+                None,
+                FlowHashKey::new(7),
+                InPlace::NEVER,
+            )),
             monitors: Arc::new(Monitors::new(epoch)),
             snooping: None,
             vlan_protocol: Default::default(),
             start: Instant::now(),
             factory: None,
         };
-        let (host, mut port) = pair(&MemorySettings::default(), &MemorySettings::default()).expect("descriptors");
+        let (host, mut port) =
+            pair(&MemorySettings::default(), &MemorySettings::default()).expect("descriptors");
         let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
-        let start = |name: &str, cpu| PollThread::start(name.into(), cpu, Arc::default(), common.clone()).expect("a thread");
+        let start = |name: &str, cpu| {
+            PollThread::start(name.into(), cpu, Arc::default(), common.clone()).expect("a thread")
+        };
         let (receiver, worker) = (start("receiver", None), start("worker", Some(cpu)));
         let handle = worker.handle();
         common.steering.change(|now| drop(now.workers.insert(cpu, handle)));
         let (input, output) = (Arc::new(shared_as(0, |_| ())), Arc::new(shared_as(1, |_| ())));
         let (due, taken) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
         let (touchy, held_up) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
-        let receive_end = |inner| Box::new(Touchy { inner, due: touchy.clone() }) as Box<dyn Receive>;
-        let mut receivers: Vec<_> = (0..).zip(port.receivers().into_iter().map(receive_end)).collect();
+        let receive_end =
+            |inner| Box::new(Touchy { inner, due: touchy.clone() }) as Box<dyn Receive>;
+        let mut receivers: Vec<_> =
+            (0..).zip(port.receivers().into_iter().map(receive_end)).collect();
         for thread in [&worker, &receiver] {
-            let receivers = if std::ptr::eq(thread, &receiver) { std::mem::take(&mut receivers) } else { Vec::new() };
+            let receivers = if std::ptr::eq(thread, &receiver) {
+                std::mem::take(&mut receivers)
+            } else {
+                Vec::new()
+            };
             let transmit = port.transmitter().expect("memory has many");
-            thread.order(Order::Open { shared: input.clone(), receivers, transmit, set_aside: SetAside::default() });
-            let transmit = Box::new(PanicsOnce { due: due.clone(), held_up: held_up.clone(), taken: taken.clone() });
-            thread.order(Order::Open { shared: output.clone(), receivers: Vec::new(), transmit, set_aside: SetAside::default() });
+            thread.order(Order::Open {
+                shared: input.clone(),
+                receivers,
+                transmit,
+                set_aside: SetAside::default(),
+            });
+            let transmit = Box::new(PanicsOnce {
+                due: due.clone(),
+                held_up: held_up.clone(),
+                taken: taken.clone(),
+            });
+            thread.order(Order::Open {
+                shared: output.clone(),
+                receivers: Vec::new(),
+                transmit,
+                set_aside: SetAside::default(),
+            });
         }
         Bench {
             receiver,
@@ -146,8 +178,11 @@ impl Bench {
     fn send(&mut self, count: u32) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let frame = superpacket_traffic::frame::Frame::udp4(100).to_bytes();
-        (0..count).for_each(|_| batch.push_bytes(&mut outgoing, &frame, RxChecksum::None, None, Layer::Ethernet));
-        let sent = self.host.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        (0..count).for_each(|_| {
+            batch.push_bytes(&mut outgoing, &frame, RxChecksum::None, None, Layer::Ethernet)
+        });
+        let sent =
+            self.host.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
         assert_eq!(sent as u32, count);
     }
 
@@ -162,8 +197,16 @@ impl Bench {
     fn wait(&self, what: &str, holds: impl Fn(&Bench) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            let counts = (self.taken(), self.lost(), self.receiver.counts.panics.value(), self.worker.counts.panics.value());
-            assert!(start.elapsed() < Duration::from_secs(20), "{what}: (taken, lost, receiver's panics, worker's) {counts:?}");
+            let counts = (
+                self.taken(),
+                self.lost(),
+                self.receiver.counts.panics.value(),
+                self.worker.counts.panics.value(),
+            );
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{what}: (taken, lost, receiver's panics, worker's) {counts:?}"
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -182,7 +225,9 @@ fn a_worker_that_is_not_needed_ends_when_its_last_backlog_is_closed() {
     let mut bench = Bench::new();
     bench.steer(true);
     bench.send(3);
-    bench.wait("all through the worker", |bench| bench.taken() == 3 && bench.worker.counts.processed.value() != 0);
+    bench.wait("all through the worker", |bench| {
+        bench.taken() == 3 && bench.worker.counts.processed.value() != 0
+    });
     // It is told to go, knows it, and sleeps over an open backlog.
     bench.worker.order(Order::Retire);
     std::thread::sleep(Duration::from_millis(50));
@@ -267,7 +312,9 @@ fn a_device_hash_that_is_not_believed_any_more_is_a_move() {
     bench.held_up.store(true, Ordering::Relaxed);
     bench.send(3);
     bench.wait("three with the worker", |bench| bench.input.counts.report("").steered == 8);
-    bench.input.change(|settings| settings.features = settings.features.without(Feature::ReceiveHashing));
+    bench
+        .input
+        .change(|settings| settings.features = settings.features.without(Feature::ReceiveHashing));
     bench.epoch.fetch_add(1, Ordering::Release);
     bench.receiver.wake();
     // What comes now may have another place: it waits, in the port, for what is under way.

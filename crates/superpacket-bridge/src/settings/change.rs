@@ -54,14 +54,27 @@ impl PortSettings {
     pub fn set(&mut self, name: &str, value: &SettingValue) -> Result<(), String> {
         let is_word = name == "too_big" || PortSettings::AGGREGATION.contains(&name);
         match value {
-            SettingValue::Number(number) if Limits::names().any(|known| known == name) => self.limits.set(name, *number),
-            SettingValue::Switch(on) if Forwarding::NAMES.contains(&name) => self.forwarding.set(name, *on),
+            SettingValue::Number(number) if Limits::names().any(|known| known == name) => {
+                self.limits.set(name, *number)
+            }
+            SettingValue::Switch(on) if Forwarding::NAMES.contains(&name) => {
+                self.forwarding.set(name, *on)
+            }
             // Some take on and off for words.
-            SettingValue::Word(_) | SettingValue::Switch(_) if is_word => self.set_word(name, &value.to_string()),
-            _ if Forwarding::NAMES.contains(&name) => Err(format!("{name} is on or off, not {value}")),
+            SettingValue::Word(_) | SettingValue::Switch(_) if is_word => {
+                self.set_word(name, &value.to_string())
+            }
+            _ if Forwarding::NAMES.contains(&name) => {
+                Err(format!("{name} is on or off, not {value}"))
+            }
             _ if is_word => Err(format!("{name} takes a word, not {value}")),
-            _ if PortSettings::names().any(|known| known == name) => Err(format!("{name} takes a number, not {value}")),
-            _ => Err(format!("{name:?} is no setting of a port: there are {}", PortSettings::names().collect::<Vec<_>>().join(", "))),
+            _ if PortSettings::names().any(|known| known == name) => {
+                Err(format!("{name} takes a number, not {value}"))
+            }
+            _ => Err(format!(
+                "{name:?} is no setting of a port: there are {}",
+                PortSettings::names().collect::<Vec<_>>().join(", ")
+            )),
         }
     }
 
@@ -71,7 +84,8 @@ impl PortSettings {
         }
         let known = TooBig::NAMES.into_iter().find(|(known, _)| *known == word);
         let names = || TooBig::NAMES.map(|(known, _)| known).join(", ");
-        self.too_big = known.ok_or_else(|| format!("too_big is one of {}, not {word:?}", names()))?.1;
+        self.too_big =
+            known.ok_or_else(|| format!("too_big is one of {}, not {word:?}", names()))?.1;
         Ok(())
     }
 }
@@ -96,17 +110,29 @@ mod tests {
             for value in &values {
                 let mut settings = fresh();
                 match settings.set(name, value) {
-                    Ok(()) => (taken, changed) = (taken + 1, changed + usize::from(settings != fresh())),
+                    Ok(()) => {
+                        (taken, changed) = (taken + 1, changed + usize::from(settings != fresh()))
+                    }
                     Err(error) => {
-                        assert!(error.starts_with(name) && error.contains(&value.to_string()), "{error}");
+                        assert!(
+                            error.starts_with(name) && error.contains(&value.to_string()),
+                            "{error}"
+                        );
                         assert_eq!(settings, fresh(), "what is refused changes nothing");
                     }
                 }
             }
-            assert!(taken < values.len() && changed == 1, "{name}: one of the values is another than the default");
+            assert!(
+                taken < values.len() && changed == 1,
+                "{name}: one of the values is another than the default"
+            );
         }
         let error = fresh().set("hairpin", &SettingValue::Switch(true)).expect_err("none");
-        assert!(error.starts_with("\"hairpin\" is no setting of a port: there are gso_max_size") && error.ends_with("too_big"), "{error}");
+        assert!(
+            error.starts_with("\"hairpin\" is no setting of a port: there are gso_max_size")
+                && error.ends_with("too_big"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -46,7 +46,10 @@ impl FromStr for InPlace {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             Self::AUTOMATIC => Ok(InPlace::Automatic),
-            _ => text.parse().map(InPlace::Below).map_err(|_| format!("it is {}, not {text:?}", Self::ALLOWED)),
+            _ => text
+                .parse()
+                .map(InPlace::Below)
+                .map_err(|_| format!("it is {}, not {text:?}", Self::ALLOWED)),
         }
     }
 }
@@ -76,7 +79,9 @@ impl<'de> Deserialize<'de> for InPlace {
             }
 
             fn visit_i64<E: de::Error>(self, rate: i64) -> Result<InPlace, E> {
-                u64::try_from(rate).map(InPlace::Below).map_err(|_| E::invalid_value(de::Unexpected::Signed(rate), &self))
+                u64::try_from(rate)
+                    .map(InPlace::Below)
+                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(rate), &self))
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<InPlace, E> {
@@ -96,9 +101,11 @@ mod tests {
 
     #[test]
     fn it_is_read_as_it_is_written() {
-        for (setting, text, json) in
-            [(InPlace::Automatic, "auto", "\"auto\""), (InPlace::NEVER, "0", "0"), (InPlace::Below(20_000), "20000", "20000")]
-        {
+        for (setting, text, json) in [
+            (InPlace::Automatic, "auto", "\"auto\""),
+            (InPlace::NEVER, "0", "0"),
+            (InPlace::Below(20_000), "20000", "20000"),
+        ] {
             assert_eq!((setting.to_string(), text.parse()), (text.to_owned(), Ok(setting)));
             assert_eq!(serde_json::to_string(&setting).expect("JSON"), json);
             assert_eq!(serde_json::from_str::<InPlace>(json).expect("JSON"), setting);

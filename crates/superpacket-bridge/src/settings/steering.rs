@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use superpacket_steer::{
-    CpuMask, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, FlowHeaders, FlowLimit, MovePolicy,
-    SockFlowTable, ToeplitzKey, flow_entries,
+    CpuMask, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FlowHashKey,
+    FlowHasher, FlowHeaders, FlowLimit, MovePolicy, SockFlowTable, ToeplitzKey, flow_entries,
 };
 
 use super::InPlace;
@@ -106,7 +106,8 @@ impl HashSettings {
             HashFunction::Toeplitz(key) => FlowHasher::toeplitz(key),
         };
         let hasher = if self.symmetric { hasher.symmetric() } else { hasher };
-        let hasher = hasher.with_headers(if self.inner { FlowHeaders::Inner } else { FlowHeaders::Outer });
+        let hasher =
+            hasher.with_headers(if self.inner { FlowHeaders::Inner } else { FlowHeaders::Outer });
         if self.device { hasher } else { hasher.without_device() }
     }
 }
@@ -136,13 +137,18 @@ impl SteeringSettings {
                 HashFunction::Keyed => "keyed".into(),
                 HashFunction::Toeplitz(key) if *key == ToeplitzKey::MICROSOFT => "toeplitz".into(),
                 HashFunction::Toeplitz(key) => {
-                    format!("toeplitz:{}", key.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+                    format!(
+                        "toeplitz:{}",
+                        key.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+                    )
                 }
             },
             "hash_symmetric" => on_off(self.hash.symmetric).into(),
             "hash_headers" => if self.hash.inner { "inner" } else { "outer" }.into(),
             "hash_device" => on_off(self.hash.device).into(),
-            "moves" => if self.move_policy == MovePolicy::Epochs { "epochs" } else { "at-once" }.into(),
+            "moves" => {
+                if self.move_policy == MovePolicy::Epochs { "epochs" } else { "at-once" }.into()
+            }
             _ => return None,
         })
     }
@@ -167,7 +173,8 @@ impl SteeringSettings {
         };
         match name {
             "rps_sock_flow_entries" => {
-                self.sock_flow_entries = flow_entries(number(0, MOST_SOCK_FLOWS)?).map_err(|error| wrong(error.to_string()))?;
+                self.sock_flow_entries = flow_entries(number(0, MOST_SOCK_FLOWS)?)
+                    .map_err(|error| wrong(error.to_string()))?;
             }
             "netdev_max_backlog" => self.max_backlog = number(1, MOST_BACKLOG)? as usize,
             "dev_weight" => self.weight = number(1, MOST_WEIGHT)? as usize,
@@ -182,8 +189,14 @@ impl SteeringSettings {
                 self.hash.function = match value.split_once(':') {
                     None if value == "keyed" => HashFunction::Keyed,
                     None if value == "toeplitz" => HashFunction::Toeplitz(ToeplitzKey::MICROSOFT),
-                    Some(("toeplitz", key)) => HashFunction::Toeplitz(toeplitz_key(key).map_err(wrong)?),
-                    _ => return Err(wrong(format!("{value:?} is none: keyed, toeplitz, toeplitz:KEY"))),
+                    Some(("toeplitz", key)) => {
+                        HashFunction::Toeplitz(toeplitz_key(key).map_err(wrong)?)
+                    }
+                    _ => {
+                        return Err(wrong(format!(
+                            "{value:?} is none: keyed, toeplitz, toeplitz:KEY"
+                        )));
+                    }
                 }
             }
             "hash_symmetric" => self.hash.symmetric = switch()?,
@@ -202,14 +215,21 @@ impl SteeringSettings {
                     _ => return Err(wrong(format!("{value:?} is neither epochs nor at-once"))),
                 }
             }
-            _ => return Err(SteeringProblem(format!("{name:?} is no setting of steering: there are {}", Self::NAMES.join(", ")))),
+            _ => {
+                return Err(SteeringProblem(format!(
+                    "{name:?} is no setting of steering: there are {}",
+                    Self::NAMES.join(", ")
+                )));
+            }
         }
         Ok(())
     }
 
     /// The table of RFS that is asked for; `None` without RFS.
     pub(crate) fn sock_flow_table(&self) -> Result<Option<SockFlowTable>, SteeringProblem> {
-        let wrong = |says: &dyn std::fmt::Display| SteeringProblem(format!("rps_sock_flow_entries: {says}"));
+        let wrong = |says: &dyn std::fmt::Display| {
+            SteeringProblem(format!("rps_sock_flow_entries: {says}"))
+        };
         // The field is public.
         let entries = u64::from(self.sock_flow_entries);
         if entries > MOST_SOCK_FLOWS {
@@ -221,7 +241,10 @@ impl SteeringSettings {
     /// The flow limit of a receive queue that is asked for; `None` if flows are not limited.
     pub(crate) fn flow_limit(&self) -> Result<Option<FlowLimit>, SteeringProblem> {
         let wrong = |error| SteeringProblem(format!("flow_limit_table_len: {error}"));
-        (self.flow_limit_table != 0).then(|| FlowLimit::try_new(self.flow_limit_table)).transpose().map_err(wrong)
+        (self.flow_limit_table != 0)
+            .then(|| FlowLimit::try_new(self.flow_limit_table))
+            .transpose()
+            .map_err(wrong)
     }
 }
 
@@ -247,7 +270,8 @@ fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
     let mut key = [0; ToeplitzKey::LENGTH];
     for (place, digits) in key.iter_mut().zip(digits.chunks(2)) {
         let text: String = digits.iter().collect();
-        *place = u8::from_str_radix(&text, 16).map_err(|_| format!("{text:?} is no byte in hexadecimal"))?;
+        *place = u8::from_str_radix(&text, 16)
+            .map_err(|_| format!("{text:?} is no byte in hexadecimal"))?;
     }
     Ok(ToeplitzKey::new(key))
 }
@@ -335,7 +359,11 @@ mod tests {
             assert_eq!(settings.value(name).as_deref(), Some(shown));
             assert!(SteeringSettings::NAMES.contains(&name));
         }
-        assert!(SteeringSettings::NAMES.iter().all(|name| SteeringSettings::default().value(name).is_some()));
+        assert!(
+            SteeringSettings::NAMES
+                .iter()
+                .all(|name| SteeringSettings::default().value(name).is_some())
+        );
         assert!(SteeringSettings::default().value("rps").is_none());
     }
 
@@ -366,9 +394,13 @@ mod tests {
     fn tables_of_flows_are_bounded() {
         assert_eq!(queue_flows(1000), Ok(1024));
         assert!(queue_flows(1 << 29).expect_err("8 GB").contains("it is 0 to 65536"));
-        let settings = SteeringSettings { sock_flow_entries: 1 << 29, ..SteeringSettings::default() };
+        let settings =
+            SteeringSettings { sock_flow_entries: 1 << 29, ..SteeringSettings::default() };
         let problem = settings.sock_flow_table().expect_err("2 GB").to_string();
-        assert!(problem.contains("rps_sock_flow_entries: EINVAL: 536870912: it is 0 to 4194304"), "{problem}");
+        assert!(
+            problem.contains("rps_sock_flow_entries: EINVAL: 536870912: it is 0 to 4194304"),
+            "{problem}"
+        );
     }
 
     #[test]

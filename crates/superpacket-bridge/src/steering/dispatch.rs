@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::Buffer;
-use superpacket_steer::{Admission, BacklogLimit, Completions, Cpu, CpuMask, HashCounters, Place, Steering, SteeringCounters};
+use superpacket_steer::{
+    Admission, BacklogLimit, Completions, Cpu, CpuMask, HashCounters, Place, Steering,
+    SteeringCounters,
+};
 
 use super::in_place::InPlaceState;
 use super::{Snapshot, State};
@@ -56,7 +59,10 @@ pub(crate) struct QueueWindow {
 impl QueueWindow {
     /// Two queues together.
     pub(crate) const fn plus(self, other: QueueWindow) -> QueueWindow {
-        QueueWindow { packets: self.packets + other.packets, elsewhere: self.elsewhere + other.elsewhere }
+        QueueWindow {
+            packets: self.packets + other.packets,
+            elsewhere: self.elsewhere + other.elsewhere,
+        }
     }
 }
 
@@ -110,7 +116,11 @@ impl Completions for PlaceCompletions<'_> {
     fn completed(&self, place: Place) -> u64 {
         match place {
             Place::Here => self.here,
-            Place::Cpu(cpu) => self.completions.get(cpu.number()).and_then(Option::as_ref).map_or(0, |completion| completion.head.done()),
+            Place::Cpu(cpu) => self
+                .completions
+                .get(cpu.number())
+                .and_then(Option::as_ref)
+                .map_or(0, |completion| completion.head.done()),
         }
     }
 }
@@ -164,11 +174,15 @@ impl Dispatch {
         if settings.flow_limit_table != self.table_length() {
             match settings.flow_limit() {
                 Ok(limit) => self.limit.flow_limit = limit,
-                Err(error) => tracing::error!(port = %shared.name, queue = self.queue, %error, "the flow limit is as before"),
+                Err(error) => {
+                    tracing::error!(port = %shared.name, queue = self.queue, %error, "the flow limit is as before")
+                }
             }
         }
         let wanted = shared.settings().steering;
-        if let Err(error) = self.steering.set_flow_count(u64::from(*wanted.rps_flow_cnt.queue(self.queue))) {
+        if let Err(error) =
+            self.steering.set_flow_count(u64::from(*wanted.rps_flow_cnt.queue(self.queue)))
+        {
             tracing::error!(port = %shared.name, queue = self.queue, %error, "rps_flow_cnt is as before");
         }
         self.steering.set_sock_flows(self.snapshot.sock_flows.clone());
@@ -188,13 +202,17 @@ impl Dispatch {
         let rfs = self.snapshot.sock_flows.is_some() && *wanted.rps_flow_cnt.queue(self.queue) != 0;
         let mask = wanted.rps_cpus.queue(self.queue);
         let mut online = CpuMask::EMPTY;
-        for (&cpu, worker) in self.snapshot.workers.iter().filter(|(cpu, _)| rfs || mask.contains(**cpu)) {
+        for (&cpu, worker) in
+            self.snapshot.workers.iter().filter(|(cpu, _)| rfs || mask.contains(**cpu))
+        {
             let index = cpu.number();
             if self.places.completions.len() <= index {
                 self.places.completions.resize(index + 1, None);
                 self.places.backlogs.resize_with(index + 1, || None);
             }
-            let completion = self.places.completions[index].get_or_insert_with(|| Arc::new(Completion::new(bell.clone()))).clone();
+            let completion = self.places.completions[index]
+                .get_or_insert_with(|| Arc::new(Completion::new(bell.clone())))
+                .clone();
             match &mut self.places.backlogs[index] {
                 Some(backlog) if !backlog.sender.leads_to(&worker.bell) => {
                     // To the CPU's earlier worker: what is there must be done with before the new
@@ -204,7 +222,8 @@ impl Dispatch {
                 }
                 Some(backlog) => backlog.leaving = false,
                 place @ None => {
-                    let (sender, receiver) = backlog(completion, worker.bell.clone(), shared.clone());
+                    let (sender, receiver) =
+                        backlog(completion, worker.bell.clone(), shared.clone());
                     if !worker.give(receiver) {
                         continue;
                     }
@@ -225,7 +244,13 @@ impl Dispatch {
     fn list(&mut self) {
         let places = &self.places.backlogs;
         self.cpus.clear();
-        self.cpus.extend(places.iter().enumerate().filter(|(_, backlog)| backlog.is_some()).filter_map(|(index, _)| Cpu::new(index)));
+        self.cpus.extend(
+            places
+                .iter()
+                .enumerate()
+                .filter(|(_, backlog)| backlog.is_some())
+                .filter_map(|(index, _)| Cpu::new(index)),
+        );
         self.on = !self.cpus.is_empty();
     }
 
@@ -277,12 +302,17 @@ impl Dispatch {
     pub(crate) fn take_window(&mut self) -> Option<QueueWindow> {
         let places = &mut self.places;
         let here = QueueWindow { packets: places.here_received, elsewhere: 0 };
-        let of = |completion: &Arc<Completion>| QueueWindow { packets: completion.received(), elsewhere: completion.spent() };
+        let of = |completion: &Arc<Completion>| QueueWindow {
+            packets: completion.received(),
+            elsewhere: completion.spent(),
+        };
         let all = places.completions.iter().flatten().map(of).fold(here, QueueWindow::plus);
         let before = std::mem::replace(&mut places.asked, all);
         // Where a worker takes the place of another, both may add at a time, and one sum be lost.
-        let window =
-            QueueWindow { packets: all.packets.saturating_sub(before.packets), elsewhere: all.elsewhere.saturating_sub(before.elsewhere) };
+        let window = QueueWindow {
+            packets: all.packets.saturating_sub(before.packets),
+            elsewhere: all.elsewhere.saturating_sub(before.elsewhere),
+        };
         (self.on && self.in_place.is_automatic()).then_some(window)
     }
 
@@ -306,19 +336,30 @@ impl Dispatch {
     /// Is all processed in place, with nothing left elsewhere? It then waits as a queue without
     /// mask does.
     pub(crate) fn is_all_here(&self) -> bool {
-        !self.on || self.in_place.is_in_place() && !self.is_outstanding() && !self.is_leaving() && !self.is_stuck()
+        !self.on
+            || self.in_place.is_in_place()
+                && !self.is_outstanding()
+                && !self.is_leaving()
+                && !self.is_stuck()
     }
 
     /// Sends a packet on its way: by `output`, or to a worker.
     #[inline]
-    pub(crate) fn forward(&mut self, shared: &Shared, output: &mut Output, packet: SuperPacket<'_, Buffer>) {
+    pub(crate) fn forward(
+        &mut self,
+        shared: &Shared,
+        output: &mut Output,
+        packet: SuperPacket<'_, Buffer>,
+    ) {
         if self.on { self.steer(shared, output, packet) } else { output.forward(shared, packet) }
     }
 
     fn steer(&mut self, shared: &Shared, output: &mut Output, mut packet: SuperPacket<'_, Buffer>) {
         let Dispatch { steering, places, limit, .. } = self;
         // Nothing is received while all must wait, so there is a choice.
-        let Some(choice) = steering.choose_super_packet(&packet, &completions!(places)) else { return output.forward(shared, packet) };
+        let Some(choice) = steering.choose_super_packet(&packet, &completions!(places)) else {
+            return output.forward(shared, packet);
+        };
         let Place::Cpu(cpu) = choice.place() else {
             choice.enqueued();
             places.here_tail += 1;
@@ -333,7 +374,9 @@ impl Dispatch {
             Admission::FlowLimit => return shared.counts.dropped(DropReason::FlowLimit, packets),
         }
         // Where packets are not done with, the backlog stays open.
-        let Some(backlog) = places.backlog(cpu) else { return shared.counts.dropped(DropReason::Backlog, packets) };
+        let Some(backlog) = places.backlog(cpu) else {
+            return shared.counts.dropped(DropReason::Backlog, packets);
+        };
         // As the kernel keeps it with the packet: whoever processes it need not compute it again.
         packet.metadata.hash = choice.hash();
         choice.enqueued();
@@ -353,7 +396,10 @@ impl Dispatch {
                 woken += u64::from(backlog.sender.end_of_round());
             }
         }
-        let now = Counted { steering: *self.steering.counters(), hashes: *self.steering.hasher().counters() };
+        let now = Counted {
+            steering: *self.steering.counters(),
+            hashes: *self.steering.hasher().counters(),
+        };
         let (before, counts) = (std::mem::replace(&mut self.counted, now), &shared.counts);
         counts.steered.add(now.steering.steered - before.steering.steered);
         counts.in_place.add(now.steering.here - before.steering.here);
@@ -371,17 +417,29 @@ impl Dispatch {
 
     /// Are packets of this queue with workers?
     pub(crate) fn is_outstanding(&self) -> bool {
-        self.cpus.iter().any(|&cpu| self.steering.outstanding(Place::Cpu(cpu), &completions!(self.places)) != 0)
+        self.cpus
+            .iter()
+            .any(|&cpu| self.steering.outstanding(Place::Cpu(cpu), &completions!(self.places)) != 0)
     }
 
     /// The thread is about to sleep. If something here waits for a worker, or `crowded` says that
     /// the port's memory does, workers are asked to say when they go on.
     pub(crate) fn watch(&mut self, crowded: bool) -> Watch {
-        if !self.on || !(crowded && self.is_outstanding() || self.must_wait() || self.is_leaving() || self.is_stuck()) {
+        if !self.on
+            || !(crowded && self.is_outstanding()
+                || self.must_wait()
+                || self.is_leaving()
+                || self.is_stuck())
+        {
             return Watch::Nothing;
         }
-        let completed =
-            |dispatch: &Self| dispatch.cpus.iter().map(|&cpu| completions!(dispatch.places).completed(Place::Cpu(cpu))).sum::<u64>();
+        let completed = |dispatch: &Self| {
+            dispatch
+                .cpus
+                .iter()
+                .map(|&cpu| completions!(dispatch.places).completed(Place::Cpu(cpu)))
+                .sum::<u64>()
+        };
         let before = completed(self);
         for &cpu in &self.cpus {
             if let Some(Some(completion)) = self.places.completions.get(cpu.number()) {

@@ -28,7 +28,14 @@ pub(super) struct InPlaceState {
 impl InPlaceState {
     /// Steers always. A thread that has not begun has time.
     pub(super) const fn new() -> Self {
-        InPlaceState { setting: InPlace::NEVER, in_place: false, automatic: true, start: 0, packets: 0, switches: 0 }
+        InPlaceState {
+            setting: InPlace::NEVER,
+            in_place: false,
+            automatic: true,
+            start: 0,
+            packets: 0,
+            switches: 0,
+        }
     }
 
     /// Sets what is followed; says whether packets are processed in place now.
@@ -79,7 +86,8 @@ impl InPlaceState {
 
     fn follow_rate(&mut self, below: u64, packets: u64, now: u64) {
         self.packets += packets;
-        let rate = |packets: u64, time: u64| u128::from(packets) * 1_000_000_000 / u128::from(time.max(1));
+        let rate =
+            |packets: u64, time: u64| u128::from(packets) * 1_000_000_000 / u128::from(time.max(1));
         let passed = now.saturating_sub(self.start);
         // As many as a whole window would have: there is no need to wait for its end.
         let reached = rate(self.packets, passed.max(WINDOW)) >= u128::from(below);

@@ -51,8 +51,17 @@ pub(crate) struct State {
 
 impl State {
     /// No worker.
-    pub(crate) fn new(settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>, key: FlowHashKey, in_place: InPlace) -> Self {
-        State { now: RwLock::new(Arc::new(Snapshot { settings, sock_flows, workers: BTreeMap::new() })), key, in_place }
+    pub(crate) fn new(
+        settings: SteeringSettings,
+        sock_flows: Option<Arc<SockFlowTable>>,
+        key: FlowHashKey,
+        in_place: InPlace,
+    ) -> Self {
+        State {
+            now: RwLock::new(Arc::new(Snapshot { settings, sock_flows, workers: BTreeMap::new() })),
+            key,
+            in_place,
+        }
     }
 
     /// What holds now.

@@ -173,7 +173,9 @@ impl Utilisation {
         self.recent.push_front(window);
         match self.tried_against {
             Some(other) if self.recent.len() == COMPARED => self.judge(now, other),
-            Some(other) if self.in_place && is_full && !window.reaches(HOPELESS, other) => self.judge(now, other),
+            Some(other) if self.in_place && is_full && !window.reaches(HOPELESS, other) => {
+                self.judge(now, other)
+            }
             None if self.has_much_to_do() => {
                 if !self.in_place && !self.done().reaches(HOPELESS, self.kept) {
                     (self.wait, self.not_before) = (FIRST_WAIT, now);
@@ -189,17 +191,29 @@ impl Utilisation {
 
     /// No queue follows it: it begins again as one that has nothing to do.
     pub(crate) fn restart(&mut self, now: u64) {
-        *self = Utilisation { start: now, round: self.round, had_packets: self.had_packets, ..Self::new() };
+        *self = Utilisation {
+            start: now,
+            round: self.round,
+            had_packets: self.had_packets,
+            ..Self::new()
+        };
     }
 
     /// May the other way be better?
     fn has_much_to_do(&self) -> bool {
-        if self.in_place { self.windows >= FULL_WINDOWS } else { self.windows == 0 && self.recent.len() == COMPARED }
+        if self.in_place {
+            self.windows >= FULL_WINDOWS
+        } else {
+            self.windows == 0 && self.recent.len() == COMPARED
+        }
     }
 
     /// What got done in the last windows.
     fn done(&self) -> Done {
-        self.recent.iter().fold(Done::default(), |sum, one| Done { packets: sum.packets + one.packets, time: sum.time + one.time })
+        self.recent.iter().fold(Done::default(), |sum, one| Done {
+            packets: sum.packets + one.packets,
+            time: sum.time + one.time,
+        })
     }
 
     /// Stays with the way that was tried, or goes back.
@@ -243,7 +257,14 @@ mod tests {
     impl Simulated {
         /// Handing over makes the thread three times as fast.
         fn new() -> Self {
-            Simulated { utilisation: Utilisation::new(), now: 0, switches: Vec::new(), alone: 0, packets: 0, gain: 300 }
+            Simulated {
+                utilisation: Utilisation::new(),
+                now: 0,
+                switches: Vec::new(),
+                alone: 0,
+                packets: 0,
+                gain: 300,
+            }
         }
 
         /// Packets come every `period` nanoseconds, or as soon as the thread has time again. They
@@ -266,7 +287,12 @@ mod tests {
             self.utilisation.begin(self.now);
             if self.utilisation.is_due(self.now) {
                 let before = self.utilisation.in_place;
-                if self.utilisation.end_window(self.now, std::mem::take(elsewhere), std::mem::take(&mut self.packets)) != before {
+                if self.utilisation.end_window(
+                    self.now,
+                    std::mem::take(elsewhere),
+                    std::mem::take(&mut self.packets),
+                ) != before
+                {
                     self.switches.push((self.now / 1_000_000, !before));
                 }
             }
@@ -291,11 +317,20 @@ mod tests {
         assert!(thread.run(500, 30, 50_000) && thread.run(500, 70, 50_000));
         assert!(!thread.run(100, 150, 50_000));
         let [(at, false)] = thread.switches[..] else { panic!("{:?}", thread.switches) };
-        assert!((1020..1035).contains(&at), "within {} ms of full load, not {}", 3 * WINDOW / 1_000_000, at - 1000);
+        assert!(
+            (1020..1035).contains(&at),
+            "within {} ms of full load, not {}",
+            3 * WINDOW / 1_000_000,
+            at - 1000
+        );
         assert!(thread.run(300, 30, 50_000));
         let [_, (at, true)] = thread.switches[..] else { panic!("{:?}", thread.switches) };
         // The window that had begun counts as well.
-        assert!((1190..1220).contains(&at), "a tenth of a second of light load, not {} ms", at - 1100);
+        assert!(
+            (1190..1220).contains(&at),
+            "a tenth of a second of light load, not {} ms",
+            at - 1100
+        );
     }
 
     #[test]
@@ -306,7 +341,11 @@ mod tests {
         // Over, and there and back again after 0.2, 0.8, 3.2, 12.8, and 51.2 seconds.
         assert_eq!(thread.switches.len(), 1 + 2 * 5, "{:?}", thread.switches);
         let trials = thread.switches[1..].chunks(2).map(|trial| trial[1].0 - trial[0].0);
-        assert!(trials.max() <= Some(30), "in place half of the packets are lost: {:?}", thread.switches);
+        assert!(
+            trials.max() <= Some(30),
+            "in place half of the packets are lost: {:?}",
+            thread.switches
+        );
     }
 
     #[test]
@@ -320,7 +359,12 @@ mod tests {
             thread.run(99_000, own, 50_000);
             assert!(thread.alone_of(99_000) >= 99, "{own} %, {gain} %: {:?}", thread.switches);
             // At once, after 0.8 and 3.2 seconds, and then each 12.8.
-            assert_eq!(thread.switches.len(), 2 * (3 + 7), "{own} %, {gain} %: {:?}", thread.switches);
+            assert_eq!(
+                thread.switches.len(),
+                2 * (3 + 7),
+                "{own} %, {gain} %: {:?}",
+                thread.switches
+            );
         }
         // A gain that is above the mark is taken.
         let mut thread = Simulated::new();
@@ -336,7 +380,12 @@ mod tests {
             thread.gain = gain;
             thread.run(15_000, 200, 50_000);
             thread.alone = 0;
-            assert_eq!(thread.run(15_000, 200, 50_000), in_place, "{gain} %: {:?}", thread.switches);
+            assert_eq!(
+                thread.run(15_000, 200, 50_000),
+                in_place,
+                "{gain} %: {:?}",
+                thread.switches
+            );
             let alone = thread.alone_of(15_000);
             assert!(if in_place { alone >= 98 } else { alone <= 2 }, "{gain} %: {alone} % alone");
         }
@@ -357,12 +406,19 @@ mod tests {
     #[test]
     fn a_load_between_the_marks_stays_in_place() {
         // What workers do counts: the thread's own third would be light.
-        for (own, starts) in [(60, true), (60, false), (78, true), (78, false), (46, true), (46, false)] {
+        for (own, starts) in
+            [(60, true), (60, false), (78, true), (78, false), (46, true), (46, false)]
+        {
             let mut thread = Simulated::new();
             assert_eq!(thread.run(100, if starts { 10 } else { 200 }, 20_000), starts);
             let before = thread.switches.len();
             assert!(thread.run(10_000, own, 20_000), "{own} %");
-            assert_eq!(thread.switches.len() - before, usize::from(!starts), "{own} %: {:?}", thread.switches);
+            assert_eq!(
+                thread.switches.len() - before,
+                usize::from(!starts),
+                "{own} %: {:?}",
+                thread.switches
+            );
         }
     }
 

@@ -24,7 +24,11 @@ pub(super) struct Shares {
 
 impl Shares {
     pub(super) fn new() -> Shares {
-        let share = || Share { held: AtomicU32::new(0), limit: AtomicU32::new(u32::MAX), is_open: AtomicBool::new(false) };
+        let share = || Share {
+            held: AtomicU32::new(0),
+            limit: AtomicU32::new(u32::MAX),
+            is_open: AtomicBool::new(false),
+        };
         Shares { by_port: (0..MAX_PORTS).map(|_| share()).collect(), open: AtomicU32::new(0) }
     }
 

@@ -76,8 +76,12 @@ impl Table {
     /// same addresses become this port's.
     pub(crate) fn set_static(&self, port: u16, stations: &BTreeSet<Station>) {
         let mut statics = self.statics.ports.write().unwrap_or_else(PoisonError::into_inner);
-        let is_gone = |key: u64, at: u16| at == port && !AddressKey(key).station().is_some_and(|station| stations.contains(&station));
-        let gone: Vec<u64> = statics.iter().filter(|&(&key, &at)| is_gone(key, at)).map(|(&key, _)| key).collect();
+        let is_gone = |key: u64, at: u16| {
+            at == port
+                && !AddressKey(key).station().is_some_and(|station| stations.contains(&station))
+        };
+        let gone: Vec<u64> =
+            statics.iter().filter(|&(&key, &at)| is_gone(key, at)).map(|(&key, _)| key).collect();
         for key in gone {
             statics.remove(&key);
             self.displace(AddressKey(key));
@@ -101,7 +105,9 @@ impl Table {
         let seen = |entry: &Entry| Seen(entry.seen.load(Ordering::Relaxed));
         let own = set.iter().find(|entry| entry.key.load(Ordering::Relaxed) == key.0);
         let is_free = |entry: &Entry| entry.key.load(Ordering::Relaxed) == 0;
-        if set.iter().filter(|entry| !is_free(entry) && seen(entry).is_static()).count() >= STATIC_WAYS {
+        if set.iter().filter(|entry| !is_free(entry) && seen(entry).is_static()).count()
+            >= STATIC_WAYS
+        {
             // What was learned would hide it.
             own.into_iter().for_each(|entry| self.fill(entry, 0, Seen(0)));
             self.statics.unplaced.fetch_add(1, Ordering::Release);
@@ -110,7 +116,8 @@ impl Table {
         let now = self.now();
         let learned = set.iter().filter(|entry| !is_free(entry) && !seen(entry).is_static());
         let oldest = || learned.max_by_key(|entry| seen(entry).age(now));
-        if let Some(entry) = own.or_else(|| set.iter().find(|entry| is_free(entry))).or_else(oldest) {
+        if let Some(entry) = own.or_else(|| set.iter().find(|entry| is_free(entry))).or_else(oldest)
+        {
             self.fill(entry, key.0, Seen::new(now, port).into_static());
         }
     }

@@ -12,12 +12,19 @@ fn port_of(table: &Table, key: AddressKey, from: u16, now: u64) -> Option<u16> {
 
 /// The ports that are given what is for an address.
 fn ports_of(table: &Table, key: AddressKey, from: u16, now: u64) -> Vec<u16> {
-    table.find(key, from, now).into_iter().flat_map(|located| [Some(located.port), located.other]).flatten().collect()
+    table
+        .find(key, from, now)
+        .into_iter()
+        .flat_map(|located| [Some(located.port), located.other])
+        .flatten()
+        .collect()
 }
 
 /// Stations behind a port.
 fn behind(numbers: std::ops::Range<u16>, vlan: u16) -> BTreeSet<Station> {
-    numbers.map(|number| Station { vlan, address: [2, 0, 0, 1, (number >> 8) as u8, number as u8] }).collect()
+    numbers
+        .map(|number| Station { vlan, address: [2, 0, 0, 1, (number >> 8) as u8, number as u8] })
+        .collect()
 }
 
 #[test]
@@ -41,11 +48,18 @@ fn static_entries_neither_age_nor_move_nor_give_way() {
     table.forget(1);
     table.flush(|_, _| true);
     assert_eq!(port_of(&table, key, OTHER, 20_000), Some(1));
-    assert_eq!((table.count(1), table.shares.held(1), table.shares.held(2)), (0, 0, 0), "it is not learned");
+    assert_eq!(
+        (table.count(1), table.shares.held(1), table.shares.held(2)),
+        (0, 0, 0),
+        "it is not learned"
+    );
     // The same address in another VLAN is another station.
     let other = Station { vlan: 8, ..station };
     table.learn(other.into(), 2, 20_000);
-    assert_eq!((port_of(&table, other.into(), OTHER, 20_000), port_of(&table, key, OTHER, 20_000)), (Some(2), Some(1)));
+    assert_eq!(
+        (port_of(&table, other.into(), OTHER, 20_000), port_of(&table, key, OTHER, 20_000)),
+        (Some(2), Some(1))
+    );
     // Without it, the address is learned as any other.
     table.set_static(1, &BTreeSet::new());
     assert_eq!((port_of(&table, key, OTHER, 20_000), table.look_up(station)), (None, None));
@@ -61,7 +75,10 @@ fn a_static_entry_takes_the_place_of_a_learned_one_and_of_another_port() {
     table.learn(key, 2, 1);
     assert_eq!(table.shares.held(2), 1);
     table.set_static(1, &stations);
-    assert_eq!((port_of(&table, key, OTHER, 2), table.shares.held(2), table.shares.held(1)), (Some(1), 0, 0));
+    assert_eq!(
+        (port_of(&table, key, OTHER, 2), table.shares.held(2), table.shares.held(1)),
+        (Some(1), 0, 0)
+    );
     table.set_static(3, &stations);
     table.set_static(1, &BTreeSet::new());
     assert_eq!(port_of(&table, key, OTHER, 2), Some(3));
@@ -97,17 +114,29 @@ fn static_entries_that_find_no_room_hold_all_the_same() {
     for &station in &stations {
         table.learn(station.into(), 2, 2);
         assert_eq!(port_of(&table, station.into(), OTHER, 2), Some(1), "{station}");
-        assert_eq!(table.look_up(station).map(|known| (known.port, known.is_static)), Some((1, true)));
+        assert_eq!(
+            table.look_up(station).map(|known| (known.port, known.is_static)),
+            Some((1, true))
+        );
     }
     flood(&table, 2, 100, 3);
-    assert_eq!((table.count(2), table.list(|_, _| true).len()), (WAYS - STATIC_WAYS, 50 + WAYS - STATIC_WAYS));
+    assert_eq!(
+        (table.count(2), table.list(|_, _| true).len()),
+        (WAYS - STATIC_WAYS, 50 + WAYS - STATIC_WAYS)
+    );
     assert_eq!(table.flush(|_, port| port == 2), WAYS - STATIC_WAYS);
     // Half of them go.
     table.set_static(1, &behind(0..25, 0));
-    let found = stations.iter().filter(|&&station| port_of(&table, station.into(), OTHER, 4) == Some(1)).count();
+    let found = stations
+        .iter()
+        .filter(|&&station| port_of(&table, station.into(), OTHER, 4) == Some(1))
+        .count();
     assert_eq!((found, table.list(|_, _| true).len()), (25, 25));
     table.set_static(1, &BTreeSet::new());
-    assert_eq!((table.statics.unplaced.load(Ordering::Relaxed), table.list(|_, _| true)), (0, Vec::new()));
+    assert_eq!(
+        (table.statics.unplaced.load(Ordering::Relaxed), table.list(|_, _| true)),
+        (0, Vec::new())
+    );
 }
 
 #[test]
@@ -170,7 +199,10 @@ fn vlans_are_worlds_apart() {
     let table = table();
     table.learn(plain, 1, 1);
     table.learn(tagged, 2, 1);
-    assert_eq!((port_of(&table, plain, OTHER, 2), port_of(&table, tagged, OTHER, 2)), (Some(1), Some(2)));
+    assert_eq!(
+        (port_of(&table, plain, OTHER, 2), port_of(&table, tagged, OTHER, 2)),
+        (Some(1), Some(2))
+    );
 }
 
 #[test]
@@ -208,7 +240,11 @@ fn who_waits_for_silence_gets_an_address_for_less_and_less_of_the_time() {
     for now in 1..120_000 {
         if now % 500 == 1 {
             table.learn(A, 1, now);
-            assert_eq!(port_of(&table, A, OTHER, now), Some(1), "its first word brings it back: {now}");
+            assert_eq!(
+                port_of(&table, A, OTHER, now),
+                Some(1),
+                "its first word brings it back: {now}"
+            );
             rounds += 1;
         }
         table.learn(A, 2, now);
@@ -239,12 +275,23 @@ fn a_disputed_address_lies_behind_both_ports() {
     for now in 151..1_000 {
         assert_eq!(ports_of(&table, A, OTHER, now), [2, 1], "{now}");
         // Nothing goes back by the port that it came by.
-        assert_eq!((ports_of(&table, A, 2, now), ports_of(&table, A, 1, now)), (vec![1], vec![2]), "{now}");
-        assert!([OTHER, 1, 2].iter().all(|&from| table.find(A, from, now).is_some_and(|located| located.is_disputed)));
+        assert_eq!(
+            (ports_of(&table, A, 2, now), ports_of(&table, A, 1, now)),
+            (vec![1], vec![2]),
+            "{now}"
+        );
+        assert!(
+            [OTHER, 1, 2]
+                .iter()
+                .all(|&from| table.find(A, from, now).is_some_and(|located| located.is_disputed))
+        );
     }
     // Its first word ends the dispute.
     table.learn(A, 1, 1_000);
-    assert_eq!((ports_of(&table, A, OTHER, 1_000), ports_of(&table, A, 1, 1_000)), (vec![1], vec![1]));
+    assert_eq!(
+        (ports_of(&table, A, OTHER, 1_000), ports_of(&table, A, 1, 1_000)),
+        (vec![1], vec![1])
+    );
     assert!(!table.find(A, OTHER, 1_000).expect("known").is_disputed);
 }
 
@@ -270,7 +317,11 @@ fn a_dispute_ends_with_the_port_that_goes() {
         table.learn(A, 1, 1);
         table.learn(A, 2, 151);
         table.forget(gone);
-        assert_eq!(ports_of(&table, A, OTHER, 152), left, "{gone}: whoever has this port next gets nothing");
+        assert_eq!(
+            ports_of(&table, A, OTHER, 152),
+            left,
+            "{gone}: whoever has this port next gets nothing"
+        );
     }
 }
 
@@ -284,7 +335,8 @@ fn the_log_speaks_of_disputes_once_a_second() {
 #[test]
 fn a_full_set_gives_up_what_was_seen_longest_ago() {
     let table = Table::new(WAYS, Duration::from_secs(1000));
-    let keys: Vec<_> = (0..100).map(|number| AddressKey::ethernet([2, 0, 0, 0, 0, number], 0)).collect();
+    let keys: Vec<_> =
+        (0..100).map(|number| AddressKey::ethernet([2, 0, 0, 0, 0, number], 0)).collect();
     for (tick, key) in keys.iter().enumerate() {
         table.learn(*key, 7, 1 + tick as u64);
     }
@@ -337,7 +389,8 @@ fn the_port_that_holds_most_loses_first() {
     }
     flood(&table, 0, 200_000, 3);
     for (port, keys) in (1..).zip(&hosts) {
-        let known = keys.iter().filter(|&&key| port_of(&table, key, OTHER, 4) == Some(port)).count();
+        let known =
+            keys.iter().filter(|&&key| port_of(&table, key, OTHER, 4) == Some(port)).count();
         assert_eq!(known, 50, "port {port}");
     }
     assert_eq!((table.shares.held(0), table.count(0)), (8092, 8092));
@@ -365,7 +418,11 @@ fn what_was_asked_for_stays_if_its_port_has_no_more_than_its_share() {
     let [lonely, wanted] = stations(1, 2)[..] else { panic!("two") };
     table.learn(lonely, 1, 1);
     table.learn(wanted, 1, 2);
-    assert_eq!(port_of(&table, lonely, 1, 3), Some(1), "asked for by its own port, which is not counted");
+    assert_eq!(
+        port_of(&table, lonely, 1, 3),
+        Some(1),
+        "asked for by its own port, which is not counted"
+    );
     assert_eq!(port_of(&table, wanted, 2, 3), Some(1));
     flood(&table, 2, 2, 4);
     // The share of each port is one address, and port 1 has two: the one that nobody else has asked
@@ -390,7 +447,9 @@ fn threads_that_learn_at_once_count_right() {
                 for round in 0..50 {
                     flood(table, port, 500, 1 + round * 7);
                     // The same addresses, at another port each time.
-                    stations(9, 200).iter().for_each(|&key| table.learn(key, port, 1 + round * 1_200));
+                    stations(9, 200)
+                        .iter()
+                        .for_each(|&key| table.learn(key, port, 1 + round * 1_200));
                     if round % 10 == 9 {
                         table.forget(port);
                     }
@@ -400,8 +459,10 @@ fn threads_that_learn_at_once_count_right() {
     });
     let held: Vec<_> = (0..4).map(|port| table.shares.held(port)).collect();
     let occupied = |port| {
-        let entries = table.sets.iter().flatten().filter(|entry| entry.key.load(Ordering::Relaxed) != 0);
-        entries.filter(|entry| Seen(entry.seen.load(Ordering::Relaxed)).port() == port).count() as u32
+        let entries =
+            table.sets.iter().flatten().filter(|entry| entry.key.load(Ordering::Relaxed) != 0);
+        entries.filter(|entry| Seen(entry.seen.load(Ordering::Relaxed)).port() == port).count()
+            as u32
     };
     assert_eq!(held, (0..4).map(occupied).collect::<Vec<_>>());
 }

@@ -23,10 +23,14 @@ pub(super) fn online(root: &Path) -> Result<CpuMask, TopologyError> {
 /// The CPUs that a process may use: `Cpus_allowed_list` in its `/proc/PID/status`
 /// (proc_pid_status(5)), which unlike sched_getaffinity(2) needs no guess at how many there may be.
 pub(super) fn allowed(path: &Path) -> Result<CpuMask, TopologyError> {
-    let missing = || TopologyError::Unreadable { path: path.into(), source: ErrorKind::NotFound.into() };
+    let missing =
+        || TopologyError::Unreadable { path: path.into(), source: ErrorKind::NotFound.into() };
     let status = text(path)?.ok_or_else(missing)?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    parse_list(path, allowed.ok_or_else(|| malformed(path, &status, "without a line Cpus_allowed_list"))?)
+    parse_list(
+        path,
+        allowed.ok_or_else(|| malformed(path, &status, "without a line Cpus_allowed_list"))?,
+    )
 }
 
 /// What sysfs says of a CPU.
@@ -48,10 +52,15 @@ fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, Topolog
         let cache = directory.join(format!("index{index}"));
         let level = cache.join("level");
         let Some(text) = text(&level)? else { break };
-        let level = text.trim().parse().map_err(|_| malformed(&level, &text, "no level of a cache"))?;
+        let level =
+            text.trim().parse().map_err(|_| malformed(&level, &text, "no level of a cache"))?;
         // Instructions are not what packets lie in. A cache whose kind or sharing a machine does
         // not tell is none to go by.
-        let (Some(kind), Some(mut shared)) = (self::text(&cache.join("type"))?, list(&cache.join("shared_cpu_list"))?) else { continue };
+        let (Some(kind), Some(mut shared)) =
+            (self::text(&cache.join("type"))?, list(&cache.join("shared_cpu_list"))?)
+        else {
+            continue;
+        };
         if kind.trim() != "Instruction" && last.as_ref().is_none_or(|last| last.level < level) {
             shared.insert(cpu);
             last = Some(Cache { level, shared });
@@ -73,7 +82,8 @@ pub(super) fn list(path: &Path) -> Result<Option<CpuMask>, TopologyError> {
 }
 
 fn parse_list(path: &Path, text: &str) -> Result<CpuMask, TopologyError> {
-    CpuMask::parse_list(text, MAX_CPUS).map_err(|source| TopologyError::BadList { path: path.into(), source })
+    CpuMask::parse_list(text, MAX_CPUS)
+        .map_err(|source| TopologyError::BadList { path: path.into(), source })
 }
 
 /// What a file holds; `None` if there is none. A file of a CPU that has just gone offline answers
@@ -81,8 +91,12 @@ fn parse_list(path: &Path, text: &str) -> Result<CpuMask, TopologyError> {
 fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
+            return Ok(None);
+        }
         Err(source) => return Err(TopologyError::Unreadable { path: path.into(), source }),
     };
     match String::from_utf8(bytes) {
@@ -93,5 +107,9 @@ fn text(path: &Path) -> Result<Option<String>, TopologyError> {
 }
 
 fn malformed(path: &Path, found: &str, expected: &'static str) -> TopologyError {
-    TopologyError::Malformed { path: path.into(), found: found.trim_end().chars().take(40).collect(), expected }
+    TopologyError::Malformed {
+        path: path.into(),
+        found: found.trim_end().chars().take(40).collect(),
+        expected,
+    }
 }

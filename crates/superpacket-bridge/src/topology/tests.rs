@@ -107,14 +107,23 @@ fn only_cpus_that_may_be_used_are_chosen() {
 fn a_socket_or_a_group_of_cores_keeps_to_itself() {
     // Two sockets, even CPUs on the first.
     let machine = Machine::new("0-7\n");
-    (0..8).for_each(|cpu| machine.cpu(cpu, &cpu.to_string(), (cpu % 2) as i32, if cpu % 2 == 0 { "0,2,4,6" } else { "1,3,5,7" }));
+    (0..8).for_each(|cpu| {
+        machine.cpu(
+            cpu,
+            &cpu.to_string(),
+            (cpu % 2) as i32,
+            if cpu % 2 == 0 { "0,2,4,6" } else { "1,3,5,7" },
+        )
+    });
     let topology = machine.read().expect("well formed");
-    assert_eq!(auto(&topology, 3), ("1,5,7".into(), "CPUs 1,5,7 share the level 3 cache with CPU 3".into()));
+    assert_eq!(
+        auto(&topology, 3),
+        ("1,5,7".into(), "CPUs 1,5,7 share the level 3 cache with CPU 3".into())
+    );
     assert_eq!(auto(&topology, 0).0, "2,4,6");
     // If the socket's others may not be used, the other socket's can.
     let topology = machine.read_allowed("0,1,3").expect("well formed");
-    let why =
-        "CPUs 2,4,6 share the level 3 cache with CPU 0 but may not be used; CPUs 1,3 are not nearer to it than others, as far as is known";
+    let why = "CPUs 2,4,6 share the level 3 cache with CPU 0 but may not be used; CPUs 1,3 are not nearer to it than others, as far as is known";
     assert_eq!(auto(&topology, 0), ("1,3".into(), why.into()));
 
     // One socket of four groups of four cores (CCX), two threads a core: 0-15 and 16-31.
@@ -138,30 +147,45 @@ fn a_machine_need_not_tell_its_caches() {
     // A virtual machine: sockets and siblings, no caches.
     let machine = Machine::new("0-7");
     for cpu in 0..8 {
-        machine.write(&format!("cpu{cpu}/topology/thread_siblings_list"), format!("{}-{}", cpu & !1, cpu | 1));
+        machine.write(
+            &format!("cpu{cpu}/topology/thread_siblings_list"),
+            format!("{}-{}", cpu & !1, cpu | 1),
+        );
         machine.write(&format!("cpu{cpu}/topology/physical_package_id"), (cpu / 4).to_string());
     }
-    let why =
-        "the machine does not tell the caches of CPU 5; CPUs 6-7 share the package with CPU 5; CPU 4 is left out, for it shares its core";
+    let why = "the machine does not tell the caches of CPU 5; CPUs 6-7 share the package with CPU 5; CPU 4 is left out, for it shares its core";
     assert_eq!(auto(&machine.read().expect("well formed"), 5), ("6-7".into(), why.into()));
     // Nothing but a list of CPUs, and one that says -1 for "not known".
     let machine = Machine::new("0-3");
     let why = "the machine does not tell the caches of CPU 0; CPUs 1-3 are not nearer to it than others, as far as is known";
     assert_eq!(auto(&machine.read().expect("well formed"), 0), ("1-3".into(), why.into()));
     (0..4).for_each(|cpu| machine.write(&format!("cpu{cpu}/topology/physical_package_id"), "-1\n"));
-    assert_eq!(auto(&machine.read().expect("well formed"), 0).0, "1-3", "unknown packages are not one");
+    assert_eq!(
+        auto(&machine.read().expect("well formed"), 0).0,
+        "1-3",
+        "unknown packages are not one"
+    );
     // Caches that nobody shares, as where level 3 is hidden.
     (0..4).for_each(|cpu| machine.cache(cpu, 0, "2", "Unified", &cpu.to_string()));
     let why = "CPU 0 shares its level 2 cache with no other; CPUs 1-3 are not nearer to it than others, as far as is known";
     assert_eq!(auto(&machine.read().expect("well formed"), 0), ("1-3".into(), why.into()));
     // A level 3 that holds instructions alone, or does not say what it holds, is none.
     (0..4).for_each(|cpu| machine.cache(cpu, 1, "3", "Instruction", "0-3"));
-    assert_eq!(machine.read().expect("well formed").last_level_cache(cpu(0)).map(|cache| cache.level), Some(2));
+    assert_eq!(
+        machine.read().expect("well formed").last_level_cache(cpu(0)).map(|cache| cache.level),
+        Some(2)
+    );
     machine.write("cpu0/cache/index2/level", "3");
-    assert_eq!(machine.read().expect("well formed").last_level_cache(cpu(0)).map(|cache| cache.level), Some(2));
+    assert_eq!(
+        machine.read().expect("well formed").last_level_cache(cpu(0)).map(|cache| cache.level),
+        Some(2)
+    );
     // The kernel leaves the list empty of CPUs that it knows nothing of.
     machine.cache(0, 2, "3", "Unified", "");
-    assert_eq!(machine.read().expect("well formed").last_level_cache(cpu(0)), Some(&Cache { level: 3, shared: mask("0") }));
+    assert_eq!(
+        machine.read().expect("well formed").last_level_cache(cpu(0)),
+        Some(&Cache { level: 3, shared: mask("0") })
+    );
 }
 
 #[test]
@@ -185,12 +209,27 @@ fn garbage_is_refused_with_the_file_that_holds_it() {
         let machine = pairs();
         machine.write(path, text);
         let error = machine.read().expect_err("garbage").to_string();
-        error.strip_prefix(&format!("{}/", machine.root().display())).expect("the path in front").to_owned()
+        error
+            .strip_prefix(&format!("{}/", machine.root().display()))
+            .expect("the path in front")
+            .to_owned()
     };
-    assert_eq!(refused("cpu3/topology/physical_package_id", b"first\n"), "cpu3/topology/physical_package_id: \"first\" is no number");
-    assert_eq!(refused("cpu0/cache/index3/level", b""), "cpu0/cache/index3/level: \"\" is no level of a cache");
-    assert_eq!(refused("cpu0/cache/index3/level", b"-3"), "cpu0/cache/index3/level: \"-3\" is no level of a cache");
-    assert_eq!(refused("cpu7/cache/index2/type", b"Unified\xff"), "cpu7/cache/index2/type: \"Unified\u{fffd}\" is no text");
+    assert_eq!(
+        refused("cpu3/topology/physical_package_id", b"first\n"),
+        "cpu3/topology/physical_package_id: \"first\" is no number"
+    );
+    assert_eq!(
+        refused("cpu0/cache/index3/level", b""),
+        "cpu0/cache/index3/level: \"\" is no level of a cache"
+    );
+    assert_eq!(
+        refused("cpu0/cache/index3/level", b"-3"),
+        "cpu0/cache/index3/level: \"-3\" is no level of a cache"
+    );
+    assert_eq!(
+        refused("cpu7/cache/index2/type", b"Unified\xff"),
+        "cpu7/cache/index2/type: \"Unified\u{fffd}\" is no text"
+    );
     let long = refused("cpu1/cache/index3/shared_cpu_list", "0,".repeat(40_000).as_bytes());
     assert!(long.ends_with(" is longer than such a file is"), "{long}");
     assert_eq!(refused("online", b"\n"), "online: \"\" is no CPU, while this runs on one");
@@ -203,16 +242,25 @@ fn garbage_is_refused_with_the_file_that_holds_it() {
     fs::remove_file(machine.root().join("online")).expect("it is there");
     assert!(matches!(machine.read(), Err(TopologyError::Unreadable { .. })));
     fs::create_dir(machine.root().join("online")).expect("a directory");
-    assert!(matches!(machine.read(), Err(TopologyError::Unreadable { .. })), "a directory is no file");
+    assert!(
+        matches!(machine.read(), Err(TopologyError::Unreadable { .. })),
+        "a directory is no file"
+    );
 }
 
 #[test]
 fn what_a_process_may_use_stands_in_its_status() {
     let machine = Machine::new("0");
     let path = machine.root().join("status");
-    machine.write("status", "Name:\tx\nCpus_allowed:\t00000000,0000000d\nCpus_allowed_list:\t0,2-3\nMems_allowed:\t1\n");
+    machine.write(
+        "status",
+        "Name:\tx\nCpus_allowed:\t00000000,0000000d\nCpus_allowed_list:\t0,2-3\nMems_allowed:\t1\n",
+    );
     assert_eq!(super::read::allowed(&path).expect("well formed"), mask("0,2-3"));
-    for (text, expected) in [("Name:\tx\n", "without a line Cpus_allowed_list"), ("Cpus_allowed_list:\tall\n", "EINVAL")] {
+    for (text, expected) in [
+        ("Name:\tx\n", "without a line Cpus_allowed_list"),
+        ("Cpus_allowed_list:\tall\n", "EINVAL"),
+    ] {
         machine.write("status", text);
         let error = super::read::allowed(&path).expect_err("nothing to go by").to_string();
         assert!(error.contains(expected), "{error}");

@@ -17,7 +17,9 @@ const LIGHT: u32 = 20;
 
 /// Numbered packets of the heavy flow and the light ones.
 fn overload() -> impl Iterator<Item = (u16, u32)> {
-    (0..SENT).map(|number| if number % 4 == 0 { (1 + (number / 4 % LIGHT) as u16, number) } else { (HEAVY, number) })
+    (0..SENT).map(|number| {
+        if number % 4 == 0 { (1 + (number / 4 % LIGHT) as u16, number) } else { (HEAVY, number) }
+    })
 }
 
 /// What came of it.
@@ -37,7 +39,9 @@ fn run(name: &str, change: impl FnOnce(&mut SteeringSettings)) -> Option<Outcome
     let (before, received) = (watched.dispatched(), watched.steered.stats().rx_packets);
     let gate = watched.gate();
     watched.send(overload());
-    watched.wait("all is in the backlog, or dropped", |watched| watched.dispatched() == before + u64::from(SENT));
+    watched.wait("all is in the backlog, or dropped", |watched| {
+        watched.dispatched() == before + u64::from(SENT)
+    });
     drop(gate);
     watched.rest();
     let stats = watched.steered.stats();
@@ -46,13 +50,19 @@ fn run(name: &str, change: impl FnOnce(&mut SteeringSettings)) -> Option<Outcome
         taken.entry(flow).or_default().push(number);
     }
     let count: usize = taken.values().map(Vec::len).sum();
-    assert_eq!(stats.rx_packets - received, count as u64 + stats.drops.values().sum::<u64>(), "received = delivered + dropped: {stats:?}");
+    assert_eq!(
+        stats.rx_packets - received,
+        count as u64 + stats.drops.values().sum::<u64>(),
+        "received = delivered + dropped: {stats:?}"
+    );
     Some(Outcome { taken, drops: stats.drops })
 }
 
 #[test]
 fn a_backlog_takes_no_more_than_it_may_hold_and_the_rest_is_counted() {
-    let Some(Outcome { taken, drops }) = run("overflow", |settings| (settings.max_backlog, settings.flow_limit_table) = (100, 0)) else {
+    let Some(Outcome { taken, drops }) =
+        run("overflow", |settings| (settings.max_backlog, settings.flow_limit_table) = (100, 0))
+    else {
         return;
     };
     // A queue of as many as it may hold still takes one, as in the kernel.
@@ -65,12 +75,14 @@ fn a_backlog_takes_no_more_than_it_may_hold_and_the_rest_is_counted() {
 
 #[test]
 fn the_flow_limit_drops_of_the_heavy_flow_alone() {
-    let Some(Outcome { taken, drops }) = run("flow-limit", |settings| (settings.max_backlog, settings.flow_limit_table) = (600, 4096))
-    else {
+    let Some(Outcome { taken, drops }) = run("flow-limit", |settings| {
+        (settings.max_backlog, settings.flow_limit_table) = (600, 4096)
+    }) else {
         return;
     };
     for light in 1..=LIGHT as u16 {
-        let sent: Vec<u32> = overload().filter(|&(flow, _)| flow == light).map(|(_, number)| number).collect();
+        let sent: Vec<u32> =
+            overload().filter(|&(flow, _)| flow == light).map(|(_, number)| number).collect();
         assert_eq!(taken.get(&light), Some(&sent), "flow {light}");
     }
     // Up to half of what the backlog may hold nothing is limited; from there on the flow may have

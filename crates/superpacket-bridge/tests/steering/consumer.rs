@@ -64,16 +64,22 @@ struct Bench {
     input: Box<dyn Receive>,
 }
 
-fn bench(name: &str, options: &str, make: fn(Option<Cpu>, &Arc<Told>) -> Box<dyn Consumer>) -> Bench {
+fn bench(
+    name: &str,
+    options: &str,
+    make: fn(Option<Cpu>, &Arc<Told>) -> Box<dyn Consumer>,
+) -> Bench {
     let spec: PortSpec = format!("memory:{name}{options}").parse().expect("a port string");
     let told = Arc::<Told>::default();
     let tell = told.clone();
-    let settings = SteeringSettings { move_policy: MovePolicy::Epochs, ..SteeringSettings::default() };
+    let settings =
+        SteeringSettings { move_policy: MovePolicy::Epochs, ..SteeringSettings::default() };
     let steered = Steered::start(PortSettings::new(spec), settings, move |cpu| {
         tell.made.fetch_add(1, Ordering::Relaxed);
         make(cpu, &tell)
     });
-    let mut host = open(&format!("memory:{name}").parse::<PortSpec>().expect("a port string")).expect("the other end");
+    let mut host = open(&format!("memory:{name}").parse::<PortSpec>().expect("a port string"))
+        .expect("the other end");
     let input = host.receivers().remove(0);
     Bench { steered: steered.expect("memory needs nothing"), told, host, input }
 }
@@ -85,8 +91,11 @@ fn echo(cpu: Option<Cpu>, told: &Arc<Told>) -> Box<dyn Consumer> {
 impl Bench {
     fn send(&mut self, frames: &[Vec<u8>]) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
-        let sent = self.host.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        frames.iter().for_each(|frame| {
+            batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet)
+        });
+        let sent =
+            self.host.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
         assert_eq!(sent, frames.len());
     }
 
@@ -99,7 +108,9 @@ impl Bench {
                 continue;
             }
             last = Instant::now();
-            frames.extend(packets.drain(..).map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>()));
+            frames.extend(packets.drain(..).map(|packet| {
+                packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>()
+            }));
             self.input.give_back();
         }
         frames
@@ -127,13 +138,19 @@ fn each_worker_has_its_consumer_and_flows_keep_their_order() {
         bench.send(part);
         for bytes in bench.receive(part.len()) {
             let (flow, number) = read(&bytes);
-            assert!(last.insert(flow, number).is_none_or(|last| last < number), "flow {flow}: {number} came late");
+            assert!(
+                last.insert(flow, number).is_none_or(|last| last < number),
+                "flow {flow}: {number} came late"
+            );
             came += 1;
         }
     }
     assert_eq!(came, 4000);
     let packets = bench.told.packets.lock().expect("no panic here").clone();
-    assert!(cpus.iter().all(|cpu| packets.get(&Some(*cpu)).is_some_and(|&count| count >= 400)), "{packets:?}");
+    assert!(
+        cpus.iter().all(|cpu| packets.get(&Some(*cpu)).is_some_and(|&count| count >= 400)),
+        "{packets:?}"
+    );
     assert!(!packets.contains_key(&None), "{packets:?}");
     // Without packets, it is called when it has said so, and then no more.
     bench.wait("a call without packets", |bench| bench.told.timely.load(Ordering::Relaxed) != 0);
@@ -179,17 +196,24 @@ impl Consumer for Slow {
 #[test]
 fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_full() {
     let Some(cpus) = two_cpus() else { return };
-    let mut bench = bench("adapts", "?slots=8192", |cpu, told| Box::new(Slow(Echo { cpu, told: told.clone(), due: None })));
+    let mut bench = bench("adapts", "?slots=8192", |cpu, told| {
+        Box::new(Slow(Echo { cpu, told: told.clone(), due: None }))
+    });
     let name = bench.steered.stats().port;
     bench.steered.set_rps_cpus(None, &mask(&cpus)).expect("it can be set");
     let report = |bench: &Bench| bench.steered.as_bridge().rps().remove(0);
-    assert_eq!(report(&bench).in_place_below, InPlace::NEVER, "unless it is asked for, flows stay with their workers");
+    assert_eq!(
+        report(&bench).in_place_below,
+        InPlace::NEVER,
+        "unless it is asked for, flows stay with their workers"
+    );
     bench.steered.as_bridge().set_in_place(&name, InPlace::Automatic).expect("it can be set");
     let (mut number, mut last) = (0u32, BTreeMap::new());
     // So many packets are sent in parts, with a pause after each, and come back with nothing
     // overtaken.
     let mut exchange = |bench: &mut Bench, count: u32, parts: usize, pause: Duration| {
-        let frames: Vec<_> = (number..number + count).map(|number| frame((number % 40) as u16, number)).collect();
+        let frames: Vec<_> =
+            (number..number + count).map(|number| frame((number % 40) as u16, number)).collect();
         number += count;
         for part in frames.chunks(frames.len() / parts) {
             bench.send(part);
@@ -198,7 +222,10 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
         let answers = bench.receive(frames.len());
         assert_eq!(answers.len(), frames.len());
         for (flow, number) in answers.iter().map(|bytes| read(bytes)) {
-            assert!(last.insert(flow, number).is_none_or(|last| last < number), "flow {flow}: {number} came late");
+            assert!(
+                last.insert(flow, number).is_none_or(|last| last < number),
+                "flow {flow}: {number} came late"
+            );
         }
     };
     let start = Instant::now();
@@ -217,7 +244,11 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
                 }
                 before = stats;
             }
-            assert!(start.elapsed() < Duration::from_secs(120), "a full thread hands little over: {:?}", bench.steered.stats());
+            assert!(
+                start.elapsed() < Duration::from_secs(120),
+                "a full thread hands little over: {:?}",
+                bench.steered.stats()
+            );
         }
         // With time it works alone, and stays with that.
         let (mut since, mut seen) = (all(&bench), switches(&bench));
@@ -227,14 +258,22 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
             if switches(&bench) != seen {
                 (since, seen) = (all(&bench), switches(&bench));
             }
-            assert!(start.elapsed() < Duration::from_secs(120), "a thread with time hands packets over: {:?}", bench.steered.stats());
+            assert!(
+                start.elapsed() < Duration::from_secs(120),
+                "a thread with time hands packets over: {:?}",
+                bench.steered.stats()
+            );
         }
     }
     // On a machine that does other things it may switch once more at any time.
-    let agree = |bench: &Bench| report(bench).queues[0].in_place == switches(bench).is_multiple_of(2);
+    let agree =
+        |bench: &Bench| report(bench).queues[0].in_place == switches(bench).is_multiple_of(2);
     bench.wait("the report to say where packets are processed", agree);
     let packets = bench.told.packets.lock().expect("no panic here").clone();
-    assert!(packets.contains_key(&None) && cpus.iter().all(|cpu| packets.contains_key(&Some(*cpu))), "{packets:?}");
+    assert!(
+        packets.contains_key(&None) && cpus.iter().all(|cpu| packets.contains_key(&Some(*cpu))),
+        "{packets:?}"
+    );
     let stats = bench.steered.stats();
     assert!(stats.flow_moves >= 40 * 4 && stats.steered > 0 && stats.in_place > 0, "{stats:?}");
 }

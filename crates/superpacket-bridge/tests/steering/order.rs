@@ -22,7 +22,12 @@ struct Outcome {
 }
 
 /// Runs traffic, as fast as it goes, while `change` is called 1,000 times.
-fn under_load(name: &str, cpus: [Cpu; 2], prepare: impl FnOnce(&Joined), mut change: impl FnMut(&Joined, &mut Random)) -> Outcome {
+fn under_load(
+    name: &str,
+    cpus: [Cpu; 2],
+    prepare: impl FnOnce(&Joined),
+    mut change: impl FnMut(&Joined, &mut Random),
+) -> Outcome {
     let rate = Arc::new(AtomicU32::new(u32::MAX));
     under_load_at(name, cpus, &rate, prepare, |joined, random| change(joined, random))
 }
@@ -59,7 +64,10 @@ fn under_load_by(
     }
     let (sent, arrived) = running.stop();
     let (stats, processed) = (joined.input(), joined.processed(&cpus));
-    eprintln!("{name}: {sent} sent, {arrived:?}, {} moves, {} held back, processed {processed:?}", stats.flow_moves, stats.held_back);
+    eprintln!(
+        "{name}: {sent} sent, {arrived:?}, {} moves, {} held back, processed {processed:?}",
+        stats.flow_moves, stats.held_back
+    );
     assert!(arrived.packets > 10_000, "{arrived:?} of {sent}");
     Outcome { arrived, moves: stats.flow_moves, processed, switches: stats.in_place_switches }
 }
@@ -82,7 +90,8 @@ fn some_mask(cpus: [Cpu; 2], random: &mut Random) -> CpuMask {
 #[test]
 fn masks_change_a_thousand_times_and_nothing_is_overtaken() {
     let Some(cpus) = two_cpus() else { return };
-    let outcome = under_load("masks", cpus, |_| (), |joined, random| joined.steer(&some_mask(cpus, random)));
+    let outcome =
+        under_load("masks", cpus, |_| (), |joined, random| joined.steer(&some_mask(cpus, random)));
     outcome.was_spread();
     assert_eq!(outcome.arrived.overtaken, 0);
 }
@@ -91,7 +100,9 @@ fn masks_change_a_thousand_times_and_nothing_is_overtaken() {
 fn without_epochs_the_same_run_finds_packets_overtaken() {
     let Some(cpus) = two_cpus() else { return };
     let prepare = |joined: &Joined| drop(joined.set("moves", "at-once"));
-    let outcome = under_load("at-once", cpus, prepare, |joined, random| joined.steer(&some_mask(cpus, random)));
+    let outcome = under_load("at-once", cpus, prepare, |joined, random| {
+        joined.steer(&some_mask(cpus, random))
+    });
     outcome.was_spread();
     assert_ne!(outcome.arrived.overtaken, 0);
 }
@@ -106,7 +117,9 @@ fn readers_move_and_nothing_is_overtaken() {
     };
     let outcome = under_load("readers", cpus, prepare, |joined, random| {
         for _ in 0..20 {
-            joined.bridge.record_flow(hash(random.below(200) as u16), cpus[random.below(2) as usize]);
+            joined
+                .bridge
+                .record_flow(hash(random.below(200) as u16), cpus[random.below(2) as usize]);
         }
     });
     outcome.was_spread();
@@ -126,7 +139,9 @@ fn everything_changes_and_nothing_is_overtaken() {
         &rate,
         |_| (),
         |joined, random| {
-            let some = |random: &mut Random, values: &[&str]| values[random.below(values.len() as u64) as usize].to_owned();
+            let some = |random: &mut Random, values: &[&str]| {
+                values[random.below(values.len() as u64) as usize].to_owned()
+            };
             let port = &joined.names[0];
             match random.below(16) {
                 0 => drop(joined.set("dev_weight", &some(random, &["1", "7", "64", "300"]))),
@@ -136,11 +151,25 @@ fn everything_changes_and_nothing_is_overtaken() {
                 4 => drop(joined.set("hash_headers", &some(random, &["inner", "outer"]))),
                 5 => drop(joined.set("hash_device", &some(random, &["on", "off"]))),
                 6 => drop(joined.set("flow_limit_table_len", &some(random, &["0", "512", "4096"]))),
-                7 => drop(joined.bridge.set_in_place(port, IN_PLACE[random.below(3) as usize]).expect("it can be set")),
+                7 => drop(
+                    joined
+                        .bridge
+                        .set_in_place(port, IN_PLACE[random.below(3) as usize])
+                        .expect("it can be set"),
+                ),
                 8 => drop(joined.set("rps_sock_flow_entries", &some(random, &["0", "64", "4096"]))),
-                9 => drop(joined.bridge.set_rps_flow_count(port, None, [0, 64, 4096][random.below(3) as usize]).expect("it can be set")),
+                9 => drop(
+                    joined
+                        .bridge
+                        .set_rps_flow_count(port, None, [0, 64, 4096][random.below(3) as usize])
+                        .expect("it can be set"),
+                ),
                 // By the hash that packets have if the device's is used, or Toeplitz is.
-                10 => (0..20).for_each(|_| joined.bridge.record_flow(hash(random.below(200) as u16), cpus[random.below(2) as usize])),
+                10 => (0..20).for_each(|_| {
+                    joined
+                        .bridge
+                        .record_flow(hash(random.below(200) as u16), cpus[random.below(2) as usize])
+                }),
                 _ => joined.steer(&some_mask(cpus, random)),
             }
         },
@@ -153,7 +182,14 @@ fn everything_changes_and_nothing_is_overtaken() {
 fn in_place_and_back_nothing_is_overtaken() {
     let Some(cpus) = two_cpus() else { return };
     let rate = Arc::new(AtomicU32::new(u32::MAX));
-    let prepare = |joined: &Joined| drop(joined.bridge.set_in_place(&joined.names[0], InPlace::Below(20_000)).expect("it can be set"));
+    let prepare = |joined: &Joined| {
+        drop(
+            joined
+                .bridge
+                .set_in_place(&joined.names[0], InPlace::Below(20_000))
+                .expect("it can be set"),
+        )
+    };
     let mut changes = 0;
     // Others may keep the machine so busy that a run is over before the rate is back.
     let mut switches = 0;

@@ -35,15 +35,22 @@ fn a_flow_is_read_by_the_worker_that_processes_it_until_somebody_else_reads_it()
     let port = bridge.stats().remove(0).port;
     bridge.set_rps_flow_count(&port, None, 4096).expect("it can be set");
     let table = bridge.sock_flows().expect("RFS is on");
-    let entries: BTreeSet<_> = (0..FLOWS).map(|flow| hash(flow).0 as usize % table.entries()).collect();
+    let entries: BTreeSet<_> =
+        (0..FLOWS).map(|flow| hash(flow).0 as usize % table.entries()).collect();
     assert_eq!(entries.len(), usize::from(FLOWS), "the test's flows have an entry each");
     watched.steer(None, &cpus);
     watched.settle(FLOWS, |_, by| by.is_some());
     let first = run(&watched);
-    assert!(cpus.iter().all(|cpu| first.values().any(|by| by == cpu)), "both CPUs have flows: {first:?}");
+    assert!(
+        cpus.iter().all(|cpu| first.values().any(|by| by == cpu)),
+        "both CPUs have flows: {first:?}"
+    );
     // Every other flow is read elsewhere from now on.
     let other = |cpu: Cpu| cpus[usize::from(cpu == cpus[0])];
-    let expected: BTreeMap<u16, Cpu> = first.iter().map(|(&flow, &cpu)| (flow, if flow % 2 == 0 { other(cpu) } else { cpu })).collect();
+    let expected: BTreeMap<u16, Cpu> = first
+        .iter()
+        .map(|(&flow, &cpu)| (flow, if flow % 2 == 0 { other(cpu) } else { cpu }))
+        .collect();
     for flow in (0..FLOWS).step_by(2) {
         bridge.record_flow(hash(flow), expected[&flow]);
     }
@@ -62,5 +69,8 @@ fn without_a_count_of_flows_a_queue_does_not_follow_readers() {
     watched.rest();
     assert!(watched.turns().iter().all(|turn| turn.cpu == Some(cpu)));
     let table = bridge.sock_flows().expect("its size is set");
-    assert!((0..FLOWS).all(|flow| table.cpu(hash(flow)) == Some(reader)), "who processes a flow does not overrule who reads it");
+    assert!(
+        (0..FLOWS).all(|flow| table.cpu(hash(flow)) == Some(reader)),
+        "who processes a flow does not overrule who reads it"
+    );
 }

@@ -42,7 +42,11 @@ pub fn hash(flow: u16) -> FlowHash {
     let bytes = frame(flow, 0);
     let address = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes");
     let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    Toeplitz::default().hash_flow(&FlowTuple::v4(address(26), address(30), Some([port(34), port(36)])))
+    Toeplitz::default().hash_flow(&FlowTuple::v4(
+        address(26),
+        address(30),
+        Some([port(34), port(36)]),
+    ))
 }
 
 /// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where
@@ -95,16 +99,27 @@ impl Joined {
         let port = |text: &String| {
             let mut settings = PortSettings::new(text.parse().expect("a port string"));
             // Each packet is to go by itself.
-            settings.features = settings.features.without(superpacket_features::Feature::GenericReceiveOffload);
+            settings.features =
+                settings.features.without(superpacket_features::Feature::GenericReceiveOffload);
             // And where the mask says, however few there are.
             settings.steering.in_place = Some(InPlace::NEVER);
             settings
         };
-        let mut settings = BridgeSettings { ports: names.iter().map(port).collect(), threads: 1, ..BridgeSettings::default() };
+        let mut settings = BridgeSettings {
+            ports: names.iter().map(port).collect(),
+            threads: 1,
+            ..BridgeSettings::default()
+        };
         change(&mut settings);
         let bridge = Bridge::start(settings).expect("memory ports need nothing");
-        let end =
-            |side| open(&format!("memory:{name}-{side}?slots=8192").parse::<PortSpec>().expect("a port string")).expect("the other end");
+        let end = |side| {
+            open(
+                &format!("memory:{name}-{side}?slots=8192")
+                    .parse::<PortSpec>()
+                    .expect("a port string"),
+            )
+            .expect("the other end")
+        };
         Joined { bridge, names, ends: Some(["in", "out"].map(end)) }
     }
 
@@ -125,7 +140,13 @@ impl Joined {
                 for _ in 0..BURST {
                     let number = &mut numbers[turn];
                     *number += 1;
-                    batch.push_bytes(&mut outgoing, &frame(turn as u16, *number), RxChecksum::None, None, Layer::Ethernet);
+                    batch.push_bytes(
+                        &mut outgoing,
+                        &frame(turn as u16, *number),
+                        RxChecksum::None,
+                        None,
+                        Layer::Ethernet,
+                    );
                     turn = (turn + 1) % usize::from(flows);
                 }
                 let mut done = 0;
@@ -163,7 +184,8 @@ impl Joined {
                 }
                 quiet = Instant::now();
                 for packet in packets.drain(..) {
-                    let (flow, number) = read(packet.buffers().next().expect("one at least").bytes());
+                    let (flow, number) =
+                        read(packet.buffers().next().expect("one at least").bytes());
                     let last = &mut last[usize::from(flow)];
                     arrived.packets += 1;
                     arrived.overtaken += u64::from(number < *last);
@@ -179,7 +201,11 @@ impl Joined {
 
     /// What the port that packets come in by counted.
     pub fn input(&self) -> PortStats {
-        self.bridge.stats().into_iter().find(|stats| stats.port == self.names[0]).expect("the port is there")
+        self.bridge
+            .stats()
+            .into_iter()
+            .find(|stats| stats.port == self.names[0])
+            .expect("the port is there")
     }
 
     /// Sets the mask of the port that packets come in by.
@@ -189,13 +215,20 @@ impl Joined {
 
     /// Sets something of all steering.
     pub fn set(&self, name: &str, value: &str) -> SteeringReport {
-        self.bridge.change_steering_settings(|settings| settings.set(name, value)).expect("it can be set")
+        self.bridge
+            .change_steering_settings(|settings| settings.set(name, value))
+            .expect("it can be set")
     }
 
     /// Packets that the workers of these CPUs processed.
     pub fn processed(&self, cpus: &[Cpu]) -> Vec<u64> {
         let workers = self.bridge.steering().workers;
-        let of = |cpu: &Cpu| workers.iter().find(|worker| worker.cpu == cpu.number()).map_or(0, |worker| worker.processed);
+        let of = |cpu: &Cpu| {
+            workers
+                .iter()
+                .find(|worker| worker.cpu == cpu.number())
+                .map_or(0, |worker| worker.processed)
+        };
         cpus.iter().map(of).collect()
     }
 }

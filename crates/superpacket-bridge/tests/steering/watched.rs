@@ -78,15 +78,21 @@ impl Watched {
     /// A link of this name; hashes are Toeplitz by the published key, so that they are the same
     /// each time.
     pub fn new(name: &str, options: &str, change: impl FnOnce(&mut SteeringSettings)) -> Watched {
-        let spec: PortSpec = format!("memory:{name}?slots=8192{options}").parse().expect("a port string");
+        let spec: PortSpec =
+            format!("memory:{name}?slots=8192{options}").parse().expect("a port string");
         let mut settings = SteeringSettings::default();
         settings.hash.function = HashFunction::Toeplitz(ToeplitzKey::MICROSOFT);
         change(&mut settings);
         let notes = Arc::<Notes>::default();
         let shared = notes.clone();
-        let make = move |cpu| Box::new(Noting { turn: Turn { cpu, packets: Vec::new() }, notes: shared.clone() }) as Box<dyn Consumer>;
-        let steered = Steered::start(PortSettings::new(spec), settings, make).expect("memory needs nothing");
-        let host = open(&format!("memory:{name}").parse::<PortSpec>().expect("a port string")).expect("the other end");
+        let make = move |cpu| {
+            Box::new(Noting { turn: Turn { cpu, packets: Vec::new() }, notes: shared.clone() })
+                as Box<dyn Consumer>
+        };
+        let steered =
+            Steered::start(PortSettings::new(spec), settings, make).expect("memory needs nothing");
+        let host = open(&format!("memory:{name}").parse::<PortSpec>().expect("a port string"))
+            .expect("the other end");
         Watched { steered, notes, host: RefCell::new(host), sent: Cell::new(0) }
     }
 
@@ -104,9 +110,21 @@ impl Watched {
     pub fn send(&self, packets: impl IntoIterator<Item = (u16, u32)>) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         for (flow, number) in packets {
-            batch.push_bytes(&mut outgoing, &frame(flow, number), RxChecksum::None, None, Layer::Ethernet);
+            batch.push_bytes(
+                &mut outgoing,
+                &frame(flow, number),
+                RxChecksum::None,
+                None,
+                Layer::Ethernet,
+            );
         }
-        let sent = self.host.borrow_mut().transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        let sent = self
+            .host
+            .borrow_mut()
+            .transmitter()
+            .expect("memory has many")
+            .transmit(&outgoing, &batch, 0)
+            .sent;
         assert_eq!(sent, batch.frames().len());
         self.sent.set(self.sent.get() + sent as u64);
     }
@@ -116,8 +134,10 @@ impl Watched {
         self.wait("all is done with", |watched| {
             let (stats, noted) = (watched.steered.stats(), watched.noted());
             let all = noted.values().sum::<u64>() + stats.drops.values().sum::<u64>();
-            let by_workers = noted.iter().filter(|(cpu, _)| cpu.is_some()).map(|(_, count)| count).sum();
-            (all, watched.processed(), stats.steered) == (watched.sent.get(), by_workers, by_workers)
+            let by_workers =
+                noted.iter().filter(|(cpu, _)| cpu.is_some()).map(|(_, count)| count).sum();
+            (all, watched.processed(), stats.steered)
+                == (watched.sent.get(), by_workers, by_workers)
         });
     }
 
@@ -127,7 +147,10 @@ impl Watched {
         self.wait("flows go where they should", |watched| {
             watched.send((0..flows).map(|flow| (flow, 0)));
             watched.rest();
-            watched.turns().iter().all(|turn| turn.packets.iter().all(|&(flow, _)| is_right(flow, turn.cpu)))
+            watched
+                .turns()
+                .iter()
+                .all(|turn| turn.packets.iter().all(|&(flow, _)| is_right(flow, turn.cpu)))
         });
     }
 
@@ -146,7 +169,13 @@ impl Watched {
     pub fn wait(&self, what: &str, holds: impl Fn(&Watched) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < Duration::from_secs(20), "{what}: {:?} of {:?}, {:?}", self.noted(), self.sent, self.steered.stats());
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{what}: {:?} of {:?}, {:?}",
+                self.noted(),
+                self.sent,
+                self.steered.stats()
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -54,7 +54,14 @@ struct Doubtful {
 impl Unknown {
     /// Notes a packet that is given to the engine next; `counts` unless it is of a part before.
     #[inline]
-    pub(super) fn arrives(&mut self, packet: &[u8], flow: Flow, link: &LinkHeader, counts: bool, lanes: &Lanes) {
+    pub(super) fn arrives(
+        &mut self,
+        packet: &[u8],
+        flow: Flow,
+        link: &LinkHeader,
+        counts: bool,
+        lanes: &Lanes,
+    ) {
         if let Some(doubtful) = &mut self.doubtful {
             doubtful.packets += 1;
         }
@@ -68,7 +75,10 @@ impl Unknown {
             }
         };
         let Some((_, seen)) = self.links.get_mut(seen) else { return };
-        if seen.concerned == REMEMBERED || seen.flows.len() == FORGOTTEN || seen.flows.contains(&flow) {
+        if seen.concerned == REMEMBERED
+            || seen.flows.len() == FORGOTTEN
+            || seen.flows.contains(&flow)
+        {
             return;
         }
         let Ok(layout) = parse(packet, packet.len(), link.layer()) else { return };
@@ -93,7 +103,8 @@ impl Unknown {
     /// Returns what was counted, at the part's end.
     pub(super) fn finish(&mut self, lanes: &Lanes) -> u64 {
         if let Some(doubtful) = self.doubtful.take() {
-            self.counted += if lanes.refused() == doubtful.refused { doubtful.acks } else { doubtful.packets };
+            self.counted +=
+                if lanes.refused() == doubtful.refused { doubtful.acks } else { doubtful.packets };
         }
         self.counted
     }

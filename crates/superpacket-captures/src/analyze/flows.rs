@@ -38,13 +38,23 @@ impl Label {
         let layout = parse(packet, packet.len(), layer).ok()?;
         let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
         let bytes = match layout.version {
-            IpVersion::V4 => packet.get(network + ipv4::ADDRESSES..network + ipv4::ADDRESSES + 8)?,
-            IpVersion::V6 => packet.get(network + ipv6::ADDRESSES..network + ipv6::ADDRESSES + 32)?,
+            IpVersion::V4 => {
+                packet.get(network + ipv4::ADDRESSES..network + ipv4::ADDRESSES + 8)?
+            }
+            IpVersion::V6 => {
+                packet.get(network + ipv6::ADDRESSES..network + ipv6::ADDRESSES + 32)?
+            }
         };
         let mut addresses = [0; 32];
         addresses.get_mut(..bytes.len())?.copy_from_slice(bytes);
         let ports = [be16(packet, transport)?, be16(packet, transport + 2)?];
-        Some(Label { version: layout.version, addresses, ports, protocol: layout.protocol, tunnel: layout.outer.map(|outer| outer.tunnel) })
+        Some(Label {
+            version: layout.version,
+            addresses,
+            ports,
+            protocol: layout.protocol,
+            tunnel: layout.outer.map(|outer| outer.tunnel),
+        })
     }
 
     /// The address of the sender (0) or the receiver (1).
@@ -168,7 +178,10 @@ impl TopFlows {
         for (more, bytes) in other.counted.iter().zip(&other.bytes) {
             let place = match self.places.get(&more.flow) {
                 Some(&place) => place,
-                None => self.push(Counted { inherited: self.missed, packets: 0, packets_out: 0, ..more.clone() }, self.missed),
+                None => self.push(
+                    Counted { inherited: self.missed, packets: 0, packets_out: 0, ..more.clone() },
+                    self.missed,
+                ),
             };
             self.bytes[place] += bytes;
             let counted = &mut self.counted[place];
@@ -295,7 +308,10 @@ impl Serialize for TopFlows {
         let written = self.counted.iter().zip(&self.bytes).map(|(counted, &bytes)| Written {
             flow: counted.flow,
             protocol: counted.label.protocol.number(),
-            tunnel: counted.label.tunnel.and_then(|tunnel| TUNNELS.iter().position(|&other| other == tunnel)),
+            tunnel: counted
+                .label
+                .tunnel
+                .and_then(|tunnel| TUNNELS.iter().position(|&other| other == tunnel)),
             source: counted.label.address(0),
             destination: counted.label.address(1),
             ports: counted.label.ports,
@@ -313,12 +329,18 @@ impl<'de> Deserialize<'de> for TopFlows {
         let list = WrittenList::deserialize(deserializer)?;
         let mut flows = TopFlows { missed: list.missed, ..TopFlows::default() };
         for written in list.flows {
-            let label = written.label().ok_or_else(|| D::Error::custom("a flow of a kind that this version does not know"))?;
+            let label = written.label().ok_or_else(|| {
+                D::Error::custom("a flow of a kind that this version does not know")
+            })?;
             if written.inherited > written.bytes || flows.places.contains_key(&written.flow) {
                 return Err(D::Error::custom("a list of flows that contradicts itself"));
             }
-            let (packets, packets_out, inherited) = (written.packets, written.packets_out, written.inherited);
-            flows.push(Counted { flow: written.flow, label, inherited, packets, packets_out }, written.bytes);
+            let (packets, packets_out, inherited) =
+                (written.packets, written.packets_out, written.inherited);
+            flows.push(
+                Counted { flow: written.flow, label, inherited, packets, packets_out },
+                written.bytes,
+            );
         }
         Ok(flows)
     }
@@ -329,7 +351,13 @@ mod tests {
     use super::*;
 
     fn label(port: u16) -> Label {
-        Label { version: IpVersion::V4, addresses: [1; 32], ports: [port, 443], protocol: Protocol::Tcp, tunnel: None }
+        Label {
+            version: IpVersion::V4,
+            addresses: [1; 32],
+            ports: [port, 443],
+            protocol: Protocol::Tcp,
+            tunnel: None,
+        }
     }
 
     #[test]
@@ -374,7 +402,10 @@ mod tests {
         for sum in [both, turned] {
             assert_eq!((sum.counted.len(), sum.places.len()), (COUNTED, COUNTED));
             let rows = sum.rows(2);
-            assert_eq!((rows[0].bytes, rows[0].packets_in, rows[1].bytes, rows[1].packets_in), (101_000, 2, 90_000, 1));
+            assert_eq!(
+                (rows[0].bytes, rows[0].packets_in, rows[1].bytes, rows[1].packets_in),
+                (101_000, 2, 90_000, 1)
+            );
             assert!(!rows[1].exact, "it may have been among those that the first list gave up");
         }
     }
@@ -393,6 +424,9 @@ mod tests {
         assert!(text(&again).contains("(GRE)") && again.counted[0].label == tunnelled);
         let smallest = list.largest(1);
         assert_eq!((smallest.missed, smallest.counted.len(), smallest.bytes[0]), (900, 1, 1000));
-        assert!(serde_json::from_str::<TopFlows>(&json.replace("\"protocol\":6", "\"protocol\":99")).is_err());
+        assert!(
+            serde_json::from_str::<TopFlows>(&json.replace("\"protocol\":6", "\"protocol\":99"))
+                .is_err()
+        );
     }
 }

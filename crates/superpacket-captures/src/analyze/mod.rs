@@ -85,7 +85,8 @@ impl Effect {
     }
 
     fn average(&mut self) {
-        self.packets_per_super_packet = ratio(self.totals.merged + self.totals.super_packets, self.totals.super_packets);
+        self.packets_per_super_packet =
+            ratio(self.totals.merged + self.totals.super_packets, self.totals.super_packets);
     }
 }
 
@@ -136,7 +137,9 @@ impl Traffic {
             Some(Protocol::Dccp) => self.dccp_packets += 1,
             None => self.other_packets += 1,
         }
-        self.pure_acks += u64::from(layout.is_some_and(|layout| layout.protocol == Protocol::Tcp && is_pure_ack(packet, &layout)));
+        self.pure_acks += u64::from(layout.is_some_and(|layout| {
+            layout.protocol == Protocol::Tcp && is_pure_ack(packet, &layout)
+        }));
         self.ack_share = ratio(self.pure_acks, self.packets);
     }
 }
@@ -144,7 +147,8 @@ impl Traffic {
 /// Does this TCP packet only acknowledge?
 fn is_pure_ack(packet: &[u8], layout: &Layout) -> bool {
     let flags = packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
-    u32::from(layout.payload) == layout.end && flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::PSH | tcp::URG | tcp::ACK) == tcp::ACK
+    u32::from(layout.payload) == layout.end
+        && flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::PSH | tcp::URG | tcp::ACK) == tcp::ACK
 }
 
 /// The effects of all policies, by JSON key.
@@ -163,7 +167,12 @@ pub struct Effects {
 impl Effects {
     /// Returns the policies' names and effects, in the order of reports.
     pub fn in_order(&self) -> [(&'static str, &Effect); POLICIES] {
-        [(POLICY[0].1, &self.lro), (POLICY[1].1, &self.gro), (POLICY[2].1, &self.gro_udp), (POLICY[3].1, &self.lro_acks)]
+        [
+            (POLICY[0].1, &self.lro),
+            (POLICY[1].1, &self.gro),
+            (POLICY[2].1, &self.gro_udp),
+            (POLICY[3].1, &self.lro_acks),
+        ]
     }
 
     fn add(&mut self, other: &Effects) {
@@ -278,7 +287,11 @@ impl AnalyzeReport {
 /// # Errors
 /// Whatever stops the reading of the only capture; of several, those that cannot be read are listed
 /// in the report.
-pub fn analyze(inputs: Vec<Input<'_>>, options: &AnalyzeOptions, progress: &mut dyn Progress) -> Result<AnalyzeReport, Error> {
+pub fn analyze(
+    inputs: Vec<Input<'_>>,
+    options: &AnalyzeOptions,
+    progress: &mut dyn Progress,
+) -> Result<AnalyzeReport, Error> {
     let mut report = AnalyzeReport::empty(options, Unreadable::among(inputs.len()));
     let mut all_flows = TopFlows::default();
     for input in inputs {
@@ -286,12 +299,23 @@ pub fn analyze(inputs: Vec<Input<'_>>, options: &AnalyzeOptions, progress: &mut 
         let Some((file, part)) = report.unreadable.sort(found, progress)? else { continue };
         let totals = part.policies.in_order()[DEFAULT].1.totals.clone();
         let (top_flows, traffic) = (part.flows.rows(options.top), part.traffic);
-        let findings = Findings { totals, traffic, policies: part.policies, top_flows, timeline: part.timeline };
+        let findings = Findings {
+            totals,
+            traffic,
+            policies: part.policies,
+            top_flows,
+            timeline: part.timeline,
+        };
         report.findings.totals.add(&findings.totals);
         report.findings.traffic.add(&findings.traffic);
         report.findings.policies.add(&findings.policies);
         all_flows.add(&part.flows);
-        report.files.push(FileAnalysis { file, interfaces: part.interfaces, findings, cut_short: part.cut_short });
+        report.files.push(FileAnalysis {
+            file,
+            interfaces: part.interfaces,
+            findings,
+            cut_short: part.cut_short,
+        });
     }
     report.captures = report.files.len() as u64;
     report.unreadable_captures = report.unreadable.messages.len() as u64;
@@ -373,7 +397,13 @@ fn pass(
             unknown = Some(Unknown::default());
         }
         if let (Some(unknown), Some((flow, _, link))) = (&mut unknown, arrived) {
-            unknown.arrives(arrival.buffer.as_ref(), flow, link, frame.number >= bounds.first, &runs[WITH_ACKS].lanes);
+            unknown.arrives(
+                arrival.buffer.as_ref(),
+                flow,
+                link,
+                frame.number >= bounds.first,
+                &runs[WITH_ACKS].lanes,
+            );
         }
         if frame.number < bounds.first {
             for run in &mut runs {
@@ -403,10 +433,19 @@ fn pass(
         }
         for (index, run) in runs.iter_mut().enumerate() {
             run.tally.arrived(frame.data.len());
-            let mut step =
-                Step { tally: &mut run.tally, sizes: &mut run.sizes, super_packet_sizes: &mut run.super_packet_sizes, detail: None };
+            let mut step = Step {
+                tally: &mut run.tally,
+                sizes: &mut run.sizes,
+                super_packet_sizes: &mut run.super_packet_sizes,
+                detail: None,
+            };
             if index == DEFAULT {
-                step.detail = Some(Detail { flows: &mut flows, timeline: &mut timeline, tables: tables.as_deref_mut(), arrived });
+                step.detail = Some(Detail {
+                    flows: &mut flows,
+                    timeline: &mut timeline,
+                    tables: tables.as_deref_mut(),
+                    arrived,
+                });
             }
             run.lanes.receive(arrival.clone(), &pool, &mut step);
         }
@@ -418,14 +457,25 @@ fn pass(
             None => Ok(()),
         }
     })?;
-    let mut held = if bounds.continues { runs.each_ref().map(|run| run.lanes.held()) } else { [0; POLICIES] };
+    let mut held =
+        if bounds.continues { runs.each_ref().map(|run| run.lanes.held()) } else { [0; POLICIES] };
     if let Some(mut unknown) = unknown {
         held[WITH_ACKS] += unknown.finish(&runs[WITH_ACKS].lanes);
     }
     for (index, run) in runs.iter_mut().enumerate() {
-        let mut step = Step { tally: &mut run.tally, sizes: &mut run.sizes, super_packet_sizes: &mut run.super_packet_sizes, detail: None };
+        let mut step = Step {
+            tally: &mut run.tally,
+            sizes: &mut run.sizes,
+            super_packet_sizes: &mut run.super_packet_sizes,
+            detail: None,
+        };
         if index == DEFAULT {
-            step.detail = Some(Detail { flows: &mut flows, timeline: &mut timeline, tables: tables.as_deref_mut(), arrived: None });
+            step.detail = Some(Detail {
+                flows: &mut flows,
+                timeline: &mut timeline,
+                tables: tables.as_deref_mut(),
+                arrived: None,
+            });
         }
         run.lanes.finish(&mut step);
     }
@@ -438,7 +488,20 @@ fn pass(
     let cut_short = input.finish()?.map(CutShort::from);
     let [lro, gro, gro_udp, lro_acks] = runs.each_ref().map(Run::effect);
     let policies = Effects { lro, gro, gro_udp, lro_acks };
-    Ok((file, PartAnalysis { interfaces, traffic, policies, held: Held::new(held), first_time, last_time, cut_short, timeline, flows }))
+    Ok((
+        file,
+        PartAnalysis {
+            interfaces,
+            traffic,
+            policies,
+            held: Held::new(held),
+            first_time,
+            last_time,
+            cut_short,
+            timeline,
+            flows,
+        },
+    ))
 }
 
 /// Counts what leaves one policy.

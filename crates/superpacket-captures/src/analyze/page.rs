@@ -25,7 +25,11 @@ fn write(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
     writeln!(
         page,
         "<p class=\"muted\">What receive aggregation makes of this traffic: polls of {}, nothing held longer than {}.</p>",
-        if report.batch == 0 { "the whole file".to_owned() } else { format!("{} packets", grouped(report.batch)) },
+        if report.batch == 0 {
+            "the whole file".to_owned()
+        } else {
+            format!("{} packets", grouped(report.batch))
+        },
         humantime::format_duration(std::time::Duration::from_nanos(report.hold_ns)),
     )?;
     if let Some(parts) = &report.cuts {
@@ -44,7 +48,8 @@ fn write(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
 /// Says what reading captures in parts may have cost.
 fn cuts(parts: &Cuts, report: &AnalyzeReport) -> String {
     let held = parts.held.in_order();
-    let most = report.findings.policies.in_order().into_iter().zip(held).max_by_key(|&(_, held)| held);
+    let most =
+        report.findings.policies.in_order().into_iter().zip(held).max_by_key(|&(_, held)| held);
     let (files, count) = (grouped(parts.files), grouped(parts.parts));
     match most {
         Some(((name, effect), held)) if held > 0 => format!(
@@ -75,11 +80,16 @@ fn unreadable(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
 
 fn interfaces(file: &FileAnalysis, page: &mut String) -> Result<(), Stop> {
     if !file.interfaces.is_empty() {
-        let names: Vec<_> = file.interfaces.iter().map(|name| Breakable(name).to_string()).collect();
+        let names: Vec<_> =
+            file.interfaces.iter().map(|name| Breakable(name).to_string()).collect();
         writeln!(page, "<p class=\"muted name\">Interfaces: {}</p>", names.join("; "))?;
     }
     if let Some(cut) = &file.cut_short {
-        writeln!(page, "<p class=\"name\">The file is cut short: {}</p>", Breakable(&cut.to_string()))?;
+        writeln!(
+            page,
+            "<p class=\"name\">The file is cut short: {}</p>",
+            Breakable(&cut.to_string())
+        )?;
     }
     Ok(())
 }
@@ -98,7 +108,12 @@ fn files(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
             percent(traffic.pure_acks, traffic.packets),
         ]
     });
-    table(["file", "packets", "packets out", "fewer by", "super-packets", "pure ACKs"], rows, None, page)?;
+    table(
+        ["file", "packets", "packets out", "fewer by", "super-packets", "pure ACKs"],
+        rows,
+        None,
+        page,
+    )?;
     let more = report.captures.saturating_sub(report.files.len() as u64);
     if more > 0 {
         writeln!(page, "<p class=\"muted\">And {} more, which count above.</p>", grouped(more))?;
@@ -116,8 +131,14 @@ fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
     let (totals, traffic) = (&findings.totals, &findings.traffic);
     let figures = [
         (totals.fewer_by(), "fewer packets, GRO with UDP".to_owned()),
-        (grouped(totals.packets_in), format!("packets in, {} bytes each", average(totals.bytes_in, totals.packets_in, 0))),
-        (grouped(totals.packets_out), format!("packets out, {} bytes each", average(totals.bytes_out, totals.packets_out, 0))),
+        (
+            grouped(totals.packets_in),
+            format!("packets in, {} bytes each", average(totals.bytes_in, totals.packets_in, 0)),
+        ),
+        (
+            grouped(totals.packets_out),
+            format!("packets out, {} bytes each", average(totals.bytes_out, totals.packets_out, 0)),
+        ),
         (findings.policies.gro_udp.packets_in_one(), "packets in a super-packet".to_owned()),
         (percent(traffic.pure_acks, traffic.packets), "of all packets are pure ACKs".to_owned()),
     ];
@@ -125,7 +146,10 @@ fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
     let after = POLICY[DEFAULT].1;
     if !findings.timeline.is_empty() {
         let svg = both(|width| plots::timeline(&findings.timeline, width))?;
-        writeln!(page, "<h3>Packets over time</h3>\n<figure><figcaption>Packets per second.{key} ({after})</figcaption>{svg}</figure>")?;
+        writeln!(
+            page,
+            "<h3>Packets over time</h3>\n<figure><figcaption>Packets per second.{key} ({after})</figcaption>{svg}</figure>"
+        )?;
     }
     tiles(figures, page)?;
     let svg = both(|width| plots::sizes(&traffic.sizes, &findings.policies.gro_udp.sizes, width))?;

@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use super::flows::TopFlows;
 use super::rows::{Rows, Tables};
-use super::{AnalyzeOptions, AnalyzeReport, Bounds, DEFAULT, Effects, FileAnalysis, Findings, Timeline, Traffic, pass};
+use super::{
+    AnalyzeOptions, AnalyzeReport, Bounds, DEFAULT, Effects, FileAnalysis, Findings, Timeline,
+    Traffic, pass,
+};
 use crate::error::Error;
 use crate::input::Input;
 use crate::progress::Progress;
@@ -127,7 +130,12 @@ impl Whole {
     /// Adds the parts, in their order in the capture.
     fn of(file: String, parts: Vec<PartAnalysis>, top: usize) -> Whole {
         let mut whole = Whole {
-            file: FileAnalysis { file, interfaces: Vec::new(), findings: Findings::default(), cut_short: None },
+            file: FileAnalysis {
+                file,
+                interfaces: Vec::new(),
+                findings: Findings::default(),
+                cut_short: None,
+            },
             flows: TopFlows::default(),
             held: Held::default(),
         };
@@ -161,7 +169,11 @@ pub struct Corpus {
 impl Corpus {
     /// Returns a corpus without captures, with what the report says of the options.
     pub fn new(options: &AnalyzeOptions) -> Self {
-        Corpus { report: AnalyzeReport::empty(options, Unreadable::default()), flows: TopFlows::default(), top: options.top }
+        Corpus {
+            report: AnalyzeReport::empty(options, Unreadable::default()),
+            flows: TopFlows::default(),
+            top: options.top,
+        }
     }
 
     /// Adds a capture: its parts in their order, or the whole as one.

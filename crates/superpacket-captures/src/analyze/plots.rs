@@ -44,11 +44,13 @@ fn packets(number: f64) -> String {
 /// Frames by length, before and after.
 pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String, Error> {
     draw("Frames by length, before and after aggregation", (width, 300), |area| {
-        let counts = |sizes: &Sizes| sizes.classes().map(|(_, count)| count as f64).collect::<Vec<_>>();
+        let counts =
+            |sizes: &Sizes| sizes.classes().map(|(_, count)| count as f64).collect::<Vec<_>>();
         let names: Vec<_> = before.classes().map(|(name, _)| name).collect();
         let (before, after) = (counts(before), counts(after));
         // Half a frame is none.
-        let top = before.iter().chain(&after).fold(Y_LABELS as f64, |top, &count| top.max(count)) * 1.08;
+        let top =
+            before.iter().chain(&after).fold(Y_LABELS as f64, |top, &count| top.max(count)) * 1.08;
         let mut chart = ChartBuilder::on(area)
             .margin(if width == WIDE { 12 } else { 4 })
             .x_label_area_size(58)
@@ -72,7 +74,9 @@ pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String,
                 Rectangle::new([(left + 0.52, 0.0), (left + 0.88, *after)], AFTER.filled()),
             ])?;
         }
-        let label = TextStyle::from(("sans-serif", TEXT).into_font()).color(&MUTED).pos(Pos::new(HPos::Center, VPos::Top));
+        let label = TextStyle::from(("sans-serif", TEXT).into_font())
+            .color(&MUTED)
+            .pos(Pos::new(HPos::Center, VPos::Top));
         for (index, name) in names.iter().enumerate() {
             let (x, y) = chart.backend_coord(&(index as f64 + 0.5, 0.0));
             // Where there is no room for all in one row, there are two.
@@ -96,16 +100,28 @@ pub(super) fn reasons(totals: &Totals, width: u32) -> Result<String, Error> {
     let (row, names) = if beside { (26, 190) } else { (44, 4) };
     let height = sorted.len() as u32 * row + 16;
     draw("Why packets left as they did", (width, height), |area| {
-        let share = |count: u64| format!("{}  ({:.1} %)", grouped(count), 100.0 * count as f64 / all as f64);
-        let widest = sorted.iter().map(|&(_, count)| width_of(&share(count))).max().unwrap_or(0) + 12;
-        let bars = f64::from(width as i32 - names - widest.max(if beside { 170 } else { 130 }) as i32);
+        let share = |count: u64| {
+            format!("{}  ({:.1} %)", grouped(count), 100.0 * count as f64 / all as f64)
+        };
+        let widest =
+            sorted.iter().map(|&(_, count)| width_of(&share(count))).max().unwrap_or(0) + 12;
+        let bars =
+            f64::from(width as i32 - names - widest.max(if beside { 170 } else { 130 }) as i32);
         let most = sorted.first().map_or(1, |&(_, count)| count.max(1)) as f64;
         let side = if beside { HPos::Right } else { HPos::Left };
-        let of_name = TextStyle::from(("sans-serif", TEXT).into_font()).color(&INK).pos(Pos::new(side, VPos::Center));
-        let of_bar = TextStyle::from(("sans-serif", TEXT).into_font()).color(&MUTED).pos(Pos::new(HPos::Left, VPos::Center));
+        let of_name = TextStyle::from(("sans-serif", TEXT).into_font())
+            .color(&INK)
+            .pos(Pos::new(side, VPos::Center));
+        let of_bar = TextStyle::from(("sans-serif", TEXT).into_font())
+            .color(&MUTED)
+            .pos(Pos::new(HPos::Left, VPos::Center));
         for (index, (name, count)) in sorted.iter().enumerate() {
             let top = (8 + index as u32 * row) as i32;
-            let (place, middle) = if beside { ((names - 10, top + 13), top + 13) } else { ((names, top + 10), top + 28) };
+            let (place, middle) = if beside {
+                ((names - 10, top + 13), top + 13)
+            } else {
+                ((names, top + 10), top + 28)
+            };
             let end = names + (bars * *count as f64 / most).round().max(1.0) as i32;
             area.draw(&Text::new(name.replace('_', " "), place, of_name.clone()))?;
             area.draw(&Rectangle::new([(names, middle - 8), (end, middle + 8)], AFTER.filled()))?;
@@ -153,10 +169,19 @@ pub(super) fn timeline(timeline: &Timeline, width: u32) -> Result<String, Error>
             .draw()?;
         let interval = seconds / points.len().max(1) as f64;
         let steps = |which: fn(&(f64, f64, f64)) -> f64| {
-            points.iter().flat_map(move |point| [(point.0, which(point)), (point.0 + interval, which(point))]).collect::<Vec<_>>()
+            points
+                .iter()
+                .flat_map(move |point| {
+                    [(point.0, which(point)), (point.0 + interval, which(point))]
+                })
+                .collect::<Vec<_>>()
         };
-        chart.draw_series(AreaSeries::new(steps(|point| point.1), 0.0, BEFORE.mix(0.55)).border_style(BEFORE))?;
-        chart.draw_series(AreaSeries::new(steps(|point| point.2), 0.0, AFTER.mix(0.85)).border_style(AFTER))?;
+        chart.draw_series(
+            AreaSeries::new(steps(|point| point.1), 0.0, BEFORE.mix(0.55)).border_style(BEFORE),
+        )?;
+        chart.draw_series(
+            AreaSeries::new(steps(|point| point.2), 0.0, AFTER.mix(0.85)).border_style(AFTER),
+        )?;
         Ok(())
     })
 }
@@ -183,10 +208,15 @@ mod tests {
         }
         let mut totals = Totals::default();
         totals.reason("push");
-        let drawn = [WIDE, NARROW].map(|width| [sizes(&lengths, &lengths, width), reasons(&totals, width), timeline(&line, width)]);
+        let drawn = [WIDE, NARROW].map(|width| {
+            [sizes(&lengths, &lengths, width), reasons(&totals, width), timeline(&line, width)]
+        });
         for svg in drawn.into_iter().flatten() {
             let svg = svg.expect("drawn");
-            assert!(svg.starts_with("<svg role=\"img\" aria-label=") && svg.trim_end().ends_with("</svg>"));
+            assert!(
+                svg.starts_with("<svg role=\"img\" aria-label=")
+                    && svg.trim_end().ends_with("</svg>")
+            );
             assert!(svg.contains("var(--after)"));
             assert!(!svg.contains("=\"#"), "{svg}");
         }
@@ -201,9 +231,13 @@ mod tests {
         let text = |part: &str| {
             let (tag, rest) = part.split_once('>').expect("a tag");
             let words = rest.split_once("</text>").expect("its end").0.trim().to_owned();
-            let narrow = words.chars().filter(|letter| matches!(letter, ',' | '.' | ' ' | '(' | ')')).count();
+            let narrow = words
+                .chars()
+                .filter(|letter| matches!(letter, ',' | '.' | ' ' | '(' | ')'))
+                .count();
             let size: f64 = attribute(tag, "font-size").parse().expect("a size");
-            let long = size * (0.556 * (words.chars().count() - narrow) as f64 + 0.278 * narrow as f64);
+            let long =
+                size * (0.556 * (words.chars().count() - narrow) as f64 + 0.278 * narrow as f64);
             let x: f64 = attribute(tag, "x").parse().expect("a place");
             let start = match attribute(tag, "text-anchor").as_str() {
                 "start" => x,
@@ -226,8 +260,16 @@ mod tests {
         for svg in [sizes(&lengths, &lengths, WIDE), timeline(&slow, WIDE)] {
             let texts = texts(&svg.expect("drawn"));
             // Those beside the axis end at one place.
-            let axis = texts.iter().filter(|(words, ..)| words == "0").map(|text| text.2).fold(f64::MAX, f64::min);
-            let labels: Vec<_> = texts.iter().filter(|text| (text.2 - axis).abs() < 0.01).map(|text| &text.0).collect();
+            let axis = texts
+                .iter()
+                .filter(|(words, ..)| words == "0")
+                .map(|text| text.2)
+                .fold(f64::MAX, f64::min);
+            let labels: Vec<_> = texts
+                .iter()
+                .filter(|text| (text.2 - axis).abs() < 0.01)
+                .map(|text| &text.0)
+                .collect();
             let different: std::collections::BTreeSet<_> = labels.iter().collect();
             assert!(labels.len() > 2 && labels.len() == different.len(), "{labels:?}");
         }
@@ -237,30 +279,49 @@ mod tests {
     fn frames_by_length_are_counts_before_and_after() {
         // Small frames are more by share afterwards, and as many by count.
         let [before, after]: [Sizes; 2] =
-            [r#"{"64": 1000, "1518": 3000}"#, r#"{"64": 1000, "64k": 70}"#].map(|text| serde_json::from_str(text).expect("counts"));
+            [r#"{"64": 1000, "1518": 3000}"#, r#"{"64": 1000, "64k": 70}"#]
+                .map(|text| serde_json::from_str(text).expect("counts"));
         let svg = sizes(&before, &after, WIDE).expect("drawn");
-        let axis: Vec<_> = texts(&svg).into_iter().map(|(words, ..)| words).take_while(|words| words != "64").collect();
+        let axis: Vec<_> = texts(&svg)
+            .into_iter()
+            .map(|(words, ..)| words)
+            .take_while(|words| words != "64")
+            .collect();
         assert_eq!(axis, ["0", "1,000", "2,000", "3,000"]);
         let heights = |side: &str| -> Vec<u32> {
             let bars = svg.split("<rect ").filter(|part| part.contains(&format!("var(--{side})")));
-            let heights = bars.map(|bar| bar.split_once(" height=\"").and_then(|(_, rest)| rest.split_once('"')).expect("a height").0);
+            let heights = bars.map(|bar| {
+                bar.split_once(" height=\"")
+                    .and_then(|(_, rest)| rest.split_once('"'))
+                    .expect("a height")
+                    .0
+            });
             heights.map(|height| height.parse().expect("a number")).collect()
         };
         let (before, after) = (heights("before"), heights("after"));
         let most = before.iter().copied().max().expect("bars");
-        assert!(before[0] == after[0] && before[0].abs_diff(most / 3) <= 1, "1,000 of each: {before:?} {after:?}");
-        assert!(after.iter().skip(1).all(|&height| height <= most / 40), "70 of 3,000: {before:?} {after:?}");
+        assert!(
+            before[0] == after[0] && before[0].abs_diff(most / 3) <= 1,
+            "1,000 of each: {before:?} {after:?}"
+        );
+        assert!(
+            after.iter().skip(1).all(|&height| height <= most / 40),
+            "70 of 3,000: {before:?} {after:?}"
+        );
     }
 
     #[test]
     fn no_number_is_cut_off() {
-        let lengths: Sizes = serde_json::from_str(r#"{"64": 3000000000, "1518": 7}"#).expect("counts");
+        let lengths: Sizes =
+            serde_json::from_str(r#"{"64": 3000000000, "1518": 7}"#).expect("counts");
         let mut totals = Totals::default();
         totals.reasons.insert("push", 2_123_456_789);
         for width in [WIDE, NARROW] {
             let mut drawn = vec![sizes(&lengths, &lengths, width), reasons(&totals, width)];
             // A label at the very end, and a high rate.
-            for (step, steps) in [(1_000_000_000, 600), (1_000_000_000, 604_800), (100, 1000), (1, 100)] {
+            for (step, steps) in
+                [(1_000_000_000, 600), (1_000_000_000, 604_800), (100, 1000), (1, 100)]
+            {
                 let mut line = Timeline::default();
                 for time in 0..steps {
                     line.before(time * step);
@@ -272,7 +333,10 @@ mod tests {
                 let texts = texts(&svg.expect("drawn"));
                 assert!(texts.len() >= 2);
                 for (words, start, end) in texts {
-                    assert!(start >= 0.0 && end <= f64::from(width), "{words}, from {start} to {end} in {width}");
+                    assert!(
+                        start >= 0.0 && end <= f64::from(width),
+                        "{words}, from {start} to {end} in {width}"
+                    );
                 }
             }
         }

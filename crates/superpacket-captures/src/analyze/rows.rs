@@ -176,12 +176,23 @@ impl<'a> Tables<'a> {
         }
     }
 
-    fn flow_count(&mut self, flow: Flow, label: impl FnOnce() -> Option<Label>) -> Option<&mut FlowCount> {
+    fn flow_count(
+        &mut self,
+        flow: Flow,
+        label: impl FnOnce() -> Option<Label>,
+    ) -> Option<&mut FlowCount> {
         let place = match self.places.get(&flow) {
             Some(&place) => place,
             None => {
-                let fresh =
-                    FlowCount { flow, label: label()?, packets_in: 0, bytes_in: 0, packets_out: 0, first_time: None, last_time: None };
+                let fresh = FlowCount {
+                    flow,
+                    label: label()?,
+                    packets_in: 0,
+                    bytes_in: 0,
+                    packets_out: 0,
+                    first_time: None,
+                    last_time: None,
+                };
                 self.flows.push(fresh);
                 self.places.insert(flow, self.flows.len() - 1);
                 self.flows.len() - 1
@@ -250,7 +261,8 @@ impl<'a> Tables<'a> {
 }
 
 fn rows_of(interval: &Interval) -> impl Iterator<Item = PacketsRow> + '_ {
-    let classes = interval.1.iter().enumerate().filter(|(_, counts)| counts.iter().any(|&count| count > 0));
+    let classes =
+        interval.1.iter().enumerate().filter(|(_, counts)| counts.iter().any(|&count| count > 0));
     classes.map(|(class, &[packets_in, bytes_in, packets_out, bytes_out])| PacketsRow {
         time: interval.0,
         longest: longest(class),
@@ -323,11 +335,19 @@ mod tests {
         let Kept(flows, packets) = kept;
         assert_eq!(flows.len() as u64, count + 1);
         assert_eq!(flows.iter().map(|row| row.packets_in).sum::<u64>(), count);
-        let third: Vec<_> = flows.iter().filter(|row| row.flow == 3).map(|row| (row.packets_in, row.packets_out, row.first_time)).collect();
+        let third: Vec<_> = flows
+            .iter()
+            .filter(|row| row.flow == 3)
+            .map(|row| (row.packets_in, row.packets_out, row.first_time))
+            .collect();
         assert_eq!(third, [(1, 0, Some(3000)), (0, 1, None)]);
         assert_eq!(flows.iter().map(|row| row.packets_out).sum::<u64>(), 2);
         assert_eq!(packets.iter().map(|row| row.bytes_in).sum::<u64>(), 100 * count);
-        let left: Vec<_> = packets.iter().filter(|row| row.packets_out > 0).map(|row| (row.time, row.longest, row.bytes_out)).collect();
+        let left: Vec<_> = packets
+            .iter()
+            .filter(|row| row.packets_out > 0)
+            .map(|row| (row.time, row.longest, row.bytes_out))
+            .collect();
         assert_eq!(left, [(None, Some(16_384), 9999), (Some(5_000_000), None, 70_000)]);
     }
 }

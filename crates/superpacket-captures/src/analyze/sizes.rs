@@ -8,7 +8,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 /// Upper bounds of the classes of frame lengths, in bytes; one class more is for what is longer.
 const LENGTHS: [usize; 11] = [64, 128, 256, 512, 1024, 1518, 4096, 9018, 16_384, 32_768, 65_549];
 /// Their names.
-const LENGTH_NAMES: [&str; 12] = ["64", "128", "256", "512", "1k", "1518", "4k", "9k", "16k", "32k", "64k", "more"];
+const LENGTH_NAMES: [&str; 12] =
+    ["64", "128", "256", "512", "1k", "1518", "4k", "9k", "16k", "32k", "64k", "more"];
 
 /// Upper bounds of the classes of packets in a super-packet.
 const COUNTS: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
@@ -101,13 +102,19 @@ mod tests {
             sizes.count(length);
         }
         let counts: Vec<_> = sizes.classes().filter(|&(_, count)| count > 0).collect();
-        assert_eq!(counts, [("64", 2), ("128", 1), ("1518", 2), ("4k", 1), ("64k", 1), ("more", 2)]);
+        assert_eq!(
+            counts,
+            [("64", 2), ("128", 1), ("1518", 2), ("4k", 1), ("64k", 1), ("more", 2)]
+        );
         let json = serde_json::to_string(&sizes).expect("serializes");
         assert_eq!(serde_json::from_str::<Sizes>(&json).expect("reads"), sizes);
         assert!(serde_json::from_str::<Sizes>("{\"65\": 1}").is_err());
         assert_eq!(serde_json::to_value(&sizes).expect("serializes")["1518"], 2);
         let mut counts = Counts::default();
         (2..=200).for_each(|packets| counts.count(packets));
-        assert_eq!(counts.classes().map(|(_, count)| count).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64, 72]);
+        assert_eq!(
+            counts.classes().map(|(_, count)| count).collect::<Vec<_>>(),
+            [1, 2, 4, 8, 16, 32, 64, 72]
+        );
     }
 }

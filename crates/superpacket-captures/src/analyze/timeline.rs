@@ -24,7 +24,13 @@ pub struct Timeline {
 
 impl Default for Timeline {
     fn default() -> Self {
-        Timeline { start: None, width: FIRST_WIDTH, before: [0; INTERVALS], after: [0; INTERVALS], used: 0 }
+        Timeline {
+            start: None,
+            width: FIRST_WIDTH,
+            before: [0; INTERVALS],
+            after: [0; INTERVALS],
+            used: 0,
+        }
     }
 }
 
@@ -63,7 +69,8 @@ impl Timeline {
     pub(super) fn add(&mut self, later: &Timeline) {
         let Some(start) = later.start else { return };
         for interval in 0..later.used {
-            let index = self.index(start.saturating_add((interval as u64).saturating_mul(later.width)));
+            let index =
+                self.index(start.saturating_add((interval as u64).saturating_mul(later.width)));
             self.before[index] += later.before[interval];
             self.after[index] += later.after[interval];
         }
@@ -82,7 +89,13 @@ impl Timeline {
     /// Returns packets per second in each interval: its start in seconds, before, and after.
     pub fn rates(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
         let width = self.width as f64 / 1e9;
-        (0..self.used).map(move |index| (index as f64 * width, self.before[index] as f64 / width, self.after[index] as f64 / width))
+        (0..self.used).map(move |index| {
+            (
+                index as f64 * width,
+                self.before[index] as f64 / width,
+                self.after[index] as f64 / width,
+            )
+        })
     }
 }
 
@@ -98,18 +111,33 @@ struct Written {
 impl Serialize for Timeline {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let used = |counts: &[u64]| counts.iter().take(self.used).copied().collect();
-        Written { start: self.start, width: self.width, before: used(&self.before), after: used(&self.after) }.serialize(serializer)
+        Written {
+            start: self.start,
+            width: self.width,
+            before: used(&self.before),
+            after: used(&self.after),
+        }
+        .serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Timeline {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let written = Written::deserialize(deserializer)?;
-        let mut timeline = Timeline { start: written.start, width: written.width.max(1), used: written.before.len(), ..Self::default() };
+        let mut timeline = Timeline {
+            start: written.start,
+            width: written.width.max(1),
+            used: written.before.len(),
+            ..Self::default()
+        };
         if timeline.used > INTERVALS || timeline.used != written.after.len() {
-            return Err(D::Error::custom("a timeline has as many intervals before as after, and 200 at most"));
+            return Err(D::Error::custom(
+                "a timeline has as many intervals before as after, and 200 at most",
+            ));
         }
-        for (counts, written) in [(&mut timeline.before, &written.before), (&mut timeline.after, &written.after)] {
+        for (counts, written) in
+            [(&mut timeline.before, &written.before), (&mut timeline.after, &written.after)]
+        {
             counts.iter_mut().zip(written).for_each(|(count, &written)| *count = written);
         }
         Ok(timeline)
@@ -139,7 +167,8 @@ mod tests {
 
     #[test]
     fn parts_add_up_to_the_whole() {
-        let (mut whole, mut first, mut second) = (Timeline::default(), Timeline::default(), Timeline::default());
+        let (mut whole, mut first, mut second) =
+            (Timeline::default(), Timeline::default(), Timeline::default());
         for step in 0..1000u64 {
             let time = 7_000_000_000 + step * 1_000_000;
             whole.before(time);

@@ -4,8 +4,15 @@ use super::Effect;
 use crate::figures::{average, grouped};
 
 /// The columns in which policies are compared, on the page and in the terminal.
-pub const POLICY_COLUMNS: [&str; 7] =
-    ["aggregation", "packets out", "fewer by", "super-packets", "packets in one", "bytes/packet", "ACKs absorbed"];
+pub const POLICY_COLUMNS: [&str; 7] = [
+    "aggregation",
+    "packets out",
+    "fewer by",
+    "super-packets",
+    "packets in one",
+    "bytes/packet",
+    "ACKs absorbed",
+];
 
 /// A policy's row in them.
 pub fn policy_row(name: &str, effect: &Effect) -> [String; 7] {

@@ -16,11 +16,21 @@ pub(super) struct Field {
 }
 
 fn field(prefix: &str, name: &str, rule: Rule) -> Field {
-    Field { name: format!("{prefix}{name}"), rule, is_checksum: matches!(rule, Rule::Checksum | Rule::IpChecksum) }
+    Field {
+        name: format!("{prefix}{name}"),
+        rule,
+        is_checksum: matches!(rule, Rule::Checksum | Rule::IpChecksum),
+    }
 }
 
 /// The field that the byte at `place` belongs to; `difference` has the bits that differ.
-pub(super) fn field_at(bytes: &[u8], layout: &Layout, layer: Layer, place: usize, difference: u8) -> Field {
+pub(super) fn field_at(
+    bytes: &[u8],
+    layout: &Layout,
+    layer: Layer,
+    place: usize,
+    difference: u8,
+) -> Field {
     let network = usize::from(layout.network);
     let transport = usize::from(layout.transport);
     if place < usize::from(layout.outermost()) {
@@ -28,7 +38,8 @@ pub(super) fn field_at(bytes: &[u8], layout: &Layout, layer: Layer, place: usize
     }
     for (prefix, outer) in [("nested ", layout.nested), ("outer ", layout.outer)] {
         let Some(outer) = outer else { continue };
-        let (outer_network, outer_transport) = (usize::from(outer.network), usize::from(outer.transport));
+        let (outer_network, outer_transport) =
+            (usize::from(outer.network), usize::from(outer.transport));
         if (outer_network..outer_transport).contains(&place) {
             return ip_field(prefix, outer.version, place - outer_network, difference);
         }
@@ -57,7 +68,9 @@ fn link_field(bytes: &[u8], layer: Layer, place: usize) -> Field {
             }
             match kind {
                 _ if ethernet::is_vlan(kind) => "vlan",
-                ethernet::PPPOE_SESSION if (pppoe::LENGTH..pppoe::LENGTH + 2).contains(&(place - offset)) => {
+                ethernet::PPPOE_SESSION
+                    if (pppoe::LENGTH..pppoe::LENGTH + 2).contains(&(place - offset)) =>
+                {
                     return field("", "pppoe.length", Rule::Length);
                 }
                 ethernet::PPPOE_SESSION => "pppoe",
@@ -113,7 +126,9 @@ fn transport_field(protocol: Protocol, offset: usize, difference: u8) -> Field {
         (Protocol::Tcp, 0..4) => ("tcp.ports", Rule::Transport),
         (Protocol::Tcp, 4..8) => ("tcp.sequence", Rule::Sequence),
         (Protocol::Tcp, 8..12) => ("tcp.acknowledgement", Rule::Acknowledgement),
-        (Protocol::Tcp, tcp::DATA_OFFSET) if difference & 0xf0 != 0 => ("tcp.data_offset", Rule::TcpOptions),
+        (Protocol::Tcp, tcp::DATA_OFFSET) if difference & 0xf0 != 0 => {
+            ("tcp.data_offset", Rule::TcpOptions)
+        }
         (Protocol::Tcp, tcp::FLAGS) if difference == tcp::CWR => ("tcp.flags", Rule::Cwr),
         (Protocol::Tcp, tcp::DATA_OFFSET | tcp::FLAGS) => ("tcp.flags", Rule::Flags),
         (Protocol::Tcp, 14..16) => ("tcp.window", Rule::Window),
@@ -141,7 +156,8 @@ mod tests {
         let frame = Frame::tcp4(1, 10).in_vxlan4().in_geneve();
         let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
         let layout = parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole");
-        let (outer, nested) = (offsets.outer.expect("a tunnel"), offsets.nested.expect("a second tunnel"));
+        let (outer, nested) =
+            (offsets.outer.expect("a tunnel"), offsets.nested.expect("a second tunnel"));
         for (place, name) in [
             (3, "ethernet.destination"),
             (outer + 8, "outer ipv4.ttl"),
@@ -156,7 +172,11 @@ mod tests {
             (offsets.network + 8, "ipv4.ttl"),
             (offsets.transport, "tcp.ports"),
         ] {
-            assert_eq!(field_at(&bytes, &layout, Layer::Ethernet, place, 0xff).name, name, "at {place}");
+            assert_eq!(
+                field_at(&bytes, &layout, Layer::Ethernet, place, 0xff).name,
+                name,
+                "at {place}"
+            );
         }
     }
 }

@@ -28,11 +28,20 @@ impl FragmentIds {
     /// Notes the identification of a fragment of a datagram; returns what is wrong with it.
     pub(super) fn note(&mut self, id: u32, origin: &Packet) -> Result<(), String> {
         let (number, endpoints) = (origin.number, origin.endpoints);
-        if let Some(known) = self.datagrams.iter().rev().find(|datagram| datagram.number == number) {
+        if let Some(known) = self.datagrams.iter().rev().find(|datagram| datagram.number == number)
+        {
             let first = known.id;
-            return if first == id { Ok(()) } else { Err(format!("it is {id:#010x}, and that of the first fragment is {first:#010x}")) };
+            return if first == id {
+                Ok(())
+            } else {
+                Err(format!("it is {id:#010x}, and that of the first fragment is {first:#010x}"))
+            };
         }
-        let other = self.datagrams.iter().find(|datagram| (datagram.endpoints, datagram.id) == (endpoints, id)).map(|other| other.number);
+        let other = self
+            .datagrams
+            .iter()
+            .find(|datagram| (datagram.endpoints, datagram.id) == (endpoints, id))
+            .map(|other| other.number);
         if self.datagrams.len() == MOST {
             self.datagrams.pop_front();
         }

@@ -54,7 +54,12 @@ impl Judge {
     /// Notes a violation: the first of a rule and field in each packet.
     pub(super) fn find(&mut self, rule: Rule, field: &str, origin: Option<&Packet>, what: String) {
         if self.seen.insert((rule, field.to_owned())) {
-            self.findings.push(Finding { rule, field: field.to_owned(), origin: origin.map(|packet| packet.number), what });
+            self.findings.push(Finding {
+                rule,
+                field: field.to_owned(),
+                origin: origin.map(|packet| packet.number),
+                what,
+            });
         }
     }
 
@@ -74,13 +79,26 @@ impl Judge {
         self.header(packet, merged);
         let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
         let (said, there) = (layout.end as usize, packet.bytes.len());
-        if merged && (said < there || matches!(layout.refusal, Some(Refusal::Truncated | Refusal::UdpLength))) {
-            self.find(Rule::Length, "length", None, format!("its lengths end it at byte {said}, and it has {there} bytes"));
+        if merged
+            && (said < there
+                || matches!(layout.refusal, Some(Refusal::Truncated | Refusal::UdpLength)))
+        {
+            self.find(
+                Rule::Length,
+                "length",
+                None,
+                format!("its lengths end it at byte {said}, and it has {there} bytes"),
+            );
         } else if let Some(refusal) = layout.refusal.filter(|_| merged)
             // BIG TCP.
             && !(refusal == Refusal::NoLength && there > usize::from(u16::MAX))
         {
-            self.find(Rule::NeverMerges, refusal.name(), None, format!("the merged packet itself is refused: {refusal}"));
+            self.find(
+                Rule::NeverMerges,
+                refusal.name(),
+                None,
+                format!("the merged packet itself is refused: {refusal}"),
+            );
         }
         self.checksums(packet, layout, layer);
     }
@@ -92,18 +110,32 @@ impl Judge {
                 Err(error) => self.find(Rule::VirtioHeader, error.field(), None, error.to_string()),
                 Ok(None) if merged => {
                     let header = virtio.header;
-                    let what = format!("its gso_type is {:#04x} and its gso_size {}", header.gso_type, header.gso_size);
+                    let what = format!(
+                        "its gso_type is {:#04x} and its gso_size {}",
+                        header.gso_type, header.gso_size
+                    );
                     self.find(Rule::GsoType, "gso_type", None, what);
                 }
                 Ok(gso) => {
                     let length = packet.layout.map_or(0, |layout| layout.payload);
                     if gso.is_some() && virtio.header.hdr_len != length {
-                        let what = format!("hdr_len is {}, and the headers are {length} bytes", virtio.header.hdr_len);
+                        let what = format!(
+                            "hdr_len is {}, and the headers are {length} bytes",
+                            virtio.header.hdr_len
+                        );
                         self.find(Rule::HeaderLength, "hdr_len", None, what);
                     }
-                    let unsupported = packet.layout.filter(|_| merged).and_then(|layout| GsoSupport::LINUX.refuses_headers(&layout));
+                    let unsupported = packet
+                        .layout
+                        .filter(|_| merged)
+                        .and_then(|layout| GsoSupport::LINUX.refuses_headers(&layout));
                     if let Some(unsupported) = unsupported {
-                        self.find(Rule::Receiver, "gso_type", None, format!("Linux cannot segment {unsupported}"));
+                        self.find(
+                            Rule::Receiver,
+                            "gso_type",
+                            None,
+                            format!("Linux cannot segment {unsupported}"),
+                        );
                     }
                 }
             }
@@ -117,7 +149,8 @@ impl Judge {
                     self.find(Rule::PartialChecksum, "outer udp.checksum", None, what);
                 }
                 Some(OuterChecksum::Unnamed) => {
-                    let what = "the outer UDP checksum is not 0, and UDP_TUNNEL_CSUM is not set".to_owned();
+                    let what = "the outer UDP checksum is not 0, and UDP_TUNNEL_CSUM is not set"
+                        .to_owned();
                     self.find(Rule::VirtioHeader, "flags", None, what);
                 }
                 Some(OuterChecksum::Seeded) | None => {}
@@ -130,21 +163,36 @@ impl Judge {
         if packet.virtio.is_some_and(|virtio| !virtio.is_seeded()) || packet.cut {
             return;
         }
-        let outers = ["outer ipv4.checksum", "nested ipv4.checksum"].into_iter().zip(layout.outers());
+        let outers =
+            ["outer ipv4.checksum", "nested ipv4.checksum"].into_iter().zip(layout.outers());
         let outers = outers.map(|(name, outer)| (name, outer.network, outer.version));
-        for (name, network, version) in outers.chain([("ipv4.checksum", layout.network, layout.version)]) {
+        for (name, network, version) in
+            outers.chain([("ipv4.checksum", layout.network, layout.version)])
+        {
             let header = packet.bytes.get(usize::from(network)..).unwrap_or(&[]);
             let length = usize::from(header.first().copied().unwrap_or(0) & 15) * 4;
-            let (found, right) = (be16(header, ipv4::CHECKSUM), header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header));
+            let (found, right) = (
+                be16(header, ipv4::CHECKSUM),
+                header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header),
+            );
             // 0xFFFF for 0 is valid too.
-            if version == IpVersion::V4 && found != right && (found, right) != (Some(0xffff), Some(0)) {
+            if version == IpVersion::V4
+                && found != right
+                && (found, right) != (Some(0xffff), Some(0))
+            {
                 self.find(Rule::IpChecksum, name, None, found_and_expected(found, right));
             }
         }
         if check(&packet.bytes, layout, None, self.simd) == Err(Wrong::Transport) {
-            let field = field_at(&packet.bytes, layout, layer, usize::from(layout.checksum()), 0xff);
+            let field =
+                field_at(&packet.bytes, layout, layer, usize::from(layout.checksum()), 0xff);
             let found = be16(&packet.bytes, usize::from(layout.checksum())).unwrap_or(0);
-            self.find(Rule::Checksum, &field.name, None, format!("it is {found:#06x}, and does not verify"));
+            self.find(
+                Rule::Checksum,
+                &field.name,
+                None,
+                format!("it is {found:#06x}, and does not verify"),
+            );
         }
     }
 
@@ -155,27 +203,55 @@ impl Judge {
         self.compare_link(packet, origin);
         let (there, was) = (packet.bytes.len(), origin.bytes.len());
         if !differs && there != was && packet.payload().len() == origin.payload().len() {
-            self.find(Rule::Length, "length", Some(origin), format!("it has {there} bytes, and had {was}"));
+            self.find(
+                Rule::Length,
+                "length",
+                Some(origin),
+                format!("it has {there} bytes, and had {was}"),
+            );
         }
         // Nobody can verify it, so it must be what it was.
         if let (Some(layout), Some(was)) = (&packet.layout, &origin.layout)
             && !packet.is_verifiable()
-            && let (found, expected) = (be16(&packet.bytes, layout.checksum().into()), adjusted_checksum(packet, layout, origin, was))
+            && let (found, expected) = (
+                be16(&packet.bytes, layout.checksum().into()),
+                adjusted_checksum(packet, layout, origin, was),
+            )
             && found != expected
         {
-            self.find(Rule::Checksum, "checksum", Some(origin), found_and_expected(found, expected));
+            self.find(
+                Rule::Checksum,
+                "checksum",
+                Some(origin),
+                found_and_expected(found, expected),
+            );
         }
         if self.findings.len() > before || origin.is_valid(self.simd) {
             self.itself(packet, false);
         } else if packet.is_valid(self.simd) && packet.bytes != origin.bytes {
-            self.find(Rule::BadChecksum, "checksum", Some(origin), "it came with a wrong checksum, and leaves with a right one".to_owned());
+            self.find(
+                Rule::BadChecksum,
+                "checksum",
+                Some(origin),
+                "it came with a wrong checksum, and leaves with a right one".to_owned(),
+            );
         } else if packet.bytes != origin.bytes {
-            self.find(Rule::BadChecksum, "checksum", Some(origin), "it came with a wrong checksum, and leaves with another".to_owned());
+            self.find(
+                Rule::BadChecksum,
+                "checksum",
+                Some(origin),
+                "it came with a wrong checksum, and leaves with another".to_owned(),
+            );
         }
     }
 
     /// Judges a packet that stands for several of the original, whose payload is theirs.
-    pub(super) fn group(&mut self, packet: &Packet, origins: &[&Packet], may_be_cut_by_another: bool) {
+    pub(super) fn group(
+        &mut self,
+        packet: &Packet,
+        origins: &[&Packet],
+        may_be_cut_by_another: bool,
+    ) {
         self.itself(packet, true);
         self.alone(origins);
         let Some(size) = self.sizes(packet, origins) else { return };
@@ -184,11 +260,15 @@ impl Judge {
         let [first, second, ..] = origins else { return };
         let (first_layout, second_layout) = (first.layout, second.layout);
         if let (Some(one), Some(two)) = (first_layout, second_layout) {
-            if (one.version, two.version) == (IpVersion::V4, IpVersion::V4) && first.id(one.network) == second.id(two.network) {
+            if (one.version, two.version) == (IpVersion::V4, IpVersion::V4)
+                && first.id(one.network) == second.id(two.network)
+            {
                 gso = gso.with_id(IpId::Fixed);
             }
             let same_ids = |one: Option<Outer>, two: Option<Outer>| match (one, two) {
-                (Some(one), Some(two)) if (one.version, two.version) == (IpVersion::V4, IpVersion::V4) => {
+                (Some(one), Some(two))
+                    if (one.version, two.version) == (IpVersion::V4, IpVersion::V4) =>
+                {
                     first.id(one.network) == second.id(two.network)
                 }
                 _ => false,
@@ -208,26 +288,49 @@ impl Judge {
         {
             let of = if gso.cwr == Cwr::All { "all" } else { "the first alone" };
             if (virtio.header.gso_type & gso_type::ECN == 0) != (gso.cwr == Cwr::All) {
-                let what = format!("CWR is that of {of}, and gso_type is {:#04x}", virtio.header.gso_type);
+                let what =
+                    format!("CWR is that of {of}, and gso_type is {:#04x}", virtio.header.gso_type);
                 self.find(Rule::GsoEcn, "gso_type", Some(first), what);
             }
         }
         if may_be_cut_by_another {
             if [gso.id, gso.outer_id, gso.nested_id].contains(&IpId::Fixed) {
-                self.find(Rule::IpIdFixed, "ipv4.id", Some(second), "its identification is that of the packet before it".to_owned());
+                self.find(
+                    Rule::IpIdFixed,
+                    "ipv4.id",
+                    Some(second),
+                    "its identification is that of the packet before it".to_owned(),
+                );
             }
             if gso.cwr == Cwr::All {
-                self.find(Rule::CwrOnAll, "tcp.flags", Some(second), "it has CWR, as the packet before it has".to_owned());
+                self.find(
+                    Rule::CwrOnAll,
+                    "tcp.flags",
+                    Some(second),
+                    "it has CWR, as the packet before it has".to_owned(),
+                );
             }
         }
         // A wrong seed has been found; what else is wrong is seen without it.
         let is_believed = packet.virtio.is_none_or(|virtio| virtio.seed != Some(false));
-        let segments = match segments_of(&mut self.segmenter, packet, layer, gso, &SegmentOptions::default(), is_believed) {
+        let segments = match segments_of(
+            &mut self.segmenter,
+            packet,
+            layer,
+            gso,
+            &SegmentOptions::default(),
+            is_believed,
+        ) {
             Ok(segments) => segments,
             Err(error) => {
                 // What is wrong with its lengths has been found.
                 if !self.seen.contains(&(Rule::Length, "length".to_owned())) {
-                    self.find(Rule::Length, "length", None, format!("it cannot be cut again: {error}"));
+                    self.find(
+                        Rule::Length,
+                        "length",
+                        None,
+                        format!("it cannot be cut again: {error}"),
+                    );
                 }
                 return;
             }
@@ -237,9 +340,16 @@ impl Judge {
             let last = index + 1 == origins.len();
             if !origin.is_valid(self.simd) {
                 // Linux takes the checksums of a packet with NEEDS_CSUM for right at each level.
-                let is_unverified = origin.virtio.is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0);
+                let is_unverified = origin
+                    .virtio
+                    .is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0);
                 let rule = if is_unverified { Rule::Unverified } else { Rule::BadChecksum };
-                self.find(rule, "checksum", Some(origin), "it came with a wrong checksum, and was merged".to_owned());
+                self.find(
+                    rule,
+                    "checksum",
+                    Some(origin),
+                    "it came with a wrong checksum, and was merged".to_owned(),
+                );
             }
             self.headers(&segment, &packet.bytes, origin, Some(last));
             self.compare_link(packet, origin);
@@ -249,16 +359,27 @@ impl Judge {
     /// Finds packets that merge with none.
     fn alone(&mut self, origins: &[&Packet]) {
         for origin in origins {
-            let refusal = origin.layout.and_then(|layout| layout.refusal).filter(|refusal| *refusal != Refusal::NoLength);
+            let refusal = origin
+                .layout
+                .and_then(|layout| layout.refusal)
+                .filter(|refusal| *refusal != Refusal::NoLength);
             if has_wrong_outer_length(origin) {
                 let what = "it was merged, although its outer UDP length is wrong".to_owned();
                 self.find(Rule::OuterLength, "outer udp.length", Some(origin), what);
             } else if let Some(refusal) = refusal {
-                self.find(Rule::NeverMerges, refusal.name(), Some(origin), format!("it was merged, although: {refusal}"));
+                self.find(
+                    Rule::NeverMerges,
+                    refusal.name(),
+                    Some(origin),
+                    format!("it was merged, although: {refusal}"),
+                );
             }
             let end = origin.layout.map_or(usize::MAX, |layout| layout.end as usize);
             if origin.bytes.len() > end {
-                let what = format!("it was merged, with {} bytes behind its IP packet", origin.bytes.len() - end);
+                let what = format!(
+                    "it was merged, with {} bytes behind its IP packet",
+                    origin.bytes.len() - end
+                );
                 self.find(Rule::NeverMerges, "padding", Some(origin), what);
             }
             if origin.flags() & (tcp::SYN | tcp::RST) != 0 {
@@ -276,13 +397,19 @@ impl Judge {
         let odd = others.iter().find(|origin| origin.payload().len() != size);
         let odd = odd.or(Some(last).filter(|last| last.payload().len() > size));
         if let Some(odd) = odd {
-            let what = format!("its payload has {} bytes, and that of the first {size}", odd.payload().len());
+            let what = format!(
+                "its payload has {} bytes, and that of the first {size}",
+                odd.payload().len()
+            );
             self.find(Rule::SegmentSizes, "payload", Some(odd), what);
         }
         if let Some(Ok(Some(gso))) = packet.virtio.map(|virtio| virtio.gso)
             && gso.size.get() != size
         {
-            let what = format!("gso_size is {}, and the payload of the first has {size} bytes", gso.size.get());
+            let what = format!(
+                "gso_size is {}, and the payload of the first has {size} bytes",
+                gso.size.get()
+            );
             self.find(Rule::GsoSize, "gso_size", others.first().copied(), what);
         }
         if odd.is_some() { None } else { SegmentSize::new(size) }
@@ -297,23 +424,44 @@ impl Judge {
 
     /// Compares headers; returns whether they differ. `whole` is what the headers were cut from;
     /// `last` says whether they are those of the last segment.
-    fn headers(&mut self, packet: &Packet, whole: &[u8], origin: &Packet, last: Option<bool>) -> bool {
-        let (Some(layout), Some(was), Some(layer)) = (&packet.layout, &origin.layout, packet.layer) else {
-            if packet.bytes != origin.bytes && (packet.layout.is_some() || origin.layout.is_some()) {
-                self.find(Rule::IpHeader, "headers", Some(origin), "its headers cannot be read as they could".to_owned());
+    fn headers(
+        &mut self,
+        packet: &Packet,
+        whole: &[u8],
+        origin: &Packet,
+        last: Option<bool>,
+    ) -> bool {
+        let (Some(layout), Some(was), Some(layer)) = (&packet.layout, &origin.layout, packet.layer)
+        else {
+            if packet.bytes != origin.bytes && (packet.layout.is_some() || origin.layout.is_some())
+            {
+                self.find(
+                    Rule::IpHeader,
+                    "headers",
+                    Some(origin),
+                    "its headers cannot be read as they could".to_owned(),
+                );
                 return true;
             }
             return self.unparsed(packet, origin);
         };
         let (now, then) = (packet.headers(), origin.headers());
-        if now.len() != then.len() || layout.network != was.network || layout.transport != was.transport {
+        if now.len() != then.len()
+            || layout.network != was.network
+            || layout.transport != was.transport
+        {
             let (name, rule) = match () {
                 () if layout.outermost() != was.outermost() => ("link header", Rule::LinkHeader),
                 () if layout.network != was.network => ("outer headers", Rule::TunnelHeader),
                 () if layout.transport != was.transport => ("ip options", Rule::IpHeader),
                 () => ("tcp.options", Rule::TcpOptions),
             };
-            self.find(rule, name, Some(origin), format!("headers of {} bytes became {}", then.len(), now.len()));
+            self.find(
+                rule,
+                name,
+                Some(origin),
+                format!("headers of {} bytes became {}", then.len(), now.len()),
+            );
             return true;
         }
         let mut checksums = None;
@@ -335,8 +483,16 @@ impl Judge {
             }
             // Linux merges these all the same. A merged packet has the first one's.
             let rule = match field.rule {
-                Rule::Urgent if packet.part.is_some_and(|part| part > 1) && last.is_some() => Rule::UrgentMerged,
-                Rule::Length if last.is_some() && field.name == "outer udp.length" && has_wrong_outer_length(origin) => Rule::OuterLength,
+                Rule::Urgent if packet.part.is_some_and(|part| part > 1) && last.is_some() => {
+                    Rule::UrgentMerged
+                }
+                Rule::Length
+                    if last.is_some()
+                        && field.name == "outer udp.length"
+                        && has_wrong_outer_length(origin) =>
+                {
+                    Rule::OuterLength
+                }
                 rule => rule,
             };
             let what = match wide(now, then, place, &field.name) {
@@ -352,9 +508,18 @@ impl Judge {
     }
 
     /// A checksum differs although nothing else does.
-    fn checksum_alone(&mut self, packet: &Packet, whole: &[u8], origin: &Packet, place: usize, name: &str, merged: bool) {
+    fn checksum_alone(
+        &mut self,
+        packet: &Packet,
+        whole: &[u8],
+        origin: &Packet,
+        place: usize,
+        name: &str,
+        merged: bool,
+    ) {
         let payload_is_same = packet.payload() == origin.payload();
-        let (now, then) = (be16(&packet.bytes, place).unwrap_or(0), be16(&origin.bytes, place).unwrap_or(0));
+        let (now, then) =
+            (be16(&packet.bytes, place).unwrap_or(0), be16(&origin.bytes, place).unwrap_or(0));
         if !payload_is_same || whole.is_empty() {
             return;
         }
@@ -382,12 +547,14 @@ impl Judge {
         let difference = now ^ then;
         let what = format!("they are {now:#04x}, and were {then:#04x}");
         if difference & ENDS != 0 {
-            let rule = if last == Some(false) && then & ENDS != 0 { Rule::PushEnds } else { Rule::Flags };
+            let rule =
+                if last == Some(false) && then & ENDS != 0 { Rule::PushEnds } else { Rule::Flags };
             self.find(rule, "tcp.flags", Some(origin), what.clone());
         }
         if difference & tcp::CWR != 0 {
             // A header without ECN says that all segments have CWR, and Linux cuts it otherwise.
-            let cut_by_linux = last.is_none() && then & tcp::CWR != 0 && origin.part.is_some_and(|part| part > 1);
+            let cut_by_linux =
+                last.is_none() && then & tcp::CWR != 0 && origin.part.is_some_and(|part| part > 1);
             let rule = if cut_by_linux { Rule::CwrOnAll } else { Rule::Cwr };
             self.find(rule, "tcp.flags", Some(origin), what.clone());
         }
@@ -398,13 +565,20 @@ impl Judge {
 
     /// Compares packets whose headers are not understood.
     fn unparsed(&mut self, packet: &Packet, origin: &Packet) -> bool {
-        if origin.part.is_some() && packet.is_but_for_fragment_flags(origin) && packet.bytes != origin.bytes {
-            let what = "the datagram has DF or the reserved bit, and its fragment has not".to_owned();
+        if origin.part.is_some()
+            && packet.is_but_for_fragment_flags(origin)
+            && packet.bytes != origin.bytes
+        {
+            let what =
+                "the datagram has DF or the reserved bit, and its fragment has not".to_owned();
             self.find(Rule::FragmentFlags, "ipv4.fragment", Some(origin), what);
             return true;
         }
         let what = match origin.first_difference(packet) {
-            Some(place) => format!("byte {place} is {:#04x}, and was {:#04x}", packet.bytes[place], origin.bytes[place]),
+            Some(place) => format!(
+                "byte {place} is {:#04x}, and was {:#04x}",
+                packet.bytes[place], origin.bytes[place]
+            ),
             None if packet.bytes.len() != origin.bytes.len() => {
                 format!("it has {} bytes, and had {}", packet.bytes.len(), origin.bytes.len())
             }
@@ -418,14 +592,24 @@ impl Judge {
 /// Is the outer UDP length of a packet in a tunnel another than that of what is there? Linux does
 /// not look at it.
 fn has_wrong_outer_length(packet: &Packet) -> bool {
-    let Some((layout, outer)) = packet.layout.and_then(|layout| Some((layout, layout.outer?))) else { return false };
+    let Some((layout, outer)) = packet.layout.and_then(|layout| Some((layout, layout.outer?)))
+    else {
+        return false;
+    };
     let start = usize::from(outer.transport);
-    outer.tunnel.is_udp() && be16(&packet.bytes, start + udp::LENGTH).map(usize::from) != (layout.end as usize).checked_sub(start)
+    outer.tunnel.is_udp()
+        && be16(&packet.bytes, start + udp::LENGTH).map(usize::from)
+            != (layout.end as usize).checked_sub(start)
 }
 
 /// The transport checksum of an original, adjusted to the transport header that the packet has:
 /// Linux may have cut it with other flags.
-fn adjusted_checksum(packet: &Packet, layout: &Layout, origin: &Packet, was: &Layout) -> Option<u16> {
+fn adjusted_checksum(
+    packet: &Packet,
+    layout: &Layout,
+    origin: &Packet,
+    was: &Layout,
+) -> Option<u16> {
     let checksum = be16(&origin.bytes, was.checksum().into())?;
     // The headers but for the field.
     let sum = |packet: &Packet, layout: &Layout| {
@@ -438,7 +622,8 @@ fn adjusted_checksum(packet: &Packet, layout: &Layout, origin: &Packet, was: &La
     if (before, behind) == (was_before, was_behind) {
         return Some(checksum);
     }
-    let total = Sum::new(!checksum).subtract(was_before).subtract(was_behind).add(before).add(behind);
+    let total =
+        Sum::new(!checksum).subtract(was_before).subtract(was_behind).add(before).add(behind);
     Some(total.checksum())
 }
 

@@ -61,13 +61,18 @@ mod tests {
 
     #[test]
     fn what_ends_a_merge_leaves_the_flow_and_what_is_compared_first_does_not() {
-        for frame in [Frame::tcp6(1, 100), Frame::tcp6(1, 100).in_vxlan6(), Frame::tcp6(1, 100).in_geneve()] {
+        for frame in
+            [Frame::tcp6(1, 100), Frame::tcp6(1, 100).in_vxlan6(), Frame::tcp6(1, 100).in_geneve()]
+        {
             let next = frame.following().with(|frame| {
                 (frame.ipv6_mut().traffic_class, frame.ipv6_mut().hop_limit) = (0xff, 3);
                 frame.payload.push(7);
             });
             assert_eq!(of(&next), of(&frame));
-            assert_ne!(of(&frame.clone().with(|frame| frame.ipv6_mut().flow_label ^= 1)), of(&frame));
+            assert_ne!(
+                of(&frame.clone().with(|frame| frame.ipv6_mut().flow_label ^= 1)),
+                of(&frame)
+            );
         }
         let frame = Frame::tcp4(1, 100).tagged(5).in_geneve();
         assert_eq!(of(&frame.following().with(|frame| frame.ipv4_mut().ttl = 9)), of(&frame));

@@ -41,7 +41,9 @@ impl Window<'_> {
     pub(super) fn find(&mut self, packet: &Packet) -> Result<Matched, Error> {
         let Some(first) = self.find_first(packet)? else { return Ok(Matched::default()) };
         let endpoints = packet.endpoints;
-        let Some(origin) = self.entry(endpoints, first).map(|entry| &entry.packet) else { return Ok(Matched::default()) };
+        let Some(origin) = self.entry(endpoints, first).map(|entry| &entry.packet) else {
+            return Ok(Matched::default());
+        };
         let (length, whole) = (packet.payload().len(), origin.payload().len());
         let common = length.min(whole);
         let damaged = packet.payload()[..common] != origin.payload()[..common];
@@ -51,7 +53,8 @@ impl Window<'_> {
             self.sizes_inferred += u64::from(length < whole);
             return Ok(Matched { indices: vec![first], foreign: 0, damaged: false });
         }
-        let mut matched = Matched { indices: vec![first], foreign: length.saturating_sub(whole), damaged };
+        let mut matched =
+            Matched { indices: vec![first], foreign: length.saturating_sub(whole), damaged };
         if whole == 0 || packet.cut {
             matched.foreign = 0;
             return Ok(matched);
@@ -59,7 +62,8 @@ impl Window<'_> {
         while matched.foreign > 0 {
             let Some((rank, next)) = self.find_next(packet, &matched)? else { break };
             matched.damaged |= rank > 3;
-            let length = self.entry(endpoints, next).map_or(0, |entry| entry.packet.payload().len());
+            let length =
+                self.entry(endpoints, next).map_or(0, |entry| entry.packet.payload().len());
             matched.indices.push(next);
             matched.foreign = matched.foreign.saturating_sub(length.max(1));
         }
@@ -91,7 +95,8 @@ impl Window<'_> {
                 index += 1;
             }
             // The very same may come a little later: sent again, or damaged in between.
-            let most = if best.is_some() { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
+            let most =
+                if best.is_some() { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
             if index == FURTHEST || !self.read_for(endpoints, most)? {
                 return Ok(best.map(|(_, index)| index));
             }
@@ -99,14 +104,20 @@ impl Window<'_> {
     }
 
     /// The packet that goes on with the payload of a packet.
-    fn find_next(&mut self, packet: &Packet, matched: &Matched) -> Result<Option<(u8, usize)>, Error> {
+    fn find_next(
+        &mut self,
+        packet: &Packet,
+        matched: &Matched,
+    ) -> Result<Option<(u8, usize)>, Error> {
         let endpoints = packet.endpoints;
         let payload = packet.payload();
         let done = payload.len() - matched.foreign;
         let rest = payload.get(done..).unwrap_or(&[]);
         let sequence = packet.sequence().map(|sequence| sequence.wrapping_add(done as u32));
         let Some(&last) = matched.indices.last() else { return Ok(None) };
-        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.ordered_in) else { return Ok(None) };
+        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.ordered_in) else {
+            return Ok(None);
+        };
         let furthest = matched.indices.iter().max().copied().unwrap_or(last);
         let rank = |index: usize, next: &Packet| {
             let bytes = next.payload();
@@ -125,7 +136,11 @@ impl Window<'_> {
                 () if sequence.is_some() && in_sequence && of_flow => Some(4),
                 // Of datagrams that are not where they should be, since a byte was dropped, the
                 // next.
-                () if sequence.is_none() && index == furthest + 1 && of_flow && (matched.damaged || bytes.first() == rest.first()) => {
+                () if sequence.is_none()
+                    && index == furthest + 1
+                    && of_flow
+                    && (matched.damaged || bytes.first() == rest.first()) =>
+                {
                     (rest.len() * 2 >= bytes.len()).then_some(5)
                 }
                 () if sequence.is_none() && behind && of_flow && alike(bytes, rest) => Some(6),
@@ -200,7 +215,8 @@ fn likeness(packet: &Packet, origin: &Packet, damaged: bool) -> Option<u8> {
     let of_flow = packet.flow == origin.flow;
     let same_place = packet.sequence() == origin.sequence();
     if now.is_empty() || then.is_empty() {
-        let acknowledgement = |packet: &Packet| packet.tcp().and_then(|header| header.get(8..14).map(<[u8]>::to_vec));
+        let acknowledgement =
+            |packet: &Packet| packet.tcp().and_then(|header| header.get(8..14).map(<[u8]>::to_vec));
         return match () {
             () if now.len() != then.len() || !same_place => None,
             () if acknowledgement(packet) == acknowledgement(origin) => Some(5),
@@ -211,7 +227,9 @@ fn likeness(packet: &Packet, origin: &Packet, damaged: bool) -> Option<u8> {
     let length = now.len().min(then.len());
     let same = now[..length] == then[..length];
     let same_id = match (packet.layout, origin.layout) {
-        (Some(one), Some(other)) => one.version == other.version && packet.id(one.network) == origin.id(other.network),
+        (Some(one), Some(other)) => {
+            one.version == other.version && packet.id(one.network) == origin.id(other.network)
+        }
         _ => false,
     };
     match () {

@@ -127,7 +127,12 @@ impl NotJudged {
     /// Returns whether packets were not judged, so that no verdict on the whole is possible. What a
     /// file has no place for (`headers`, `sizes`, `link_headers`) does not count.
     pub const fn is_incomplete(&self) -> bool {
-        self.origin_headers + self.snap_length + self.missing + self.without_origin + self.unreadable > 0
+        self.origin_headers
+            + self.snap_length
+            + self.missing
+            + self.without_origin
+            + self.unreadable
+            > 0
     }
 }
 
@@ -202,7 +207,12 @@ impl CheckReport {
 /// Whatever stops the reading of either file; [`Error::Options`] for files that both mix packets
 /// with different link headers, but the one or the other only behind its first 4,096 packets or
 /// 4 MiB.
-pub fn check(checked: Input<'_>, origin: Input<'_>, options: &CheckOptions, progress: &mut dyn Progress) -> Result<CheckReport, Error> {
+pub fn check(
+    checked: Input<'_>,
+    origin: Input<'_>,
+    options: &CheckOptions,
+    progress: &mut dyn Progress,
+) -> Result<CheckReport, Error> {
     let simd = Simd::detect();
     let (checked, origin) = (Stream::open(checked, simd)?, Stream::open(origin, simd)?);
     progress.begin(&checked.file, checked.length);
@@ -213,7 +223,13 @@ pub fn check(checked: Input<'_>, origin: Input<'_>, options: &CheckOptions, prog
         rules: options.rules,
         ..CheckReport::default()
     };
-    let mut check = Check { report, most: options.most_described, simd, window: Window::new(origin, simd), judge: Judge::new(simd) };
+    let mut check = Check {
+        report,
+        most: options.most_described,
+        simd,
+        window: Window::new(origin, simd),
+        judge: Judge::new(simd),
+    };
     let result = check.run(checked, options.strict, progress);
     progress.end();
     result?;
@@ -229,7 +245,12 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn run(&mut self, mut checked: Stream<'_>, strict: bool, progress: &mut dyn Progress) -> Result<(), Error> {
+    fn run(
+        &mut self,
+        mut checked: Stream<'_>,
+        strict: bool,
+        progress: &mut dyn Progress,
+    ) -> Result<(), Error> {
         let left_out = self.find_link_headers(&mut checked)?;
         if let Some(starts) = left_out {
             self.window.leave_link_headers_out(starts.checked);
@@ -243,13 +264,16 @@ impl Check<'_> {
                         begins_as_other.get_or_insert(packet.number);
                     }
                     self.packet(&packet.without_link())?;
-                    if let (Some(one), Some(other)) = (begins_as_other, self.window.begins_as_other) {
+                    if let (Some(one), Some(other)) = (begins_as_other, self.window.begins_as_other)
+                    {
                         return Err(Error::Options(starts.contradicted(&self.report, one, other)));
                     }
                 }
                 None => self.packet(&packet)?,
             }
-            if checked.packets.is_multiple_of(INTERVAL) && progress.advance(checked.packets, checked.bytes_read()).is_break() {
+            if checked.packets.is_multiple_of(INTERVAL)
+                && progress.advance(checked.packets, checked.bytes_read()).is_break()
+            {
                 return Err(Error::Interrupted);
             }
         }
@@ -286,11 +310,15 @@ impl Check<'_> {
     /// same, and not both files have packets that begin either way.
     fn find_link_headers(&mut self, checked: &mut Stream<'_>) -> Result<Option<Starts>, Error> {
         let stream = &mut self.window.stream;
-        let (Some(one), Some(other)) = (checked.find_ahead(Packet::start)?, stream.find_ahead(Packet::start)?) else {
+        let (Some(one), Some(other)) =
+            (checked.find_ahead(Packet::start)?, stream.find_ahead(Packet::start)?)
+        else {
             return Ok(None);
         };
         let begins = |start| move |packet: &Packet| packet.start().filter(|found| *found == start);
-        let mixed = one == other || (checked.find_ahead(begins(other))?.is_some() && stream.find_ahead(begins(one))?.is_some());
+        let mixed = one == other
+            || (checked.find_ahead(begins(other))?.is_some()
+                && stream.find_ahead(begins(one))?.is_some());
         Ok((!mixed).then_some(Starts { checked: one, origin: other }))
     }
 
@@ -312,7 +340,8 @@ impl Check<'_> {
         let Matched { indices, foreign, .. } = self.window.find(packet)?;
         let endpoints = packet.endpoints;
         let refused = packet.is_refused(self.simd) && indices.len() == 1;
-        let overtaken = indices.first().map(|&first| self.mark_overtaken(packet, first, &indices, refused));
+        let overtaken =
+            indices.first().map(|&first| self.mark_overtaken(packet, first, &indices, refused));
         // Before they leave: what is known of a pair is kept as long as something of it is held.
         let overtaken_in_pair = indices.iter().enumerate().find_map(|(place, &index)| {
             let entry = self.window.entry(endpoints, index)?;
@@ -320,7 +349,10 @@ impl Check<'_> {
         });
         let entries = self.window.take(endpoints, &indices);
         for entry in &entries {
-            self.window.pairs.left(entry.packet.pairs, Departure { packet: packet.number, origin: entry.packet.number });
+            self.window.pairs.left(
+                entry.packet.pairs,
+                Departure { packet: packet.number, origin: entry.packet.number },
+            );
         }
         for packet in std::mem::take(&mut self.window.lost) {
             match packet.cut {
@@ -331,14 +363,18 @@ impl Check<'_> {
         for entry in &entries {
             if let Some(Overtaken { by, origin, refused }) = entry.overtaken {
                 let rule = if refused { Rule::RefusedOrder } else { Rule::Order };
-                let what = format!("packet {by}, which is packet {origin} of the original, left before it");
+                let what = format!(
+                    "packet {by}, which is packet {origin} of the original, left before it"
+                );
                 self.judge.find(rule, "order", Some(&entry.packet), what);
             }
         }
         if let Some((place, Departure { packet: by, origin })) = overtaken_in_pair
             && let Some(entry) = entries.get(place)
         {
-            let what = format!("packet {by}, which is packet {origin} of the original and of the same addresses, left before it");
+            let what = format!(
+                "packet {by}, which is packet {origin} of the original and of the same addresses, left before it"
+            );
             self.judge.find(Rule::PairOrder, "order", Some(&entry.packet), what);
         }
         if let (Some(true), Some(entry)) = (overtaken, entries.first()) {
@@ -348,7 +384,9 @@ impl Check<'_> {
         let origins: Vec<&Packet> = entries.iter().map(|entry| &entry.packet).collect();
         match origins.as_slice() {
             [] if packet.cut => self.report.not_judged.snap_length += 1,
-            [] if self.window.stream.lacks_a_part() || self.window.bad_headers > 0 => self.report.not_judged.without_origin += 1,
+            [] if self.window.stream.lacks_a_part() || self.window.bad_headers > 0 => {
+                self.report.not_judged.without_origin += 1
+            }
             [] => {
                 let what = "no packet of the original that has not left yet is like it".to_owned();
                 self.judge.find(Rule::Invented, "packet", None, what);
@@ -363,11 +401,15 @@ impl Check<'_> {
                     self.judge.header(packet, false);
                 }
             }
-            origins if packet.cut || origins.iter().any(|origin| origin.cut) => self.report.not_judged.snap_length += 1,
+            origins if packet.cut || origins.iter().any(|origin| origin.cut) => {
+                self.report.not_judged.snap_length += 1
+            }
             // Counted already: whoever cuts it does as it likes.
             [origin] if origin.is_contradicted() => {}
             // The original ends in the midst of what merged.
-            _ if foreign > 0 && self.window.stream.truncated().is_some() => self.report.not_judged.without_origin += 1,
+            _ if foreign > 0 && self.window.stream.truncated().is_some() => {
+                self.report.not_judged.without_origin += 1
+            }
             origins => self.compare(packet, origins, foreign),
         }
         for finding in self.judge.findings.drain(..) {
@@ -386,8 +428,16 @@ impl Check<'_> {
             let now = now.get(..then.len()).unwrap_or(now);
             let differs = now.iter().zip(then).position(|(now, then)| now != then);
             let what = match differs {
-                Some(at) => format!("byte {} of its payload is {:#04x}, and was {:#04x}", place + at, now[at], then[at]),
-                None if now.len() < then.len() => format!("its payload lacks the last {} bytes of that packet's", then.len() - now.len()),
+                Some(at) => format!(
+                    "byte {} of its payload is {:#04x}, and was {:#04x}",
+                    place + at,
+                    now[at],
+                    then[at]
+                ),
+                None if now.len() < then.len() => format!(
+                    "its payload lacks the last {} bytes of that packet's",
+                    then.len() - now.len()
+                ),
                 None => {
                     place += then.len();
                     continue;
@@ -398,7 +448,10 @@ impl Check<'_> {
             place += then.len();
         }
         if foreign > 0 && !self.judge.findings.iter().any(|finding| finding.rule == Rule::Bytes) {
-            let what = format!("the last {foreign} of the {} bytes of its payload are of no packet of its flow", payload.len());
+            let what = format!(
+                "the last {foreign} of the {} bytes of its payload are of no packet of its flow",
+                payload.len()
+            );
             self.judge.find(Rule::Bytes, "payload", origins.last().copied(), what);
         }
         if let [origin] = origins {
@@ -422,7 +475,13 @@ impl Check<'_> {
 
     /// Marks the packets of a flow that came before what leaves now; returns whether what leaves
     /// now is not in order itself.
-    fn mark_overtaken(&mut self, packet: &Packet, first: usize, indices: &[usize], refused: bool) -> bool {
+    fn mark_overtaken(
+        &mut self,
+        packet: &Packet,
+        first: usize,
+        indices: &[usize],
+        refused: bool,
+    ) -> bool {
         let endpoints = packet.endpoints;
         let Some(last) = indices.iter().max().copied() else { return false };
         let (Some(flow), Some(origin)) = (
@@ -471,7 +530,9 @@ impl Starts {
 /// What to say of a packet that never left.
 fn lost(packet: &Packet) -> Finding {
     let what = match packet.part {
-        Some(part) => format!("its segment {part} never left, {} bytes of payload", packet.payload().len()),
+        Some(part) => {
+            format!("its segment {part} never left, {} bytes of payload", packet.payload().len())
+        }
         None => format!("it never left, {} bytes", packet.bytes.len()),
     };
     Finding { rule: Rule::Lost, field: "packet".to_owned(), origin: Some(packet.number), what }

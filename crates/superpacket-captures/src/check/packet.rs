@@ -10,7 +10,8 @@ use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};
 use superpacket::virtio::{Format, Header, VirtioError, flags, gso_type};
 use superpacket::wire::{
-    IpVersion, Layout, Protocol, Refusal, checksum_addresses, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp,
+    IpVersion, Layout, Protocol, Refusal, checksum_addresses, ip_headers, ipv4, ipv6,
+    parse_datagram, protocol_number, tcp,
 };
 
 use super::linux_flow::linux_flow;
@@ -218,7 +219,8 @@ impl Packet {
         };
         self.layout = parse_datagram(&self.bytes, self.bytes.len(), layer).ok();
         self.endpoints = endpoints(&self.bytes, layer, self.layout.as_ref());
-        self.linux_flow = self.layout.map_or(0, |layout| hash_of(&linux_flow(&self.bytes, &layout)));
+        self.linux_flow =
+            self.layout.map_or(0, |layout| hash_of(&linux_flow(&self.bytes, &layout)));
         if let Some(link) = LinkHeader::new(0, layer, &self.link) {
             self.flow = match self.layout {
                 Some(_) => Flow::of(&self.bytes, layer, &link),
@@ -231,7 +233,16 @@ impl Packet {
     pub(super) fn segment(&self, part: u32, bytes: Vec<u8>) -> Packet {
         let chosen_id = self.layer.and_then(|layer| fragment_id(&bytes, layer));
         let link = self.link.clone();
-        let mut packet = Packet { part: Some(part), chosen_id, bytes, unfinished: None, virtio: None, layout: None, link, ..*self };
+        let mut packet = Packet {
+            part: Some(part),
+            chosen_id,
+            bytes,
+            unfinished: None,
+            virtio: None,
+            layout: None,
+            link,
+            ..*self
+        };
         packet.find_headers();
         packet
     }
@@ -241,7 +252,9 @@ impl Packet {
         self.link.clear();
         let network = match (&self.layout, self.layer) {
             (Some(layout), _) => Some(layout.outermost()),
-            (None, Some(layer)) => ip_headers(&self.bytes, self.bytes.len(), layer)[0].map(|(network, _)| network),
+            (None, Some(layer)) => {
+                ip_headers(&self.bytes, self.bytes.len(), layer)[0].map(|(network, _)| network)
+            }
             (None, None) => None,
         };
         if let Some(network) = network
@@ -250,7 +263,9 @@ impl Packet {
             self.bytes.drain(..usize::from(network));
             self.unfinished.iter_mut().for_each(|bytes| drop(bytes.drain(..usize::from(network))));
             self.layer = Some(Layer::Ip);
-            if let Some(Virtio { partial: Some((RxChecksum::Partial { start, .. }, _)), .. }) = &mut self.virtio {
+            if let Some(Virtio { partial: Some((RxChecksum::Partial { start, .. }, _)), .. }) =
+                &mut self.virtio
+            {
                 *start = start.saturating_sub(network);
             }
         }
@@ -286,21 +301,30 @@ impl Packet {
     pub(super) fn first_difference(&self, other: &Packet) -> Option<usize> {
         let is_chosen = |place| self.chosen_id.is_some_and(|id| (id..id + 4).contains(&place));
         let mut pairs = self.bytes.iter().zip(&other.bytes).enumerate();
-        pairs.find(|&(place, (one, other))| one != other && !is_chosen(place)).map(|(place, _)| place)
+        pairs
+            .find(|&(place, (one, other))| one != other && !is_chosen(place))
+            .map(|(place, _)| place)
     }
 
     /// Is it the other, an IPv4 fragment, but for DF and the reserved bit, which it has not?
     pub(super) fn is_but_for_fragment_flags(&self, other: &Packet) -> bool {
         let Some(layer) = self.layer else { return false };
-        let Some((network, IpVersion::V4)) = ip_headers(&self.bytes, self.bytes.len(), layer).into_iter().flatten().last() else {
+        let Some((network, IpVersion::V4)) =
+            ip_headers(&self.bytes, self.bytes.len(), layer).into_iter().flatten().last()
+        else {
             return false;
         };
         let network = usize::from(network);
-        let header = |packet: &Packet| packet.bytes.get(network..network + ipv4::HEADER_LENGTH).map(<[u8]>::to_vec);
+        let header = |packet: &Packet| {
+            packet.bytes.get(network..network + ipv4::HEADER_LENGTH).map(<[u8]>::to_vec)
+        };
         let (Some(here), Some(there)) = (header(self), header(other)) else { return false };
         let length = usize::from(here[0] & 15) * 4;
-        let whole = self.bytes.get(network..network + length.max(ipv4::HEADER_LENGTH)).unwrap_or(&[]);
-        if here[ipv4::FRAGMENT] & !0x1f & !0x20 != 0 || be16(whole, ipv4::CHECKSUM) != Some(ipv4_header(whole)) {
+        let whole =
+            self.bytes.get(network..network + length.max(ipv4::HEADER_LENGTH)).unwrap_or(&[]);
+        if here[ipv4::FRAGMENT] & !0x1f & !0x20 != 0
+            || be16(whole, ipv4::CHECKSUM) != Some(ipv4_header(whole))
+        {
             return false;
         }
         let mut bytes = self.bytes.clone();
@@ -348,7 +372,8 @@ impl Packet {
 
     /// The TCP header, if it has one.
     pub(super) fn tcp(&self) -> Option<&[u8]> {
-        let layout = self.layout.filter(|layout| layout.protocol == superpacket::wire::Protocol::Tcp)?;
+        let layout =
+            self.layout.filter(|layout| layout.protocol == superpacket::wire::Protocol::Tcp)?;
         self.bytes.get(usize::from(layout.transport)..usize::from(layout.payload))
     }
 
@@ -387,15 +412,17 @@ impl Packet {
 
     /// Is it a super-packet by its header, of headers that cannot be read?
     pub(super) fn is_unreadable_super_packet(&self) -> bool {
-        self.layout.is_none() && self.virtio.is_some_and(|virtio| virtio.header.gso_type != gso_type::NONE)
+        self.layout.is_none()
+            && self.virtio.is_some_and(|virtio| virtio.header.gso_type != gso_type::NONE)
     }
 
     /// Does Linux's GRO refuse it before it looks for its flow?
     pub(super) fn is_refused(&self, simd: Simd) -> bool {
         let Some(layout) = self.layout else { return true };
         // A datagram without a checksum, or without data (`udp_gro_receive_segment`).
-        let has_neither =
-            layout.protocol == Protocol::Udp && (self.payload().is_empty() || be16(&self.bytes, usize::from(layout.checksum())) == Some(0));
+        let has_neither = layout.protocol == Protocol::Udp
+            && (self.payload().is_empty()
+                || be16(&self.bytes, usize::from(layout.checksum())) == Some(0));
         let is_padded = self.bytes.len() > layout.end as usize;
         layout.refusal.is_some()
             || has_neither
@@ -412,8 +439,12 @@ impl Packet {
         if self.virtio.is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0) {
             return false;
         }
-        let outers = layout.outers().filter(|outer| outer.tunnel.is_udp() && outer.checksum(&self.bytes).is_some());
-        let mut levels = outers.map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]);
+        let outers = layout
+            .outers()
+            .filter(|outer| outer.tunnel.is_udp() && outer.checksum(&self.bytes).is_some());
+        let mut levels = outers
+            .map(|outer| (outer.network, outer.version))
+            .chain([(layout.network, layout.version)]);
         levels.any(|(network, version)| {
             let header = self.bytes.get(usize::from(network)..).unwrap_or(&[]);
             checksum_addresses(header, version) != header_addresses(header, version)
@@ -422,20 +453,34 @@ impl Packet {
 
     /// Is the checksum of each IPv4 header right?
     fn has_valid_headers(&self, layout: &Layout) -> bool {
-        let levels = layout.outers().map(|outer| (outer.network, outer.version)).chain([(layout.network, layout.version)]);
+        let levels = layout
+            .outers()
+            .map(|outer| (outer.network, outer.version))
+            .chain([(layout.network, layout.version)]);
         levels.filter(|(_, version)| *version == IpVersion::V4).all(|(network, _)| {
             let header = self.bytes.get(usize::from(network)..).unwrap_or(&[]);
             let length = usize::from(header.first().copied().unwrap_or(0) & 15) * 4;
             let right = header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header);
-            be16(header, ipv4::CHECKSUM) == right || (be16(header, ipv4::CHECKSUM), right) == (Some(0xffff), Some(0))
+            be16(header, ipv4::CHECKSUM) == right
+                || (be16(header, ipv4::CHECKSUM), right) == (Some(0xffff), Some(0))
         })
     }
 }
 
 /// The addresses in an IP header.
 fn header_addresses(header: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr)> {
-    let v4 = |at: usize| header.get(at..).and_then(|bytes| bytes.first_chunk::<4>()).map(|bytes| IpAddr::from(*bytes));
-    let v6 = |at: usize| header.get(at..).and_then(|bytes| bytes.first_chunk::<16>()).map(|bytes| IpAddr::from(*bytes));
+    let v4 = |at: usize| {
+        header
+            .get(at..)
+            .and_then(|bytes| bytes.first_chunk::<4>())
+            .map(|bytes| IpAddr::from(*bytes))
+    };
+    let v6 = |at: usize| {
+        header
+            .get(at..)
+            .and_then(|bytes| bytes.first_chunk::<16>())
+            .map(|bytes| IpAddr::from(*bytes))
+    };
     match version {
         IpVersion::V4 => v4(12).zip(v4(16)),
         IpVersion::V6 => v6(8).zip(v6(24)),
@@ -443,7 +488,13 @@ fn header_addresses(header: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr
 }
 
 /// Checks the header, and completes the checksum that it leaves unfinished.
-fn complete_by_header(bytes: &mut [u8], layer: Layer, header: Header, format: Format, simd: Simd) -> Virtio {
+fn complete_by_header(
+    bytes: &mut [u8],
+    layer: Layer,
+    header: Header,
+    format: Format,
+    simd: Simd,
+) -> Virtio {
     let offload = header.offload(format, bytes, bytes.len(), layer);
     let place = match &offload {
         Ok(offload) => match offload.checksum {
@@ -467,12 +518,18 @@ fn complete_by_header(bytes: &mut [u8], layer: Layer, header: Header, format: Fo
         let _ = complete_partial(bytes, layer, start, offset, simd);
     }
     let gso = offload.map(|offload| offload.gso);
-    let outer = matches!(gso, Ok(Some(_))).then(|| complete_outer(bytes, layer, header, simd)).flatten();
+    let outer =
+        matches!(gso, Ok(Some(_))).then(|| complete_outer(bytes, layer, header, simd)).flatten();
     Virtio { header, gso, seed, partial, outer }
 }
 
 /// Completes the outer UDP checksum of a super-packet in a tunnel, and returns what lay there.
-fn complete_outer(bytes: &mut [u8], layer: Layer, header: Header, simd: Simd) -> Option<OuterChecksum> {
+fn complete_outer(
+    bytes: &mut [u8],
+    layer: Layer,
+    header: Header,
+    simd: Simd,
+) -> Option<OuterChecksum> {
     let layout = parse_datagram(bytes, bytes.len(), layer).ok()?;
     let outer = layout.outer.filter(|outer| outer.tunnel.is_udp())?;
     let place = outer.checksum(bytes)?;
@@ -481,12 +538,18 @@ fn complete_outer(bytes: &mut [u8], layer: Layer, header: Header, simd: Simd) ->
     }
     let (network, start) = (usize::from(outer.network), usize::from(outer.transport));
     let end = (layout.end as usize).min(bytes.len());
-    let pseudo = pseudo_header(bytes.get(network..)?, outer.version, Protocol::Udp.number(), end.saturating_sub(start) as u32);
+    let pseudo = pseudo_header(
+        bytes.get(network..)?,
+        outer.version,
+        Protocol::Udp.number(),
+        end.saturating_sub(start) as u32,
+    );
     if be16(bytes, place) != Some(pseudo.fold()) {
         return Some(OuterChecksum::Unseeded);
     }
     // The field holds the pseudo-header's sum, which is summed with the rest.
-    let checksum = transport_field(Protocol::Udp, Sum::new(simd.sum(bytes.get(start..end)?)).checksum());
+    let checksum =
+        transport_field(Protocol::Udp, Sum::new(simd.sum(bytes.get(start..end)?)).checksum());
     bytes.get_mut(place..place + 2)?.copy_from_slice(&checksum.to_be_bytes());
     Some(OuterChecksum::Seeded)
 }
@@ -505,9 +568,9 @@ fn is_seeded(bytes: &[u8], layer: Layer, start: u16, offset: u16) -> bool {
     // The inner packet of a tunnel ends by its own length.
     let inner = match layout.version {
         IpVersion::V4 => be16(network, ipv4::TOTAL_LENGTH).map(usize::from),
-        IpVersion::V6 => {
-            be16(network, ipv6::PAYLOAD_LENGTH).filter(|&length| length > 0).map(|length| usize::from(length) + ipv6::HEADER_LENGTH)
-        }
+        IpVersion::V6 => be16(network, ipv6::PAYLOAD_LENGTH)
+            .filter(|&length| length > 0)
+            .map(|length| usize::from(length) + ipv6::HEADER_LENGTH),
     };
     let end = match inner {
         Some(length @ 1..) => usize::from(layout.network) + length,
@@ -550,10 +613,18 @@ fn endpoints(bytes: &[u8], layer: Layer, layout: Option<&Layout>) -> u64 {
     };
     if let Some(layout) = layout {
         let transport = usize::from(layout.transport);
-        return hash_of(&(addresses(layout.network, layout.version), layout.protocol, bytes.get(transport..transport + 4)));
+        return hash_of(&(
+            addresses(layout.network, layout.version),
+            layout.protocol,
+            bytes.get(transport..transport + 4),
+        ));
     }
     match ip_headers(bytes, bytes.len(), layer).into_iter().flatten().last() {
-        Some((network, version)) => hash_of(&("ip", addresses(network, version), protocol_number(bytes, usize::from(network), version))),
+        Some((network, version)) => hash_of(&(
+            "ip",
+            addresses(network, version),
+            protocol_number(bytes, usize::from(network), version),
+        )),
         None => hash_of(&("none", bytes.get(..14))),
     }
 }

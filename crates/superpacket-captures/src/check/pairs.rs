@@ -24,19 +24,28 @@ pub(super) struct PairKeys {
 
 impl PairKeys {
     /// The pairs of a packet; none of what is not IP, or of a protocol without ports.
-    pub(super) fn of(bytes: &[u8], layer: Layer, link: &LinkHeader, layout: Option<&Layout>) -> PairKeys {
+    pub(super) fn of(
+        bytes: &[u8],
+        layer: Layer,
+        link: &LinkHeader,
+        layout: Option<&Layout>,
+    ) -> PairKeys {
         let key = |outermost: u16, network: u16, version: IpVersion| {
             let network = usize::from(network);
             let mut hasher = DefaultHasher::new();
             hash_link(bytes, layer, link, usize::from(outermost), &mut hasher);
-            (addresses(bytes, network, version), protocol_number(bytes, network, version)).hash(&mut hasher);
+            (addresses(bytes, network, version), protocol_number(bytes, network, version))
+                .hash(&mut hasher);
             hasher.finish()
         };
         if let Some(layout) = layout {
             let outermost = layout.outermost();
-            let [outer, nested] =
-                [layout.outer, layout.nested].map(|outer| outer.map(|outer| key(outermost, outer.network, outer.version)));
-            return PairKeys { has_ports: true, keys: [Some(key(outermost, layout.network, layout.version)), outer, nested] };
+            let [outer, nested] = [layout.outer, layout.nested]
+                .map(|outer| outer.map(|outer| key(outermost, outer.network, outer.version)));
+            return PairKeys {
+                has_ports: true,
+                keys: [Some(key(outermost, layout.network, layout.version)), outer, nested],
+            };
         }
         let scope = match parse(bytes, bytes.len(), layer) {
             Err(unparsed) => unparsed.scope,
@@ -44,7 +53,9 @@ impl PairKeys {
         };
         let [outermost, ..] = ip_headers(bytes, bytes.len(), layer);
         let only = match (scope, outermost) {
-            (Scope::Pair { network, version }, Some((outermost, _))) => Some(key(outermost, network, version)),
+            (Scope::Pair { network, version }, Some((outermost, _))) => {
+                Some(key(outermost, network, version))
+            }
             _ => None,
         };
         PairKeys { has_ports: false, keys: [only, None, None] }
@@ -104,7 +115,9 @@ impl Pairs {
     pub(super) fn overtook(&self, keys: PairKeys, origin: u64) -> Option<Departure> {
         let others = usize::from(!keys.has_ports);
         let latest = keys.iter().filter_map(|key| self.0.get(&key)?.latest[others]);
-        latest.filter(|departure| departure.origin > origin).max_by_key(|departure| departure.origin)
+        latest
+            .filter(|departure| departure.origin > origin)
+            .max_by_key(|departure| departure.origin)
     }
 
     /// Notes that a packet of the original has left.

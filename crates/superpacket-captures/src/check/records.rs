@@ -35,7 +35,8 @@ impl Records {
     /// Reads the first line of a stream.
     pub(super) fn open(file: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
         let mut stream = BufReader::with_capacity(1 << 16, stream);
-        let not_records = |reason: String| CaptureError::NotCapture { file: file.to_owned(), reason };
+        let not_records =
+            |reason: String| CaptureError::NotCapture { file: file.to_owned(), reason };
         let mut line = Vec::new();
         let mut byte = [0];
         while line.len() < LONGEST_LINE {
@@ -43,21 +44,36 @@ impl Records {
                 Ok(()) if byte == *b"\n" => break,
                 Ok(()) => line.push(byte[0]),
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-                Err(source) => return Err(CaptureError::Read { file: file.to_owned(), packet: 1, offset: line.len() as u64, source }),
+                Err(source) => {
+                    return Err(CaptureError::Read {
+                        file: file.to_owned(),
+                        packet: 1,
+                        offset: line.len() as u64,
+                        source,
+                    });
+                }
             }
         }
         let text = String::from_utf8_lossy(&line).into_owned();
         let words: Vec<&str> = text.split(' ').collect();
         let &["superpacket-records", version, link, length] = words.as_slice() else {
-            return Err(not_records(format!("its first line is {text:?}, not \"superpacket-records 1 LINK LENGTH\"")));
+            return Err(not_records(format!(
+                "its first line is {text:?}, not \"superpacket-records 1 LINK LENGTH\""
+            )));
         };
         if version != "1" {
-            return Err(not_records(format!("records of version {version:?}, and only 1 is known")));
+            return Err(not_records(format!(
+                "records of version {version:?}, and only 1 is known"
+            )));
         }
         let layer = match link {
             "ethernet" => Layer::Ethernet,
             "ip" => Layer::Ip,
-            _ => return Err(not_records(format!("records of link type {link:?}; there are \"ethernet\" and \"ip\""))),
+            _ => {
+                return Err(not_records(format!(
+                    "records of link type {link:?}; there are \"ethernet\" and \"ip\""
+                )));
+            }
         };
         let format = match length.parse().ok() {
             Some(0) => None,
@@ -69,7 +85,16 @@ impl Records {
             }
         };
         let offset = line.len() as u64 + 1;
-        Ok(Records { file: file.to_owned(), stream, layer, format, offset, number: 0, record: Vec::new(), truncated: None })
+        Ok(Records {
+            file: file.to_owned(),
+            stream,
+            layer,
+            format,
+            offset,
+            number: 0,
+            record: Vec::new(),
+            truncated: None,
+        })
     }
 
     pub(super) fn file(&self) -> &str {
@@ -88,14 +113,28 @@ impl Records {
         }
         let length = u32::from_le_bytes(length) as usize;
         let least = self.format.map_or(0, Format::length);
-        let malformed =
-            |reason: String| Err(CaptureError::Malformed { file: self.file.clone(), packet: self.number + 1, offset: self.offset, reason });
+        let malformed = |reason: String| {
+            Err(CaptureError::Malformed {
+                file: self.file.clone(),
+                packet: self.number + 1,
+                offset: self.offset,
+                reason,
+            })
+        };
         if length < least {
-            return malformed(format!("a record of {length} bytes cannot hold a virtio_net_hdr of {least}"));
+            return malformed(format!(
+                "a record of {length} bytes cannot hold a virtio_net_hdr of {least}"
+            ));
         }
         if length > MAX_RECORD_LENGTH {
             let (file, packet, offset) = (self.file.clone(), self.number + 1, self.offset);
-            return Err(CaptureError::RecordTooLong { file, packet, offset, claimed: length as u64, limit: MAX_RECORD_LENGTH as u64 });
+            return Err(CaptureError::RecordTooLong {
+                file,
+                packet,
+                offset,
+                claimed: length as u64,
+                limit: MAX_RECORD_LENGTH as u64,
+            });
         }
         // The memory grows only as bytes really arrive.
         let mut record = std::mem::take(&mut self.record);
@@ -103,7 +142,12 @@ impl Records {
         let read = (&mut self.stream).take(length as u64).read_to_end(&mut record);
         self.record = record;
         if let Err(source) = read {
-            return Err(CaptureError::Read { file: self.file.clone(), packet: self.number + 1, offset: self.offset, source });
+            return Err(CaptureError::Read {
+                file: self.file.clone(),
+                packet: self.number + 1,
+                offset: self.offset,
+                source,
+            });
         }
         if self.record.len() < length {
             return self.cut(format!("{} of {length} bytes", self.record.len()));
@@ -114,7 +158,12 @@ impl Records {
     }
 
     fn cut(&mut self, reason: String) -> Result<Option<(u64, &[u8])>, CaptureError> {
-        self.truncated = Some(Truncated { file: self.file.clone(), packet: self.number + 1, offset: self.offset, reason });
+        self.truncated = Some(Truncated {
+            file: self.file.clone(),
+            packet: self.number + 1,
+            offset: self.offset,
+            reason,
+        });
         Ok(None)
     }
 
@@ -127,7 +176,12 @@ impl Records {
                 Ok(read) => got += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
-                    return Err(CaptureError::Read { file: self.file.clone(), packet: self.number + 1, offset: self.offset, source });
+                    return Err(CaptureError::Read {
+                        file: self.file.clone(),
+                        packet: self.number + 1,
+                        offset: self.offset,
+                        source,
+                    });
                 }
             }
         }
@@ -152,8 +206,14 @@ mod tests {
         }
         let mut records = open(&file).expect("records");
         assert_eq!((records.layer, records.format), (Layer::Ip, Some(Format::Plain)));
-        assert_eq!(records.next_record().expect("whole").map(|(number, bytes)| (number, bytes.len())), Some((1, 10)));
-        assert_eq!(records.next_record().expect("whole").map(|(number, bytes)| (number, bytes.len())), Some((2, 13)));
+        assert_eq!(
+            records.next_record().expect("whole").map(|(number, bytes)| (number, bytes.len())),
+            Some((1, 10))
+        );
+        assert_eq!(
+            records.next_record().expect("whole").map(|(number, bytes)| (number, bytes.len())),
+            Some((2, 13))
+        );
         assert!(records.next_record().expect("the end").is_none() && records.truncated.is_none());
         for cut in [1, 14, 16] {
             let mut records = open(&file[..file.len() - cut]).expect("records");
@@ -175,8 +235,15 @@ mod tests {
             let error = open(file).map(|_| ()).expect_err("refused").to_string();
             assert!(error.contains(words), "{error}");
         }
-        let mut short = open(b"superpacket-records 1 ip 10\n\x09\0\0\x00123456789").expect("records");
-        assert!(short.next_record().expect_err("too short").to_string().contains("cannot hold a virtio_net_hdr of 10"));
+        let mut short =
+            open(b"superpacket-records 1 ip 10\n\x09\0\0\x00123456789").expect("records");
+        assert!(
+            short
+                .next_record()
+                .expect_err("too short")
+                .to_string()
+                .contains("cannot hold a virtio_net_hdr of 10")
+        );
         let mut long = open(b"superpacket-records 1 ip 0\n\xff\xff\xff\xff").expect("records");
         assert!(matches!(long.next_record(), Err(CaptureError::RecordTooLong { .. })));
     }

@@ -129,7 +129,10 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), Rule::ALL.len());
         for rule in Rule::ALL {
-            assert!(rule.name().bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{rule:?}");
+            assert!(
+                rule.name().bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'),
+                "{rule:?}"
+            );
             assert!(rule.sentence().ends_with('.'), "{rule:?}");
         }
         assert_eq!(Rule::IpIdFixed.strictness(), Strictness::Reversible);

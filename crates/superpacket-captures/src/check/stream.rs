@@ -71,9 +71,23 @@ impl<'a> Stream<'a> {
                 (Kind::Reader(reader), file, length)
             }
             Input::Stream { file, stream } => (open_stream(&file, stream)?, file, None),
-            Input::Packets(packets) => (Kind::Packets(Cursor::new(packets)), "memory".to_owned(), Some(packets.bytes().len() as u64)),
+            Input::Packets(packets) => (
+                Kind::Packets(Cursor::new(packets)),
+                "memory".to_owned(),
+                Some(packets.bytes().len() as u64),
+            ),
         };
-        Ok(Stream { kind, file, length, packets: 0, bytes: 0, ahead: VecDeque::new(), ended: false, has_cut_packets: false, simd })
+        Ok(Stream {
+            kind,
+            file,
+            length,
+            packets: 0,
+            bytes: 0,
+            ahead: VecDeque::new(),
+            ended: false,
+            has_cut_packets: false,
+            simd,
+        })
     }
 
     /// The next packet; `None` at the end.
@@ -92,7 +106,10 @@ impl<'a> Stream<'a> {
 
     /// Looks for a packet among those to come, as far as is read ahead, and returns what `wanted`
     /// makes of the first for which it is something.
-    pub(super) fn find_ahead<T>(&mut self, wanted: impl Fn(&Packet) -> Option<T>) -> Result<Option<T>, Error> {
+    pub(super) fn find_ahead<T>(
+        &mut self,
+        wanted: impl Fn(&Packet) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
         let (mut place, mut bytes) = (0, 0);
         loop {
             if place == self.ahead.len() {
@@ -137,10 +154,23 @@ impl<'a> Stream<'a> {
                 let Some((number, record)) = records.next_record()? else { return Ok(None) };
                 let (head, data) = record.split_at(format.map_or(0, Format::length));
                 let header = match format {
-                    Some(format) => Some((read_header(head, format, file, number, offset)?, format)),
+                    Some(format) => {
+                        Some((read_header(head, format, file, number, offset)?, format))
+                    }
                     None => None,
                 };
-                Packet::new(Origin { number, interface: 0, layer: Some(layer), link: &[], header, cut: false }, data, self.simd)
+                Packet::new(
+                    Origin {
+                        number,
+                        interface: 0,
+                        layer: Some(layer),
+                        link: &[],
+                        header,
+                        cut: false,
+                    },
+                    data,
+                    self.simd,
+                )
             }
         };
         Ok(Some(packet))
@@ -179,7 +209,12 @@ impl<'a> Stream<'a> {
 fn open_stream(file: &str, mut stream: Box<dyn Read + Send>) -> Result<Kind<'static>, Error> {
     let mut head = Vec::new();
     let read = (&mut stream).take(MAGIC.len() as u64).read_to_end(&mut head);
-    read.map_err(|source| CaptureError::Read { file: file.to_owned(), packet: 1, offset: 0, source })?;
+    read.map_err(|source| CaptureError::Read {
+        file: file.to_owned(),
+        packet: 1,
+        offset: 0,
+        source,
+    })?;
     let is_records = head == MAGIC;
     let whole: Box<dyn Read + Send> = Box::new(Bytes::new(head).chain(stream));
     Ok(match is_records {
@@ -199,8 +234,10 @@ fn open_path(path: &Path) -> Result<(Kind<'static>, Option<u64>), Error> {
         && (&file).take(MAGIC.len() as u64).read_to_end(&mut head).is_ok()
         && head == MAGIC
     {
-        let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
-        let records = Records::open(&path.display().to_string(), Box::new(Bytes::new(head).chain(file)))?;
+        let length =
+            file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
+        let records =
+            Records::open(&path.display().to_string(), Box::new(Bytes::new(head).chain(file)))?;
         return Ok((Kind::Records(records), length));
     }
     let reader = Reader::open(path)?;
@@ -227,7 +264,14 @@ fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<Packet, 
         })?),
         None => None,
     };
-    let origin = Origin { number: frame.number, interface: frame.interface, layer, link, header, cut: frame.is_truncated() };
+    let origin = Origin {
+        number: frame.number,
+        interface: frame.interface,
+        layer,
+        link,
+        header,
+        cut: frame.is_truncated(),
+    };
     Ok(Packet::new(origin, data, simd))
 }
 
@@ -235,13 +279,20 @@ fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<Packet, 
 fn header_of_comment(digits: &[u8]) -> Option<(Header, Format)> {
     let digits = digits.trim_ascii_end();
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let bytes: Option<Vec<u8>> = digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();
+    let bytes: Option<Vec<u8>> =
+        digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();
     let bytes = bytes?;
     let format = Format::of_length(bytes.len())?;
     Some((Header::read(&bytes, format, ByteOrder::Little).ok()?, format))
 }
 
-fn read_header(bytes: &[u8], format: Format, file: &str, number: u64, offset: u64) -> Result<Header, CaptureError> {
+fn read_header(
+    bytes: &[u8],
+    format: Format,
+    file: &str,
+    number: u64,
+    offset: u64,
+) -> Result<Header, CaptureError> {
     Header::read(bytes, format, ByteOrder::Little).map_err(|error| CaptureError::Malformed {
         file: file.to_owned(),
         packet: number,
@@ -256,7 +307,9 @@ mod tests {
 
     #[test]
     fn a_comment_holds_a_header_of_any_length() {
-        for (digits, format) in [(20, Format::Plain), (24, Format::Buffers), (40, Format::Hash), (48, Format::Tunnel)] {
+        for (digits, format) in
+            [(20, Format::Plain), (24, Format::Buffers), (40, Format::Hash), (48, Format::Tunnel)]
+        {
             let text = "0181".to_owned() + &"0".repeat(digits - 4);
             let (header, found) = header_of_comment(text.as_bytes()).expect("a header");
             assert_eq!((header.flags, header.gso_type, found), (1, 0x81, format));

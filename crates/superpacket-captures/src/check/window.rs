@@ -131,12 +131,19 @@ impl<'a> Window<'a> {
         if self.ages.len() >= self.most_ages {
             // One that never leaves would else keep those of all that came after it.
             let queues = &self.queues;
-            let is_held = |queue: &VecDeque<Entry>, number| queue.binary_search_by_key(&number, |entry| entry.packet.number).is_ok();
-            self.ages.retain(|(endpoints, number)| queues.get(endpoints).is_some_and(|queue| is_held(queue, *number)));
+            let is_held = |queue: &VecDeque<Entry>, number| {
+                queue.binary_search_by_key(&number, |entry| entry.packet.number).is_ok()
+            };
+            self.ages.retain(|(endpoints, number)| {
+                queues.get(endpoints).is_some_and(|queue| is_held(queue, *number))
+            });
             self.most_ages = LEAST_AGES.max(2 * self.ages.len());
         }
         self.ages.push_back((packet.endpoints, packet.number));
-        self.queues.entry(packet.endpoints).or_default().push_back(Entry { packet, overtaken: None });
+        self.queues
+            .entry(packet.endpoints)
+            .or_default()
+            .push_back(Entry { packet, overtaken: None });
     }
 
     /// The fragments of a datagram that is to be fragmented (UFO); `None` of any other packet.
@@ -152,14 +159,23 @@ impl<'a> Window<'a> {
         let layer = packet.layer?;
         // Fragments of the same datagram are to be the same whichever file it is in. Those that
         // others cut have another identification.
-        let options = SegmentOptions::default().with_max_segments(MOST_SEGMENTS).with_fragment_id(1);
+        let options =
+            SegmentOptions::default().with_max_segments(MOST_SEGMENTS).with_fragment_id(1);
         let segments = segments_of(&mut self.segmenter, packet, layer, gso, &options, true).ok()?;
-        Some(segments.into_iter().zip(1..).map(|(bytes, part)| packet.segment(part, bytes)).collect())
+        Some(
+            segments
+                .into_iter()
+                .zip(1..)
+                .map(|(bytes, part)| packet.segment(part, bytes))
+                .collect(),
+        )
     }
 
     /// Cuts a packet that is held into segments of this size, in its place.
     pub(super) fn cut_held(&mut self, endpoints: u64, index: usize, gso: Gso) -> bool {
-        let Some(packet) = self.entry(endpoints, index).map(|entry| entry.packet.clone()) else { return false };
+        let Some(packet) = self.entry(endpoints, index).map(|entry| entry.packet.clone()) else {
+            return false;
+        };
         let Some(segments) = self.cut(&packet, gso) else { return false };
         let Some(queue) = self.queues.get_mut(&endpoints) else { return false };
         let overtaken = queue.remove(index).and_then(|entry| entry.overtaken);
@@ -210,7 +226,11 @@ impl<'a> Window<'a> {
     fn make_room(&mut self) -> bool {
         while self.held > MOST_BYTES {
             let Some(&(endpoints, number)) = self.ages.front() else { return false };
-            let gone = self.queues.get(&endpoints).and_then(|queue| queue.front()).is_none_or(|entry| entry.packet.number > number);
+            let gone = self
+                .queues
+                .get(&endpoints)
+                .and_then(|queue| queue.front())
+                .is_none_or(|entry| entry.packet.number > number);
             if !gone && number + SLACK >= self.latest {
                 return false;
             }
@@ -237,10 +257,14 @@ impl<'a> Window<'a> {
     pub(super) fn take(&mut self, endpoints: u64, indices: &[usize]) -> Vec<Entry> {
         let mut sorted: Vec<_> = indices.iter().copied().enumerate().collect();
         sorted.sort_unstable_by_key(|&(_, index)| std::cmp::Reverse(index));
-        let mut taken: Vec<_> = sorted.into_iter().filter_map(|(place, index)| Some((place, self.remove(endpoints, index)?))).collect();
+        let mut taken: Vec<_> = sorted
+            .into_iter()
+            .filter_map(|(place, index)| Some((place, self.remove(endpoints, index)?)))
+            .collect();
         taken.sort_unstable_by_key(|&(place, _)| place);
         let entries: Vec<_> = taken.into_iter().map(|(_, entry)| entry).collect();
-        self.latest = entries.iter().map(|entry| entry.packet.number).max().unwrap_or(0).max(self.latest);
+        self.latest =
+            entries.iter().map(|entry| entry.packet.number).max().unwrap_or(0).max(self.latest);
         entries
     }
 
@@ -277,10 +301,13 @@ mod tests {
         let mut packets = Packets::new();
         packets.push(LinkType::ETHERNET, None, &Frame::udp4(10).to_bytes()).expect("short");
         for number in 0..20_000u32 {
-            packets.push(LinkType::ETHERNET, None, &Frame::tcp4(number, 10).to_bytes()).expect("short");
+            packets
+                .push(LinkType::ETHERNET, None, &Frame::tcp4(number, 10).to_bytes())
+                .expect("short");
         }
         let simd = Simd::detect();
-        let mut window = Window::new(Stream::open(Input::from(&packets), simd).expect("packets"), simd);
+        let mut window =
+            Window::new(Stream::open(Input::from(&packets), simd).expect("packets"), simd);
         let first = window.stream.next_packet().expect("reads").expect("a packet");
         window.enter(first);
         let second = window.stream.next_packet().expect("reads").expect("a packet");

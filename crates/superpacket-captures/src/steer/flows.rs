@@ -31,7 +31,13 @@ pub(super) struct Flows {
 
 impl Flows {
     /// Counts a packet; `true` if it is the first of a flow that is listed.
-    pub(super) fn count(&mut self, tuple: FlowTuple, hash: FlowHash, cpu: Option<Cpu>, limited: bool) -> bool {
+    pub(super) fn count(
+        &mut self,
+        tuple: FlowTuple,
+        hash: FlowHash,
+        cpu: Option<Cpu>,
+        limited: bool,
+    ) -> bool {
         let listed = self.counted.len();
         match self.counted.entry(tuple) {
             Entry::Occupied(mut counted) => {
@@ -41,7 +47,13 @@ impl Flows {
                 false
             }
             Entry::Vacant(place) if listed < MOST_FLOWS => {
-                place.insert(Counted { order: listed as u32, hash, cpu, packets: 1, flow_limited: u64::from(limited) });
+                place.insert(Counted {
+                    order: listed as u32,
+                    hash,
+                    cpu,
+                    packets: 1,
+                    flow_limited: u64::from(limited),
+                });
                 true
             }
             Entry::Vacant(_) => {
@@ -142,7 +154,8 @@ impl std::fmt::Display for SteeredFlow {
             Some(ports) => ports.map(Some),
             None => [None; 2],
         };
-        let (source, destination) = (end(self.source(), source), end(self.destination(), destination));
+        let (source, destination) =
+            (end(self.source(), source), end(self.destination(), destination));
         write!(formatter, "{} {source} > {destination}", self.protocol().to_uppercase())
     }
 }
@@ -191,17 +204,35 @@ mod tests {
         let rows = flows.into_rows();
         assert_eq!(rows.len(), MOST_FLOWS);
         assert_eq!((rows[0].hash(), rows[0].packets(), rows[0].flow_limited()), (7, 3, 1));
-        assert!(rows[1..].iter().map(|row| row.hash()).eq((0..MOST_FLOWS as u32).filter(|&index| index != 7)), "in the order they came");
+        assert!(
+            rows[1..]
+                .iter()
+                .map(|row| row.hash())
+                .eq((0..MOST_FLOWS as u32).filter(|&index| index != 7)),
+            "in the order they came"
+        );
     }
 
     #[test]
     fn a_flow_is_written_as_people_write_it() {
-        let counted = Counted { order: 0, hash: FlowHash(0x1a), cpu: Cpu::new(2), packets: 5, flow_limited: 0 };
+        let counted = Counted {
+            order: 0,
+            hash: FlowHash(0x1a),
+            cpu: Cpu::new(2),
+            packets: 5,
+            flow_limited: 0,
+        };
         let six = FlowTuple::v6([0xfe; 16], [1; 16], Some([80, 90]));
         let row = SteeredFlow { tuple: six, counted: counted.clone() };
-        assert_eq!(row.to_string(), "0 [fefe:fefe:fefe:fefe:fefe:fefe:fefe:fefe]:80 > [101:101:101:101:101:101:101:101]:90");
+        assert_eq!(
+            row.to_string(),
+            "0 [fefe:fefe:fefe:fefe:fefe:fefe:fefe:fefe]:80 > [101:101:101:101:101:101:101:101]:90"
+        );
         let value = serde_json::to_value(&row).expect("serializes");
-        assert_eq!((value["hash"].as_str(), value["cpu"].as_u64(), value["sport"].as_u64()), (Some("0000001a"), Some(2), Some(80)));
+        assert_eq!(
+            (value["hash"].as_str(), value["cpu"].as_u64(), value["sport"].as_u64()),
+            (Some("0000001a"), Some(2), Some(80))
+        );
         let four = FlowTuple::v4([1, 2, 3, 4], [5, 6, 7, 8], None);
         assert_eq!(SteeredFlow { tuple: four, counted }.to_string(), "0 1.2.3.4 > 5.6.7.8");
     }

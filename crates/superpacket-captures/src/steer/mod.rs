@@ -11,7 +11,8 @@ use superpacket::packet::Layer;
 use superpacket::wire::MAX_HEADER;
 use superpacket_io::capture::{Frame, Start, start_of};
 use superpacket_steer::{
-    CpuMask, DEFAULT_MAX_BACKLOG, FLOW_LIMIT_HISTORY, FlowHasher, FlowHeaders, FlowLimit, FlowTuple, Rps, ToeplitzKey,
+    CpuMask, DEFAULT_MAX_BACKLOG, FLOW_LIMIT_HISTORY, FlowHasher, FlowHeaders, FlowLimit,
+    FlowTuple, Rps, ToeplitzKey,
 };
 
 use crate::error::Error;
@@ -133,7 +134,11 @@ impl SteerReport {
 ///
 /// # Errors
 /// Whatever stops the reading.
-pub fn steer(input: Input<'_>, options: &SteerOptions, progress: &mut dyn Progress) -> Result<SteerReport, Error> {
+pub fn steer(
+    input: Input<'_>,
+    options: &SteerOptions,
+    progress: &mut dyn Progress,
+) -> Result<SteerReport, Error> {
     let mut input = Opened::open(input, options.strict, progress)?;
     let mut host = Host::new(options);
     input.for_each(|frame| {
@@ -162,7 +167,13 @@ impl Host {
     fn new(options: &SteerOptions) -> Self {
         let mask = &options.cpus;
         let hasher = FlowHasher::toeplitz(&options.key);
-        let row = |number: usize| CpuShare { cpu: number, packets: 0, bytes: 0, flows: 0, flow_limited: 0 };
+        let row = |number: usize| CpuShare {
+            cpu: number,
+            packets: 0,
+            bytes: 0,
+            flows: 0,
+            flow_limited: 0,
+        };
         let mut places = vec![0; mask.last().map_or(0, |last| last.number() + 1)];
         mask.iter().enumerate().for_each(|(place, cpu)| places[cpu.number()] = place);
         Host {
@@ -203,7 +214,8 @@ impl Host {
         let Some(tuple) = tuple else { return "no_hash" };
         let hash = self.hasher.hash_flow(&tuple);
         let cpu = self.rps.cpu(hash);
-        let limited = cpu.is_some() && self.flow_limit.drops(hash, DEFAULT_MAX_BACKLOG, DEFAULT_MAX_BACKLOG);
+        let limited =
+            cpu.is_some() && self.flow_limit.drops(hash, DEFAULT_MAX_BACKLOG, DEFAULT_MAX_BACKLOG);
         let is_new = self.flows.count(tuple, hash, cpu, limited);
         let Some(cpu) = cpu else {
             return if self.cpus.is_empty() { "no_cpus" } else { "hash_zero" };
@@ -216,7 +228,12 @@ impl Host {
         "steered"
     }
 
-    fn report(mut self, file: String, cut_short: Option<CutShort>, options: &SteerOptions) -> SteerReport {
+    fn report(
+        mut self,
+        file: String,
+        cut_short: Option<CutShort>,
+        options: &SteerOptions,
+    ) -> SteerReport {
         self.totals.packets_out = self.totals.packets_in;
         self.totals.bytes_out = self.totals.bytes_in;
         let mask = &options.cpus;

@@ -2,7 +2,10 @@
 
 use std::fmt::Write;
 
-use super::words::{CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary, times};
+use super::words::{
+    CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary,
+    times,
+};
 use super::{SteerReport, plot};
 use crate::error::Error;
 use crate::figures::{grouped, percent};
@@ -18,9 +21,17 @@ pub(super) fn render(report: &SteerReport, top: usize) -> Result<String, Error> 
 }
 
 fn write(report: &SteerReport, top: usize, page: &mut String) -> Result<(), Stop> {
-    writeln!(page, "<p class=\"muted\">How receive packet steering would spread this traffic: {}.</p>", Escaped(&summary(report)))?;
+    writeln!(
+        page,
+        "<p class=\"muted\">How receive packet steering would spread this traffic: {}.</p>",
+        Escaped(&summary(report))
+    )?;
     if let Some(cut) = &report.cut_short {
-        writeln!(page, "<p class=\"name\">The file is cut short: {}</p>", Breakable(&cut.to_string()))?;
+        writeln!(
+            page,
+            "<p class=\"name\">The file is cut short: {}</p>",
+            Breakable(&cut.to_string())
+        )?;
     }
     if report.left_out.packets > 0 {
         writeln!(page, "<p>Left out: {}.</p>", Escaped(&left_out(&report.left_out)))?;
@@ -28,16 +39,25 @@ fn write(report: &SteerReport, top: usize, page: &mut String) -> Result<(), Stop
     let (packets, steered) = (report.totals.packets_in, report.steered());
     let figures = [
         (times(report.imbalance), "packets of the busiest CPU over the average".to_owned()),
-        (times(report.imbalance_flows), "flows of the CPU with the most over the average".to_owned()),
+        (
+            times(report.imbalance_flows),
+            "flows of the CPU with the most over the average".to_owned(),
+        ),
         (grouped(report.flows.len() as u64), format!("flows in {} packets", grouped(packets))),
         (percent(steered, packets), "of the packets are steered".to_owned()),
-        (percent(report.flow_limit.packets, steered), "of these dropped by the flow limit in overload".to_owned()),
+        (
+            percent(report.flow_limit.packets, steered),
+            "of these dropped by the flow limit in overload".to_owned(),
+        ),
     ];
     let (rows, more) = busiest(report, MOST_CPUS);
     if !report.cpus.is_empty() {
         let svg = both(|width| plot::cpus(&rows, &report.cpus, width))?;
         let key = "<span class=\"key before\"></span>of the flows<span class=\"key after\"></span>of the packets";
-        writeln!(page, "<h3>CPUs</h3>\n<figure><figcaption>Share by CPU.{key}; the line is an even share</figcaption>{svg}</figure>")?;
+        writeln!(
+            page,
+            "<h3>CPUs</h3>\n<figure><figcaption>Share by CPU.{key}; the line is an even share</figcaption>{svg}</figure>"
+        )?;
     }
     tiles(figures, page)?;
     if !report.cpus.is_empty() {
@@ -45,7 +65,12 @@ fn write(report: &SteerReport, top: usize, page: &mut String) -> Result<(), Stop
         if more > 0 {
             writeln!(page, "<p class=\"muted\">And {more} more with fewer packets.</p>")?;
         }
-        writeln!(page, "<p>{}</p>\n<p>{}</p>", Escaped(&balance(report)), Escaped(&flow_limit(report)))?;
+        writeln!(
+            page,
+            "<p>{}</p>\n<p>{}</p>",
+            Escaped(&balance(report)),
+            Escaped(&flow_limit(report))
+        )?;
     }
     if top > 0 && !report.flows.is_empty() {
         writeln!(page, "<h3>Flows with the most packets</h3>")?;

@@ -4,7 +4,8 @@ use super::{CpuShare, LeftOut, SteerReport, SteeredFlow};
 use crate::figures::{grouped, percent};
 
 /// The columns of CPUs, on the page and in the terminal.
-pub const CPU_COLUMNS: [&str; 6] = ["CPU", "packets", "share", "bytes", "flows", "flow limit drops"];
+pub const CPU_COLUMNS: [&str; 6] =
+    ["CPU", "packets", "share", "bytes", "flows", "flow limit drops"];
 
 /// The columns of flows.
 pub const FLOW_COLUMNS: [&str; 5] = ["flow", "hash", "CPU", "packets", "flow limit drops"];
@@ -22,7 +23,11 @@ pub fn summary(report: &SteerReport) -> String {
         1 => format!("1 CPU, {}", report.cpu_list),
         count => format!("{} CPUs, {}", grouped(count as u64), report.cpu_list),
     };
-    format!("{} packets, {} flows; {cpus}; {hash}", grouped(report.totals.packets_in), grouped(report.flows.len() as u64))
+    format!(
+        "{} packets, {} flows; {cpus}; {hash}",
+        grouped(report.totals.packets_in),
+        grouped(report.flows.len() as u64)
+    )
 }
 
 /// The imbalance in words.

@@ -16,7 +16,9 @@ fn files_of_which_nothing_fits_are_compared_in_bounded_time() {
         left.push(LinkType::ETHERNET, None, &bytes).expect("short");
     }
     let started = std::time::Instant::now();
-    let report = check(Input::from(&left), Input::from(&original), &CheckOptions::default(), &mut ()).expect("both");
+    let report =
+        check(Input::from(&left), Input::from(&original), &CheckOptions::default(), &mut ())
+            .expect("both");
     assert!(report.violations >= 80_000, "{}", report.violations);
     // A scan of all that is held, for each, would take an hour.
     assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
@@ -31,8 +33,14 @@ fn a_header_does_not_choose_how_much_memory_is_taken() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("sent.records");
     records(&path, Format::Buffers, &[(frame.to_bytes(), header)]);
-    let report = check(Input::Path(&path), Input::Path(&path), &CheckOptions::default(), &mut ()).expect("both");
-    assert_eq!((report.violations, report.not_judged.origin_headers), (0, 1), "{:?}", report.described);
+    let report = check(Input::Path(&path), Input::Path(&path), &CheckOptions::default(), &mut ())
+        .expect("both");
+    assert_eq!(
+        (report.violations, report.not_judged.origin_headers),
+        (0, 1),
+        "{:?}",
+        report.described
+    );
 }
 
 proptest! {
@@ -74,21 +82,37 @@ proptest! {
 fn traps_of_every_kind_raise_no_false_alarm() {
     for seed in 0..8 {
         let mut original = Packets::new();
-        for packet in generate(seed, &Config { impairments: Impairments::traps(), ..Config::default() }, 4000) {
+        for packet in
+            generate(seed, &Config { impairments: Impairments::traps(), ..Config::default() }, 4000)
+        {
             let link_type = if packet.starts_at_ip { LinkType::RAW } else { LinkType::ETHERNET };
             original.push(link_type, Some(packet.time_ns), &packet.bytes).expect("short");
         }
         let (mut merged, mut cut) = (Packets::new(), Packets::new());
-        coalesce(Input::from(&original), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).expect("packets");
+        coalesce(
+            Input::from(&original),
+            Output::Packets(&mut merged),
+            &CoalesceOptions::default(),
+            &mut (),
+        )
+        .expect("packets");
         for rules in [Strictness::Linux, Strictness::Reversible] {
             let options = CheckOptions { rules, ..CheckOptions::default() };
-            let report = check(Input::from(&merged), Input::from(&original), &options, &mut ()).expect("both");
+            let report = check(Input::from(&merged), Input::from(&original), &options, &mut ())
+                .expect("both");
             assert_eq!(report.violations, 0, "seed {seed}: {:#?}", report.described);
             assert!(report.merged > 500, "seed {seed}: {}", report.merged);
         }
-        segment(Input::from(&merged), Output::Packets(&mut cut), &SegmentOptions { mtu: 1000, ..SegmentOptions::default() }, &mut ())
-            .expect("packets");
-        let report = check(Input::from(&cut), Input::from(&merged), &CheckOptions::default(), &mut ()).expect("both");
+        segment(
+            Input::from(&merged),
+            Output::Packets(&mut cut),
+            &SegmentOptions { mtu: 1000, ..SegmentOptions::default() },
+            &mut (),
+        )
+        .expect("packets");
+        let report =
+            check(Input::from(&cut), Input::from(&merged), &CheckOptions::default(), &mut ())
+                .expect("both");
         assert_eq!(report.violations, 0, "seed {seed}: {:#?}", report.described);
     }
 }

@@ -23,11 +23,21 @@ fn captures() -> Vec<PathBuf> {
     let mut files = vec![here.join("../../captures/demo.pcap.gz")];
     let root = here.join("../../../shared/captures");
     if root.is_dir() {
-        for folder in std::fs::read_dir(&root).expect("lists").map(|folder| folder.expect("lists").path()).filter(|path| path.is_dir()) {
-            files.extend(std::fs::read_dir(folder).expect("lists").map(|file| file.expect("lists").path()));
+        for folder in std::fs::read_dir(&root)
+            .expect("lists")
+            .map(|folder| folder.expect("lists").path())
+            .filter(|path| path.is_dir())
+        {
+            files.extend(
+                std::fs::read_dir(folder).expect("lists").map(|file| file.expect("lists").path()),
+            );
         }
     } else {
-        assert!(std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(), "{} is missing", root.display());
+        assert!(
+            std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(),
+            "{} is missing",
+            root.display()
+        );
         eprintln!("skipped: {} is missing", root.display());
     }
     files.sort();
@@ -54,37 +64,63 @@ fn the_engines_own_work_is_faithful_over_all_captures() {
     let (mut super_packets, mut segments, mut with_headers) = (0, 0, 0);
     for path in captures() {
         let (mut merged, mut cut) = (Packets::new(), Packets::new());
-        if coalesce(Input::Path(&path), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).is_err() {
+        if coalesce(
+            Input::Path(&path),
+            Output::Packets(&mut merged),
+            &CoalesceOptions::default(),
+            &mut (),
+        )
+        .is_err()
+        {
             continue;
         }
         for rules in [Strictness::Linux, Strictness::Reversible] {
             let options = CheckOptions { rules, ..CheckOptions::default() };
-            let report = check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
+            let report =
+                check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
             assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
             assert_eq!(report.not_judged.headers, report.super_packets);
             super_packets += report.super_packets;
         }
-        segment(Input::from(&merged), Output::Packets(&mut cut), &SegmentOptions::default(), &mut ()).expect("packets");
-        let report = check(Input::from(&cut), Input::from(&merged), &CheckOptions::default(), &mut ()).expect("both");
+        segment(
+            Input::from(&merged),
+            Output::Packets(&mut cut),
+            &SegmentOptions::default(),
+            &mut (),
+        )
+        .expect("packets");
+        let report =
+            check(Input::from(&cut), Input::from(&merged), &CheckOptions::default(), &mut ())
+                .expect("both");
         assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
         segments += report.segments;
         if let Some(original) = ethernet(&path) {
             let left = by_the_engine(&original);
-            let report = check_records(Format::Tunnel, &left, Input::from(&original), Strictness::Linux);
+            let report =
+                check_records(Format::Tunnel, &left, Input::from(&original), Strictness::Linux);
             assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
             with_headers += report.super_packets - report.not_judged.headers;
         }
     }
-    assert!(super_packets >= 56 && segments >= 100 && with_headers >= 28, "{super_packets} {segments} {with_headers}");
+    assert!(
+        super_packets >= 56 && segments >= 100 && with_headers >= 28,
+        "{super_packets} {segments} {with_headers}"
+    );
 }
 
 #[test]
 fn lro_is_found_out() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz");
     let mut merged = Packets::new();
-    let options = CoalesceOptions { rules: superpacket_captures::Rules::Lro, acks: true, ..CoalesceOptions::default() };
-    coalesce(Input::Path(&path), Output::Packets(&mut merged), &options, &mut ()).expect("a capture");
-    let report = check(Input::from(&merged), Input::Path(&path), &CheckOptions::default(), &mut ()).expect("both");
+    let options = CoalesceOptions {
+        rules: superpacket_captures::Rules::Lro,
+        acks: true,
+        ..CoalesceOptions::default()
+    };
+    coalesce(Input::Path(&path), Output::Packets(&mut merged), &options, &mut ())
+        .expect("a capture");
+    let report = check(Input::from(&merged), Input::Path(&path), &CheckOptions::default(), &mut ())
+        .expect("both");
     let rules: BTreeSet<_> = report.by_rule.keys().map(|rule| rule.name()).collect();
     assert!(rules.contains("lost") && rules.len() > 1, "{rules:?}");
     assert_eq!(report.described.len(), 10, "one screen");

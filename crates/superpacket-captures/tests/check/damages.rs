@@ -15,7 +15,12 @@ fn is_v4(case: &Case) -> bool {
 type Damage = (&'static str, fn(&mut Case, usize) -> Option<&'static [&'static str]>);
 
 /// Merges although a packet of the original is different.
-fn differs(case: &mut Case, index: usize, edit: Edit, rules: &'static [&'static str]) -> Option<&'static [&'static str]> {
+fn differs(
+    case: &mut Case,
+    index: usize,
+    edit: Edit,
+    rules: &'static [&'static str],
+) -> Option<&'static [&'static str]> {
     edit(&mut case.original[index]);
     Some(rules)
 }
@@ -104,34 +109,62 @@ const DAMAGES: &[Damage] = &[
         Some(&["ip-checksum"])
     }),
     ("a packet with a wrong checksum merged", |case, index| {
-        differs(case, index, |frame| *frame.checksum_mut().expect("it has one") = Checksum::Wrong, &["bad-checksum"])
+        differs(
+            case,
+            index,
+            |frame| *frame.checksum_mut().expect("it has one") = Checksum::Wrong,
+            &["bad-checksum"],
+        )
     }),
     ("PSH in the middle", |case, index| {
         let middle = index + 1 < case.original.len();
-        (is_tcp(case) && middle).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= PSH, &["push-ends"]))?
+        (is_tcp(case) && middle)
+            .then(|| differs(case, index, |frame| frame.tcp_mut().flags |= PSH, &["push-ends"]))?
     }),
     ("PSH of the last is gone", |case, _| {
         is_tcp(case).then(|| case.left[0].0.tcp_mut().flags &= !PSH)?;
         Some(&["flags"])
     }),
-    ("ECE on one", |case, index| is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= ECE, &["flags"]))?),
+    ("ECE on one", |case, index| {
+        is_tcp(case)
+            .then(|| differs(case, index, |frame| frame.tcp_mut().flags |= ECE, &["flags"]))?
+    }),
     ("CWR on one behind the first", |case, index| {
-        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= CWR, &["cwr"]))?
+        is_tcp(case)
+            .then(|| differs(case, index, |frame| frame.tcp_mut().flags |= CWR, &["cwr"]))?
     }),
     ("RST on one", |case, index| {
-        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= RST, &["flags", "control-flags"]))?
+        is_tcp(case).then(|| {
+            differs(case, index, |frame| frame.tcp_mut().flags |= RST, &["flags", "control-flags"])
+        })?
     }),
-    ("another window", |case, index| is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().window += 1, &["window"]))?),
+    ("another window", |case, index| {
+        is_tcp(case)
+            .then(|| differs(case, index, |frame| frame.tcp_mut().window += 1, &["window"]))?
+    }),
     ("another acknowledgement", |case, index| {
-        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().acknowledgement += 300, &["acknowledgement"]))?
+        is_tcp(case).then(|| {
+            differs(
+                case,
+                index,
+                |frame| frame.tcp_mut().acknowledgement += 300,
+                &["acknowledgement"],
+            )
+        })?
     }),
-    ("another urgent pointer", |case, index| is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().urgent = 1, &[]))?),
+    ("another urgent pointer", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().urgent = 1, &[]))?
+    }),
     ("options only on one", |case, index| {
-        let options = |frame: &mut Frame| frame.tcp_mut().options = [timestamps(1, 2), vec![1, 1, 1, 1]].concat();
+        let options = |frame: &mut Frame| {
+            frame.tcp_mut().options = [timestamps(1, 2), vec![1, 1, 1, 1]].concat()
+        };
         is_tcp(case).then(|| differs(case, index, options, &["tcp-options"]))?
     }),
     ("another sequence number", |case, index| {
-        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().sequence ^= 0x10000, &["sequence"]))?
+        is_tcp(case).then(|| {
+            differs(case, index, |frame| frame.tcp_mut().sequence ^= 0x10000, &["sequence"])
+        })?
     }),
     ("another TTL", |case, index| {
         let edit = |frame: &mut Frame| match &mut frame.ip {
@@ -148,24 +181,43 @@ const DAMAGES: &[Damage] = &[
         differs(case, index, edit, &["traffic-class"])
     }),
     ("another flow label", |case, index| {
-        (!is_v4(case)).then(|| differs(case, index, |frame| frame.ipv6_mut().flow_label += 1, &["flow-label"]))?
+        (!is_v4(case)).then(|| {
+            differs(case, index, |frame| frame.ipv6_mut().flow_label += 1, &["flow-label"])
+        })?
     }),
     ("another identification", |case, index| {
-        is_v4(case).then(|| differs(case, index, |frame| frame.ipv4_mut().id ^= 0x0770, &["ip-id"]))?
+        is_v4(case)
+            .then(|| differs(case, index, |frame| frame.ipv4_mut().id ^= 0x0770, &["ip-id"]))?
     }),
     ("DF on one", |case, index| {
-        is_v4(case).then(|| differs(case, index, |frame| frame.ipv4_mut().dont_fragment ^= true, &["dont-fragment"]))?
+        is_v4(case).then(|| {
+            differs(case, index, |frame| frame.ipv4_mut().dont_fragment ^= true, &["dont-fragment"])
+        })?
     }),
     ("IPv4 options on one", |case, index| {
-        is_v4(case).then(|| differs(case, index, |frame| frame.ipv4_mut().options = vec![1; 4], &["never-merges", "ip-header"]))?
+        is_v4(case).then(|| {
+            differs(
+                case,
+                index,
+                |frame| frame.ipv4_mut().options = vec![1; 4],
+                &["never-merges", "ip-header"],
+            )
+        })?
     }),
-    ("padding behind one", |case, index| differs(case, index, |frame| frame.trailer = vec![0; 3], &["never-merges"])),
+    ("padding behind one", |case, index| {
+        differs(case, index, |frame| frame.trailer = vec![0; 3], &["never-merges"])
+    }),
     ("another VLAN", |case, index| {
         let tagged = !case.original[0].vlans.is_empty();
         tagged.then(|| differs(case, index, |frame| frame.vlans[0].vid = 20, &["link-header"]))?
     }),
     ("another MAC address", |case, index| {
-        differs(case, index, |frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9], &["link-header"])
+        differs(
+            case,
+            index,
+            |frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9],
+            &["link-header"],
+        )
     }),
     ("a longer packet behind a shorter", |case, index| {
         let frame = &mut case.original[index];
@@ -227,8 +279,10 @@ fn what_linux_loses_is_named_by_the_stricter_rules_alone() {
 
 #[test]
 fn what_linux_refuses_may_overtake_by_its_rules_alone() {
-    for edit in [|frame: &mut Frame| frame.tcp_mut().checksum = Checksum::Wrong, |frame: &mut Frame| frame.ipv4_mut().options = vec![1; 4]]
-    {
+    for edit in [
+        |frame: &mut Frame| frame.tcp_mut().checksum = Checksum::Wrong,
+        |frame: &mut Frame| frame.ipv4_mut().options = vec![1; 4],
+    ] {
         let mut flow = flow(0, 4, 100);
         // Retransmitted, it is refused; the others are in sequence without it.
         let mut refused = flow[1].clone();
@@ -248,12 +302,20 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
     let tunnel: Make = || flow(4, 1, 100)[0].clone().in_vxlan4();
     // Frames of a flow, and one of the same pair that is no longer than its fragments are.
     for (name, of_flow, other) in [
-        ("IPv4", (|| flow(0, 1, 100)[0].clone()) as Make, (|| Frame::tcp4(9000, 100).with_id(1)) as Make),
+        (
+            "IPv4",
+            (|| flow(0, 1, 100)[0].clone()) as Make,
+            (|| Frame::tcp4(9000, 100).with_id(1)) as Make,
+        ),
         ("IPv6", || flow(1, 1, 100)[0].clone(), || Frame::tcp6(9000, 100)),
         ("UDP", || flow(4, 1, 100)[0].clone(), || Frame::udp4(100).with_id(1)),
         ("tagged", || flow(3, 1, 100)[0].clone(), || Frame::tcp4(9000, 100).with_id(1).tagged(12)),
         ("in a tunnel", tunnel, || Frame::udp4(100).with_id(1).in_vxlan4()),
-        ("in two tunnels", || flow(4, 1, 100)[0].clone().in_vxlan4().in_geneve(), || Frame::udp4(100).with_id(1).in_vxlan4().in_geneve()),
+        (
+            "in two tunnels",
+            || flow(4, 1, 100)[0].clone().in_vxlan4().in_geneve(),
+            || Frame::udp4(100).with_id(1).in_vxlan4().in_geneve(),
+        ),
     ] {
         let of_flow = of_flow();
         let fragments = other().fragments(64, 99);
@@ -267,14 +329,24 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
             let report = case.check(Strictness::Reversible);
             assert_eq!(report.violations, 1, "{name}: {:#?}", report.described);
             let violation = &report.described[0];
-            assert_eq!((violation.rule.name(), violation.field.as_str(), violation.origin), ("pair-order", "order", Some(1)), "{name}");
+            assert_eq!(
+                (violation.rule.name(), violation.field.as_str(), violation.origin),
+                ("pair-order", "order", Some(1)),
+                "{name}"
+            );
             let place = left.iter().position(|group| group[0] == 0).expect("it left") as u64;
             assert_eq!(violation.packet, Some(place + 1), "{name}");
-            let by = format!("packet {place}, which is packet {} of the original and of the same addresses, left before it", place + 1);
+            let by = format!(
+                "packet {place}, which is packet {} of the original and of the same addresses, left before it",
+                place + 1
+            );
             assert_eq!(violation.found, by, "{name}");
         }
         // The other way round: the flow's packet came last.
-        let case = Case::with(vec![fragments[0].clone(), fragments[1].clone(), of_flow.clone()], &[&[0], &[2], &[1]]);
+        let case = Case::with(
+            vec![fragments[0].clone(), fragments[1].clone(), of_flow.clone()],
+            &[&[0], &[2], &[1]],
+        );
         case.breaks(&[]);
         assert_eq!(case.rules(Strictness::Reversible), ["pair-order"].into(), "{name}");
         assert_eq!(case.check(Strictness::Reversible).described[0].origin, Some(2), "{name}");
@@ -286,15 +358,21 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
     late.breaks(&[]);
     assert_eq!(late.rules(Strictness::Reversible), ["pair-order"].into());
     assert_eq!(late.check(Strictness::Reversible).violations, 1);
-    assert_eq!(Case::with(merged, &[&[0, 1, 2, 3], &[4]]).rules(Strictness::Reversible), BTreeSet::new());
+    assert_eq!(
+        Case::with(merged, &[&[0, 1, 2, 3], &[4]]).rules(Strictness::Reversible),
+        BTreeSet::new()
+    );
 }
 
 /// A fragment of each IP packet: in two tunnels, and around either.
 #[test]
 fn fragments_at_each_level_of_two_tunnels_keep_order() {
     let of_flow = flow(4, 1, 100)[0].clone().in_vxlan4().in_geneve();
-    let levels: [fn(&mut Frame) -> &mut Ip; 3] =
-        [|frame| &mut frame.tunnel_mut().ip, |frame| &mut frame.nested_mut().ip, |frame| &mut frame.ip];
+    let levels: [fn(&mut Frame) -> &mut Ip; 3] = [
+        |frame| &mut frame.tunnel_mut().ip,
+        |frame| &mut frame.nested_mut().ip,
+        |frame| &mut frame.ip,
+    ];
     for (level, ip) in levels.into_iter().enumerate() {
         let with = |edit: fn(&mut Ip)| of_flow.clone().with(|frame| edit(ip(frame)));
         let offset = |ip: &mut Ip| match ip {
@@ -308,7 +386,11 @@ fn fragments_at_each_level_of_two_tunnels_keep_order() {
             Ip::V4(ip) => (ip.fragment_offset, ip.source) = (5, [10, 99, 99, 99]),
             Ip::V6(_) => panic!("not IPv4"),
         });
-        assert_eq!(Case::with(vec![of_flow.clone(), other], &[&[1], &[0]]).rules(Strictness::Reversible), BTreeSet::new(), "level {level}");
+        assert_eq!(
+            Case::with(vec![of_flow.clone(), other], &[&[1], &[0]]).rules(Strictness::Reversible),
+            BTreeSet::new(),
+            "level {level}"
+        );
     }
 }
 
@@ -322,7 +404,9 @@ fn what_is_of_other_addresses_keeps_no_order() {
             let ip = frame.ipv4_mut();
             (ip.source, ip.destination) = (ip.destination, ip.source);
         }),
-        ("another MAC address", |frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]),
+        ("another MAC address", |frame| {
+            frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]
+        }),
         ("another VLAN", |frame| *frame = frame.clone().tagged(30)),
         ("of UDP", |frame| *frame = Frame::udp4(100).with_id(1).fragments(64, 99)[1].clone()),
     ];
@@ -330,14 +414,27 @@ fn what_is_of_other_addresses_keeps_no_order() {
         let mut fragment = Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone();
         edit(&mut fragment);
         let case = Case::with(vec![of_flow.clone(), fragment], &[&[1], &[0]]);
-        assert_eq!(case.rules(Strictness::Reversible), BTreeSet::new(), "{name}: {:?}", case.check(Strictness::Reversible).described);
+        assert_eq!(
+            case.rules(Strictness::Reversible),
+            BTreeSet::new(),
+            "{name}: {:?}",
+            case.check(Strictness::Reversible).described
+        );
     }
     // A protocol without ports is of no flow.
     let ping = of_flow.clone().with(|frame| frame.transport = Transport::Raw(1));
-    assert_eq!(Case::with(vec![of_flow.clone(), ping], &[&[1], &[0]]).rules(Strictness::Reversible), BTreeSet::new());
+    assert_eq!(
+        Case::with(vec![of_flow.clone(), ping], &[&[1], &[0]]).rules(Strictness::Reversible),
+        BTreeSet::new()
+    );
     // A truncated header is of some flow.
-    let stub = of_flow.clone().with(|frame| (frame.transport, frame.payload) = (Transport::Raw(6), vec![1, 2, 3, 4, 5, 6, 7, 8]));
-    assert_eq!(Case::with(vec![of_flow, stub], &[&[1], &[0]]).rules(Strictness::Reversible), ["pair-order"].into());
+    let stub = of_flow.clone().with(|frame| {
+        (frame.transport, frame.payload) = (Transport::Raw(6), vec![1, 2, 3, 4, 5, 6, 7, 8])
+    });
+    assert_eq!(
+        Case::with(vec![of_flow, stub], &[&[1], &[0]]).rules(Strictness::Reversible),
+        ["pair-order"].into()
+    );
 }
 
 #[test]
@@ -348,7 +445,9 @@ fn order_is_that_of_each_flow() {
     Case::with(flow.clone(), &[&[2, 3], &[0, 1]]).breaks(&["order"]);
     Case::with(flow.clone(), &[&[0], &[2], &[1], &[3]]).breaks(&["order"]);
     let mut two = flow.clone();
-    two.extend(flow.iter().map(|frame| frame.clone().with(|frame| frame.tcp_mut().source_port = 9)));
+    two.extend(
+        flow.iter().map(|frame| frame.clone().with(|frame| frame.tcp_mut().source_port = 9)),
+    );
     Case::with(two.clone(), &[&[4, 5, 6, 7], &[0, 1, 2, 3]]).breaks(&[]);
     Case::with(two, &[&[4, 5], &[0, 1, 2, 3], &[7], &[6]]).breaks(&["order"]);
 }

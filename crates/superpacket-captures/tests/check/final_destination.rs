@@ -20,14 +20,16 @@ fn routed() -> Vec<Frame> {
         Extension::home_address(stop(9)),
     ];
     let bases = |extension: Extension| {
-        [Frame::tcp6(1000, 100), Frame::udp6(100)].map(|base| base.with(|frame| frame.ipv6_mut().extensions = vec![extension.clone()]))
+        [Frame::tcp6(1000, 100), Frame::udp6(100)]
+            .map(|base| base.with(|frame| frame.ipv6_mut().extensions = vec![extension.clone()]))
     };
     extensions.into_iter().flat_map(bases).collect()
 }
 
 /// TCP behind a source route that is not exhausted.
 fn source_routed() -> Frame {
-    Frame::tcp4(1000, 100).with(|frame| frame.ipv4_mut().options = vec![137, 11, 4, 10, 9, 8, 7, 10, 6, 5, 4])
+    Frame::tcp4(1000, 100)
+        .with(|frame| frame.ipv4_mut().options = vec![137, 11, 4, 10, 9, 8, 7, 10, 6, 5, 4])
 }
 
 /// Packets on a route of a kind that nobody knows: seeded with addresses that nobody can tell.
@@ -51,7 +53,9 @@ fn mtu(base: &Frame) -> u32 {
 
 fn capture(frames: impl IntoIterator<Item = Vec<u8>>) -> Packets {
     let mut packets = Packets::new();
-    frames.into_iter().for_each(|bytes| packets.push(LinkType::ETHERNET, Some(0), &bytes).expect("short"));
+    frames
+        .into_iter()
+        .for_each(|bytes| packets.push(LinkType::ETHERNET, Some(0), &bytes).expect("short"));
     packets
 }
 
@@ -66,17 +70,29 @@ fn commands_merge_and_cut_them_as_any_others() {
         let packets = capture(original.clone());
         let (mut whole, mut cut) = (Packets::new(), Packets::new());
         let options = CoalesceOptions::default();
-        let report = coalesce(Input::from(&packets), Output::Packets(&mut whole), &options, &mut ()).expect("packets");
-        assert_eq!((report.totals.packets_out, report.totals.merged), (1, 4), "{:?}", report.totals.reasons);
-        let judged = check(Input::from(&whole), Input::from(&packets), &CheckOptions::default(), &mut ()).expect("both");
+        let report =
+            coalesce(Input::from(&packets), Output::Packets(&mut whole), &options, &mut ())
+                .expect("packets");
+        assert_eq!(
+            (report.totals.packets_out, report.totals.merged),
+            (1, 4),
+            "{:?}",
+            report.totals.reasons
+        );
+        let judged =
+            check(Input::from(&whole), Input::from(&packets), &CheckOptions::default(), &mut ())
+                .expect("both");
         assert_eq!(judged.violations, 0, "{:#?}", judged.described);
-        let analysis = analyze(vec![Input::from(&packets)], &AnalyzeOptions::default(), &mut ()).expect("packets");
+        let analysis = analyze(vec![Input::from(&packets)], &AnalyzeOptions::default(), &mut ())
+            .expect("packets");
         assert!(!analysis.files[0].findings.totals.reasons.contains_key("bad_checksum"));
-        let verified = verify(vec![Input::from(&packets)], &VerifyOptions::default(), &mut ()).expect("packets");
+        let verified = verify(vec![Input::from(&packets)], &VerifyOptions::default(), &mut ())
+            .expect("packets");
         assert_eq!(verified.files[0].mismatches, 0);
         if matches!(base.transport, Transport::Tcp(_)) {
             let options = SegmentOptions { mtu: mtu(&base), ..SegmentOptions::default() };
-            segment(Input::from(&whole), Output::Packets(&mut cut), &options, &mut ()).expect("packets");
+            segment(Input::from(&whole), Output::Packets(&mut cut), &options, &mut ())
+                .expect("packets");
             assert_eq!(bytes(&cut), original);
         }
     }
@@ -84,13 +100,23 @@ fn commands_merge_and_cut_them_as_any_others() {
 
 #[test]
 fn super_packets_of_all_kinds_are_cut_with_the_right_checksums() {
-    for base in routed().into_iter().chain([source_routed()]).filter(|base| matches!(base.transport, Transport::Tcp(_))) {
+    for base in routed()
+        .into_iter()
+        .chain([source_routed()])
+        .filter(|base| matches!(base.transport, Transport::Tcp(_)))
+    {
         let frames = run(&base);
         for form in [Checksum::Right, Checksum::Partial] {
             let whole = merged(&frames).0.with(|frame| frame.tcp_mut().checksum = form);
             let options = SegmentOptions { mtu: mtu(&base), ..SegmentOptions::default() };
             let mut cut = Packets::new();
-            let report = segment(Input::from(&capture([whole.to_bytes()])), Output::Packets(&mut cut), &options, &mut ()).expect("packets");
+            let report = segment(
+                Input::from(&capture([whole.to_bytes()])),
+                Output::Packets(&mut cut),
+                &options,
+                &mut (),
+            )
+            .expect("packets");
             let expected: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
             assert_eq!(bytes(&cut), expected, "{form:?} {:?}", report.totals.reasons);
         }
@@ -103,15 +129,38 @@ fn what_cannot_be_verified_passes_for_a_reason_of_its_own() {
     let mut left = Packets::new();
     let original: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
     let packets = capture(original.clone());
-    let report = coalesce(Input::from(&packets), Output::Packets(&mut left), &CoalesceOptions::default(), &mut ()).expect("packets");
-    assert_eq!(report.totals.reasons.get("final_destination"), Some(&5), "{:?}", report.totals.reasons);
+    let report = coalesce(
+        Input::from(&packets),
+        Output::Packets(&mut left),
+        &CoalesceOptions::default(),
+        &mut (),
+    )
+    .expect("packets");
+    assert_eq!(
+        report.totals.reasons.get("final_destination"),
+        Some(&5),
+        "{:?}",
+        report.totals.reasons
+    );
     assert_eq!(bytes(&left), original);
     // A super-packet of it is not cut: its segments would have wrong checksums.
-    let whole = merged(&frames).0.with(|frame| frame.tcp_mut().checksum = Checksum::Right).to_bytes();
+    let whole =
+        merged(&frames).0.with(|frame| frame.tcp_mut().checksum = Checksum::Right).to_bytes();
     let mut left = Packets::new();
     let options = SegmentOptions { mtu: 300, ..SegmentOptions::default() };
-    let report = segment(Input::from(&capture([whole.clone()])), Output::Packets(&mut left), &options, &mut ()).expect("packets");
-    assert_eq!(report.totals.reasons.get("final_destination"), Some(&1), "{:?}", report.totals.reasons);
+    let report = segment(
+        Input::from(&capture([whole.clone()])),
+        Output::Packets(&mut left),
+        &options,
+        &mut (),
+    )
+    .expect("packets");
+    assert_eq!(
+        report.totals.reasons.get("final_destination"),
+        Some(&1),
+        "{:?}",
+        report.totals.reasons
+    );
     assert_eq!(bytes(&left), [whole]);
 }
 
@@ -120,8 +169,13 @@ fn judged(whole: &Left, segments: &[Vec<u8>]) -> Vec<&'static str> {
     let folder = tempfile::tempdir().expect("a folder");
     let (origin, left) = (folder.path().join("origin"), folder.path().join("left"));
     records(&origin, Format::Buffers, &[(whole.0.to_bytes(), whole.1)]);
-    records(&left, Format::Buffers, &segments.iter().map(|bytes| (bytes.clone(), plain())).collect::<Vec<_>>());
-    let report = check(Input::Path(&left), Input::Path(&origin), &CheckOptions::default(), &mut ()).expect("both");
+    records(
+        &left,
+        Format::Buffers,
+        &segments.iter().map(|bytes| (bytes.clone(), plain())).collect::<Vec<_>>(),
+    );
+    let report = check(Input::Path(&left), Input::Path(&origin), &CheckOptions::default(), &mut ())
+        .expect("both");
     report.by_rule.keys().map(|rule| rule.name()).collect()
 }
 
@@ -133,7 +187,8 @@ fn the_judge_knows_right_segments_from_wrong_ones() {
         let right: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
         assert_eq!(judged(&whole, &right), [""; 0], "{base:?}");
         // The checksum over the address in the header: of other addresses, by what they differ in.
-        let field = base.offsets().transport + if matches!(base.transport, Transport::Tcp(_)) { 16 } else { 6 };
+        let field = base.offsets().transport
+            + if matches!(base.transport, Transport::Tcp(_)) { 16 } else { 6 };
         let mut wrong = right.clone();
         wrong[1][field + 1] ^= 0x40;
         assert_eq!(judged(&whole, &wrong), ["checksum"], "{base:?}");

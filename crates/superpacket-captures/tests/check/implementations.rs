@@ -12,7 +12,10 @@ fn what_a_header_cannot_say_is_not_reversible() {
     let mut mixed = same_ids;
     mixed[2] = mixed[2].clone().with_id(10);
     Case::aggregation(mixed).breaks(&["ip-id"]);
-    let cwr: Vec<_> = flow(0, 3, 100).into_iter().map(|frame| frame.with(|frame| frame.tcp_mut().flags |= CWR)).collect();
+    let cwr: Vec<_> = flow(0, 3, 100)
+        .into_iter()
+        .map(|frame| frame.with(|frame| frame.tcp_mut().flags |= CWR))
+        .collect();
     let mut case = Case::aggregation(cwr);
     case.breaks(&[]);
     assert_eq!(case.rules(Strictness::Reversible), ["cwr-on-all"].into());
@@ -52,7 +55,9 @@ fn a_datagram_that_is_to_be_fragmented_is_what_it_was() {
         };
         let origin = file("origin", &frame);
         let judged = |left: &Path| {
-            let report = check(Input::Path(left), Input::Path(&origin), &CheckOptions::default(), &mut ()).expect("both can be read");
+            let report =
+                check(Input::Path(left), Input::Path(&origin), &CheckOptions::default(), &mut ())
+                    .expect("both can be read");
             (report.violations, format!("{:?}", report.described))
         };
         assert_eq!(judged(&file("same", &frame)), (0, "[]".to_owned()));
@@ -66,16 +71,30 @@ fn a_datagram_that_is_to_be_fragmented_is_what_it_was() {
 #[test]
 fn fragments_that_others_cut_have_the_identification_of_their_datagram() {
     let folder = tempfile::tempdir().expect("a folder");
-    let datagrams: Vec<_> = [7, 8].map(|fill| Frame::udp6(3000).with(|frame| frame.payload.fill(fill))).into();
+    let datagrams: Vec<_> =
+        [7, 8].map(|fill| Frame::udp6(3000).with(|frame| frame.payload.fill(fill))).into();
     let header = |frame: &Frame| {
         let offsets = frame.offsets();
         let (csum_start, hdr_len) = (offsets.transport as u16, offsets.payload as u16);
-        Header { flags: flags::NEEDS_CSUM, gso_type: gso_type::UDP, gso_size: 1448, hdr_len, csum_start, csum_offset: 6, ..plain() }
+        Header {
+            flags: flags::NEEDS_CSUM,
+            gso_type: gso_type::UDP,
+            gso_size: 1448,
+            hdr_len,
+            csum_start,
+            csum_offset: 6,
+            ..plain()
+        }
     };
     let origin = folder.path().join("origin");
     let whole: Vec<_> = datagrams
         .iter()
-        .map(|frame| (frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes(), header(frame)))
+        .map(|frame| {
+            (
+                frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes(),
+                header(frame),
+            )
+        })
         .collect();
     records(&origin, Format::Buffers, &whole);
     let broken = |ids: [[u32; 3]; 2], edit: fn(&mut Vec<Vec<u8>>)| {
@@ -86,8 +105,14 @@ fn fragments_that_others_cut_have_the_identification_of_their_datagram() {
         let mut left: Vec<_> = fragments.collect();
         edit(&mut left);
         let path = folder.path().join("left");
-        records(&path, Format::Buffers, &left.into_iter().map(|bytes| (bytes, plain())).collect::<Vec<_>>());
-        let report = check(Input::Path(&path), Input::Path(&origin), &CheckOptions::default(), &mut ()).expect("both can be read");
+        records(
+            &path,
+            Format::Buffers,
+            &left.into_iter().map(|bytes| (bytes, plain())).collect::<Vec<_>>(),
+        );
+        let report =
+            check(Input::Path(&path), Input::Path(&origin), &CheckOptions::default(), &mut ())
+                .expect("both can be read");
         report.by_rule.keys().map(|rule| rule.name()).collect::<Vec<_>>()
     };
     let nothing = |_: &mut Vec<Vec<u8>>| ();
@@ -119,7 +144,10 @@ fn a_single_packet_leaves_as_it_came() {
         case.breaks(&[rule]);
     }
     // One with a wrong checksum leaves so.
-    let mut case = Case::with(vec![flow(0, 1, 100)[0].clone().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong)], &[&[0]]);
+    let mut case = Case::with(
+        vec![flow(0, 1, 100)[0].clone().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong)],
+        &[&[0]],
+    );
     case.breaks(&[]);
     case.left[0].0.tcp_mut().checksum = Checksum::Right;
     case.breaks(&["bad-checksum"]);
@@ -147,10 +175,16 @@ fn known_bugs_of_peers_are_found() {
     Case::aggregation(vlans).breaks(&["link-header"]);
     Case::aggregation(edited(1, |frame| frame.ipv4_mut().tos |= 3)).breaks(&["traffic-class"]);
     Case::aggregation(edited(1, |frame| frame.ipv4_mut().ttl -= 1)).breaks(&["ttl"]);
-    Case::aggregation(edited(1, |frame| frame.ipv4_mut().checksum = Checksum::Wrong)).breaks(&["bad-checksum"]);
-    Case::aggregation(edited(1, |frame| frame.ipv4_mut().options = vec![1; 4])).breaks(&["ip-header", "never-merges"]);
+    Case::aggregation(edited(1, |frame| frame.ipv4_mut().checksum = Checksum::Wrong))
+        .breaks(&["bad-checksum"]);
+    Case::aggregation(edited(1, |frame| frame.ipv4_mut().options = vec![1; 4]))
+        .breaks(&["ip-header", "never-merges"]);
     let mut reset = plain_flow();
-    reset.push(reset[2].following().with(|frame| (frame.tcp_mut().flags, frame.payload) = (ACK | RST, Vec::new())));
+    reset.push(
+        reset[2]
+            .following()
+            .with(|frame| (frame.tcp_mut().flags, frame.payload) = (ACK | RST, Vec::new())),
+    );
     Case::with(reset, &[&[3], &[0, 1, 2]]).breaks(&["order"]);
     let mut pushed = flow(0, 4, 100);
     pushed[1].tcp_mut().flags |= PSH;
@@ -172,7 +206,11 @@ fn known_bugs_of_peers_are_found() {
     // gVisor: the padding of a pure ACK becomes data of the stream.
     let mut padded = flow(0, 1, 0);
     padded[0].trailer = vec![0; 6];
-    padded.push(padded[0].following().with(|frame| (frame.payload, frame.trailer) = (vec![7; 100], Vec::new())));
+    padded.push(
+        padded[0]
+            .following()
+            .with(|frame| (frame.payload, frame.trailer) = (vec![7; 100], Vec::new())),
+    );
     let mut case = Case::with(padded, &[&[0], &[1]]);
     case.left.truncate(1);
     case.left[0].0.trailer.clear();
@@ -209,7 +247,8 @@ fn check_cut(whole: Left, cut: &[Frame]) -> BTreeSet<&'static str> {
     for frame in cut {
         left.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
     }
-    let report = check(Input::from(&left), Input::Path(&path), &CheckOptions::default(), &mut ()).expect("both");
+    let report = check(Input::from(&left), Input::Path(&path), &CheckOptions::default(), &mut ())
+        .expect("both");
     assert_eq!(report.packets_in, 1);
     report.by_rule.keys().map(|rule| rule.name()).collect()
 }
@@ -232,13 +271,22 @@ fn segments_are_those_that_the_kernel_would_cut() {
         });
         check_cut(merged(&first.collect::<Vec<_>>()), cut)
     };
-    let repeated: Vec<_> = flow(0, 4, 100).into_iter().map(|frame| frame.with(|frame| frame.tcp_mut().flags |= CWR)).collect();
+    let repeated: Vec<_> = flow(0, 4, 100)
+        .into_iter()
+        .map(|frame| frame.with(|frame| frame.tcp_mut().flags |= CWR))
+        .collect();
     assert_eq!(cwr(&repeated), ["cwr"].into());
     // VPP: every segment has the same identification.
     assert_eq!(edited(0, |_, frame| frame.ipv4_mut().id = 7), ["ip-id"].into());
     assert_eq!(edited(0, |_, frame| frame.tcp_mut().flags |= PSH), ["flags"].into());
-    assert_eq!(edited(0, |index, frame| frame.tcp_mut().sequence -= index as u32), ["sequence"].into());
-    assert_eq!(edited(0, |_, frame| frame.tcp_mut().checksum = Checksum::Wrong), ["checksum"].into());
+    assert_eq!(
+        edited(0, |index, frame| frame.tcp_mut().sequence -= index as u32),
+        ["sequence"].into()
+    );
+    assert_eq!(
+        edited(0, |_, frame| frame.tcp_mut().checksum = Checksum::Wrong),
+        ["checksum"].into()
+    );
     assert_eq!(edited(1, |_, frame| frame.ipv6_mut().hop_limit = 1), ["ttl"].into());
     assert_eq!(edited(4, |_, frame| frame.payload[60] ^= 1), ["bytes"].into());
     let lost: Vec<_> = flow(0, 4, 100).into_iter().take(3).collect();
@@ -247,10 +295,14 @@ fn segments_are_those_that_the_kernel_would_cut() {
     assert!(check_cut(merged(&flow(0, 4, 100)), &other_sizes).contains("bytes"));
     // wireguard-go: a computed UDP checksum of 0 is not sent as 0xFFFF.
     let zero: Vec<_> = flow(5, 2, 100).into_iter().map(Frame::with_zero_checksum).collect();
-    let without = |frame: &Frame| frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Raw(0));
+    let without =
+        |frame: &Frame| frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Raw(0));
     let whole = merged(&zero);
     assert_eq!(check_cut(whole.clone(), &zero), BTreeSet::new());
-    assert_eq!(check_cut(whole, &zero.iter().map(without).collect::<Vec<_>>()), ["udp-zero"].into());
+    assert_eq!(
+        check_cut(whole, &zero.iter().map(without).collect::<Vec<_>>()),
+        ["udp-zero"].into()
+    );
 }
 
 /// Super-packets of so many frames each, and what is left, with their headers.
@@ -277,18 +329,24 @@ fn super_packets_that_merge_further_are_judged_by_their_segments() {
             .iter()
             .map(|(frame, header)| {
                 let bytes = frame.to_bytes();
-                let offload = header.offload(framing.format, &bytes, bytes.len(), Layer::Ethernet).expect("valid");
+                let offload = header
+                    .offload(framing.format, &bytes, bytes.len(), Layer::Ethernet)
+                    .expect("valid");
                 let mut packet = RxPacket::new(bytes).with_checksum(offload.checksum);
                 packet.gso = offload.gso;
                 packet
             })
             .collect();
         let mut left = Vec::new();
-        BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(5)).poll_gathered(&received, |slices| {
-            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
-            let header = Header::read(&bytes, framing.format, framing.order).expect("12 bytes");
-            left.push((bytes[framing.header_length()..].to_vec(), header));
-        });
+        BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(5)).poll_gathered(
+            &received,
+            |slices| {
+                let bytes: Vec<u8> =
+                    slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+                let header = Header::read(&bytes, framing.format, framing.order).expect("12 bytes");
+                left.push((bytes[framing.header_length()..].to_vec(), header));
+            },
+        );
         assert_eq!(left.len(), 1, "{kind}");
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("came.records");
@@ -300,13 +358,28 @@ fn super_packets_that_merge_further_are_judged_by_their_segments() {
         }
         for rules in [Strictness::Linux, Strictness::Reversible] {
             let report = check_records(framing.format, &left, Input::Path(&path), rules);
-            assert_eq!((report.violations, report.packets_in, report.super_packets), (0, 3, 1), "{kind}: {:#?}", report.described);
+            assert_eq!(
+                (report.violations, report.packets_in, report.super_packets),
+                (0, 3, 1),
+                "{kind}: {:#?}",
+                report.described
+            );
             let report = check_records(framing.format, &left, Input::from(&single), rules);
-            assert_eq!((report.violations, report.packets_in), (0, 24), "{kind}: {:#?}", report.described);
+            assert_eq!(
+                (report.violations, report.packets_in),
+                (0, 24),
+                "{kind}: {:#?}",
+                report.described
+            );
         }
         // The last but one is left out of the middle.
         let wrong = sent_together(&[&frames[..8], &frames[16..]].concat(), &[16]);
-        let wrong: Vec<_> = wrong.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
-        assert!(check_records(framing.format, &wrong, Input::Path(&path), Strictness::Linux).violations > 0, "{kind}");
+        let wrong: Vec<_> =
+            wrong.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
+        assert!(
+            check_records(framing.format, &wrong, Input::Path(&path), Strictness::Linux).violations
+                > 0,
+            "{kind}"
+        );
     }
 }

@@ -22,16 +22,24 @@ fn pcap(frames: &[Frame], snap_length: usize) -> Vec<u8> {
 }
 
 fn stream(file: &[u8]) -> Input<'static> {
-    Input::Stream { file: "a file".to_owned(), stream: Box::new(std::io::Cursor::new(file.to_vec())) }
+    Input::Stream {
+        file: "a file".to_owned(),
+        stream: Box::new(std::io::Cursor::new(file.to_vec())),
+    }
 }
 
 fn checked(checked: &[u8], origin: &[u8]) -> CheckReport {
-    check(stream(checked), stream(origin), &CheckOptions::default(), &mut ()).expect("both can be read")
+    check(stream(checked), stream(origin), &CheckOptions::default(), &mut ())
+        .expect("both can be read")
 }
 
 /// Two flows in turn.
 fn original() -> Vec<Frame> {
-    flow(0, 20, 300).into_iter().zip(flow(1, 20, 300)).flat_map(|(one, other)| [one, other]).collect()
+    flow(0, 20, 300)
+        .into_iter()
+        .zip(flow(1, 20, 300))
+        .flat_map(|(one, other)| [one, other])
+        .collect()
 }
 
 /// The bytes of a file of records of what left, with a header each.
@@ -46,25 +54,53 @@ fn file_of_records(left: &[(Vec<u8>, Header)]) -> Vec<u8> {
 fn a_file_that_was_cut_short_is_not_faithful() {
     let frames = original();
     let origin = pcap(&frames, usize::MAX);
-    let merged = [merged(&flow(0, 20, 300)), merged(&flow(1, 20, 300))].map(|(frame, header)| (frame.to_bytes(), header));
+    let merged = [merged(&flow(0, 20, 300)), merged(&flow(1, 20, 300))]
+        .map(|(frame, header)| (frame.to_bytes(), header));
     let one_by_one: Vec<_> = frames.iter().map(|frame| (frame.to_bytes(), plain())).collect();
-    for (file, missing) in [(file_of_records(&merged), 20), (file_of_records(&one_by_one), 1), (origin.clone(), 1)] {
+    for (file, missing) in
+        [(file_of_records(&merged), 20), (file_of_records(&one_by_one), 1), (origin.clone(), 1)]
+    {
         let report = checked(&file, &origin);
-        assert_eq!((report.verdict, report.not_judged), (Verdict::Faithful, Default::default()), "{:#?}", report.described);
+        assert_eq!(
+            (report.verdict, report.not_judged),
+            (Verdict::Faithful, Default::default()),
+            "{:#?}",
+            report.described
+        );
         for cut in [1, 7, 200] {
             let report = checked(&file[..file.len() - cut], &origin);
-            assert_eq!((report.verdict, report.violations), (Verdict::Incomplete, 0), "{cut}: {:#?}", report.described);
+            assert_eq!(
+                (report.verdict, report.violations),
+                (Verdict::Incomplete, 0),
+                "{cut}: {:#?}",
+                report.described
+            );
             assert!(report.cut_short.is_some() && report.origin_cut_short.is_none());
-            assert_eq!((report.not_judged.missing, report.not_judged.is_incomplete()), (missing, true));
+            assert_eq!(
+                (report.not_judged.missing, report.not_judged.is_incomplete()),
+                (missing, true)
+            );
             let json = serde_json::to_value(&report).expect("JSON");
-            assert_eq!((&json["verdict"], &json["not_judged"]["missing"]), (&"incomplete".into(), &missing.into()));
+            assert_eq!(
+                (&json["verdict"], &json["not_judged"]["missing"]),
+                (&"incomplete".into(), &missing.into())
+            );
         }
         // The original lacks what left.
         for cut in [1, 7, 200] {
             let report = checked(&file, &origin[..origin.len() - cut]);
-            assert_eq!((report.verdict, report.violations), (Verdict::Incomplete, 0), "{cut}: {:#?}", report.described);
+            assert_eq!(
+                (report.verdict, report.violations),
+                (Verdict::Incomplete, 0),
+                "{cut}: {:#?}",
+                report.described
+            );
             assert!(report.cut_short.is_none() && report.origin_cut_short.is_some());
-            assert_eq!((report.not_judged.without_origin, report.not_judged.missing), (1, 0), "{cut}");
+            assert_eq!(
+                (report.not_judged.without_origin, report.not_judged.missing),
+                (1, 0),
+                "{cut}"
+            );
         }
     }
     // What is there is judged.
@@ -75,9 +111,15 @@ fn a_file_that_was_cut_short_is_not_faithful() {
     assert_eq!(report.verdict, Verdict::Unfaithful);
     // In whole files, packets that did not leave are lost, and others invented.
     let report = checked(&pcap(&frames[..39], usize::MAX), &origin);
-    assert_eq!((report.verdict, report.by_rule.keys().next().map(|rule| rule.name())), (Verdict::Unfaithful, Some("lost")));
+    assert_eq!(
+        (report.verdict, report.by_rule.keys().next().map(|rule| rule.name())),
+        (Verdict::Unfaithful, Some("lost"))
+    );
     let report = checked(&origin, &pcap(&frames[..39], usize::MAX));
-    assert_eq!((report.verdict, report.by_rule.keys().next().map(|rule| rule.name())), (Verdict::Unfaithful, Some("invented")));
+    assert_eq!(
+        (report.verdict, report.by_rule.keys().next().map(|rule| rule.name())),
+        (Verdict::Unfaithful, Some("invented"))
+    );
 }
 
 #[test]
@@ -101,15 +143,29 @@ fn packets_that_a_snap_length_cut_are_not_judged() {
     let (whole, cut) = (pcap(&frames, usize::MAX), pcap(&frames, 96));
     for (file, origin) in [(&cut, &whole), (&whole, &cut), (&cut, &cut)] {
         let report = checked(file, origin);
-        assert_eq!((report.verdict, report.violations), (Verdict::Incomplete, 0), "{:#?}", report.described);
+        assert_eq!(
+            (report.verdict, report.violations),
+            (Verdict::Incomplete, 0),
+            "{:#?}",
+            report.described
+        );
         assert_eq!(report.not_judged.snap_length, 40, "each of them");
     }
     // Merged packets stand for packets that cannot be found in what is left of them.
     let merged = [merged(&flow(0, 20, 300)).0, merged(&flow(1, 20, 300)).0];
     for (file, origin) in [(pcap(&merged, 96), &whole), (pcap(&merged, usize::MAX), &cut)] {
         let report = checked(&file, origin);
-        assert_eq!((report.verdict, report.violations), (Verdict::Incomplete, 0), "{:#?}", report.described);
-        assert!(report.not_judged.snap_length > 0 && report.not_judged.missing > 0, "{:?}", report.not_judged);
+        assert_eq!(
+            (report.verdict, report.violations),
+            (Verdict::Incomplete, 0),
+            "{:#?}",
+            report.described
+        );
+        assert!(
+            report.not_judged.snap_length > 0 && report.not_judged.missing > 0,
+            "{:?}",
+            report.not_judged
+        );
     }
     // What is wrong with a packet that is there is found.
     let mut frames = frames;
@@ -124,7 +180,10 @@ fn an_original_whose_header_contradicts_it_is_not_judged() {
     let (frame, header) = merged(&flow(0, 4, 300));
     let header = Header { csum_offset: 4, ..header };
     let file = file_of_records(&[(frame.to_bytes(), header)]);
-    let report = checked(&pcap(&[frame.with(|frame| frame.tcp_mut().checksum = Checksum::Right)], usize::MAX), &file);
+    let report = checked(
+        &pcap(&[frame.with(|frame| frame.tcp_mut().checksum = Checksum::Right)], usize::MAX),
+        &file,
+    );
     assert_eq!(
         (report.violations, report.not_judged.origin_headers, report.verdict),
         (0, 1, Verdict::Incomplete),
@@ -138,7 +197,13 @@ fn an_original_whose_header_contradicts_it_is_not_judged() {
 fn what_no_file_says_is_no_fault() {
     let run = flow(0, 4, 300);
     let report = checked(&pcap(&[merged(&run).0], usize::MAX), &pcap(&run, usize::MAX));
-    assert_eq!((report.not_judged.headers, report.not_judged.is_incomplete(), report.verdict), (1, false, Verdict::Faithful));
+    assert_eq!(
+        (report.not_judged.headers, report.not_judged.is_incomplete(), report.verdict),
+        (1, false, Verdict::Faithful)
+    );
     let report = checked(&pcap(&run, usize::MAX), &pcap(&[merged(&run).0], usize::MAX));
-    assert_eq!((report.not_judged.sizes, report.not_judged.is_incomplete(), report.verdict), (1, false, Verdict::Faithful));
+    assert_eq!(
+        (report.not_judged.sizes, report.not_judged.is_incomplete(), report.verdict),
+        (1, false, Verdict::Faithful)
+    );
 }

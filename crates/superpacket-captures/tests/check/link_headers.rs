@@ -32,30 +32,46 @@ fn files_that_mix_link_types_and_begin_with_different_ones_are_compared_whole() 
     let run = flow(1, 2, 100);
     let other = twin(&run[0]);
     let ping = ping();
-    let original = mixed([(Link::ETHERNET, &run[0]), (Link::ETHERNET, &run[1]), (Link::ETHERNET, &other), (Link::RAW, &ping)]);
-    let left = mixed([(Link::RAW, &ping), (Link::ETHERNET, &other), (Link::ETHERNET, &merged(&run).0)]);
-    let report = check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let original = mixed([
+        (Link::ETHERNET, &run[0]),
+        (Link::ETHERNET, &run[1]),
+        (Link::ETHERNET, &other),
+        (Link::RAW, &ping),
+    ]);
+    let left =
+        mixed([(Link::RAW, &ping), (Link::ETHERNET, &other), (Link::ETHERNET, &merged(&run).0)]);
+    let report =
+        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
     assert_eq!(report.violations, 0, "{:#?}", report.described);
     assert!(!report.not_judged.link_headers && report.merged == 1, "{report:#?}");
     // Its link header is judged.
-    let left = mixed([(Link::RAW, &ping), (Link::ETHERNET, &other), (Link::ETHERNET, &twin(&merged(&run).0))]);
-    let report = check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let left = mixed([
+        (Link::RAW, &ping),
+        (Link::ETHERNET, &other),
+        (Link::ETHERNET, &twin(&merged(&run).0)),
+    ]);
+    let report =
+        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
     assert!(report.violations > 0);
 }
 
 /// A packet that is not understood says nothing of what a file begins with.
 #[test]
 fn a_packet_that_is_not_ip_says_nothing_of_link_headers() {
-    let cooked = |protocol: u16, data: &[u8]| [&[0; 14], &protocol.to_be_bytes()[..], data].concat();
-    let [first, second] = [1, 2].map(|number| cooked(0x0800, &Frame::tcp4(number, 100).at_ip().to_bytes()));
+    let cooked =
+        |protocol: u16, data: &[u8]| [&[0; 14], &protocol.to_be_bytes()[..], data].concat();
+    let [first, second] =
+        [1, 2].map(|number| cooked(0x0800, &Frame::tcp4(number, 100).at_ip().to_bytes()));
     let arp = cooked(0x0806, &[7; 28]);
     let packets = |all: &[&[u8]]| {
         let mut packets = Packets::new();
-        all.iter().for_each(|data| packets.push(LinkType::LINUX_SLL, Some(0), data).expect("short"));
+        all.iter()
+            .for_each(|data| packets.push(LinkType::LINUX_SLL, Some(0), data).expect("short"));
         packets
     };
     let (original, left) = (packets(&[&first, &arp, &second]), packets(&[&arp, &first, &second]));
-    let report = check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let report =
+        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
     assert_eq!(report.violations, 0, "{:#?}", report.described);
     assert!(!report.not_judged.link_headers);
 }
@@ -66,7 +82,8 @@ fn link_headers_are_left_out_where_only_one_file_mixes_them() {
     let (frame, ping) = (Frame::udp4(100), ping());
     let original = mixed([(LinkType::ETHERNET, &frame), (LinkType::RAW, &ping)]);
     let left = mixed([(LinkType::RAW, &frame.clone().at_ip()), (LinkType::RAW, &ping)]);
-    let report = check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let report =
+        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
     assert_eq!(report.violations, 0, "{:#?}", report.described);
     assert!(report.not_judged.link_headers);
 }
@@ -78,15 +95,27 @@ fn files_that_mix_link_types_too_late_are_refused() {
     let ethernet = || frames.iter().map(|frame| (LinkType::ETHERNET, frame));
     let original = mixed(ethernet().chain([(LinkType::RAW, &ping)]));
     let left = mixed([(LinkType::RAW, &ping)].into_iter().chain(ethernet()));
-    let refused = check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect_err("too late").to_string();
-    for words in ["begins with packets that have an IP header, and packet 2 has an Ethernet header", "and packet 4097 has an IP header"] {
+    let refused = check(Input::from(&left), Input::from(&original), &stricter(), &mut ())
+        .expect_err("too late")
+        .to_string();
+    for words in [
+        "begins with packets that have an IP header, and packet 2 has an Ethernet header",
+        "and packet 4097 has an IP header",
+    ] {
         assert!(refused.contains(words), "{refused}");
     }
     // One less is seen in time.
     let original = mixed(ethernet().skip(1).chain([(LinkType::RAW, &ping)]));
     let left = mixed([(LinkType::RAW, &ping)].into_iter().chain(ethernet().skip(1)));
-    let report = check(Input::from(&left), Input::from(&original), &CheckOptions::default(), &mut ()).expect("in time");
-    assert_eq!((report.violations, report.not_judged.link_headers), (0, false), "{:#?}", report.described);
+    let report =
+        check(Input::from(&left), Input::from(&original), &CheckOptions::default(), &mut ())
+            .expect("in time");
+    assert_eq!(
+        (report.violations, report.not_judged.link_headers),
+        (0, false),
+        "{:#?}",
+        report.described
+    );
 }
 
 /// Packets of different MAC addresses keep no order, also where link headers are left out of what
@@ -94,10 +123,12 @@ fn files_that_mix_link_types_too_late_are_refused() {
 #[test]
 fn link_headers_that_are_left_out_tell_flows_apart() {
     let run = flow(1, 3, 100);
-    let original = mixed([&run[0], &run[1], &twin(&run[2])].map(|frame| (LinkType::ETHERNET, frame)));
+    let original =
+        mixed([&run[0], &run[1], &twin(&run[2])].map(|frame| (LinkType::ETHERNET, frame)));
     let left: Vec<_> = [&run[2], &run[0], &run[1]].map(|frame| frame.clone().at_ip()).into();
     let left = mixed(left.iter().map(|frame| (LinkType::RAW, frame)));
-    let report = check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let report =
+        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
     assert!(report.not_judged.link_headers);
     assert_eq!(report.violations, 0, "{:#?}", report.described);
 }
@@ -107,10 +138,17 @@ fn link_headers_that_are_left_out_tell_flows_apart() {
 #[test]
 fn a_packet_of_another_flow_is_not_taken_for_one_that_comes_later() {
     let run = flow(4, 3, 100);
-    let twin = run[2].clone().with(|frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]);
+    let twin = run[2]
+        .clone()
+        .with(|frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]);
     let original = vec![twin, run[0].clone(), run[1].clone(), run[2].clone()];
     let case = Case::with(original, &[&[1, 2, 3], &[0]]);
-    assert_eq!(case.rules(Strictness::Reversible), BTreeSet::new(), "{:#?}", case.check(Strictness::Reversible).described);
+    assert_eq!(
+        case.rules(Strictness::Reversible),
+        BTreeSet::new(),
+        "{:#?}",
+        case.check(Strictness::Reversible).described
+    );
 }
 
 /// A capture on both ports of a bridge has each packet twice, and packets of different interfaces
@@ -118,11 +156,17 @@ fn a_packet_of_another_flow_is_not_taken_for_one_that_comes_later() {
 #[test]
 fn each_interface_has_flows_of_its_own() {
     use superpacket_io::capture::{
-        ByteOrder as Order, Compression, Container, FrameOptions, Interface, OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
+        ByteOrder as Order, Compression, Container, FrameOptions, Interface, OutputFormat, Record,
+        Sink, TimeResolution, Timestamp, Writer,
     };
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("both.pcapng");
-    let format = OutputFormat { container: Container::PcapNg, byte_order: Order::Little, resolution: None, compression: Compression::None };
+    let format = OutputFormat {
+        container: Container::PcapNg,
+        byte_order: Order::Little,
+        resolution: None,
+        compression: Compression::None,
+    };
     let mut writer = Writer::create(&path, format).expect("creates");
     let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS);
     writer.declare(&[interface.clone(), interface]).expect("declares");
@@ -141,10 +185,17 @@ fn each_interface_has_flows_of_its_own() {
     }
     writer.finish().expect("finishes");
     let mut merged = Packets::new();
-    coalesce(Input::Path(&path), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).expect("a capture");
+    coalesce(
+        Input::Path(&path),
+        Output::Packets(&mut merged),
+        &CoalesceOptions::default(),
+        &mut (),
+    )
+    .expect("a capture");
     for rules in [Strictness::Linux, Strictness::Reversible] {
         let options = CheckOptions { rules, ..CheckOptions::default() };
-        let report = check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
+        let report =
+            check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
         assert_eq!(report.violations, 0, "{:#?}", report.described);
         assert!(report.merged > 4);
     }

@@ -17,9 +17,12 @@ use superpacket::aggregate::{BatchAggregator, HashKey, Policy};
 use superpacket::virtio::{ByteOrder, Format, Framing, Header, flags, gso_type};
 use superpacket::wire::Layer;
 use superpacket_captures::{
-    CheckOptions, CheckReport, CoalesceOptions, Input, LinkType, Output, Packets, SegmentOptions, Strictness, check, coalesce, segment,
+    CheckOptions, CheckReport, CoalesceOptions, Input, LinkType, Output, Packets, SegmentOptions,
+    Strictness, check, coalesce, segment,
 };
-use superpacket_traffic::frame::{ACK, CWR, Checksum, ECE, FIN, Frame, Ip, PSH, Pppoe, RST, Transport, stream_bytes, timestamps};
+use superpacket_traffic::frame::{
+    ACK, CWR, Checksum, ECE, FIN, Frame, Ip, PSH, Pppoe, RST, Transport, stream_bytes, timestamps,
+};
 use superpacket_traffic::generate::{Config, Impairments, generate};
 use tempfile::TempDir;
 
@@ -51,7 +54,8 @@ fn merged(frames: &[Frame]) -> Left {
         (Transport::Tcp(tcp), Transport::Tcp(last)) => {
             tcp.flags |= last.flags & (PSH | FIN);
             // Not of accurate ECN, where all have CWR.
-            let others_have_it = frames.iter().skip(1).all(|frame| frame.clone().tcp_mut().flags & CWR != 0);
+            let others_have_it =
+                frames.iter().skip(1).all(|frame| frame.clone().tcp_mut().flags & CWR != 0);
             let ecn = if tcp.flags & CWR != 0 && !others_have_it { gso_type::ECN } else { 0 };
             ecn | if version4 { gso_type::TCPV4 } else { gso_type::TCPV6 }
         }
@@ -85,7 +89,9 @@ impl Case {
             .iter()
             .map(|group| match group {
                 [one] => (original[*one].clone(), plain()),
-                group => merged(&group.iter().map(|&index| original[index].clone()).collect::<Vec<_>>()),
+                group => {
+                    merged(&group.iter().map(|&index| original[index].clone()).collect::<Vec<_>>())
+                }
             })
             .collect();
         Case { original, left }
@@ -97,7 +103,8 @@ impl Case {
         for frame in &self.original {
             original.push(LinkType::ETHERNET, Some(0), &frame.to_bytes()).expect("short");
         }
-        let left: Vec<_> = self.left.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
+        let left: Vec<_> =
+            self.left.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
         check_records(Format::Buffers, &left, Input::from(&original), rules)
     }
 
@@ -111,7 +118,12 @@ impl Case {
         let report = self.check(Strictness::Linux);
         let found: BTreeSet<_> = report.by_rule.keys().map(|rule| rule.name()).collect();
         assert_eq!(found, expected.iter().copied().collect(), "{:#?}", report.described);
-        assert!(report.described.iter().all(|violation| !violation.field.is_empty() && !violation.found.is_empty()));
+        assert!(
+            report
+                .described
+                .iter()
+                .all(|violation| !violation.field.is_empty() && !violation.found.is_empty())
+        );
     }
 }
 
@@ -129,11 +141,17 @@ fn records(path: &Path, format: Format, left: &[(Vec<u8>, Header)]) {
     std::fs::write(path, file).expect("writes");
 }
 
-fn check_records(format: Format, left: &[(Vec<u8>, Header)], original: Input<'_>, rules: Strictness) -> CheckReport {
+fn check_records(
+    format: Format,
+    left: &[(Vec<u8>, Header)],
+    original: Input<'_>,
+    rules: Strictness,
+) -> CheckReport {
     let folder: TempDir = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("left.records");
     records(&path, format, left);
-    check(Input::Path(&path), original, &CheckOptions { rules, ..CheckOptions::default() }, &mut ()).expect("both can be read")
+    check(Input::Path(&path), original, &CheckOptions { rules, ..CheckOptions::default() }, &mut ())
+        .expect("both can be read")
 }
 
 /// Packets of one flow, of which there are six kinds; the last of TCP has PSH.
@@ -147,7 +165,11 @@ fn flow(kind: u8, count: usize, size: usize) -> Vec<Frame> {
         _ => Frame::udp6(size),
     };
     let mut frames = base.run(count);
-    for (index, frame) in frames.iter_mut().enumerate().filter(|(_, frame)| matches!(frame.transport, Transport::Udp(_))) {
+    for (index, frame) in frames
+        .iter_mut()
+        .enumerate()
+        .filter(|(_, frame)| matches!(frame.transport, Transport::Udp(_)))
+    {
         frame.payload = stream_bytes(1 + (index * size) as u32, size);
     }
     if let Some(Transport::Tcp(tcp)) = frames.last_mut().map(|frame| &mut frame.transport) {
@@ -158,7 +180,9 @@ fn flow(kind: u8, count: usize, size: usize) -> Vec<Frame> {
 
 #[test]
 fn the_manual_has_every_rule() {
-    let manual = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/check.md")).expect("it is there");
+    let manual =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/check.md"))
+            .expect("it is there");
     let (linux, stricter) = manual.split_once("By `--rules reversible`").expect("two tables");
     for rule in superpacket_captures::Rule::ALL {
         let row = format!("| `{}` | {} |", rule.name(), rule.sentence());

@@ -34,7 +34,12 @@ fn rules(frames: &[Frame], (bytes, header): (Vec<u8>, Header)) -> Vec<(&'static 
     for frame in frames {
         original.push(LinkType::ETHERNET, Some(0), &frame.to_bytes()).expect("short");
     }
-    let report = check_records(Format::Tunnel, &[(bytes, header)], Input::from(&original), Strictness::Linux);
+    let report = check_records(
+        Format::Tunnel,
+        &[(bytes, header)],
+        Input::from(&original),
+        Strictness::Linux,
+    );
     assert_eq!((report.super_packets, report.merged), (1, 3));
     report.described.into_iter().map(|violation| (violation.rule.name(), violation.field)).collect()
 }
@@ -43,11 +48,23 @@ fn rules(frames: &[Frame], (bytes, header): (Vec<u8>, Header)) -> Vec<(&'static 
 fn the_sum_of_the_pseudo_header_is_right_and_nothing_else_is() {
     for frames in in_tunnels(Checksum::Right) {
         assert_eq!(rules(&frames, left(&frames, Checksum::Partial)), []);
-        for other in [Checksum::Right, Checksum::Wrong, Checksum::PartialWithoutLength, Checksum::Raw(0x1234)] {
-            assert_eq!(rules(&frames, left(&frames, other)), [("partial-checksum", "outer udp.checksum".to_owned())], "{other:?}");
+        for other in [
+            Checksum::Right,
+            Checksum::Wrong,
+            Checksum::PartialWithoutLength,
+            Checksum::Raw(0x1234),
+        ] {
+            assert_eq!(
+                rules(&frames, left(&frames, other)),
+                [("partial-checksum", "outer udp.checksum".to_owned())],
+                "{other:?}"
+            );
         }
         // None, although the packets had one.
-        assert_eq!(rules(&frames, left(&frames, Checksum::Zero)), [("checksum", "outer udp.checksum".to_owned())]);
+        assert_eq!(
+            rules(&frames, left(&frames, Checksum::Zero)),
+            [("checksum", "outer udp.checksum".to_owned())]
+        );
         // One that the flags do not name.
         let (bytes, header) = left(&frames, Checksum::Partial);
         let header = Header { flags: header.flags & !flags::UDP_TUNNEL_CSUM, ..header };
@@ -56,26 +73,44 @@ fn the_sum_of_the_pseudo_header_is_right_and_nothing_else_is() {
     for frames in in_tunnels(Checksum::Zero) {
         assert_eq!(rules(&frames, left(&frames, Checksum::Zero)), []);
         // One, although the packets had none.
-        assert_eq!(rules(&frames, left(&frames, Checksum::Partial)), [("checksum", "outer udp.checksum".to_owned())]);
+        assert_eq!(
+            rules(&frames, left(&frames, Checksum::Partial)),
+            [("checksum", "outer udp.checksum".to_owned())]
+        );
         let (bytes, header) = left(&frames, Checksum::Zero);
         let header = Header { flags: header.flags | flags::UDP_TUNNEL_CSUM, ..header };
-        assert_eq!(rules(&frames, (bytes, header)).first().map(|found| found.0), Some("virtio-header"));
+        assert_eq!(
+            rules(&frames, (bytes, header)).first().map(|found| found.0),
+            Some("virtio-header")
+        );
     }
 }
 
 /// An original of either form is cut into the packets that it was made of.
 #[test]
 fn an_original_of_either_form_is_cut_alike() {
-    for (outer, forms) in [(Checksum::Right, &[Checksum::Partial, Checksum::Right][..]), (Checksum::Zero, &[Checksum::Zero])] {
+    for (outer, forms) in [
+        (Checksum::Right, &[Checksum::Partial, Checksum::Right][..]),
+        (Checksum::Zero, &[Checksum::Zero]),
+    ] {
         for frames in in_tunnels(outer) {
             let mut cut = Packets::new();
-            frames.iter().for_each(|frame| cut.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short"));
+            frames.iter().for_each(|frame| {
+                cut.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short")
+            });
             for &form in forms {
                 let folder = tempfile::tempdir().expect("a folder");
                 let path = folder.path().join("sent.records");
                 records(&path, Format::Tunnel, &[left(&frames, form)]);
-                let report = check(Input::from(&cut), Input::Path(&path), &CheckOptions::default(), &mut ()).expect("both");
-                assert_eq!((report.violations, report.segments), (0, 4), "{form:?}: {:#?}", report.described);
+                let report =
+                    check(Input::from(&cut), Input::Path(&path), &CheckOptions::default(), &mut ())
+                        .expect("both");
+                assert_eq!(
+                    (report.violations, report.segments),
+                    (0, 4),
+                    "{form:?}: {:#?}",
+                    report.described
+                );
             }
         }
     }

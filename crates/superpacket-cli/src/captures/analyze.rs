@@ -10,7 +10,9 @@ use super::options::{Common, Stepping};
 use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
 use crate::failure::Failure;
 use crate::progress::Bar;
-use crate::report::{columns, file_heading, fitted, grouped, paragraph, percent, print, print_json, printable};
+use crate::report::{
+    columns, file_heading, fitted, grouped, paragraph, percent, print, print_json, printable,
+};
 
 /// `superpacket analyze`.
 #[derive(Debug, Args)]
@@ -33,7 +35,11 @@ pub(crate) struct Analyze {
 /// Runs the command.
 pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
     check_page(arguments.html.as_deref(), &arguments.inputs, "an")?;
-    let options = AnalyzeOptions { stepping: arguments.stepping.into(), top: arguments.top as usize, strict: arguments.common.strict };
+    let options = AnalyzeOptions {
+        stepping: arguments.stepping.into(),
+        top: arguments.top as usize,
+        strict: arguments.common.strict,
+    };
     let mut bar = Bar::new(arguments.common.quiet);
     let mut report = analyze(inputs(&arguments.inputs), &options, &mut bar)?;
     report.unreadable.messages = bar.into_unreadable();

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use superpacket_captures::{CheckOptions, CheckReport, Input, NotJudged, Verdict, Violation, check};
+use superpacket_captures::{
+    CheckOptions, CheckReport, Input, NotJudged, Verdict, Violation, check,
+};
 
 use super::is_stream;
 use super::options::Common;
@@ -42,18 +44,25 @@ pub(crate) struct Check {
 /// Runs the command, and returns the verdict.
 pub(crate) fn run(arguments: &Check) -> Result<Verdict, Failure> {
     if is_stream(&arguments.checked) && is_stream(&arguments.origin) {
-        return Err(Failure::Usage("FILE and --origin are both standard input: choose a file for one of them".to_owned()));
+        return Err(Failure::Usage(
+            "FILE and --origin are both standard input: choose a file for one of them".to_owned(),
+        ));
     }
     let options = CheckOptions {
         rules: match arguments.rules {
             Strictness::Linux => superpacket_captures::Strictness::Linux,
             Strictness::Reversible => superpacket_captures::Strictness::Reversible,
         },
-        most_described: if arguments.all { usize::MAX } else { CheckOptions::default().most_described },
+        most_described: if arguments.all {
+            usize::MAX
+        } else {
+            CheckOptions::default().most_described
+        },
         strict: arguments.common.strict,
     };
     let mut bar = Bar::new(arguments.common.quiet);
-    let report = check(Input::Path(&arguments.checked), Input::Path(&arguments.origin), &options, &mut bar)?;
+    let report =
+        check(Input::Path(&arguments.checked), Input::Path(&arguments.origin), &options, &mut bar)?;
     if arguments.common.json {
         print_json(&report)?;
     } else {
@@ -77,17 +86,26 @@ fn text(report: &CheckReport, columns: usize) -> String {
     for line in not_judged(&report.not_judged) {
         text.push_str(&paragraph(&format!("Not judged: {line}."), 2, columns));
     }
-    for (what, cut) in [("what was checked", &report.cut_short), ("the original", &report.origin_cut_short)] {
+    for (what, cut) in
+        [("what was checked", &report.cut_short), ("the original", &report.origin_cut_short)]
+    {
         if let Some(cut) = cut {
-            let line =
-                format!("Not judged: {what} from packet {} on: the file was cut short, {}.", grouped(cut.packet), printable(&cut.reason));
+            let line = format!(
+                "Not judged: {what} from packet {} on: the file was cut short, {}.",
+                grouped(cut.packet),
+                printable(&cut.reason)
+            );
             text.push_str(&paragraph(&line, 2, columns));
         }
     }
     if report.violations == 0 {
         text.push('\n');
         text.push_str(&match (report.verdict, report.packets_in + report.packets_out) {
-            (Verdict::Incomplete, _) => paragraph("INCOMPLETE: no rule is broken, but some packets could not be judged.", 2, columns),
+            (Verdict::Incomplete, _) => paragraph(
+                "INCOMPLETE: no rule is broken, but some packets could not be judged.",
+                2,
+                columns,
+            ),
             (_, 0) => "  There was nothing to check.\n".to_owned(),
             _ => "  Faithful: no rule is broken.\n".to_owned(),
         });
@@ -99,7 +117,12 @@ fn text(report: &CheckReport, columns: usize) -> String {
     }
     text.push_str("\n  The rules:\n");
     for (rule, count) in &report.by_rule {
-        text.push_str(&hanging(&format!("{} ({}): {}", rule.name(), grouped(*count), rule.sentence()), 2, 6, columns));
+        text.push_str(&hanging(
+            &format!("{} ({}): {}", rule.name(), grouped(*count), rule.sentence()),
+            2,
+            6,
+            columns,
+        ));
     }
     let described = report.described.len() as u64;
     let rest = match report.violations - described {
@@ -107,7 +130,10 @@ fn text(report: &CheckReport, columns: usize) -> String {
         _ => format!("; the first {described} are described, and all with --all."),
     };
     let violations = if report.violations == 1 { "violation" } else { "violations" };
-    text.push_str(&format!("\n  NOT faithful: {} {violations}{rest}\n", grouped(report.violations)));
+    text.push_str(&format!(
+        "\n  NOT faithful: {} {violations}{rest}\n",
+        grouped(report.violations)
+    ));
     text
 }
 
@@ -125,23 +151,44 @@ fn sentence(violation: &Violation) -> String {
 
 /// What could not be judged, in words.
 fn not_judged(not_judged: &NotJudged) -> Vec<String> {
-    let NotJudged { headers, sizes, origin_headers, snap_length, missing, without_origin, unreadable, link_headers } = *not_judged;
+    let NotJudged {
+        headers,
+        sizes,
+        origin_headers,
+        snap_length,
+        missing,
+        without_origin,
+        unreadable,
+        link_headers,
+    } = *not_judged;
     let mut lines = Vec::new();
     let mut line = |count: u64, words: &str| {
         if count > 0 {
             lines.push(format!("{} {words}", grouped(count)));
         }
     };
-    line(headers, "super-packets have no virtio_net_hdr: what it says of their segments (gso_size) and of their checksum");
-    line(sizes, "super-packets of the original have no virtio_net_hdr: the size of their segments was taken from the first of them");
+    line(
+        headers,
+        "super-packets have no virtio_net_hdr: what it says of their segments (gso_size) and of their checksum",
+    );
+    line(
+        sizes,
+        "super-packets of the original have no virtio_net_hdr: the size of their segments was taken from the first of them",
+    );
     line(
         origin_headers,
         "packets of the original have a header that contradicts them, or asks for more than 16,384 segments, and were taken for whole",
     );
     line(snap_length, "packets were cut by a snap length: the bytes that are missing");
     line(missing, "packets of the original did not leave in the part of the file that is there");
-    line(without_origin, "packets that left are like none in the part of the original that could be read");
-    line(unreadable, "super-packets, and packets that may be in them, have headers that cannot be read");
+    line(
+        without_origin,
+        "packets that left are like none in the part of the original that could be read",
+    );
+    line(
+        unreadable,
+        "super-packets, and packets that may be in them, have headers that cannot be read",
+    );
     if link_headers {
         lines.push("the files begin at different layers: link headers".to_owned());
     }

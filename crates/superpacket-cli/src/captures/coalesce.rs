@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use superpacket_captures::{CoalesceOptions, Input, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce};
+use superpacket_captures::{
+    CoalesceOptions, Input, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce,
+};
 
 use super::options::{Common, Stepping};
 use super::{check_report, is_stream, summary};
@@ -69,12 +71,20 @@ pub(crate) fn run(arguments: &Coalesce) -> Result<(), Failure> {
     let options = options(arguments)?;
     check_report(&arguments.output, arguments.common.json)?;
     let mut bar = Bar::new(arguments.common.quiet);
-    let report = coalesce(Input::Path(&arguments.input), Output::Path(&arguments.output), &options, &mut bar)?;
+    let report = coalesce(
+        Input::Path(&arguments.input),
+        Output::Path(&arguments.output),
+        &options,
+        &mut bar,
+    )?;
     if arguments.common.json {
         print_json(&report)?;
     } else {
         let (input, output) = (printable(&report.input), printable(&report.output));
-        print(&format!("{input} -> {output}\n\n{}", summary(&report.totals, "merged into them")), is_stream(&arguments.output))?;
+        print(
+            &format!("{input} -> {output}\n\n{}", summary(&report.totals, "merged into them")),
+            is_stream(&arguments.output),
+        )?;
     }
     Ok(())
 }
@@ -82,7 +92,9 @@ pub(crate) fn run(arguments: &Coalesce) -> Result<(), Failure> {
 fn options(arguments: &Coalesce) -> Result<CoalesceOptions, Failure> {
     let rules = match arguments.mode {
         Mode::Gro if arguments.acks => {
-            return Err(Failure::Usage("--acks needs --mode lro: pure ACKs merge for local delivery only".to_owned()));
+            return Err(Failure::Usage(
+                "--acks needs --mode lro: pure ACKs merge for local delivery only".to_owned(),
+            ));
         }
         Mode::Gro => Rules::Gro,
         Mode::Lro => Rules::Lro,

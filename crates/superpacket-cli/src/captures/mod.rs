@@ -41,13 +41,17 @@ fn check_page(page: Option<&Path>, inputs: &[PathBuf], an: &str) -> Result<(), F
         return Err(Failure::Usage("--html needs a file".to_owned()));
     }
     if inputs.iter().any(|input| same_file(input, page).unwrap_or(false)) {
-        return Err(Failure::Usage(format!("{}: is {an} input too; write the page to another file", page.display())));
+        return Err(Failure::Usage(format!(
+            "{}: is {an} input too; write the page to another file",
+            page.display()
+        )));
     }
     Ok(())
 }
 
 fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
-    write_file(path, page.as_bytes()).map_err(|source| Failure::Page { path: path.to_owned(), source })
+    write_file(path, page.as_bytes())
+        .map_err(|source| Failure::Page { path: path.to_owned(), source })
 }
 
 /// The table of what went in and came out, and that of the reasons.
@@ -56,11 +60,25 @@ fn summary(totals: &Totals, verb: &str) -> String {
     let mut text = table(
         ["", "packets", "bytes", "bytes/packet"],
         [
-            ["in".to_owned(), grouped(totals.packets_in), grouped(totals.bytes_in), per_packet(totals.bytes_in, totals.packets_in)],
-            ["out".to_owned(), grouped(totals.packets_out), grouped(totals.bytes_out), per_packet(totals.bytes_out, totals.packets_out)],
+            [
+                "in".to_owned(),
+                grouped(totals.packets_in),
+                grouped(totals.bytes_in),
+                per_packet(totals.bytes_in, totals.packets_in),
+            ],
+            [
+                "out".to_owned(),
+                grouped(totals.packets_out),
+                grouped(totals.bytes_out),
+                per_packet(totals.bytes_out, totals.packets_out),
+            ],
         ],
     );
-    text.push_str(&format!("\n  {} super-packets, {} packets {verb}\n\n", grouped(totals.super_packets), grouped(totals.merged)));
+    text.push_str(&format!(
+        "\n  {} super-packets, {} packets {verb}\n\n",
+        grouped(totals.super_packets),
+        grouped(totals.merged)
+    ));
     text.push_str(&reasons(totals));
     text
 }

@@ -39,17 +39,31 @@ pub(crate) struct Segment {
 /// Runs the command.
 pub(crate) fn run(arguments: &Segment) -> Result<(), Failure> {
     check_report(&arguments.output, arguments.common.json)?;
-    let options =
-        SegmentOptions { mtu: arguments.mtu, fragment: arguments.fragment, udp_size: arguments.udp_size, strict: arguments.common.strict };
+    let options = SegmentOptions {
+        mtu: arguments.mtu,
+        fragment: arguments.fragment,
+        udp_size: arguments.udp_size,
+        strict: arguments.common.strict,
+    };
     let mut bar = Bar::new(arguments.common.quiet);
-    let report = segment(Input::Path(&arguments.input), Output::Path(&arguments.output), &options, &mut bar)?;
+    let report = segment(
+        Input::Path(&arguments.input),
+        Output::Path(&arguments.output),
+        &options,
+        &mut bar,
+    )?;
     if arguments.common.json {
         print_json(&report)?;
     } else {
         let (input, output) = (printable(&report.input), printable(&report.output));
-        let mut text = format!("{input} -> {output}\n\n{}", summary(&report.totals, "more for them"));
+        let mut text =
+            format!("{input} -> {output}\n\n{}", summary(&report.totals, "more for them"));
         if report.uncut > 0 {
-            text.push_str(&format!("\n  {} frames above the MTU of {} bytes passed uncut\n", grouped(report.uncut), arguments.mtu));
+            text.push_str(&format!(
+                "\n  {} frames above the MTU of {} bytes passed uncut\n",
+                grouped(report.uncut),
+                arguments.mtu
+            ));
         }
         print(&text, is_stream(&arguments.output))?;
     }

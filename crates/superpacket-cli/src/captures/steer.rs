@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use superpacket_captures::steer_words::{CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary};
+use superpacket_captures::steer_words::{
+    CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary,
+};
 use superpacket_captures::{Input, SteerOptions, SteerReport, steer};
 use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
 
@@ -61,17 +63,22 @@ fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
     let mut bytes = [0; ToeplitzKey::LENGTH];
     let mut digits = 0;
     for (place, character) in text.char_indices().filter(|&(_, character)| character != ':') {
-        let digit = character.to_digit(16).ok_or_else(|| format!("{character:?} at byte {place} is not a hexadecimal digit"))?;
+        let digit = character
+            .to_digit(16)
+            .ok_or_else(|| format!("{character:?} at byte {place} is not a hexadecimal digit"))?;
         if let Some(byte) = bytes.get_mut(digits / 2) {
             *byte = *byte << 4 | digit as u8;
         }
         digits += 1;
     }
     match digits {
-        short if short < 2 * ToeplitzKey::LENGTH => {
-            Err(format!("a key has {} hexadecimal digits or more, and this has {short}", 2 * ToeplitzKey::LENGTH))
+        short if short < 2 * ToeplitzKey::LENGTH => Err(format!(
+            "a key has {} hexadecimal digits or more, and this has {short}",
+            2 * ToeplitzKey::LENGTH
+        )),
+        odd if odd % 2 == 1 => {
+            Err(format!("a key has two hexadecimal digits a byte, and this has {odd}"))
         }
-        odd if odd % 2 == 1 => Err(format!("a key has two hexadecimal digits a byte, and this has {odd}")),
         _ => Ok(ToeplitzKey::new(bytes)),
     }
 }
@@ -108,10 +115,15 @@ const MOST_CPUS: usize = 64;
 
 /// Renders the report, with so many flows, in lines of at most so many columns.
 fn text(report: &SteerReport, top: usize, columns: usize) -> String {
-    let mut text = format!("{}\n{}\n", file_heading(&report.file), paragraph(&summary(report), 2, columns));
+    let mut text =
+        format!("{}\n{}\n", file_heading(&report.file), paragraph(&summary(report), 2, columns));
     if !report.cpus.is_empty() {
         let (rows, more) = busiest(report, MOST_CPUS);
-        text.push_str(&fitted(CPU_COLUMNS, rows.into_iter().map(|cpu| cpu_row(cpu, report.steered())), columns));
+        text.push_str(&fitted(
+            CPU_COLUMNS,
+            rows.into_iter().map(|cpu| cpu_row(cpu, report.steered())),
+            columns,
+        ));
         if more > 0 {
             text.push_str(&format!("  and {more} more with fewer packets\n"));
         }
@@ -137,8 +149,14 @@ mod tests {
 
     #[test]
     fn keys_are_read_as_ethtool_writes_them() {
-        let published: Vec<_> = ToeplitzKey::MICROSOFT.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        for text in [published.concat(), published.join(":"), published.concat().to_uppercase(), published.concat() + "0011"] {
+        let published: Vec<_> =
+            ToeplitzKey::MICROSOFT.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        for text in [
+            published.concat(),
+            published.join(":"),
+            published.concat().to_uppercase(),
+            published.concat() + "0011",
+        ] {
             assert_eq!(toeplitz_key(&text), Ok(ToeplitzKey::MICROSOFT), "{text}");
         }
         for (text, words) in [

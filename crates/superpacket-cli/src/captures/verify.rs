@@ -65,11 +65,16 @@ fn text(report: &VerifyReport) -> String {
             grouped(mismatches),
         ]
     };
-    let mut rows: Vec<_> = report.files.iter().map(|file| row(&file.file, &file.totals, file.segments, file.mismatches)).collect();
+    let mut rows: Vec<_> = report
+        .files
+        .iter()
+        .map(|file| row(&file.file, &file.totals, file.segments, file.mismatches))
+        .collect();
     if report.files.len() > 1 {
         rows.push(row("total", &report.totals, report.segments, report.mismatches));
     }
-    let mut text = table(["file", "packets", "super-packets", "merged", "cut again", "mismatches"], rows);
+    let mut text =
+        table(["file", "packets", "super-packets", "merged", "cut again", "mismatches"], rows);
     for file in &report.files {
         for detail in &file.details {
             text.push_str(&format!("  {}\n", printable(detail)));

@@ -88,7 +88,13 @@ impl Turn {
 
     /// Builds a burst of `segments` full segments; returns how it is to be cut, if it is more than
     /// one small packet.
-    pub(super) fn burst(&mut self, kind: Kind, flow: u32, round: u32, segments: u32) -> Option<Gso> {
+    pub(super) fn burst(
+        &mut self,
+        kind: Kind,
+        flow: u32,
+        round: u32,
+        segments: u32,
+    ) -> Option<Gso> {
         let size = self.size(kind);
         let payload = if kind == Kind::Query { size } else { size * segments as usize };
         let sequence = start(flow).wrapping_add(round.wrapping_mul(payload as u32));
@@ -107,15 +113,30 @@ impl Turn {
 
     /// Builds the acknowledgement of the first `segments` of a burst of `burst`; `false` if the
     /// flow has none.
-    pub(super) fn acknowledge(&mut self, kind: Kind, flow: u32, round: u32, burst: u32, segments: u32) -> bool {
+    pub(super) fn acknowledge(
+        &mut self,
+        kind: Kind,
+        flow: u32,
+        round: u32,
+        burst: u32,
+        segments: u32,
+    ) -> bool {
         if kind.protocol() != Protocol::Tcp {
             return false;
         }
         let size = self.size(kind) as u32;
         let sequence = start(flow).wrapping_add(round.wrapping_mul(burst * size));
         let acknowledgement = sequence.wrapping_add(segments * size);
-        let segment = Segment { sequence: 1, acknowledgement, flags: tcp::ACK, timestamp: round + 2000 };
-        self.build(kind, flow, round.wrapping_mul(22).wrapping_add(segments / 2), Direction::Back, segment, 0);
+        let segment =
+            Segment { sequence: 1, acknowledgement, flags: tcp::ACK, timestamp: round + 2000 };
+        self.build(
+            kind,
+            flow,
+            round.wrapping_mul(22).wrapping_add(segments / 2),
+            Direction::Back,
+            segment,
+            0,
+        );
         true
     }
 
@@ -123,10 +144,21 @@ impl Turn {
         self.payload.unwrap_or(kind.segment())
     }
 
-    fn build(&mut self, kind: Kind, flow: u32, id: u32, direction: Direction, segment: Segment, payload: usize) {
+    fn build(
+        &mut self,
+        kind: Kind,
+        flow: u32,
+        id: u32,
+        direction: Direction,
+        segment: Segment,
+        payload: usize,
+    ) {
         self.packet.clear();
         if kind == Kind::Vxlan {
-            let inner = ethernet::HEADER_LENGTH + ipv4::HEADER_LENGTH + transport_length(Protocol::Tcp) + payload;
+            let inner = ethernet::HEADER_LENGTH
+                + ipv4::HEADER_LENGTH
+                + transport_length(Protocol::Tcp)
+                + payload;
             let length = udp::HEADER_LENGTH + vxlan::HEADER_LENGTH + inner;
             self.ethernet(IpVersion::V4, direction, 0x10);
             self.ip(IpVersion::V4, Protocol::Udp, 1000 + flow % 4, id, direction, length);
@@ -140,15 +172,22 @@ impl Turn {
         let network = self.packet.len();
         self.ip(kind.version(), protocol, flow, id, direction, length);
         let transport = self.packet.len();
-        let (near, far) = (10_000 + (flow % 50_000) as u16, if kind == Kind::Query { 53 } else { 443 });
-        let (source, destination) = if direction == Direction::Forth { (far, near) } else { (near, far) };
+        let (near, far) =
+            (10_000 + (flow % 50_000) as u16, if kind == Kind::Query { 53 } else { 443 });
+        let (source, destination) =
+            if direction == Direction::Forth { (far, near) } else { (near, far) };
         match protocol {
             Protocol::Udp => self.udp(source, destination, length),
             _ => self.tcp(source, destination, segment),
         }
         self.fill(payload, flow);
-        let sum = pseudo_header(&self.packet[network..], kind.version(), protocol.number(), length as u32)
-            .add(self.simd.sum(&self.packet[transport..]));
+        let sum = pseudo_header(
+            &self.packet[network..],
+            kind.version(),
+            protocol.number(),
+            length as u32,
+        )
+        .add(self.simd.sum(&self.packet[transport..]));
         let place = transport + usize::from(protocol.checksum_offset());
         self.put(place, transport_field(protocol, sum.checksum()));
     }
@@ -161,19 +200,29 @@ impl Turn {
 
     fn ethernet(&mut self, version: IpVersion, direction: Direction, host: u8) {
         let (near, far) = ([2, 0, 0, 0, host, 1], [2, 0, 0, 0, host, 2]);
-        let (destination, source) = if direction == Direction::Forth { (near, far) } else { (far, near) };
+        let (destination, source) =
+            if direction == Direction::Forth { (near, far) } else { (far, near) };
         self.packet.extend_from_slice(&destination);
         self.packet.extend_from_slice(&source);
         let kind = if version == IpVersion::V4 { ethernet::IPV4 } else { ethernet::IPV6 };
         self.packet.extend_from_slice(&kind.to_be_bytes());
     }
 
-    fn ip(&mut self, version: IpVersion, protocol: Protocol, flow: u32, id: u32, direction: Direction, length: usize) {
+    fn ip(
+        &mut self,
+        version: IpVersion,
+        protocol: Protocol,
+        flow: u32,
+        id: u32,
+        direction: Direction,
+        length: usize,
+    ) {
         // Flows that share their ports differ in the near address.
         let host = (flow / 50_000).wrapping_add(1);
         match version {
             IpVersion::V4 => {
-                let near = (0x0a01_0000u32 | (flow % 50_000)).wrapping_add(host << 17).to_be_bytes();
+                let near =
+                    (0x0a01_0000u32 | (flow % 50_000)).wrapping_add(host << 17).to_be_bytes();
                 let far = [10, 0, 0, 1];
                 let start = self.packet.len();
                 let total = (ipv4::HEADER_LENGTH + length) as u16;
@@ -181,7 +230,8 @@ impl Turn {
                 self.packet.extend_from_slice(&total.to_be_bytes());
                 self.packet.extend_from_slice(&(id as u16).to_be_bytes());
                 self.packet.extend_from_slice(&[0x40, 0, 64, protocol.number(), 0, 0]);
-                let (source, destination) = if direction == Direction::Forth { (far, near) } else { (near, far) };
+                let (source, destination) =
+                    if direction == Direction::Forth { (far, near) } else { (near, far) };
                 self.packet.extend_from_slice(&source);
                 self.packet.extend_from_slice(&destination);
                 let sum = superpacket::checksum::ipv4_header(&self.packet[start..]);
@@ -196,7 +246,8 @@ impl Turn {
                 self.packet.extend_from_slice(&[0x60, 0, 0, 0]);
                 self.packet.extend_from_slice(&(length as u16).to_be_bytes());
                 self.packet.extend_from_slice(&[protocol.number(), 64]);
-                let (source, destination) = if direction == Direction::Forth { (far, near) } else { (near, far) };
+                let (source, destination) =
+                    if direction == Direction::Forth { (far, near) } else { (near, far) };
                 self.packet.extend_from_slice(&source);
                 self.packet.extend_from_slice(&destination);
                 const _: () = assert!(ipv6::HEADER_LENGTH == 4 + 2 + 2 + 16 + 16);

@@ -14,8 +14,8 @@ use frame::{Kind, Turn};
 use serde::Serialize;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
 use superpacket_io::capture::{
-    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp,
-    Writer,
+    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant,
+    Record, Sink, TimeResolution, Timestamp, Writer,
 };
 
 use crate::amount::size;
@@ -84,10 +84,22 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
         return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
     }
     let like = Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Nanoseconds };
-    let format = OutputFormat { resolution: Some(PcapVariant::Nanoseconds), ..OutputFormat::for_path(&arguments.output, like) };
+    let format = OutputFormat {
+        resolution: Some(PcapVariant::Nanoseconds),
+        ..OutputFormat::for_path(&arguments.output, like)
+    };
     let mut writer = Writer::create(&arguments.output, format)?;
-    writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("generated")])?;
-    let mut line = Line { writer, segmenter: Segmenter::new(), time: START, packets: 0, bytes: 0, uncut: arguments.uncut };
+    writer.declare(&[
+        Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("generated")
+    ])?;
+    let mut line = Line {
+        writer,
+        segmenter: Segmenter::new(),
+        time: START,
+        packets: 0,
+        bytes: 0,
+        uncut: arguments.uncut,
+    };
     let mut turn = Turn::new(arguments.payload.map(|payload| payload as usize));
     let mut number = 0u64;
     while line.bytes < arguments.size {
@@ -105,9 +117,20 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
     writer.finish()?;
     let output = arguments.output.display().to_string();
     if arguments.json {
-        print_json(&Report { command: "generate", output, packets_out: packets, bytes_out: bytes, flows: arguments.flows })?;
+        print_json(&Report {
+            command: "generate",
+            output,
+            packets_out: packets,
+            bytes_out: bytes,
+            flows: arguments.flows,
+        })?;
     } else {
-        let text = format!("{}: {} packets, {} bytes of frames\n", printable(&output), grouped(packets), grouped(bytes));
+        let text = format!(
+            "{}: {} packets, {} bytes of frames\n",
+            printable(&output),
+            grouped(packets),
+            grouped(bytes)
+        );
         print(&text, is_stream(&arguments.output))?;
     }
     Ok(())
@@ -125,7 +148,14 @@ struct Line {
 
 impl Line {
     /// One flow's turn: its burst, and what comes back.
-    fn turn(&mut self, turn: &mut Turn, kind: Kind, flow: u32, round: u32, burst: u32) -> Result<(), Failure> {
+    fn turn(
+        &mut self,
+        turn: &mut Turn,
+        kind: Kind,
+        flow: u32,
+        round: u32,
+        burst: u32,
+    ) -> Result<(), Failure> {
         let Some(gso) = turn.burst(kind, flow, round, burst) else {
             return Ok(self.send(once(turn.packet()))?);
         };
@@ -154,10 +184,17 @@ impl Line {
         Ok(())
     }
 
-    fn send<'p>(&mut self, parts: impl Iterator<Item = &'p [u8]> + Clone) -> Result<(), CaptureError> {
+    fn send<'p>(
+        &mut self,
+        parts: impl Iterator<Item = &'p [u8]> + Clone,
+    ) -> Result<(), CaptureError> {
         let length: usize = parts.clone().map(<[u8]>::len).sum();
-        let record =
-            Record { interface: 0, time: Some(Timestamp::from_nanoseconds(self.time)), original_length: None, options: FrameOptions::NONE };
+        let record = Record {
+            interface: 0,
+            time: Some(Timestamp::from_nanoseconds(self.time)),
+            original_length: None,
+            options: FrameOptions::NONE,
+        };
         self.writer.write(record, parts)?;
         self.packets += 1;
         self.bytes += length as u64;

@@ -68,19 +68,31 @@ pub(crate) struct Lab {
 impl Lab {
     /// What is to be run.
     pub(super) fn entries(&self) -> Vec<&'static Entry> {
-        if self.experiment == EVERY { ALL.iter().collect() } else { find(&self.experiment).into_iter().collect() }
+        if self.experiment == EVERY {
+            ALL.iter().collect()
+        } else {
+            find(&self.experiment).into_iter().collect()
+        }
     }
 
     /// How much of it.
     pub(super) fn plan(&self) -> Plan {
         let plan = if self.quick { Plan::QUICK } else { Plan::FULL };
-        Plan { rounds: self.rounds.map_or(plan.rounds, usize::from), time: self.seconds.unwrap_or(plan.time), ..plan }
+        Plan {
+            rounds: self.rounds.map_or(plan.rounds, usize::from),
+            time: self.seconds.unwrap_or(plan.time),
+            ..plan
+        }
     }
 
     /// Where it is run.
     pub(super) fn cpus(&self) -> Cpus {
         let numbers = |list: &Option<CpuList>| CpuList::numbers(list.as_ref());
-        Cpus { sender: numbers(&self.sender_cpus), receiver: numbers(&self.receiver_cpus), bridge: numbers(&self.bridge_cpus) }
+        Cpus {
+            sender: numbers(&self.sender_cpus),
+            receiver: numbers(&self.receiver_cpus),
+            bridge: numbers(&self.bridge_cpus),
+        }
     }
 }
 

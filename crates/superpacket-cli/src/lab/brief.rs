@@ -20,8 +20,13 @@ const COLUMNS: [usize; 4] = [35, 18, 6, 7];
 pub(super) fn heading(report: &Report, width: usize) -> String {
     let plan = &report.plan;
     let how = match plan.form {
-        "live" => format!("{} rounds of {} s each, in turn; in (): half of them, or an assumption's range", plan.rounds, plan.seconds),
-        _ => "counted on the model NIC and simulated; in (): the range of what is assumed".to_owned(),
+        "live" => format!(
+            "{} rounds of {} s each, in turn; in (): half of them, or an assumption's range",
+            plan.rounds, plan.seconds
+        ),
+        _ => {
+            "counted on the model NIC and simulated; in (): the range of what is assumed".to_owned()
+        }
     };
     let mut text = format!("{}\n", report.machine.brief(width));
     paragraph(&how, 0, width, &mut text);
@@ -52,7 +57,12 @@ pub(super) fn experiment(found: &Experiment, width: usize) -> String {
             line([brief, &here, &source, &target, verdict], &mut text);
         } else {
             paragraph(brief, 2, width, &mut text);
-            paragraph(&format!("{here}, source {source}, target {target}: {verdict}"), 4, width, &mut text);
+            paragraph(
+                &format!("{here}, source {source}, target {target}: {verdict}"),
+                4,
+                width,
+                &mut text,
+            );
         }
     }
     text
@@ -68,24 +78,42 @@ pub(super) fn headline_rows(found: &Experiment) -> impl Iterator<Item = (&'stati
 /// What came of all marks, and where more is to be had.
 pub(super) fn end(report: &Report, width: usize) -> String {
     let mut text = String::new();
-    let kinds = [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")].map(|(form, name)| {
-        let of = |met| report.marks.iter().filter(|mark| mark.form == form && mark.met == met).count();
-        let counts = [(of(Some(true)), "met"), (of(Some(false)), "missed"), (of(None), "unclear")];
-        let counts: Vec<_> = counts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}")).collect();
-        (!counts.is_empty()).then(|| format!("{name}: {}", counts.join(", ")))
-    });
+    let kinds =
+        [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")].map(
+            |(form, name)| {
+                let of = |met| {
+                    report.marks.iter().filter(|mark| mark.form == form && mark.met == met).count()
+                };
+                let counts =
+                    [(of(Some(true)), "met"), (of(Some(false)), "missed"), (of(None), "unclear")];
+                let counts: Vec<_> = counts
+                    .iter()
+                    .filter(|(count, _)| *count != 0)
+                    .map(|(count, what)| format!("{count} {what}"))
+                    .collect();
+                (!counts.is_empty()).then(|| format!("{name}: {}", counts.join(", ")))
+            },
+        );
     let kinds: Vec<_> = kinds.into_iter().flatten().collect();
     if !kinds.is_empty() {
         paragraph(&format!("all marks, {}", kinds.join("; ")), 0, width, &mut text);
     }
-    paragraph("--full prints all tables, marks and reasons, --html FILE makes a page of them", 0, width, &mut text);
+    paragraph(
+        "--full prints all tables, marks and reasons, --html FILE makes a page of them",
+        0,
+        width,
+        &mut text,
+    );
     text
 }
 
 fn line(cells: [&str; 5], text: &mut String) {
     let [what, here, source, target, verdict] = cells;
     let [first, second, third, fourth] = COLUMNS;
-    let _ = writeln!(text, "  {what:<first$} {here:<second$} {source:>third$} {target:>fourth$} {verdict}");
+    let _ = writeln!(
+        text,
+        "  {what:<first$} {here:<second$} {source:>third$} {target:>fourth$} {verdict}"
+    );
 }
 
 /// A value and its spread, in no more than 18 letters.
@@ -147,32 +175,67 @@ mod tests {
     #[test]
     fn a_row_says_what_here_the_source_s_and_the_verdict() {
         let mut report = report();
-        let live = Mark { form: Form::Live, value: Some(2.146), spread: [2.094, 2.616], met: None, ..report.marks[0].clone() };
-        report.experiments[0].marks =
-            vec![live.in_brief("4K pages: LRO over no LRO", Some(2.378)), report.marks[0].clone().in_brief("a count", None)];
+        let live = Mark {
+            form: Form::Live,
+            value: Some(2.146),
+            spread: [2.094, 2.616],
+            met: None,
+            ..report.marks[0].clone()
+        };
+        report.experiments[0].marks = vec![
+            live.in_brief("4K pages: LRO over no LRO", Some(2.378)),
+            report.marks[0].clone().in_brief("a count", None),
+        ];
         let text = experiment(&report.experiments[0], WIDTH);
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].starts_with("lro: "));
-        assert_eq!(lines[1], "  4K pages: LRO over no LRO           2.15x (2.09-2.62)   2.38x   >=2.5 unclear");
-        let close = Mark { target: 1.175, source: Some(3598.17 / 3061.05), ..report.experiments[0].marks[0].clone() };
+        assert_eq!(
+            lines[1],
+            "  4K pages: LRO over no LRO           2.15x (2.09-2.62)   2.38x   >=2.5 unclear"
+        );
+        let close = Mark {
+            target: 1.175,
+            source: Some(3598.17 / 3061.05),
+            ..report.experiments[0].marks[0].clone()
+        };
         assert_eq!(source(&close), "1.175x", "no more than its target seems, where it is the same");
-        assert!(lines[2].contains("a count") && lines[2].ends_with("missed"), "a count that is not as it should be is shown: {text}");
+        assert!(
+            lines[2].contains("a count") && lines[2].ends_with("missed"),
+            "a count that is not as it should be is shown: {text}"
+        );
         report.experiments[0].marks[1].met = Some(true);
         assert!(!experiment(&report.experiments[0], WIDTH).contains("a count"));
         let narrow = experiment(&report.experiments[0], 40);
-        assert!(narrow.lines().all(|line| line.len() <= 40) && narrow.contains("source 2.38x"), "{narrow}");
+        assert!(
+            narrow.lines().all(|line| line.len() <= 40) && narrow.contains("source 2.38x"),
+            "{narrow}"
+        );
     }
 
     #[test]
     fn values_of_any_size_fit_their_column() {
         let (report, sizes) = (report(), [0.004, 0.05, 1.0, 9.996, 42.0, 640.0]);
         for value in sizes {
-            for [low, high] in sizes.iter().flat_map(|&low| sizes.map(|high| [low, high])).filter(|[low, high]| low <= high) {
-                let mark = Mark { form: Form::Live, value: Some(value), spread: [low, high], ..report.marks[0].clone() };
+            for [low, high] in sizes
+                .iter()
+                .flat_map(|&low| sizes.map(|high| [low, high]))
+                .filter(|[low, high]| low <= high)
+            {
+                let mark = Mark {
+                    form: Form::Live,
+                    value: Some(value),
+                    spread: [low, high],
+                    ..report.marks[0].clone()
+                };
                 assert!(here(&mark).len() <= COLUMNS[1], "{}", here(&mark));
             }
         }
-        let mark = Mark { form: Form::Live, value: Some(0.13), spread: [0.074, 0.519], ..report.marks[0].clone() };
+        let mark = Mark {
+            form: Form::Live,
+            value: Some(0.13),
+            spread: [0.074, 0.519],
+            ..report.marks[0].clone()
+        };
         assert_eq!(here(&mark), "0.13x (0.07-0.52)");
         let counted = Mark { value: Some(2.0), spread: [2.0; 2], ..report.marks[0].clone() };
         assert_eq!(here(&counted), "2", "a count is no ratio");
@@ -186,6 +249,12 @@ mod tests {
         (report.plan.rounds, report.plan.seconds) = (10, 0.25);
         let heading = heading(&report, WIDTH);
         assert!(heading.lines().all(|line| line.chars().count() <= WIDTH));
-        assert!(heading.lines().nth(1).is_some_and(|line| line.contains("in (): half of them, or an assumption's range")), "{heading}");
+        assert!(
+            heading
+                .lines()
+                .nth(1)
+                .is_some_and(|line| line.contains("in (): half of them, or an assumption's range")),
+            "{heading}"
+        );
     }
 }

@@ -51,7 +51,8 @@ pub(super) const NOTHING: &str = "-";
 const NO_RATIO: &str = "no ratio";
 
 /// Why it is not.
-pub(super) const WHY_NO_RATIO: &str = "no ratio: the rounds differ too much for one to mean anything";
+pub(super) const WHY_NO_RATIO: &str =
+    "no ratio: the rounds differ too much for one to mean anything";
 
 /// How the figures of a table were made, in words.
 pub(super) fn made(table: &Table) -> String {
@@ -60,7 +61,9 @@ pub(super) fn made(table: &Table) -> String {
     }
     match (table.form, table.rounds) {
         (Form::Live, 1) => "measured once".to_owned(),
-        (Form::Live, rounds) => format!("measured, medians of {rounds} rounds, and between what half of them lie"),
+        (Form::Live, rounds) => {
+            format!("measured, medians of {rounds} rounds, and between what half of them lie")
+        }
         (Form::Model, _) => "counted on the model NIC, the same in every run".to_owned(),
         (Form::Simulated, _) => "simulated, the same in every run".to_owned(),
     }
@@ -71,21 +74,28 @@ impl Grid {
     pub(super) fn new(table: &Table) -> Self {
         let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
         // What only a longer run measures is no column of this one.
-        let shown: Vec<_> =
-            (0..table.columns.len()).filter(|&place| table.rows.iter().any(|row| figure_of(row, place).is_some())).collect();
-        let from_source: Vec<_> =
-            (0..table.columns.len()).filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some())).collect();
+        let shown: Vec<_> = (0..table.columns.len())
+            .filter(|&place| table.rows.iter().any(|row| figure_of(row, place).is_some()))
+            .collect();
+        let from_source: Vec<_> = (0..table.columns.len())
+            .filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some()))
+            .collect();
         let ratios: Vec<_> = table.rows.iter().filter_map(ratio_of).collect();
         let common = Common::of(&ratios);
         let source_ratios = table.rows.iter().any(|row| row.source_ratio.is_some());
 
         let here = |text: String| Heading { text, of_source: false };
         let there = |text: String| Heading { text, of_source: true };
-        let mut header: Vec<_> = std::iter::repeat_n(here(String::new()), 1 + usize::from(grouped_rows)).collect();
+        let mut header: Vec<_> =
+            std::iter::repeat_n(here(String::new()), 1 + usize::from(grouped_rows)).collect();
         let names = header.len();
         let title = |place: usize| {
             let column = &table.columns[place];
-            if column.unit.is_empty() { column.title.to_owned() } else { format!("{}, {}", column.title, column.unit) }
+            if column.unit.is_empty() {
+                column.title.to_owned()
+            } else {
+                format!("{}, {}", column.title, column.unit)
+            }
         };
         header.extend(shown.iter().map(|&place| here(title(place))));
         if !ratios.is_empty() {
@@ -109,7 +119,8 @@ impl Grid {
                 cells.push(match figure_of(row, place) {
                     Some(figure) => Cell {
                         text: number(figure.value, digits),
-                        spread: (figure.low != figure.high).then(|| range(figure.low, figure.high, digits)),
+                        spread: (figure.low != figure.high)
+                            .then(|| range(figure.low, figure.high, digits)),
                     },
                     None => Cell::new(NOTHING),
                 });
@@ -119,7 +130,10 @@ impl Grid {
             }
             for &place in &from_source {
                 let digits = source_digits(table, place);
-                cells.push(Cell::new(source_of(row, place).map_or_else(|| NOTHING.to_owned(), |value| number(value, digits))));
+                cells.push(Cell::new(
+                    source_of(row, place)
+                        .map_or_else(|| NOTHING.to_owned(), |value| number(value, digits)),
+                ));
             }
             if source_ratios {
                 cells.push(Cell::new(row.source_ratio.map(times).unwrap_or_default()));
@@ -139,13 +153,25 @@ struct Common<'a> {
 
 impl<'a> Common<'a> {
     fn of(ratios: &[&'a Ratio]) -> Self {
-        let against = ratios.first().map(|first| first.against.as_str()).filter(|first| ratios.iter().all(|ratio| ratio.against == *first));
-        let column = ratios.first().map(|first| first.column).filter(|first| ratios.iter().all(|ratio| ratio.column == *first));
+        let against = ratios
+            .first()
+            .map(|first| first.against.as_str())
+            .filter(|first| ratios.iter().all(|ratio| ratio.against == *first));
+        let column = ratios
+            .first()
+            .map(|first| first.column)
+            .filter(|first| ratios.iter().all(|ratio| ratio.column == *first));
         Self { against, column }
     }
 
     fn heading(&self, table: &Table) -> String {
-        let column = self.column.map(|name| table.columns.iter().find(|column| column.name == name).map_or(name, |column| column.title));
+        let column = self.column.map(|name| {
+            table
+                .columns
+                .iter()
+                .find(|column| column.name == name)
+                .map_or(name, |column| column.title)
+        });
         match (column, self.against) {
             (Some(column), Some(against)) => format!("{column} to {against}"),
             (Some(column), None) => format!("{column}, ratio"),
@@ -162,7 +188,11 @@ impl<'a> Common<'a> {
         if self.against.is_none() {
             text = format!("{text} to {}", ratio.against);
         }
-        Cell { text, spread: (ratio.low != ratio.high).then(|| range(ratio.low, ratio.high, ratio_digits(ratio.low))) }
+        Cell {
+            text,
+            spread: (ratio.low != ratio.high)
+                .then(|| range(ratio.low, ratio.high, ratio_digits(ratio.low))),
+        }
     }
 }
 
@@ -182,7 +212,8 @@ fn source_of(row: &Row, place: usize) -> Option<f64> {
 /// How many digits after the point the source wrote in a column: as many as any of its figures
 /// there needs. What was computed of its figures has the table's.
 fn source_digits(table: &Table, place: usize) -> usize {
-    let written = table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);
+    let written =
+        table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);
     if written <= MOST_WRITTEN { written } else { table.columns[place].digits }
 }
 
@@ -244,9 +275,11 @@ pub(super) fn range(low: f64, high: f64, digits: usize) -> String {
 /// A number with so many digits after the point, and its thousands set apart.
 pub(super) fn number(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
-    let (whole, fraction) = text.split_once('.').map_or((text.as_str(), ""), |(whole, fraction)| (whole, fraction));
+    let (whole, fraction) =
+        text.split_once('.').map_or((text.as_str(), ""), |(whole, fraction)| (whole, fraction));
     let whole = whole.parse().map_or_else(|_| whole.to_owned(), grouped);
-    let sign = if value < 0.0 && text.contains(|digit| ('1'..='9').contains(&digit)) { "-" } else { "" };
+    let sign =
+        if value < 0.0 && text.contains(|digit| ('1'..='9').contains(&digit)) { "-" } else { "" };
     if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
 }
 
@@ -265,18 +298,28 @@ pub(super) mod tests {
     /// columns; of the other, there is one figure.
     pub(in super::super) fn table() -> Table {
         let column = |name, title, unit, digits| Column { name, title, unit, digits };
-        let row = |group: &str, name: &str, value: f64, ratio: Option<Option<f64>>, source: f64| Row {
-            group: group.into(),
-            name: name.into(),
-            figures: vec![Some(Figure { value, low: value - 0.5, high: value + 0.5 }), None],
-            source: vec![Some(source), None],
-            ratio: ratio.map(|value| Ratio { against: "none".into(), column: "throughput", value, low: 2.0, high: 3.25 }),
-            source_ratio: ratio.map(|_| 2.378),
-        };
+        let row =
+            |group: &str, name: &str, value: f64, ratio: Option<Option<f64>>, source: f64| Row {
+                group: group.into(),
+                name: name.into(),
+                figures: vec![Some(Figure { value, low: value - 0.5, high: value + 0.5 }), None],
+                source: vec![Some(source), None],
+                ratio: ratio.map(|value| Ratio {
+                    against: "none".into(),
+                    column: "throughput",
+                    value,
+                    low: 2.0,
+                    high: 3.25,
+                }),
+                source_ratio: ratio.map(|_| 2.378),
+            };
         let mut table = Table {
             title: "Sender <MTU> 1500".into(),
             form: Form::Live,
-            columns: vec![column("throughput", "throughput", "Gb/s", 1), column("frames", "frames", "", 0)],
+            columns: vec![
+                column("throughput", "throughput", "Gb/s", 1),
+                column("frames", "frames", "", 0),
+            ],
             rows: vec![
                 row("4K pages", "none", 2.0, None, 3.7),
                 row("4K pages", "LRO", 5.0, Some(Some(2.5)), 8.8),
@@ -296,13 +339,17 @@ pub(super) mod tests {
         let mut table = table();
         table.rows[0].figures[1] = None;
         let grid = Grid::new(&table);
-        assert!(grid.header.iter().all(|heading| heading.text != "frames") && grid.rows.iter().all(|row| row.len() == grid.header.len()));
+        assert!(
+            grid.header.iter().all(|heading| heading.text != "frames")
+                && grid.rows.iter().all(|row| row.len() == grid.header.len())
+        );
     }
 
     #[test]
     fn cells_say_figure_spread_source_and_ratio() {
         let grid = Grid::new(&table());
-        let header: Vec<_> = grid.header.iter().map(|heading| (heading.text.as_str(), heading.of_source)).collect();
+        let header: Vec<_> =
+            grid.header.iter().map(|heading| (heading.text.as_str(), heading.of_source)).collect();
         let expected = [
             ("", false),
             ("", false),
@@ -313,7 +360,8 @@ pub(super) mod tests {
             ("ratio (computed)", true),
         ];
         assert_eq!((grid.names, header.as_slice(), grid.refused), (2, &expected[..], true));
-        let rows: Vec<Vec<_>> = grid.rows.iter().map(|row| row.iter().map(Cell::whole).collect()).collect();
+        let rows: Vec<Vec<_>> =
+            grid.rows.iter().map(|row| row.iter().map(Cell::whole).collect()).collect();
         assert_eq!(rows[1], ["", "LRO", "5.0 (4.5-5.5)", "-", "2.50x (2.00-3.25)", "8.8", "2.38x"]);
         assert_eq!(rows[2], ["linear", "none", "2.0 (1.5-2.5)", "-", "", "4.1", ""]);
         assert_eq!(rows[3][4], "no ratio (2.00-3.25)");
@@ -329,7 +377,11 @@ pub(super) mod tests {
         let shown: Vec<_> = Grid::new(&table).rows.iter().map(|row| row[5].text.clone()).collect();
         assert_eq!(shown, ["8,530.80", "9,249.65", "16.00", "20.10"]);
         table.rows[0].source[0] = Some(8.75 / 3.0);
-        assert_eq!(Grid::new(&table).rows[0][5].text, "2.9", "what was computed of them has the table's");
+        assert_eq!(
+            Grid::new(&table).rows[0][5].text,
+            "2.9",
+            "what was computed of them has the table's"
+        );
     }
 
     #[test]
@@ -358,27 +410,58 @@ pub(super) mod tests {
     #[test]
     fn figures_are_called_what_they_are() {
         let medians = table();
-        assert_eq!(made(&medians), "measured, medians of 3 rounds, and between what half of them lie");
+        assert_eq!(
+            made(&medians),
+            "measured, medians of 3 rounds, and between what half of them lie"
+        );
         assert_eq!(made(&Table { rounds: 1, ..medians.clone() }), "measured once");
-        assert_eq!(made(&Table { made: Some("measured: the best".into()), ..medians }), "measured: the best");
+        assert_eq!(
+            made(&Table { made: Some("measured: the best".into()), ..medians }),
+            "measured: the best"
+        );
     }
 
     #[test]
     fn marks_are_told_in_words() {
         let counted = Mark::exact("lro: counts", Form::Model, 2.6, Side::AtLeast, 2.5);
-        assert_eq!((mark(&counted), verdict(&counted), origin(&counted)), ("2.600, at least 2.5".into(), "met", Some("counted")));
-        let spread =
-            Mark { form: Form::Live, met: Some(false), spread: [0.9, 1.1], value: Some(1.0), side: Side::AtMost, target: 0.84, ..counted };
-        assert_eq!((mark(&spread), verdict(&spread), origin(&spread)), ("1.000 (0.900-1.100), at most 0.84".into(), "missed", None));
+        assert_eq!(
+            (mark(&counted), verdict(&counted), origin(&counted)),
+            ("2.600, at least 2.5".into(), "met", Some("counted"))
+        );
+        let spread = Mark {
+            form: Form::Live,
+            met: Some(false),
+            spread: [0.9, 1.1],
+            value: Some(1.0),
+            side: Side::AtMost,
+            target: 0.84,
+            ..counted
+        };
+        assert_eq!(
+            (mark(&spread), verdict(&spread), origin(&spread)),
+            ("1.000 (0.900-1.100), at most 0.84".into(), "missed", None)
+        );
         let hidden = spread.clone().undecided("why");
-        assert_eq!((mark(&hidden), verdict(&hidden)), ("between 0.900 and 1.100, at most 0.84".into(), "cannot be said"));
+        assert_eq!(
+            (mark(&hidden), verdict(&hidden)),
+            ("between 0.900 and 1.100, at most 0.84".into(), "cannot be said")
+        );
         let unmeasured = Mark::unmeasured("lro", Side::AtLeast, 1.0, "why");
-        assert_eq!((mark(&unmeasured), verdict(&unmeasured)), ("at least 1".into(), "cannot be said"));
+        assert_eq!(
+            (mark(&unmeasured), verdict(&unmeasured)),
+            ("at least 1".into(), "cannot be said")
+        );
     }
 
     #[test]
     fn numbers_have_their_thousands_set_apart() {
-        assert_eq!((number(1_234_567.0, 0), number(-1234.56, 1), number(-0.04, 1)), ("1,234,567".into(), "-1,234.6".into(), "0.0".into()));
-        assert_eq!((written(108.7), written(3061.05), written(89.0)), ("108.7".into(), "3,061.05".into(), "89".into()));
+        assert_eq!(
+            (number(1_234_567.0, 0), number(-1234.56, 1), number(-0.04, 1)),
+            ("1,234,567".into(), "-1,234.6".into(), "0.0".into())
+        );
+        assert_eq!(
+            (written(108.7), written(3061.05), written(89.0)),
+            ("108.7".into(), "3,061.05".into(), "89".into())
+        );
     }
 }

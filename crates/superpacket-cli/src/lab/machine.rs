@@ -35,12 +35,22 @@ impl Machine {
         Self {
             // The name of the field on x86; on Arm there is none, the device tree may know the
             // board.
-            cpu: field(&cpuinfo, "model name").map_or_else(|| printed(&read("/proc/device-tree/model")), printed),
+            cpu: field(&cpuinfo, "model name")
+                .map_or_else(|| printed(&read("/proc/device-tree/model")), printed),
             cores: allowed_cpus().map_or(1, |cpus| cpus.len()),
-            kernel: format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy()),
+            kernel: format!(
+                "{} {}",
+                system.sysname().to_string_lossy(),
+                system.release().to_string_lossy()
+            ),
             memory: field(&read("/proc/meminfo"), "MemTotal").and_then(kilobytes).unwrap_or(0),
-            virtual_machine: field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
-            load: read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
+            virtual_machine: field(&cpuinfo, "flags")
+                .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            load: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .and_then(|load| load.parse().ok())
+                .unwrap_or(0.0),
             version: env!("CARGO_PKG_VERSION"),
             optimised: !cfg!(debug_assertions),
         }
@@ -48,21 +58,29 @@ impl Machine {
 
     /// In a line.
     pub(super) fn line(&self) -> String {
-        let cores = if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
+        let cores =
+            if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
         let cpu = if self.cpu.is_empty() { "an unnamed processor" } else { &self.cpu };
         let guest = if self.virtual_machine { " (virtual)" } else { "" };
-        format!("{cores} of {cpu}{guest}, {}, {}, load {:.2}", self.memory_text(), self.kernel, self.load)
+        format!(
+            "{cores} of {cpu}{guest}, {}, {}, load {:.2}",
+            self.memory_text(),
+            self.kernel,
+            self.load
+        )
     }
 
     /// In one line of so many columns: of a long name of a processor, the beginning.
     pub(super) fn brief(&self, width: usize) -> String {
-        let cores = if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
+        let cores =
+            if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
         let guest = if self.virtual_machine { " (virtual)" } else { "" };
         let rest = format!("{guest}, {}, load {:.2}", self.kernel, self.load);
         let room = width.saturating_sub(cores.len() + " of ".len() + rest.chars().count()).max(1);
         let cpu = if self.cpu.is_empty() { "an unnamed processor" } else { &self.cpu };
         let cut = cpu.chars().count() > room;
-        let cpu: String = if cut { cpu.chars().take(room - 1).chain(['…']).collect() } else { cpu.to_owned() };
+        let cpu: String =
+            if cut { cpu.chars().take(room - 1).chain(['…']).collect() } else { cpu.to_owned() };
         format!("{cores} of {cpu}{rest}")
     }
 
@@ -79,8 +97,10 @@ impl Machine {
         }
         // Half a core: a terminal and a browser need less.
         if self.load > 0.5 * self.cores as f64 {
-            warnings
-                .push(format!("the machine was busy with something else before the run: load {:.2} on {} cores", self.load, self.cores));
+            warnings.push(format!(
+                "the machine was busy with something else before the run: load {:.2} on {} cores",
+                self.load, self.cores
+            ));
         }
         warnings
     }
@@ -110,17 +130,28 @@ mod tests {
     #[test]
     fn fields_are_found_by_their_whole_name() {
         let text = "model\t\t: 17\nmodel name\t: A: B\nflags\t: fpu hypervisor\n";
-        assert_eq!((field(text, "model name"), field(text, "model"), field(text, "mode")), (Some("A: B"), Some("17"), None));
+        assert_eq!(
+            (field(text, "model name"), field(text, "model"), field(text, "mode")),
+            (Some("A: B"), Some("17"), None)
+        );
         assert_eq!(kilobytes("16316412 kB"), Some(16_316_412 * 1024));
     }
 
     #[test]
     fn this_machine_is_described() {
         let machine = Machine::this();
-        assert!(machine.cores >= 1 && machine.memory > 1 << 20 && machine.kernel.starts_with("Linux "), "{machine:?}");
+        assert!(
+            machine.cores >= 1 && machine.memory > 1 << 20 && machine.kernel.starts_with("Linux "),
+            "{machine:?}"
+        );
         assert!(machine.line().contains(&machine.kernel));
         let long = Machine { cpu: "P".repeat(100), ..machine };
-        assert_eq!((long.brief(80).chars().count(), long.brief(80).lines().count()), (80, 1), "{}", long.brief(80));
+        assert_eq!(
+            (long.brief(80).chars().count(), long.brief(80).lines().count()),
+            (80, 1),
+            "{}",
+            long.brief(80)
+        );
     }
 
     #[test]
@@ -129,6 +160,11 @@ mod tests {
         assert!(calm.warnings().is_empty());
         let busy = Machine { load: 6.5, ..calm.clone() };
         assert!(busy.warnings().iter().any(|warning| warning.contains("load 6.50 on 2 cores")));
-        assert!(Machine { optimised: false, ..calm }.warnings().iter().any(|warning| warning.contains("--release")));
+        assert!(
+            Machine { optimised: false, ..calm }
+                .warnings()
+                .iter()
+                .any(|warning| warning.contains("--release"))
+        );
     }
 }

@@ -36,10 +36,17 @@ pub(super) fn replaced(document: &str, report: &Report) -> Result<String, String
 fn part(report: &Report) -> String {
     let mut text = String::new();
     let plan = match &report.plan {
-        super::RunPlan { form: "live", rounds, seconds, .. } => format!(", {rounds} rounds of {seconds} s"),
+        super::RunPlan { form: "live", rounds, seconds, .. } => {
+            format!(", {rounds} rounds of {seconds} s")
+        }
         _ => String::new(),
     };
-    let _ = writeln!(text, "Printed by `{}` on {}{plan}.\n", report.command, escaped(&report.machine.line()));
+    let _ = writeln!(
+        text,
+        "Printed by `{}` on {}{plan}.\n",
+        report.command,
+        escaped(&report.machine.line())
+    );
     for note in &report.notes {
         let _ = writeln!(text, "{}\n", escaped(note));
     }
@@ -54,15 +61,31 @@ fn marks(marks: &[Mark], text: &mut String) {
     text.push_str("| mark | reached, target | |\n|---|---|---|\n");
     for found in marks {
         let origin = origin(found).map(|origin| format!(" ({origin})")).unwrap_or_default();
-        let verdict = if found.met == Some(true) { verdict(found).to_owned() } else { format!("**{}**", verdict(found)) };
+        let verdict = if found.met == Some(true) {
+            verdict(found).to_owned()
+        } else {
+            format!("**{}**", verdict(found))
+        };
         let reason = found.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let _ = writeln!(text, "| {}{origin} | {} | {verdict}{} |", escaped(&found.name), escaped(&mark(found)), escaped(&reason));
+        let _ = writeln!(
+            text,
+            "| {}{origin} | {} | {verdict}{} |",
+            escaped(&found.name),
+            escaped(&mark(found)),
+            escaped(&reason)
+        );
     }
     text.push('\n');
 }
 
 fn experiment(experiment: &Experiment, text: &mut String) {
-    let _ = writeln!(text, "### {}: {}\n{}\n", experiment.name, escaped(experiment.source), escaped(experiment.summary));
+    let _ = writeln!(
+        text,
+        "### {}: {}\n{}\n",
+        experiment.name,
+        escaped(experiment.source),
+        escaped(experiment.summary)
+    );
     for table in &experiment.tables {
         let grid = Grid::new(table);
         let _ = writeln!(text, "{}: {}.\n", escaped(&table.title), made(table));
@@ -109,10 +132,15 @@ mod tests {
         let before = format!("# Title\n{BEGIN}\nold\n{END}\nafter\n");
         let first = replaced(&before, &report())?;
         assert!(
-            first.starts_with(&format!("# Title\n{BEGIN}\nPrinted by `superpacket lab")) && first.ends_with(&format!("{END}\nafter\n")),
+            first.starts_with(&format!("# Title\n{BEGIN}\nPrinted by `superpacket lab"))
+                && first.ends_with(&format!("{END}\nafter\n")),
             "{first}"
         );
-        assert!(!first.contains("old") && first.contains("| 4K pages | none | 2.0 (1.5-2.5) | 7 |  | 3.7 |  |"), "{first}");
+        assert!(
+            !first.contains("old")
+                && first.contains("| 4K pages | none | 2.0 (1.5-2.5) | 7 |  | 3.7 |  |"),
+            "{first}"
+        );
         assert!(first.contains("Sender &lt;MTU> 1500"), "{first}");
         assert_eq!(replaced(&first, &report())?, first, "again it is the same");
         Ok(())
@@ -126,7 +154,10 @@ mod tests {
             (format!("{END}\n{BEGIN}"), "stands before"),
             (format!("{BEGIN}{BEGIN}{END}"), "more than one"),
         ] {
-            assert!(replaced(&document, &report()).is_err_and(|error| error.contains(words)), "{document}");
+            assert!(
+                replaced(&document, &report()).is_err_and(|error| error.contains(words)),
+                "{document}"
+            );
         }
     }
 }

@@ -88,7 +88,9 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
         // Nobody can be told that standard output is gone.
         let _ = interrupted(&mut cut_off.lock().unwrap_or_else(PoisonError::into_inner), style);
     };
-    watcher.heed_signals(ended).map_err(|error| cannot_begin(LabError::system("signals", error)))?;
+    watcher
+        .heed_signals(ended)
+        .map_err(|error| cannot_begin(LabError::system("signals", error)))?;
     // Looks whether files can be written, by one that is removed again; also if a signal comes.
     let outputs = Outputs::of(arguments)?;
 
@@ -97,7 +99,8 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
     let session = Session::new(plan, &*watcher).with_cpus(&cpus);
     for entry in arguments.entries() {
         watcher.begin();
-        let outcome = run::experiment(entry, if live { Forms::Both(session) } else { Forms::Model });
+        let outcome =
+            run::experiment(entry, if live { Forms::Both(session) } else { Forms::Model });
         let found = match outcome {
             run::Outcome::Done(found) => Some(found),
             run::Outcome::Failed(failed, found) => {
@@ -209,17 +212,24 @@ impl Report {
     fn new(arguments: &Lab, plan: Plan, live: bool, forbidden: Option<String>) -> Self {
         let machine = Machine::this();
         let mut notes = if live { machine.warnings() } else { Vec::new() };
-        notes.extend(forbidden.map(|why| format!("nothing was measured between live hosts, only counted and simulated: {why}")));
+        notes.extend(forbidden.map(|why| {
+            format!("nothing was measured between live hosts, only counted and simulated: {why}")
+        }));
         let mut command = format!("superpacket lab {}", arguments.experiment);
         for (given, option) in [(arguments.quick, " --quick"), (arguments.model, " --model")] {
             command.push_str(if given { option } else { "" });
         }
-        for (name, value) in [("rounds", arguments.rounds.map(f64::from)), ("seconds", arguments.seconds.map(|time| time.as_secs_f64()))] {
+        for (name, value) in [
+            ("rounds", arguments.rounds.map(f64::from)),
+            ("seconds", arguments.seconds.map(|time| time.as_secs_f64())),
+        ] {
             command.push_str(&value.map(|value| format!(" --{name} {value}")).unwrap_or_default());
         }
         let masks = [&arguments.sender_cpus, &arguments.receiver_cpus, &arguments.bridge_cpus];
         for (name, mask) in ["sender", "receiver", "bridge"].into_iter().zip(masks) {
-            command.push_str(&mask.as_ref().map(|mask| format!(" --{name}-cpus {mask}")).unwrap_or_default());
+            command.push_str(
+                &mask.as_ref().map(|mask| format!(" --{name}-cpus {mask}")).unwrap_or_default(),
+            );
         }
         let plan = RunPlan {
             form: if live { "live" } else { "model" },
@@ -230,7 +240,16 @@ impl Report {
             cpus: arguments.cpus(),
             experiments: arguments.entries().iter().map(|entry| entry.name).collect(),
         };
-        Self { command, machine, plan, experiments: Vec::new(), marks: Vec::new(), notes, failed: Vec::new(), interrupted: false }
+        Self {
+            command,
+            machine,
+            plan,
+            experiments: Vec::new(),
+            marks: Vec::new(),
+            notes,
+            failed: Vec::new(),
+            interrupted: false,
+        }
     }
 
     fn add(&mut self, found: Experiment) {
@@ -241,7 +260,10 @@ impl Report {
     /// What is said before the first experiment.
     fn heading(&self, width: usize) -> String {
         let how = match self.plan.form {
-            "live" => format!("{} rounds of {} s each, variants in turn", self.plan.rounds, self.plan.seconds),
+            "live" => format!(
+                "{} rounds of {} s each, variants in turn",
+                self.plan.rounds, self.plan.seconds
+            ),
             _ => "counted on the model NIC and simulated, the same in every run".to_owned(),
         };
         let mut text = String::new();
@@ -272,7 +294,11 @@ impl Outputs {
             markdown: arguments.markdown.clone(),
             svg: arguments.svg.clone(),
         };
-        for (option, path) in [("--json-file", &outputs.json), ("--html", &outputs.html), ("--markdown", &outputs.markdown)] {
+        for (option, path) in [
+            ("--json-file", &outputs.json),
+            ("--html", &outputs.html),
+            ("--markdown", &outputs.markdown),
+        ] {
             if let Some(path) = path {
                 if is_stream(path) {
                     return Err(Failure::Usage(format!("{option} needs a file")));
@@ -285,14 +311,16 @@ impl Outputs {
         }
         if let Some(path) = &outputs.markdown {
             let nothing = Report::new(arguments, arguments.plan(), false, None);
-            markdown::replaced(&read(path)?, &nothing).map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
+            markdown::replaced(&read(path)?, &nothing)
+                .map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
         }
         Ok(outputs)
     }
 
     fn write(&self, report: &Report) -> Result<(), Failure> {
         if let Some(path) = &self.json {
-            let mut text = serde_json::to_vec_pretty(report).map_err(|error| unwritable(path)(error.into()))?;
+            let mut text = serde_json::to_vec_pretty(report)
+                .map_err(|error| unwritable(path)(error.into()))?;
             text.push(b'\n');
             write_file(path, &text).map_err(unwritable(path))?;
         }
@@ -300,12 +328,15 @@ impl Outputs {
             write_file(path, page::render(report)?.as_bytes()).map_err(unwritable(path))?;
         }
         if let Some(path) = &self.markdown {
-            let text = markdown::replaced(&read(path)?, report).map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
+            let text = markdown::replaced(&read(path)?, report)
+                .map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
             write_file(path, text.as_bytes()).map_err(unwritable(path))?;
         }
         if let Some(directory) = &self.svg {
             for experiment in &report.experiments {
-                for (index, svg) in experiment.tables.iter().filter_map(|table| plot::bars(table, WIDE)).enumerate() {
+                for (index, svg) in
+                    experiment.tables.iter().filter_map(|table| plot::bars(table, WIDE)).enumerate()
+                {
                     let path = directory.join(format!("lab-{}-{}.svg", experiment.name, index + 1));
                     write_file(&path, plot::file(&svg?).as_bytes()).map_err(unwritable(&path))?;
                 }
@@ -316,7 +347,8 @@ impl Outputs {
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{}: cannot be read: {error}", path.display())))
+    fs::read_to_string(path)
+        .map_err(|error| Failure::Usage(format!("{}: cannot be read: {error}", path.display())))
 }
 
 fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Failure {
@@ -371,10 +403,16 @@ pub(in crate::lab) mod tests {
     #[test]
     fn marks_of_all_experiments_stand_together() -> Result<(), serde_json::Error> {
         let json = serde_json::to_value(report())?;
-        assert_eq!((json["marks"].as_array().map(Vec::len), &json["marks"][0]["met"]), (Some(2), &serde_json::json!(false)));
-        assert!(json["marks"][1]["met"].is_null() && json["marks"][1]["reason"] == "no & namespaces");
+        assert_eq!(
+            (json["marks"].as_array().map(Vec::len), &json["marks"][0]["met"]),
+            (Some(2), &serde_json::json!(false))
+        );
         assert!(
-            json["experiments"][0].get("marks").is_none() && json["experiments"][0]["rows"].as_array().is_some_and(|rows| rows.len() == 4)
+            json["marks"][1]["met"].is_null() && json["marks"][1]["reason"] == "no & namespaces"
+        );
+        assert!(
+            json["experiments"][0].get("marks").is_none()
+                && json["experiments"][0]["rows"].as_array().is_some_and(|rows| rows.len() == 4)
         );
         assert_eq!(json["failed"][0]["name"], "ack");
         Ok(())

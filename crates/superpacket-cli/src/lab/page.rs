@@ -28,23 +28,34 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
     };
     writeln!(page, "<p class=\"muted\">{}: {how}.</p>", Escaped(&report.command))?;
     if plot::overview(&report.experiments, WIDE).is_some() {
-        let svg = both(|width| plot::overview(&report.experiments, width).unwrap_or_else(|| Ok(String::new())))?;
-        let key = "<span class=\"key after\"></span>here<span class=\"key before\"></span>the source";
-        writeln!(page, "<figure><figcaption>What each experiment compares:{key}</figcaption>{svg}</figure>")?;
+        let svg = both(|width| {
+            plot::overview(&report.experiments, width).unwrap_or_else(|| Ok(String::new()))
+        })?;
+        let key =
+            "<span class=\"key after\"></span>here<span class=\"key before\"></span>the source";
+        writeln!(
+            page,
+            "<figure><figcaption>What each experiment compares:{key}</figcaption>{svg}</figure>"
+        )?;
     }
     let machine = &report.machine;
     let guest = if machine.virtual_machine { ", virtual" } else { "" };
     let cores = if machine.cores == 1 { "core" } else { "cores" };
     // What was measured, simulated and counted is not added up.
-    let met =
-        [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")].into_iter().filter_map(|(form, name)| {
+    let met = [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")]
+        .into_iter()
+        .filter_map(|(form, name)| {
             let marks: Vec<_> = report.marks.iter().filter(|mark| mark.form == form).collect();
             let met = marks.iter().filter(|mark| mark.met == Some(true)).count();
-            (!marks.is_empty()).then(|| (format!("{met} of {}", marks.len()), format!("{name} marks met")))
+            (!marks.is_empty())
+                .then(|| (format!("{met} of {}", marks.len()), format!("{name} marks met")))
         });
     let machine_figures = [
         (format!("{} {cores}", machine.cores), format!("{}{guest}", Escaped(&machine.cpu))),
-        (format!("{:.1} GB", machine.memory as f64 / 1e9), format!("of memory, {}", Escaped(&machine.kernel))),
+        (
+            format!("{:.1} GB", machine.memory as f64 / 1e9),
+            format!("of memory, {}", Escaped(&machine.kernel)),
+        ),
         (format!("{:.2}", machine.load), "load in the minute before".to_owned()),
     ];
     tiles(met.chain(machine_figures), page)?;
@@ -52,7 +63,12 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
         writeln!(page, "<p class=\"name\">{}</p>", Escaped(note))?;
     }
     for failed in &report.failed {
-        writeln!(page, "<p class=\"name\"><span class=\"missed\">{} failed</span>: {}</p>", Escaped(failed.name), Escaped(&failed.error))?;
+        writeln!(
+            page,
+            "<p class=\"name\"><span class=\"missed\">{} failed</span>: {}</p>",
+            Escaped(failed.name),
+            Escaped(&failed.error)
+        )?;
     }
     if !report.marks.is_empty() {
         marks(&report.marks, page)?;
@@ -73,8 +89,13 @@ fn marks(marks: &[Mark], page: &mut String) -> Result<(), Stop> {
             Some(false) => "missed",
             None => "muted",
         };
-        let origin = origin(found).map(|origin| format!(" <small>{origin}</small>")).unwrap_or_default();
-        let reason = found.reason.as_ref().map(|reason| format!("<small>{}</small>", Escaped(reason))).unwrap_or_default();
+        let origin =
+            origin(found).map(|origin| format!(" <small>{origin}</small>")).unwrap_or_default();
+        let reason = found
+            .reason
+            .as_ref()
+            .map(|reason| format!("<small>{}</small>", Escaped(reason)))
+            .unwrap_or_default();
         writeln!(
             page,
             "<tr><td>{}{origin}</td><td class=\"{class}\">{}</td><td data-heading=\"reached, target\">{}{reason}</td></tr>",
@@ -97,7 +118,12 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
     )?;
     for table in &experiment.tables {
         let grid = Grid::new(table);
-        writeln!(page, "<h3>{}</h3>\n<p class=\"muted\">{}.</p>", Escaped(&table.title), made(table))?;
+        writeln!(
+            page,
+            "<h3>{}</h3>\n<p class=\"muted\">{}.</p>",
+            Escaped(&table.title),
+            made(table)
+        )?;
         if plot::bars(table, WIDE).is_some() {
             let svg = both(|width| plot::bars(table, width).unwrap_or_else(|| Ok(String::new())))?;
             let source = if grid.header.iter().any(|heading| heading.of_source) {
@@ -132,7 +158,12 @@ fn cells(grid: &Grid, page: &mut String) -> Result<(), Stop> {
     write!(page, "<div class=\"table\"><table class=\"{class_of_all}\">\n<tr>")?;
     for (place, heading) in grid.header.iter().enumerate() {
         let source = if heading.of_source { "source’s " } else { "" };
-        write!(page, "<th{}>{source}{}</th>", class(place, grid, heading.of_source), Escaped(&heading.text))?;
+        write!(
+            page,
+            "<th{}>{source}{}</th>",
+            class(place, grid, heading.of_source),
+            Escaped(&heading.text)
+        )?;
     }
     page.push_str("</tr>\n");
     for row in &grid.rows {
@@ -140,7 +171,12 @@ fn cells(grid: &Grid, page: &mut String) -> Result<(), Stop> {
         for (place, (cell, heading)) in row.iter().zip(&grid.header).enumerate() {
             let source = if heading.of_source { "source’s " } else { "" };
             let class = class(place, grid, heading.of_source);
-            write!(page, "<td{class} data-heading=\"{source}{}\">{}", Escaped(&heading.text), Escaped(&cell.text))?;
+            write!(
+                page,
+                "<td{class} data-heading=\"{source}{}\">{}",
+                Escaped(&heading.text),
+                Escaped(&cell.text)
+            )?;
             if let Some(spread) = &cell.spread {
                 write!(page, "<small>{}</small>", Escaped(spread))?;
             }
@@ -168,9 +204,18 @@ mod tests {
     #[test]
     fn every_figure_has_its_spread_and_stands_beside_the_source_s() -> Result<(), Error> {
         let page = render(&report())?;
-        assert!(page.contains(">5.0<small>4.5-5.5</small></td>") && page.contains(">8.8</td>"), "{page}");
-        assert!(page.contains(">no ratio<small>2.00-3.25</small></td>") && page.contains("the rounds differ too much"));
-        assert!(page.contains("<td class=\"missed\">missed</td>") && page.contains("<h3>Sender &lt;MTU&gt; 1500</h3>"));
+        assert!(
+            page.contains(">5.0<small>4.5-5.5</small></td>") && page.contains(">8.8</td>"),
+            "{page}"
+        );
+        assert!(
+            page.contains(">no ratio<small>2.00-3.25</small></td>")
+                && page.contains("the rounds differ too much")
+        );
+        assert!(
+            page.contains("<td class=\"missed\">missed</td>")
+                && page.contains("<h3>Sender &lt;MTU&gt; 1500</h3>")
+        );
         assert_eq!(page.matches("<svg ").count(), 2, "wide and narrow");
         Ok(())
     }

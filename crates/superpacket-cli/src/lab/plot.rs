@@ -43,7 +43,9 @@ impl Scale {
         let source = most(&mut bars.iter().filter_map(|bar| bar.source));
         let figures = || bars.iter().filter_map(|bar| bar.here);
         match self {
-            Scale::Own => [most(&mut figures().map(|figure| figure.high.max(figure.value))), source],
+            Scale::Own => {
+                [most(&mut figures().map(|figure| figure.high.max(figure.value))), source]
+            }
             Scale::Shared => [most(&mut figures().map(|figure| figure.value)).max(source); 2],
         }
     }
@@ -72,20 +74,36 @@ const MOST_BARS: usize = 24;
 pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Error>> {
     let place = table.plot?;
     let column = table.columns.get(place)?;
-    let mut shown: Vec<usize> = (0..table.columns.len()).filter(|&other| table.columns[other].unit == column.unit).collect();
+    let mut shown: Vec<usize> = (0..table.columns.len())
+        .filter(|&other| table.columns[other].unit == column.unit)
+        .collect();
     if column.unit.is_empty() || shown.len() * table.rows.len() > MOST_BARS {
         shown = vec![place];
     }
     let (lines, unit) = if shown.len() > 1 {
         (by_column(table, &shown), column.unit.to_owned())
     } else {
-        (by_row(table, place), if column.unit.is_empty() { column.title.to_owned() } else { format!("{}, {}", column.title, column.unit) })
+        (
+            by_row(table, place),
+            if column.unit.is_empty() {
+                column.title.to_owned()
+            } else {
+                format!("{}, {}", column.title, column.unit)
+            },
+        )
     };
     let title = Escaped(&format!("{}: {unit}", table.title)).to_string();
     Some(drawn(&title, &lines, &unit, column.digits, Scale::Own, width))
 }
 
-fn drawn(title: &str, lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, width: u32) -> Result<String, Error> {
+fn drawn(
+    title: &str,
+    lines: &[Line<'_>],
+    unit: &str,
+    digits: usize,
+    scale: Scale,
+    width: u32,
+) -> Result<String, Error> {
     if width == WIDE {
         let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
         draw(title, (width, height), |area| panels(lines, unit, digits, scale, area))
@@ -101,7 +119,8 @@ pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<
     for experiment in experiments {
         let group = lines.len();
         for (name, mark) in headline_rows(experiment) {
-            let here = mark.value.map(|value| Figure { value, low: mark.spread[0], high: mark.spread[1] });
+            let here =
+                mark.value.map(|value| Figure { value, low: mark.spread[0], high: mark.spread[1] });
             if here.is_some() || mark.source.is_some() {
                 lines.push(Line::Bar(Bar { name, here, source: mark.source }));
             }
@@ -111,7 +130,16 @@ pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<
             lines.insert(group, Line::Group(format!("{}: {headline}", experiment.name)));
         }
     }
-    (!lines.is_empty()).then(|| drawn("What each experiment compares, here and in its source", &lines, "times", 2, Scale::Shared, width))
+    (!lines.is_empty()).then(|| {
+        drawn(
+            "What each experiment compares, here and in its source",
+            &lines,
+            "times",
+            2,
+            Scale::Shared,
+            width,
+        )
+    })
 }
 
 /// A bar for each row, below the names of their groups.
@@ -132,7 +160,11 @@ fn by_row(table: &Table, place: usize) -> Vec<Line<'_>> {
 fn by_column<'a>(table: &'a Table, shown: &[usize]) -> Vec<Line<'a>> {
     let mut lines = Vec::new();
     for row in &table.rows {
-        lines.push(Line::Group(if row.group.is_empty() { row.name.clone() } else { format!("{}, {}", row.group, row.name) }));
+        lines.push(Line::Group(if row.group.is_empty() {
+            row.name.clone()
+        } else {
+            format!("{}, {}", row.group, row.name)
+        }));
         let bars = shown.iter().map(|&place| bar(table.columns[place].title, row, place));
         lines.extend(bars.filter(|bar| bar.here.is_some() || bar.source.is_some()).map(Line::Bar));
     }
@@ -140,7 +172,11 @@ fn by_column<'a>(table: &'a Table, shown: &[usize]) -> Vec<Line<'a>> {
 }
 
 fn bar<'a>(name: &'a str, row: &Row, place: usize) -> Bar<'a> {
-    Bar { name, here: row.figures.get(place).copied().flatten(), source: row.source.get(place).copied().flatten() }
+    Bar {
+        name,
+        here: row.figures.get(place).copied().flatten(),
+        source: row.source.get(place).copied().flatten(),
+    }
 }
 
 impl Line<'_> {
@@ -154,7 +190,9 @@ impl Line<'_> {
     fn narrow_height(&self) -> u32 {
         match self {
             Line::Group(_) => GAP + NARROW_ROW,
-            Line::Bar(bar) => NARROW_ROW * (1 + u32::from(bar.here.is_some()) + u32::from(bar.source.is_some())),
+            Line::Bar(bar) => {
+                NARROW_ROW * (1 + u32::from(bar.here.is_some()) + u32::from(bar.source.is_some()))
+            }
         }
     }
 }
@@ -176,19 +214,25 @@ impl Panel {
 
     /// A bar that can be seen, however short.
     fn bar(&self, value: f64, middle: i32, colour: &RGBColor) -> Rectangle<(i32, i32)> {
-        Rectangle::new([(self.left, middle - 9), (self.at(value).max(self.left + 1), middle + 9)], colour.filled())
+        Rectangle::new(
+            [(self.left, middle - 9), (self.at(value).max(self.left + 1), middle + 9)],
+            colour.filled(),
+        )
     }
 }
 
 fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Area<'_>) -> Drawn {
-    let bars = || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
+    let bars =
+        || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
     let letters = bars().map(|bar| bar.name.chars().count().min(MOST_LETTERS)).max().unwrap_or(0);
     let names = 20 + LETTER * letters as i32;
     let sourced = bars().any(|bar| bar.source.is_some());
     let width = (WIDE as i32 - names) / if sourced { 2 } else { 1 };
-    let longest = |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
+    let longest =
+        |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
     // Behind the longest bar there is room for its figure.
-    let panel = |left, words, most| Panel { left, room: (width - 20 - DIGIT * words as i32).max(20), most };
+    let panel =
+        |left, words, most| Panel { left, room: (width - 20 - DIGIT * words as i32).max(20), most };
     let figures = || bars().filter_map(|bar| bar.here);
     let of_source = || bars().filter_map(|bar| bar.source);
     let words = longest(&mut figures().map(|figure| with_spread(figure, digits)));
@@ -197,25 +241,43 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Ar
     let words = longest(&mut of_source().map(|value| number(value, digits)));
     let there = panel(names + width, words, most_there);
 
-    area.draw(&Text::new(format!("here: {unit}"), (here.left, HEAD as i32 / 2), style(18, &MUTED, HPos::Left)))?;
+    area.draw(&Text::new(
+        format!("here: {unit}"),
+        (here.left, HEAD as i32 / 2),
+        style(18, &MUTED, HPos::Left),
+    ))?;
     if sourced {
-        area.draw(&Text::new(format!("source: {unit}"), (there.left, HEAD as i32 / 2), style(18, &MUTED, HPos::Left)))?;
+        area.draw(&Text::new(
+            format!("source: {unit}"),
+            (there.left, HEAD as i32 / 2),
+            style(18, &MUTED, HPos::Left),
+        ))?;
     }
     let mut top = HEAD;
     for line in lines {
         top += line.height();
         let middle = (top - ROW / 2) as i32;
         match line {
-            Line::Group(name) => area.draw(&Text::new(name.as_str(), (4, middle), style(18, &MUTED, HPos::Left)))?,
+            Line::Group(name) => {
+                area.draw(&Text::new(name.as_str(), (4, middle), style(18, &MUTED, HPos::Left)))?
+            }
             Line::Bar(bar) => {
-                area.draw(&Text::new(shortened(bar.name), (names - 10, middle), style(18, &INK, HPos::Right)))?;
+                area.draw(&Text::new(
+                    shortened(bar.name),
+                    (names - 10, middle),
+                    style(18, &INK, HPos::Right),
+                ))?;
                 if let Some(figure) = bar.here {
                     area.draw(&here.bar(figure.value, middle, &AFTER))?;
                     whisker(figure, &here, middle, digits, area)?;
                 }
                 if let Some(value) = bar.source {
                     area.draw(&there.bar(value, middle, &BEFORE))?;
-                    area.draw(&Text::new(number(value, digits), (there.at(value) + 8, middle), style(16, &MUTED, HPos::Left)))?;
+                    area.draw(&Text::new(
+                        number(value, digits),
+                        (there.at(value) + 8, middle),
+                        style(16, &MUTED, HPos::Left),
+                    ))?;
                 }
             }
         }
@@ -224,14 +286,25 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Ar
 }
 
 /// Where there is no room beside each other: each bar below its name, the source's below it.
-fn stacked(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, width: u32, area: &Area<'_>) -> Drawn {
-    let bars = || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
+fn stacked(
+    lines: &[Line<'_>],
+    unit: &str,
+    digits: usize,
+    scale: Scale,
+    width: u32,
+    area: &Area<'_>,
+) -> Drawn {
+    let bars =
+        || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
     let room = |words: usize| (width as i32 - 24 - DIGIT * words as i32).max(20);
-    let longest = |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
+    let longest =
+        |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
     let [most_here, most_there] = scale.most(&bars().collect::<Vec<_>>());
-    let words = longest(&mut bars().filter_map(|bar| bar.here).map(|figure| with_spread(figure, digits)));
+    let words =
+        longest(&mut bars().filter_map(|bar| bar.here).map(|figure| with_spread(figure, digits)));
     let here = Panel { left: 4, room: room(words), most: most_here };
-    let words = longest(&mut bars().filter_map(|bar| bar.source).map(|value| number(value, digits)));
+    let words =
+        longest(&mut bars().filter_map(|bar| bar.source).map(|value| number(value, digits)));
     let there = Panel { left: 4, room: room(words), most: most_there };
     let text = |words: &str, middle: i32, colour: &RGBColor| {
         let fitting = if words.chars().count() > NARROW_LETTERS {
@@ -260,7 +333,11 @@ fn stacked(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, width: u
                 if let Some(value) = bar.source {
                     middle += NARROW_ROW as i32;
                     area.draw(&there.bar(value, middle, &BEFORE))?;
-                    area.draw(&Text::new(number(value, digits), (there.at(value) + 8, middle), style(TEXT as i32, &MUTED, HPos::Left)))?;
+                    area.draw(&Text::new(
+                        number(value, digits),
+                        (there.at(value) + 8, middle),
+                        style(TEXT as i32, &MUTED, HPos::Left),
+                    ))?;
                 }
             }
         }
@@ -290,16 +367,26 @@ fn whisker(figure: Figure, panel: &Panel, middle: i32, digits: usize, area: &Are
 fn with_spread(figure: Figure, digits: usize) -> String {
     let Figure { value, low, high } = figure;
     let value = number(value, digits);
-    if low == high { value } else { format!("{value} ({}-{})", number(low, digits), number(high, digits)) }
+    if low == high {
+        value
+    } else {
+        format!("{value} ({}-{})", number(low, digits), number(high, digits))
+    }
 }
 
 fn style(size: i32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
-    TextStyle::from(("sans-serif", size).into_font()).color(colour).pos(Pos::new(side, VPos::Center))
+    TextStyle::from(("sans-serif", size).into_font())
+        .color(colour)
+        .pos(Pos::new(side, VPos::Center))
 }
 
 /// A name as far as there is room for it.
 fn shortened(name: &str) -> String {
-    if name.chars().count() <= MOST_LETTERS { name.to_owned() } else { name.chars().take(MOST_LETTERS - 1).chain(['…']).collect() }
+    if name.chars().count() <= MOST_LETTERS {
+        name.to_owned()
+    } else {
+        name.chars().take(MOST_LETTERS - 1).chain(['…']).collect()
+    }
 }
 
 /// Colours for a plot that is a file of its own, with no page around it: those of `page.css`.
@@ -325,15 +412,27 @@ mod tests {
     fn each_row_has_a_bar_here_and_in_the_source() -> Result<(), Error> {
         let Some(svg) = bars(&table(), WIDE) else { panic!("it is to be plotted") };
         let svg = svg?;
-        assert!(svg.starts_with("<svg role=\"img\" aria-label=\"Sender &lt;MTU&gt; 1500: throughput, Gb/s\""), "{svg}");
-        assert_eq!((svg.matches("fill=\"var(--after)\"").count(), svg.matches("fill=\"var(--before)\"").count()), (4, 4));
+        assert!(
+            svg.starts_with(
+                "<svg role=\"img\" aria-label=\"Sender &lt;MTU&gt; 1500: throughput, Gb/s\""
+            ),
+            "{svg}"
+        );
+        assert_eq!(
+            (
+                svg.matches("fill=\"var(--after)\"").count(),
+                svg.matches("fill=\"var(--before)\"").count()
+            ),
+            (4, 4)
+        );
         assert!(!svg.contains("=\"#"), "{svg}");
         let mut unplotted = table();
         unplotted.plot = None;
         assert!(bars(&unplotted, WIDE).is_none());
         unplotted.plot = Some(1);
         assert!(
-            bars(&unplotted, WIDE).is_some_and(|svg| svg.is_ok_and(|svg| svg.matches("var(--after)").count() == 1)),
+            bars(&unplotted, WIDE)
+                .is_some_and(|svg| svg.is_ok_and(|svg| svg.matches("var(--after)").count() == 1)),
             "rows without figures"
         );
         Ok(())
@@ -350,7 +449,11 @@ mod tests {
         assert!(svg.contains("4K pages, LRO") && svg.matches("frames\n").count() == 4, "{svg}");
         table.rows = table.rows.iter().cycle().take(MOST_BARS).cloned().collect();
         let Some(svg) = bars(&table, WIDE) else { panic!("it is to be plotted") };
-        assert_eq!(svg?.matches("fill=\"var(--after)\"").count(), MOST_BARS, "one column, if there are many rows");
+        assert_eq!(
+            svg?.matches("fill=\"var(--after)\"").count(),
+            MOST_BARS,
+            "one column, if there are many rows"
+        );
         Ok(())
     }
 
@@ -363,7 +466,10 @@ mod tests {
         for role in ["card", "ink", "muted", "grid", "before", "after"] {
             for part in svg.split(&format!("--{role}:")).skip(1) {
                 let colour = &part[..7];
-                assert!(css.contains(&format!("--{role}: {colour}")), "{role} is {colour} in files only");
+                assert!(
+                    css.contains(&format!("--{role}: {colour}")),
+                    "{role} is {colour} in files only"
+                );
             }
             assert_eq!(svg.matches(&format!("--{role}:")).count(), 2, "light and dark");
         }

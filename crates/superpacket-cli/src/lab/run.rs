@@ -74,12 +74,16 @@ pub(super) fn experiment(entry: &Entry, forms: Forms<'_>) -> Outcome {
 /// A mistake in one experiment does not take the others with it: a panic is an error too. What it
 /// was about has been said by the panic hook.
 fn caught(run: impl FnOnce() -> Result<Experiment, LabError>) -> Result<Experiment, LabError> {
-    catch_unwind(AssertUnwindSafe(run))
-        .unwrap_or_else(|panic| Err(LabError::Invalid { what: "a panic".into(), reason: words(panic.as_ref()) }))
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        Err(LabError::Invalid { what: "a panic".into(), reason: words(panic.as_ref()) })
+    })
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("without words").to_owned()
 }
 
@@ -109,21 +113,39 @@ mod tests {
     #[test]
     fn what_the_machine_lacks_is_a_note_and_what_fails_is_told() {
         assert!(matches!(run(WELL), Outcome::Done(experiment) if experiment.notes == ["counted"]));
-        let unavailable = |_: &Session<'_>| Err(LabError::Unsupported { what: "DCCP".into(), reason: "gone".into() });
+        let unavailable = |_: &Session<'_>| {
+            Err(LabError::Unsupported { what: "DCCP".into(), reason: "gone".into() })
+        };
         let Outcome::Done(found) = run(Entry { live: unavailable, ..WELL }) else { panic!("done") };
-        assert_eq!(found.notes, ["not measured between live hosts: DCCP is not available here: gone", "counted"]);
-        assert!(matches!(run(Entry { live: |_| Err(LabError::Cancelled), ..WELL }), Outcome::Cancelled));
-        let broken = |_: &Session<'_>| Err(LabError::Invalid { what: "a".into(), reason: "b".into() });
-        let Outcome::Failed(Failed { name: "lro", error }, Some(_)) = run(Entry { live: broken, ..WELL }) else { panic!("failed") };
+        assert_eq!(
+            found.notes,
+            ["not measured between live hosts: DCCP is not available here: gone", "counted"]
+        );
+        assert!(matches!(
+            run(Entry { live: |_| Err(LabError::Cancelled), ..WELL }),
+            Outcome::Cancelled
+        ));
+        let broken =
+            |_: &Session<'_>| Err(LabError::Invalid { what: "a".into(), reason: "b".into() });
+        let Outcome::Failed(Failed { name: "lro", error }, Some(_)) =
+            run(Entry { live: broken, ..WELL })
+        else {
+            panic!("failed")
+        };
         assert_eq!(error, "a: b");
     }
 
     #[test]
     fn a_panic_is_a_failure_like_others() {
-        let Outcome::Failed(Failed { error, .. }, Some(counted)) = run(Entry { live: |_| panic!("of {}", "old"), ..WELL }) else {
+        let Outcome::Failed(Failed { error, .. }, Some(counted)) =
+            run(Entry { live: |_| panic!("of {}", "old"), ..WELL })
+        else {
             panic!("failed")
         };
         assert_eq!((error.as_str(), counted.notes.len()), ("a panic: of old", 1));
-        assert!(matches!(experiment(&Entry { model: || panic!("short"), ..WELL }, Forms::Model), Outcome::Failed(_, None)));
+        assert!(matches!(
+            experiment(&Entry { model: || panic!("short"), ..WELL }, Forms::Model),
+            Outcome::Failed(_, None)
+        ));
     }
 }

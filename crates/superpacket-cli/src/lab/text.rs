@@ -129,17 +129,26 @@ mod tests {
     fn a_wide_terminal_has_a_table() {
         let text = shown(usize::MAX);
         let line = text.lines().find(|line| line.contains("2.50x")).unwrap_or_default();
-        assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["LRO", "5.0", "(4.5-5.5)", "-", "2.50x", "(2.00-3.25)", "8.8", "2.38x"]);
-        assert!(text.contains("no ratio (2.00-3.25)") && text.contains("the rounds differ too much"), "{text}");
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>(),
+            ["LRO", "5.0", "(4.5-5.5)", "-", "2.50x", "(2.00-3.25)", "8.8", "2.38x"]
+        );
+        assert!(
+            text.contains("no ratio (2.00-3.25)") && text.contains("the rounds differ too much"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_narrow_one_has_all_figures_below_each_other() {
         let text = shown(40);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
-        for words in
-            ["    4K pages, LRO\n", "      throughput, Gb/s: 5.0 (4.5-5.5)\n", "      source's throughput, Gb/s: 8.8\n", "2.00-3.25"]
-        {
+        for words in [
+            "    4K pages, LRO\n",
+            "      throughput, Gb/s: 5.0 (4.5-5.5)\n",
+            "      source's throughput, Gb/s: 8.8\n",
+            "2.00-3.25",
+        ] {
             assert!(text.contains(words), "{words}: {text}");
         }
     }

@@ -41,7 +41,9 @@ impl Steps {
     /// The measurements of the whole run: those announced, and for each experiment that is to come
     /// as many as the others had on average.
     fn whole(&self) -> usize {
-        self.announced + self.announced * (self.experiments - self.begun.min(self.experiments)) / self.begun.max(1)
+        self.announced
+            + self.announced * (self.experiments - self.begun.min(self.experiments))
+                / self.begun.max(1)
     }
 }
 
@@ -51,13 +53,20 @@ impl Watcher {
         let shown = !quiet && io::stderr().is_terminal();
         let bar = shown.then(|| {
             let template = "{msg:40!} {wide_bar:.cyan/dim} {pos}/{len}, {eta} left";
-            let bar =
-                ProgressBar::new(1).with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+            let bar = ProgressBar::new(1).with_style(
+                ProgressStyle::with_template(template)
+                    .unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
             bar.enable_steady_tick(Duration::from_secs(1));
             bar
         });
         let steps = Mutex::new(Steps { experiments, ..Steps::default() });
-        Arc::new(Self { bar, steps, cancelled: AtomicBool::new(false), ending: AtomicBool::new(false) })
+        Arc::new(Self {
+            bar,
+            steps,
+            cancelled: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+        })
     }
 
     /// Lets signals ask the run for its end. If it goes on for too long, or a second signal comes,
@@ -66,7 +75,10 @@ impl Watcher {
     ///
     /// # Errors
     /// If the signals cannot be handled.
-    pub(super) fn heed_signals(self: &Arc<Self>, cut_off: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    pub(super) fn heed_signals(
+        self: &Arc<Self>,
+        cut_off: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
         let mut signals = Signals::new(signals::ending())?;
         let watcher = self.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -154,8 +166,13 @@ mod tests {
 
     #[test]
     fn experiments_to_come_are_taken_for_like_those_that_were() {
-        let whole = |experiments, begun, announced| Steps { experiments, begun, announced, taken: 0 }.whole();
-        assert_eq!((whole(1, 1, 30), whole(5, 1, 30), whole(5, 2, 50), whole(5, 5, 100)), (30, 150, 125, 100));
+        let whole = |experiments, begun, announced| {
+            Steps { experiments, begun, announced, taken: 0 }.whole()
+        };
+        assert_eq!(
+            (whole(1, 1, 30), whole(5, 1, 30), whole(5, 2, 50), whole(5, 5, 100)),
+            (30, 150, 125, 100)
+        );
         assert_eq!(whole(5, 0, 0), 0);
     }
 

@@ -32,11 +32,18 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
     };
     // Before anything is made that a signal would leave behind.
     let mut signals = signals().map_err(failed("signals cannot be handled"))?;
-    let account = plan.user.as_deref().map(Account::find).transpose().map_err(|error| Failure::Bridge(error.to_string()))?;
+    let account = plan
+        .user
+        .as_deref()
+        .map(Account::find)
+        .transpose()
+        .map_err(|error| Failure::Bridge(error.to_string()))?;
     // What other users may not do is done before the user changes.
     let socket = control_socket(&plan, account.as_ref())?;
     let listener = match plan.metrics {
-        Some(address) => Some(TcpListener::bind(address).map_err(failed(&format!("metrics: {address}")))?),
+        Some(address) => {
+            Some(TcpListener::bind(address).map_err(failed(&format!("metrics: {address}")))?)
+        }
         None => None,
     };
     let keep = needed(plan.settings.ports.iter().map(|port| &port.port));
@@ -48,19 +55,27 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
     let control = match socket {
         Some(socket) => {
             tracing::info!(path = %socket.path().display(), "control socket");
-            Some(ControlServer::start(socket, bridge.clone()).map_err(failed("the control socket"))?)
+            Some(
+                ControlServer::start(socket, bridge.clone())
+                    .map_err(failed("the control socket"))?,
+            )
         }
         None => None,
     };
     let metrics = match listener {
         Some(listener) => {
-            let server = MetricsServer::start(listener, bridge.clone()).map_err(failed("metrics"))?;
+            let server =
+                MetricsServer::start(listener, bridge.clone()).map_err(failed("metrics"))?;
             tracing::info!(address = %server.address(), "metrics");
             Some(server)
         }
         None => None,
     };
-    tracing::info!(ports = plan.settings.ports.len(), user = plan.user.as_deref(), "bridge started");
+    tracing::info!(
+        ports = plan.settings.ports.len(),
+        user = plan.user.as_deref(),
+        "bridge started"
+    );
     let mut running = plan;
     for signal in signals.forever() {
         if signal == SIGHUP {
@@ -73,7 +88,13 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
     let counted = bridge.stats();
     for port in &counted {
         let drops: u64 = port.drops.values().sum();
-        tracing::info!(port = port.port, rx_packets = port.rx_packets, tx_packets = port.tx_packets, drops, "counted");
+        tracing::info!(
+            port = port.port,
+            rx_packets = port.rx_packets,
+            tx_packets = port.tx_packets,
+            drops,
+            "counted"
+        );
     }
     // Nobody is told any more of what ends now. The last who knows the bridge ends it: it sends
     // what it holds.
@@ -100,12 +121,19 @@ fn signals() -> io::Result<Signals> {
 
 /// Makes the control socket; `None`, with a warning, where nobody said where and there is no usual
 /// place.
-fn control_socket(plan: &Plan, account: Option<&Account>) -> Result<Option<ControlSocket>, Failure> {
+fn control_socket(
+    plan: &Plan,
+    account: Option<&Account>,
+) -> Result<Option<ControlSocket>, Failure> {
     let Some(path) = plan.control.clone().or_else(default_path) else {
-        tracing::warn!("no control socket: XDG_RUNTIME_DIR is not set, and no --control PATH was given");
+        tracing::warn!(
+            "no control socket: XDG_RUNTIME_DIR is not set, and no --control PATH was given"
+        );
         return Ok(None);
     };
-    let failed = |error: superpacket_bridge::control::SocketError| Failure::Bridge(format!("control socket {error}"));
+    let failed = |error: superpacket_bridge::control::SocketError| {
+        Failure::Bridge(format!("control socket {error}"))
+    };
     let socket = ControlSocket::bind(&path).map_err(failed)?;
     if let Some(account) = account {
         socket.give_to(account.user(), account.group()).map_err(failed)?;
@@ -127,7 +155,9 @@ fn reread(arguments: &bridge_options::Bridge, bridge: &Bridge, running: &mut Pla
             return;
         }
     };
-    if (&plan.control, plan.metrics, &plan.user) != (&running.control, running.metrics, &running.user) {
+    if (&plan.control, plan.metrics, &plan.user)
+        != (&running.control, running.metrics, &running.user)
+    {
         tracing::warn!(file = %path, "SIGHUP: control, metrics and user change at the next start only");
     }
     let mut wanted = plan.settings.clone();
@@ -143,6 +173,8 @@ fn reread(arguments: &bridge_options::Bridge, bridge: &Bridge, running: &mut Pla
             tracing::info!(file = %path, ports = plan.settings.ports.len(), "SIGHUP: the file is in force");
             running.settings = plan.settings;
         }
-        Err(error) => tracing::error!(file = %path, %error, "SIGHUP: the file is not in force as a whole"),
+        Err(error) => {
+            tracing::error!(file = %path, %error, "SIGHUP: the file is not in force as a whole")
+        }
     }
 }

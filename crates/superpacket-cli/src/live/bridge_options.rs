@@ -89,7 +89,8 @@ pub(crate) struct PortLimit {
 
 /// Reads `packet:eth0?version=v3:storm_broadcast=1000`, from the end as [`feature_switch`] does.
 fn port_limit(text: &str) -> Result<PortLimit, String> {
-    let parts = text.rsplit_once('=').and_then(|(rest, value)| Some((rest.rsplit_once(':')?, value)));
+    let parts =
+        text.rsplit_once('=').and_then(|(rest, value)| Some((rest.rsplit_once(':')?, value)));
     let ((port, name), value) = parts.ok_or("write PORT:NAME=VALUE")?;
     Ok(PortLimit { port: port.to_owned(), name: name.to_owned(), value: value.to_owned() })
 }
@@ -105,7 +106,8 @@ pub(crate) struct FeatureSwitch {
 /// Reads `packet:eth0?version=v3:gro=off`: port strings have colons and equals signs too, so from
 /// the end.
 fn feature_switch(text: &str) -> Result<FeatureSwitch, String> {
-    let parts = text.rsplit_once('=').and_then(|(rest, state)| Some((rest.rsplit_once(':')?, state)));
+    let parts =
+        text.rsplit_once('=').and_then(|(rest, state)| Some((rest.rsplit_once(':')?, state)));
     let ((port, feature), state) = parts.ok_or("write PORT:FEATURE=on or PORT:FEATURE=off")?;
     let on = match state {
         "on" => true,
@@ -122,9 +124,23 @@ mod tests {
     #[test]
     fn a_switch_is_read_from_its_end() {
         let read = feature_switch("packet:eth0?version=v3:gro=off").expect("reads");
-        assert_eq!(read, FeatureSwitch { port: "packet:eth0?version=v3".into(), feature: Feature::GenericReceiveOffload, on: false });
+        assert_eq!(
+            read,
+            FeatureSwitch {
+                port: "packet:eth0?version=v3".into(),
+                feature: Feature::GenericReceiveOffload,
+                on: false
+            }
+        );
         let read = port_limit("packet:eth0?version=v3:rx-byte-rate=10M").expect("reads");
-        assert_eq!(read, PortLimit { port: "packet:eth0?version=v3".into(), name: "rx-byte-rate".into(), value: "10M".into() });
+        assert_eq!(
+            read,
+            PortLimit {
+                port: "packet:eth0?version=v3".into(),
+                name: "rx-byte-rate".into(),
+                value: "10M".into()
+            }
+        );
         assert!(port_limit("packet:eth0").is_err() && port_limit("isolated=on").is_err());
         for (text, says) in [
             ("packet:eth0:gro", "PORT:FEATURE=on"),

@@ -31,24 +31,36 @@ impl Line {
 
     /// The word before the cursor.
     fn previous(&self) -> &str {
-        self.cursor.checked_sub(1).and_then(|before| self.words.get(before)).map_or("", String::as_str)
+        self.cursor
+            .checked_sub(1)
+            .and_then(|before| self.words.get(before))
+            .map_or("", String::as_str)
     }
 
     /// The bridge's socket that the line names, or the usual one.
     fn control(&self) -> Option<std::path::PathBuf> {
-        let named =
-            self.words.iter().zip(self.words.iter().skip(1)).find(|(option, _)| *option == "--control").map(|(_, path)| path.as_str());
+        let named = self
+            .words
+            .iter()
+            .zip(self.words.iter().skip(1))
+            .find(|(option, _)| *option == "--control")
+            .map(|(_, path)| path.as_str());
         let joined = || self.words.iter().find_map(|word| word.strip_prefix("--control="));
         named.or_else(joined).map(Into::into).or_else(default_path)
     }
 }
 
 /// Asks the running bridge; nothing, where there is none or it does not answer at once.
-fn ask<T: Send + 'static>(line: &Line, question: impl FnOnce(&mut Client) -> Result<T, ClientError> + Send + 'static) -> Option<T> {
+fn ask<T: Send + 'static>(
+    line: &Line,
+    question: impl FnOnce(&mut Client) -> Result<T, ClientError> + Send + 'static,
+) -> Option<T> {
     let path = line.control()?;
     let (answer, answered) = channel();
     // The process ends when it has answered the shell, whoever still waits here.
-    std::thread::spawn(move || answer.send(Client::connect(&path).and_then(|mut client| question(&mut client))));
+    std::thread::spawn(move || {
+        answer.send(Client::connect(&path).and_then(|mut client| question(&mut client)))
+    });
     answered.recv_timeout(PATIENCE).ok()?.ok()
 }
 
@@ -67,8 +79,13 @@ pub(super) fn ports() -> Vec<CompletionCandidate> {
 
 fn ports_of(line: &Line) -> Vec<CompletionCandidate> {
     let ports = ask(line, |client| client.ports(None)).unwrap_or_default();
-    let help = |string: &str, name: &str, state: &str| if string == name { state.to_owned() } else { format!("{string}, {state}") };
-    ports.iter().map(|port| candidate(&port.port, help(&port.string, &port.port, &port.state))).collect()
+    let help = |string: &str, name: &str, state: &str| {
+        if string == name { state.to_owned() } else { format!("{string}, {state}") }
+    };
+    ports
+        .iter()
+        .map(|port| candidate(&port.port, help(&port.string, &port.port, &port.state)))
+        .collect()
 }
 
 /// The ports of the running bridge, where one of them is meant and not a new one.
@@ -84,9 +101,19 @@ pub(super) fn known_ports() -> Vec<CompletionCandidate> {
 pub(super) fn features() -> Vec<CompletionCandidate> {
     let line = Line::read();
     let ports = ask(&line, |client| client.features(None)).unwrap_or_default();
-    let named = ports.iter().find(|port| line.words[..line.cursor.min(line.words.len())].contains(&port.port)).or(ports.first());
+    let named = ports
+        .iter()
+        .find(|port| line.words[..line.cursor.min(line.words.len())].contains(&port.port))
+        .or(ports.first());
     let state = |active: bool| if active { "on" } else { "off" }.to_owned();
-    named.map(|port| port.features.iter().map(|report| candidate(&report.feature, state(report.active))).collect()).unwrap_or_default()
+    named
+        .map(|port| {
+            port.features
+                .iter()
+                .map(|report| candidate(&report.feature, state(report.active)))
+                .collect()
+        })
+        .unwrap_or_default()
 }
 
 /// The names of settings, as `superpacket limits` and `superpacket port set` take them.
@@ -137,7 +164,10 @@ pub(super) fn mdb_words() -> Vec<CompletionCandidate> {
 }
 
 /// Ports behind `dev`; nothing behind words that take a number; else keywords.
-fn words_behind<const N: usize>(numbers: &[&str], keywords: [&'static str; N]) -> Vec<CompletionCandidate> {
+fn words_behind<const N: usize>(
+    numbers: &[&str],
+    keywords: [&'static str; N],
+) -> Vec<CompletionCandidate> {
     let line = Line::read();
     match line.previous() {
         "dev" | "brport" => ports_of(&line),
@@ -157,14 +187,16 @@ mod tests {
                 let mut settings = PortSettings::new("memory:m".parse().expect("a port string"));
                 super::super::limits::set(&mut settings, name, word).expect(name);
             }
-            let has_words = !superpacket_bridge::settings::Limits::names().any(|limit| limit == name);
+            let has_words =
+                !superpacket_bridge::settings::Limits::names().any(|limit| limit == name);
             assert_eq!(!values_of(name).is_empty(), has_words, "{name}");
         }
     }
 
     #[test]
     fn the_socket_is_the_one_that_the_line_names() {
-        let line = |words: &str| Line { words: words.split(' ').map(str::to_owned).collect(), cursor: 2 };
+        let line =
+            |words: &str| Line { words: words.split(' ').map(str::to_owned).collect(), cursor: 2 };
         for words in [
             "superpacket features left --control /a.sock",
             "superpacket --control=/a.sock features",

@@ -35,6 +35,9 @@ pub(crate) struct PortQuery {
 pub(super) fn connect(connection: &Connection) -> Result<Client, Failure> {
     match connection.control.clone().or_else(default_path) {
         Some(path) => Ok(Client::connect(&path)?),
-        None => Err(Failure::Usage("where is the bridge controlled? XDG_RUNTIME_DIR is not set: give --control PATH".into())),
+        None => Err(Failure::Usage(
+            "where is the bridge controlled? XDG_RUNTIME_DIR is not set: give --control PATH"
+                .into(),
+        )),
     }
 }

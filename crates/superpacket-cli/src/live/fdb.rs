@@ -59,7 +59,8 @@ const OTHER_LINES: usize = 2;
 
 /// Shows, adds, deletes or flushes.
 pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
-    let asked = Asked::read(arguments.action.unwrap_or(FdbAction::Show), &arguments.words).map_err(Failure::Usage)?;
+    let asked = Asked::read(arguments.action.unwrap_or(FdbAction::Show), &arguments.words)
+        .map_err(Failure::Usage)?;
     let mut client = connect(&arguments.connection)?;
     let entry = match asked {
         Asked::Show(filter) => return show(&mut client, &filter, arguments),
@@ -104,20 +105,30 @@ impl Asked {
         let mut words = words.iter().map(String::as_str);
         let adds = matches!(action, FdbAction::Add | FdbAction::Replace);
         let address = match action {
-            FdbAction::Add | FdbAction::Replace | FdbAction::Del => Some(words.next().ok_or_else(|| wrong("no address".into()))?),
+            FdbAction::Add | FdbAction::Replace | FdbAction::Del => {
+                Some(words.next().ok_or_else(|| wrong("no address".into()))?)
+            }
             FdbAction::Show | FdbAction::Flush => None,
         };
         let mut filter = FdbFilter::default();
         while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
+            let mut value =
+                || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
             match word {
-                "dev" | "brport" if filter.port.is_none() => filter.port = Some(value()?.to_owned()),
+                "dev" | "brport" if filter.port.is_none() => {
+                    filter.port = Some(value()?.to_owned())
+                }
                 "vlan" if filter.vlan.is_none() => {
                     let vlan = value()?;
-                    let number = vlan.parse().ok().filter(|number| (1..=MOST_VLAN).contains(number));
-                    filter.vlan = Some(number.ok_or_else(|| wrong(format!("a VLAN is 1 to {MOST_VLAN}, not {vlan:?}")))?);
+                    let number =
+                        vlan.parse().ok().filter(|number| (1..=MOST_VLAN).contains(number));
+                    filter.vlan = Some(number.ok_or_else(|| {
+                        wrong(format!("a VLAN is 1 to {MOST_VLAN}, not {vlan:?}"))
+                    })?);
                 }
-                "static" | "dynamic" if filter.is_static.is_none() && (adds || action == FdbAction::Show) => {
+                "static" | "dynamic"
+                    if filter.is_static.is_none() && (adds || action == FdbAction::Show) =>
+                {
                     filter.is_static = Some(word == "static");
                 }
                 // All entries are the bridge's own, and static ones do not move.
@@ -126,18 +137,28 @@ impl Asked {
                 "local" | "permanent" | "self" => {
                     return Err(wrong(format!("{word:?}: the bridge has no addresses of its own")));
                 }
-                _ => return Err(wrong(format!("{word:?} is not understood here, or is there twice"))),
+                _ => {
+                    return Err(wrong(format!(
+                        "{word:?} is not understood here, or is there twice"
+                    )));
+                }
             }
         }
         let Some(address) = address else {
-            return Ok(if action == FdbAction::Flush { Asked::Flush(filter) } else { Asked::Show(filter) });
+            return Ok(if action == FdbAction::Flush {
+                Asked::Flush(filter)
+            } else {
+                Asked::Show(filter)
+            });
         };
         let station = Station::parse(address, filter.vlan).map_err(&wrong)?;
         let port = filter.port.ok_or_else(|| wrong("no port".into()))?;
         match (action, filter.is_static) {
             (FdbAction::Add, Some(true)) => Ok(Asked::Add(port, station)),
             (FdbAction::Replace, Some(true)) => Ok(Asked::Replace(port, station)),
-            (FdbAction::Add | FdbAction::Replace, _) => Err(wrong("only static entries can be added, the others are learned".into())),
+            (FdbAction::Add | FdbAction::Replace, _) => {
+                Err(wrong("only static entries can be added, the others are learned".into()))
+            }
             _ => Ok(Asked::Delete(port, station)),
         }
     }
@@ -159,7 +180,9 @@ fn show(client: &mut Client, filter: &FdbFilter, arguments: &Fdb) -> Result<(), 
         if arguments.json {
             all.extend(entries);
         } else {
-            entries.iter().try_for_each(|entry| output.write_all(line(entry, arguments.statistics).as_bytes()))?;
+            entries.iter().try_for_each(|entry| {
+                output.write_all(line(entry, arguments.statistics).as_bytes())
+            })?;
         }
         if more == 0 || last.is_none() {
             break;
@@ -168,7 +191,8 @@ fn show(client: &mut Client, filter: &FdbFilter, arguments: &Fdb) -> Result<(), 
     output.flush()?;
     drop(output);
     if arguments.json {
-        all.iter_mut().for_each(|entry| entry.updated = entry.updated.filter(|_| arguments.statistics));
+        all.iter_mut()
+            .for_each(|entry| entry.updated = entry.updated.filter(|_| arguments.statistics));
         print_json(&all)?;
     }
     Ok(())
@@ -214,28 +238,88 @@ mod tests {
         let filter = |port: Option<String>, vlan, is_static| FdbFilter { port, vlan, is_static };
         for (action, words, expected) in [
             (FdbAction::Show, "", Asked::Show(FdbFilter::default())),
-            (FdbAction::Show, "vlan 10 dev packet:left static", Asked::Show(filter(Some(port()), Some(10), Some(true)))),
-            (FdbAction::Show, "brport packet:left dynamic", Asked::Show(filter(Some(port()), None, Some(false)))),
-            (FdbAction::Add, "52:54:00:12:34:56 dev packet:left master vlan 10 sticky static", Asked::Add(port(), station(10))),
-            (FdbAction::Replace, "52:54:00:12:34:56 dev packet:left vlan 10 static", Asked::Replace(port(), station(10))),
-            (FdbAction::Del, "52:54:00:12:34:56 dev packet:left", Asked::Delete(port(), station(0))),
-            (FdbAction::Flush, "dev packet:left vlan 4094", Asked::Flush(filter(Some(port()), Some(4094), None))),
+            (
+                FdbAction::Show,
+                "vlan 10 dev packet:left static",
+                Asked::Show(filter(Some(port()), Some(10), Some(true))),
+            ),
+            (
+                FdbAction::Show,
+                "brport packet:left dynamic",
+                Asked::Show(filter(Some(port()), None, Some(false))),
+            ),
+            (
+                FdbAction::Add,
+                "52:54:00:12:34:56 dev packet:left master vlan 10 sticky static",
+                Asked::Add(port(), station(10)),
+            ),
+            (
+                FdbAction::Replace,
+                "52:54:00:12:34:56 dev packet:left vlan 10 static",
+                Asked::Replace(port(), station(10)),
+            ),
+            (
+                FdbAction::Del,
+                "52:54:00:12:34:56 dev packet:left",
+                Asked::Delete(port(), station(0)),
+            ),
+            (
+                FdbAction::Flush,
+                "dev packet:left vlan 4094",
+                Asked::Flush(filter(Some(port()), Some(4094), None)),
+            ),
         ] {
             assert_eq!(read(action, words), Ok(expected), "{words}");
         }
         for (action, words, says) in [
-            (FdbAction::Add, "", "fdb add: no address: write fdb add ADDRESS dev PORT [vlan VID] static"),
+            (
+                FdbAction::Add,
+                "",
+                "fdb add: no address: write fdb add ADDRESS dev PORT [vlan VID] static",
+            ),
             (FdbAction::Add, "52:54:00:12:34:56 static", "no port"),
-            (FdbAction::Add, "52:54:00:12:34:56 dev packet:left", "only static entries can be added"),
-            (FdbAction::Add, "52:54:00:12:34:56 dev packet:left dynamic", "only static entries can be added"),
-            (FdbAction::Add, "52:54:00:12:34:56 dev packet:left permanent", "\"permanent\": the bridge has no addresses of its own"),
-            (FdbAction::Add, "01:00:5e:00:00:07 dev packet:left static", "01:00:5e:00:00:07 is a group's address"),
-            (FdbAction::Replace, "52:54:00:12:34:56 dev packet:left", "write fdb replace ADDRESS dev PORT [vlan VID] static"),
-            (FdbAction::Del, "52:54:00:12:34 dev packet:left", "\"52:54:00:12:34\" is no hardware address"),
-            (FdbAction::Del, "52:54:00:12:34:56 dev packet:left static", "\"static\" is not understood here"),
+            (
+                FdbAction::Add,
+                "52:54:00:12:34:56 dev packet:left",
+                "only static entries can be added",
+            ),
+            (
+                FdbAction::Add,
+                "52:54:00:12:34:56 dev packet:left dynamic",
+                "only static entries can be added",
+            ),
+            (
+                FdbAction::Add,
+                "52:54:00:12:34:56 dev packet:left permanent",
+                "\"permanent\": the bridge has no addresses of its own",
+            ),
+            (
+                FdbAction::Add,
+                "01:00:5e:00:00:07 dev packet:left static",
+                "01:00:5e:00:00:07 is a group's address",
+            ),
+            (
+                FdbAction::Replace,
+                "52:54:00:12:34:56 dev packet:left",
+                "write fdb replace ADDRESS dev PORT [vlan VID] static",
+            ),
+            (
+                FdbAction::Del,
+                "52:54:00:12:34 dev packet:left",
+                "\"52:54:00:12:34\" is no hardware address",
+            ),
+            (
+                FdbAction::Del,
+                "52:54:00:12:34:56 dev packet:left static",
+                "\"static\" is not understood here",
+            ),
             (FdbAction::Show, "dev", "nothing behind \"dev\""),
             (FdbAction::Show, "vlan 4095", "a VLAN is 1 to 4094, not \"4095\""),
-            (FdbAction::Show, "vlan 1 vlan 2", "\"vlan\" is not understood here, or is there twice"),
+            (
+                FdbAction::Show,
+                "vlan 1 vlan 2",
+                "\"vlan\" is not understood here, or is there twice",
+            ),
             (FdbAction::Flush, "static", "\"static\" is not understood here"),
         ] {
             let error = read(action, words).expect_err(words);
@@ -253,7 +337,13 @@ mod tests {
             flags: Vec::new(),
             state: String::new(),
         };
-        let fixed = FdbEntry { vlan: None, updated: None, flags: vec!["sticky".into()], state: "static".into(), ..learned.clone() };
+        let fixed = FdbEntry {
+            vlan: None,
+            updated: None,
+            flags: vec!["sticky".into()],
+            state: "static".into(),
+            ..learned.clone()
+        };
         let page = FdbPage { entries: vec![learned, fixed], more: 0 };
         let expected = "52:54:00:12:34:56 dev packet:left vlan 10\n52:54:00:12:34:56 dev packet:left sticky static\n";
         assert_eq!(screen(&page, false), expected);

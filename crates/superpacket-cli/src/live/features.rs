@@ -11,7 +11,9 @@ use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
 pub(super) fn feature_name(text: &str) -> Result<Feature, String> {
-    text.parse().map_err(|_| format!("{text:?} is no offload: there are {}", Feature::ALL.map(Feature::name).join(", ")))
+    text.parse().map_err(|_| {
+        format!("{text:?} is no offload: there are {}", Feature::ALL.map(Feature::name).join(", "))
+    })
 }
 
 /// A switch's state.
@@ -47,9 +49,12 @@ pub(crate) struct Features {
 /// Shows, or switches and shows what changed.
 pub(crate) fn run(arguments: &Features) -> Result<(), Failure> {
     let mut client = connect(&arguments.connection)?;
-    if let (Some(port), Some(feature), Some(state)) = (&arguments.port, arguments.feature, arguments.state) {
+    if let (Some(port), Some(feature), Some(state)) =
+        (&arguments.port, arguments.feature, arguments.state)
+    {
         let before = client.features(Some(port))?;
-        let after = client.set_feature(port, feature.name(), state == Switch::On, arguments.force)?;
+        let after =
+            client.set_feature(port, feature.name(), state == Switch::On, arguments.force)?;
         if arguments.json {
             print_json(&after)?;
         } else {
@@ -86,9 +91,14 @@ fn segmentation(report: &SegmentationReport) -> String {
         report.max_ipv4_length,
         report.max_ipv6_length,
     );
-    for (name, kinds) in [("gso-refused", &report.refused), ("checksums-refused", &report.refused_checksums)] {
+    for (name, kinds) in
+        [("gso-refused", &report.refused), ("checksums-refused", &report.refused_checksums)]
+    {
         if !kinds.is_empty() {
-            lines.push_str(&format!("{name}: {} [switch an offload to try again]\n", list(kinds, ", ")));
+            lines.push_str(&format!(
+                "{name}: {} [switch an offload to try again]\n",
+                list(kinds, ", ")
+            ));
         }
     }
     lines
@@ -97,14 +107,24 @@ fn segmentation(report: &SegmentationReport) -> String {
 /// What a switch changed, what depends on it included, as `ethtool -K` says it; the switch itself
 /// in any case.
 fn changes(before: Option<&PortFeatures>, after: &PortFeatures, feature: &str) -> String {
-    let same = |report: &FeatureReport| before.is_some_and(|before| before.features.contains(report));
-    after.features.iter().filter(|report| report.feature == feature || !same(report)).map(line).collect()
+    let same =
+        |report: &FeatureReport| before.is_some_and(|before| before.features.contains(report));
+    after
+        .features
+        .iter()
+        .filter(|report| report.feature == feature || !same(report))
+        .map(line)
+        .collect()
 }
 
 fn line(report: &FeatureReport) -> String {
     let state = if report.active { "on" } else { "off" };
     let why = match (&report.reason, report.requested == report.active) {
-        (Some(reason), _) => format!(" [requested {}: {}]", if report.requested { "on" } else { "off" }, printable(reason)),
+        (Some(reason), _) => format!(
+            " [requested {}: {}]",
+            if report.requested { "on" } else { "off" },
+            printable(reason)
+        ),
         (None, false) => format!(" [requested {}]", if report.requested { "on" } else { "off" }),
         (None, true) => String::new(),
     };
@@ -116,7 +136,12 @@ mod tests {
     use super::*;
 
     fn report(feature: &str, requested: bool, active: bool, reason: Option<&str>) -> FeatureReport {
-        FeatureReport { feature: feature.into(), requested, active, reason: reason.map(str::to_owned) }
+        FeatureReport {
+            feature: feature.into(),
+            requested,
+            active,
+            reason: reason.map(str::to_owned),
+        }
     }
 
     #[test]
@@ -150,13 +175,24 @@ mod tests {
     fn a_switch_shows_what_went_along() {
         let before = PortFeatures {
             port: "packet:eth0".into(),
-            features: vec![report("tx", true, true, None), report("tso", true, true, None), report("gro", true, true, None)],
+            features: vec![
+                report("tx", true, true, None),
+                report("tso", true, true, None),
+                report("gro", true, true, None),
+            ],
             segmentation: None,
         };
         let mut after = before.clone();
-        assert_eq!(changes(Some(&before), &after, "gro"), "gro: on\n", "nothing changed: how it is");
+        assert_eq!(
+            changes(Some(&before), &after, "gro"),
+            "gro: on\n",
+            "nothing changed: how it is"
+        );
         after.features[0] = report("tx", false, false, None);
         after.features[1] = report("tso", true, false, Some("it needs tx, which is off"));
-        assert_eq!(changes(Some(&before), &after, "tx"), "tx: off\ntso: off [requested on: it needs tx, which is off]\n");
+        assert_eq!(
+            changes(Some(&before), &after, "tx"),
+            "tx: off\ntso: off [requested on: it needs tx, which is off]\n"
+        );
     }
 }

@@ -3,7 +3,9 @@
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::PortReport;
-use superpacket_bridge::settings::{Forwarding, Limits as LimitNames, PortSettings, Rates, SettingValue};
+use superpacket_bridge::settings::{
+    Forwarding, Limits as LimitNames, PortSettings, Rates, SettingValue,
+};
 
 use super::completion;
 use super::connection::{Connection, connect};
@@ -43,8 +45,12 @@ pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
             let name = name.replace('-', "_");
             vec![match name.as_str() {
                 "too_big" => client.set_too_big(port, text)?,
-                name if PortSettings::AGGREGATION.contains(&name) => client.set_aggregation(port, name, text)?,
-                name if Forwarding::NAMES.contains(&name) => client.set_forwarding(port, name, switch(name, text)?)?,
+                name if PortSettings::AGGREGATION.contains(&name) => {
+                    client.set_aggregation(port, name, text)?
+                }
+                name if Forwarding::NAMES.contains(&name) => {
+                    client.set_forwarding(port, name, switch(name, text)?)?
+                }
                 name => client.set_limit(port, name, value(name, text)?)?,
             }]
         }
@@ -77,8 +83,12 @@ pub(super) fn set(settings: &mut PortSettings, name: &str, text: &str) -> Result
 pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
     match name {
         name if Forwarding::NAMES.contains(&name) => Ok(SettingValue::Switch(switch(name, text)?)),
-        name if LimitNames::names().any(|known| known == name) => Ok(SettingValue::Number(value(name, text)?)),
-        name if PortSettings::names().any(|known| known == name) => Ok(SettingValue::Word(text.to_owned())),
+        name if LimitNames::names().any(|known| known == name) => {
+            Ok(SettingValue::Number(value(name, text)?))
+        }
+        name if PortSettings::names().any(|known| known == name) => {
+            Ok(SettingValue::Word(text.to_owned()))
+        }
         _ => {
             let names = PortSettings::names().collect::<Vec<_>>().join(", ");
             Err(Failure::Usage(format!("{name:?} is no setting of a port: there are {names}")))
@@ -126,7 +136,11 @@ fn limits(port: &PortReport) -> String {
     let per_poll = port.aggregation.get("delivery").is_some_and(|delivery| delivery == "per-poll");
     for (name, word) in &port.aggregation {
         // What is held must not keep a ring from moving on.
-        let why = if name == "storage" && word == "fragments" && held && per_poll { " [linear, with gro_flush_timeout]" } else { "" };
+        let why = if name == "storage" && word == "fragments" && held && per_poll {
+            " [linear, with gro_flush_timeout]"
+        } else {
+            ""
+        };
         text.push_str(&format!("{}: {}{why}\n", printable(name), printable(word)));
     }
     for (name, on) in &port.forwarding {
@@ -168,7 +182,12 @@ mod tests {
     #[test]
     fn limits_of_a_port_to_be_are_set_by_all_their_names() {
         let mut settings = PortSettings::new("tap:a".parse().expect("a port"));
-        for (name, text) in [("storm-broadcast", "100"), ("too_big", "icmp"), ("isolated", "on"), ("storage", "linear")] {
+        for (name, text) in [
+            ("storm-broadcast", "100"),
+            ("too_big", "icmp"),
+            ("isolated", "on"),
+            ("storage", "linear"),
+        ] {
             set(&mut settings, name, text).expect(name);
         }
         assert_eq!((settings.limits.rates.storm_broadcast, settings.too_big), (100, TooBig::Icmp));
@@ -198,7 +217,9 @@ mod tests {
             addresses: 0,
             limits: [("gro_flush_timeout".to_owned(), 0), ("lro_max_desc".to_owned(), 64)].into(),
             too_big: "drop".into(),
-            aggregation: [("delivery", "per-poll"), ("storage", "fragments")].map(|(name, word)| (name.into(), word.into())).into(),
+            aggregation: [("delivery", "per-poll"), ("storage", "fragments")]
+                .map(|(name, word)| (name.into(), word.into()))
+                .into(),
             forwarding: Default::default(),
         };
         let expected = "Limits for packet:eth0:\ngro_flush_timeout: 0 ns\nlro_max_desc: 64 flows\ntoo_big: drop\n\
@@ -210,6 +231,10 @@ mod tests {
         assert!(limits(&port).ends_with("storage: fragments\n"));
         port.forwarding = [("isolated".to_owned(), true), ("learning".to_owned(), false)].into();
         assert!(limits(&port).ends_with("isolated: on\nlearning: off\n"));
-        assert!(switch("isolated", "yes").is_err_and(|error| error.to_string().contains("isolated is on or off, not \"yes\"")));
+        assert!(
+            switch("isolated", "yes").is_err_and(|error| error
+                .to_string()
+                .contains("isolated is on or off, not \"yes\""))
+        );
     }
 }

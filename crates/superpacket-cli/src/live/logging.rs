@@ -29,7 +29,9 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
             let lines = lines.with_ansi(stderr().is_terminal()).with_target(false);
             tracing_subscriber::registry().with(lines.with_filter(filter)).try_init()
         }
-        LogFormat::Json => tracing_subscriber::registry().with(lines.json().flatten_event(true).with_filter(filter)).try_init(),
+        LogFormat::Json => tracing_subscriber::registry()
+            .with(lines.json().flatten_event(true).with_filter(filter))
+            .try_init(),
     };
     started.map_err(|error| Failure::Bridge(format!("the log cannot be started: {error}")))
 }
@@ -43,12 +45,20 @@ const MODULES: [&str; 3] = ["superpacket", "superpacket_bridge", "superpacket_io
 /// Reads what is to be logged. A word that is neither a level nor a module would silence all else.
 fn targets(filter: &str) -> Result<Targets, Failure> {
     let wrong = |word: &str, what: &str, allowed: &[&str]| {
-        Err(Failure::Usage(format!("--log {filter}: {word:?} is no {what}: there are {}", allowed.join(", "))))
+        Err(Failure::Usage(format!(
+            "--log {filter}: {word:?} is no {what}: there are {}",
+            allowed.join(", ")
+        )))
     };
     for part in filter.split(',') {
-        let (module, level) = part.split_once('=').map_or((None, part), |(module, level)| (Some(module), level));
+        let (module, level) =
+            part.split_once('=').map_or((None, part), |(module, level)| (Some(module), level));
         if !LEVELS.contains(&level) {
-            return wrong(level, if module.is_some() { "level" } else { "level (of a module: MODULE=LEVEL)" }, &LEVELS);
+            return wrong(
+                level,
+                if module.is_some() { "level" } else { "level (of a module: MODULE=LEVEL)" },
+                &LEVELS,
+            );
         }
         if let Some(module) = module
             && !MODULES.contains(&module.split("::").next().unwrap_or(module))
@@ -67,25 +77,39 @@ mod tests {
     #[test]
     fn words_that_mean_nothing_are_refused_with_what_is_allowed() {
         for (filter, says) in [
-            ("inof", "\"inof\" is no level (of a module: MODULE=LEVEL): there are off, error, warn, info, debug, trace"),
+            (
+                "inof",
+                "\"inof\" is no level (of a module: MODULE=LEVEL): there are off, error, warn, info, debug, trace",
+            ),
             ("", "\"\" is no level"),
             ("info,", "\"\" is no level"),
             ("superpacket_bridge", "\"superpacket_bridge\" is no level"),
             ("superpacket_bridge=loud", "\"loud\" is no level: there are off"),
-            ("superpacket_brigde=debug,info", "is no module that logs: there are superpacket, superpacket_bridge, superpacket_io"),
+            (
+                "superpacket_brigde=debug,info",
+                "is no module that logs: there are superpacket, superpacket_bridge, superpacket_io",
+            ),
         ] {
             let error = targets(filter).expect_err(filter).to_string();
-            assert!(error.starts_with(&format!("--log {filter}: ")) && error.contains(says), "{error}");
+            assert!(
+                error.starts_with(&format!("--log {filter}: ")) && error.contains(says),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn levels_are_for_all_or_for_a_module() {
-        let filter = targets("superpacket_bridge=debug,superpacket_io::port=trace,warn").expect("is right");
+        let filter =
+            targets("superpacket_bridge=debug,superpacket_io::port=trace,warn").expect("is right");
         assert!(
-            filter.would_enable("superpacket_bridge::table", &Level::DEBUG) && filter.would_enable("superpacket_io::port", &Level::TRACE)
+            filter.would_enable("superpacket_bridge::table", &Level::DEBUG)
+                && filter.would_enable("superpacket_io::port", &Level::TRACE)
         );
-        assert!(!filter.would_enable("superpacket_io::capture", &Level::INFO) && filter.would_enable("superpacket", &Level::WARN));
+        assert!(
+            !filter.would_enable("superpacket_io::capture", &Level::INFO)
+                && filter.would_enable("superpacket", &Level::WARN)
+        );
         for level in LEVELS {
             targets(level).expect(level);
         }

@@ -43,7 +43,12 @@ pub(crate) fn run(arguments: &Mdb) -> Result<(), Failure> {
     let port = match words[..] {
         [] => None,
         ["dev", port] => Some(port),
-        _ => return Err(Failure::Usage(format!("mdb show: {:?} is not understood here: write mdb show [dev PORT]", words.join(" ")))),
+        _ => {
+            return Err(Failure::Usage(format!(
+                "mdb show: {:?} is not understood here: write mdb show [dev PORT]",
+                words.join(" ")
+            )));
+        }
     };
     let report = connect(&arguments.connection)?.mdb(port)?;
     if arguments.json {
@@ -63,16 +68,22 @@ fn text(report: &MdbReport, statistics: bool) -> String {
     let mut text = String::new();
     for entry in &report.mdb {
         let vid = entry.vid.map_or(String::new(), |vid| format!(" vid {vid}"));
-        let (port, group, state) = (printable(&entry.port), printable(&entry.grp), printable(&entry.state));
+        let (port, group, state) =
+            (printable(&entry.port), printable(&entry.grp), printable(&entry.state));
         text.push_str(&format!("port {port} grp {group} {state}{vid}{}\n", timer(entry.timer)));
     }
     if !report.router.is_empty() {
-        let ports = report.router.iter().map(|router| format!("{}{}", printable(&router.port), timer(router.timer)));
+        let ports = report
+            .router
+            .iter()
+            .map(|router| format!("{}{}", printable(&router.port), timer(router.timer)));
         text.push_str(&format!("router ports: {}\n", ports.collect::<Vec<_>>().join(", ")));
     }
     for (name, is_asked) in [("IPv4", report.querier_ipv4), ("IPv6", report.querier_ipv6)] {
         if !is_asked {
-            text.push_str(&format!("no querier of {name}: what is for its groups goes to all ports\n"));
+            text.push_str(&format!(
+                "no querier of {name}: what is for its groups goes to all ports\n"
+            ));
         }
     }
     text
@@ -86,21 +97,42 @@ mod tests {
 
     #[test]
     fn entries_and_routers_have_the_words_of_iproute2() {
-        let entry = |port: &str, grp: &str, vid| MdbEntry { port: port.into(), grp: grp.into(), vid, state: "temp".into(), timer: 259 };
+        let entry = |port: &str, grp: &str, vid| MdbEntry {
+            port: port.into(),
+            grp: grp.into(),
+            vid,
+            state: "temp".into(),
+            timer: 259,
+        };
         let report = MdbReport {
             multicast_snooping: true,
             querier_ipv4: true,
             querier_ipv6: false,
             mdb: vec![entry("tap:a", "239.1.2.3", None), entry("tap:b", "ff05::7", Some(10))],
-            router: vec![MdbRouter { port: "packet:up".into(), timer: 250 }, MdbRouter { port: "tap:a".into(), timer: 9 }],
+            router: vec![
+                MdbRouter { port: "packet:up".into(), timer: 250 },
+                MdbRouter { port: "tap:a".into(), timer: 9 },
+            ],
         };
-        let lines = |statistics| text(&report, statistics).lines().map(str::to_owned).collect::<Vec<_>>();
+        let lines =
+            |statistics| text(&report, statistics).lines().map(str::to_owned).collect::<Vec<_>>();
         let querier = "no querier of IPv6: what is for its groups goes to all ports";
         assert_eq!(
             lines(false),
-            ["port tap:a grp 239.1.2.3 temp", "port tap:b grp ff05::7 temp vid 10", "router ports: packet:up, tap:a", querier]
+            [
+                "port tap:a grp 239.1.2.3 temp",
+                "port tap:b grp ff05::7 temp vid 10",
+                "router ports: packet:up, tap:a",
+                querier
+            ]
         );
-        assert_eq!(lines(true)[1..3], ["port tap:b grp ff05::7 temp vid 10 259", "router ports: packet:up 250, tap:a 9"]);
-        assert_eq!(text(&MdbReport::default(), false), "multicast snooping is off: superpacket bridge --multicast-snooping\n");
+        assert_eq!(
+            lines(true)[1..3],
+            ["port tap:b grp ff05::7 temp vid 10 259", "router ports: packet:up 250, tap:a 9"]
+        );
+        assert_eq!(
+            text(&MdbReport::default(), false),
+            "multicast snooping is off: superpacket bridge --multicast-snooping\n"
+        );
     }
 }

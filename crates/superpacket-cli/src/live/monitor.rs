@@ -68,9 +68,16 @@ pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
     if is_pipe && arguments.json {
         return Err(Failure::Usage("--json: standard output has the capture: give -w FILE".into()));
     }
-    if let Some(ending @ ("gz" | "zst")) = arguments.write.extension().and_then(|ending| ending.to_str()) {
-        let problem = format!("{}: it is written uncompressed: pipe it, as in `superpacket monitor | zstd`", arguments.write.display());
-        return Err(Failure::Usage(problem.replace("zstd", if ending == "gz" { "gzip" } else { "zstd" })));
+    if let Some(ending @ ("gz" | "zst")) =
+        arguments.write.extension().and_then(|ending| ending.to_str())
+    {
+        let problem = format!(
+            "{}: it is written uncompressed: pipe it, as in `superpacket monitor | zstd`",
+            arguments.write.display()
+        );
+        return Err(Failure::Usage(
+            problem.replace("zstd", if ending == "gz" { "gzip" } else { "zstd" }),
+        ));
     }
     let settings = MonitorSettings {
         ports: arguments.ports.clone(),
@@ -90,9 +97,15 @@ pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
     }
     let copied = copy(&mut stream, &mut output);
     let counts = stream.counts();
-    say(&format!("{} packets written, {} dropped because they were not read in time", grouped(counts.packets), grouped(counts.dropped)));
+    say(&format!(
+        "{} packets written, {} dropped because they were not read in time",
+        grouped(counts.packets),
+        grouped(counts.dropped)
+    ));
     match copied {
-        Ok(()) if !counts.is_whole => warn("the bridge has ended without saying how many packets were dropped"),
+        Ok(()) if !counts.is_whole => {
+            warn("the bridge has ended without saying how many packets were dropped")
+        }
         Ok(()) => {}
         Err(failure) => return Err(failure),
     }
@@ -126,7 +139,8 @@ impl Output {
     fn create(path: &Path) -> Result<Self, Failure> {
         // Not under a temporary name, as captures are written elsewhere: others read the file while
         // it grows.
-        let file = replace_file(path).map_err(|source| Failure::Page { path: path.to_owned(), source })?;
+        let file =
+            replace_file(path).map_err(|source| Failure::Page { path: path.to_owned(), source })?;
         Ok(Output { path: path.to_owned(), file })
     }
 
@@ -140,9 +154,14 @@ impl Output {
     /// Waits until the stream has more; says whether somebody still reads what is written.
     fn wait(&self, stream: &MonitorStream) -> io::Result<bool> {
         loop {
-            let waiting = &mut [PollFd::new(stream, PollFlags::IN), PollFd::new(&self.file, PollFlags::empty())];
+            let waiting = &mut [
+                PollFd::new(stream, PollFlags::IN),
+                PollFd::new(&self.file, PollFlags::empty()),
+            ];
             match poll(waiting, None) {
-                Ok(_) => return Ok(!waiting[1].revents().intersects(PollFlags::ERR | PollFlags::HUP)),
+                Ok(_) => {
+                    return Ok(!waiting[1].revents().intersects(PollFlags::ERR | PollFlags::HUP));
+                }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -24,7 +24,9 @@ pub(crate) struct Plan {
 impl Plan {
     /// Reads the file, if there is one, and the command line.
     pub(crate) fn read(arguments: &Bridge) -> Result<Self, Failure> {
-        let Config { bridge: mut settings, control, metrics, user, on_reload } = match &arguments.config {
+        let Config { bridge: mut settings, control, metrics, user, on_reload } = match &arguments
+            .config
+        {
             Some(path) => Config::read(path).map_err(|error| Failure::Usage(error.to_string()))?,
             None => Config::default(),
         };
@@ -46,7 +48,11 @@ impl Plan {
             port.features = port.features.set(switch.feature, switch.on);
         }
         for limit in &arguments.limit {
-            set_limit(named(&mut settings.ports, "--limit", &limit.port)?, &limit.name, &limit.value)?;
+            set_limit(
+                named(&mut settings.ports, "--limit", &limit.port)?,
+                &limit.name,
+                &limit.value,
+            )?;
         }
         Ok(Plan {
             settings,
@@ -59,10 +65,16 @@ impl Plan {
 }
 
 /// The port that an option of the command line names.
-fn named<'a>(ports: &'a mut [PortSettings], option: &str, name: &str) -> Result<&'a mut PortSettings, Failure> {
+fn named<'a>(
+    ports: &'a mut [PortSettings],
+    option: &str,
+    name: &str,
+) -> Result<&'a mut PortSettings, Failure> {
     let known = ports.iter().map(|port| port.port.name()).collect::<Vec<_>>().join(", ");
     let port = ports.iter_mut().find(|port| port.port.name() == name);
-    port.ok_or_else(|| Failure::Usage(format!("{option}: the bridge has no port {name:?}: it has {known}")))
+    port.ok_or_else(|| {
+        Failure::Usage(format!("{option}: the bridge has no port {name:?}: it has {known}"))
+    })
 }
 
 #[cfg(test)]
@@ -77,7 +89,8 @@ mod tests {
             #[command(flatten)]
             bridge: Bridge,
         }
-        let parsed = Alone::try_parse_from([&["bridge"], arguments].concat()).map_err(|error| error.to_string())?;
+        let parsed = Alone::try_parse_from([&["bridge"], arguments].concat())
+            .map_err(|error| error.to_string())?;
         Plan::read(&parsed.bridge).map_err(|error| error.to_string())
     }
 
@@ -85,7 +98,10 @@ mod tests {
     fn the_command_line_goes_before_the_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bridge.toml");
         let said = plan(&["--config", file]).expect("the example is right");
-        assert_eq!((said.settings.ports.len(), said.settings.threads, said.user.as_deref()), (2, 0, Some("superpacket")));
+        assert_eq!(
+            (said.settings.ports.len(), said.settings.threads, said.user.as_deref()),
+            (2, 0, Some("superpacket"))
+        );
         let arguments = [
             "--config",
             file,
@@ -118,9 +134,18 @@ mod tests {
             (&[][..], "required"),
             (&["packet:a", "--config", "x.toml"], "cannot be used with"),
             (&["eth0"], "starts with no kind"),
-            (&["packet:a", "--limit", "packet:b:isolated=on"], "--limit: the bridge has no port \"packet:b\": it has packet:a"),
-            (&["packet:a", "--limit", "packet:a:storm_unknown=many"], "storm_unknown: \"many\" is no number of packets/s"),
-            (&["packet:a", "--feature", "packet:b:gro=on"], "no port \"packet:b\": it has packet:a"),
+            (
+                &["packet:a", "--limit", "packet:b:isolated=on"],
+                "--limit: the bridge has no port \"packet:b\": it has packet:a",
+            ),
+            (
+                &["packet:a", "--limit", "packet:a:storm_unknown=many"],
+                "storm_unknown: \"many\" is no number of packets/s",
+            ),
+            (
+                &["packet:a", "--feature", "packet:b:gro=on"],
+                "no port \"packet:b\": it has packet:a",
+            ),
             (&["--config", "/absent/bridge.toml"], "/absent/bridge.toml: cannot be read"),
             (&["packet:a", "--threads", "5000"], "1024"),
             (&["packet:a", "--metrics", "9600"], "9600"),
@@ -130,6 +155,10 @@ mod tests {
         }
         let file = tempfile::NamedTempFile::new().expect("a file");
         let path = file.path().display().to_string();
-        assert!(plan(&["--config", &path]).expect_err("empty").contains(&format!("{path}: names no port")));
+        assert!(
+            plan(&["--config", &path])
+                .expect_err("empty")
+                .contains(&format!("{path}: names no port"))
+        );
     }
 }

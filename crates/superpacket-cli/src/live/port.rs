@@ -74,7 +74,9 @@ impl Asked {
             PortAction::Del => ("del", "NAME"),
             PortAction::Set => ("set", "NAME [OPTION=VALUE]... [SETTING VALUE]..."),
         };
-        let wrong = |problem: String| Failure::Usage(format!("port {name}: {problem}: write port {name} {form}"));
+        let wrong = |problem: String| {
+            Failure::Usage(format!("port {name}: {problem}: write port {name} {form}"))
+        };
         let mut words = std::iter::once(first).chain(rest.iter().map(String::as_str));
         let mut next = || words.next();
         let mut port = next();
@@ -103,7 +105,10 @@ impl Asked {
                 change.settings.insert(name, value).is_none()
             };
             if !is_new {
-                return Err(wrong(format!("{:?} is there twice", word.split('=').next().unwrap_or(word))));
+                return Err(wrong(format!(
+                    "{:?} is there twice",
+                    word.split('=').next().unwrap_or(word)
+                )));
             }
         }
         if change == PortChange::default() {
@@ -129,14 +134,24 @@ mod tests {
     #[test]
     fn options_have_equals_signs_and_settings_are_words_of_iproute2() {
         let set = |options: &[(&str, Option<&str>)], settings: &[(&str, SettingValue)]| {
-            let options = options.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect();
-            let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            let options = options
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)))
+                .collect();
+            let settings =
+                settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
             Ok(Asked::Set("left".into(), PortChange { options, settings }))
         };
         let (on, off) = (SettingValue::Switch(true), SettingValue::Switch(false));
-        assert_eq!(read(PortAction::Set, "left ring=8m queues="), set(&[("ring", Some("8m")), ("queues", None)], &[]));
+        assert_eq!(
+            read(PortAction::Set, "left ring=8m queues="),
+            set(&[("ring", Some("8m")), ("queues", None)], &[])
+        );
         let forwarding = [("isolated", on), ("learning", off.clone()), ("mcast_flood", off)];
-        assert_eq!(read(PortAction::Set, "dev left isolated on learning off mcast-flood off"), set(&[], &forwarding));
+        assert_eq!(
+            read(PortAction::Set, "dev left isolated on learning off mcast-flood off"),
+            set(&[], &forwarding)
+        );
         let mixed = [
             ("rx_byte_rate", SettingValue::Number(12 << 20)),
             ("too_big", SettingValue::Word("icmp".into())),
@@ -144,7 +159,10 @@ mod tests {
         ];
         let words = "left rx_byte_rate 12M ring=8m too_big icmp gro_flush_timeout 50us";
         assert_eq!(read(PortAction::Set, words), set(&[("ring", Some("8m"))], &mixed));
-        assert_eq!(read(PortAction::Add, "left=tap:a?queues=2"), Ok(Asked::Add("left=tap:a?queues=2".into())));
+        assert_eq!(
+            read(PortAction::Add, "left=tap:a?queues=2"),
+            Ok(Asked::Add("left=tap:a?queues=2".into()))
+        );
         assert_eq!(read(PortAction::Del, "dev left"), Ok(Asked::Delete("left".into())));
     }
 
@@ -155,11 +173,23 @@ mod tests {
             (PortAction::Set, "dev", "port set: no port: write port set NAME [OPTION=VALUE]..."),
             (PortAction::Set, "left isolated", "nothing behind \"isolated\""),
             (PortAction::Set, "left isolated yes", "isolated is on or off, not \"yes\""),
-            (PortAction::Set, "left hairpin on", "\"hairpin\" is no setting of a port: there are gso_max_size, "),
+            (
+                PortAction::Set,
+                "left hairpin on",
+                "\"hairpin\" is no setting of a port: there are gso_max_size, ",
+            ),
             (PortAction::Set, "left ring=8m ring=4m", "\"ring\" is there twice"),
             (PortAction::Set, "left isolated on isolated off", "\"isolated\" is there twice"),
-            (PortAction::Set, "left storm_unknown many", "storm_unknown: \"many\" is no number of packets/s"),
-            (PortAction::Add, "tap:a isolated on", "port add: \"isolated\" is not understood here: write port add PORT"),
+            (
+                PortAction::Set,
+                "left storm_unknown many",
+                "storm_unknown: \"many\" is no number of packets/s",
+            ),
+            (
+                PortAction::Add,
+                "tap:a isolated on",
+                "port add: \"isolated\" is not understood here: write port add PORT",
+            ),
             (PortAction::Del, "left right", "\"right\" is not understood here"),
         ] {
             let error = read(action, words).expect_err(words);

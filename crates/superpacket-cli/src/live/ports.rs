@@ -19,7 +19,8 @@ pub(crate) fn run(arguments: &PortQuery) -> Result<(), Failure> {
 
 fn text(ports: &[PortReport]) -> String {
     // What a port without a name is, its name says. Bridges of earlier versions do not tell.
-    let mut text = match ports.iter().all(|port| port.string.is_empty() || port.string == port.port) {
+    let mut text = match ports.iter().all(|port| port.string.is_empty() || port.string == port.port)
+    {
         true => table(
             ["port", "state", "mtu", "hardware address", "queues", "learned", "reopened"],
             ports.iter().map(|port| {
@@ -32,7 +33,16 @@ fn text(ports: &[PortReport]) -> String {
             ports.iter().map(|port| {
                 let [state, mtu, address, queues, learned, reopened] = cells(port);
                 let device = port.string.split('?').next().unwrap_or_default();
-                [printable(&port.port), printable(device), state, mtu, address, queues, learned, reopened]
+                [
+                    printable(&port.port),
+                    printable(device),
+                    state,
+                    mtu,
+                    address,
+                    queues,
+                    learned,
+                    reopened,
+                ]
             }),
         ),
     };
@@ -81,18 +91,44 @@ mod tests {
     #[test]
     fn a_port_that_is_gone_says_why() {
         let text = text(&[report()]);
-        assert!(text.lines().any(|line| line.split_whitespace().eq(["packet:eth0", "gone", "-", "-", "1", "0", "3"])), "{text}");
+        assert!(
+            text.lines().any(|line| line.split_whitespace().eq([
+                "packet:eth0",
+                "gone",
+                "-",
+                "-",
+                "1",
+                "0",
+                "3"
+            ])),
+            "{text}"
+        );
         assert!(text.ends_with("\n  packet:eth0: there is no such interface\n"), "{text}");
     }
 
     #[test]
     fn what_a_port_with_a_name_is_stands_beside_it() {
-        let named = PortReport { port: "left".into(), string: "packet:eth0?ring=4m&queues=2".into(), error: None, ..report() };
-        let text = text(&[named, PortReport { port: "tap:b".into(), string: "tap:b".into(), error: None, ..report() }]);
-        let rows: Vec<Vec<&str>> =
-            text.lines().map(|line| line.split_whitespace().collect()).filter(|row: &Vec<_>| !row.is_empty()).collect();
+        let named = PortReport {
+            port: "left".into(),
+            string: "packet:eth0?ring=4m&queues=2".into(),
+            error: None,
+            ..report()
+        };
+        let text = text(&[
+            named,
+            PortReport { port: "tap:b".into(), string: "tap:b".into(), error: None, ..report() },
+        ]);
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .filter(|row: &Vec<_>| !row.is_empty())
+            .collect();
         assert_eq!(rows[0][..3], ["port", "device", "state"], "{text}");
-        assert_eq!([&rows[1][..3], &rows[2][..3]], [["left", "packet:eth0", "gone"], ["tap:b", "tap:b", "gone"]], "{text}");
+        assert_eq!(
+            [&rows[1][..3], &rows[2][..3]],
+            [["left", "packet:eth0", "gone"], ["tap:b", "tap:b", "gone"]],
+            "{text}"
+        );
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 }

@@ -72,8 +72,13 @@ pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {
             let queues = port.queues.len();
             port.queues.retain(|report| report.queue == queue);
             if port.queues.is_empty() {
-                let says = format!("{} has no receive queue {queue}: it has {queues}, numbered from 0", printable(&port.port));
-                return Err(Failure::Usage(format!("{says} (a mask for all queues: superpacket rps PORT all MASK)")));
+                let says = format!(
+                    "{} has no receive queue {queue}: it has {queues}, numbered from 0",
+                    printable(&port.port)
+                );
+                return Err(Failure::Usage(format!(
+                    "{says} (a mask for all queues: superpacket rps PORT all MASK)"
+                )));
             }
         }
     }
@@ -98,7 +103,11 @@ impl Rps {
             None => None,
             Some(text) => match text.parse() {
                 Ok(queue) => Some(queue),
-                Err(_) => return usage(format!("{text:?} is no receive queue: write its number, or all; then the mask")),
+                Err(_) => {
+                    return usage(format!(
+                        "{text:?} is no receive queue: write its number, or all; then the mask"
+                    ));
+                }
             },
         };
         // The mask first: where it is refused, nothing has been changed.
@@ -134,19 +143,36 @@ fn text(ports: &[PortRps], steering: &SteeringReport) -> String {
                 (false, true) => "in place",
                 (false, false) => "steered",
             };
-            [queue.queue.to_string(), printable(&queue.rps_cpus), effective, now.to_owned(), queue.rps_flow_cnt.to_string()]
+            [
+                queue.queue.to_string(),
+                printable(&queue.rps_cpus),
+                effective,
+                now.to_owned(),
+                queue.rps_flow_cnt.to_string(),
+            ]
         });
         text.push_str(&table(["queue", "rps_cpus", "in force", "now", "rps_flow_cnt"], rows));
         for queue in &port.queues {
             for cpu in &queue.dropped {
-                text.push_str(&format!("  queue {}: no worker on CPU {}: it is {}\n", queue.queue, cpu.cpu, printable(&cpu.reason)));
+                text.push_str(&format!(
+                    "  queue {}: no worker on CPU {}: it is {}\n",
+                    queue.queue,
+                    cpu.cpu,
+                    printable(&cpu.reason)
+                ));
             }
         }
         if port.queues.iter().any(|queue| !queue.effective_list.is_empty()) {
             text.push_str(&match port.in_place_below {
-                InPlace::Automatic => "  in place as long as the receiving thread has time (--in-place-below auto)\n".to_owned(),
+                InPlace::Automatic => {
+                    "  in place as long as the receiving thread has time (--in-place-below auto)\n"
+                        .to_owned()
+                }
                 InPlace::NEVER => "  always steered (--in-place-below 0)\n".to_owned(),
-                InPlace::Below(rate) => format!("  in place below {} packets a second (--in-place-below {rate})\n", grouped(rate)),
+                InPlace::Below(rate) => format!(
+                    "  in place below {} packets a second (--in-place-below {rate})\n",
+                    grouped(rate)
+                ),
             });
         }
         if let Some(why) = &port.why {
@@ -159,7 +185,10 @@ fn text(ports: &[PortRps], steering: &SteeringReport) -> String {
         let [processed, turns, wake_ups, panics] = counts;
         [worker.cpu.to_string(), printable(&worker.state), processed, turns, wake_ups, panics]
     });
-    text.push_str(&table(["worker on CPU", "state", "processed", "turns", "wake-ups", "panics"], rows));
+    text.push_str(&table(
+        ["worker on CPU", "state", "processed", "turns", "wake-ups", "panics"],
+        rows,
+    ));
     text.push_str(&format!("\nUsable CPUs: {}\n", printable(&steering.usable_cpus)));
     for (name, value) in &steering.settings {
         text.push_str(&format!("{}: {}\n", printable(name), printable(value)));
@@ -179,7 +208,8 @@ mod tests {
             #[command(flatten)]
             rps: Rps,
         }
-        let parsed = Alone::try_parse_from([&["rps"], arguments].concat()).map_err(|error| error.to_string())?;
+        let parsed = Alone::try_parse_from([&["rps"], arguments].concat())
+            .map_err(|error| error.to_string())?;
         parsed.rps.requested_change().map_err(|error| error.to_string())
     }
 
@@ -197,9 +227,15 @@ mod tests {
             (&["p", "2", "auto"], (Some(2), vec![RpsChange::Auto])),
             (&["p", "--cpu-list", "0-3,8"], (None, vec![RpsChange::List("0-3,8".into())])),
             (&["p", "1", "--flow-count", "64"], (Some(1), vec![RpsChange::FlowCount(64)])),
-            (&["p", "--in-place-below", "1000"], (None, vec![RpsChange::InPlace(InPlace::Below(1000))])),
+            (
+                &["p", "--in-place-below", "1000"],
+                (None, vec![RpsChange::InPlace(InPlace::Below(1000))]),
+            ),
             (&["p", "--in-place-below", "0"], (None, vec![RpsChange::InPlace(InPlace::NEVER)])),
-            (&["p", "--in-place-below", "auto"], (None, vec![RpsChange::InPlace(InPlace::Automatic)])),
+            (
+                &["p", "--in-place-below", "auto"],
+                (None, vec![RpsChange::InPlace(InPlace::Automatic)]),
+            ),
         ] {
             assert_eq!(requested_change(arguments), Ok(expected), "{arguments:?}");
         }
@@ -208,7 +244,10 @@ mod tests {
             (&["p", "0", "3", "--cpu-list", "1"], "either MASK or --cpu-list"),
             (&["--cpu-list", "1"], "required"),
             (&["p", "1", "--in-place-below", "9"], "all queues"),
-            (&["p", "--in-place-below", "never"], "it is \"auto\", or a number of packets a second (0: always steer), not \"never\""),
+            (
+                &["p", "--in-place-below", "never"],
+                "it is \"auto\", or a number of packets a second (0: always steer), not \"never\"",
+            ),
             (&["--set", "dev_weight"], "NAME=VALUE"),
         ] {
             let error = requested_change(arguments).expect_err(says);
@@ -227,17 +266,45 @@ mod tests {
             rps_flow_cnt: 0,
             in_place: true,
         };
-        let off = QueueRps { queue: 1, in_place: false, effective_list: String::new(), ..queue.clone() };
-        let port = PortRps { port: "tap:t".into(), queues: vec![queue, off], in_place_below: InPlace::Below(5000), why: None };
-        let worker = WorkerReport { cpu: 1, state: "running".into(), processed: 1234, ..WorkerReport::default() };
-        let steering = SteeringReport { workers: vec![worker], usable_cpus: "0-1".into(), ..SteeringReport::default() };
-        let says = |in_place_below: InPlace| text(&[PortRps { in_place_below, ..port.clone() }], &steering);
-        assert!(says(InPlace::Automatic).contains("as long as the receiving thread has time"), "{}", says(InPlace::Automatic));
+        let off =
+            QueueRps { queue: 1, in_place: false, effective_list: String::new(), ..queue.clone() };
+        let port = PortRps {
+            port: "tap:t".into(),
+            queues: vec![queue, off],
+            in_place_below: InPlace::Below(5000),
+            why: None,
+        };
+        let worker = WorkerReport {
+            cpu: 1,
+            state: "running".into(),
+            processed: 1234,
+            ..WorkerReport::default()
+        };
+        let steering = SteeringReport {
+            workers: vec![worker],
+            usable_cpus: "0-1".into(),
+            ..SteeringReport::default()
+        };
+        let says = |in_place_below: InPlace| {
+            text(&[PortRps { in_place_below, ..port.clone() }], &steering)
+        };
+        assert!(
+            says(InPlace::Automatic).contains("as long as the receiving thread has time"),
+            "{}",
+            says(InPlace::Automatic)
+        );
         assert!(says(InPlace::NEVER).contains("always steered"), "{}", says(InPlace::NEVER));
         let text = text(std::slice::from_ref(&port), &steering);
         let rows = |now: &str| text.lines().filter(|line| line.contains(now)).count();
         assert_eq!((rows("  in place  "), rows("  off  ")), (1, 1), "{text}");
-        for says in ["tap:t:\n", "CPUs 0-1", "no worker on CPU 3: it is offline", "below 5,000 packets", "1,234", "Usable CPUs: 0-1"] {
+        for says in [
+            "tap:t:\n",
+            "CPUs 0-1",
+            "no worker on CPU 3: it is offline",
+            "below 5,000 packets",
+            "1,234",
+            "Usable CPUs: 0-1",
+        ] {
             assert!(text.contains(says), "{says}: {text}");
         }
     }

@@ -5,7 +5,9 @@ use superpacket_bridge::report::{PortStats, QueueStats};
 
 use super::connection::{PortQuery, connect};
 use crate::failure::Failure;
-use crate::report::{columns, grouped, paragraph, print, print_json, printable, reasons_table, table};
+use crate::report::{
+    columns, grouped, paragraph, print, print_json, printable, reasons_table, table,
+};
 
 /// `superpacket stats`.
 #[derive(Clone, Debug, Args)]
@@ -35,12 +37,23 @@ pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
 /// those that there were.
 fn text(ports: &[PortStats], arguments: &Stats, columns: usize) -> String {
     let each = ports.iter().map(|port| {
-        let causes = port.drops.iter().filter(|(_, count)| **count > 0).map(|(cause, count)| (format!("  {}", printable(cause)), *count));
+        let causes = port
+            .drops
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(cause, count)| (format!("  {}", printable(cause)), *count));
         let drops = std::iter::once(("drops".to_owned(), port.drops.values().sum())).chain(causes);
         let queues = if arguments.queues { queue_counters(port) } else { Vec::new() };
-        let rows = counters(port).into_iter().map(|(name, count)| (name.to_owned(), count)).chain(queues).chain(drops);
+        let rows = counters(port)
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count))
+            .chain(queues)
+            .chain(drops);
         let mut text = format!("{}\n", printable(&port.port));
-        text.push_str(table(["", ""], rows.map(|(name, count)| [name, grouped(count)])).trim_start_matches('\n'));
+        text.push_str(
+            table(["", ""], rows.map(|(name, count)| [name, grouped(count)]))
+                .trim_start_matches('\n'),
+        );
         if port.segmented_for_ids > 0 {
             text.push('\n');
             text.push_str(&paragraph(&about_ids(port), 2, columns));
@@ -50,7 +63,9 @@ fn text(ports: &[PortStats], arguments: &Stats, columns: usize) -> String {
             text.push_str(&paragraph("Why packets left aggregation as they did:", 2, columns));
             match port.reasons.is_empty() {
                 true => text.push_str("  none did\n"),
-                false => text.push_str(&reasons_table(port.reasons.iter().map(|(name, count)| (name.as_str(), *count)))),
+                false => text.push_str(&reasons_table(
+                    port.reasons.iter().map(|(name, count)| (name.as_str(), *count)),
+                )),
             }
         }
         text
@@ -71,10 +86,13 @@ fn about_ids(port: &PortStats) -> String {
 /// The counters of the queues, named as drivers name them for `ethtool -S`.
 fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
     let ways = [("rx", &port.rx_queues), ("tx", &port.tx_queues)];
-    let each = ways.into_iter().flat_map(|(way, queues)| queues.iter().map(move |queue| (way, queue)));
+    let each =
+        ways.into_iter().flat_map(|(way, queues)| queues.iter().map(move |queue| (way, queue)));
     let counters = each.flat_map(|(way, QueueStats { queue, packets, bytes, drops })| {
         let named = move |what: &str, count: u64| (format!("{way}_queue_{queue}_{what}"), count);
-        [named("packets", *packets), named("bytes", *bytes)].into_iter().chain(drops.map(|drops| named("drops", drops)))
+        [named("packets", *packets), named("bytes", *bytes)]
+            .into_iter()
+            .chain(drops.map(|drops| named("drops", drops)))
     });
     counters.collect()
 }
@@ -147,13 +165,18 @@ mod tests {
 
     #[test]
     fn queues_are_shown_where_they_are_asked_for() {
-        let queue = |queue, packets, drops| QueueStats { queue, packets, bytes: 100 * packets, drops };
+        let queue =
+            |queue, packets, drops| QueueStats { queue, packets, bytes: 100 * packets, drops };
         let mut stats = stats();
-        (stats.rx_queues, stats.tx_queues) = (vec![queue(0, 3, Some(7)), queue(1, 4, Some(0))], vec![queue(0, 5_000, None)]);
+        (stats.rx_queues, stats.tx_queues) =
+            (vec![queue(0, 3, Some(7)), queue(1, 4, Some(0))], vec![queue(0, 5_000, None)]);
         assert!(!text(std::slice::from_ref(&stats), &asked(true, false), 80).contains("queue_0"));
         let text = text(&[stats], &asked(false, true), 80);
-        let rows: Vec<Vec<&str>> =
-            text.lines().filter(|line| line.contains("_queue_")).map(|line| line.split_whitespace().collect()).collect();
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .filter(|line| line.contains("_queue_"))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
         let expected = [
             ["rx_queue_0_packets", "3"],
             ["rx_queue_0_bytes", "300"],
@@ -172,19 +195,22 @@ mod tests {
         let stats = stats();
         let text = text(std::slice::from_ref(&stats), &asked(false, false), 80);
         let json = serde_json::to_value(&stats).expect("JSON");
-        for name in json
-            .as_object()
-            .expect("an object")
-            .keys()
-            .filter(|name| !["port", "drops", "reasons", "rx_queues", "tx_queues"].contains(&name.as_str()))
-        {
+        for name in json.as_object().expect("an object").keys().filter(|name| {
+            !["port", "drops", "reasons", "rx_queues", "tx_queues"].contains(&name.as_str())
+        }) {
             assert!(text.contains(&format!("  {name} ")), "{name}\n{text}");
         }
         assert!(text.starts_with("packet:eth0\n"), "{text}");
-        assert!(text.lines().any(|line| line.split_whitespace().eq(["rx_packets", "1,234"])), "{text}");
+        assert!(
+            text.lines().any(|line| line.split_whitespace().eq(["rx_packets", "1,234"])),
+            "{text}"
+        );
         assert!(text.lines().any(|line| line.split_whitespace().eq(["drops", "5"])), "{text}");
         assert!(text.lines().any(|line| line.split_whitespace().eq(["too_long", "5"])), "{text}");
-        assert!(!text.lines().any(|line| line.trim_start().starts_with("full")), "what never happened is no cause: {text}");
+        assert!(
+            !text.lines().any(|line| line.trim_start().starts_with("full")),
+            "what never happened is no cause: {text}"
+        );
         assert!(!text.contains("reason") && !text.contains("identifications"), "{text}");
     }
 
@@ -194,17 +220,29 @@ mod tests {
         assert!(text(std::slice::from_ref(&stats), &asked(true, false), 80).contains("none did"));
         stats.reasons = [("sequence".to_owned(), 1), ("poll_end".to_owned(), 3)].into();
         let text = text(&[stats], &asked(true, false), 80);
-        let rows: Vec<_> = text.lines().skip_while(|line| !line.contains("Why packets left")).skip(2).map(str::trim).collect();
+        let rows: Vec<_> = text
+            .lines()
+            .skip_while(|line| !line.contains("Why packets left"))
+            .skip(2)
+            .map(str::trim)
+            .collect();
         assert_eq!(rows, ["poll_end        3  75.0 %", "sequence        1  25.0 %"], "{text}");
     }
 
     #[test]
     fn packets_that_were_cut_for_their_identifications_are_told_with_what_helps() {
-        let stats = PortStats { port: format!("packet:{}", "e".repeat(15)), segmented_for_ids: 4_321, ..stats() };
+        let stats = PortStats {
+            port: format!("packet:{}", "e".repeat(15)),
+            segmented_for_ids: 4_321,
+            ..stats()
+        };
         for columns in [40, 80] {
             let text = text(std::slice::from_ref(&stats), &asked(true, false), columns);
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(words.contains("4,321 packets were merged and cut again for nothing"), "{text}");
+            assert!(
+                words.contains("4,321 packets were merged and cut again for nothing"),
+                "{text}"
+            );
             assert!(words.contains("tx-tcp-mangleid-segmentation on`"), "{text}");
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
         }

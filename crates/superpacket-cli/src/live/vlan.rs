@@ -41,7 +41,8 @@ pub(crate) struct Vlan {
 
 /// Shows, adds or deletes.
 pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {
-    let asked = Asked::read(arguments.action.unwrap_or(VlanAction::Show), &arguments.words).map_err(Failure::Usage)?;
+    let asked = Asked::read(arguments.action.unwrap_or(VlanAction::Show), &arguments.words)
+        .map_err(Failure::Usage)?;
     let mut client = connect(&arguments.connection)?;
     let changed = match asked {
         Asked::Show(port) => {
@@ -82,7 +83,8 @@ impl Asked {
         let mut words = words.iter().map(String::as_str);
         let (mut port, mut vlans, mut pvid, mut untagged) = (None, None, false, false);
         while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
+            let mut value =
+                || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
             match word {
                 "dev" if port.is_none() => port = Some(value()?.to_owned()),
                 "vid" if vlans.is_none() && action != VlanAction::Show => vlans = Some(value()?),
@@ -90,32 +92,48 @@ impl Asked {
                 "untagged" if action == VlanAction::Add => untagged = true,
                 // All ports are the bridge's.
                 "master" => {}
-                _ => return Err(wrong(format!("{word:?} is not understood here, or is there twice"))),
+                _ => {
+                    return Err(wrong(format!(
+                        "{word:?} is not understood here, or is there twice"
+                    )));
+                }
             }
         }
         if action == VlanAction::Show {
             return Ok(Asked::Show(port));
         }
         let port = port.ok_or_else(|| wrong("no port".into()))?;
-        let vlans: VlanRange = vlans.ok_or_else(|| wrong("no VLAN".into()))?.parse().map_err(&wrong)?;
+        let vlans: VlanRange =
+            vlans.ok_or_else(|| wrong("no VLAN".into()))?.parse().map_err(&wrong)?;
         if vlans.pvid || vlans.untagged {
             return Err(wrong("pvid and untagged are words of their own".into()));
         }
         let range = VlanRange::new(vlans.first, vlans.last, pvid, untagged).map_err(&wrong)?;
-        Ok(if action == VlanAction::Add { Asked::Add(port, range) } else { Asked::Delete(port, range) })
+        Ok(if action == VlanAction::Add {
+            Asked::Add(port, range)
+        } else {
+            Asked::Delete(port, range)
+        })
     }
 }
 
 /// The table as `bridge vlan` prints it.
 fn text(report: &VlanReport) -> String {
     const HEADING: &str = "port";
-    let width = report.ports.iter().map(|port| printable(&port.ifname).chars().count()).max().unwrap_or_default().max(HEADING.len());
+    let width = report
+        .ports
+        .iter()
+        .map(|port| printable(&port.ifname).chars().count())
+        .max()
+        .unwrap_or_default()
+        .max(HEADING.len());
     let mut text = format!("{HEADING:width$}  vlan-id\n");
     for PortVlanReport { ifname, vlans } in &report.ports {
         let mut name = printable(ifname);
         for entry in vlans {
             let end = entry.vlan_end.map(|end| format!("-{end}")).unwrap_or_default();
-            let flags: String = entry.flags.iter().map(|flag| format!(" {}", printable(flag))).collect();
+            let flags: String =
+                entry.flags.iter().map(|flag| format!(" {}", printable(flag))).collect();
             text.push_str(&format!("{name:width$}  {}{end}{flags}\n", entry.vlan));
             name.clear();
         }
@@ -147,19 +165,31 @@ mod tests {
         for (action, words, expected) in [
             (VlanAction::Show, "", Asked::Show(None)),
             (VlanAction::Show, "dev packet:left", Asked::Show(Some(port()))),
-            (VlanAction::Add, "dev packet:left vid 10 pvid untagged master", Asked::Add(port(), range("10 pvid untagged"))),
+            (
+                VlanAction::Add,
+                "dev packet:left vid 10 pvid untagged master",
+                Asked::Add(port(), range("10 pvid untagged")),
+            ),
             (VlanAction::Add, "vid 10-20 dev packet:left", Asked::Add(port(), range("10-20"))),
             (VlanAction::Del, "dev packet:left vid 10-20", Asked::Delete(port(), range("10-20"))),
         ] {
             assert_eq!(read(action, words), Ok(expected), "{words}");
         }
         for (action, words, says) in [
-            (VlanAction::Add, "vid 10", "vlan add: no port: write vlan add dev PORT vid VID[-VID] [pvid] [untagged]"),
+            (
+                VlanAction::Add,
+                "vid 10",
+                "vlan add: no port: write vlan add dev PORT vid VID[-VID] [pvid] [untagged]",
+            ),
             (VlanAction::Add, "dev packet:left", "no VLAN"),
             (VlanAction::Add, "dev packet:left vid", "nothing behind \"vid\""),
             (VlanAction::Add, "dev packet:left vid ten", "\"ten\" is no VLAN"),
             (VlanAction::Add, "dev packet:left vid 4095", "a VLAN is 1 to 4094, not 4095"),
-            (VlanAction::Add, "dev packet:left vid 10-20 pvid", "pvid is for one VLAN, not for 10-20"),
+            (
+                VlanAction::Add,
+                "dev packet:left vid 10-20 pvid",
+                "pvid is for one VLAN, not for 10-20",
+            ),
             (VlanAction::Add, "dev packet:left vid 10 tagged", "\"tagged\" is not understood here"),
             (VlanAction::Del, "dev packet:left vid 10 pvid", "\"pvid\" is not understood here"),
             (VlanAction::Show, "vid 10", "\"vid\" is not understood here"),
@@ -168,7 +198,11 @@ mod tests {
             assert!(error.contains(says), "{words}: {error}");
         }
         let quoted = ["dev", "packet:left", "vid", "10 pvid"].map(str::to_owned);
-        assert!(Asked::read(VlanAction::Add, &quoted).expect_err("two in one").contains("words of their own"));
+        assert!(
+            Asked::read(VlanAction::Add, &quoted)
+                .expect_err("two in one")
+                .contains("words of their own")
+        );
     }
 
     #[test]
@@ -179,7 +213,11 @@ mod tests {
         }))
         .expect("reads");
         let none = PortVlanReport { ifname: "tap:b".into(), vlans: Vec::new() };
-        let report = VlanReport { vlan_filtering: true, vlan_protocol: VlanProtocol::Dot1Q, ports: vec![port, none] };
+        let report = VlanReport {
+            vlan_filtering: true,
+            vlan_protocol: VlanProtocol::Dot1Q,
+            ports: vec![port, none],
+        };
         let expected = "port         vlan-id\npacket:left  1 PVID Egress Untagged\n             10-20\ntap:b        none\n";
         assert_eq!(text(&report), expected);
         let provider = VlanReport { vlan_protocol: VlanProtocol::Dot1Ad, ..report.clone() };

@@ -7,10 +7,17 @@ fn completed(house: &House, socket: &std::path::Path, line: &[&str]) -> (Vec<Str
     let started = Instant::now();
     let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
     command.args(["--", "superpacket", line[0], "--control"]).arg(socket).args(&line[1..]);
-    command.env("_SUPERPACKET_COMPLETE", "bash").env("_CLAP_IFS", "\n").env("_CLAP_COMPLETE_INDEX", (line.len() + 2).to_string());
+    command
+        .env("_SUPERPACKET_COMPLETE", "bash")
+        .env("_CLAP_IFS", "\n")
+        .env("_CLAP_COMPLETE_INDEX", (line.len() + 2).to_string());
     let output = command.output().expect("runs");
     assert!(output.status.success() && output.stderr.is_empty(), "{line:?}: {}", stderr(&output));
-    let words = String::from_utf8_lossy(&output.stdout).lines().filter(|word| !word.starts_with('-')).map(str::to_owned).collect();
+    let words = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter(|word| !word.starts_with('-'))
+        .map(str::to_owned)
+        .collect();
     (words, started.elapsed())
 }
 
@@ -31,7 +38,10 @@ fn ports_and_offloads_of_the_running_bridge_are_completed() {
     assert_eq!(words(&["port", "del", "p"]), ports[1..]);
     assert_eq!(words(&["port", "add", ""]), [""; 0], "a new port is none of those that are there");
     assert_eq!(words(&["port", "set", "left", "iso"]), ["isolated"]);
-    assert_eq!(words(&["port", "set", "left", "isolated", "on", "too_big", ""]), ["drop", "icmp", "fragment"]);
+    assert_eq!(
+        words(&["port", "set", "left", "isolated", "on", "too_big", ""]),
+        ["drop", "icmp", "fragment"]
+    );
     assert_eq!(words(&["limits", "left", "storm_b"]), ["storm_broadcast"]);
     assert_eq!(words(&["limits", "left", "delivery", ""]), ["per-poll", "at-once"]);
     assert_eq!(words(&["fdb", "show", "dev", ""]), ports);
@@ -51,7 +61,11 @@ fn bash_completes_port_strings_although_it_parts_them_at_their_signs() {
     let Some(house) = House::new() else { return };
     let _bridge = house.bridge(&["left=packet:left", "packet:right?ring=1m&slot=4k"]);
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_superpacket"));
-    let path = format!("{}:{}", program.parent().expect("a directory").display(), std::env::var("PATH").expect("set"));
+    let path = format!(
+        "{}:{}",
+        program.parent().expect("a directory").display(),
+        std::env::var("PATH").expect("set")
+    );
     let control = house.socket().display().to_string();
     let right = r"packet:right\?ring=1m\&slot=4k";
     // The words as bash parts them, and what it takes for the word at the cursor.
@@ -71,7 +85,13 @@ fn bash_completes_port_strings_although_it_parts_them_at_their_signs() {
              && COMP_WORDBREAKS=$' \\t\\n\"\\'@><=;|&(:' && _superpacket superpacket \"{current}\" '' && printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             words.join(" ")
         );
-        let output = house.middle.command("bash").args(["--norc", "-c", &script]).env("PATH", &path).output().expect("runs");
+        let output = house
+            .middle
+            .command("bash")
+            .args(["--norc", "-c", &script])
+            .env("PATH", &path)
+            .output()
+            .expect("runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let words: Vec<&str> = text.lines().filter(|word| !word.starts_with('-')).collect();
         assert_eq!(words, [expected], "{parted:?}: {}", stderr(&output));

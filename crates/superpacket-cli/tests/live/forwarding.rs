@@ -31,15 +31,29 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
         // Sysfs shows the interfaces of the namespace that mounted it.
         let output = host.run("ip", &["-o", "link", "show", "eth0"]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).expect("an Ethernet interface").to_owned()
+        text.split_whitespace()
+            .skip_while(|word| *word != "link/ether")
+            .nth(1)
+            .expect("an Ethernet interface")
+            .to_owned()
     };
     let [left, right] = [&house.left, &house.right].map(hardware_address);
     let shown = |words: &[&str]| house.ask(&[&["fdb", "show"], words].concat()).expect("answers");
     let learned = shown(&["dev", PORTS[1]]);
-    let entry = learned.as_array().expect("a list").iter().find(|entry| entry["mac"] == right.as_str());
-    assert_eq!(*entry.expect("is there"), serde_json::json!({"mac": right, "ifname": PORTS[1], "flags": [], "state": ""}));
+    let entry =
+        learned.as_array().expect("a list").iter().find(|entry| entry["mac"] == right.as_str());
+    assert_eq!(
+        *entry.expect("is there"),
+        serde_json::json!({"mac": right, "ifname": PORTS[1], "flags": [], "state": ""})
+    );
     let (code, text, _) = house.text(&["fdb", "-s"]);
-    assert!(code == Some(0) && text.lines().any(|line| line.starts_with(&format!("{left} dev packet:left updated "))), "{text}");
+    assert!(
+        code == Some(0)
+            && text
+                .lines()
+                .any(|line| line.starts_with(&format!("{left} dev packet:left updated "))),
+        "{text}"
+    );
     // The right host's address is said to be at the left port: what is for it goes back there, and
     // nowhere else.
     let (code, text, error) = house.text(&["fdb", "add", &right, "dev", PORTS[0], "static"]);
@@ -49,18 +63,38 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
     assert!(house.is_cut_off(), "static entries stay");
     let (_, text, _) = house.text(&["fdb", "show", "static"]);
     assert_eq!(text, format!("{right} dev packet:left sticky static\n"));
-    let vlan = house.ask(&["fdb", "add", &right, "dev", PORTS[1], "vlan", "10", "static"]).expect("another station");
+    let vlan = house
+        .ask(&["fdb", "add", &right, "dev", PORTS[1], "vlan", "10", "static"])
+        .expect("another station");
     assert_eq!(
         vlan,
         serde_json::json!({"mac": right, "ifname": PORTS[1], "vlan": 10, "updated": 0, "flags": ["sticky"], "state": "static"})
     );
     for (words, says) in [
-        (&["add", &right, "dev", PORTS[1], "static"][..], "there is a static entry for it at packet:left already"),
-        (&["add", &left, "dev", "packet:up", "static"], "there is no port \"packet:up\": there are packet:left, packet:right"),
-        (&["add", "ff:ff:ff:ff:ff:ff", "dev", PORTS[0], "static"], "ff:ff:ff:ff:ff:ff is a group's address"),
-        (&["add", "00:00:00:00:00:00", "dev", PORTS[0], "static"], "00:00:00:00:00:00 is no station's address"),
-        (&["del", &right, "dev", PORTS[1]], "there is no entry for it at packet:right: it is at packet:left"),
-        (&["del", "02:00:00:00:00:77", "dev", PORTS[1]], "02:00:00:00:00:77: there is no entry for it at packet:right"),
+        (
+            &["add", &right, "dev", PORTS[1], "static"][..],
+            "there is a static entry for it at packet:left already",
+        ),
+        (
+            &["add", &left, "dev", "packet:up", "static"],
+            "there is no port \"packet:up\": there are packet:left, packet:right",
+        ),
+        (
+            &["add", "ff:ff:ff:ff:ff:ff", "dev", PORTS[0], "static"],
+            "ff:ff:ff:ff:ff:ff is a group's address",
+        ),
+        (
+            &["add", "00:00:00:00:00:00", "dev", PORTS[0], "static"],
+            "00:00:00:00:00:00 is no station's address",
+        ),
+        (
+            &["del", &right, "dev", PORTS[1]],
+            "there is no entry for it at packet:right: it is at packet:left",
+        ),
+        (
+            &["del", "02:00:00:00:00:77", "dev", PORTS[1]],
+            "02:00:00:00:00:77: there is no entry for it at packet:right",
+        ),
         (&["show", "dev", "packet:up"], "there is no port \"packet:up\""),
         (&["flush", "dev", "packet:up"], "there is no port \"packet:up\""),
         (&["prune"], "invalid value 'prune'"),
@@ -72,12 +106,17 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
     assert!(house.reaches(), "{}", house.log());
     // The file says what is static, when it is read again; an entry of a port that it does not have
     // is a mistake.
-    std::fs::write(&file, format!("{ports}[[fdb]]\naddress = \"{right}\"\nport = \"packet:left\"\n")).expect("writes");
+    std::fs::write(
+        &file,
+        format!("{ports}[[fdb]]\naddress = \"{right}\"\nport = \"packet:left\"\n"),
+    )
+    .expect("writes");
     bridge.signal(rustix::process::Signal::HUP);
     let expected = serde_json::json!([{"mac": right, "ifname": PORTS[0], "flags": ["sticky"], "state": "static"}]);
     house.wait_for("the file's entry, and no other", || shown(&["static"]) == expected);
     assert!(house.is_cut_off());
-    std::fs::write(&file, format!("{ports}[[fdb]]\naddress = \"{right}\"\nport = \"packet:up\"\n")).expect("writes");
+    std::fs::write(&file, format!("{ports}[[fdb]]\naddress = \"{right}\"\nport = \"packet:up\"\n"))
+        .expect("writes");
     bridge.signal(rustix::process::Signal::HUP);
     house.wait_for("the error", || {
         house.log().contains("bridge.toml:7: fdb: the file has no port \"packet:up\": it has packet:left, packet:right")
@@ -115,19 +154,36 @@ fn hosts_reach_each_other_within_their_vlan_only() {
     set(&["add", "dev", PORTS[1], "vid", "10", "pvid", "untagged"]);
     assert!(house.reaches(), "{}", house.log());
     let (_, text, _) = house.text(&["fdb", "show", "dev", PORTS[0]]);
-    assert!(!text.is_empty() && text.lines().all(|line| line.ends_with(" dev packet:left vlan 10")), "{text}");
+    assert!(
+        !text.is_empty() && text.lines().all(|line| line.ends_with(" dev packet:left vlan 10")),
+        "{text}"
+    );
     for (arguments, says) in [
         (&["vlan", "add", "dev", PORTS[0], "vid", "4095"][..], "a VLAN is 1 to 4094, not 4095"),
-        (&["vlan", "add", "dev", PORTS[0], "vid", "10-20", "pvid"], "pvid is for one VLAN, not for 10-20"),
-        (&["vlan", "add", "dev", "packet:up", "vid", "10"], "there is no port \"packet:up\": there are packet:left, packet:right"),
+        (
+            &["vlan", "add", "dev", PORTS[0], "vid", "10-20", "pvid"],
+            "pvid is for one VLAN, not for 10-20",
+        ),
+        (
+            &["vlan", "add", "dev", "packet:up", "vid", "10"],
+            "there is no port \"packet:up\": there are packet:left, packet:right",
+        ),
         (&["vlan", "del", "dev", PORTS[0], "vid", "1"], "packet:left: it is not in VLAN 1"),
         (&["vlan", "show", "dev", "packet:up"], "there is no port \"packet:up\""),
-        (&["fdb", "add", "02:00:00:00:00:01", "dev", PORTS[0], "static"], "the bridge filters by VLAN: say in which the address is"),
+        (
+            &["fdb", "add", "02:00:00:00:00:01", "dev", PORTS[0], "static"],
+            "the bridge filters by VLAN: say in which the address is",
+        ),
     ] {
         let (code, out, error) = house.text(arguments);
-        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{arguments:?}: {error}");
+        assert!(
+            code == Some(2) && out.is_empty() && error.contains(says),
+            "{arguments:?}: {error}"
+        );
     }
-    house.ask(&["fdb", "add", "02:00:00:00:00:01", "dev", PORTS[0], "vlan", "10", "static"]).expect("with a VLAN");
+    house
+        .ask(&["fdb", "add", "02:00:00:00:00:01", "dev", PORTS[0], "vlan", "10", "static"])
+        .expect("with a VLAN");
 }
 
 #[test]
@@ -146,10 +202,18 @@ fn cross_a_trunk(protocol: &str) {
     let Some(house) = House::new() else { return };
     house.middle.ip("link add trunk0 type veth peer name trunk1");
     // Packet sockets take a frame of the MTU with a tag of 802.1Q, and no other.
-    ["trunk0", "trunk1"].iter().for_each(|name| house.middle.ip(&format!("link set {name} mtu 1508 up")));
+    ["trunk0", "trunk1"]
+        .iter()
+        .for_each(|name| house.middle.ip(&format!("link set {name} mtu 1508 up")));
     let is_provider = protocol == "802.1ad";
     // Kernels without VLAN interfaces have customers without tags.
-    if is_provider && house.left.run("ip", &["link", "add", "link", "eth0", "name", "probe", "type", "vlan", "id", "8"]).status.success() {
+    if is_provider
+        && house
+            .left
+            .run("ip", &["link", "add", "link", "eth0", "name", "probe", "type", "vlan", "id", "8"])
+            .status
+            .success()
+    {
         for (host, address) in [(&house.left, "10.9.0.1/24"), (&house.right, "10.9.0.2/24")] {
             host.ip("addr flush dev eth0");
             host.ip("link add link eth0 name customer type vlan id 7");
@@ -166,7 +230,8 @@ fn cross_a_trunk(protocol: &str) {
     let socket = socket.display().to_string();
     let other = |arguments: &[&str]| {
         let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        let output = command.args(arguments).args(["--json", "--control", &socket]).output().expect("runs");
+        let output =
+            command.args(arguments).args(["--json", "--control", &socket]).output().expect("runs");
         assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
         serde_json::from_slice::<Value>(&output.stdout).expect("JSON and nothing else")
     };
@@ -192,7 +257,11 @@ fn cross_a_trunk(protocol: &str) {
     // single frames.
     house.load();
     let (before, received) = (sent(), came());
-    assert!(before["tx_super_packets"].as_u64() > Some(0) && received["rx_super_packets"].as_u64() > Some(0), "{before} {received}");
+    assert!(
+        before["tx_super_packets"].as_u64() > Some(0)
+            && received["rx_super_packets"].as_u64() > Some(0),
+        "{before} {received}"
+    );
     house.left.ip("link set eth0 gso_max_segs 1");
     house.load();
     let merged = sent();
@@ -205,7 +274,10 @@ fn cross_a_trunk(protocol: &str) {
     assert_eq!(single["tx_super_packets"], merged["tx_super_packets"], "{single}");
     for stats in [single, came()] {
         // The machine's own ends of the trunk may have said something without a tag.
-        assert!(stats["drops"]["malformed"] == 0 && stats["drops"]["vlan"].as_u64() < Some(20), "{stats}");
+        assert!(
+            stats["drops"]["malformed"] == 0 && stats["drops"]["vlan"].as_u64() < Some(20),
+            "{stats}"
+        );
     }
     // In another VLAN it does not arrive.
     let before = came()["drops"]["vlan"].as_u64();

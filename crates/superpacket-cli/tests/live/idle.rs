@@ -26,5 +26,8 @@ fn an_idle_bridge_costs_nothing() {
     let before = ticks(running.id());
     std::thread::sleep(Duration::from_secs(2));
     let used = ticks(running.id()) - before;
-    assert!(used * 50 <= 2 * rustix::param::clock_ticks_per_second(), "{used} ticks in two seconds without traffic");
+    assert!(
+        used * 50 <= 2 * rustix::param::clock_ticks_per_second(),
+        "{used} ticks in two seconds without traffic"
+    );
 }

@@ -60,7 +60,10 @@ impl House {
     fn start_load(&self, from: &Namespace, to: &Namespace, address: &str, bytes: &str) -> Running {
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
         let [client, server] = [from, to].map(|host| host.id().to_string());
-        command.args(["load", "stream", address, "--client", &client, "--server", &server, "--bytes", bytes, "--verify"]);
+        command.args([
+            "load", "stream", address, "--client", &client, "--server", &server, "--bytes", bytes,
+            "--verify",
+        ]);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("runs");
         Running { child: Some(child) }
     }
@@ -97,9 +100,15 @@ impl House {
         let (socket, path) = (self.bench.path("other.sock"), self.bench.path("other.log"));
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
         command.arg("bridge").args(arguments).arg("--control").arg(&socket);
-        let child = command.stdout(Stdio::null()).stderr(std::fs::File::create(&path).expect("creates")).spawn().expect("runs");
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&path).expect("creates"))
+            .spawn()
+            .expect("runs");
         let running = Running { child: Some(child) };
-        self.wait_for("the other bridge", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        self.wait_for("the other bridge", || {
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
         (running, socket)
     }
 
@@ -113,7 +122,11 @@ impl House {
         let started = Instant::now();
         while self.ask(&["ports"]).is_none() {
             let ended = running.child.as_mut().and_then(|child| child.try_wait().expect("waits"));
-            assert!(ended.is_none() && started.elapsed() < Duration::from_secs(10), "{ended:?}: {}", self.log());
+            assert!(
+                ended.is_none() && started.elapsed() < Duration::from_secs(10),
+                "{ended:?}: {}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         running
@@ -126,15 +139,29 @@ impl House {
     /// Runs a command that asks the bridge; its JSON, if it succeeded.
     fn ask(&self, arguments: &[&str]) -> Option<Value> {
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        let output = command.args(arguments).arg("--json").arg("--control").arg(self.socket()).output().expect("runs");
-        output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON and nothing else"))
+        let output = command
+            .args(arguments)
+            .arg("--json")
+            .arg("--control")
+            .arg(self.socket())
+            .output()
+            .expect("runs");
+        output
+            .status
+            .success()
+            .then(|| serde_json::from_slice(&output.stdout).expect("JSON and nothing else"))
     }
 
     /// The same as text: (exit code, standard output, standard error).
     fn text(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        let output = command.args(arguments).arg("--control").arg(self.socket()).output().expect("runs");
-        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output))
+        let output =
+            command.args(arguments).arg("--control").arg(self.socket()).output().expect("runs");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr(&output),
+        )
     }
 
     /// Does the right host answer the left one? A refused connection is an answer: address
@@ -149,7 +176,8 @@ impl House {
     }
 
     fn answers_within(&self, seconds: &str) -> bool {
-        let output = self.left.run("timeout", &[seconds, "bash", "-c", "exec 3<>/dev/tcp/10.9.0.2/9"]);
+        let output =
+            self.left.run("timeout", &[seconds, "bash", "-c", "exec 3<>/dev/tcp/10.9.0.2/9"]);
         stderr(&output).contains("refused")
     }
 
@@ -171,7 +199,8 @@ impl Running {
     /// nsenter has become the bridge: it executes it in its own process.
     fn signal(&self, signal: rustix::process::Signal) {
         let child = self.child.as_ref().expect("runs");
-        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).expect("lives");
+        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal)
+            .expect("lives");
     }
 
     fn id(&self) -> u32 {
@@ -206,5 +235,10 @@ fn ticks(id: u32) -> u64 {
 /// The same of what a `stat` file says.
 fn ticks_of(stat: &str) -> u64 {
     let fields = stat.rsplit_once(')').expect("a name in parentheses").1;
-    fields.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
+    fields
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|field| field.parse::<u64>().expect("a number"))
+        .sum()
 }

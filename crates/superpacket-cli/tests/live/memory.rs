@@ -5,7 +5,8 @@ use super::*;
 /// What a process has in memory, in MiB.
 fn resident(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
+    let line =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of kB") / 1024
 }
 
@@ -26,7 +27,9 @@ fn memory_of_large_limits_is_given_back() {
         set("4194304", "65536", "4096");
         house.wait_for("the tables", || resident(bridge.id()) >= before + 16);
         set("0", "0", "64");
-        house.wait_for(&format!("memory to be given back, round {round}"), || resident(bridge.id()) < before + 8);
+        house.wait_for(&format!("memory to be given back, round {round}"), || {
+            resident(bridge.id()) < before + 8
+        });
     }
     assert!(house.reaches(), "{}", house.log());
 }

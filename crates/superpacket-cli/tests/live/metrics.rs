@@ -12,15 +12,29 @@ fn metrics_are_served_over_http() {
     let output = house.middle.run("timeout", &["5", "bash", "-c", script]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text} {}", stderr(&output));
-    let received = text.lines().find_map(|line| line.strip_prefix("superpacket_port_rx_packets_total{port=\"packet:left\"} "));
-    assert!(received.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count > 0), "{text}");
+    let received = text.lines().find_map(|line| {
+        line.strip_prefix("superpacket_port_rx_packets_total{port=\"packet:left\"} ")
+    });
+    assert!(
+        received.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count > 0),
+        "{text}"
+    );
     // The connection's first packet, and what LRO did: nothing.
-    assert!(text.contains("superpacket_port_reasons_total{port=\"packet:left\",reason=\"tcp_flags\"} "), "{text}");
-    assert!(text.contains("superpacket_port_lro_no_desc_total{port=\"packet:left\"} 0\n"), "{text}");
+    assert!(
+        text.contains("superpacket_port_reasons_total{port=\"packet:left\",reason=\"tcp_flags\"} "),
+        "{text}"
+    );
+    assert!(
+        text.contains("superpacket_port_lro_no_desc_total{port=\"packet:left\"} 0\n"),
+        "{text}"
+    );
     // What the kernel did not take stands there and in the JSON of `stats`.
     let stats = house.ask(&["stats", PORTS[0]]).expect("answers")[0].clone();
     for name in ["tx_full", "tx_refused"] {
-        assert!(text.contains(&format!("superpacket_port_{name}_total{{port=\"packet:left\"}} ")), "{name}: {text}");
+        assert!(
+            text.contains(&format!("superpacket_port_{name}_total{{port=\"packet:left\"}} ")),
+            "{name}: {text}"
+        );
         assert!(stats[name].is_u64(), "{name}: {stats}");
     }
 }

@@ -72,10 +72,19 @@ fn whole_stream(house: &House) -> Option<Value> {
         let number = |value: &Value| value.as_u64().expect("a number");
         let (packets, dropped) = (number(&totals["packets"]), number(&totals["dropped"]));
         assert_eq!(totals, serde_json::json!({"packets": packets, "dropped": dropped}), "{said}");
-        assert_eq!(packets + dropped, number(&stats[port][counter]) - number(&before[port][counter]), "{said}");
+        assert_eq!(
+            packets + dropped,
+            number(&stats[port][counter]) - number(&before[port][counter]),
+            "{said}"
+        );
         // Thousands are set apart there.
-        let words = format!("{packets} packets written {dropped} dropped because they were not read in time");
-        assert!(said.contains("Ctrl-C ends it") && said.replace(',', "").contains(&words), "{said}");
+        let words = format!(
+            "{packets} packets written {dropped} dropped because they were not read in time"
+        );
+        assert!(
+            said.contains("Ctrl-C ends it") && said.replace(',', "").contains(&words),
+            "{said}"
+        );
         is_whole &= dropped == 0;
     }
     is_whole.then_some(stats)
@@ -90,17 +99,29 @@ fn what_a_bridge_does_to_a_stream_is_judged_by_what_was_monitored() {
     // The bridge may not write where the files are.
     let nobody = if rustix::process::geteuid().is_root() { &["--user", "65534"][..] } else { &[] };
     // What the sender's kernel makes of its stream is cut at the right port, as its header says.
-    let _bridge = house.bridge(&[&PORTS[..], &["--feature", "packet:right:tso=off"], nobody].concat());
+    let _bridge =
+        house.bridge(&[&PORTS[..], &["--feature", "packet:right:tso=off"], nobody].concat());
     // On a busy machine a monitor may not be given the CPU in time: it says so, and another stream
     // is looked at.
     let attempts = 10;
-    let stats = (0..attempts).find_map(|_| whole_stream(&house)).unwrap_or_else(|| panic!("{attempts} times copies were dropped"));
-    assert!(stats[0]["rx_super_packets"].as_u64() > Some(10) && stats[1]["segments"].as_u64() > Some(1000), "{stats}");
-    let output = house.bench.run(&["check", "sent.pcapng", "--origin", "received.pcapng", "--json"]);
+    let stats = (0..attempts)
+        .find_map(|_| whole_stream(&house))
+        .unwrap_or_else(|| panic!("{attempts} times copies were dropped"));
+    assert!(
+        stats[0]["rx_super_packets"].as_u64() > Some(10)
+            && stats[1]["segments"].as_u64() > Some(1000),
+        "{stats}"
+    );
+    let output =
+        house.bench.run(&["check", "sent.pcapng", "--origin", "received.pcapng", "--json"]);
     let judged = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{judged} {}", stderr(&output));
     let judged: Value = serde_json::from_str(&judged).expect("JSON");
-    assert_eq!((&judged["not_judged"]["sizes"], &judged["not_judged"]["origin_headers"]), (&0.into(), &0.into()), "{judged}");
+    assert_eq!(
+        (&judged["not_judged"]["sizes"], &judged["not_judged"]["origin_headers"]),
+        (&0.into(), &0.into()),
+        "{judged}"
+    );
 }
 
 #[test]
@@ -121,10 +142,18 @@ fn a_pipe_gives_the_capture_to_tshark() {
     copied.read_exact(&mut begun).expect("a header");
     assert!(house.reaches());
     monitor.signal(Signal::INT);
-    let fields = ["frame.time_epoch", "frame.interface_name", "frame.packet_flags_direction", "eth.type"];
+    let fields =
+        ["frame.time_epoch", "frame.interface_name", "frame.packet_flags_direction", "eth.type"];
     let mut tshark = Command::new("tshark");
-    tshark.args(["-r", "-", "-n", "-T", "fields"]).args(fields.iter().flat_map(|field| ["-e", field]));
-    let mut tshark = tshark.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+    tshark
+        .args(["-r", "-", "-n", "-T", "fields"])
+        .args(fields.iter().flat_map(|field| ["-e", field]));
+    let mut tshark = tshark
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("runs");
     let mut input = tshark.stdin.take().expect("piped");
     input.write_all(&begun).expect("is read");
     std::io::copy(&mut copied, &mut input).expect("is read");
@@ -134,17 +163,31 @@ fn a_pipe_gives_the_capture_to_tshark() {
     // Two threads copy: one that was interrupted may come late.
     let mut rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
     rows.sort();
-    let number = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).expect("hexadecimal");
-    let ways: Vec<(&str, u32, u32)> = rows.iter().map(|row| (row[1], number(row[2]), number(row[3]))).collect();
+    let number =
+        |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).expect("hexadecimal");
+    let ways: Vec<(&str, u32, u32)> =
+        rows.iter().map(|row| (row[1], number(row[2]), number(row[3]))).collect();
     // Address resolution, then TCP: a request and its answer, each received by one port and sent by
     // the other.
-    let expected = |kind| [(PORTS[0], 1, kind), (PORTS[1], 2, kind), (PORTS[1], 1, kind), (PORTS[0], 2, kind)];
-    let of_kind = |kind| ways.iter().copied().filter(|way| way.2 == kind).take(4).collect::<Vec<_>>();
-    assert!(of_kind(0x0806) == expected(0x0806) && of_kind(0x0800) == expected(0x0800), "{text} {}", stderr(&output));
+    let expected =
+        |kind| [(PORTS[0], 1, kind), (PORTS[1], 2, kind), (PORTS[1], 1, kind), (PORTS[0], 2, kind)];
+    let of_kind =
+        |kind| ways.iter().copied().filter(|way| way.2 == kind).take(4).collect::<Vec<_>>();
+    assert!(
+        of_kind(0x0806) == expected(0x0806) && of_kind(0x0800) == expected(0x0800),
+        "{text} {}",
+        stderr(&output)
+    );
     let output = monitor.output();
-    assert!(output.status.success() && stderr(&output).contains(" packets written, 0 dropped"), "{output:?}");
+    assert!(
+        output.status.success() && stderr(&output).contains(" packets written, 0 dropped"),
+        "{output:?}"
+    );
     let output = counted.output();
-    assert!(output.status.success() && stderr(&output).contains("3 packets written, 0 dropped"), "{output:?}");
+    assert!(
+        output.status.success() && stderr(&output).contains("3 packets written, 0 dropped"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -172,10 +215,14 @@ fn a_monitor_ends_with_its_port_its_bridge_and_its_reader() {
         let mut reader = Reader::open(house.bench.path(file)).expect("a capture");
         let mut ways = std::collections::BTreeSet::new();
         while let Some(frame) = reader.next_frame().expect("reads") {
-            ways.insert((frame.interface().name().expect("has one").into_owned(), frame.options.direction() == Some(Direction::Outbound)));
+            ways.insert((
+                frame.interface().name().expect("has one").into_owned(),
+                frame.options.direction() == Some(Direction::Outbound),
+            ));
         }
         assert_eq!(reader.truncated(), None);
-        let expected = ports.iter().flat_map(|port| [((*port).to_owned(), false), ((*port).to_owned(), true)]);
+        let expected =
+            ports.iter().flat_map(|port| [((*port).to_owned(), false), ((*port).to_owned(), true)]);
         assert_eq!(ways, expected.collect(), "{file}");
     }
 }
@@ -188,21 +235,40 @@ fn what_cannot_be_monitored_or_written_is_said() {
     std::fs::write(&kept, "precious").expect("writes");
     let kept = kept.display().to_string();
     for (arguments, says) in [
-        (&["packet:up", "-w", &kept][..], "there is no port \"packet:up\": there are packet:left, packet:right"),
-        (&["-w", "/nowhere/at/all.pcapng"], "/nowhere/at/all.pcapng: cannot be written: No such file or directory"),
-        (&["-w", "x.pcapng.gz"], "x.pcapng.gz: it is written uncompressed: pipe it, as in `superpacket monitor | gzip`"),
+        (
+            &["packet:up", "-w", &kept][..],
+            "there is no port \"packet:up\": there are packet:left, packet:right",
+        ),
+        (
+            &["-w", "/nowhere/at/all.pcapng"],
+            "/nowhere/at/all.pcapng: cannot be written: No such file or directory",
+        ),
+        (
+            &["-w", "x.pcapng.gz"],
+            "x.pcapng.gz: it is written uncompressed: pipe it, as in `superpacket monitor | gzip`",
+        ),
         (&["--json"], "standard output has the capture: give -w FILE"),
         (&["--direction", "up"], "rx, tx or both"),
         (&["-c", "0"], "0 is not in 1.."),
         (&["--snaplen", "262145"], "262145 is not in 1..=262144"),
     ] {
         let (code, out, error) = house.text(&[&["monitor"], arguments].concat());
-        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{arguments:?}: {error}");
+        assert!(
+            code == Some(2) && out.is_empty() && error.contains(says),
+            "{arguments:?}: {error}"
+        );
     }
     assert_eq!(std::fs::read(&kept).expect("is there"), b"precious");
     // What was refused is not left running.
     house.wait_for("the end of the others", || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", _bridge.id())).expect("runs").flatten();
-        tasks.filter(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "superpacket-mon\n")).count() == 0
+        let tasks =
+            std::fs::read_dir(format!("/proc/{}/task", _bridge.id())).expect("runs").flatten();
+        tasks
+            .filter(|task| {
+                std::fs::read_to_string(task.path().join("comm"))
+                    .is_ok_and(|name| name == "superpacket-mon\n")
+            })
+            .count()
+            == 0
     });
 }

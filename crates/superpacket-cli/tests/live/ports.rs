@@ -33,48 +33,107 @@ fn ports_are_added_and_removed_while_it_runs() {
 #[test]
 fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
     let Some(house) = House::new() else { return };
-    let options =
-        ["--feature", "left:gro=off", "--limit", "right:storm_broadcast=1000", "--metrics", "127.0.0.1:9600", "--log-format", "json"];
-    let bridge = house.bridge(&[&["left=packet:left?ring=1m", "right=packet:right"][..], &options].concat());
+    let options = [
+        "--feature",
+        "left:gro=off",
+        "--limit",
+        "right:storm_broadcast=1000",
+        "--metrics",
+        "127.0.0.1:9600",
+        "--log-format",
+        "json",
+    ];
+    let bridge =
+        house.bridge(&[&["left=packet:left?ring=1m", "right=packet:right"][..], &options].concat());
     assert!(house.reaches(), "{}", house.log());
     let ports = house.ask(&["ports"]).expect("answers");
-    assert_eq!((&ports[0]["port"], &ports[0]["string"]), (&"left".into(), &"packet:left?ring=1m".into()));
+    assert_eq!(
+        (&ports[0]["port"], &ports[0]["string"]),
+        (&"left".into(), &"packet:left?ring=1m".into())
+    );
     let (_, text, _) = house.text(&["ports"]);
-    assert!(text.lines().any(|line| line.split_whitespace().take(3).eq(["left", "packet:left", "up"])), "{text}");
+    assert!(
+        text.lines().any(|line| line.split_whitespace().take(3).eq(["left", "packet:left", "up"])),
+        "{text}"
+    );
     let (_, text, _) = house.text(&["features", "left"]);
-    assert!(text.starts_with("Features for left:\n") && text.contains("\ngeneric-receive-offload: off\n"), "{text}");
+    assert!(
+        text.starts_with("Features for left:\n")
+            && text.contains("\ngeneric-receive-offload: off\n"),
+        "{text}"
+    );
     assert_eq!(house.text(&["features", "left", "gro", "on"]).1, "generic-receive-offload: on\n");
-    assert_eq!(house.ask(&["limits", "right"]).expect("answers")[0]["limits"]["storm_broadcast"], 1_000);
+    assert_eq!(
+        house.ask(&["limits", "right"]).expect("answers")[0]["limits"]["storm_broadcast"],
+        1_000
+    );
     assert!(house.ask(&["stats", "left"]).expect("answers")[0]["rx_packets"].as_u64() >= Some(2));
     assert_eq!(house.ask(&["rps", "left"]).expect("answers")["ports"][0]["port"], "left");
     assert_eq!(house.ask(&["top", "--interval", "100ms"]).expect("answers")[0]["port"], "left");
     house.ask(&["vlan", "add", "dev", "left", "vid", "10"]).expect("sets");
-    assert!(house.text(&["vlan"]).1.contains("\nleft   1 PVID Egress Untagged\n       10\n"), "{}", house.text(&["vlan"]).1);
+    assert!(
+        house.text(&["vlan"]).1.contains("\nleft   1 PVID Egress Untagged\n       10\n"),
+        "{}",
+        house.text(&["vlan"]).1
+    );
     house.ask(&["fdb", "add", "02:00:00:00:00:77", "dev", "right", "static"]).expect("adds");
     let (_, text, _) = house.text(&["fdb"]);
-    assert!(text.contains("02:00:00:00:00:77 dev right sticky static\n") && text.contains(" dev left\n"), "{text}");
+    assert!(
+        text.contains("02:00:00:00:00:77 dev right sticky static\n")
+            && text.contains(" dev left\n"),
+        "{text}"
+    );
     let added = house.ask(&["port", "add", "third=tap:named0"]).expect("it can be opened");
     assert_eq!((&added["port"], &added["string"]), (&"third".into(), &"tap:named0".into()));
     for (arguments, says) in [
-        (&["features", "packet:left"][..], "there is no port \"packet:left\": there are left, right, third"),
+        (
+            &["features", "packet:left"][..],
+            "there is no port \"packet:left\": there are left, right, third",
+        ),
         (&["port", "add", "third=tap:named1"], "port \"third\" is named twice"),
-        (&["port", "add", "all=tap:named1"], "port \"all=tap:named1\": name \"all\" is a word of commands"),
+        (
+            &["port", "add", "all=tap:named1"],
+            "port \"all=tap:named1\": name \"all\" is a word of commands",
+        ),
         (&["port", "del", "tap:named0"], "there is no port \"tap:named0\""),
     ] {
         let (code, out, error) = house.text(arguments);
-        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{arguments:?}: {error}");
+        assert!(
+            code == Some(2) && out.is_empty() && error.contains(says),
+            "{arguments:?}: {error}"
+        );
     }
     house.ask(&["port", "del", "third"]).expect("is there");
-    let script = "exec 3<>/dev/tcp/127.0.0.1/9600; printf 'GET /metrics HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3";
+    let script =
+        "exec 3<>/dev/tcp/127.0.0.1/9600; printf 'GET /metrics HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3";
     let output = house.middle.run("timeout", &["5", "bash", "-c", script]);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("\nsuperpacket_port_up{port=\"left\"} 1\n") && !text.contains("port=\"packet:"), "{text}");
+    assert!(
+        text.contains("\nsuperpacket_port_up{port=\"left\"} 1\n")
+            && !text.contains("port=\"packet:"),
+        "{text}"
+    );
     bridge.signal(rustix::process::Signal::TERM);
     assert_eq!(bridge.end().0, Some(0), "{}", house.log());
-    let log: Vec<Value> = house.log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let opened: Vec<_> = log.iter().filter(|line| line["message"] == "port opened").map(|line| (&line["port"], &line["string"])).collect();
-    assert_eq!(opened[..2], [(&"left".into(), &"packet:left?ring=1m".into()), (&"right".into(), &"packet:right".into())], "{log:?}");
-    assert!(log.iter().all(|line| !line["port"].as_str().is_some_and(|port| port.contains(':'))), "{log:?}");
+    let log: Vec<Value> =
+        house.log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let opened: Vec<_> = log
+        .iter()
+        .filter(|line| line["message"] == "port opened")
+        .map(|line| (&line["port"], &line["string"]))
+        .collect();
+    assert_eq!(
+        opened[..2],
+        [
+            (&"left".into(), &"packet:left?ring=1m".into()),
+            (&"right".into(), &"packet:right".into())
+        ],
+        "{log:?}"
+    );
+    assert!(
+        log.iter().all(|line| !line["port"].as_str().is_some_and(|port| port.contains(':'))),
+        "{log:?}"
+    );
 }
 
 #[test]
@@ -92,26 +151,47 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
         });
         for ring in ["ring=1m", "ring=8m"] {
             let before = house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64();
-            house.wait_for("packets", || house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > before);
+            house.wait_for("packets", || {
+                house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > before
+            });
             let set = house.ask(&["port", "set", "left", ring]).expect("it can be opened so");
-            assert_eq!((&set["port"], &set["string"]), (&"left".into(), &format!("packet:left?{ring}").into()), "{set}");
+            assert_eq!(
+                (&set["port"], &set["string"]),
+                (&"left".into(), &format!("packet:left?{ring}").into()),
+                "{set}"
+            );
         }
         done.store(true, Ordering::Relaxed);
         loads.join().expect("every byte arrives");
     });
-    assert_eq!((&left()["reopened"], &house.ask(&["ports", PORTS[1]]).expect("answers")[0]["reopened"]), (&2.into(), &0.into()));
-    assert!(house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > Some(4 << 20), "what it counted stays");
     assert_eq!(
-        house.text(&["port", "set", "dev", "left", "isolated", "on", "learning", "off", "flood", "off"]),
+        (&left()["reopened"], &house.ask(&["ports", PORTS[1]]).expect("answers")[0]["reopened"]),
+        (&2.into(), &0.into())
+    );
+    assert!(
+        house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > Some(4 << 20),
+        "what it counted stays"
+    );
+    assert_eq!(
+        house.text(&[
+            "port", "set", "dev", "left", "isolated", "on", "learning", "off", "flood", "off"
+        ]),
         (Some(0), String::new(), String::new())
     );
     let forwarding = &left()["forwarding"];
     assert_eq!(
-        [&forwarding["isolated"], &forwarding["learning"], &forwarding["flood"], &forwarding["mcast_flood"]],
+        [
+            &forwarding["isolated"],
+            &forwarding["learning"],
+            &forwarding["flood"],
+            &forwarding["mcast_flood"]
+        ],
         [true, false, false, true]
     );
     assert_eq!(left()["reopened"], 2, "the string is the same");
-    let set = house.ask(&["port", "set", "left", "ring=", "rx_packet_rate", "100000", "flood", "on"]).expect("sets");
+    let set = house
+        .ask(&["port", "set", "left", "ring=", "rx_packet_rate", "100000", "flood", "on"])
+        .expect("sets");
     assert_eq!(
         (&set["string"], &set["limits"]["rx_packet_rate"], &set["forwarding"]["flood"]),
         (&"packet:left".into(), &100_000.into(), &true.into())
@@ -124,19 +204,34 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
     house.middle.ip("tuntap add dev keep0 mode tap");
     house.ask(&["port", "add", "keep=tap:keep0"]).expect("opens");
     for (words, says) in [
-        (&["left", "flood", "off", "ring=many"][..], "option \"ring=many\" takes a number of bytes"),
+        (
+            &["left", "flood", "off", "ring=many"][..],
+            "option \"ring=many\" takes a number of bytes",
+        ),
         (&["left", "flood", "off", "rign=8m"], "\"rign=8m\" is not known"),
         (&["left", "flood", "off", "queues="], "option \"queues\" is not there to be taken away"),
-        (&["left", "flood", "off", "rx_byte_burst", "1T"], "left: rx_byte_burst is 0 (a tenth of a second's)"),
+        (
+            &["left", "flood", "off", "rx_byte_burst", "1T"],
+            "left: rx_byte_burst is 0 (a tenth of a second's)",
+        ),
         (&["left", "hairpin", "on"], "\"hairpin\" is no setting of a port"),
-        (&["packet:left", "flood", "off"], "there is no port \"packet:left\": there are left, packet:right, keep"),
-        (&["keep", "isolated", "on", "queues=2"], "keep: it cannot be opened as tap:keep0?queues=2: "),
+        (
+            &["packet:left", "flood", "off"],
+            "there is no port \"packet:left\": there are left, packet:right, keep",
+        ),
+        (
+            &["keep", "isolated", "on", "queues=2"],
+            "keep: it cannot be opened as tap:keep0?queues=2: ",
+        ),
         (&["keep", "isolated", "on", "queues=2"], "; it is open as before, as tap:keep0"),
     ] {
         let (code, out, error) = house.text(&[&["port", "set"], words].concat());
         assert!(code == Some(2) && out.is_empty() && error.contains(says), "{words:?}: {error}");
     }
-    assert_eq!((&left()["string"], &left()["forwarding"]["flood"], &left()["reopened"]), (&"packet:left".into(), &true.into(), &3.into()));
+    assert_eq!(
+        (&left()["string"], &left()["forwarding"]["flood"], &left()["reopened"]),
+        (&"packet:left".into(), &true.into(), &3.into())
+    );
     let keep = house.ask(&["ports", "keep"]).expect("answers")[0].clone();
     assert_eq!(
         (&keep["string"], &keep["error"], &keep["forwarding"]["isolated"]),

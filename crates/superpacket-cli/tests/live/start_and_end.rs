@@ -9,13 +9,28 @@ fn hosts_reach_each_other_through_it_and_sigterm_ends_it_well() {
     let bridge = house.bridge(&[PORTS[0], PORTS[1], "--json", "--log-format", "json"]);
     assert!(house.reaches(), "{}", house.log());
     let stats = house.ask(&["stats"]).expect("answers");
-    let names: Vec<_> = stats.as_array().expect("an array").iter().map(|port| port["port"].as_str().expect("a name")).collect();
+    let names: Vec<_> = stats
+        .as_array()
+        .expect("an array")
+        .iter()
+        .map(|port| port["port"].as_str().expect("a name"))
+        .collect();
     assert_eq!(names, PORTS);
     for port in stats.as_array().expect("an array") {
-        assert!(port["rx_packets"].as_u64() >= Some(2) && port["tx_packets"].as_u64() >= Some(2) && port["drops"].is_object(), "{port}");
+        assert!(
+            port["rx_packets"].as_u64() >= Some(2)
+                && port["tx_packets"].as_u64() >= Some(2)
+                && port["drops"].is_object(),
+            "{port}"
+        );
     }
     let ports = house.ask(&["ports", PORTS[0]]).expect("answers");
-    assert!(ports[0]["state"] == "up" && ports[0]["mtu"] == 1500 && ports[0]["addresses"].as_u64() >= Some(1), "{ports}");
+    assert!(
+        ports[0]["state"] == "up"
+            && ports[0]["mtu"] == 1500
+            && ports[0]["addresses"].as_u64() >= Some(1),
+        "{ports}"
+    );
     bridge.signal(rustix::process::Signal::TERM);
     let (code, counted) = bridge.end();
     assert_eq!(code, Some(0), "{}", house.log());
@@ -38,14 +53,26 @@ fn every_thread_of_it_gives_up_what_it_does_not_need() {
         return;
     }
     let Some(house) = House::new() else { return };
-    let bridge = house.bridge(&[PORTS[0], PORTS[1], "--user", "65534", "--metrics", "127.0.0.1:0", "--threads", "2"]);
-    let tasks: Vec<_> =
-        std::fs::read_dir(format!("/proc/{}/task", bridge.id())).expect("runs").map(|task| task.expect("lists").path()).collect();
+    let bridge = house.bridge(&[
+        PORTS[0],
+        PORTS[1],
+        "--user",
+        "65534",
+        "--metrics",
+        "127.0.0.1:0",
+        "--threads",
+        "2",
+    ]);
+    let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{}/task", bridge.id()))
+        .expect("runs")
+        .map(|task| task.expect("lists").path())
+        .collect();
     // The main thread, two that move packets, one for the ports, the control socket, the metrics.
     assert!(tasks.len() >= 6, "{tasks:?}");
     for task in tasks {
         let status = std::fs::read_to_string(task.join("status")).expect("runs");
-        let has = |line: &str| assert!(status.lines().any(|known| known == line), "{line}\n{status}");
+        let has =
+            |line: &str| assert!(status.lines().any(|known| known == line), "{line}\n{status}");
         has("Uid:\t65534\t65534\t65534\t65534");
         has("Groups:\t ");
         // CAP_NET_ADMIN and CAP_NET_RAW.
@@ -56,11 +83,15 @@ fn every_thread_of_it_gives_up_what_it_does_not_need() {
     assert!(house.reaches());
     // What is left is enough to open a port again.
     house.middle.ip("link del left");
-    house.wait_for("the port to be missed", || house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "gone"));
+    house.wait_for("the port to be missed", || {
+        house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "gone")
+    });
     house.middle.ip("link add left type veth peer name back");
     house.middle.ip("link set left up");
     house.middle.ip("link set back up");
-    house.wait_for("the port to come back", || house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "up"));
+    house.wait_for("the port to come back", || {
+        house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "up")
+    });
     bridge.signal(rustix::process::Signal::TERM);
     assert_eq!(bridge.end().0, Some(0), "{}", house.log());
 }
@@ -71,17 +102,29 @@ fn an_interface_has_one_bridge_unless_two_are_asked_for() {
     house.middle.ip("addr add 10.9.0.9/24 dev left");
     let first = house.bridge(&[PORTS[0], PORTS[1]]);
     let says = "the interface has IP addresses: the machine itself answers there";
-    let warned = house.log().lines().filter(|line| line.contains(says)).map(str::to_owned).collect::<Vec<_>>();
-    assert!(matches!(&warned[..], [line] if line.contains("packet:left") && line.contains("10.9.0.9")), "{warned:?}");
+    let warned = house
+        .log()
+        .lines()
+        .filter(|line| line.contains(says))
+        .map(str::to_owned)
+        .collect::<Vec<_>>();
+    assert!(
+        matches!(&warned[..], [line] if line.contains("packet:left") && line.contains("10.9.0.9")),
+        "{warned:?}"
+    );
     assert!(!house.log().contains("has one port"), "{}", house.log());
     let second = house.bench.path("second.sock").display().to_string();
     let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
     let output = command.args(["bridge", PORTS[0], "--control", &second]).output().expect("runs");
-    let expected = format!("packet:left: another bridge (process {}) has the interface left", first.id());
+    let expected =
+        format!("packet:left: another bridge (process {}) has the interface left", first.id());
     assert!(output.status.code() == Some(2) && stderr(&output).contains(&expected), "{output:?}");
     let (both, _) = house.other_bridge(&[PORTS[0], "--shared-interfaces"]);
     let log = || std::fs::read_to_string(house.bench.path("other.log")).expect("a log");
-    house.wait_for("the warnings", || log().contains("two bridges have the same interface") && log().contains("the bridge has one port"));
+    house.wait_for("the warnings", || {
+        log().contains("two bridges have the same interface")
+            && log().contains("the bridge has one port")
+    });
     drop(both);
     // However the one ends, the next may have it.
     first.signal(rustix::process::Signal::KILL);
@@ -95,7 +138,13 @@ fn what_cannot_start_says_why() {
     let Some(house) = House::new() else { return };
     let start = |arguments: &[&str]| {
         let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        let output = command.arg("bridge").args(arguments).arg("--control").arg(house.socket()).output().expect("runs");
+        let output = command
+            .arg("bridge")
+            .args(arguments)
+            .arg("--control")
+            .arg(house.socket())
+            .output()
+            .expect("runs");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(!house.socket().exists() || arguments == PORTS, "{arguments:?}");
         stderr(&output)
@@ -112,7 +161,10 @@ fn what_cannot_start_says_why() {
         ("pcap:/absent.pcap", "cannot be opened"),
     ] {
         let error = start(&[port]);
-        assert!(error.contains(says) && error.matches(port.trim_start_matches("pcap:")).count() == 1, "{error}");
+        assert!(
+            error.contains(says) && error.matches(port.trim_start_matches("pcap:")).count() == 1,
+            "{error}"
+        );
     }
     let _bridge = house.bridge(&PORTS);
     assert!(start(&PORTS).contains("another bridge is controlled there"));
@@ -133,17 +185,24 @@ fn a_pipe_over_which_nothing_comes_holds_nobody_up() {
             command.args(["--user", "65534"]);
         }
         let log = std::fs::File::create(house.bench.path("log")).expect("creates");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn().expect("runs");
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn().expect("runs");
         let mut pipe = child.stdin.take().expect("piped");
         let bridge = Running { child: Some(child) };
         pipe.write_all(bytes).expect("is read");
         house.wait_for("the bridge", || house.ask(&["ports"]).is_some());
         let received = u64::from(!bytes.is_empty());
-        house.wait_for("the packet", || house.ask(&["stats", "pcap:-"]).expect("answers")[0]["rx_packets"] == received);
+        house.wait_for("the packet", || {
+            house.ask(&["stats", "pcap:-"]).expect("answers")[0]["rx_packets"] == received
+        });
         assert!(house.reaches(), "{}", house.log());
         // The thread that reads the pipe has no more privileges than the others.
-        for task in std::fs::read_dir(format!("/proc/{}/task", bridge.id())).expect("runs").filter(|_| is_root) {
-            let status = std::fs::read_to_string(task.expect("lists").path().join("status")).expect("runs");
+        for task in std::fs::read_dir(format!("/proc/{}/task", bridge.id()))
+            .expect("runs")
+            .filter(|_| is_root)
+        {
+            let status =
+                std::fs::read_to_string(task.expect("lists").path().join("status")).expect("runs");
             assert!(status.contains("\nUid:\t65534\t65534\t65534\t65534\n"), "{status}");
         }
         let started = Instant::now();
@@ -164,15 +223,30 @@ fn a_recording_that_nobody_reads_holds_nobody_up() {
         mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).expect("makes");
         path
     });
-    let _reader = open(&unread, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).expect("opens");
+    let _reader = open(&unread, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+        .expect("opens");
     let recording = |path: &std::path::Path| format!("pcap:{}?mode=record", path.display());
     let bridge = house.bridge(&PORTS);
     // An open that waits for a reader would wait until the test's end.
     let mut command = house.middle.command("timeout");
-    command.args(["5", env!("CARGO_BIN_EXE_superpacket"), "port", "add", &recording(&alone), "--control"]).arg(house.socket());
+    command
+        .args([
+            "5",
+            env!("CARGO_BIN_EXE_superpacket"),
+            "port",
+            "add",
+            &recording(&alone),
+            "--control",
+        ])
+        .arg(house.socket());
     let output = command.output().expect("runs");
     let expected = format!("{}: cannot be created: nobody reads the pipe", recording(&alone));
-    assert!(output.status.code() == Some(2) && stderr(&output).contains(&expected), "{:?}: {}", output.status, stderr(&output));
+    assert!(
+        output.status.code() == Some(2) && stderr(&output).contains(&expected),
+        "{:?}: {}",
+        output.status,
+        stderr(&output)
+    );
     let port = recording(&unread);
     house.ask(&["port", "add", &port]).expect("it has a reader");
     // Of addresses that are not learned, all goes to all ports.
@@ -208,7 +282,9 @@ fn a_killed_bridge_leaves_a_socket_that_the_next_one_replaces() {
     assert!(house.socket().exists());
     let (code, _, error) = house.text(&["ports"]);
     assert!(code == Some(2) && error.contains("nobody listens there any more"), "{error}");
-    house.wait_for("the kernel cleans up", || house.links() == before && house.packet_sockets() == 0);
+    house.wait_for("the kernel cleans up", || {
+        house.links() == before && house.packet_sockets() == 0
+    });
     let next = house.bridge(&PORTS);
     assert!(house.reaches(), "{}", house.log());
     // The connection that the first one carried goes on: what was lost with it is sent again. It
@@ -227,7 +303,8 @@ fn a_killed_bridge_leaves_no_device_and_no_xdp_program() {
     let Some(house) = House::new() else { return };
     // Loading a program takes capabilities of the machine's first user namespace.
     let root = rustix::process::geteuid().is_root();
-    let ports: &[&str] = if root { &["tap:made", "xdp:left"] } else { &["tap:made", "packet:left"] };
+    let ports: &[&str] =
+        if root { &["tap:made", "xdp:left"] } else { &["tap:made", "packet:left"] };
     let before = house.links_at_rest();
     // Its namespace is a host too, behind the device.
     let start = || {
@@ -246,7 +323,9 @@ fn a_killed_bridge_leaves_no_device_and_no_xdp_program() {
     running.signal(rustix::process::Signal::KILL);
     assert_eq!(running.end().0, None, "killed");
     assert!(load.is_running(), "it was killed while frames passed");
-    house.wait_for("the kernel cleans up", || house.links() == before && house.packet_sockets() == 0);
+    house.wait_for("the kernel cleans up", || {
+        house.links() == before && house.packet_sockets() == 0
+    });
     // Its address went with the device, and so did what was under way.
     drop(load);
     let next = start();
@@ -254,5 +333,7 @@ fn a_killed_bridge_leaves_no_device_and_no_xdp_program() {
     assert_eq!(code, Some(0), "{output} {}", house.log());
     next.signal(rustix::process::Signal::TERM);
     assert_eq!(next.end().0, Some(0), "{}", house.log());
-    house.wait_for("the kernel cleans up", || house.links() == before && house.packet_sockets() == 0);
+    house.wait_for("the kernel cleans up", || {
+        house.links() == before && house.packet_sockets() == 0
+    });
 }

@@ -7,7 +7,11 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     let Some(house) = House::new() else { return };
     let bridge = house.bridge(&PORTS);
     let shown = house.ask(&["rps", PORTS[0]]).expect("answers");
-    assert!(shown["ports"][0]["queues"][0]["effective_list"] == "" && shown["steering"]["workers"] == serde_json::json!([]), "{shown}");
+    assert!(
+        shown["ports"][0]["queues"][0]["effective_list"] == ""
+            && shown["steering"]["workers"] == serde_json::json!([]),
+        "{shown}"
+    );
     let usable = shown["steering"]["usable_cpus"].as_str().expect("a list").to_owned();
     let first = usable.split(['-', ',']).next().expect("one at least");
     let mask = format!("{:x}", 1u128 << first.parse::<u32>().expect("a number"));
@@ -19,16 +23,30 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     // With so little to do, what arrives is processed where it is received.
     assert!(house.reaches(), "{}", house.log());
     let idle = house.ask(&["rps"]).expect("answers");
-    assert!(idle["steering"]["workers"][0]["processed"] == 0 && idle["ports"][0]["queues"][0]["in_place"] == true, "{idle}");
+    assert!(
+        idle["steering"]["workers"][0]["processed"] == 0
+            && idle["ports"][0]["queues"][0]["in_place"] == true,
+        "{idle}"
+    );
     for port in PORTS {
         let set = house.ask(&["rps", port, "--in-place-below", "0"]).expect("sets");
         assert_eq!(set["ports"][0]["in_place_below"], 0, "{set}");
     }
     assert!(house.reaches(), "{}", house.log());
-    let worker = |house: &House| house.ask(&["rps"]).expect("answers")["steering"]["workers"][0].clone();
-    assert!(worker(&house)["processed"].as_u64() >= Some(2) && worker(&house)["state"] == "running", "{}", worker(&house));
+    let worker =
+        |house: &House| house.ask(&["rps"]).expect("answers")["steering"]["workers"][0].clone();
+    assert!(
+        worker(&house)["processed"].as_u64() >= Some(2) && worker(&house)["state"] == "running",
+        "{}",
+        worker(&house)
+    );
     let (code, text, _) = house.text(&["rps", PORTS[0]]);
-    assert!(code == Some(0) && text.contains(&format!("CPUs {first}")) && text.contains("netdev_max_backlog: 1000\n"), "{text}");
+    assert!(
+        code == Some(0)
+            && text.contains(&format!("CPUs {first}"))
+            && text.contains("netdev_max_backlog: 1000\n"),
+        "{text}"
+    );
     // The kernel's errors, with the chunk that they are about, and the mask stays.
     let possible = shown["steering"]["possible_cpus"].as_u64().expect("a number");
     let wide = format!("1{}", "0".repeat((possible as usize).div_ceil(4)));
@@ -43,50 +61,80 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
         (&["rps", "--set", "backlog=9"], "is no setting of steering"),
     ] {
         let (code, out, error) = house.text(arguments);
-        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{arguments:?}: {error}");
+        assert!(
+            code == Some(2) && out.is_empty() && error.contains(says),
+            "{arguments:?}: {error}"
+        );
     }
     let kept = house.ask(&["rps", PORTS[0]]).expect("answers");
     assert_eq!(kept["ports"][0]["queues"][0]["effective_list"], first, "{kept}");
-    assert_eq!(kept["ports"][0]["queues"][0]["rps_flow_cnt"], 0, "nothing else of the refused command took effect: {kept}");
+    assert_eq!(
+        kept["ports"][0]["queues"][0]["rps_flow_cnt"], 0,
+        "nothing else of the refused command took effect: {kept}"
+    );
     assert_eq!(kept["steering"]["settings"]["dev_weight"], "64", "{kept}");
-    let counted = house.ask(&["rps", PORTS[0], "--flow-count", "64", "--in-place-below", "1000"]).expect("sets");
+    let counted = house
+        .ask(&["rps", PORTS[0], "--flow-count", "64", "--in-place-below", "1000"])
+        .expect("sets");
     assert_eq!(
         (&counted["ports"][0]["queues"][0]["rps_flow_cnt"], &counted["ports"][0]["in_place_below"]),
         (&64.into(), &1000.into()),
         "{counted}"
     );
-    let automatic = house.ask(&["rps", PORTS[0], "--flow-count", "0", "--in-place-below", "auto"]).expect("sets");
+    let automatic = house
+        .ask(&["rps", PORTS[0], "--flow-count", "0", "--in-place-below", "auto"])
+        .expect("sets");
     assert_eq!(automatic["ports"][0]["in_place_below"], "auto", "{automatic}");
     house.ask(&["rps", PORTS[0], "--in-place-below", "0"]).expect("sets");
     let list = house.ask(&["rps", PORTS[0], "--cpu-list", &usable]).expect("sets");
     assert_eq!(list["ports"][0]["queues"][0]["effective_list"], usable.as_str(), "{list}");
     let auto = house.ask(&["rps", PORTS[0], "auto"]).expect("sets");
-    assert!(auto["ports"][0]["why"].as_str().is_some_and(|why| why.contains("queue 0, received on CPU")), "{auto}");
-    assert_eq!(house.ask(&["rps", "--set", "dev-weight=7"]).expect("sets")["steering"]["settings"]["dev_weight"], "7");
+    assert!(
+        auto["ports"][0]["why"]
+            .as_str()
+            .is_some_and(|why| why.contains("queue 0, received on CPU")),
+        "{auto}"
+    );
+    assert_eq!(
+        house.ask(&["rps", "--set", "dev-weight=7"]).expect("sets")["steering"]["settings"]["dev_weight"],
+        "7"
+    );
     // Workers are pinned, and asleep.
     assert!(house.reaches());
     std::thread::sleep(Duration::from_millis(300));
     let of_workers = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", bridge.id())).expect("runs");
-        let stats = tasks.flatten().map(|task| (std::fs::read_to_string(task.path().join("stat")), task.path().join("status")));
-        let workers = stats.filter_map(|(stat, status)| Some((stat.ok().filter(|stat| stat.contains("(superpacket-rps"))?, status)));
-        workers.map(|(stat, status)| (ticks_of(&stat), std::fs::read_to_string(status).expect("runs"))).collect::<Vec<_>>()
+        let stats = tasks.flatten().map(|task| {
+            (std::fs::read_to_string(task.path().join("stat")), task.path().join("status"))
+        });
+        let workers = stats.filter_map(|(stat, status)| {
+            Some((stat.ok().filter(|stat| stat.contains("(superpacket-rps"))?, status))
+        });
+        workers
+            .map(|(stat, status)| (ticks_of(&stat), std::fs::read_to_string(status).expect("runs")))
+            .collect::<Vec<_>>()
     };
     let before = of_workers();
     assert!(!before.is_empty());
     for (_, status) in &before {
-        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).expect("is there");
+        let allowed = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"))
+            .expect("is there");
         assert!(allowed.parse::<u32>().is_ok(), "one CPU: {allowed}");
     }
     std::thread::sleep(Duration::from_secs(1));
-    let used = of_workers().iter().map(|(ticks, _)| ticks).sum::<u64>() - before.iter().map(|(ticks, _)| ticks).sum::<u64>();
+    let used = of_workers().iter().map(|(ticks, _)| ticks).sum::<u64>()
+        - before.iter().map(|(ticks, _)| ticks).sum::<u64>();
     assert!(used <= 2, "{used} ticks of 10 ms in an idle second");
     for port in PORTS {
         house.ask(&["rps", port, "all", "0"]).expect("sets");
     }
     house.wait_for("the workers to end", || {
         let workers = house.ask(&["rps"]).expect("answers")["steering"]["workers"].clone();
-        workers.as_array().is_some_and(|workers| workers.iter().all(|worker| worker["state"] == "ended"))
+        workers
+            .as_array()
+            .is_some_and(|workers| workers.iter().all(|worker| worker["state"] == "ended"))
     });
     assert!(house.reaches());
     bridge.signal(rustix::process::Signal::TERM);
@@ -97,7 +145,8 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
 #[test]
 fn cpus_that_go_lose_their_workers_and_get_them_again() {
     let usable = rustix::thread::sched_getaffinity(None).expect("asked");
-    let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).take(2).collect();
+    let cpus: Vec<usize> =
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).take(2).collect();
     let [first, second] = cpus[..] else {
         assert!(std::env::var_os("CI").is_none(), "two CPUs are needed");
         eprintln!("SKIPPED: two CPUs are needed");
@@ -118,21 +167,35 @@ fn cpus_that_go_lose_their_workers_and_get_them_again() {
     let workers = || -> Vec<(u64, String)> {
         let report = house.ask(&["rps"]).expect("answers");
         let workers = report["steering"]["workers"].as_array().expect("a list").clone();
-        let pair = |worker: Value| (worker["cpu"].as_u64().expect("a number"), worker["state"].as_str().expect("a word").to_owned());
+        let pair = |worker: Value| {
+            (
+                worker["cpu"].as_u64().expect("a number"),
+                worker["state"].as_str().expect("a word").to_owned(),
+            )
+        };
         workers.into_iter().map(pair).collect()
     };
-    let states = |of: [&str; 2]| [(first as u64, of[0].to_owned()), (second as u64, of[1].to_owned())];
+    let states =
+        |of: [&str; 2]| [(first as u64, of[0].to_owned()), (second as u64, of[1].to_owned())];
     assert_eq!(workers(), states(["running", "running"]));
     allow(&[first]);
-    house.wait_for("the worker of the CPU that has gone to end", || workers() == states(["running", "ended"]));
+    house.wait_for("the worker of the CPU that has gone to end", || {
+        workers() == states(["running", "ended"])
+    });
     let shown = house.ask(&["rps", PORTS[0]]).expect("answers")["ports"][0]["queues"][0].clone();
     assert_eq!(shown["effective_list"], first.to_string(), "{shown}");
-    assert_eq!(shown["dropped"], serde_json::json!([{"cpu": second, "reason": "outside the process's affinity"}]), "{shown}");
+    assert_eq!(
+        shown["dropped"],
+        serde_json::json!([{"cpu": second, "reason": "outside the process's affinity"}]),
+        "{shown}"
+    );
     assert!(house.reaches(), "{}", house.log());
     let (_, text, _) = house.text(&["rps", PORTS[0]]);
     assert!(text.contains("outside the process's affinity"), "{text}");
     allow(&[first, second]);
-    house.wait_for("the worker of the CPU that has come back", || workers() == states(["running", "running"]));
+    house.wait_for("the worker of the CPU that has come back", || {
+        workers() == states(["running", "running"])
+    });
     let shown = house.ask(&["rps", PORTS[0]]).expect("answers")["ports"][0]["queues"][0].clone();
     assert_eq!(shown["dropped"], serde_json::json!([]), "the mask is as it was set: {shown}");
     assert!(house.reaches(), "{}", house.log());

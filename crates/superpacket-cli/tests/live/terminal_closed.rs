@@ -30,7 +30,8 @@ fn program(mut env: Command, way: &[&str], arguments: &[&str]) -> Command {
 impl House {
     /// Starts a command between the hosts on a terminal of its own.
     fn on_terminal(&self, way: &[&str], arguments: &[&str]) -> (Running, Terminal) {
-        let (child, terminal) = Terminal::start(program(self.middle.command("env"), way, arguments));
+        let (child, terminal) =
+            Terminal::start(program(self.middle.command("env"), way, arguments));
         (Running { child: Some(child) }, terminal)
     }
 
@@ -59,9 +60,13 @@ impl Running {
     fn assert_rests(&mut self, what: &str) {
         const LOOKS: usize = 100;
         let is_busy = || {
-            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).expect("lives").flatten();
-            let mut stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-            stats.any(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('R')))
+            let tasks =
+                std::fs::read_dir(format!("/proc/{}/task", self.id())).expect("lives").flatten();
+            let mut stats =
+                tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+            stats.any(|stat| {
+                stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('R'))
+            })
         };
         let look = || {
             std::thread::sleep(Duration::from_millis(10));
@@ -78,7 +83,11 @@ impl Running {
 fn wait_until_drawn(terminal: &mut Terminal, text: &str) {
     let started = Instant::now();
     while !terminal.drawn().contains(text) {
-        assert!(started.elapsed() < Duration::from_secs(20), "{text:?} is not in {:?}", terminal.drawn());
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "{text:?} is not in {:?}",
+            terminal.drawn()
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -109,7 +118,8 @@ fn a_monitor_ends_with_its_terminal_or_outlives_it() {
     let bridge = house.bridge(&PORTS);
     let path = |name: &str| house.bench.path(&format!("{name}.pcapng"));
     let start = |name: &str, way: &[&str]| {
-        let (monitor, mut terminal) = house.client_on_terminal(way, &["monitor", "-w", &path(name).display().to_string()]);
+        let (monitor, mut terminal) =
+            house.client_on_terminal(way, &["monitor", "-w", &path(name).display().to_string()]);
         wait_until_drawn(&mut terminal, "Ctrl-C ends it");
         drop(terminal);
         monitor
@@ -191,16 +201,31 @@ fn a_run_with_a_progress_bar_ends_with_its_terminal_or_finishes() {
         let pipe = bench.path(&format!("{name}.pipe"));
         assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
         let script = format!("exec 0<'{}'; exec \"$@\"", pipe.display());
-        env.args(way).args(["sh", "-c", &script, "sh", env!("CARGO_BIN_EXE_superpacket"), "coalesce", "-", "-o", "out.pcap"]);
+        env.args(way).args([
+            "sh",
+            "-c",
+            &script,
+            "sh",
+            env!("CARGO_BIN_EXE_superpacket"),
+            "coalesce",
+            "-",
+            "-o",
+            "out.pcap",
+        ]);
         let (child, mut terminal) = Terminal::start(env);
         let mut running = Running { child: Some(child) };
-        let mut input = std::fs::OpenOptions::new().write(true).open(&pipe).expect("the program reads it");
+        let mut input =
+            std::fs::OpenOptions::new().write(true).open(&pipe).expect("the program reads it");
         input.write_all(first).expect("is read");
         wait_until_drawn(&mut terminal, "0 B/s");
         drop(terminal);
         if way == SESSION {
             assert_eq!(running.ends(name), Some(130));
-            assert_eq!(std::fs::read_dir(&out).expect("is there").count(), 0, "an unfinished file is left");
+            assert_eq!(
+                std::fs::read_dir(&out).expect("is there").count(),
+                0,
+                "an unfinished file is left"
+            );
             continue;
         }
         running.assert_rests(name);

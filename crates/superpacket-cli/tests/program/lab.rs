@@ -32,7 +32,10 @@ fn assert_sound(report: &Value) {
     for key in ["cpu", "cores", "kernel", "memory", "load"] {
         assert!(!report["machine"][key].is_null(), "{key}: {report}");
     }
-    assert!(report["plan"]["rounds"].as_u64().is_some_and(|rounds| rounds > 0) && report["plan"]["seconds"].is_number());
+    assert!(
+        report["plan"]["rounds"].as_u64().is_some_and(|rounds| rounds > 0)
+            && report["plan"]["seconds"].is_number()
+    );
     for experiment in list(&report["experiments"]) {
         let name = experiment["name"].as_str().expect("a name");
         assert!(EXPERIMENTS.contains(&name), "{name}");
@@ -40,18 +43,29 @@ fn assert_sound(report: &Value) {
         assert!(!list(&experiment["rows"]).is_empty(), "{name}");
         for row in list(&experiment["rows"]) {
             for (column, figure) in row["figures"].as_object().expect("figures by name") {
-                let [value, low, high] = ["value", "low", "high"].map(|key| figure[key].as_f64().expect("a number"));
+                let [value, low, high] =
+                    ["value", "low", "high"].map(|key| figure[key].as_f64().expect("a number"));
                 // A mean or a maximum may lie outside of what half of the rounds lie between; a
                 // median may not.
                 assert!(
-                    low <= high && (matches!(column.as_str(), "average" | "best") || low <= value && value <= high),
+                    low <= high
+                        && (matches!(column.as_str(), "average" | "best")
+                            || low <= value && value <= high),
                     "{name}, {column}: {row}"
                 );
                 let live = row["form"] == "live";
-                assert!(live || low == high, "{name}, {column}: what every run gives has no spread: {row}");
+                assert!(
+                    live || low == high,
+                    "{name}, {column}: what every run gives has no spread: {row}"
+                );
             }
             let ratio = &row["ratio"];
-            assert!(ratio.is_null() || ratio["value"].is_null() || ratio["low"].as_f64() <= ratio["value"].as_f64(), "{row}");
+            assert!(
+                ratio.is_null()
+                    || ratio["value"].is_null()
+                    || ratio["low"].as_f64() <= ratio["value"].as_f64(),
+                "{row}"
+            );
         }
     }
     for mark in list(&report["marks"]) {
@@ -62,10 +76,13 @@ fn assert_sound(report: &Value) {
         match mark["met"].as_bool() {
             Some(met) => {
                 let value = mark["value"].as_f64().expect("a mark that is judged has a value");
-                let reached = if mark["side"] == "at_least" { value >= target } else { value <= target };
+                let reached =
+                    if mark["side"] == "at_least" { value >= target } else { value <= target };
                 assert_eq!(met, reached, "{mark}");
             }
-            None => assert!(mark["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{mark}"),
+            None => {
+                assert!(mark["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{mark}")
+            }
         }
     }
 }
@@ -86,18 +103,33 @@ impl Found {
     fn by(arguments: &[&str]) -> Self {
         let bench = Bench::new();
         let document = bench.path("performance.md");
-        fs::write(&document, "before\n<!-- lab: begin -->\nwhat was there\n<!-- lab: end -->\nafter\n").expect("writes");
-        let files = ["--json-file", "report.json", "--html", "report.html", "--markdown", "performance.md", "--svg", "."];
+        fs::write(
+            &document,
+            "before\n<!-- lab: begin -->\nwhat was there\n<!-- lab: end -->\nafter\n",
+        )
+        .expect("writes");
+        let files = [
+            "--json-file",
+            "report.json",
+            "--html",
+            "report.html",
+            "--markdown",
+            "performance.md",
+            "--svg",
+            ".",
+        ];
         let started = Instant::now();
         let output = bench.run(&[&["lab", "all"], arguments, &files].concat());
         let took = started.elapsed();
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
-        let files = fs::read_dir(bench.path(".")).expect("lists").map(|file| file.expect("lists").path());
+        let files =
+            fs::read_dir(bench.path(".")).expect("lists").map(|file| file.expect("lists").path());
         let plots = files.filter(|path| path.extension().is_some_and(|end| end == "svg"));
         Found {
             text: text(&output),
             errors: stderr(&output),
-            report: serde_json::from_slice(&fs::read(bench.path("report.json")).expect("is there")).expect("JSON and nothing else"),
+            report: serde_json::from_slice(&fs::read(bench.path("report.json")).expect("is there"))
+                .expect("JSON and nothing else"),
             page: fs::read_to_string(bench.path("report.html")).expect("is there"),
             plots: plots.map(|plot| fs::read_to_string(plot).expect("reads")).collect(),
             document: fs::read_to_string(document).expect("reads"),
@@ -112,14 +144,18 @@ static COUNTED: LazyLock<Found> = LazyLock::new(|| Found::by(&["--model"]));
 static COUNTED_IN_FULL: LazyLock<Found> = LazyLock::new(|| Found::by(&["--model", "--full"]));
 
 /// Two rounds have a spread, which is what makes rows long.
-static MEASURED: LazyLock<Found> = LazyLock::new(|| Found::by(&["--quick", "--rounds", "2", "--seconds", "0.05"]));
+static MEASURED: LazyLock<Found> =
+    LazyLock::new(|| Found::by(&["--quick", "--rounds", "2", "--seconds", "0.05"]));
 
 #[test]
 fn what_is_counted_is_all_there_and_the_same_in_every_run() {
     let bench = Bench::new();
     let mut report = COUNTED.report.clone();
     assert_sound(&report);
-    let names: Vec<_> = list(&report["experiments"]).iter().filter_map(|experiment| experiment["name"].as_str()).collect();
+    let names: Vec<_> = list(&report["experiments"])
+        .iter()
+        .filter_map(|experiment| experiment["name"].as_str())
+        .collect();
     assert_eq!(names, EXPERIMENTS);
     assert_eq!(
         (&report["plan"]["form"], &report["failed"], &report["interrupted"]),
@@ -131,7 +167,8 @@ fn what_is_counted_is_all_there_and_the_same_in_every_run() {
     // range.
     assert!(list(&report["marks"]).iter().all(|mark| match mark["form"].as_str() {
         Some("model") => mark["spread"][0] == mark["spread"][1],
-        form => form == Some("simulated") && mark["spread"][0].as_f64() < mark["spread"][1].as_f64(),
+        form =>
+            form == Some("simulated") && mark["spread"][0].as_f64() < mark["spread"][1].as_f64(),
     }));
     let mut again = COUNTED_IN_FULL.report.clone();
     report["machine"]["load"] = Value::Null;
@@ -139,7 +176,11 @@ fn what_is_counted_is_all_there_and_the_same_in_every_run() {
     assert!(report == again, "{report}\n{again}");
     // As it is printed, and not only as it is written beside what is printed.
     let one = bench.json(&["lab", "ack", "--model"]);
-    assert_eq!(list(&one["experiments"]), &list(&report["experiments"])[1..2], "alone it is the same");
+    assert_eq!(
+        list(&one["experiments"]),
+        &list(&report["experiments"])[1..2],
+        "alone it is the same"
+    );
 }
 
 #[test]
@@ -148,7 +189,11 @@ fn in_full_every_row_is_named_and_every_mark_has_its_verdict() {
     assert_eq!(errors, "");
     let report = &COUNTED.report;
     for experiment in list(&report["experiments"]) {
-        let heading = format!("{}: {}", experiment["name"].as_str().expect("text"), experiment["source"].as_str().expect("text"));
+        let heading = format!(
+            "{}: {}",
+            experiment["name"].as_str().expect("text"),
+            experiment["source"].as_str().expect("text")
+        );
         assert!(text.contains(&heading), "{heading}");
         for row in list(&experiment["rows"]) {
             assert!(text.contains(row["name"].as_str().expect("text")), "{row}");
@@ -161,7 +206,10 @@ fn in_full_every_row_is_named_and_every_mark_has_its_verdict() {
             None => "cannot be said",
         };
         let name = mark["name"].as_str().expect("text");
-        assert!(text.lines().any(|line| line.trim_start().starts_with(verdict) && line.contains(name)), "{mark}");
+        assert!(
+            text.lines().any(|line| line.trim_start().starts_with(verdict) && line.contains(name)),
+            "{mark}"
+        );
     }
 }
 
@@ -173,13 +221,24 @@ fn assert_one_screen(text: &str) {
         assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
     }
     for name in EXPERIMENTS {
-        let rows =
-            text.lines().skip_while(|line| !line.starts_with(&format!("{name}: "))).skip(1).take_while(|line| line.starts_with("  "));
+        let rows = text
+            .lines()
+            .skip_while(|line| !line.starts_with(&format!("{name}: ")))
+            .skip(1)
+            .take_while(|line| line.starts_with("  "));
         // What is compared has 35 columns, and all figures stand below each other.
-        let straight = |row: &&str| row.chars().nth(37) == Some(' ') && row.chars().nth(38).is_some_and(|figure| figure != ' ');
+        let straight = |row: &&str| {
+            row.chars().nth(37) == Some(' ')
+                && row.chars().nth(38).is_some_and(|figure| figure != ' ')
+        };
         assert!(rows.clone().all(|row| straight(&row)), "{name}: {text}");
-        let verdicts = rows.map(|row| ["met", "missed", "unclear"].iter().any(|verdict| row.ends_with(verdict))).collect::<Vec<_>>();
-        assert!(!verdicts.is_empty() && verdicts.iter().all(|&verdict| verdict), "{name}: what, here, the source's and a verdict:\n{text}");
+        let verdicts = rows
+            .map(|row| ["met", "missed", "unclear"].iter().any(|verdict| row.ends_with(verdict)))
+            .collect::<Vec<_>>();
+        assert!(
+            !verdicts.is_empty() && verdicts.iter().all(|&verdict| verdict),
+            "{name}: what, here, the source's and a verdict:\n{text}"
+        );
     }
     assert!(text.contains("--full") && text.contains("all marks, "), "{text}");
 }
@@ -196,10 +255,17 @@ fn assert_well_formed(page: &str) {
     let mut open = Vec::new();
     for tag in page.split('<').skip(1) {
         let (tag, _) = tag.split_once('>').expect("a tag ends");
-        let name: String = tag.trim_start_matches('/').chars().take_while(|character| character.is_alphanumeric()).collect();
+        let name: String = tag
+            .trim_start_matches('/')
+            .chars()
+            .take_while(|character| character.is_alphanumeric())
+            .collect();
         if tag.starts_with('/') {
             assert_eq!(open.pop().as_ref(), Some(&name), "</{name}> ends something else");
-        } else if !tag.starts_with('!') && !tag.ends_with('/') && !matches!(name.as_str(), "meta" | "wbr") {
+        } else if !tag.starts_with('!')
+            && !tag.ends_with('/')
+            && !matches!(name.as_str(), "meta" | "wbr")
+        {
             open.push(name);
         }
     }
@@ -209,15 +275,25 @@ fn assert_well_formed(page: &str) {
 #[test]
 fn the_page_needs_nothing_else() {
     let Found { report, page, .. } = &*COUNTED;
-    for forbidden in ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "=\"#", "\u{1b}"] {
+    for forbidden in [
+        "<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "=\"#",
+        "\u{1b}",
+    ] {
         assert!(!page.contains(forbidden), "{forbidden}");
     }
     assert_well_formed(page);
-    assert!(page.contains("<svg ") && page.contains("prefers-color-scheme: dark") && page.contains("width=device-width"));
+    assert!(
+        page.contains("<svg ")
+            && page.contains("prefers-color-scheme: dark")
+            && page.contains("width=device-width")
+    );
     for name in EXPERIMENTS {
         assert!(page.contains(&format!("<h2 id=\"{name}\">")), "{name}");
     }
-    assert_eq!(page.matches(">met</td>").count(), list(&report["marks"]).iter().filter(|mark| mark["met"] == true).count());
+    assert_eq!(
+        page.matches(">met</td>").count(),
+        list(&report["marks"]).iter().filter(|mark| mark["met"] == true).count()
+    );
     assert!(page.contains(report["machine"]["kernel"].as_str().expect("text")));
 }
 
@@ -232,13 +308,20 @@ fn documents_and_plots_are_made_by_the_command() {
     assert!(EXPERIMENTS.iter().all(|name| made.contains(&format!("### {name}: "))), "{made}");
     // Every row of a table has as many cells as its heading.
     let cells = |line: &str| line.matches('|').count() - line.matches("\\|").count();
-    for (above, line) in made.lines().zip(made.lines().skip(1)).filter(|(above, line)| above.starts_with('|') && line.starts_with('|')) {
+    for (above, line) in made
+        .lines()
+        .zip(made.lines().skip(1))
+        .filter(|(above, line)| above.starts_with('|') && line.starts_with('|'))
+    {
         assert_eq!(cells(above), cells(line), "{above}\n{line}");
     }
     let plots = &COUNTED.plots;
     assert!(plots.len() >= EXPERIMENTS.len(), "{plots:?}");
     for svg in plots {
-        assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" ") && svg.contains("<rect "), "{svg}");
+        assert!(
+            svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" ") && svg.contains("<rect "),
+            "{svg}"
+        );
         assert_well_formed(svg);
     }
 }
@@ -256,23 +339,42 @@ fn what_cannot_be_done_is_said_before_anything_is_measured() {
         (&["all", "--seconds", "-1"], "a number of seconds from 0.05 to 60"),
         (&["all", "--model", "--quick"], "cannot be used with"),
         (&["all", "--full", "--json"], "cannot be used with"),
-        (&["all", "--sender-cpus", "0,x"], "invalid value '0,x' for '--sender-cpus <CPUS>': EINVAL: \"x\" at byte 2 is no CPU"),
-        (&["all", "--receiver-cpus", "5-2"], "invalid value '5-2' for '--receiver-cpus <CPUS>': EINVAL: \"5-2\" at byte 0"),
-        (&["all", "--bridge-cpus", "8191"], "invalid value '8191' for '--bridge-cpus <CPUS>': CPU 8191 may not be used by this program"),
+        (
+            &["all", "--sender-cpus", "0,x"],
+            "invalid value '0,x' for '--sender-cpus <CPUS>': EINVAL: \"x\" at byte 2 is no CPU",
+        ),
+        (
+            &["all", "--receiver-cpus", "5-2"],
+            "invalid value '5-2' for '--receiver-cpus <CPUS>': EINVAL: \"5-2\" at byte 0",
+        ),
+        (
+            &["all", "--bridge-cpus", "8191"],
+            "invalid value '8191' for '--bridge-cpus <CPUS>': CPU 8191 may not be used by this program",
+        ),
         (&["all", "--bridge-cpus", ""], "a list of CPUs like 0,2-3"),
         (&["all", "--model", "--bridge-cpus", "0"], "cannot be used with"),
-        (&["all", "--html", "absent/report.html"], "absent/report.html: cannot be written: No such file"),
+        (
+            &["all", "--html", "absent/report.html"],
+            "absent/report.html: cannot be written: No such file",
+        ),
         (&["all", "--html", "."], ".: cannot be written"),
         (&["all", "--html", "-"], "--html needs a file"),
         (&["all", "--json-file", "-"], "--json-file needs a file"),
-        (&["all", "--json-file", "absent/report.json"], "absent/report.json: cannot be written: No such file"),
+        (
+            &["all", "--json-file", "absent/report.json"],
+            "absent/report.json: cannot be written: No such file",
+        ),
         (&["all", "--svg", "absent"], "absent: cannot be written"),
         (&["all", "--markdown", "absent.md"], "absent.md: cannot be read"),
         (&["all", "--markdown", "empty.md"], "empty.md: has no line <!-- lab: begin -->"),
     ] {
         let output = bench.run(&[&["lab"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(stderr(&output).contains(words) && output.stdout.is_empty(), "{arguments:?}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(words) && output.stdout.is_empty(),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
     }
     assert!(started.elapsed() < Duration::from_secs(60), "something was measured");
     assert_eq!(fs::read_dir(bench.path(".")).expect("lists").count(), 1, "nothing was left behind");
@@ -291,22 +393,46 @@ fn without_namespaces_it_says_how_they_are_had_and_counts() {
     let forbid = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
     let inside = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
-        command.args(["-U", "-r", "sh", "-c", forbid, "sh", env!("CARGO_BIN_EXE_superpacket")]).args(arguments);
-        command.current_dir(bench.path(".")).stdin(Stdio::null()).output().expect("unshare (util-linux) is there")
+        command
+            .args(["-U", "-r", "sh", "-c", forbid, "sh", env!("CARGO_BIN_EXE_superpacket")])
+            .args(arguments);
+        command
+            .current_dir(bench.path("."))
+            .stdin(Stdio::null())
+            .output()
+            .expect("unshare (util-linux) is there")
     };
-    if !Command::new("unshare").args(["-U", "-r", "sh", "-c", forbid, "sh", "true"]).status().is_ok_and(|status| status.success()) {
+    if !Command::new("unshare")
+        .args(["-U", "-r", "sh", "-c", forbid, "sh", "true"])
+        .status()
+        .is_ok_and(|status| status.success())
+    {
         return skip("user namespaces are forbidden here");
     }
     let output = inside(&["lab", "all", "--quick", "--json", "--html", "report.html"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
     assert_sound(&report);
-    assert_eq!((&report["plan"]["form"], list(&report["experiments"]).len()), (&"model".into(), EXPERIMENTS.len()));
+    assert_eq!(
+        (&report["plan"]["form"], list(&report["experiments"]).len()),
+        (&"model".into(), EXPERIMENTS.len())
+    );
     let note = report["notes"][0].as_str().expect("a note");
-    assert!(note.contains("forbidden here") && note.contains("sysctl -w user.max_net_namespaces"), "{note}");
-    assert!(fs::read_to_string(bench.path("report.html")).expect("is there").contains("sysctl -w user.max_net_namespaces"));
+    assert!(
+        note.contains("forbidden here") && note.contains("sysctl -w user.max_net_namespaces"),
+        "{note}"
+    );
+    assert!(
+        fs::read_to_string(bench.path("report.html"))
+            .expect("is there")
+            .contains("sysctl -w user.max_net_namespaces")
+    );
     let output = inside(&["lab", "lro"]);
-    assert!(output.status.success() && text(&output).contains("sysctl -w user.max_net_namespaces"), "{}", text(&output));
+    assert!(
+        output.status.success() && text(&output).contains("sysctl -w user.max_net_namespaces"),
+        "{}",
+        text(&output)
+    );
 }
 
 #[test]
@@ -320,14 +446,24 @@ fn what_is_measured_is_told_with_its_spread() {
     // Two rounds of what --quick measures three times, a fifth as long. The promised minute is kept
     // where nobody else has the machine.
     assert_eq!(report["plan"]["planned"], 78.0 * 5.0 / 100.0, "{}", report["plan"]);
-    let calm = report["machine"]["load"].as_f64() < report["machine"]["cores"].as_f64().map(|cores| cores * 0.5);
+    let calm = report["machine"]["load"].as_f64()
+        < report["machine"]["cores"].as_f64().map(|cores| cores * 0.5);
     assert!(*took < Duration::from_secs(60) || !calm, "{took:?}");
     for experiment in list(&report["experiments"]) {
-        let forms: BTreeSet<_> = list(&experiment["rows"]).iter().filter_map(|row| row["form"].as_str()).collect();
-        assert!(forms.contains("live") && forms.len() > 1, "{}: both forms, and not {forms:?}", experiment["name"]);
+        let forms: BTreeSet<_> =
+            list(&experiment["rows"]).iter().filter_map(|row| row["form"].as_str()).collect();
+        assert!(
+            forms.contains("live") && forms.len() > 1,
+            "{}: both forms, and not {forms:?}",
+            experiment["name"]
+        );
         let accounted = list(&experiment["rows"]).iter().filter(|row| {
             let figure = |name: &str| row["figures"][name]["value"].as_f64();
-            let all = ["sender_cpu", "receiver_cpu", "bridge_cpu", "service_demand"].map(figure).into_iter().flatten().collect::<Vec<_>>();
+            let all = ["sender_cpu", "receiver_cpu", "bridge_cpu", "service_demand"]
+                .map(figure)
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>();
             all.len() == 4
                 && all.iter().all(|&value| value > 0.0)
                 && figure("machine_cpu").is_some_and(|value| (0.0..=100.0).contains(&value))
@@ -351,7 +487,8 @@ fn with_larger_figures(page: &str) -> String {
         larger += "<td";
         larger += groups.next().unwrap_or_default();
         for group in groups {
-            larger += if larger.ends_with(is_digit) && group.starts_with(is_digit) { "0," } else { "," };
+            larger +=
+                if larger.ends_with(is_digit) && group.starts_with(is_digit) { "0," } else { "," };
             larger += group;
         }
         larger += "</td>";
@@ -366,8 +503,14 @@ fn with_larger_figures(page: &str) -> String {
 fn assert_pages_readable(pages: &[&str], least_plots: u64) {
     let bench = Bench::new();
     let names: Vec<_> = (1..=pages.len()).map(|number| format!("lab-{number}.html")).collect();
-    names.iter().zip(pages).for_each(|(name, page)| fs::write(bench.path(name), page).expect("writes"));
-    assert_readable(&bench, &names.iter().map(|name| (name.as_str(), least_plots)).collect::<Vec<_>>());
+    names
+        .iter()
+        .zip(pages)
+        .for_each(|(name, page)| fs::write(bench.path(name), page).expect("writes"));
+    assert_readable(
+        &bench,
+        &names.iter().map(|name| (name.as_str(), least_plots)).collect::<Vec<_>>(),
+    );
 }
 
 #[test]
@@ -391,15 +534,29 @@ fn threads(process: u32) -> Vec<(String, String)> {
 fn threads_run_where_they_were_told_to() {
     let bench = Bench::new();
     let own = fs::read_to_string("/proc/self/status").expect("Linux");
-    let own = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("is told").trim();
+    let own = own
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .expect("is told")
+        .trim();
     let first = own.split(['-', ',']).next().expect("at least one");
     // Whoever may run on one CPU only is not told apart from one that was told to.
     if own == first {
         return skip("this machine has but one CPU");
     }
     for experiment in ["lro", "tso"] {
-        let arguments =
-            [experiment, "--quick", "--rounds", "1000", "--sender-cpus", first, "--receiver-cpus", first, "--bridge-cpus", first];
+        let arguments = [
+            experiment,
+            "--quick",
+            "--rounds",
+            "1000",
+            "--sender-cpus",
+            first,
+            "--receiver-cpus",
+            first,
+            "--bridge-cpus",
+            first,
+        ];
         let Some(mut lab) = AtWork::start(&bench, &arguments) else { return };
         // The bridge's threads, and those of the load, which come and go: "lab:send" and
         // "lab:receive" (see what is named so there).
@@ -408,7 +565,9 @@ fn threads_run_where_they_were_told_to() {
         while seen.len() < 3 {
             assert!(started.elapsed() < Duration::from_secs(60), "{experiment}: {seen:?}");
             for (name, cpus) in threads(lab.id()) {
-                let kind = ["superpacket-0", "lab:send", "lab:receive"].into_iter().find(|kind| name.starts_with(kind));
+                let kind = ["superpacket-0", "lab:send", "lab:receive"]
+                    .into_iter()
+                    .find(|kind| name.starts_with(kind));
                 // Before a thread of the load has pinned itself it may run anywhere.
                 if let Some(kind) = kind.filter(|_| cpus == first) {
                     seen.insert(kind);
@@ -436,18 +595,34 @@ impl AtWork {
     fn start(bench: &Bench, arguments: &[&str]) -> Option<Self> {
         let mut command = bench.command(&[&["lab"], arguments].concat());
         command.env("TMPDIR", bench.path("."));
-        let child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+        let child = command
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("runs");
         let mut lab = Self { child: Some(child), namespaces: BTreeSet::new() };
         let own = fs::read_link("/proc/self/ns/net").expect("Linux").to_string_lossy().into_owned();
         let started = Instant::now();
         while lab.namespaces.len() < 2 {
-            if let Some(status) = lab.child.as_mut().and_then(|child| child.try_wait().expect("waits")) {
+            if let Some(status) =
+                lab.child.as_mut().and_then(|child| child.try_wait().expect("waits"))
+            {
                 let output = lab.child.take().expect("runs").wait_with_output().expect("waits");
-                assert!(status.success() && text(&output).contains("forbidden here"), "{status}: {}{}", text(&output), stderr(&output));
+                assert!(
+                    status.success() && text(&output).contains("forbidden here"),
+                    "{status}: {}{}",
+                    text(&output),
+                    stderr(&output)
+                );
                 skip("network namespaces are forbidden here");
                 return None;
             }
-            assert!(started.elapsed() < Duration::from_secs(30), "no hosts were made: {:?}", lab.namespaces);
+            assert!(
+                started.elapsed() < Duration::from_secs(30),
+                "no hosts were made: {:?}",
+                lab.namespaces
+            );
             std::thread::sleep(Duration::from_millis(5));
             lab.namespaces = network_namespaces(Path::new(&format!("/proc/{}", lab.id())));
             lab.namespaces.remove(&own);
@@ -470,7 +645,9 @@ impl AtWork {
             std::thread::sleep(Duration::from_millis(5));
             let now = self.received();
             // More than resolving an address takes.
-            if now.iter().any(|(namespace, bytes)| before.get(namespace).is_some_and(|before| *bytes > before + 100_000)) {
+            if now.iter().any(|(namespace, bytes)| {
+                before.get(namespace).is_some_and(|before| *bytes > before + 100_000)
+            }) {
                 return;
             }
             assert!(started.elapsed() < Duration::from_secs(30), "nothing passes: {now:?}");
@@ -480,12 +657,25 @@ impl AtWork {
 
     /// How many bytes have come to the hosts that its threads are in.
     fn received(&self) -> BTreeMap<String, u64> {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.id())).expect("runs").flatten().map(|thread| thread.path());
+        let threads = fs::read_dir(format!("/proc/{}/task", self.id()))
+            .expect("runs")
+            .flatten()
+            .map(|thread| thread.path());
         let of_thread = |thread: std::path::PathBuf| {
-            let namespace = fs::read_link(thread.join("ns/net")).ok()?.to_string_lossy().into_owned();
-            let devices = fs::read_to_string(thread.join("net/dev")).ok().filter(|_| self.namespaces.contains(&namespace))?;
-            let devices = devices.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| name.trim() != "lo");
-            let bytes = devices.filter_map(|(_, counters)| counters.split_ascii_whitespace().next()?.parse::<u64>().ok()).sum();
+            let namespace =
+                fs::read_link(thread.join("ns/net")).ok()?.to_string_lossy().into_owned();
+            let devices = fs::read_to_string(thread.join("net/dev"))
+                .ok()
+                .filter(|_| self.namespaces.contains(&namespace))?;
+            let devices = devices
+                .lines()
+                .filter_map(|line| line.split_once(':'))
+                .filter(|(name, _)| name.trim() != "lo");
+            let bytes = devices
+                .filter_map(|(_, counters)| {
+                    counters.split_ascii_whitespace().next()?.parse::<u64>().ok()
+                })
+                .sum();
             Some((namespace, bytes))
         };
         threads.filter_map(of_thread).collect()
@@ -510,7 +700,9 @@ impl AtWork {
                 held.extend(network_namespaces(&path));
                 let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();
                 // Field 5 of proc_pid_stat(5), after a name that may hold anything.
-                let found = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(2)?.parse::<u32>().ok());
+                let found = stat.rsplit_once(')').and_then(|(_, rest)| {
+                    rest.split_ascii_whitespace().nth(2)?.parse::<u32>().ok()
+                });
                 processes.extend((found == Some(group)).then(|| path.clone()));
             }
             let left: Vec<_> = self.namespaces.intersection(&held).collect();
@@ -534,8 +726,13 @@ impl Drop for AtWork {
 
 /// The network namespaces that a process is in or holds open.
 fn network_namespaces(process: &Path) -> BTreeSet<String> {
-    let links = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|file| file.path());
-    let threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten().map(|thread| thread.path().join("ns/net"));
+    let links =
+        fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|file| file.path());
+    let threads = fs::read_dir(process.join("task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|thread| thread.path().join("ns/net"));
     links
         .chain(threads)
         .filter_map(|link| Some(fs::read_link(link).ok()?.to_string_lossy().into_owned()))
@@ -545,7 +742,8 @@ fn network_namespaces(process: &Path) -> BTreeSet<String> {
 
 /// The files of a bench, which is where its programs put temporary files too.
 fn files(bench: &Bench) -> BTreeSet<String> {
-    let files = fs::read_dir(bench.path(".")).expect("lists").map(|file| file.expect("lists").file_name());
+    let files =
+        fs::read_dir(bench.path(".")).expect("lists").map(|file| file.expect("lists").file_name());
     files.map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
@@ -562,7 +760,8 @@ fn interfaces() -> BTreeSet<String> {
 fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
     let bench = Bench::new();
     let before = interfaces();
-    let (short, long) = (["--rounds", "1000", "--seconds", "0.1"], ["--rounds", "3", "--seconds", "60"]);
+    let (short, long) =
+        (["--rounds", "1000", "--seconds", "0.1"], ["--rounds", "3", "--seconds", "60"]);
     // Between measurements, and amidst one that would go on for a minute; where there are files and
     // TAP devices too.
     for (experiment, signal, rounds) in [
@@ -572,7 +771,8 @@ fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
         ("gso", Signal::INT, short),
         ("gso", Signal::TERM, long),
     ] {
-        let arguments = [&[experiment, "--quick", "--json", "--html", "report.html"], &rounds[..]].concat();
+        let arguments =
+            [&[experiment, "--quick", "--json", "--html", "report.html"], &rounds[..]].concat();
         let Some(mut lab) = AtWork::start(&bench, &arguments) else { return };
         std::thread::sleep(Duration::from_millis(300));
         let id = lab.id();
@@ -580,10 +780,18 @@ fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
         let (output, took) = lab.end();
         assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
         assert!(took < Duration::from_secs(6), "{took:?}");
-        assert!(stderr(&output).contains("ended before it was done; finished: nothing"), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("ended before it was done; finished: nothing"),
+            "{}",
+            stderr(&output)
+        );
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
         assert_eq!((&report["interrupted"], list(&report["experiments"]).len()), (&true.into(), 0));
-        assert_eq!(files(&bench), BTreeSet::new(), "half of a report is none, and what was written for a while is gone");
+        assert_eq!(
+            files(&bench),
+            BTreeSet::new(),
+            "half of a report is none, and what was written for a while is gone"
+        );
         lab.assert_nothing_is_left(id);
     }
     assert_eq!(interfaces(), before);
@@ -629,7 +837,12 @@ fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
     for part in (0..=12).map(|part| whole.mul_f64(f64::from(part) / 10.0)) {
         let _ = fs::remove_file(bench.path("report.html"));
         let mut command = bench.command(&arguments);
-        let child = command.env("TMPDIR", bench.path(".")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs");
+        let child = command
+            .env("TMPDIR", bench.path("."))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("runs");
         let id = Pid::from_child(&child);
         std::thread::sleep(part);
         // It may have ended; its number is not given to another before it was waited for.
@@ -655,15 +868,27 @@ fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
     // The report is longer than what the pipe holds: the page, which comes after it, is never
     // begun.
     let (unread, writer) = std::io::pipe().expect("a pipe");
-    assert!(fcntl_setpipe_size(&writer, 4096).expect("smaller") < COUNTED.report["experiments"][1].to_string().len());
+    assert!(
+        fcntl_setpipe_size(&writer, 4096).expect("smaller")
+            < COUNTED.report["experiments"][1].to_string().len()
+    );
     let mut command = bench.command(&["lab", "ack", "--model", "--json", "--html", "report.html"]);
-    let child = command.env("TMPDIR", bench.path(".")).stdout(writer).stderr(Stdio::null()).spawn().expect("runs");
+    let child = command
+        .env("TMPDIR", bench.path("."))
+        .stdout(writer)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("runs");
     let wait = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
     let (started, mut asleep) = (Instant::now(), 0);
     // Asleep for a while on end: it waits for its reader.
     while asleep < 100 {
         assert!(started.elapsed() < Duration::from_secs(120), "it goes on: {}", wait());
-        asleep = if wait().rsplit(')').next().is_some_and(|rest| rest.starts_with(" S")) { asleep + 1 } else { 0 };
+        asleep = if wait().rsplit(')').next().is_some_and(|rest| rest.starts_with(" S")) {
+            asleep + 1
+        } else {
+            0
+        };
         std::thread::sleep(Duration::from_millis(10));
     }
     kill_process(Pid::from_child(&child), Signal::INT).expect("lives");
@@ -686,10 +911,26 @@ fn a_terminal_shows_a_bar_with_the_time_left_and_a_pipe_does_not() {
     // time the line is drawn anew.
     let bars: Vec<&str> = shown.split(['\r', '\n']).filter(|line| line.contains(" left")).collect();
     assert!(bars.iter().any(|bar| bar.contains("ack: receiver aggregates, ")), "{shown:?}");
-    let done: Vec<u32> = bars.iter().filter_map(|bar| bar.split_once("/8, ")?.0.rsplit(' ').next()?.parse().ok()).collect();
-    assert!(done.len() > 2 && done.is_sorted() && done.iter().all(|&done| done < 8) && done.last() > done.first(), "{bars:?}");
-    let left: Vec<&str> = bars.iter().filter_map(|bar| bar.split_once("/8, ")?.1.split_once(" left").map(|(time, _)| time)).collect();
-    assert!(left.iter().all(|time| time.ends_with(['s', 'm', 'h']) && time.starts_with(|digit: char| digit.is_ascii_digit())), "{left:?}");
+    let done: Vec<u32> = bars
+        .iter()
+        .filter_map(|bar| bar.split_once("/8, ")?.0.rsplit(' ').next()?.parse().ok())
+        .collect();
+    assert!(
+        done.len() > 2
+            && done.is_sorted()
+            && done.iter().all(|&done| done < 8)
+            && done.last() > done.first(),
+        "{bars:?}"
+    );
+    let left: Vec<&str> = bars
+        .iter()
+        .filter_map(|bar| bar.split_once("/8, ")?.1.split_once(" left").map(|(time, _)| time))
+        .collect();
+    assert!(
+        left.iter().all(|time| time.ends_with(['s', 'm', 'h'])
+            && time.starts_with(|digit: char| digit.is_ascii_digit())),
+        "{left:?}"
+    );
     // At the end it is taken away: nothing stands on the line that the cursor is left on.
     let last = shown.rsplit(['\r', '\n']).next().unwrap_or_default();
     assert!(!last.contains("left"), "{last:?}");

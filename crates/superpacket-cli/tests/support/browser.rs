@@ -87,20 +87,37 @@ fn measure(bench: &Bench, pages: &[(&str, u64)], dark: bool) -> Option<Vec<Value
     let mut text = "<!DOCTYPE html><meta charset=\"utf-8\">".to_owned();
     for (page, _) in pages {
         // The source of the page is text for the wrapper, not a part of it.
-        let source = fs::read_to_string(bench.path(page)).expect("a page").replace('&', "&amp;").replace('<', "&lt;");
+        let source = fs::read_to_string(bench.path(page))
+            .expect("a page")
+            .replace('&', "&amp;")
+            .replace('<', "&lt;");
         text += &format!("<template id=\"{page}\">{source}</template>");
         for width in WIDTHS {
-            text += &format!("<iframe data-page=\"{page}\" width=\"{width}\" height=\"2000\" style=\"border:0\"></iframe>");
+            text += &format!(
+                "<iframe data-page=\"{page}\" width=\"{width}\" height=\"2000\" style=\"border:0\"></iframe>"
+            );
         }
     }
     text += &format!("<pre id=\"found\"></pre><script>{MEASURE}</script>");
     fs::write(bench.path("wrapper.html"), text).expect("writes");
-    let output = open(bench, "wrapper.html", dark, &["--window-size=1400,2200", "--virtual-time-budget=5000", "--dump-dom"])?;
+    let output = open(
+        bench,
+        "wrapper.html",
+        dark,
+        &["--window-size=1400,2200", "--virtual-time-budget=5000", "--dump-dom"],
+    )?;
     let document = String::from_utf8(output.stdout).expect("UTF-8");
-    let found = document.split_once("<pre id=\"found\">").and_then(|(_, rest)| rest.split_once("</pre>")).map(|(found, _)| found);
-    let found =
-        found.unwrap_or_else(|| panic!("nothing measured: {document}")).replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&");
-    let found: Vec<Value> = serde_json::from_str(&found).unwrap_or_else(|error| panic!("{error}: {found}"));
+    let found = document
+        .split_once("<pre id=\"found\">")
+        .and_then(|(_, rest)| rest.split_once("</pre>"))
+        .map(|(found, _)| found);
+    let found = found
+        .unwrap_or_else(|| panic!("nothing measured: {document}"))
+        .replace("&gt;", ">")
+        .replace("&lt;", "<")
+        .replace("&amp;", "&");
+    let found: Vec<Value> =
+        serde_json::from_str(&found).unwrap_or_else(|error| panic!("{error}: {found}"));
     assert_eq!(found.len(), pages.len() * WIDTHS.len(), "{found:?}");
     Some(found)
 }
@@ -113,14 +130,29 @@ pub fn assert_readable(bench: &Bench, pages: &[(&str, u64)]) {
         let views = pages.iter().flat_map(|page| WIDTHS.map(|width| (page, width)));
         for ((&(page, least_plots), width), found) in views.zip(found) {
             let place = format!("{page}, {width} pixels, {}", if dark { "dark" } else { "light" });
-            assert_eq!((&found["dark"], found["width"].as_u64()), (&Value::Bool(dark), Some(u64::from(width))), "{place}");
-            assert!(found["cards"].as_u64() > Some(10) && found["plots"].as_u64() >= Some(least_plots), "{place}: {found}");
+            assert_eq!(
+                (&found["dark"], found["width"].as_u64()),
+                (&Value::Bool(dark), Some(u64::from(width))),
+                "{place}"
+            );
+            assert!(
+                found["cards"].as_u64() > Some(10) && found["plots"].as_u64() >= Some(least_plots),
+                "{place}: {found}"
+            );
             for fault in ["wide", "broken", "cut"] {
                 assert_eq!(found[fault], Value::Array(Vec::new()), "{place}: {fault}");
             }
-            let texts: Vec<_> = found["texts"].as_array().expect("sizes").iter().filter_map(Value::as_f64).collect();
+            let texts: Vec<_> = found["texts"]
+                .as_array()
+                .expect("sizes")
+                .iter()
+                .filter_map(Value::as_f64)
+                .collect();
             let smallest = texts.iter().copied().fold(f64::INFINITY, f64::min);
-            assert!(smallest >= LEAST_TEXT && smallest.is_finite(), "{place}: text of {smallest} pixels");
+            assert!(
+                smallest >= LEAST_TEXT && smallest.is_finite(),
+                "{place}: text of {smallest} pixels"
+            );
             assert_eq!(found["first"], "svg", "{place}: a plot comes first");
         }
     }

@@ -13,8 +13,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use superpacket_io::capture::{
-    ByteOrder, Compression, Container, FrameOptions, Interface, LinkType, OutputFormat, Reader, Record, Sink, Source, TimeResolution,
-    Timestamp, Writer,
+    ByteOrder, Compression, Container, FrameOptions, Interface, LinkType, OutputFormat, Reader,
+    Record, Sink, Source, TimeResolution, Timestamp, Writer,
 };
 use superpacket_traffic::check::{Expect, frame as check_frame};
 use superpacket_traffic::frame::{Frame, Ip};
@@ -42,7 +42,11 @@ impl Captured {
 
 /// Frames, a microsecond apart.
 pub fn spaced(frames: &[Frame]) -> Vec<Captured> {
-    frames.iter().enumerate().map(|(index, frame)| Captured::at(index as u64 * 1000, frame.to_bytes())).collect()
+    frames
+        .iter()
+        .enumerate()
+        .map(|(index, frame)| Captured::at(index as u64 * 1000, frame.to_bytes()))
+        .collect()
 }
 
 /// A directory for a test's files, and the program to run in it.
@@ -61,7 +65,11 @@ impl Bench {
 
     /// Writes an Ethernet capture; the name's ending chooses the format.
     pub fn capture(&self, name: &str, frames: &[Captured]) -> PathBuf {
-        self.capture_of(name, &[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)], frames)
+        self.capture_of(
+            name,
+            &[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)],
+            frames,
+        )
     }
 
     /// The same of other interfaces.
@@ -73,13 +81,22 @@ impl Bench {
             _ => Compression::None,
         };
         let container = if name.contains(".pcapng") { Container::PcapNg } else { Container::Pcap };
-        let format = OutputFormat { container, byte_order: ByteOrder::Little, resolution: None, compression };
+        let format = OutputFormat {
+            container,
+            byte_order: ByteOrder::Little,
+            resolution: None,
+            compression,
+        };
         let mut writer = Writer::create(&path, format).expect("creates");
         writer.declare(interfaces).expect("declares");
         for frame in frames {
             let time = Some(Timestamp::from_nanoseconds(frame.time));
-            let record =
-                Record { interface: frame.interface, time, original_length: Some(frame.original_length), options: FrameOptions::NONE };
+            let record = Record {
+                interface: frame.interface,
+                time,
+                original_length: Some(frame.original_length),
+                options: FrameOptions::NONE,
+            };
             writer.write(record, [frame.data.as_slice()]).expect("writes");
         }
         writer.finish().expect("finishes");
@@ -100,7 +117,12 @@ impl Bench {
     /// Runs the program with `--json`, which must succeed and print JSON alone.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         serde_json::from_slice(&output.stdout).expect("standard output is JSON and nothing else")
     }
 }
@@ -111,7 +133,12 @@ pub fn read(path: impl AsRef<Path>) -> Vec<Captured> {
     let mut frames = Vec::new();
     while let Some(frame) = reader.next_frame().expect("reads") {
         let time = frame.time.expect("has a time").nanoseconds();
-        frames.push(Captured { interface: frame.interface, time, data: frame.data.to_vec(), original_length: frame.original_length });
+        frames.push(Captured {
+            interface: frame.interface,
+            time,
+            data: frame.data.to_vec(),
+            original_length: frame.original_length,
+        });
     }
     assert_eq!(reader.truncated(), None);
     frames
@@ -147,14 +174,23 @@ pub fn stderr(output: &Output) -> String {
 
 /// The sum of a report's reasons.
 pub fn reasons(report: &Value) -> u64 {
-    report["reasons"].as_object().expect("an object").values().map(|count| count.as_u64().expect("a number")).sum()
+    report["reasons"]
+        .as_object()
+        .expect("an object")
+        .values()
+        .map(|count| count.as_u64().expect("a number"))
+        .sum()
 }
 
 /// The real captures that lie beside the repository; `None`, with a word, if there are none.
 pub fn real_captures() -> Option<Vec<PathBuf>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
     if !root.is_dir() {
-        assert!(std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(), "{} is missing", root.display());
+        assert!(
+            std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(),
+            "{} is missing",
+            root.display()
+        );
         eprintln!("skipped: {} is missing", root.display());
         return None;
     }
@@ -162,7 +198,11 @@ pub fn real_captures() -> Option<Vec<PathBuf>> {
     for directory in std::fs::read_dir(&root).expect("lists") {
         let directory = directory.expect("lists").path();
         if directory.is_dir() && !directory.ends_with("LICENSES") {
-            files.extend(std::fs::read_dir(directory).expect("lists").map(|file| file.expect("lists").path()));
+            files.extend(
+                std::fs::read_dir(directory)
+                    .expect("lists")
+                    .map(|file| file.expect("lists").path()),
+            );
         }
     }
     files.sort();

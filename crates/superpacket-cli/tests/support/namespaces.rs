@@ -19,14 +19,19 @@ impl Namespace {
         let flags: &[&str] = if root { &["-n"] } else { &["-n", "-U"] };
         let mut command = Command::new("unshare");
         command.args(if root { &["-n"][..] } else { &["-n", "-U", "-r"] });
-        let holder =
-            command.args(["sleep", "600"]).stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("unshare (util-linux) is there");
+        let holder = command
+            .args(["sleep", "600"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("unshare (util-linux) is there");
         let namespace = Namespace { holder, flags };
         let own = std::fs::read_link("/proc/self/ns/net").expect("Linux");
         let path = format!("/proc/{}/ns/net", namespace.holder.id());
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(5) {
-            if std::fs::read_link(&path).is_ok_and(|link| link != own) && namespace.run("ip", &["link", "set", "lo", "up"]).status.success()
+            if std::fs::read_link(&path).is_ok_and(|link| link != own)
+                && namespace.run("ip", &["link", "set", "lo", "up"]).status.success()
             {
                 return Some(namespace);
             }
@@ -60,13 +65,22 @@ impl Namespace {
     /// Runs `ip`, which must succeed.
     pub fn ip(&self, arguments: &str) {
         let output = self.run("ip", &arguments.split_whitespace().collect::<Vec<_>>());
-        assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "ip {arguments}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     /// A new host, with `eth0` of this address; its other end is `name` in this namespace.
     pub fn host(&self, name: &str, address: &str) -> Option<Namespace> {
         // Children of one user namespace, so that a link may be moved from one to the other.
-        let inner = self.command("unshare").args(["-n", "sleep", "600"]).stderr(Stdio::null()).spawn().expect("unshare is there");
+        let inner = self
+            .command("unshare")
+            .args(["-n", "sleep", "600"])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("unshare is there");
         let host = Namespace { holder: inner, flags: self.flags };
         let own = std::fs::read_link(format!("/proc/{}/ns/net", self.holder.id())).expect("lives");
         let path = format!("/proc/{}/ns/net", host.holder.id());

@@ -10,12 +10,15 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 /// Opens a terminal of so many columns, and returns the controller's end and the program's.
 fn open_terminal(columns: u16) -> (OwnedFd, OwnedFd) {
-    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a pseudo-terminal");
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
+        .expect("a pseudo-terminal");
     grantpt(&controller).and_then(|()| unlockpt(&controller)).expect("unlocks");
     let name = ptsname(&controller, Vec::new()).expect("has a name");
     // Not to become the terminal of a session that has none.
-    let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("opens");
-    tcsetwinsize(&terminal, Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).expect("takes a size");
+    let terminal =
+        open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("opens");
+    tcsetwinsize(&terminal, Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })
+        .expect("takes a size");
     (controller, terminal)
 }
 
@@ -31,7 +34,12 @@ impl Terminal {
         let (controller, terminal) = open_terminal(100);
         ioctl_fionbio(&controller, true).expect("does not block");
         let same = || terminal.try_clone().expect("a descriptor");
-        command.env("TERM", "xterm-256color").env_remove("NO_COLOR").stdin(same()).stdout(same()).stderr(same());
+        command
+            .env("TERM", "xterm-256color")
+            .env_remove("NO_COLOR")
+            .stdin(same())
+            .stdout(same())
+            .stderr(same());
         (command.spawn().expect("runs"), Terminal { controller, drawn: Vec::new() })
     }
 
@@ -53,7 +61,11 @@ impl Terminal {
 /// was written to the terminal.
 pub fn on_a_terminal(mut command: Command, columns: u16) -> (Output, String) {
     let (controller, terminal) = open_terminal(columns);
-    command.env("TERM", "xterm-256color").env_remove("NO_COLOR").stdout(Stdio::piped()).stderr(terminal);
+    command
+        .env("TERM", "xterm-256color")
+        .env_remove("NO_COLOR")
+        .stdout(Stdio::piped())
+        .stderr(terminal);
     let child = command.spawn().expect("runs");
     // Whoever reads learns of the end when nobody holds the terminal any more.
     drop(command);

@@ -28,7 +28,9 @@ impl Encoder {
     pub(super) fn new(destination: Destination, compression: Compression) -> Self {
         match compression {
             Compression::None => Self::Plain(destination),
-            Compression::Gzip => Self::Gzip(GzEncoder::new(destination, flate2::Compression::fast())),
+            Compression::Gzip => {
+                Self::Gzip(GzEncoder::new(destination, flate2::Compression::fast()))
+            }
             Compression::Zstd => Self::Zstd(ZstdEncoder::new(destination)),
         }
     }

@@ -19,7 +19,9 @@ const MAX_ZSTD_WINDOW: u64 = 8 << 20;
 const COMPRESSED_BUFFER: usize = 128 * 1024;
 
 /// Reads the first bytes of `input` and returns the decoded stream, and how it is compressed.
-pub(super) fn decompress(mut input: Box<dyn Read + Send>) -> io::Result<(Box<dyn Read + Send>, Compression)> {
+pub(super) fn decompress(
+    mut input: Box<dyn Read + Send>,
+) -> io::Result<(Box<dyn Read + Send>, Compression)> {
     let mut head = Vec::with_capacity(4);
     input.by_ref().take(4).read_to_end(&mut head)?;
     let compression = if head.starts_with(&GZIP_MAGIC) {
@@ -64,7 +66,9 @@ impl<R: Read> GzipMembers<R> {
         let compared = head.len().min(GZIP_MAGIC.len());
         if head[..compared] != GZIP_MAGIC[..compared] {
             let head = &head[..head.len().min(8)];
-            let message = format!("the gzip stream ends at byte {place} of the compressed file, and what follows is none: {head:02x?}...");
+            let message = format!(
+                "the gzip stream ends at byte {place} of the compressed file, and what follows is none: {head:02x?}..."
+            );
             return Err(io::Error::new(ErrorKind::InvalidData, message));
         }
         if compared > 0 {
@@ -114,7 +118,8 @@ impl<R: Read> ZstdFrames<R> {
     fn new(input: R) -> Self {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(MAX_ZSTD_WINDOW);
-        let source = EndNoting { input: BufReader::with_capacity(COMPRESSED_BUFFER, input), ended: false };
+        let source =
+            EndNoting { input: BufReader::with_capacity(COMPRESSED_BUFFER, input), ended: false };
         Self { source, decoder, in_frame: false, cut: false }
     }
 
@@ -126,7 +131,10 @@ impl<R: Read> ZstdFrames<R> {
             }
             match self.decoder.reset(&mut self.source) {
                 Ok(()) => return Ok(true),
-                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
                     let length = u64::from(length);
                     if io::copy(&mut self.source.by_ref().take(length), &mut io::sink())? < length {
                         return Err(ErrorKind::UnexpectedEof.into());
@@ -149,7 +157,10 @@ impl<R: Read> ZstdFrames<R> {
                 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
                 self.cut = true;
                 let one = BlockDecodingStrategy::UptoBlocks(1);
-                self.decoder.decode_blocks(&LAST_BLOCK[..], one).map(|_| ()).map_err(|error| self.explain(&error))
+                self.decoder
+                    .decode_blocks(&LAST_BLOCK[..], one)
+                    .map(|_| ())
+                    .map_err(|error| self.explain(&error))
             }
             Err(error) => Err(self.explain(&error)),
         }
@@ -164,7 +175,9 @@ impl<R: Read> ZstdFrames<R> {
                     "its zstd window of {requested} bytes is above the limit of {max}: decompress it first (zstd -dc --long=31 FILE | superpacket ... -)"
                 ),
             ),
-            FrameDecoderError::DictNotProvided { .. } => io::Error::new(ErrorKind::Unsupported, "a zstd stream that needs a dictionary"),
+            FrameDecoderError::DictNotProvided { .. } => {
+                io::Error::new(ErrorKind::Unsupported, "a zstd stream that needs a dictionary")
+            }
             _ if self.source.ended => ErrorKind::UnexpectedEof.into(),
             _ => io::Error::new(ErrorKind::InvalidData, format!("invalid zstd stream: {error}")),
         }
@@ -185,7 +198,10 @@ impl<R: Read> Read for ZstdFrames<R> {
                 self.in_frame = false;
                 let expected = self.decoder.get_checksum_from_data();
                 if expected.is_some() && expected != self.decoder.get_calculated_checksum() {
-                    return Err(io::Error::new(ErrorKind::InvalidData, "invalid zstd stream: wrong checksum"));
+                    return Err(io::Error::new(
+                        ErrorKind::InvalidData,
+                        "invalid zstd stream: wrong checksum",
+                    ));
                 }
             }
             if self.in_frame {

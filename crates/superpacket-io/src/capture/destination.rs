@@ -78,8 +78,12 @@ impl Destination {
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         match OutputPlace::find(path)? {
             OutputPlace::StandardOutput => standard_output().map(Self::Stream),
-            OutputPlace::Special => Ok(Self::Stream(Box::new(open_special(path, OpenOptions::new().write(true))?))),
-            OutputPlace::File { path, old } => Unfinished::create(path, old.as_ref()).map(Self::File),
+            OutputPlace::Special => {
+                Ok(Self::Stream(Box::new(open_special(path, OpenOptions::new().write(true))?)))
+            }
+            OutputPlace::File { path, old } => {
+                Unfinished::create(path, old.as_ref()).map(Self::File)
+            }
         }
     }
 
@@ -145,7 +149,11 @@ fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
         return Ok(None);
     }
     if status.st_uid != 0 && status.st_uid != rustix::process::geteuid().as_raw() {
-        let problem = format!("the symbolic link {} belongs to another user (uid {}) and is not followed", path.display(), status.st_uid);
+        let problem = format!(
+            "the symbolic link {} belongs to another user (uid {}) and is not followed",
+            path.display(),
+            status.st_uid
+        );
         return Err(io::Error::new(ErrorKind::PermissionDenied, problem));
     }
     let target = readlinkat(&link, c"", Vec::new())?;
@@ -176,8 +184,16 @@ impl Unfinished {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".superpacket-").suffix(".partial");
         #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(if old.is_some() { 0o600 } else { 0o666 }));
-        let file = builder.tempfile_in(if directory.as_os_str().is_empty() { Path::new(".") } else { directory })?;
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(if old.is_some() {
+            0o600
+        } else {
+            0o666
+        }));
+        let file = builder.tempfile_in(if directory.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            directory
+        })?;
         #[cfg(unix)]
         if let Some(old) = old {
             take_mode(file.as_file(), old)?;
@@ -316,7 +332,9 @@ pub fn remove_unfinished() {
 /// # Errors
 /// If a path exists but cannot be looked at.
 pub fn same_file(a: impl AsRef<Path>, b: impl AsRef<Path>) -> io::Result<bool> {
-    let (Some(a), Some(b)) = (identity(a.as_ref())?, identity(b.as_ref())?) else { return Ok(false) };
+    let (Some(a), Some(b)) = (identity(a.as_ref())?, identity(b.as_ref())?) else {
+        return Ok(false);
+    };
     Ok(a == b)
 }
 
@@ -352,7 +370,10 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::capture) fn names(directory: &Path) -> Vec<String> {
-        let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -397,7 +418,12 @@ pub(super) mod tests {
         symlink(at("other/file"), at("other/next")).unwrap();
         write_file(at("first"), b"here").unwrap();
         assert_eq!(fs::read(at("other/file")).unwrap(), b"here");
-        assert!(["first", "other/next"].iter().all(|name| fs::symlink_metadata(at(name)).unwrap().is_symlink()), "the links stay");
+        assert!(
+            ["first", "other/next"]
+                .iter()
+                .all(|name| fs::symlink_metadata(at(name)).unwrap().is_symlink()),
+            "the links stay"
+        );
         assert_eq!(names(&at("other")), ["file", "next"]);
         symlink(at("absent/file"), at("nowhere")).unwrap();
         assert_eq!(write_file(at("nowhere"), b"").unwrap_err().kind(), ErrorKind::NotFound);

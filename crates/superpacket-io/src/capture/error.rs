@@ -54,7 +54,9 @@ pub enum CaptureError {
         reason: String,
     },
     /// A record that claims to be longer than [`MAX_RECORD_LENGTH`](super::MAX_RECORD_LENGTH).
-    #[error("{file}: packet {packet}, byte {offset}: record claims {claimed} bytes, more than the limit of {limit}")]
+    #[error(
+        "{file}: packet {packet}, byte {offset}: record claims {claimed} bytes, more than the limit of {limit}"
+    )]
     RecordTooLong {
         /// The file's name.
         file: String,
@@ -96,7 +98,9 @@ pub enum CaptureError {
         source: io::Error,
     },
     /// A pcap file has one link type, the frames have several.
-    #[error("{file}: a pcap file holds one link type, but packet {packet} is {other} after {first}: write pcapng")]
+    #[error(
+        "{file}: a pcap file holds one link type, but packet {packet} is {other} after {first}: write pcapng"
+    )]
     SeveralLinkTypes {
         /// The file's name.
         file: String,
@@ -155,7 +159,10 @@ pub struct Truncated {
 impl fmt::Display for Truncated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, packet, offset, reason } = self;
-        write!(f, "{file}: cut short in packet {packet}, whose record begins at byte {offset}: {reason}")
+        write!(
+            f,
+            "{file}: cut short in packet {packet}, whose record begins at byte {offset}: {reason}"
+        )
     }
 }
 
@@ -178,7 +185,9 @@ impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             // What the decompressors say of bytes that they cannot decode.
-            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Self::Malformed(error.to_string()),
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+                Self::Malformed(error.to_string())
+            }
             io::ErrorKind::Unsupported => Self::Unsupported(error.to_string()),
             _ => Self::Io(error),
         }
@@ -187,15 +196,24 @@ impl From<io::Error> for Fault {
 
 impl Fault {
     /// The error for the caller; `None` for a cut file, which is not one.
-    pub(super) fn into_error(self, file: &str, packet: u64, offset: u64) -> Result<CaptureError, Truncated> {
+    pub(super) fn into_error(
+        self,
+        file: &str,
+        packet: u64,
+        offset: u64,
+    ) -> Result<CaptureError, Truncated> {
         let file = file.to_owned();
         Ok(match self {
             Self::Truncated(reason) => return Err(Truncated { file, packet, offset, reason }),
             Self::Malformed(reason) => CaptureError::Malformed { file, packet, offset, reason },
             Self::Unsupported(reason) => CaptureError::Unsupported { file, packet, offset, reason },
-            Self::RecordTooLong(claimed) => {
-                CaptureError::RecordTooLong { file, packet, offset, claimed, limit: super::MAX_RECORD_LENGTH as u64 }
-            }
+            Self::RecordTooLong(claimed) => CaptureError::RecordTooLong {
+                file,
+                packet,
+                offset,
+                claimed,
+                limit: super::MAX_RECORD_LENGTH as u64,
+            },
             Self::Io(source) => CaptureError::Read { file, packet, offset, source },
         })
     }

@@ -82,11 +82,19 @@ impl OutputFormat {
         match input {
             Format::Pcap { byte_order, variant } => {
                 let resolution = Some(variant);
-                Self { container: Container::Pcap, byte_order, resolution, compression: Compression::None }
+                Self {
+                    container: Container::Pcap,
+                    byte_order,
+                    resolution,
+                    compression: Compression::None,
+                }
             }
-            Format::PcapNg { byte_order } => {
-                Self { container: Container::PcapNg, byte_order, resolution: None, compression: Compression::None }
-            }
+            Format::PcapNg { byte_order } => Self {
+                container: Container::PcapNg,
+                byte_order,
+                resolution: None,
+                compression: Compression::None,
+            },
         }
     }
 
@@ -95,7 +103,8 @@ impl OutputFormat {
     /// none unless the ending asks for it.
     pub fn for_path(path: impl AsRef<Path>, input: Format) -> Self {
         let mut output = Self::like(input);
-        let name = path.as_ref().file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
+        let name =
+            path.as_ref().file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
         let mut name = name.as_deref().unwrap_or_default();
         for (ending, compression) in [(".gz", Compression::Gzip), (".zst", Compression::Zstd)] {
             if let Some(rest) = name.strip_suffix(ending) {
@@ -117,7 +126,8 @@ impl OutputFormat {
 mod tests {
     use super::*;
 
-    const PCAP: Format = Format::Pcap { byte_order: ByteOrder::Big, variant: PcapVariant::Nanoseconds };
+    const PCAP: Format =
+        Format::Pcap { byte_order: ByteOrder::Big, variant: PcapVariant::Nanoseconds };
     const PCAPNG: Format = Format::PcapNg { byte_order: ByteOrder::Little };
 
     #[test]
@@ -128,7 +138,10 @@ mod tests {
         assert_eq!(of("-", PCAPNG), OutputFormat::like(PCAPNG));
         assert_eq!(of("b.cap", PCAPNG).container, Container::PcapNg);
         let pcap = of("b.pcap.gz", PCAPNG);
-        assert_eq!((pcap.container, pcap.resolution, pcap.compression), (Container::Pcap, None, Compression::Gzip));
+        assert_eq!(
+            (pcap.container, pcap.resolution, pcap.compression),
+            (Container::Pcap, None, Compression::Gzip)
+        );
         let pcapng = of("x.pcapng.zst", PCAP);
         assert_eq!(pcapng.container, Container::PcapNg);
         assert_eq!((pcapng.byte_order, pcapng.compression), (ByteOrder::Big, Compression::Zstd));

@@ -31,33 +31,57 @@ pub struct Interface {
 impl Interface {
     /// An interface without name or snap length, its times in `resolution`.
     pub fn new(link_type: LinkType, resolution: TimeResolution) -> Self {
-        Self { link_type, snap_length: 0, resolution, offset_seconds: 0, pcap_flags: 0, options: Vec::new() }
+        Self {
+            link_type,
+            snap_length: 0,
+            resolution,
+            offset_seconds: 0,
+            pcap_flags: 0,
+            options: Vec::new(),
+        }
     }
 
     /// The same with a name (`if_name`), cut to 1,000 bytes. Only pcapng keeps it.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
-        put(&mut self.options, ByteOrder::Little, IF_NAME, &name.as_bytes()[..cut_at(name, 1000)], 1);
+        put(
+            &mut self.options,
+            ByteOrder::Little,
+            IF_NAME,
+            &name.as_bytes()[..cut_at(name, 1000)],
+            1,
+        );
         self
     }
 
     /// Its name (`if_name`), where the file has one; bytes that are not UTF-8 are replaced.
     pub fn name(&self) -> Option<Cow<'_, str>> {
         let options = walk(&self.options, ByteOrder::Little).map_while(Result::ok);
-        options.filter(|(code, _)| *code == IF_NAME).map(|(_, value)| String::from_utf8_lossy(value)).next()
+        options
+            .filter(|(code, _)| *code == IF_NAME)
+            .map(|(_, value)| String::from_utf8_lossy(value))
+            .next()
     }
 
     /// From the options of an Interface Description Block.
-    pub(super) fn from_block(link_type: LinkType, snap_length: u32, options: &[u8], byte_order: ByteOrder) -> Result<Self, String> {
+    pub(super) fn from_block(
+        link_type: LinkType,
+        snap_length: u32,
+        options: &[u8],
+        byte_order: ByteOrder,
+    ) -> Result<Self, String> {
         let mut interface = Self::new(link_type, TimeResolution::MICROSECONDS);
         interface.snap_length = snap_length;
         for option in walk(options, byte_order) {
             let (code, value) = option?;
             match code {
                 IF_TSRESOL => {
-                    let &[value] = value else { return Err(format!("if_tsresol of {} bytes", value.len())) };
-                    interface.resolution = TimeResolution::from_option(value)
-                        .ok_or_else(|| format!("if_tsresol {value:#04x} is finer than 64 bits can count"))?;
+                    let &[value] = value else {
+                        return Err(format!("if_tsresol of {} bytes", value.len()));
+                    };
+                    interface.resolution = TimeResolution::from_option(value).ok_or_else(|| {
+                        format!("if_tsresol {value:#04x} is finer than 64 bits can count")
+                    })?;
                 }
                 IF_TSOFFSET => {
                     let Ok(value) = <[u8; 8]>::try_from(value) else {
@@ -69,7 +93,8 @@ impl Interface {
                     };
                 }
                 _ => {
-                    let unit = if byte_order == ByteOrder::Little { 1 } else { interface_unit(code) };
+                    let unit =
+                        if byte_order == ByteOrder::Little { 1 } else { interface_unit(code) };
                     put(&mut interface.options, ByteOrder::Little, code, value, unit);
                 }
             }
@@ -111,28 +136,35 @@ mod tests {
             put(&mut options, byte_order, IF_TSRESOL, &[9], 1);
             put(&mut options, byte_order, IF_TSOFFSET, &offset, 1);
             put(&mut options, byte_order, 8, &speed, 1);
-            let interface = Interface::from_block(LinkType::ETHERNET, 96, &options, byte_order).unwrap();
+            let interface =
+                Interface::from_block(LinkType::ETHERNET, 96, &options, byte_order).unwrap();
             assert_eq!(interface.name().unwrap(), "eth0");
             assert_eq!(interface.resolution, TimeResolution::NANOSECONDS);
             assert_eq!(interface.offset_seconds, -5);
             assert_eq!(interface.snap_length, 96);
-            let kept: Vec<_> = walk(&interface.options, ByteOrder::Little).map(Result::unwrap).collect();
+            let kept: Vec<_> =
+                walk(&interface.options, ByteOrder::Little).map(Result::unwrap).collect();
             assert_eq!(kept, [(IF_NAME, &b"eth0"[..]), (8, &1000u64.to_le_bytes())]);
         }
     }
 
     #[test]
     fn wrong_options_are_errors() {
-        for (code, value) in [(IF_TSRESOL, &[][..]), (IF_TSRESOL, &[64]), (IF_TSOFFSET, &[1, 2, 3, 4])] {
+        for (code, value) in
+            [(IF_TSRESOL, &[][..]), (IF_TSRESOL, &[64]), (IF_TSOFFSET, &[1, 2, 3, 4])]
+        {
             let mut options = Vec::new();
             put(&mut options, ByteOrder::Little, code, value, 1);
-            assert!(Interface::from_block(LinkType::ETHERNET, 0, &options, ByteOrder::Little).is_err());
+            assert!(
+                Interface::from_block(LinkType::ETHERNET, 0, &options, ByteOrder::Little).is_err()
+            );
         }
     }
 
     #[test]
     fn a_long_name_is_cut_between_characters() {
-        let interface = Interface::new(LinkType::RAW, TimeResolution::MICROSECONDS).named(&"é".repeat(700));
+        let interface =
+            Interface::new(LinkType::RAW, TimeResolution::MICROSECONDS).named(&"é".repeat(700));
         assert_eq!(interface.name().unwrap(), "é".repeat(500));
     }
 }

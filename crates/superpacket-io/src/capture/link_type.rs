@@ -114,7 +114,12 @@ fn after_family(frame: &[u8], family: u32) -> Start {
     }
 }
 
-fn after_cooked(frame: &[u8], header_length: usize, hardware_type: usize, protocol: usize) -> Start {
+fn after_cooked(
+    frame: &[u8],
+    header_length: usize,
+    hardware_type: usize,
+    protocol: usize,
+) -> Start {
     if frame.len() < header_length {
         return Start::Other;
     }

@@ -142,7 +142,10 @@ impl<'a> FrameOptions<'a> {
     /// first option that is malformed.
     pub fn comments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let list = if self.form.kind == Kind::Modified { &[] } else { self.bytes };
-        walk(list, self.form.byte_order).map_while(Result::ok).filter(|(code, _)| *code == COMMENT).map(|(_, text)| text)
+        walk(list, self.form.byte_order)
+            .map_while(Result::ok)
+            .filter(|(code, _)| *code == COMMENT)
+            .map(|(_, text)| text)
     }
 
     /// Whether a pcapng packet was received or sent (`epb_flags`); `None` where the file does not
@@ -150,7 +153,8 @@ impl<'a> FrameOptions<'a> {
     pub fn direction(&self) -> Option<Direction> {
         let list = if self.form.kind == Kind::Modified { &[] } else { self.bytes };
         let mut options = walk(list, self.form.byte_order).map_while(Result::ok);
-        let flags = options.find_map(|(code, value)| (code == EPB_FLAGS && value.len() == 4).then_some(value))?;
+        let flags = options
+            .find_map(|(code, value)| (code == EPB_FLAGS && value.len() == 4).then_some(value))?;
         match self.form.byte_order.u32_at(flags, 0) & 3 {
             1 => Some(Direction::Inbound),
             2 => Some(Direction::Outbound),
@@ -191,8 +195,17 @@ impl<'a> FrameOptions<'a> {
             Kind::MergedList => Some(EPB_HASH),
             Kind::Modified => return,
         };
-        for (code, value) in walk(self.bytes, self.form.byte_order).map_while(Result::ok).filter(|&(code, _)| Some(code) != skipped) {
-            put(out, byte_order, code, value, if byte_order == self.form.byte_order { 1 } else { packet_unit(code) });
+        for (code, value) in walk(self.bytes, self.form.byte_order)
+            .map_while(Result::ok)
+            .filter(|&(code, _)| Some(code) != skipped)
+        {
+            put(
+                out,
+                byte_order,
+                code,
+                value,
+                if byte_order == self.form.byte_order { 1 } else { packet_unit(code) },
+            );
         }
     }
 
@@ -225,7 +238,10 @@ impl OptionForm {
 }
 
 /// Walks a list of options; an error is a list that does not fit its block.
-pub(super) fn walk(bytes: &[u8], byte_order: ByteOrder) -> impl Iterator<Item = Result<(u16, &[u8]), String>> {
+pub(super) fn walk(
+    bytes: &[u8],
+    byte_order: ByteOrder,
+) -> impl Iterator<Item = Result<(u16, &[u8]), String>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -243,7 +259,9 @@ pub(super) fn walk(bytes: &[u8], byte_order: ByteOrder) -> impl Iterator<Item = 
         }
         let Some(value) = rest.get(4..4 + length) else {
             let left = std::mem::take(&mut rest).len() - 4;
-            return Some(Err(format!("option {code} claims {length} bytes, {left} are left in its block")));
+            return Some(Err(format!(
+                "option {code} claims {length} bytes, {left} are left in its block"
+            )));
         };
         rest = rest.get(4 + length.next_multiple_of(4)..).unwrap_or(&[]);
         Some(Ok((code, value)))
@@ -322,7 +340,10 @@ mod tests {
         put_end(&mut list, 0);
         let options = FrameOptions::new(&list, OptionForm::list(ByteOrder::Big));
         assert_eq!(options.comments().collect::<Vec<_>>(), [b"one", b"two"]);
-        assert_eq!(FrameOptions::new(&list, OptionForm::modified(ByteOrder::Big)).comments().count(), 0);
+        assert_eq!(
+            FrameOptions::new(&list, OptionForm::modified(ByteOrder::Big)).comments().count(),
+            0
+        );
         assert_eq!(FrameOptions::NONE.comments().count(), 0);
     }
 
@@ -340,15 +361,27 @@ mod tests {
             let mut big = Vec::new();
             options.write_list(ByteOrder::Big, &mut big);
             assert_eq!(big[..8], [[0, 2, 0, 4], flags.to_be_bytes()].concat());
-            assert_eq!(FrameOptions::new(&big, OptionForm::list(ByteOrder::Big)).direction(), Some(direction));
+            assert_eq!(
+                FrameOptions::new(&big, OptionForm::list(ByteOrder::Big)).direction(),
+                Some(direction)
+            );
         }
         for flags in [0u32, 3, 4] {
             let mut list = Vec::new();
             put(&mut list, ByteOrder::Little, EPB_FLAGS, &flags.to_le_bytes(), 1);
-            assert_eq!(FrameOptions::new(&list, OptionForm::list(ByteOrder::Little)).direction(), None, "{flags}");
+            assert_eq!(
+                FrameOptions::new(&list, OptionForm::list(ByteOrder::Little)).direction(),
+                None,
+                "{flags}"
+            );
         }
         assert_eq!(FrameOptions::NONE.direction(), None);
-        assert_eq!(FrameOptions::new(&[2, 0, 2, 0, 1, 0, 0, 0], OptionForm::list(ByteOrder::Little)).direction(), None, "too short");
+        assert_eq!(
+            FrameOptions::new(&[2, 0, 2, 0, 1, 0, 0, 0], OptionForm::list(ByteOrder::Little))
+                .direction(),
+            None,
+            "too short"
+        );
     }
 
     #[test]

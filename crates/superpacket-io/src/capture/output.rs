@@ -17,7 +17,10 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn new(destination: Destination, compression: Compression) -> Self {
-        Self { buffer: Vec::with_capacity(BUFFER_LENGTH), encoder: Encoder::new(destination, compression) }
+        Self {
+            buffer: Vec::with_capacity(BUFFER_LENGTH),
+            encoder: Encoder::new(destination, compression),
+        }
     }
 
     /// Appends `bytes`.
@@ -120,12 +123,21 @@ mod tests {
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
             let mut output = Output::new(Destination::Stream(Box::new(Full)), compression);
             output.put(b"little").unwrap();
-            assert_eq!(output.finish().unwrap_err().kind(), ErrorKind::StorageFull, "{compression:?}, at the end");
+            assert_eq!(
+                output.finish().unwrap_err().kind(),
+                ErrorKind::StorageFull,
+                "{compression:?}, at the end"
+            );
             let mut output = Output::new(Destination::Stream(Box::new(Full)), compression);
-            let noise: Vec<u8> =
-                (0..BUFFER_LENGTH as u32).map(|at| (at.wrapping_mul(at).wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+            let noise: Vec<u8> = (0..BUFFER_LENGTH as u32)
+                .map(|at| (at.wrapping_mul(at).wrapping_mul(2_654_435_761) >> 13) as u8)
+                .collect();
             let error = (0..100).find_map(|_| output.put(&noise).err());
-            assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::StorageFull), "{compression:?}, before the end");
+            assert_eq!(
+                error.map(|error| error.kind()),
+                Some(ErrorKind::StorageFull),
+                "{compression:?}, before the end"
+            );
         }
     }
 
@@ -136,7 +148,9 @@ mod tests {
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
             let mut output = Output::new(Destination::create(&path).unwrap(), compression);
             let mut expected = Vec::new();
-            for length in [0, 1, 5, BUFFER_LENGTH - 7, 1, 1, BUFFER_LENGTH, 3 * BUFFER_LENGTH + 9, 4] {
+            for length in
+                [0, 1, 5, BUFFER_LENGTH - 7, 1, 1, BUFFER_LENGTH, 3 * BUFFER_LENGTH + 9, 4]
+            {
                 let piece: Vec<u8> = (0..length).map(|at| (at * 31 + at / 250) as u8).collect();
                 output.put(&piece).unwrap();
                 expected.extend_from_slice(&piece);
@@ -155,7 +169,8 @@ mod tests {
     #[test]
     fn a_device_is_written_to_and_not_replaced() {
         use std::os::unix::fs::FileTypeExt;
-        let mut output = Output::new(Destination::create(Path::new("/dev/null")).unwrap(), Compression::None);
+        let mut output =
+            Output::new(Destination::create(Path::new("/dev/null")).unwrap(), Compression::None);
         output.put(b"gone").unwrap();
         output.finish().unwrap();
         assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());

@@ -3,7 +3,9 @@
 use super::error::Fault;
 use super::option::{MODIFIED_LENGTH, OptionForm};
 use super::window::Window;
-use super::{ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, PcapVariant, TimeResolution, Timestamp};
+use super::{
+    ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, PcapVariant, TimeResolution, Timestamp,
+};
 
 pub(super) const MAGIC_MICROSECONDS: u32 = 0xA1B2_C3D4;
 pub(super) const MAGIC_NANOSECONDS: u32 = 0xA1B2_3C4D;
@@ -52,7 +54,12 @@ pub(super) fn recognize(magic: [u8; 4]) -> Option<(ByteOrder, PcapVariant)> {
 
 impl PcapReader {
     /// Reads the file header.
-    pub(super) fn open(window: &mut Window, byte_order: ByteOrder, variant: PcapVariant, keep: bool) -> Result<(Self, Interface), Fault> {
+    pub(super) fn open(
+        window: &mut Window,
+        byte_order: ByteOrder,
+        variant: PcapVariant,
+        keep: bool,
+    ) -> Result<(Self, Interface), Fault> {
         if !window.has(FILE_HEADER)? {
             return Err(Fault::Malformed(format!(
                 "the file ends within its header, after {} of {FILE_HEADER} bytes",
@@ -64,7 +71,9 @@ impl PcapReader {
             (2, 0..=2) => Lengths::OriginalFirst,
             (2, 3) => Lengths::SmallerIsCaptured,
             (2, _) | (543, 0) => Lengths::CapturedFirst,
-            (major, minor) => return Err(Fault::Unsupported(format!("pcap version {major}.{minor}"))),
+            (major, minor) => {
+                return Err(Fault::Unsupported(format!("pcap version {major}.{minor}")));
+            }
         };
         let link_type = byte_order.u32_at(header, 20);
         let mut interface = Interface::new(LinkType(link_type as u16), variant.resolution());
@@ -88,7 +97,8 @@ impl PcapReader {
     /// Finds the next record; `None` at a clean end.
     #[inline]
     pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<Located>, Fault> {
-        let header_length = RECORD_HEADER + if self.variant == PcapVariant::Modified { MODIFIED_LENGTH } else { 0 };
+        let header_length =
+            RECORD_HEADER + if self.variant == PcapVariant::Modified { MODIFIED_LENGTH } else { 0 };
         if !window.has(header_length)? {
             window.finish(|| format!("a record header has {header_length} bytes"))?;
             return Ok(None);
@@ -115,7 +125,9 @@ impl PcapReader {
         let at = window.consume(length);
         let (ticks_per_second, resolution) = match self.variant {
             PcapVariant::Nanoseconds => (1_000_000_000, TimeResolution::NANOSECONDS),
-            PcapVariant::Microseconds | PcapVariant::Modified => (1_000_000, TimeResolution::MICROSECONDS),
+            PcapVariant::Microseconds | PcapVariant::Modified => {
+                (1_000_000, TimeResolution::MICROSECONDS)
+            }
         };
         // A fraction above one second is taken as it is: it only moves the time on.
         let ticks = u64::from(seconds) * ticks_per_second + u64::from(fraction);

@@ -64,7 +64,9 @@ impl PcapWriter {
             None => (0, 0),
         };
         let mut record = [0; 16];
-        for (field, value) in record.chunks_exact_mut(4).zip([seconds, fraction, length, original_length]) {
+        for (field, value) in
+            record.chunks_exact_mut(4).zip([seconds, fraction, length, original_length])
+        {
             field.copy_from_slice(&self.byte_order.u32_bytes(value));
         }
         output.put(&record)?;
@@ -75,16 +77,26 @@ impl PcapWriter {
     }
 
     /// A file without frames still has a header.
-    pub(super) fn finish(&mut self, output: &mut Output, declared: &[Declared]) -> Result<(), Refusal> {
+    pub(super) fn finish(
+        &mut self,
+        output: &mut Output,
+        declared: &[Declared],
+    ) -> Result<(), Refusal> {
         if self.header.is_none() {
-            let none = Declared::new(&Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS));
+            let none =
+                Declared::new(&Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS));
             self.write_header(output, declared, declared.first().unwrap_or(&none))?;
         }
         Ok(())
     }
 
     #[cold]
-    fn write_header(&mut self, output: &mut Output, declared: &[Declared], interface: &Declared) -> Result<Header, Refusal> {
+    fn write_header(
+        &mut self,
+        output: &mut Output,
+        declared: &[Declared],
+        interface: &Declared,
+    ) -> Result<Header, Refusal> {
         let enough = |of: &Declared| 1_000_000u64.is_multiple_of(of.resolution.ticks_per_second());
         let variant = self.variant.unwrap_or(match declared.iter().all(enough) {
             true => PcapVariant::Microseconds,
@@ -105,7 +117,8 @@ impl PcapWriter {
         }
         let ticks_per_second = resolution.ticks_per_second();
         let modified = variant == PcapVariant::Modified;
-        let header = Header { link_type: interface.link_type, ticks_per_second, resolution, modified };
+        let header =
+            Header { link_type: interface.link_type, ticks_per_second, resolution, modified };
         self.header = Some(header);
         Ok(header)
     }

@@ -48,7 +48,8 @@ impl PcapNgReader {
     /// Reads the first section's header.
     pub(super) fn open(window: &mut Window, keep: bool) -> Result<Self, Fault> {
         let preamble = keep.then(Vec::new);
-        let mut reader = Self { byte_order: ByteOrder::Little, section_start: 0, footprint: 0, preamble };
+        let mut reader =
+            Self { byte_order: ByteOrder::Little, section_start: 0, footprint: 0, preamble };
         let Some(length) = reader.next_block(window)? else {
             return Err(Fault::Malformed("the file is empty".to_owned()));
         };
@@ -68,14 +69,20 @@ impl PcapNgReader {
 
     /// Finds the next packet and adds the interfaces on the way to `interfaces`; `None` at a clean
     /// end.
-    pub(super) fn next(&mut self, window: &mut Window, interfaces: &mut Vec<Interface>) -> Result<Option<Located>, Fault> {
+    pub(super) fn next(
+        &mut self,
+        window: &mut Window,
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<Option<Located>, Fault> {
         loop {
             let Some(length) = self.next_block(window)? else { return Ok(None) };
             let block = &window.available()[..length];
             let packet = match self.byte_order.u32_at(block, 0) {
                 ENHANCED_PACKET => Some(self.enhanced_packet(block)?),
                 PACKET => Some(self.obsolete_packet(block)?),
-                SIMPLE_PACKET => Some(self.simple_packet(block, &interfaces[self.section_start..])?),
+                SIMPLE_PACKET => {
+                    Some(self.simple_packet(block, &interfaces[self.section_start..])?)
+                }
                 SECTION_HEADER => {
                     self.section(block)?;
                     self.section_start = interfaces.len();
@@ -85,7 +92,10 @@ impl PcapNgReader {
                     let interface = self.interface(block)?;
                     self.footprint += interface.footprint();
                     if self.footprint > MAX_INTERFACES_FOOTPRINT {
-                        return Err(Fault::Unsupported(format!("more than {} interfaces", interfaces.len())));
+                        return Err(Fault::Unsupported(format!(
+                            "more than {} interfaces",
+                            interfaces.len()
+                        )));
                     }
                     interfaces.push(interface);
                     if let Some(preamble) = &mut self.preamble {
@@ -109,7 +119,11 @@ impl PcapNgReader {
             };
             let at = window.consume(length);
             // After a simple packet comes only padding.
-            let options_start = if packet.ticks.is_some() { packet.data.end.next_multiple_of(4) } else { length - 4 };
+            let options_start = if packet.ticks.is_some() {
+                packet.data.end.next_multiple_of(4)
+            } else {
+                length - 4
+            };
             let options = options_start..length - 4;
             return Ok(Some(Located {
                 data: at + packet.data.start..at + packet.data.end,
@@ -140,7 +154,11 @@ impl PcapNgReader {
             match (ByteOrder::Little.u32_at(head, 8), ByteOrder::Big.u32_at(head, 8)) {
                 (BYTE_ORDER_MAGIC, _) => ByteOrder::Little,
                 (_, BYTE_ORDER_MAGIC) => ByteOrder::Big,
-                (magic, _) => return Err(Fault::Malformed(format!("a section with byte-order magic {magic:#010x}"))),
+                (magic, _) => {
+                    return Err(Fault::Malformed(format!(
+                        "a section with byte-order magic {magic:#010x}"
+                    )));
+                }
             }
         } else {
             self.byte_order
@@ -162,7 +180,9 @@ impl PcapNgReader {
         }
         let again = byte_order.u32_at(window.available(), length - 4);
         if again != claimed {
-            return Err(Fault::Malformed(format!("a block of {claimed} bytes ends with a length of {again}")));
+            return Err(Fault::Malformed(format!(
+                "a block of {claimed} bytes ends with a length of {again}"
+            )));
         }
         Ok(Some(length))
     }
@@ -197,7 +217,8 @@ impl PcapNgReader {
         needs(block, 20, "interface description")?;
         let link_type = LinkType(self.byte_order.u16_at(block, 8));
         let snap_length = self.byte_order.u32_at(block, 12);
-        Interface::from_block(link_type, snap_length, &block[16..block.len() - 4], self.byte_order).map_err(Fault::Malformed)
+        Interface::from_block(link_type, snap_length, &block[16..block.len() - 4], self.byte_order)
+            .map_err(Fault::Malformed)
     }
 
     #[inline]
@@ -229,7 +250,9 @@ impl PcapNgReader {
         needs(block, 16, "simple packet")?;
         let original_length = self.byte_order.u32_at(block, 8);
         let captured = match interfaces.first() {
-            Some(interface) if interface.snap_length != 0 => original_length.min(interface.snap_length),
+            Some(interface) if interface.snap_length != 0 => {
+                original_length.min(interface.snap_length)
+            }
             _ => original_length,
         };
         let data = data(block, 12, captured)?;
@@ -239,7 +262,10 @@ impl PcapNgReader {
 
 fn needs(block: &[u8], length: usize, name: &str) -> Result<(), Fault> {
     if block.len() < length {
-        return Err(Fault::Malformed(format!("{name} block of {} bytes, at least {length} needed", block.len())));
+        return Err(Fault::Malformed(format!(
+            "{name} block of {} bytes, at least {length} needed",
+            block.len()
+        )));
     }
     Ok(())
 }
@@ -250,7 +276,9 @@ fn needs(block: &[u8], length: usize, name: &str) -> Result<(), Fault> {
 fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, Fault> {
     let room = block.len() - 4 - start;
     if captured as usize > room {
-        return Err(Fault::Malformed(format!("the packet claims {captured} bytes, its block has room for {room}")));
+        return Err(Fault::Malformed(format!(
+            "the packet claims {captured} bytes, its block has room for {room}"
+        )));
     }
     Ok(start..start + captured as usize)
 }

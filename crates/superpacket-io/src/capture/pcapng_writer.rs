@@ -6,7 +6,9 @@ use super::declared::{Declared, Refusal, snap_length};
 use super::interface::{IF_TSOFFSET, IF_TSRESOL};
 use super::option::{interface_unit, put, put_end, walk};
 use super::output::Output;
-use super::pcapng_reader::{BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, SECTION_HEADER, SIMPLE_PACKET};
+use super::pcapng_reader::{
+    BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, SECTION_HEADER, SIMPLE_PACKET,
+};
 use super::{ByteOrder, Interface, InterfaceStatistics, Record, TimeResolution, Timestamp};
 
 const SHB_USERAPPL: u16 = 4;
@@ -47,7 +49,13 @@ impl PcapNgWriter {
         let start = self.body.len();
         let swap = byte_order == ByteOrder::Big;
         for (code, value) in walk(&interface.options, ByteOrder::Little).map_while(Result::ok) {
-            put(&mut self.body, byte_order, code, value, if swap { interface_unit(code) } else { 1 });
+            put(
+                &mut self.body,
+                byte_order,
+                code,
+                value,
+                if swap { interface_unit(code) } else { 1 },
+            );
         }
         if interface.resolution != TimeResolution::MICROSECONDS {
             put(&mut self.body, byte_order, IF_TSRESOL, &[interface.resolution.to_option()], 1);
@@ -98,13 +106,23 @@ impl PcapNgWriter {
             return Ok(());
         }
         let ticks = match record.time {
-            Some(time) => time.ticks_in(interface.resolution, interface.offset_seconds).ok_or(Refusal::Time)?,
+            Some(time) => time
+                .ticks_in(interface.resolution, interface.offset_seconds)
+                .ok_or(Refusal::Time)?,
             None => 0,
         };
         let end = if options.is_empty() { 0 } else { 4 };
         let total = 32 + length + padding as u32 + (options.len() + end) as u32;
         let mut head = [0; 28];
-        let fields = [ENHANCED_PACKET, total, record.interface, (ticks >> 32) as u32, ticks as u32, length, original_length];
+        let fields = [
+            ENHANCED_PACKET,
+            total,
+            record.interface,
+            (ticks >> 32) as u32,
+            ticks as u32,
+            length,
+            original_length,
+        ];
         for (bytes, field) in head.chunks_exact_mut(4).zip(fields) {
             bytes.copy_from_slice(&self.byte_order.u32_bytes(field));
         }
@@ -131,8 +149,11 @@ impl PcapNgWriter {
         let byte_order = self.byte_order;
         // A time is two words, the higher first, in either byte order.
         let ticks = |time: Timestamp| -> Result<Vec<u8>, Refusal> {
-            let ticks = time.ticks_in(interface.resolution, interface.offset_seconds).ok_or(Refusal::Time)?;
-            Ok([byte_order.u32_bytes((ticks >> 32) as u32), byte_order.u32_bytes(ticks as u32)].concat())
+            let ticks = time
+                .ticks_in(interface.resolution, interface.offset_seconds)
+                .ok_or(Refusal::Time)?;
+            Ok([byte_order.u32_bytes((ticks >> 32) as u32), byte_order.u32_bytes(ticks as u32)]
+                .concat())
         };
         let end = ticks(time)?;
         let start = counted.start.map(ticks).transpose()?;

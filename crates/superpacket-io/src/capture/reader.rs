@@ -11,7 +11,10 @@ use super::error::Fault;
 use super::pcap_reader::{PcapReader, recognize};
 use super::pcapng_reader::{PcapNgReader, SECTION_HEADER};
 use super::window::Window;
-use super::{ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, OptionForm, Source, Truncated};
+use super::{
+    ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, OptionForm,
+    Source, Truncated,
+};
 
 /// A place between two records of a capture, at which another reader may begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +87,10 @@ impl Reader {
     ///
     /// # Errors
     /// As [`from_stream`](Self::from_stream).
-    pub fn keeping_preamble(name: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
+    pub fn keeping_preamble(
+        name: &str,
+        stream: Box<dyn Read + Send>,
+    ) -> Result<Self, CaptureError> {
         Self::begin(name, stream, true)
     }
 
@@ -95,9 +101,15 @@ impl Reader {
     ///
     /// # Errors
     /// As [`from_stream`](Self::from_stream).
-    pub fn of_part(name: &str, preamble: Vec<u8>, place: Place, records: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
+    pub fn of_part(
+        name: &str,
+        preamble: Vec<u8>,
+        place: Place,
+        records: Box<dyn Read + Send>,
+    ) -> Result<Self, CaptureError> {
         let length = preamble.len() as u64;
-        let mut reader = Self::begin(name, Box::new(io::Cursor::new(preamble).chain(records)), false)?;
+        let mut reader =
+            Self::begin(name, Box::new(io::Cursor::new(preamble).chain(records)), false)?;
         reader.frames = place.packets;
         reader.part = Some((place.offset, length));
         Ok(reader)
@@ -107,11 +119,15 @@ impl Reader {
         let bytes_read = Arc::new(AtomicU64::new(0));
         let counted = Box::new(Counting { stream, bytes: Arc::clone(&bytes_read) });
         let fault = |fault: Fault, window: Option<&Window>| {
-            fault
-                .into_error(name, 1, window.map_or(0, Window::offset))
-                .unwrap_or_else(|truncated| CaptureError::NotCapture { file: truncated.file, reason: truncated.reason })
+            fault.into_error(name, 1, window.map_or(0, Window::offset)).unwrap_or_else(
+                |truncated| CaptureError::NotCapture {
+                    file: truncated.file,
+                    reason: truncated.reason,
+                },
+            )
         };
-        let (stream, compression) = decompress(counted).map_err(|error| fault(error.into(), None))?;
+        let (stream, compression) =
+            decompress(counted).map_err(|error| fault(error.into(), None))?;
         let mut window = Window::new(stream);
         window.has(4).map_err(|error| fault(error.into(), Some(&window)))?;
         let Some(&magic) = window.available().first_chunk::<4>() else {
@@ -123,18 +139,22 @@ impl Reader {
         };
         let mut interfaces = Vec::new();
         let (records, format) = if let Some((byte_order, variant)) = recognize(magic) {
-            let (reader, interface) =
-                PcapReader::open(&mut window, byte_order, variant, keep).map_err(|error| fault(error, Some(&window)))?;
+            let (reader, interface) = PcapReader::open(&mut window, byte_order, variant, keep)
+                .map_err(|error| fault(error, Some(&window)))?;
             interfaces.push(interface);
             (Records::Pcap(reader), Format::Pcap { byte_order, variant })
         } else if ByteOrder::Little.u32_at(&magic, 0) == SECTION_HEADER {
-            let reader = PcapNgReader::open(&mut window, keep).map_err(|error| fault(error, Some(&window)))?;
+            let reader = PcapNgReader::open(&mut window, keep)
+                .map_err(|error| fault(error, Some(&window)))?;
             let byte_order = reader.byte_order();
             (Records::PcapNg(reader), Format::PcapNg { byte_order })
         } else {
             // The longest magic number known has 12 bytes; what cannot be read is not compared.
             let _ = window.has(12);
-            return Err(CaptureError::NotCapture { file: name.to_owned(), reason: describe(window.available()) });
+            return Err(CaptureError::NotCapture {
+                file: name.to_owned(),
+                reason: describe(window.available()),
+            });
         };
         Ok(Self {
             file: name.to_owned(),
@@ -176,7 +196,10 @@ impl Reader {
     /// Where the next record begins.
     pub fn place(&self) -> Place {
         let (start, before) = self.part.unwrap_or_default();
-        Place { offset: (self.window.offset() + start).saturating_sub(before), packets: self.frames }
+        Place {
+            offset: (self.window.offset() + start).saturating_sub(before),
+            packets: self.frames,
+        }
     }
 
     /// The headers read so far that readers of parts from [`place`](Self::place) on need: a pcap
@@ -276,13 +299,21 @@ fn describe(head: &[u8]) -> String {
         (&[0x1C, 0x00, 0x01, 0xAC], "Ixia lcap, which is not supported"),
         (&[0xAC, 0x01, 0x00, 0x1C], "Ixia lcap, which is not supported"),
         (b"BZh", "bzip2, which is not supported (bzcat FILE | superpacket ... -)"),
-        (&[0xFD, b'7', b'z', b'X', b'Z', 0], "xz, which is not supported (xzcat FILE | superpacket ... -)"),
-        (&[0x04, 0x22, 0x4D, 0x18], "lz4, which is not supported (lz4cat FILE | superpacket ... -)"),
+        (
+            &[0xFD, b'7', b'z', b'X', b'Z', 0],
+            "xz, which is not supported (xzcat FILE | superpacket ... -)",
+        ),
+        (
+            &[0x04, 0x22, 0x4D, 0x18],
+            "lz4, which is not supported (lz4cat FILE | superpacket ... -)",
+        ),
         (b"PK\x03\x04", "a zip archive"),
         (&[0x1F, 0x8B], "compressed twice"),
     ];
     match known.iter().find(|(magic, _)| head.starts_with(magic)) {
         Some((_, name)) => (*name).to_owned(),
-        None => format!("it begins with bytes {:02x?}, which is neither pcap nor pcapng", &head[..4]),
+        None => {
+            format!("it begins with bytes {:02x?}, which is neither pcap nor pcapng", &head[..4])
+        }
     }
 }

@@ -44,7 +44,12 @@ impl<'a> Frame<'a> {
     /// The record that writes this frame unchanged, together with `data`.
     #[inline]
     pub fn record(&self) -> Record<'a> {
-        Record { interface: self.interface, time: self.time, original_length: Some(self.original_length), options: self.options }
+        Record {
+            interface: self.interface,
+            time: self.time,
+            original_length: Some(self.original_length),
+            options: self.options,
+        }
     }
 }
 

@@ -84,7 +84,8 @@ impl Timestamp {
     fn convert(self, resolution: TimeResolution, offset_seconds: i64) -> Option<i128> {
         let from = self.resolution.ticks_per_second();
         let to = resolution.ticks_per_second();
-        let seconds = i128::from(self.ticks / from) + i128::from(self.offset_seconds) - i128::from(offset_seconds);
+        let seconds = i128::from(self.ticks / from) + i128::from(self.offset_seconds)
+            - i128::from(offset_seconds);
         let fraction = u128::from(self.ticks % from) * u128::from(to) / u128::from(from);
         seconds.checked_mul(i128::from(to))?.checked_add(i128::try_from(fraction).ok()?)
     }
@@ -95,7 +96,11 @@ mod tests {
     use super::*;
 
     fn at(ticks: u64, option: u8, offset_seconds: i64) -> Timestamp {
-        Timestamp { ticks, resolution: TimeResolution::from_option(option).unwrap(), offset_seconds }
+        Timestamp {
+            ticks,
+            resolution: TimeResolution::from_option(option).unwrap(),
+            offset_seconds,
+        }
     }
 
     #[test]
@@ -103,7 +108,10 @@ mod tests {
         assert_eq!(TimeResolution::from_option(6).unwrap().ticks_per_second(), 1_000_000);
         assert_eq!(TimeResolution::from_option(0).unwrap().ticks_per_second(), 1);
         assert_eq!(TimeResolution::from_option(0x80 | 10).unwrap().ticks_per_second(), 1024);
-        assert_eq!(TimeResolution::from_option(19).unwrap().ticks_per_second(), 10_000_000_000_000_000_000);
+        assert_eq!(
+            TimeResolution::from_option(19).unwrap().ticks_per_second(),
+            10_000_000_000_000_000_000
+        );
         assert_eq!(TimeResolution::from_option(20), None);
         assert_eq!(TimeResolution::from_option(0x80 | 63).unwrap().ticks_per_second(), 1 << 63);
         assert_eq!(TimeResolution::from_option(0x80 | 64), None);
@@ -125,11 +133,21 @@ mod tests {
     fn a_coarser_unit_rounds_down_and_a_finer_one_is_exact() {
         let time = at(1_234_567_891, 9, 0);
         assert_eq!(time.ticks_in(TimeResolution::MICROSECONDS, 0), Some(1_234_567));
-        assert_eq!(at(1_234_567, 6, 0).ticks_in(TimeResolution::NANOSECONDS, 0), Some(1_234_567_000));
+        assert_eq!(
+            at(1_234_567, 6, 0).ticks_in(TimeResolution::NANOSECONDS, 0),
+            Some(1_234_567_000)
+        );
         assert_eq!(at(5, 0, 10).ticks_in(TimeResolution::MICROSECONDS, 5), Some(10_000_000));
-        assert_eq!(at(5, 0, 0).ticks_in(TimeResolution::MICROSECONDS, 6), None, "would be negative");
+        assert_eq!(
+            at(5, 0, 0).ticks_in(TimeResolution::MICROSECONDS, 6),
+            None,
+            "would be negative"
+        );
         assert_eq!(at(u64::MAX, 0, 0).ticks_in(TimeResolution::NANOSECONDS, 0), None);
-        assert_eq!(at(u64::MAX, 0, 7).ticks_in(TimeResolution::from_option(0).unwrap(), 7), Some(u64::MAX));
+        assert_eq!(
+            at(u64::MAX, 0, 7).ticks_in(TimeResolution::from_option(0).unwrap(), 7),
+            Some(u64::MAX)
+        );
     }
 
     #[test]

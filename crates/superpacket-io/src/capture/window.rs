@@ -69,7 +69,9 @@ impl Window {
     pub(super) fn finish(&self, expected: impl FnOnce() -> String) -> Result<(), Fault> {
         let left = self.end - self.start;
         match &self.cut {
-            Some(reason) => Err(Fault::Truncated(format!("{reason}, {left} bytes into the record"))),
+            Some(reason) => {
+                Err(Fault::Truncated(format!("{reason}, {left} bytes into the record")))
+            }
             None if left == 0 => Ok(()),
             None => Err(Fault::Truncated(format!("{}, {left} bytes are there", expected()))),
         }

@@ -8,7 +8,10 @@ use super::destination::Destination;
 use super::output::Output;
 use super::pcap_writer::PcapWriter;
 use super::pcapng_writer::PcapNgWriter;
-use super::{CaptureError, Container, Interface, InterfaceStatistics, LinkType, MAX_RECORD_LENGTH, OutputFormat, Record, Sink, Timestamp};
+use super::{
+    CaptureError, Container, Interface, InterfaceStatistics, LinkType, MAX_RECORD_LENGTH,
+    OutputFormat, Record, Sink, Timestamp,
+};
 
 /// Writes a capture file as a stream.
 ///
@@ -40,7 +43,11 @@ impl Writer {
     /// If it cannot be created.
     pub fn create(path: impl AsRef<Path>, format: OutputFormat) -> Result<Self, CaptureError> {
         let path = path.as_ref();
-        let name = if path == Path::new("-") { "standard output".to_owned() } else { path.display().to_string() };
+        let name = if path == Path::new("-") {
+            "standard output".to_owned()
+        } else {
+            path.display().to_string()
+        };
         match Destination::create(path) {
             Ok(destination) => Self::begin(name, destination, format),
             Err(source) => Err(CaptureError::Create { file: name, source }),
@@ -51,11 +58,19 @@ impl Writer {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn into_stream(name: &str, stream: Box<dyn Write + Send>, format: OutputFormat) -> Result<Self, CaptureError> {
+    pub fn into_stream(
+        name: &str,
+        stream: Box<dyn Write + Send>,
+        format: OutputFormat,
+    ) -> Result<Self, CaptureError> {
         Self::begin(name.to_owned(), Destination::Stream(stream), format)
     }
 
-    fn begin(file: String, destination: Destination, format: OutputFormat) -> Result<Self, CaptureError> {
+    fn begin(
+        file: String,
+        destination: Destination,
+        format: OutputFormat,
+    ) -> Result<Self, CaptureError> {
         let OutputFormat { container, byte_order, resolution, compression } = format;
         let mut output = Output::new(destination, compression);
         let records = match container {
@@ -84,7 +99,9 @@ impl Writer {
     /// # Errors
     /// If it cannot be written.
     pub fn flush(&mut self) -> Result<(), CaptureError> {
-        self.output.hand_over().map_err(|source| CaptureError::Write { file: self.file.clone(), source })
+        self.output
+            .hand_over()
+            .map_err(|source| CaptureError::Write { file: self.file.clone(), source })
     }
 
     /// Writes what was counted at an interface, until `time`. A pcap file has no place for it.
@@ -92,7 +109,12 @@ impl Writer {
     /// # Errors
     /// If it cannot be written, if no such interface was declared, or if one of the times cannot be
     /// said in the interface's unit.
-    pub fn statistics(&mut self, interface: u32, time: Timestamp, counted: &InterfaceStatistics) -> Result<(), CaptureError> {
+    pub fn statistics(
+        &mut self,
+        interface: u32,
+        time: Timestamp,
+        counted: &InterfaceStatistics,
+    ) -> Result<(), CaptureError> {
         let Some(declared) = self.interfaces.get(interface as usize).copied() else {
             let (file, packet) = (self.file.clone(), self.frames + 1);
             return Err(CaptureError::UnknownInterface { file, packet, interface });
@@ -124,7 +146,9 @@ impl Writer {
         match refusal {
             Refusal::Io(source) => CaptureError::Write { file, source },
             Refusal::Time => CaptureError::Time { file, packet },
-            Refusal::LinkType { first } => CaptureError::SeveralLinkTypes { file, packet, first, other },
+            Refusal::LinkType { first } => {
+                CaptureError::SeveralLinkTypes { file, packet, first, other }
+            }
         }
     }
 
@@ -133,9 +157,9 @@ impl Writer {
         for interface in &interfaces[self.interfaces.len()..] {
             match &mut self.records {
                 Records::Pcap(writer) => writer.declare(interface),
-                Records::PcapNg(writer) => {
-                    writer.declare(&mut self.output, interface).map_err(|source| CaptureError::Write { file: self.file.clone(), source })?
-                }
+                Records::PcapNg(writer) => writer
+                    .declare(&mut self.output, interface)
+                    .map_err(|source| CaptureError::Write { file: self.file.clone(), source })?,
             }
             self.interfaces.push(Declared::new(interface));
         }
@@ -162,20 +186,38 @@ impl Sink for Writer {
         let room = 64 + record.options.bytes.len();
         if length > MAX_RECORD_LENGTH - room.min(MAX_RECORD_LENGTH) {
             let (file, packet) = (self.file.clone(), self.frames + 1);
-            return Err(CaptureError::FrameTooLong { file, packet, length, limit: MAX_RECORD_LENGTH - 64 });
+            return Err(CaptureError::FrameTooLong {
+                file,
+                packet,
+                length,
+                limit: MAX_RECORD_LENGTH - 64,
+            });
         }
         let Some(&interface) = self.interfaces.get(record.interface as usize) else {
             let (file, packet) = (self.file.clone(), self.frames + 1);
-            return Err(CaptureError::UnknownInterface { file, packet, interface: record.interface });
+            return Err(CaptureError::UnknownInterface {
+                file,
+                packet,
+                interface: record.interface,
+            });
         };
         let original_length = record.original_length.unwrap_or(length as u32);
         let output = &mut self.output;
         let written = match &mut self.records {
-            Records::Pcap(writer) => match writer.begin(output, &self.interfaces, &interface, &record, length as u32, original_length) {
+            Records::Pcap(writer) => match writer.begin(
+                output,
+                &self.interfaces,
+                &interface,
+                &record,
+                length as u32,
+                original_length,
+            ) {
                 Ok(()) => write_all(output, parts).map_err(Refusal::Io),
                 Err(refusal) => Err(refusal),
             },
-            Records::PcapNg(writer) => writer.packet(output, &interface, &record, parts, length as u32, original_length),
+            Records::PcapNg(writer) => {
+                writer.packet(output, &interface, &record, parts, length as u32, original_length)
+            }
         };
         match written {
             Ok(()) => {

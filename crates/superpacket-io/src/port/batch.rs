@@ -73,7 +73,12 @@ impl TxBatch {
 
     /// The first [`MAX_HEADER`] bytes of a frame, or all if there are fewer: where they lie, or
     /// gathered in `scratch`.
-    pub fn head<'a>(&self, outgoing: &'a Outgoing, frame: &TxFrame, scratch: &'a mut [u8; MAX_HEADER]) -> &'a [u8] {
+    pub fn head<'a>(
+        &self,
+        outgoing: &'a Outgoing,
+        frame: &TxFrame,
+        scratch: &'a mut [u8; MAX_HEADER],
+    ) -> &'a [u8] {
         let slices = self.slices(frame);
         let wanted = (frame.length as usize).min(MAX_HEADER);
         if let Some(first) = slices.first().filter(|first| first.length() >= wanted) {
@@ -96,9 +101,20 @@ impl TxBatch {
 
     /// Appends the staged packet whole, with the tag that a device stripped put back, in at most
     /// `max_slices` pieces: with more it is copied into one.
-    pub fn push_packet(&mut self, outgoing: &mut Outgoing, _staged: &Staged, packet: &SuperPacket<'_, Buffer>, max_slices: usize) {
+    pub fn push_packet(
+        &mut self,
+        outgoing: &mut Outgoing,
+        _staged: &Staged,
+        packet: &SuperPacket<'_, Buffer>,
+        max_slices: usize,
+    ) {
         let metadata = &packet.metadata;
-        let from = Source { vlan: metadata.vlan, layer: metadata.layer, checksum: metadata.checksum, gso: metadata.gso };
+        let from = Source {
+            vlan: metadata.vlan,
+            layer: metadata.layer,
+            checksum: metadata.checksum,
+            gso: metadata.gso,
+        };
         let segments = if metadata.gso.is_some() { segments(packet) } else { 1 };
         let first = self.slices.len();
         if !packet.header().is_empty() {
@@ -137,7 +153,10 @@ impl TxBatch {
         if !seeded && let Some(field) = header.get_mut(place..place + 2) {
             field.copy_from_slice(&sum.fold().to_be_bytes());
         }
-        let checksum = RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() };
+        let checksum = RxChecksum::Partial {
+            start: layout.transport,
+            offset: layout.protocol.checksum_offset(),
+        };
         let first = self.slices.len();
         self.slices.push(outgoing.own(header));
         self.slices.extend(outgoing.pieces.iter().filter(|piece| piece.length != 0));
@@ -164,7 +183,9 @@ impl TxBatch {
         if !segment.header().is_empty() {
             self.slices.push(outgoing.own(segment.header()));
         }
-        self.slices.extend(segment.ranges().map(|range| outgoing.pieces[range.range].part(range.offset..range.offset + range.length)));
+        self.slices.extend(segment.ranges().map(|range| {
+            outgoing.pieces[range.range].part(range.offset..range.offset + range.length)
+        }));
         let parts = std::iter::once(segment.header()).chain(segment.payload());
         self.finish(outgoing, first, parts, max_slices, 1, from);
     }
@@ -188,28 +209,62 @@ impl TxBatch {
         part.skip_identifications(header);
         let payload = segment.length().saturating_sub(usize::from(part.layout.payload));
         let segments = payload.div_ceil(part.gso.size.get()).max(1) as u32;
-        let from = Source { vlan, layer, checksum: segment.checksum, gso: (segments > 1).then_some(part.gso) };
+        let from = Source {
+            vlan,
+            layer,
+            checksum: segment.checksum,
+            gso: (segments > 1).then_some(part.gso),
+        };
         let first = self.slices.len();
         self.slices.push(outgoing.own(header));
-        self.slices.extend(segment.ranges().map(|range| outgoing.pieces[range.range].part(range.offset..range.offset + range.length)));
+        self.slices.extend(segment.ranges().map(|range| {
+            outgoing.pieces[range.range].part(range.offset..range.offset + range.length)
+        }));
         let parts = std::iter::once(&*header).chain(segment.payload());
         self.finish(outgoing, first, parts, max_slices, segments, from);
     }
 
     /// Appends a frame that is copied, with the `vlan` tag that a device stripped put back, and
     /// nothing left to do.
-    pub fn push_owned(&mut self, outgoing: &mut Outgoing, frame: &[u8], vlan: Option<VlanTag>, layer: Layer) {
+    pub fn push_owned(
+        &mut self,
+        outgoing: &mut Outgoing,
+        frame: &[u8],
+        vlan: Option<VlanTag>,
+        layer: Layer,
+    ) {
         let first = self.slices.len();
         self.slices.push(outgoing.own(frame));
-        self.finish(outgoing, first, std::iter::once(frame), usize::MAX, 1, Source { vlan, layer, checksum: RxChecksum::None, gso: None });
+        self.finish(
+            outgoing,
+            first,
+            std::iter::once(frame),
+            usize::MAX,
+            1,
+            Source { vlan, layer, checksum: RxChecksum::None, gso: None },
+        );
     }
 
     /// Appends a frame that is copied.
-    pub fn push_bytes(&mut self, outgoing: &mut Outgoing, frame: &[u8], checksum: RxChecksum, gso: Option<Gso>, layer: Layer) {
+    pub fn push_bytes(
+        &mut self,
+        outgoing: &mut Outgoing,
+        frame: &[u8],
+        checksum: RxChecksum,
+        gso: Option<Gso>,
+        layer: Layer,
+    ) {
         let first = self.slices.len();
         self.slices.push(outgoing.own(frame));
         let segments = gso.map_or(1, |gso| (frame.len() / gso.size.get()).max(1) as u32);
-        self.finish(outgoing, first, std::iter::once(frame), usize::MAX, segments, Source { vlan: None, layer, checksum, gso });
+        self.finish(
+            outgoing,
+            first,
+            std::iter::once(frame),
+            usize::MAX,
+            segments,
+            Source { vlan: None, layer, checksum, gso },
+        );
     }
 
     /// Takes segments that are [written](superpacket::segment::Segmenter::segment_linear), as
@@ -221,7 +276,8 @@ impl TxBatch {
     /// Forgets all frames but the first `frames`.
     pub fn truncate(&mut self, frames: usize) {
         self.frames.truncate(frames);
-        self.slices.truncate(self.frames.last().map_or(0, |last| (last.first + last.slices) as usize));
+        self.slices
+            .truncate(self.frames.last().map_or(0, |last| (last.first + last.slices) as usize));
     }
 
     /// Makes a frame of the slices from `first` on.
@@ -244,7 +300,11 @@ impl TxBatch {
                 let behind = (start + ADDRESSES).min(outgoing.bytes.len());
                 outgoing.bytes.splice(behind..behind, tag_bytes(tag));
             }
-            self.slices.push(Slice { place: Slice::OWN, start: start as u32, length: (outgoing.bytes.len() - start) as u32 });
+            self.slices.push(Slice {
+                place: Slice::OWN,
+                start: start as u32,
+                length: (outgoing.bytes.len() - start) as u32,
+            });
         } else if let Some(tag) = tag {
             self.insert(outgoing, first, tag, parts);
         }
@@ -268,7 +328,13 @@ impl TxBatch {
 
     /// Puts a tag behind the addresses: they and the tag become a slice of their own, and what
     /// follows loses them.
-    fn insert<'p>(&mut self, outgoing: &mut Outgoing, first: usize, tag: VlanTag, parts: impl Iterator<Item = &'p [u8]>) {
+    fn insert<'p>(
+        &mut self,
+        outgoing: &mut Outgoing,
+        first: usize,
+        tag: VlanTag,
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) {
         let addresses = outgoing.bytes.len();
         for part in parts {
             let rest = ADDRESSES - (outgoing.bytes.len() - addresses);
@@ -279,7 +345,8 @@ impl TxBatch {
         }
         let mut skip = outgoing.bytes.len() - addresses;
         outgoing.bytes.extend_from_slice(&tag_bytes(tag));
-        let head = Slice { place: Slice::OWN, start: addresses as u32, length: (skip + TAG) as u32 };
+        let head =
+            Slice { place: Slice::OWN, start: addresses as u32, length: (skip + TAG) as u32 };
         let mut index = first;
         while skip != 0 && index < self.slices.len() {
             let slice = self.slices[index];
@@ -315,10 +382,15 @@ impl Part<'_> {
             return;
         }
         let network = usize::from(self.layout.network);
-        let (Some(old), Some(sum)) = (word(header, network + ipv4::ID), word(header, network + ipv4::CHECKSUM)) else { return };
+        let (Some(old), Some(sum)) =
+            (word(header, network + ipv4::ID), word(header, network + ipv4::CHECKSUM))
+        else {
+            return;
+        };
         let new = old.wrapping_add(self.skipped);
         header[network + ipv4::ID..][..2].copy_from_slice(&new.to_be_bytes());
-        header[network + ipv4::CHECKSUM..][..2].copy_from_slice(&update(sum, old, new).to_be_bytes());
+        header[network + ipv4::CHECKSUM..][..2]
+            .copy_from_slice(&update(sum, old, new).to_be_bytes());
     }
 }
 
@@ -348,7 +420,15 @@ impl SegmentBuffers for FrameWriter<'_> {
         let first = self.batch.slices.len() as u32;
         self.batch.slices.push(Slice { place: Slice::OWN, start: self.start as u32, length });
         let Written { checksum, .. } = segment;
-        self.batch.frames.push(TxFrame { first, slices: 1, length, segments: 1, checksum, gso: None, layer: self.layer });
+        self.batch.frames.push(TxFrame {
+            first,
+            slices: 1,
+            length,
+            segments: 1,
+            checksum,
+            gso: None,
+            layer: self.layer,
+        });
     }
 }
 
@@ -407,7 +487,8 @@ fn headers(head: &[u8], gso: Gso, checksum: RxChecksum) -> usize {
                 GsoKind::Tcp4 | GsoKind::Tcp6 => {
                     // Its data offset: the length of the TCP header in words (RFC 9293, section
                     // 3.1).
-                    head.get(transport + 12).map_or(0, |offset| transport + usize::from(offset >> 4) * 4)
+                    head.get(transport + 12)
+                        .map_or(0, |offset| transport + usize::from(offset >> 4) * 4)
                 }
                 // Fragments carry the UDP header as payload of the first.
                 GsoKind::UdpFragments => transport,
@@ -445,22 +526,38 @@ mod tests {
         let partial = RxChecksum::Partial { start: 34, offset: 16 };
         for (payload, segments) in [(1448, 1), (1449, 2), (45 * 1448, 45), (45 * 1448 + 1, 46)] {
             assert_eq!(wire_segments(&head, 66 + payload, tcp, partial), segments, "{payload}");
-            assert_eq!(wire_bytes(&head, 66 + payload, tcp, partial), payload as u64 + u64::from(segments) * 66, "{payload}");
+            assert_eq!(
+                wire_bytes(&head, 66 + payload, tcp, partial),
+                payload as u64 + u64::from(segments) * 66,
+                "{payload}"
+            );
         }
         // Where a device says nothing of its headers, they count as payload; no bytes, no panic.
         assert_eq!(wire_segments(&head, 66 + 1448, tcp, RxChecksum::None), 2);
         assert_eq!(wire_segments(&[], 10, tcp, partial), 1);
         let udp = Gso::new(GsoKind::Udp, size(1200));
-        assert_eq!(wire_segments(&[], 42 + 3 * 1200, udp, RxChecksum::Partial { start: 34, offset: 6 }), 3);
+        assert_eq!(
+            wire_segments(&[], 42 + 3 * 1200, udp, RxChecksum::Partial { start: 34, offset: 6 }),
+            3
+        );
         // What the kernel hands over with its headers apart from the rest.
         assert_eq!(
-            wire_segments(&[], 34 + 3 * 1480, Gso::new(GsoKind::UdpFragments, size(1480)), RxChecksum::Partial { start: 34, offset: 6 }),
+            wire_segments(
+                &[],
+                34 + 3 * 1480,
+                Gso::new(GsoKind::UdpFragments, size(1480)),
+                RxChecksum::Partial { start: 34, offset: 6 }
+            ),
             3
         );
     }
 
     /// Sends 40 segments of a flow through an aggregator, and pushes what comes out whole and cut.
-    fn merged(vlan: Option<VlanTag>, max_slices: usize, storage: superpacket::aggregate::Storage) -> [Vec<Vec<u8>>; 3] {
+    fn merged(
+        vlan: Option<VlanTag>,
+        max_slices: usize,
+        storage: superpacket::aggregate::Storage,
+    ) -> [Vec<Vec<u8>>; 3] {
         let frames = superpacket_traffic::workload::w1(40);
         let policy = Policy::gro().with_partial_checksums().with_storage(storage);
         let mut aggregator = Aggregator::new(policy, HashKey::new(1));
@@ -479,7 +576,14 @@ mod tests {
             whole.push_packet(&mut outgoing, &staged, &packet, max_slices);
             let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
             let done = segmenter.segment(&packet, &options, |segment| {
-                cut.push_segment(&mut outgoing, &staged, &segment, packet.metadata.vlan, packet.metadata.layer, max_slices);
+                cut.push_segment(
+                    &mut outgoing,
+                    &staged,
+                    &segment,
+                    packet.metadata.vlan,
+                    packet.metadata.layer,
+                    max_slices,
+                );
             });
             done.expect("what merged can be cut");
             outgoing.keep(staged, &mut packet);
@@ -494,18 +598,29 @@ mod tests {
             };
             batch.frames().iter().map(copy).collect::<Vec<_>>()
         };
-        assert!(whole.frames().iter().chain(cut.frames()).all(|frame| frame.slices as usize <= max_slices));
+        assert!(
+            whole
+                .frames()
+                .iter()
+                .chain(cut.frames())
+                .all(|frame| frame.slices as usize <= max_slices)
+        );
         [frames, bytes(&whole), bytes(&cut)]
     }
 
     #[test]
     fn what_is_cut_from_slices_is_what_came() {
         use superpacket::aggregate::Storage::{Fragments, Linear};
-        for (max_slices, storage) in [(1024, Fragments), (1, Fragments), (1024, Linear), (1, Linear), (3, Fragments)] {
+        for (max_slices, storage) in
+            [(1024, Fragments), (1, Fragments), (1024, Linear), (1, Linear), (3, Fragments)]
+        {
             let [frames, whole, cut] = merged(None, max_slices, storage);
             assert_eq!(cut, frames);
             assert_eq!(whole.len(), 1);
-            assert_eq!(whole[0].len(), frames.iter().map(|frame| frame.len() - 66).sum::<usize>() + 66);
+            assert_eq!(
+                whole[0].len(),
+                frames.iter().map(|frame| frame.len() - 66).sum::<usize>() + 66
+            );
         }
     }
 
@@ -513,17 +628,29 @@ mod tests {
     fn segments_are_written_as_frames() {
         let frame = superpacket_traffic::frame::Frame::tcp4(1, 2500);
         let bytes = frame.to_bytes();
-        let gso = Gso::new(superpacket::segment::GsoKind::Tcp4, superpacket::segment::SegmentSize::new(1000).expect("not 0"));
+        let gso = Gso::new(
+            superpacket::segment::GsoKind::Tcp4,
+            superpacket::segment::SegmentSize::new(1000).expect("not 0"),
+        );
         let packet = superpacket::segment::GsoPacket::linear(&bytes, gso);
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         batch.push_bytes(&mut outgoing, &[1, 2, 3], RxChecksum::None, None, Layer::Ethernet);
         let mut segmenter = Segmenter::new();
         segmenter
-            .segment_linear(&packet, &SegmentOptions::default(), &mut batch.writer(&mut outgoing, Layer::Ethernet))
+            .segment_linear(
+                &packet,
+                &SegmentOptions::default(),
+                &mut batch.writer(&mut outgoing, Layer::Ethernet),
+            )
             .expect("well formed");
         let mut expected = Vec::new();
-        segmenter.segment(&packet, &SegmentOptions::default(), |segment| segment.copy_to(&mut expected)).expect("well formed");
-        assert_eq!(batch.frames().iter().map(|frame| frame.length).collect::<Vec<_>>(), [3, 1054, 1054, 554]);
+        segmenter
+            .segment(&packet, &SegmentOptions::default(), |segment| segment.copy_to(&mut expected))
+            .expect("well formed");
+        assert_eq!(
+            batch.frames().iter().map(|frame| frame.length).collect::<Vec<_>>(),
+            [3, 1054, 1054, 554]
+        );
         let mut written = Vec::new();
         batch.frames()[1..].iter().for_each(|frame| batch.copy_to(&outgoing, frame, &mut written));
         assert_eq!(written, expected);
@@ -538,8 +665,10 @@ mod tests {
     fn a_stripped_tag_is_put_back() {
         let tag = VlanTag { protocol: 0x8100, control: 0x2064 };
         for max_slices in [1024, 1] {
-            let [frames, whole, cut] = merged(Some(tag), max_slices, superpacket::aggregate::Storage::Fragments);
-            let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0x20, 0x64], &frame[12..]].concat();
+            let [frames, whole, cut] =
+                merged(Some(tag), max_slices, superpacket::aggregate::Storage::Fragments);
+            let tagged =
+                |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0x20, 0x64], &frame[12..]].concat();
             assert_eq!(cut, frames.iter().map(tagged).collect::<Vec<_>>());
             assert_eq!(whole[0][..18], [&frames[0][..12], &[0x81, 0, 0x20, 0x64, 8, 0]].concat());
         }
@@ -548,10 +677,12 @@ mod tests {
     #[test]
     fn addresses_in_several_buffers_keep_their_order_under_a_tag() {
         let frame = superpacket_traffic::workload::w1(1).remove(0);
-        let mut packet = RxPacket::new(Buffer::from(frame[..5].to_vec())).with_vlan(VlanTag { protocol: 0x88a8, control: 7 });
+        let mut packet = RxPacket::new(Buffer::from(frame[..5].to_vec()))
+            .with_vlan(VlanTag { protocol: 0x88a8, control: 7 });
         packet.push(Buffer::from(frame[5..12].to_vec())).expect("room");
         packet.push(Buffer::from(frame[12..].to_vec())).expect("room");
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             let staged = outgoing.stage(&packet);

@@ -93,14 +93,20 @@ impl Drop for Buffer {
             }
             // SAFETY: pointer and length come from `Box::into_raw` in `from`, and `skip` does not
             // change those of such a buffer.
-            None => drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.data.as_ptr(), self.length)) }),
+            None => drop(unsafe {
+                Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.data.as_ptr(), self.length))
+            }),
         }
     }
 }
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Buffer").field("length", &self.length).field("lent", &self.lent.is_some()).finish()
+        formatter
+            .debug_struct("Buffer")
+            .field("length", &self.length)
+            .field("lent", &self.lent.is_some())
+            .finish()
     }
 }
 
@@ -180,7 +186,12 @@ impl Region {
     /// [`try_mapped`](Self::try_mapped); nor may [`slot_mut`](Self::slot_mut) and
     /// [`run_mut`](Self::run_mut) be called for a slot that the kernel may write to or read. So the
     /// region must not be handed to whoever does not keep this promise.
-    pub unsafe fn try_shared(owner: Arc<dyn Any + Send + Sync>, data: NonNull<u8>, slots: usize, slot_size: usize) -> Option<Self> {
+    pub unsafe fn try_shared(
+        owner: Arc<dyn Any + Send + Sync>,
+        data: NonNull<u8>,
+        slots: usize,
+        slot_size: usize,
+    ) -> Option<Self> {
         Some(Region::new(Memory::Shared { data, _owner: owner }, Flags::try_new(slots)?, slot_size))
     }
 
@@ -229,7 +240,12 @@ impl Region {
         }
         // SAFETY: the slots lie within the memory; no buffer of them is abroad, and `&mut self`
         // keeps it so; the kernel has none of them (the caller's promise in `try_shared`).
-        Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr().add(first * self.slot_size), slots * self.slot_size) })
+        Some(unsafe {
+            std::slice::from_raw_parts_mut(
+                self.start().as_ptr().add(first * self.slot_size),
+                slots * self.slot_size,
+            )
+        })
     }
 
     /// Are all of `slots` slots from `first` on there, and none of them lent?
@@ -253,14 +269,21 @@ impl Region {
     #[inline]
     pub fn lend_run(&mut self, first: usize, slots: usize, range: Range<usize>) -> Option<Buffer> {
         let count = u8::try_from(slots).ok().filter(|&count| count != 0)?;
-        if range.start > range.end || range.end > slots.checked_mul(self.slot_size)? || !self.is_free(first, slots) {
+        if range.start > range.end
+            || range.end > slots.checked_mul(self.slot_size)?
+            || !self.is_free(first, slots)
+        {
             return None;
         }
         let flags = self.held.lent.get(first..first + slots)?;
         flags.iter().for_each(|flag| flag.store(count, Ordering::Relaxed));
         // SAFETY: the range lies within the slots, which lie within the memory.
         let data = unsafe { self.start().add(first * self.slot_size + range.start) };
-        Some(Buffer { data, length: range.end - range.start, lent: Some(NonNull::from(flags).cast()) })
+        Some(Buffer {
+            data,
+            length: range.end - range.start,
+            lent: Some(NonNull::from(flags).cast()),
+        })
     }
 
     /// Lends bytes wherever they lie, `range` from the start of the memory, under the flag of
@@ -274,7 +297,10 @@ impl Region {
     #[inline]
     pub unsafe fn lend_packed(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
         let flag = self.held.lent.get(slot)?;
-        if range.start > range.end || range.end > self.slots() * self.slot_size || flag.load(Ordering::Acquire) != 0 {
+        if range.start > range.end
+            || range.end > self.slots() * self.slot_size
+            || flag.load(Ordering::Acquire) != 0
+        {
             return None;
         }
         flag.store(1, Ordering::Relaxed);
@@ -395,7 +421,10 @@ mod tests {
         for (slots, slot_size) in [(1, 1), (3, 100), (64, 2112)] {
             let mut region = Region::heap(slots, slot_size);
             assert!(region.start().addr().get().is_multiple_of(4096), "{slots} {slot_size}");
-            assert!((0..slots).all(|slot| region.slot_mut(slot).expect("free") == vec![0; slot_size]), "{slots} {slot_size}");
+            assert!(
+                (0..slots).all(|slot| region.slot_mut(slot).expect("free") == vec![0; slot_size]),
+                "{slots} {slot_size}"
+            );
         }
     }
 
@@ -409,7 +438,10 @@ mod tests {
         let buffer = unsafe { region.lend_packed(0, 30..50) }.expect("free");
         assert_eq!(buffer.bytes(), [&[1; 2][..], &[2; 16], &[3; 2]].concat());
         // SAFETY: as above.
-        assert!(unsafe { region.lend_packed(0, 0..1) }.is_none() && unsafe { region.lend_packed(1, 60..65) }.is_none());
+        assert!(
+            unsafe { region.lend_packed(0, 0..1) }.is_none()
+                && unsafe { region.lend_packed(1, 60..65) }.is_none()
+        );
         assert!(region.is_lent(0) && !region.is_lent(2));
         drop(buffer);
         assert_eq!(region.lent(), 0);
@@ -423,7 +455,11 @@ mod tests {
         assert_eq!(buffer.bytes(), [5; 62]);
         assert_eq!(region.lent(), 4);
         for (first, slots) in [(0, 4), (6, 1), (4, 2), (6, 9)] {
-            assert!(region.lend_run(first, slots, 0..1).is_none() && region.run_mut(first, slots).is_none(), "{first} {slots}");
+            assert!(
+                region.lend_run(first, slots, 0..1).is_none()
+                    && region.run_mut(first, slots).is_none(),
+                "{first} {slots}"
+            );
         }
         let (before, behind) = (region.lend_run(0, 3, 0..48), region.lend(7, 0..16));
         assert!(before.is_some() && behind.is_some());
@@ -431,8 +467,15 @@ mod tests {
         assert_eq!(region.lent(), 4);
         assert!(region.is_free(3, 4) && !region.is_free(2, 2) && !region.is_free(6, 2));
         assert!(region.lend_run(3, 4, 0..65).is_none(), "beyond the slots");
-        assert!(region.lend_run(299, 2, 0..1).is_none() && region.lend_run(usize::MAX, 2, 0..1).is_none(), "beyond the region");
-        assert!(region.lend_run(20, 0, 0..0).is_none() && region.lend_run(20, Region::MAX_RUN + 1, 0..1).is_none());
+        assert!(
+            region.lend_run(299, 2, 0..1).is_none()
+                && region.lend_run(usize::MAX, 2, 0..1).is_none(),
+            "beyond the region"
+        );
+        assert!(
+            region.lend_run(20, 0, 0..0).is_none()
+                && region.lend_run(20, Region::MAX_RUN + 1, 0..1).is_none()
+        );
         assert!(region.lend_run(20, Region::MAX_RUN, 0..1).is_some());
         assert_eq!(region.lent(), 4);
     }
@@ -469,7 +512,15 @@ mod tests {
         let part = |offset, slots| {
             // SAFETY: the parts lie side by side in the vector, which nobody changes, and which
             // lives as long as `owner`.
-            unsafe { Region::try_shared(Arc::clone(&owner) as Arc<dyn Any + Send + Sync>, data.add(offset), slots, 32) }.expect("a byte")
+            unsafe {
+                Region::try_shared(
+                    Arc::clone(&owner) as Arc<dyn Any + Send + Sync>,
+                    data.add(offset),
+                    slots,
+                    32,
+                )
+            }
+            .expect("a byte")
         };
         let (mut first, mut second) = (part(0, 2), part(64, 1));
         drop(owner);
@@ -502,30 +553,58 @@ mod tests {
                         assert_eq!(start.addr(), data);
                         // SAFETY: four bytes of the vector, which nobody changes, and which lives
                         // as long as `owner`.
-                        let region =
-                            unsafe { Region::try_shared(Arc::clone(&owner) as Arc<dyn Any + Send + Sync>, start.add(slot * 4), 4, 1) };
+                        let region = unsafe {
+                            Region::try_shared(
+                                Arc::clone(&owner) as Arc<dyn Any + Send + Sync>,
+                                start.add(slot * 4),
+                                4,
+                                1,
+                            )
+                        };
                         let mut region = region.expect("four bytes");
-                        (0..4).for_each(|slot| sender.send(region.lend(slot, 0..1).expect("free")).expect("somebody receives"));
+                        (0..4).for_each(|slot| {
+                            sender
+                                .send(region.lend(slot, 0..1).expect("free"))
+                                .expect("somebody receives")
+                        });
                     }
                 });
             }
             drop(sender);
-            scope.spawn(move || buffers.into_iter().for_each(|buffer: Buffer| assert_eq!(buffer.bytes(), [0])));
+            scope.spawn(move || {
+                buffers.into_iter().for_each(|buffer: Buffer| assert_eq!(buffer.bytes(), [0]))
+            });
         });
-        assert!(comes_true(|| Arc::strong_count(&owner) == 1), "{} regions are left", Arc::strong_count(&owner) - 1);
+        assert!(
+            comes_true(|| Arc::strong_count(&owner) == 1),
+            "{} regions are left",
+            Arc::strong_count(&owner) - 1
+        );
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "it maps a file")]
     fn mapped_memory_is_unmapped_when_the_last_buffer_of_a_dropped_region_is_back() {
-        let file = rustix::fs::memfd_create("a-ring-of-a-test", rustix::fs::MemfdFlags::CLOEXEC).expect("a file in memory");
+        let file = rustix::fs::memfd_create("a-ring-of-a-test", rustix::fs::MemfdFlags::CLOEXEC)
+            .expect("a file in memory");
         rustix::fs::ftruncate(&file, 4096).expect("sized");
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let data = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+        let data = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                4096,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        };
         let data = NonNull::new(data.expect("there is room").cast::<u8>()).expect("not at 0");
         // SAFETY: mapped for this, and used by nobody.
         let mut region = unsafe { Region::try_mapped(data, 4096, 2048) }.expect("two bytes");
-        let is_mapped = || std::fs::read_to_string("/proc/self/maps").expect("maps").contains("a-ring-of-a-test");
+        let is_mapped = || {
+            std::fs::read_to_string("/proc/self/maps").expect("maps").contains("a-ring-of-a-test")
+        };
         let buffer = region.lend(1, 0..100).expect("free");
         drop(region);
         std::thread::sleep(Duration::from_millis(20));
@@ -538,13 +617,17 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "a process of its own")]
     fn mapped_memory_goes_where_there_is_none_for_its_flags() {
-        if is_run_in_a_child("port::buffer::tests::mapped_memory_goes_where_there_is_none_for_its_flags") {
+        if is_run_in_a_child(
+            "port::buffer::tests::mapped_memory_goes_where_there_is_none_for_its_flags",
+        ) {
             return;
         }
         const LENGTH: usize = 128 << 20;
         let map = || {
             // SAFETY: a new mapping, at an address that the kernel chooses.
-            let data = unsafe { mmap_anonymous(std::ptr::null_mut(), LENGTH, ProtFlags::READ, MapFlags::PRIVATE) };
+            let data = unsafe {
+                mmap_anonymous(std::ptr::null_mut(), LENGTH, ProtFlags::READ, MapFlags::PRIVATE)
+            };
             NonNull::new(data.expect("there is room").cast::<u8>()).expect("not at 0")
         };
         limit_memory(160 << 20);

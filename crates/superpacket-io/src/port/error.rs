@@ -75,16 +75,24 @@ impl PortError {
             | PortError::Gone { port }
             | PortError::System { port, .. }
             | PortError::Capture { port, .. }
-            | PortError::Unsupported { port, .. } => match text.strip_prefix(port.as_str()).and_then(|rest| rest.strip_prefix(": ")) {
-                Some(problem) => problem.to_owned(),
-                None => text,
-            },
+            | PortError::Unsupported { port, .. } => {
+                match text.strip_prefix(port.as_str()).and_then(|rest| rest.strip_prefix(": ")) {
+                    Some(problem) => problem.to_owned(),
+                    None => text,
+                }
+            }
         }
     }
 
     /// May the port come back by being opened again?
     pub const fn is_transient(&self) -> bool {
-        matches!(self, PortError::NoInterface { .. } | PortError::Down { .. } | PortError::Gone { .. } | PortError::System { .. })
+        matches!(
+            self,
+            PortError::NoInterface { .. }
+                | PortError::Down { .. }
+                | PortError::Gone { .. }
+                | PortError::System { .. }
+        )
     }
 }
 
@@ -123,10 +131,14 @@ mod tests {
     #[test]
     fn the_port_is_named_once_and_can_be_left_out() {
         let port = || "pcap:/in.pcap?speed=max".to_owned();
-        let source = CaptureError::Open { file: "/in.pcap".into(), source: io::ErrorKind::NotFound.into() };
+        let source =
+            CaptureError::Open { file: "/in.pcap".into(), source: io::ErrorKind::NotFound.into() };
         for (error, problem) in [
             (PortError::Capture { port: port(), source }, "cannot be opened: entity not found"),
-            (PortError::NoInterface { port: port(), interface: "in".into() }, "there is no such interface"),
+            (
+                PortError::NoInterface { port: port(), interface: "in".into() },
+                "there is no such interface",
+            ),
             (PortError::Gone { port: port() }, "the interface is gone"),
             (PortError::system(&port(), "bind", io::ErrorKind::NotFound), "bind: entity not found"),
         ] {
@@ -138,12 +150,22 @@ mod tests {
     #[test]
     fn what_a_given_name_does_not_say_is_told() {
         let port = || "uplink".to_owned();
-        let source = CaptureError::Open { file: "/in.pcap".into(), source: io::ErrorKind::NotFound.into() };
+        let source =
+            CaptureError::Open { file: "/in.pcap".into(), source: io::ErrorKind::NotFound.into() };
         for (error, problem) in [
-            (PortError::Capture { port: port(), source }, "/in.pcap: cannot be opened: entity not found"),
-            (PortError::NoInterface { port: port(), interface: "eth0".into() }, "there is no interface eth0"),
+            (
+                PortError::Capture { port: port(), source },
+                "/in.pcap: cannot be opened: entity not found",
+            ),
+            (
+                PortError::NoInterface { port: port(), interface: "eth0".into() },
+                "there is no interface eth0",
+            ),
         ] {
-            assert_eq!((error.problem().as_str(), error.to_string()), (problem, format!("uplink: {problem}")));
+            assert_eq!(
+                (error.problem().as_str(), error.to_string()),
+                (problem, format!("uplink: {problem}"))
+            );
         }
     }
 }

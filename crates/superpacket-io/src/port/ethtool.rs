@@ -37,7 +37,9 @@ impl DeviceFeatures {
     pub fn of(interface: &Interface) -> io::Result<Self> {
         match active_features(interface) {
             Ok(names) => Ok(DeviceFeatures::named(&names)),
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(DeviceFeatures::switched(interface.ethtool())),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                Ok(DeviceFeatures::switched(interface.ethtool()))
+            }
             Err(error) => Err(error),
         }
     }
@@ -64,7 +66,8 @@ impl DeviceFeatures {
         let has = |name: &str| active.iter().any(|active| active == name);
         DeviceFeatures {
             rx_checksumming: has("rx-checksum"),
-            tx_checksumming: has("tx-checksum-ip-generic") || (has("tx-checksum-ipv4") && has("tx-checksum-ipv6")),
+            tx_checksumming: has("tx-checksum-ip-generic")
+                || (has("tx-checksum-ipv4") && has("tx-checksum-ipv6")),
             scatter_gather: has("tx-scatter-gather"),
             tcp_segmentation_offload: has("tx-tcp-segmentation") && has("tx-tcp6-segmentation"),
             tx_udp_segmentation: has("tx-udp-segmentation"),
@@ -87,7 +90,13 @@ pub(crate) fn has_feature(interface: &Interface, name: &str) -> io::Result<bool>
 
 /// The names of all features that are in force.
 fn active_features(interface: &Interface) -> io::Result<Vec<String>> {
-    Ok(interface.ethtool().features()?.into_iter().filter(|feature| feature.active).map(|feature| feature.name).collect())
+    Ok(interface
+        .ethtool()
+        .features()?
+        .into_iter()
+        .filter(|feature| feature.active)
+        .map(|feature| feature.name)
+        .collect())
 }
 
 #[cfg(test)]
@@ -98,8 +107,16 @@ mod tests {
     fn the_loopback_interface_leaves_nothing_to_do() {
         let interface = Interface::open("packet:lo", "lo").expect("every namespace has one");
         let features = DeviceFeatures::of(&interface).expect("every device has features");
-        assert!(features.tx_checksumming && features.scatter_gather && features.generic_segmentation_offload, "{features:?}");
-        assert_eq!(has_feature(&interface, "tx-scatter-gather").expect("asked"), features.scatter_gather);
+        assert!(
+            features.tx_checksumming
+                && features.scatter_gather
+                && features.generic_segmentation_offload,
+            "{features:?}"
+        );
+        assert_eq!(
+            has_feature(&interface, "tx-scatter-gather").expect("asked"),
+            features.scatter_gather
+        );
         assert!(!has_feature(&interface, "tx-by-pigeon").expect("asked"));
         let legacy = DeviceFeatures::switched(interface.ethtool());
         let known = DeviceFeatures { tx_udp_segmentation: false, ..features };
@@ -108,7 +125,8 @@ mod tests {
 
     #[test]
     fn both_ip_versions_count() {
-        let names = ["tx-checksum-ipv4", "tx-tcp-segmentation", "tx-scatter-gather"].map(str::to_owned);
+        let names =
+            ["tx-checksum-ipv4", "tx-tcp-segmentation", "tx-scatter-gather"].map(str::to_owned);
         let features = DeviceFeatures::named(&names);
         assert_eq!(features, DeviceFeatures { scatter_gather: true, ..DeviceFeatures::default() });
     }

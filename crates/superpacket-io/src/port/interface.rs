@@ -56,7 +56,10 @@ impl Interface {
         let system = |action| move |error: io::Error| PortError::system(port, action, error);
         let mut socket = RouteSocket::open().map_err(system("opening a route socket (socket)"))?;
         let link = socket.link(name).map_err(system("asking for the interface (RTM_GETLINK)"))?;
-        let link = link.ok_or_else(|| PortError::NoInterface { port: port.to_owned(), interface: name.to_owned() })?;
+        let link = link.ok_or_else(|| PortError::NoInterface {
+            port: port.to_owned(),
+            interface: name.to_owned(),
+        })?;
         Ok(Interface { socket, name: name.to_owned(), index: link.header.index })
     }
 
@@ -81,14 +84,19 @@ impl Interface {
     /// # Errors
     /// What the system refused.
     pub fn link(&mut self) -> io::Result<Option<InterfaceInfo>> {
-        Ok(self.socket.link(&self.name)?.filter(|link| link.header.index == self.index).map(|link| InterfaceInfo::read(&link)))
+        Ok(self
+            .socket
+            .link(&self.name)?
+            .filter(|link| link.header.index == self.index)
+            .map(|link| InterfaceInfo::read(&link)))
     }
 
     /// Its state now, as ports report it: gone where nothing can be said of it.
     pub fn state(&mut self) -> PortState {
         match self.link() {
             Ok(Some(link)) => {
-                let state = if link.is_up && link.has_carrier { LinkState::Up } else { LinkState::Down };
+                let state =
+                    if link.is_up && link.has_carrier { LinkState::Up } else { LinkState::Down };
                 PortState { link: state, mtu: link.mtu }
             }
             _ => PortState { link: LinkState::Gone, mtu: 0 },
@@ -131,7 +139,8 @@ impl InterfaceInfo {
         let mut link = InterfaceInfo {
             index: header.index,
             is_up: header.flags.contains(LinkFlags::Up),
-            is_ethernet: [LinkLayerType::Ether, LinkLayerType::Loopback].contains(&header.link_layer_type),
+            is_ethernet: [LinkLayerType::Ether, LinkLayerType::Loopback]
+                .contains(&header.link_layer_type),
             has_carrier: header.flags.contains(LinkFlags::LowerUp),
             gso_max_size: GSO_LEGACY_MAX_SIZE,
             gso_max_segments: u32::from(u16::MAX),
@@ -142,7 +151,9 @@ impl InterfaceInfo {
         let mut gso_ipv4_max_size = None;
         for attribute in &message.attributes {
             match attribute {
-                LinkAttribute::Address(address) => link.hardware_address = address.as_slice().try_into().ok(),
+                LinkAttribute::Address(address) => {
+                    link.hardware_address = address.as_slice().try_into().ok()
+                }
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::NumTxQueues(queues) => link.tx_queues = *queues,
                 LinkAttribute::NumRxQueues(queues) => link.rx_queues = *queues,
@@ -161,7 +172,11 @@ impl InterfaceInfo {
 /// The number of the program that is attached, or of one of several.
 fn xdp_program(programs: &[LinkXdp]) -> Option<u32> {
     programs.iter().find_map(|program| match *program {
-        LinkXdp::ProgId(number) | LinkXdp::DrvProgId(number) | LinkXdp::SkbProgId(number) if number != 0 => Some(number),
+        LinkXdp::ProgId(number) | LinkXdp::DrvProgId(number) | LinkXdp::SkbProgId(number)
+            if number != 0 =>
+        {
+            Some(number)
+        }
         _ => None,
     })
 }
@@ -177,14 +192,21 @@ mod tests {
         assert_eq!((interface.name(), interface.index()), ("lo", 1));
         let link = interface.link().expect("asked").expect("there");
         assert_eq!((link.index, link.hardware_address, link.is_ethernet), (1, Some([0; 6]), true));
-        assert!(link.mtu >= 1280 && link.gso_max_size >= 1280 && link.gso_max_segments >= 1 && link.rx_queues >= 1, "{link:?}");
+        assert!(
+            link.mtu >= 1280
+                && link.gso_max_size >= 1280
+                && link.gso_max_segments >= 1
+                && link.rx_queues >= 1,
+            "{link:?}"
+        );
         assert_eq!(interface.state().mtu, link.mtu);
     }
 
     #[test]
     fn an_interface_is_switched_on_and_given_another_mtu() {
         in_network_namespace(|| {
-            let mut interface = Interface::open("packet:lo", "lo").expect("every namespace has one");
+            let mut interface =
+                Interface::open("packet:lo", "lo").expect("every namespace has one");
             assert_eq!(interface.state().link, LinkState::Down);
             interface.set_up(true).expect("ours");
             interface.set_mtu(9000).expect("ours");
@@ -198,7 +220,10 @@ mod tests {
     fn what_is_not_there_is_named() {
         for name in ["none0", "a-name-that-is-too-long-for-one", "", "a\0b"] {
             let error = Interface::open("packet:none0", name).expect_err("there is none");
-            assert!(matches!(&error, PortError::NoInterface { interface, .. } if interface == name), "{error}");
+            assert!(
+                matches!(&error, PortError::NoInterface { interface, .. } if interface == name),
+                "{error}"
+            );
         }
     }
 
@@ -228,12 +253,19 @@ mod tests {
             LinkAttribute::Xdp(vec![LinkXdp::ProgId(0), LinkXdp::SkbProgId(91)]),
         ];
         let link = InterfaceInfo::read(&message);
-        assert_eq!((link.mtu, link.index, link.is_up, link.has_carrier, link.is_ethernet), (9000, 7, true, true, true));
+        assert_eq!(
+            (link.mtu, link.index, link.is_up, link.has_carrier, link.is_ethernet),
+            (9000, 7, true, true, true)
+        );
         assert_eq!((link.hardware_address, link.xdp_program), (Some([2, 0, 0, 0, 0, 1]), Some(91)));
         assert_eq!((link.gso_max_size, link.gso_ipv4_max_size), (185_000, 65_536));
-        message.attributes = vec![LinkAttribute::GsoMaxSize(185_000), LinkAttribute::Address(vec![])];
+        message.attributes =
+            vec![LinkAttribute::GsoMaxSize(185_000), LinkAttribute::Address(vec![])];
         assert_eq!(
-            (InterfaceInfo::read(&message).gso_ipv4_max_size, InterfaceInfo::read(&message).hardware_address),
+            (
+                InterfaceInfo::read(&message).gso_ipv4_max_size,
+                InterfaceInfo::read(&message).hardware_address
+            ),
             (185_000, None),
             "before 6.3; a TUN device"
         );

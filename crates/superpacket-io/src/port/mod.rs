@@ -143,7 +143,11 @@ pub trait Receive: Send + fmt::Debug {
     /// # Errors
     /// [`PortError`] if nothing more will come unless something changes: the interface is down or
     /// gone.
-    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError>;
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError>;
 
     /// Gives the kernel the memory of all buffers back that have been dropped. Called after a
     /// poll's packets are done, and before waiting: a ring with a full last slot counts as

@@ -47,9 +47,12 @@ mod tests {
     fn what_the_system_does_not_have_is_not_opened() {
         for text in ["memory:m", "nic:page=4k@packet:absent0"] {
             let spec = text.parse().expect("a port string");
-            let says = format!("port {text:?} is in memory or a model NIC: superpacket-model opens it");
+            let says =
+                format!("port {text:?} is in memory or a model NIC: superpacket-model opens it");
             assert_eq!(check(&spec).expect_err(text).to_string(), says);
-            assert!(open(&spec).expect_err(text).to_string().contains("superpacket-model opens it"));
+            assert!(
+                open(&spec).expect_err(text).to_string().contains("superpacket-model opens it")
+            );
         }
     }
 }

@@ -34,7 +34,11 @@ impl Outgoing {
         let mut place = self.buffers.len() as u32;
         for (index, piece) in packet.pieces().iter().enumerate() {
             if piece.has_buffer() {
-                self.pieces.push(Slice { place, start: piece.start() as u32, length: piece.length() as u32 });
+                self.pieces.push(Slice {
+                    place,
+                    start: piece.start() as u32,
+                    length: piece.length() as u32,
+                });
                 place += 1;
             } else {
                 let copied = self.own(packet.range(index));
@@ -64,7 +68,11 @@ impl Outgoing {
     /// The bytes of a slice.
     #[inline]
     pub fn slice(&self, slice: Slice) -> &[u8] {
-        let bytes = if slice.place == Slice::OWN { &self.bytes[..] } else { self.buffers[slice.place as usize].bytes() };
+        let bytes = if slice.place == Slice::OWN {
+            &self.bytes[..]
+        } else {
+            self.buffers[slice.place as usize].bytes()
+        };
         &bytes[slice.start as usize..][..slice.length()]
     }
 
@@ -107,6 +115,10 @@ impl Slice {
     }
 
     pub(super) fn part(self, range: Range<usize>) -> Slice {
-        Slice { place: self.place, start: self.start + range.start as u32, length: range.len() as u32 }
+        Slice {
+            place: self.place,
+            start: self.start + range.start as u32,
+            length: range.len() as u32,
+        }
     }
 }

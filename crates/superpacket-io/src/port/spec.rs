@@ -13,7 +13,8 @@ pub use options::SpecOptions;
 /// What a model NIC may be set to in a port string: all else behind one that wraps a port is an
 /// option of that port.
 pub const NIC_SETTINGS: [&str; 17] = [
-    "page", "headroom", "copy", "csum", "vlan", "pad", "queues", "hash", "ring", "full", "mtu", "sg", "tx", "tso", "uso", "tunnels", "wire",
+    "page", "headroom", "copy", "csum", "vlan", "pad", "queues", "hash", "ring", "full", "mtu",
+    "sg", "tx", "tso", "uso", "tunnels", "wire",
 ];
 
 /// The most model NICs around one another in a port string: each level takes stack wherever ports
@@ -43,8 +44,15 @@ pub enum PortKind {
 
 impl PortKind {
     /// All kinds.
-    pub const ALL: [PortKind; 7] =
-        [PortKind::Memory, PortKind::Nic, PortKind::Tap, PortKind::Tun, PortKind::Packet, PortKind::Xdp, PortKind::Pcap];
+    pub const ALL: [PortKind; 7] = [
+        PortKind::Memory,
+        PortKind::Nic,
+        PortKind::Tap,
+        PortKind::Tun,
+        PortKind::Packet,
+        PortKind::Xdp,
+        PortKind::Pcap,
+    ];
 
     /// What a port string of this kind starts with.
     pub const fn name(self) -> &'static str {
@@ -118,7 +126,11 @@ impl PortSpec {
     /// # Errors
     /// [`SpecError::Name`] says why no port can have it.
     pub fn with_name(self, name: &str) -> Result<Self, SpecError> {
-        name::check(name).map_err(|problem| SpecError::Name { port: self.to_string(), name: name.to_owned(), problem })?;
+        name::check(name).map_err(|problem| SpecError::Name {
+            port: self.to_string(),
+            name: name.to_owned(),
+            problem,
+        })?;
         let mut named = PortSpec { name: name.to_owned(), is_named: true, ..self };
         named.options.port = named.to_string();
         Ok(named)
@@ -158,14 +170,24 @@ impl PortSpec {
             }
         }
         let (begin, separator) = if self.kind == PortKind::Nic { ("", ",") } else { ("?", "&") };
-        let options = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(separator);
+        let options = pairs
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect::<Vec<_>>()
+            .join(separator);
         let begin = if options.is_empty() { "" } else { begin };
-        let wrapped = inner.as_deref().map_or_else(String::new, |inner| format!("@{}", inner.string));
+        let wrapped =
+            inner.as_deref().map_or_else(String::new, |inner| format!("@{}", inner.string));
         let string = format!("{}:{}{begin}{options}{wrapped}", self.kind, self.device);
-        let mut changed: PortSpec = string.parse().map_err(|_| wrong("cannot stand in a port string"))?;
+        let mut changed: PortSpec =
+            string.parse().map_err(|_| wrong("cannot stand in a port string"))?;
         // A sign that parts options, in one of them, makes another string.
         let strings = [&changed.inner, &inner].map(|inner| inner.as_deref().map(PortSpec::string));
-        if changed.is_named || changed.device != self.device || changed.options.pairs != pairs || strings[0] != strings[1] {
+        if changed.is_named
+            || changed.device != self.device
+            || changed.options.pairs != pairs
+            || strings[0] != strings[1]
+        {
             return Err(wrong("cannot stand in a port string"));
         }
         (changed.name, changed.is_named) = (self.name.clone(), self.is_named);
@@ -222,14 +244,24 @@ impl PortSpec {
         let port = || text.to_owned();
         let (name, string) = name::split(text);
         if let Some(name) = name {
-            name::check(name).map_err(|problem| SpecError::Name { port: port(), name: name.to_owned(), problem })?;
+            name::check(name).map_err(|problem| SpecError::Name {
+                port: port(),
+                name: name.to_owned(),
+                problem,
+            })?;
         }
-        let (kind, rest) = string.split_once(':').ok_or_else(|| SpecError::Kind { port: port() })?;
-        let kind = PortKind::ALL.into_iter().find(|known| known.name() == kind).ok_or_else(|| SpecError::Kind { port: port() })?;
+        let (kind, rest) =
+            string.split_once(':').ok_or_else(|| SpecError::Kind { port: port() })?;
+        let kind = PortKind::ALL
+            .into_iter()
+            .find(|known| known.name() == kind)
+            .ok_or_else(|| SpecError::Kind { port: port() })?;
         let (device, options, inner) = if kind == PortKind::Nic {
             let nics = nics.checked_sub(1).ok_or_else(|| SpecError::Nested { port: port() })?;
             let (settings, inner) = match rest.split_once('@') {
-                Some((settings, inner)) => (settings, Some(Box::new(PortSpec::parse(inner, nics)?))),
+                Some((settings, inner)) => {
+                    (settings, Some(Box::new(PortSpec::parse(inner, nics)?)))
+                }
                 None => (rest, None),
             };
             if let Some(PortSpec { name, is_named: true, .. }) = inner.as_deref() {
@@ -271,8 +303,15 @@ mod tests {
             ("nic:", PortKind::Nic, ""),
         ] {
             let spec: PortSpec = text.parse().expect(text);
-            assert_eq!((spec.kind(), spec.device(), spec.to_string().as_str()), (kind, device, text));
-            assert_eq!((spec.name(), spec.string(), spec.is_named()), (text, text, false), "called by its whole string");
+            assert_eq!(
+                (spec.kind(), spec.device(), spec.to_string().as_str()),
+                (kind, device, text)
+            );
+            assert_eq!(
+                (spec.name(), spec.string(), spec.is_named()),
+                (text, text, false),
+                "called by its whole string"
+            );
         }
     }
 
@@ -282,12 +321,20 @@ mod tests {
         for (text, name, string, device) in [
             ("left=packet:eth0?ring=4m", "left", "packet:eth0?ring=4m", "eth0"),
             ("Guest_1.a-b=tap:tap0", "Guest_1.a-b", "tap:tap0", "tap0"),
-            ("old=nic:page=4k,csum=complete@packet:eth0?version=v3", "old", "nic:page=4k,csum=complete@packet:eth0?version=v3", ""),
+            (
+                "old=nic:page=4k,csum=complete@packet:eth0?version=v3",
+                "old",
+                "nic:page=4k,csum=complete@packet:eth0?version=v3",
+                "",
+            ),
             ("in=pcap:a=b:c.pcap", "in", "pcap:a=b:c.pcap", "a=b:c.pcap"),
             (&format!("{longest}=memory:m"), &longest, "memory:m", "m"),
         ] {
             let spec: PortSpec = text.parse().expect(text);
-            assert_eq!((spec.name(), spec.string(), spec.device(), spec.is_named()), (name, string, device, true));
+            assert_eq!(
+                (spec.name(), spec.string(), spec.device(), spec.is_named()),
+                (name, string, device, true)
+            );
             assert_eq!(spec.to_string(), text);
             let unnamed: PortSpec = string.parse().expect(string);
             assert_ne!(unnamed, spec);
@@ -318,14 +365,30 @@ mod tests {
             assert!(error.problem(&text).starts_with(&format!("name {name:?} {says}")), "{error}");
             let unnamed: PortSpec = "packet:eth0".parse().expect("well formed");
             let error = unnamed.with_name(name).expect_err(name);
-            assert!(error.to_string().starts_with(&format!("port \"packet:eth0\": name {name:?} {says}")), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .starts_with(&format!("port \"packet:eth0\": name {name:?} {says}")),
+                "{error}"
+            );
         }
-        let error = "nic:page=4k@left=packet:eth0".parse::<PortSpec>().expect_err("inside").to_string();
-        assert!(error.contains("name \"left\" stands before a port in another: write it before nic:"), "{error}");
+        let error =
+            "nic:page=4k@left=packet:eth0".parse::<PortSpec>().expect_err("inside").to_string();
+        assert!(
+            error.contains("name \"left\" stands before a port in another: write it before nic:"),
+            "{error}"
+        );
         // What is wrong behind a name is told with the whole string.
-        for (text, says) in [("left=eth0", "starts with no kind"), ("left=tap:", "names no interface"), ("left=tap:t?up", "has no value")] {
+        for (text, says) in [
+            ("left=eth0", "starts with no kind"),
+            ("left=tap:", "names no interface"),
+            ("left=tap:t?up", "has no value"),
+        ] {
             let error = text.parse::<PortSpec>().expect_err(text).to_string();
-            assert!(error.starts_with(&format!("port {text:?}")) && error.contains(says), "{error}");
+            assert!(
+                error.starts_with(&format!("port {text:?}")) && error.contains(says),
+                "{error}"
+            );
         }
     }
 
@@ -333,31 +396,66 @@ mod tests {
     fn options_change_and_the_name_stays() {
         for (text, key, value, string) in [
             ("packet:eth0", "ring", Some("8m"), "packet:eth0?ring=8m"),
-            ("left=packet:eth0?ring=4m&queues=2", "ring", Some("8m"), "packet:eth0?ring=8m&queues=2"),
+            (
+                "left=packet:eth0?ring=4m&queues=2",
+                "ring",
+                Some("8m"),
+                "packet:eth0?ring=8m&queues=2",
+            ),
             ("left=packet:eth0?ring=4m&queues=2", "ring", None, "packet:eth0?queues=2"),
             ("left=packet:eth0?ring=4m", "ring", None, "packet:eth0"),
             ("packet:eth0?ring=4m", "ring", Some("4m"), "packet:eth0?ring=4m"),
             ("pcap:in.pcap", "record", Some("a=b?c.pcap"), "pcap:in.pcap?record=a=b?c.pcap"),
-            ("nic:page=4k@packet:eth0?version=v3", "page", Some("8k"), "nic:page=8k@packet:eth0?version=v3"),
+            (
+                "nic:page=4k@packet:eth0?version=v3",
+                "page",
+                Some("8k"),
+                "nic:page=8k@packet:eth0?version=v3",
+            ),
             ("nic:page=4k@packet:eth0?version=v3", "version", None, "nic:page=4k@packet:eth0"),
             ("nic:@packet:eth0", "ring", Some("64"), "nic:ring=64@packet:eth0"),
             ("nic:link=x", "link", Some("y"), "nic:link=y"),
         ] {
             let spec: PortSpec = text.parse().expect(text);
             let changed = spec.with_option(key, value).expect(text);
-            assert_eq!((changed.string(), changed.name(), changed.is_named()), (string, spec.name(), spec.is_named()), "{text}");
+            assert_eq!(
+                (changed.string(), changed.name(), changed.is_named()),
+                (string, spec.name(), spec.is_named()),
+                "{text}"
+            );
             // What it says is what is read of it.
             let read: PortSpec = string.parse().expect(string);
-            assert_eq!((read.kind(), read.device(), read.inner()), (changed.kind(), changed.device(), changed.inner()));
+            assert_eq!(
+                (read.kind(), read.device(), read.inner()),
+                (changed.kind(), changed.device(), changed.inner())
+            );
             assert_eq!(read.options().pairs, changed.options().pairs);
-            assert!(changed.options().wrong(key, "").to_string().contains(&changed.to_string()), "errors name the string that it is now");
+            assert!(
+                changed.options().wrong(key, "").to_string().contains(&changed.to_string()),
+                "errors name the string that it is now"
+            );
         }
         for (text, key, value, says) in [
-            ("left=packet:eth0", "ring", None, "port \"left=packet:eth0\": option \"ring\" is not there to be taken away"),
-            ("packet:eth0", "ring", Some("4m&queues=2"), "option \"ring=4m&queues=2\" cannot stand in a port string"),
+            (
+                "left=packet:eth0",
+                "ring",
+                None,
+                "port \"left=packet:eth0\": option \"ring\" is not there to be taken away",
+            ),
+            (
+                "packet:eth0",
+                "ring",
+                Some("4m&queues=2"),
+                "option \"ring=4m&queues=2\" cannot stand in a port string",
+            ),
             ("packet:eth0", "a=b", Some("c"), "option \"a=b=c\" cannot stand in a port string"),
             ("nic:page=4k@packet:eth0", "page", Some("8k@tap:t"), "cannot stand in a port string"),
-            ("nic:page=4k@packet:eth0", "page", Some("8k,csum=none"), "cannot stand in a port string"),
+            (
+                "nic:page=4k@packet:eth0",
+                "page",
+                Some("8k,csum=none"),
+                "cannot stand in a port string",
+            ),
         ] {
             let spec: PortSpec = text.parse().expect(text);
             let error = spec.with_option(key, value).expect_err(text).to_string();
@@ -382,7 +480,11 @@ mod tests {
         ] {
             let error = text.parse::<PortSpec>().expect_err(text);
             assert!(error.to_string().contains(says), "{text}: {error}");
-            assert!(error.problem(text).contains(says) && !error.problem(text).contains(text), "{text}: {}", error.problem(text));
+            assert!(
+                error.problem(text).contains(says) && !error.problem(text).contains(text),
+                "{text}: {}",
+                error.problem(text)
+            );
         }
     }
 }

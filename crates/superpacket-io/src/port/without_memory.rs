@@ -13,8 +13,10 @@ pub(crate) fn is_run_in_a_child(name: &str) -> bool {
         return false;
     }
     let mut child = Command::new(std::env::current_exe().expect("runs"));
-    let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().expect("runs");
-    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().expect("runs");
+    let (said, error) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}: {said}{error}", output.status);
     assert!(said.contains("1 passed"), "{said}");
     true
@@ -23,7 +25,8 @@ pub(crate) fn is_run_in_a_child(name: &str) -> bool {
 /// Lets the process have so many bytes of addresses more than it has.
 pub(crate) fn limit_memory(more: u64) {
     let status = fs::read_to_string("/proc/self/status").expect("lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("a process has memory");
+    let line =
+        status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("a process has memory");
     let has = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of kB") * 1024;
     setrlimit(Resource::As, Rlimit { current: Some(has + more), maximum: None }).expect("lowered");
 }

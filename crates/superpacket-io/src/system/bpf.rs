@@ -34,9 +34,19 @@ pub(crate) struct Instruction {
 }
 
 impl Instruction {
-    pub(crate) const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
+    pub(crate) const fn new(
+        code: u8,
+        destination: u8,
+        source: u8,
+        offset: i16,
+        immediate: i32,
+    ) -> Self {
         // Two fields of four bits each, in the order of the machine.
-        let registers = if cfg!(target_endian = "little") { destination | source << 4 } else { destination << 4 | source };
+        let registers = if cfg!(target_endian = "little") {
+            destination | source << 4
+        } else {
+            destination << 4 | source
+        };
         Instruction { code, registers, offset, immediate }
     }
 }
@@ -114,7 +124,11 @@ impl XdpProgram<'_> {
             license: self.license.as_ptr().expose_provenance() as u64,
             log_level: u32::from(!log.is_empty()),
             log_size: log.len() as u32,
-            log_buffer: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
+            log_buffer: if log.is_empty() {
+                0
+            } else {
+                log.as_mut_ptr().expose_provenance() as u64
+            },
             flags: self.flags,
             name: self.name,
             interface: self.interface,
@@ -214,7 +228,9 @@ struct LinkDetach {
 unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: the kernel reads and writes as many bytes of the attributes as they have; the rest is
     // up to the caller.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>())
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -236,7 +252,10 @@ mod tests {
 
     #[test]
     fn structures_have_the_kernels_layout() {
-        assert_eq!((size_of::<MapCreate>(), size_of::<MapUpdate>(), size_of::<LinkCreate>()), (44, 32, 16));
+        assert_eq!(
+            (size_of::<MapCreate>(), size_of::<MapUpdate>(), size_of::<LinkCreate>()),
+            (44, 32, 16)
+        );
         assert_eq!(std::mem::offset_of!(ProgramLoad, name), 48);
         assert_eq!(size_of::<ProgramLoad>(), 72);
     }

@@ -22,13 +22,17 @@ pub fn pin_thread(thread: Option<u32>, cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
         if cpu >= CpuSet::MAX_CPU {
-            let text = format!("CPU {cpu}: the last that a thread can be restricted to is {}", CpuSet::MAX_CPU - 1);
+            let text = format!(
+                "CPU {cpu}: the last that a thread can be restricted to is {}",
+                CpuSet::MAX_CPU - 1
+            );
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         set.set(cpu);
     }
     let number = |thread: u32| i32::try_from(thread).ok().and_then(Pid::from_raw);
-    let thread = thread.map(|thread| number(thread).ok_or(io::ErrorKind::InvalidInput)).transpose()?;
+    let thread =
+        thread.map(|thread| number(thread).ok_or(io::ErrorKind::InvalidInput)).transpose()?;
     Ok(sched_setaffinity(thread, &set)?)
 }
 

@@ -198,11 +198,17 @@ impl<'a> Ethtool<'a> {
     /// begin with room for the command.
     fn call(&self, command: u32, words: &mut [u32]) -> io::Result<()> {
         words[0] = command;
-        let mut request = Request { name: [0; libc::IFNAMSIZ], data: words.as_mut_ptr().cast(), rest: [0; REST] };
+        let mut request =
+            Request { name: [0; libc::IFNAMSIZ], data: words.as_mut_ptr().cast(), rest: [0; REST] };
         let name = self.interface.as_bytes();
         // One byte is left for the NUL behind it.
         let room = request.name[..libc::IFNAMSIZ - 1].get_mut(..name.len());
-        let too_long = || io::Error::new(io::ErrorKind::InvalidInput, "a name of an interface has at most 15 bytes");
+        let too_long = || {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a name of an interface has at most 15 bytes",
+            )
+        };
         room.ok_or_else(too_long)?.copy_from_slice(name);
         // SAFETY: the request names an interface, and its pointer `words`, which lives until the
         // call returns. By the sizes that the callers above give it, and the counts that they write
@@ -297,13 +303,26 @@ mod tests {
         let socket = RouteSocket::open().expect("any socket will do");
         let loopback = Ethtool::new(socket.as_fd(), "lo");
         let features = loopback.features().expect("every device has features");
-        let active = |name: &str| features.iter().find(|feature| feature.name == name).expect("known").active;
+        let active = |name: &str| {
+            features.iter().find(|feature| feature.name == name).expect("known").active
+        };
         assert!(active("tx-scatter-gather") && active("tx-checksum-ip-generic"), "{features:?}");
-        assert_eq!(loopback.switch(Switch::ScatterGather).expect("asked"), active("tx-scatter-gather"));
-        assert_eq!(loopback.switch(Switch::TcpSegmentation).expect("asked"), active("tx-tcp-segmentation"));
+        assert_eq!(
+            loopback.switch(Switch::ScatterGather).expect("asked"),
+            active("tx-scatter-gather")
+        );
+        assert_eq!(
+            loopback.switch(Switch::TcpSegmentation).expect("asked"),
+            active("tx-tcp-segmentation")
+        );
         assert_eq!(loopback.switch(Switch::GenericReceive).expect("asked"), active("rx-gro"));
-        let names = features.iter().filter(|feature| !feature.name.is_empty()).map(|feature| &feature.name);
-        assert!(names.clone().count() > 20 && names.clone().all(|name| name.is_ascii()), "{:?}", Vec::from_iter(names));
+        let names =
+            features.iter().filter(|feature| !feature.name.is_empty()).map(|feature| &feature.name);
+        assert!(
+            names.clone().count() > 20 && names.clone().all(|name| name.is_ascii()),
+            "{:?}",
+            Vec::from_iter(names)
+        );
     }
 
     #[test]
@@ -312,10 +331,14 @@ mod tests {
         let missing = Ethtool::new(socket.as_fd(), "none0").features().expect_err("there is none");
         assert_eq!(missing.raw_os_error(), Some(libc::ENODEV));
         for name in ["sixteen-letters-", "a-name-that-is-too-long-for-one"] {
-            let long = Ethtool::new(socket.as_fd(), name).driver().expect_err("no interface has such a name");
+            let long = Ethtool::new(socket.as_fd(), name)
+                .driver()
+                .expect_err("no interface has such a name");
             assert_eq!(long.kind(), io::ErrorKind::InvalidInput, "{name}");
         }
-        let unknown = Ethtool::new(socket.as_fd(), "lo").set_feature("tx-by-pigeon", true).expect_err("there is none");
+        let unknown = Ethtool::new(socket.as_fd(), "lo")
+            .set_feature("tx-by-pigeon", true)
+            .expect_err("there is none");
         assert_eq!(unknown.kind(), io::ErrorKind::NotFound);
     }
 }

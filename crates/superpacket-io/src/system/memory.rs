@@ -17,7 +17,9 @@ pub fn give_back_large_blocks() {
         /// Above any packet, so that none is mapped by itself.
         const LARGE: libc::c_int = 1 << 20;
         // With either set, neither is changed any more by what is freed.
-        for (parameter, bytes) in [(libc::M_MMAP_THRESHOLD, LARGE), (libc::M_TRIM_THRESHOLD, 2 * LARGE)] {
+        for (parameter, bytes) in
+            [(libc::M_MMAP_THRESHOLD, LARGE), (libc::M_TRIM_THRESHOLD, 2 * LARGE)]
+        {
             // SAFETY: it takes two numbers, which only say where later blocks lie and when heaps
             // shrink; the allocator's own lock is held meanwhile.
             if unsafe { libc::mallopt(parameter, bytes) } == 0 {

@@ -30,7 +30,12 @@ struct Control([u8; CONTROL]);
 ///
 /// # Errors
 /// What the system refused, and [`WouldBlock`](io::ErrorKind::WouldBlock) where nothing has come.
-pub fn receive_message(socket: impl AsFd, buffer: &mut [u8], level: libc::c_int, kind: libc::c_int) -> io::Result<Received> {
+pub fn receive_message(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    level: libc::c_int,
+    kind: libc::c_int,
+) -> io::Result<Received> {
     let mut control = Control([0; CONTROL]);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all-zero is a valid msghdr: null pointers with zero lengths.
@@ -41,7 +46,8 @@ pub fn receive_message(socket: impl AsFd, buffer: &mut [u8], level: libc::c_int,
     header.msg_controllen = CONTROL as _;
     // SAFETY: the header points to a buffer and a control area that live through the call, each
     // with its length.
-    let length = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
+    let length =
+        unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
     if length < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -54,16 +60,24 @@ pub fn receive_message(socket: impl AsFd, buffer: &mut [u8], level: libc::c_int,
         if head.cmsg_level == level && head.cmsg_type == kind {
             let mut data = [0; 32];
             // SAFETY: as above; `CMSG_LEN(0)` is the length of the header alone.
-            let (from, whole) = unsafe { (libc::CMSG_DATA(message), head.cmsg_len as usize - libc::CMSG_LEN(0) as usize) };
+            let (from, whole) = unsafe {
+                (libc::CMSG_DATA(message), head.cmsg_len as usize - libc::CMSG_LEN(0) as usize)
+            };
             // SAFETY: `whole` bytes of data follow the header in the control area, and at most 32
             // go to `data`.
-            unsafe { std::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), whole.min(data.len())) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), whole.min(data.len()))
+            };
             found = Some(data);
         }
         // SAFETY: `message` is of this header's control area.
         message = unsafe { libc::CMSG_NXTHDR(&header, message) };
     }
-    Ok(Received { length: length as usize, truncated: header.msg_flags & libc::MSG_TRUNC != 0, control: found })
+    Ok(Received {
+        length: length as usize,
+        truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+        control: found,
+    })
 }
 
 /// Messages made ready for sending again and again.
@@ -102,7 +116,9 @@ impl<'bytes> Burst<'bytes> {
         let count = rest.len().min(1024);
         // SAFETY: the first `count` headers are valid and point to parts that live as long as
         // `self`.
-        let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), rest.as_mut_ptr(), count as u32, 0) };
+        let sent = unsafe {
+            libc::sendmmsg(socket.as_fd().as_raw_fd(), rest.as_mut_ptr(), count as u32, 0)
+        };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
 }
@@ -141,13 +157,20 @@ pub(crate) struct Messages<'memory, 'bytes, const HEADER: usize> {
 impl<'bytes, const HEADER: usize> Messages<'_, 'bytes, HEADER> {
     /// Adds a message: a header, and what follows it.
     #[inline]
-    pub(crate) fn push(&mut self, header: [u8; HEADER], slices: impl Iterator<Item = &'bytes [u8]>) {
+    pub(crate) fn push(
+        &mut self,
+        header: [u8; HEADER],
+        slices: impl Iterator<Item = &'bytes [u8]>,
+    ) {
         let MessageMemory { headers, pieces, messages } = &mut *self.memory;
         let first = pieces.len();
         headers.push(header);
         // A place for the header, whose address is not known yet.
         pieces.push(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: HEADER });
-        pieces.extend(slices.map(|bytes| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }));
+        pieces.extend(slices.map(|bytes| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        }));
         // SAFETY: all bytes zero is a message without address and control data.
         let mut message: libc::mmsghdr = unsafe { zeroed() };
         message.msg_hdr.msg_iovlen = (pieces.len() - first) as _;
@@ -184,7 +207,14 @@ impl<'bytes, const HEADER: usize> Messages<'_, 'bytes, HEADER> {
         let count = messages.len() as libc::c_uint;
         // SAFETY: each message points at its pieces, as many as it says, and each of these at a
         // header or at bytes that are borrowed for as long as `self` lives; they are read only.
-        let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
+        let sent = unsafe {
+            libc::sendmmsg(
+                socket.as_fd().as_raw_fd(),
+                messages.as_mut_ptr(),
+                count,
+                libc::MSG_DONTWAIT as _,
+            )
+        };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
 }
@@ -205,19 +235,28 @@ mod tests {
             assert!(messages.is_empty() && messages.pieces() == 0);
             // So many that each vector moves while it grows.
             for number in 0..5u8 {
-                messages.push([round, number], [&b"head"[..], &b""[..], &b"payload"[..usize::from(number)]].into_iter());
+                messages.push(
+                    [round, number],
+                    [&b"head"[..], &b""[..], &b"payload"[..usize::from(number)]].into_iter(),
+                );
             }
             assert_eq!(messages.pieces(), 20);
             assert_eq!(messages.send(&from).expect("room for five"), 5);
             for number in 0..5u8 {
                 let mut buffer = [0; 32];
                 let length = to.recv(&mut buffer).expect("sent");
-                assert_eq!(buffer[..length], [&[round, number][..], b"head", &b"payload"[..usize::from(number)]].concat());
+                assert_eq!(
+                    buffer[..length],
+                    [&[round, number][..], b"head", &b"payload"[..usize::from(number)]].concat()
+                );
             }
         }
         drop(to);
         let mut messages = memory.begin();
         messages.push([0, 0], std::iter::empty());
-        assert_eq!(messages.send(&from).expect_err("nobody receives").kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            messages.send(&from).expect_err("nobody receives").kind(),
+            io::ErrorKind::ConnectionRefused
+        );
     }
 }

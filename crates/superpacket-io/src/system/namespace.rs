@@ -82,7 +82,8 @@ impl std::error::Error for NamespaceError {
 /// The step that was refused; those before it stay done. `EINVAL` of the first: the process has
 /// other threads.
 pub fn enter_new_user_namespace() -> Result<(), NamespaceError> {
-    enter(&Maps::new()).map_err(|(step, error)| NamespaceError { step: STEPS[step], error: error.into() })
+    enter(&Maps::new())
+        .map_err(|(step, error)| NamespaceError { step: STEPS[step], error: error.into() })
 }
 
 /// Does the same, and [`enter_new_network_namespace`], in a child process that ends at once: this
@@ -104,7 +105,8 @@ pub fn try_new_user_namespace() -> Result<(), NamespaceError> {
     let Some(child) = Pid::from_raw(child) else {
         let tried = enter(&maps).and_then(|()| {
             // SAFETY: as in `enter_new_network_namespace`.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| (STEPS.len() - 1, error))
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+                .map_err(|error| (STEPS.len() - 1, error))
         });
         if let Err((step, error)) = tried {
             let mut answer = [0; ANSWER];
@@ -124,7 +126,9 @@ pub fn try_new_user_namespace() -> Result<(), NamespaceError> {
         return Ok(());
     }
     let (step, error) = match answer[..] {
-        [step, a, b, c, d] if usize::from(step) < STEPS.len() => (usize::from(step), i32::from_ne_bytes([a, b, c, d])),
+        [step, a, b, c, d] if usize::from(step) < STEPS.len() => {
+            (usize::from(step), i32::from_ne_bytes([a, b, c, d]))
+        }
         _ => (0, libc::EPERM),
     };
     Err(NamespaceError { step: STEPS[step], error: io::Error::from_raw_os_error(error) })
@@ -142,7 +146,10 @@ struct Maps {
 impl Maps {
     fn new() -> Self {
         let map = |id: u32| format!("0 {id} 1");
-        Maps { user: map(rustix::process::geteuid().as_raw()), group: map(rustix::process::getegid().as_raw()) }
+        Maps {
+            user: map(rustix::process::geteuid().as_raw()),
+            group: map(rustix::process::getegid().as_raw()),
+        }
     }
 }
 
@@ -150,10 +157,15 @@ impl Maps {
 fn enter(maps: &Maps) -> Result<(), (usize, Errno)> {
     // SAFETY: as in `enter_new_network_namespace`. Nothing in memory depends on the user or on what
     // is mounted where, and the kernel refuses it where there are other threads.
-    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }.map_err(|error| (0, error))?;
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
+        .map_err(|error| (0, error))?;
     // A group may be mapped without privilege only after setgroups(2) has been given up
     // (user_namespaces(7)).
-    let files = [(c"/proc/self/setgroups", "deny"), (c"/proc/self/uid_map", &maps.user), (c"/proc/self/gid_map", &maps.group)];
+    let files = [
+        (c"/proc/self/setgroups", "deny"),
+        (c"/proc/self/uid_map", &maps.user),
+        (c"/proc/self/gid_map", &maps.group),
+    ];
     for (number, (path, text)) in files.into_iter().enumerate() {
         write_whole(path, text).map_err(|error| (number + 1, error))?;
     }
@@ -191,8 +203,12 @@ mod tests {
     #[test]
     fn a_program_starts_in_the_namespace_and_this_thread_stays() {
         let here = || fs::read_link("/proc/thread-self/ns/net").expect("lives");
-        let (before, namespace) =
-            (here(), std::thread::spawn(|| enter_new_network_namespace().map(|()| File::open("/proc/thread-self/ns/net"))));
+        let (before, namespace) = (
+            here(),
+            std::thread::spawn(|| {
+                enter_new_network_namespace().map(|()| File::open("/proc/thread-self/ns/net"))
+            }),
+        );
         let namespace = match namespace.join().expect("no panic") {
             Ok(namespace) => namespace.expect("lives"),
             Err(error) => {
@@ -212,11 +228,19 @@ mod tests {
     /// Also in a process of many threads, such as this one: the child has one.
     #[test]
     fn what_is_tried_in_a_child_changes_nothing_here() {
-        let state = || (fs::read_link("/proc/self/ns/user").expect("lives"), fs::read_to_string("/proc/self/uid_map").expect("lives"));
+        let state = || {
+            (
+                fs::read_link("/proc/self/ns/user").expect("lives"),
+                fs::read_to_string("/proc/self/uid_map").expect("lives"),
+            )
+        };
         let before = state();
         match try_new_user_namespace() {
             Ok(()) => {}
-            Err(error) => assert!(STEPS.contains(&error.step) && error.error.raw_os_error().is_some(), "{error:?}"),
+            Err(error) => assert!(
+                STEPS.contains(&error.step) && error.error.raw_os_error().is_some(),
+                "{error:?}"
+            ),
         }
         assert_eq!(state(), before);
         // With other threads this process itself may not.

@@ -4,7 +4,10 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use netlink_packet_core::{Emitable, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator, ParseableParametrized};
+use netlink_packet_core::{
+    Emitable, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
+    ParseableParametrized,
+};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
@@ -44,7 +47,11 @@ impl RouteSocket {
     ///
     /// # Errors
     /// The kernel's refusal, with its own words where it gave some; an answer that cannot be read.
-    pub fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+    pub fn request(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> io::Result<Vec<RouteNetlinkMessage>> {
         let mut answers = Vec::new();
         for answer in self.exchange(message, flags)? {
             match NetlinkMessage::deserialize(&answer).map_err(unreadable)?.payload {
@@ -83,13 +90,18 @@ impl RouteSocket {
     pub fn addresses(&mut self, name: &str) -> io::Result<Vec<IpAddr>> {
         let Some(link) = self.link(name)? else { return Ok(Vec::new()) };
         let index = link.header.index;
-        let answers = self.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
+        let answers =
+            self.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
         Ok(answers.into_iter().filter_map(|answer| address(&answer, index)).collect())
     }
 
     /// Sends `message` and returns the answers, whole with their headers, up to the
     /// acknowledgement.
-    fn exchange(&mut self, message: RouteNetlinkMessage, flags: u16) -> Result<Vec<Vec<u8>>, Refusal> {
+    fn exchange(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<Vec<Vec<u8>>, Refusal> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = flags | NLM_F_REQUEST | NLM_F_ACK;
@@ -161,7 +173,9 @@ impl LinkEvents {
         // What they say is not read: who asks for an interface gets what holds now.
         let mut found = false;
         loop {
-            match again(|| Ok(rustix::net::recv(&self.socket, &mut [0_u8; 64][..], RecvFlags::DONTWAIT)?)) {
+            match again(|| {
+                Ok(rustix::net::recv(&self.socket, &mut [0_u8; 64][..], RecvFlags::DONTWAIT)?)
+            }) {
                 Ok(_) => found = true,
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => found = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(found),
@@ -211,8 +225,10 @@ fn parse_link(message: &[u8]) -> io::Result<LinkMessage> {
     let mut link = LinkMessage::default();
     link.header = LinkHeader::parse(message.payload()).map_err(unreadable)?;
     let attributes = message.payload().get(link.header.buffer_len()..).unwrap_or_default();
-    let read = |attribute| LinkAttribute::parse_with_param(&attribute, link.header.interface_family).ok();
-    link.attributes = NlasIterator::new(attributes).map_while(Result::ok).filter_map(read).collect();
+    let read =
+        |attribute| LinkAttribute::parse_with_param(&attribute, link.header.interface_family).ok();
+    link.attributes =
+        NlasIterator::new(attributes).map_while(Result::ok).filter_map(read).collect();
     Ok(link)
 }
 
@@ -222,19 +238,42 @@ fn address(message: &RouteNetlinkMessage, interface: u32) -> Option<IpAddr> {
     if message.header.index != interface || message.header.scope == AddressScope::Link {
         return None;
     }
-    let find = |own: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(own);
+    let find =
+        |own: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(own);
     // Between two ends, `Address` is the other's.
-    let local = find(|attribute| if let AddressAttribute::Local(address) = attribute { Some(*address) } else { None });
-    local.or_else(|| find(|attribute| if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }))
+    let local =
+        find(
+            |attribute| {
+                if let AddressAttribute::Local(address) = attribute { Some(*address) } else { None }
+            },
+        );
+    local.or_else(|| {
+        find(
+            |attribute| {
+                if let AddressAttribute::Address(address) = attribute {
+                    Some(*address)
+                } else {
+                    None
+                }
+            },
+        )
+    })
 }
 
 /// What an `NLMSG_ERROR` message says; `None` for an acknowledgement.
 fn refusal(message: &[u8]) -> Option<Refusal> {
-    let NetlinkPayload::Error(error) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message).ok()?.payload else { return None };
+    let NetlinkPayload::Error(error) =
+        NetlinkMessage::<RouteNetlinkMessage>::deserialize(message).ok()?.payload
+    else {
+        return None;
+    };
     error.code?;
-    let mut attributes = NlasIterator::new(error.header.get(ERROR_ATTRIBUTES..).unwrap_or_default()).map_while(Result::ok);
+    let mut attributes =
+        NlasIterator::new(error.header.get(ERROR_ATTRIBUTES..).unwrap_or_default())
+            .map_while(Result::ok);
     let text = attributes.find(|attribute| attribute.kind() == ERROR_ATTRIBUTE_TEXT);
-    let text = text.map(|text| String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned());
+    let text =
+        text.map(|text| String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned());
     Some(Refusal { error: error.to_io(), text })
 }
 
@@ -277,17 +316,25 @@ mod tests {
             let add = |address: IpAddr, prefix: u8, scope| {
                 let mut message = AddressMessage::default();
                 message.header.index = 1;
-                message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+                message.header.family =
+                    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
                 (message.header.prefix_len, message.header.scope) = (prefix, scope);
-                message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+                message.attributes =
+                    vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
                 RouteNetlinkMessage::NewAddress(message)
             };
-            let addresses = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])];
+            let addresses = [
+                IpAddr::from([192, 0, 2, 1]),
+                IpAddr::from([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
+            ];
             for address in addresses {
-                let message = add(address, if address.is_ipv4() { 24 } else { 64 }, AddressScope::Universe);
+                let message =
+                    add(address, if address.is_ipv4() { 24 } else { 64 }, AddressScope::Universe);
                 socket.request(message, NLM_F_CREATE).expect("ours");
             }
-            socket.request(add(IpAddr::from([169, 254, 7, 7]), 16, AddressScope::Link), NLM_F_CREATE).expect("ours");
+            socket
+                .request(add(IpAddr::from([169, 254, 7, 7]), 16, AddressScope::Link), NLM_F_CREATE)
+                .expect("ours");
             assert_eq!(socket.addresses("lo").expect("asked"), addresses);
             assert_eq!(socket.addresses("none0").expect("asked"), Vec::<IpAddr>::new());
         });
@@ -299,8 +346,11 @@ mod tests {
             let events = LinkEvents::open().expect("any thread may");
             assert!(!events.take().expect("open"), "nothing has happened");
             let mut message = LinkMessage::default();
-            (message.header.index, message.header.change_mask, message.header.flags) = (1, LinkFlags::Up, LinkFlags::Up);
-            RouteSocket::open().and_then(|mut socket| socket.request(RouteNetlinkMessage::SetLink(message), 0)).expect("ours");
+            (message.header.index, message.header.change_mask, message.header.flags) =
+                (1, LinkFlags::Up, LinkFlags::Up);
+            RouteSocket::open()
+                .and_then(|mut socket| socket.request(RouteNetlinkMessage::SetLink(message), 0))
+                .expect("ours");
             // The kernel tells it before it answers.
             assert!(events.take().expect("open"));
             assert!(!events.take().expect("open"), "it has been taken");
@@ -317,8 +367,15 @@ mod tests {
         let mut message = LinkMessage::default();
         message.header.index = 1;
         message.attributes.push(LinkAttribute::Mtu(u32::MAX));
-        let error = socket.request(RouteNetlinkMessage::SetLink(message), 0).expect_err("not even root may");
-        assert!(["Invalid argument", "not permitted", "mtu"].iter().any(|words| error.to_string().contains(words)), "{error}");
+        let error = socket
+            .request(RouteNetlinkMessage::SetLink(message), 0)
+            .expect_err("not even root may");
+        assert!(
+            ["Invalid argument", "not permitted", "mtu"]
+                .iter()
+                .any(|words| error.to_string().contains(words)),
+            "{error}"
+        );
         assert!(socket.link("lo").expect("it goes on").is_some());
     }
 
@@ -333,7 +390,10 @@ mod tests {
             LinkAttribute::Xdp(vec![LinkXdp::ProgId(91)]),
             LinkAttribute::GsoMaxSize(185_000),
         ];
-        let mut packet = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(RouteNetlinkMessage::NewLink(link.clone())));
+        let mut packet = NetlinkMessage::new(
+            NetlinkHeader::default(),
+            NetlinkPayload::from(RouteNetlinkMessage::NewLink(link.clone())),
+        );
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
@@ -350,9 +410,13 @@ mod tests {
             }
         }
         // An MTU of three bytes is left out, what follows is not.
-        let mtu = bytes.windows(4).position(|window| window == 9000_u32.to_ne_bytes()).expect("written");
+        let mtu =
+            bytes.windows(4).position(|window| window == 9000_u32.to_ne_bytes()).expect("written");
         bytes[mtu - 4..mtu - 2].copy_from_slice(&7_u16.to_ne_bytes());
         let read = parse_link(&bytes).expect("the rest is whole");
-        assert_eq!((&read.attributes[0], &read.attributes[1..]), (&link.attributes[0], &link.attributes[2..]));
+        assert_eq!(
+            (&read.attributes[0], &read.attributes[1..]),
+            (&link.attributes[0], &link.attributes[2..])
+        );
     }
 }

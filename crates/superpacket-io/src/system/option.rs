@@ -63,8 +63,15 @@ impl<T: Plain> SocketOption<T> {
         let length = size_of::<T>() as libc::socklen_t;
         // SAFETY: the pointer is to a value of this length, all of whose bytes are initialized. The
         // kernel reads it during the call only, and nothing else, as `new` promises.
-        let result =
-            unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), self.level, self.name, std::ptr::from_ref(&value).cast(), length) };
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_fd().as_raw_fd(),
+                self.level,
+                self.name,
+                std::ptr::from_ref(&value).cast(),
+                length,
+            )
+        };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -77,8 +84,15 @@ impl<T: Plain> SocketOption<T> {
         let mut length = size_of::<T>() as libc::socklen_t;
         // SAFETY: the pointers are to memory of this length, and to the length. The kernel writes
         // there and nowhere else, as `new` promises.
-        let result =
-            unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), self.level, self.name, value.as_mut_ptr().cast(), &raw mut length) };
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                self.level,
+                self.name,
+                value.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -127,9 +141,11 @@ pub(crate) const PACKET_ADD_MEMBERSHIP: SocketOption<libc::packet_mreq> =
 pub(crate) const PACKET_DROP_MEMBERSHIP: SocketOption<libc::packet_mreq> =
     unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_DROP_MEMBERSHIP) };
 // SAFETY: numbers that describe a ring, whose memory the kernel allocates itself (packet_mmap).
-pub(crate) const PACKET_RX_RING: SocketOption<libc::tpacket_req> = unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_RX_RING) };
+pub(crate) const PACKET_RX_RING: SocketOption<libc::tpacket_req> =
+    unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_RX_RING) };
 // SAFETY: as for `PACKET_RX_RING`; the longer structure is that of `TPACKET_V3`.
-pub(crate) const PACKET_RX_RING_V3: SocketOption<libc::tpacket_req3> = unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_RX_RING) };
+pub(crate) const PACKET_RX_RING_V3: SocketOption<libc::tpacket_req3> =
+    unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_RX_RING) };
 // SAFETY: numbers; the kernel writes as many as it is asked for (packet(7)).
 pub(crate) const PACKET_STATISTICS: SocketOption<libc::tpacket_stats_v3> =
     unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_STATISTICS) };
@@ -175,7 +191,8 @@ pub fn set_tcp_max_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
 /// What the system refused.
 pub fn tcp_info<const N: usize>(socket: impl AsFd) -> io::Result<[u32; N]> {
     // SAFETY: numbers; the kernel writes as many as it is asked for (tcp(7)).
-    let info: SocketOption<[u32; N]> = unsafe { SocketOption::new(libc::IPPROTO_TCP, libc::TCP_INFO) };
+    let info: SocketOption<[u32; N]> =
+        unsafe { SocketOption::new(libc::IPPROTO_TCP, libc::TCP_INFO) };
     info.get(socket)
 }
 
@@ -216,11 +233,19 @@ pub fn path_mtu(socket: impl AsFd, version: IpVersion) -> io::Result<u32> {
 pub(crate) fn attach_filter(socket: impl AsFd, filter: &[libc::sock_filter]) -> io::Result<()> {
     let count = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len: count, filter: filter.as_ptr().cast_mut() };
-    let (descriptor, length) = (socket.as_fd().as_raw_fd(), size_of_val(&program) as libc::socklen_t);
+    let (descriptor, length) =
+        (socket.as_fd().as_raw_fd(), size_of_val(&program) as libc::socklen_t);
     // SAFETY: the pointer is to a program of this length, whose instructions, as many as it says,
     // outlive the call, which only reads them.
-    let result =
-        unsafe { libc::setsockopt(descriptor, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, std::ptr::from_ref(&program).cast(), length) };
+    let result = unsafe {
+        libc::setsockopt(
+            descriptor,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            std::ptr::from_ref(&program).cast(),
+            length,
+        )
+    };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -236,7 +261,8 @@ mod tests {
         set_udp_segment(&socket, 1200).expect("Linux 4.18");
         assert_eq!(UDP_SEGMENT.get(&socket).expect("asked"), 1200);
         // SAFETY: as for `UDP_SEGMENT`.
-        let longer: SocketOption<[i32; 2]> = unsafe { SocketOption::new(libc::SOL_UDP, libc::UDP_SEGMENT) };
+        let longer: SocketOption<[i32; 2]> =
+            unsafe { SocketOption::new(libc::SOL_UDP, libc::UDP_SEGMENT) };
         assert_eq!(longer.get(&socket).expect("asked"), [1200, 0], "shorter than asked for");
         let refused = UDP_SEGMENT.set(&socket, -1).expect_err("no size");
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));

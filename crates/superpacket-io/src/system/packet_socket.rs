@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::option::{
-    PACKET_ADD_MEMBERSHIP, PACKET_AUXDATA, PACKET_DROP_MEMBERSHIP, PACKET_IGNORE_OUTGOING, PACKET_STATISTICS, PACKET_VNET_HDR, Plain,
-    SocketOption,
+    PACKET_ADD_MEMBERSHIP, PACKET_AUXDATA, PACKET_DROP_MEMBERSHIP, PACKET_IGNORE_OUTGOING,
+    PACKET_STATISTICS, PACKET_VNET_HDR, Plain, SocketOption,
 };
 
 /// A packet socket: whole frames of an interface, their link headers included.
@@ -31,7 +31,12 @@ impl PacketSocket {
     /// # Errors
     /// What the system refused: `EPERM` without `CAP_NET_RAW`.
     pub fn open() -> io::Result<Self> {
-        Ok(PacketSocket(rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?))
+        Ok(PacketSocket(rustix::net::socket_with(
+            AddressFamily::PACKET,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None,
+        )?))
     }
 
     /// Binds it to the interface number `index`.
@@ -51,7 +56,8 @@ impl PacketSocket {
         let address = address(index.cast_signed(), protocol);
         let length = size_of_val(&address) as libc::socklen_t;
         // SAFETY: the pointer is to an address of this length.
-        let result = unsafe { libc::bind(self.0.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
+        let result =
+            unsafe { libc::bind(self.0.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -61,7 +67,13 @@ impl PacketSocket {
         let mut bound = address(0, 0);
         let mut length = size_of_val(&bound) as libc::socklen_t;
         // SAFETY: both pointers are to what lives longer than the call, of the length that is said.
-        let result = unsafe { libc::getsockname(self.0.as_raw_fd(), std::ptr::from_mut(&mut bound).cast(), &raw mut length) };
+        let result = unsafe {
+            libc::getsockname(
+                self.0.as_raw_fd(),
+                std::ptr::from_mut(&mut bound).cast(),
+                &raw mut length,
+            )
+        };
         result == 0 && bound.sll_ifindex == index.cast_signed()
     }
 

@@ -59,7 +59,11 @@ impl AsFd for TunQueue {
 /// # Errors
 /// What the system says: it has no such devices, or this process may not use them.
 pub fn open_tun() -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, FileMode::empty())?)
+    Ok(rustix::fs::open(
+        "/dev/net/tun",
+        OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        FileMode::empty(),
+    )?)
 }
 
 impl TunQueue {
@@ -76,7 +80,8 @@ impl TunQueue {
             TunKind::Tun => libc::IFF_TUN,
         };
         let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
-        request.ifr_ifru.ifru_flags = (flag | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as c_short;
+        request.ifr_ifru.ifru_flags =
+            (flag | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as c_short;
         // SAFETY: `TUNSETIFF` reads and writes one `ifreq`, which lives through the call.
         check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
         Ok(TunQueue(fd))
@@ -92,8 +97,12 @@ impl TunQueue {
         check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
         // SAFETY: the kernel ends the name with a zero byte within the field, and has filled in the
         // flags of the union.
-        let (name, flags) = unsafe { (CStr::from_ptr(request.ifr_name.as_ptr()), request.ifr_ifru.ifru_flags) };
-        Ok(TunIdentity { name: name.to_string_lossy().into_owned(), persistent: c_int::from(flags) & libc::IFF_PERSIST != 0 })
+        let (name, flags) =
+            unsafe { (CStr::from_ptr(request.ifr_name.as_ptr()), request.ifr_ifru.ifru_flags) };
+        Ok(TunIdentity {
+            name: name.to_string_lossy().into_owned(),
+            persistent: c_int::from(flags) & libc::IFF_PERSIST != 0,
+        })
     }
 
     /// Does the device stay when its last queue is closed?
@@ -102,7 +111,9 @@ impl TunQueue {
     /// What the system says (`TUNSETPERSIST`).
     pub fn set_persistent(&self, persistent: bool) -> io::Result<()> {
         // SAFETY: `TUNSETPERSIST` takes its argument by value.
-        check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETPERSIST, c_int::from(persistent)) })
+        check(unsafe {
+            libc::ioctl(self.0.as_raw_fd(), libc::TUNSETPERSIST, c_int::from(persistent))
+        })
     }
 
     /// What the host may hand over undone: bits `TUN_F_*`.
@@ -151,7 +162,10 @@ fn interface_request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all zeros are valid for this structure of integers and pointers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= libc::IFNAMSIZ || name.contains('\0') {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name of an interface has 1 to 15 bytes"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the name of an interface has 1 to 15 bytes",
+        ));
     }
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as c_char;

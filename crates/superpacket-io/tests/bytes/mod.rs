@@ -4,7 +4,9 @@
 
 use std::io::{Cursor, Write};
 
-use superpacket_io::capture::{ByteOrder, CaptureError, Format, Interface, Reader, Source, Timestamp, Truncated};
+use superpacket_io::capture::{
+    ByteOrder, CaptureError, Format, Interface, Reader, Source, Timestamp, Truncated,
+};
 
 pub(crate) const MICROSECONDS: u32 = 0xA1B2_C3D4;
 pub(crate) const NANOSECONDS: u32 = 0xA1B2_3C4D;
@@ -15,17 +17,29 @@ pub(crate) struct Bytes(pub(crate) Vec<u8>, pub(crate) ByteOrder);
 
 impl Bytes {
     pub(crate) fn u16(mut self, value: u16) -> Self {
-        self.0.extend(if self.1 == ByteOrder::Big { value.to_be_bytes() } else { value.to_le_bytes() });
+        self.0.extend(if self.1 == ByteOrder::Big {
+            value.to_be_bytes()
+        } else {
+            value.to_le_bytes()
+        });
         self
     }
 
     pub(crate) fn u32(mut self, value: u32) -> Self {
-        self.0.extend(if self.1 == ByteOrder::Big { value.to_be_bytes() } else { value.to_le_bytes() });
+        self.0.extend(if self.1 == ByteOrder::Big {
+            value.to_be_bytes()
+        } else {
+            value.to_le_bytes()
+        });
         self
     }
 
     pub(crate) fn u64(mut self, value: u64) -> Self {
-        self.0.extend(if self.1 == ByteOrder::Big { value.to_be_bytes() } else { value.to_le_bytes() });
+        self.0.extend(if self.1 == ByteOrder::Big {
+            value.to_be_bytes()
+        } else {
+            value.to_le_bytes()
+        });
         self
     }
 
@@ -40,11 +54,22 @@ impl Bytes {
         self
     }
 
-    pub(crate) fn pcap_header(self, magic: u32, (major, minor): (u16, u16), link_type: u32) -> Self {
+    pub(crate) fn pcap_header(
+        self,
+        magic: u32,
+        (major, minor): (u16, u16),
+        link_type: u32,
+    ) -> Self {
         self.u32(magic).u16(major).u16(minor).u32(0).u32(0).u32(65_535).u32(link_type)
     }
 
-    pub(crate) fn pcap_record(self, seconds: u32, fraction: u32, original: u32, data: &[u8]) -> Self {
+    pub(crate) fn pcap_record(
+        self,
+        seconds: u32,
+        fraction: u32,
+        original: u32,
+        data: &[u8],
+    ) -> Self {
         self.u32(seconds).u32(fraction).u32(data.len() as u32).u32(original).raw(data)
     }
 
@@ -62,11 +87,23 @@ impl Bytes {
         self.block(0x0A0D_0D0A, |b| b.u32(0x1A2B_3C4D).u16(1).u16(0).u64(u64::MAX))
     }
 
-    pub(crate) fn interface(self, link_type: u16, snap: u32, options: impl FnOnce(Bytes) -> Bytes) -> Self {
+    pub(crate) fn interface(
+        self,
+        link_type: u16,
+        snap: u32,
+        options: impl FnOnce(Bytes) -> Bytes,
+    ) -> Self {
         self.block(1, |b| options(b.u16(link_type).u16(0).u32(snap)))
     }
 
-    pub(crate) fn enhanced(self, interface: u32, ticks: u64, original: u32, data: &[u8], options: impl FnOnce(Bytes) -> Bytes) -> Self {
+    pub(crate) fn enhanced(
+        self,
+        interface: u32,
+        ticks: u64,
+        original: u32,
+        data: &[u8],
+        options: impl FnOnce(Bytes) -> Bytes,
+    ) -> Self {
         self.block(6, |b| {
             let b = b.u32(interface).u32((ticks >> 32) as u32).u32(ticks as u32);
             options(b.u32(data.len() as u32).u32(original).padded(data))
@@ -139,7 +176,13 @@ pub(crate) fn drain(reader: &mut Reader) -> Everything {
         }
     };
     assert!(matches!(reader.next_frame(), Ok(None)), "nothing after the end");
-    Everything { format: reader.format(), interfaces: reader.interfaces().to_vec(), frames, truncated: reader.truncated().cloned(), error }
+    Everything {
+        format: reader.format(),
+        interfaces: reader.interfaces().to_vec(),
+        frames,
+        truncated: reader.truncated().cloned(),
+        error,
+    }
 }
 
 pub(crate) fn read(bytes: impl Into<Vec<u8>>) -> Everything {
@@ -178,11 +221,18 @@ pub(crate) fn one_of_each() -> Vec<(&'static str, Vec<u8>)> {
         b.0
     };
     let pcapng = |order| {
-        let b = bytes(order).section().interface(1, 0, |b| b.option(2, b"eth0").option(9, &[9]).option(0, &[]));
+        let b = bytes(order)
+            .section()
+            .interface(1, 0, |b| b.option(2, b"eth0").option(9, &[9]).option(0, &[]));
         let b = b.interface(101, 96, |b| b.option(9, &[0x8A]).option(0, &[]));
         let b = b.enhanced(0, 1 << 40, 45, &frame(45), |b| b.option(1, b"why").u32(0));
-        let b = b.block(4, |b| b.u32(0)).enhanced(1, 5, 300, &frame(96), none).simple(43, &frame(43));
-        b.obsolete(1, 77, 44, &frame(44)).section().interface(113, 0, none).enhanced(0, 8, 50, &frame(50), none).0
+        let b =
+            b.block(4, |b| b.u32(0)).enhanced(1, 5, 300, &frame(96), none).simple(43, &frame(43));
+        b.obsolete(1, 77, 44, &frame(44))
+            .section()
+            .interface(113, 0, none)
+            .enhanced(0, 8, 50, &frame(50), none)
+            .0
     };
     let little = pcap(ByteOrder::Little, MICROSECONDS);
     let mut members = gzip(&little[..50]);

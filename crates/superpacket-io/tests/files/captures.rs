@@ -25,7 +25,10 @@ fn captures() -> Option<Vec<PathBuf>> {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() && name != "LICENSES" {
                 directories.push(path);
-            } else if [".pcap", ".pcapng", ".cap", ".snoop", ".gz"].iter().any(|ending| name.ends_with(ending)) {
+            } else if [".pcap", ".pcapng", ".cap", ".snoop", ".gz"]
+                .iter()
+                .any(|ending| name.ends_with(ending))
+            {
                 files.push(path);
             }
         }
@@ -67,19 +70,28 @@ fn real_captures_are_read_and_written_again() {
         for ending in ["", "x.pcapng"] {
             let out = directory.path().join(format!("out{ending}"));
             let mut reader = Reader::open(path).unwrap();
-            let mut writer = Writer::create(&out, OutputFormat::for_path(&out, reader.format())).unwrap();
+            let mut writer =
+                Writer::create(&out, OutputFormat::for_path(&out, reader.format())).unwrap();
             while let Ok(Some(frame)) = reader.next_frame() {
                 writer.copy(&frame).unwrap();
             }
             assert_eq!(writer.finish().unwrap(), read.frames.len() as u64);
             let again = drain(&mut Reader::open(&out).unwrap());
             assert!(again.error.is_none() && again.truncated.is_none(), "{name}");
-            let time = |time: Option<superpacket_io::capture::Timestamp>| time.map_or(0, |time| time.nanoseconds());
+            let time = |time: Option<superpacket_io::capture::Timestamp>| {
+                time.map_or(0, |time| time.nanoseconds())
+            };
             for (a, b) in read.frames.iter().zip(&again.frames) {
                 assert!(a.data == b.data && a.original_length == b.original_length, "{name}");
                 assert_eq!((a.interface, time(a.time)), (b.interface, time(b.time)), "{name}");
-                let (a, b) = (&read.interfaces[a.interface as usize], &again.interfaces[b.interface as usize]);
-                assert_eq!((a.link_type, a.resolution, a.name()), (b.link_type, b.resolution, b.name()));
+                let (a, b) = (
+                    &read.interfaces[a.interface as usize],
+                    &again.interfaces[b.interface as usize],
+                );
+                assert_eq!(
+                    (a.link_type, a.resolution, a.name()),
+                    (b.link_type, b.resolution, b.name())
+                );
             }
         }
     }

@@ -18,14 +18,21 @@ fn a_cut_anywhere_delivers_all_before_it() {
             if let Some(truncated) = &read.truncated {
                 seen_warning = true;
                 assert_eq!(truncated.packet, read.frames.len() as u64 + 1);
-                assert!(compressed || truncated.offset < length as u64, "{name} cut at {length}: {truncated}");
+                assert!(
+                    compressed || truncated.offset < length as u64,
+                    "{name} cut at {length}: {truncated}"
+                );
                 assert!(truncated.to_string().starts_with("test: cut short in packet "));
             }
             // What was consumed whole and what is left over must add up to the cut.
             if !compressed {
-                let next = open(&file[..(length + 1).min(file.len())]).map(|mut reader| drain(&mut reader));
+                let next = open(&file[..(length + 1).min(file.len())])
+                    .map(|mut reader| drain(&mut reader));
                 let more = next.is_ok_and(|next| next.frames.len() > read.frames.len());
-                assert!(!more || read.truncated.is_some(), "{name} cut at {length}: a record cut, and no warning");
+                assert!(
+                    !more || read.truncated.is_some(),
+                    "{name} cut at {length}: a record cut, and no warning"
+                );
             }
         }
         assert!(seen_warning, "{name}");
@@ -45,7 +52,10 @@ fn every_byte_and_bit_may_be_wrong() {
                 if let Some(error) = read.error {
                     errors += 1;
                     let number = read.frames.len() + 1;
-                    assert!(error.to_string().starts_with(&format!("test: packet {number}, byte ")), "{name}: {error}");
+                    assert!(
+                        error.to_string().starts_with(&format!("test: packet {number}, byte ")),
+                        "{name}: {error}"
+                    );
                 }
             }
         }
@@ -71,7 +81,8 @@ fn what_a_damaged_file_yields_can_be_written_and_read_again() {
             }
             writer.finish().unwrap();
             let written = shared.0.lock().unwrap().clone();
-            let again: Vec<_> = read_whole(written).frames.into_iter().map(|frame| frame.data).collect();
+            let again: Vec<_> =
+                read_whole(written).frames.into_iter().map(|frame| frame.data).collect();
             assert!(again == lengths, "{name}, byte {at}");
         }
     }
@@ -108,5 +119,9 @@ fn a_cut_zstd_frame_gives_out_all_whole_blocks() {
     assert!(compressed.len() > 590_000);
     let read = read(&compressed[..300_000]);
     assert!(read.truncated.unwrap().reason.contains("compressed"));
-    assert!((261..=300).contains(&read.frames.len()), "two blocks are 262 frames: {}", read.frames.len());
+    assert!(
+        (261..=300).contains(&read.frames.len()),
+        "two blocks are 262 frames: {}",
+        read.frames.len()
+    );
 }

@@ -60,7 +60,8 @@ fn race(mut write: impl FnMut(), watch: impl Fn() -> usize + Sync) {
             }
         });
         let started = Instant::now();
-        while met.load(Ordering::Relaxed) < MEETINGS && started.elapsed() < Duration::from_secs(30) {
+        while met.load(Ordering::Relaxed) < MEETINGS && started.elapsed() < Duration::from_secs(30)
+        {
             write();
         }
         done.store(true, Ordering::Relaxed);
@@ -75,7 +76,15 @@ fn a_file_of_another_user_gives_access_but_no_write_permission_and_no_set_id_bit
     }
     let directory = public_directory(0o1777);
     let path = directory.path().join("out");
-    for (old, expected) in [(0o6777, 0o755), (0o4755, 0o755), (0o2070, 0o050), (0o1666, 0o644), (0o622, 0o600), (0o600, 0o600), (0, 0)] {
+    for (old, expected) in [
+        (0o6777, 0o755),
+        (0o4755, 0o755),
+        (0o2070, 0o050),
+        (0o1666, 0o644),
+        (0o622, 0o600),
+        (0o600, 0o600),
+        (0, 0),
+    ] {
         create(&path, Some(OTHER), old);
         write_file(&path, b"new").unwrap();
         let new = fs::metadata(&path).unwrap();
@@ -88,7 +97,14 @@ fn a_file_of_another_user_gives_access_but_no_write_permission_and_no_set_id_bit
 fn the_users_own_file_keeps_its_access_bits_but_no_set_id_bits() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out");
-    for (old, expected) in [(0o6777, 0o777), (0o4755, 0o755), (0o1666, 0o666), (0o640, 0o640), (0o600, 0o600), (0o400, 0o400)] {
+    for (old, expected) in [
+        (0o6777, 0o777),
+        (0o4755, 0o755),
+        (0o1666, 0o666),
+        (0o640, 0o640),
+        (0o600, 0o600),
+        (0o400, 0o400),
+    ] {
         create(&path, None, old);
         write_file(&path, b"new").unwrap();
         assert_eq!(mode(&path), expected, "from {old:o}");
@@ -122,8 +138,13 @@ fn a_private_file_is_at_no_moment_open_to_others() {
     create(&path, None, 0o600);
     let open = AtomicU32::new(0);
     let watch = || {
-        let modes: Vec<_> = unfinished(directory.path()).filter_map(|path| Some(fs::symlink_metadata(path).ok()?.mode())).collect();
-        open.fetch_add(modes.iter().filter(|mode| *mode & 0o077 != 0).count() as u32, Ordering::Relaxed);
+        let modes: Vec<_> = unfinished(directory.path())
+            .filter_map(|path| Some(fs::symlink_metadata(path).ok()?.mode()))
+            .collect();
+        open.fetch_add(
+            modes.iter().filter(|mode| *mode & 0o077 != 0).count() as u32,
+            Ordering::Relaxed,
+        );
         modes.len()
     };
     race(|| write_file(&path, b"secret").unwrap(), watch);
@@ -178,8 +199,10 @@ fn links_of_other_users_are_not_followed() {
             for name in ["link", "own"] {
                 let error = write_file(at(name), b"new").unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{target}");
-                let expected =
-                    format!("the symbolic link {} belongs to another user (uid 65534) and is not followed", at("link").display());
+                let expected = format!(
+                    "the symbolic link {} belongs to another user (uid 65534) and is not followed",
+                    at("link").display()
+                );
                 assert_eq!(error.to_string(), expected);
             }
             assert_eq!(fs::read(at("file")).unwrap(), b"old");
@@ -202,7 +225,11 @@ fn a_file_that_grows_in_place_of_another_follows_the_same_rules() {
     assert_eq!((fs::read(at("old")).unwrap(), mode(&at("old"))), (Vec::new(), 0o640), "at once");
     file.write_all(b"new").unwrap();
     assert_eq!(fs::read(at("link")).unwrap(), b"new");
-    assert_eq!(fs::read(at("other name")).unwrap(), b"old", "the old file is replaced, not written to");
+    assert_eq!(
+        fs::read(at("other name")).unwrap(),
+        b"old",
+        "the old file is replaced, not written to"
+    );
     assert_eq!(unfinished(directory.path()).count(), 0);
     replace_file("/dev/null").unwrap().write_all(b"gone").unwrap();
     assert!(!fs::metadata("/dev/null").unwrap().is_file());

@@ -9,9 +9,13 @@ use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket_features::Feature;
 use superpacket_io::capture::{ByteOrder, Format};
 use superpacket_io::capture::{
-    FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Reader, Record, Sink, Source, TimeResolution, Timestamp, Writer,
+    FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Reader, Record, Sink, Source,
+    TimeResolution, Timestamp, Writer,
 };
-use superpacket_io::port::{Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch, open};
+use superpacket_io::port::{
+    Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
+    open,
+};
 
 fn port(text: &str) -> Box<dyn Port> {
     try_port(text).unwrap_or_else(|error| panic!("{error}"))
@@ -28,7 +32,10 @@ type Written = (u64, Vec<u8>, usize);
 fn write(path: &Path, link_types: &[LinkType], frames: &[Written]) {
     let like = Format::Pcap { byte_order: ByteOrder::Big, variant: PcapVariant::Nanoseconds };
     let mut writer = Writer::create(path, OutputFormat::for_path(path, like)).expect("created");
-    let interfaces: Vec<_> = link_types.iter().map(|link_type| Interface::new(*link_type, TimeResolution::NANOSECONDS)).collect();
+    let interfaces: Vec<_> = link_types
+        .iter()
+        .map(|link_type| Interface::new(*link_type, TimeResolution::NANOSECONDS))
+        .collect();
     writer.declare(&interfaces).expect("declared");
     for (index, (time, bytes, length)) in frames.iter().enumerate() {
         let record = Record {
@@ -48,7 +55,9 @@ fn flow() -> Vec<Written> {
     frames
         .into_iter()
         .enumerate()
-        .map(|(index, frame)| (1_700_000_000_000_000_000 + index as u64 * 10_000, frame.clone(), frame.len()))
+        .map(|(index, frame)| {
+            (1_700_000_000_000_000_000 + index as u64 * 10_000, frame.clone(), frame.len())
+        })
         .collect()
 }
 
@@ -64,13 +73,18 @@ fn read(path: &Path) -> Vec<(u64, Vec<u8>)> {
 }
 
 fn bytes(packets: &[RxPacket<Buffer>]) -> Vec<Vec<u8>> {
-    packets.iter().map(|packet| packet.buffers().flat_map(|buffer| buffer.bytes()).copied().collect()).collect()
+    packets
+        .iter()
+        .map(|packet| packet.buffers().flat_map(|buffer| buffer.bytes()).copied().collect())
+        .collect()
 }
 
 /// Is there something to receive within this time?
 fn is_ready(receiver: &dyn Receive, within: Duration) -> bool {
-    let timeout = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
-    poll(&mut [PollFd::from_borrowed_fd(receiver.readiness(), PollFlags::IN)], Some(&timeout)) == Ok(1)
+    let timeout =
+        Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+    poll(&mut [PollFd::from_borrowed_fd(receiver.readiness(), PollFlags::IN)], Some(&timeout))
+        == Ok(1)
 }
 
 /// All that comes until the receiver is not ready for 50 ms.
@@ -84,20 +98,33 @@ fn receive_all(receiver: &mut dyn Receive) -> Vec<RxPacket<Buffer>> {
 
 fn send(transmitter: &mut dyn Transmit, frames: &[Vec<u8>], layer: Layer) {
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-    frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, layer));
+    frames
+        .iter()
+        .for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, layer));
     let progress = transmitter.transmit(&outgoing, &batch, 0);
-    assert_eq!((progress.sent, progress.stopped.is_none()), (frames.len(), true), "{:?}", progress.stopped);
+    assert_eq!(
+        (progress.sent, progress.stopped.is_none()),
+        (frames.len(), true),
+        "{:?}",
+        progress.stopped
+    );
 }
 
 #[test]
 fn what_is_replayed_and_recorded_is_the_same_bit_for_bit() {
     let directory = tempfile::tempdir().expect("a directory");
     let frames = flow();
-    for (input, output) in [("in.pcap", "out.pcapng"), ("in.pcapng.gz", "out.pcap.zst"), ("in.pcap.zst", "out.pcap")] {
+    for (input, output) in
+        [("in.pcap", "out.pcapng"), ("in.pcapng.gz", "out.pcap.zst"), ("in.pcap.zst", "out.pcap")]
+    {
         let (input, output) = (directory.path().join(input), directory.path().join(output));
         write(&input, &[LinkType::ETHERNET], &frames);
-        let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
-        let mut port = port(&format!("pcap:{}?speed=max&record={}", input.display(), output.display()));
+        let start = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("after 1970")
+            .as_nanos() as u64;
+        let mut port =
+            port(&format!("pcap:{}?speed=max&record={}", input.display(), output.display()));
         assert_eq!((port.layer(), port.state().link), (Layer::Ethernet, LinkState::Up));
         let mut receiver = port.receivers().remove(0);
         let mut transmitter = port.transmitter().expect("an end");
@@ -117,7 +144,10 @@ fn what_is_replayed_and_recorded_is_the_same_bit_for_bit() {
         drop(port);
         let recorded = read(&output);
         assert_eq!(recorded.iter().map(|frame| frame.1.clone()).collect::<Vec<_>>(), expected);
-        assert!(recorded.iter().all(|frame| (start..start + 60_000_000_000).contains(&frame.0)), "the time is that of sending");
+        assert!(
+            recorded.iter().all(|frame| (start..start + 60_000_000_000).contains(&frame.0)),
+            "the time is that of sending"
+        );
     }
 }
 
@@ -125,7 +155,8 @@ fn what_is_replayed_and_recorded_is_the_same_bit_for_bit() {
 fn arrivals(options: &str, times: &[u64]) -> Vec<Duration> {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("in.pcap");
-    let frames: Vec<Written> = times.iter().map(|time| (1_000_000_000_000 + time * 1_000_000, vec![0; 60], 60)).collect();
+    let frames: Vec<Written> =
+        times.iter().map(|time| (1_000_000_000_000 + time * 1_000_000, vec![0; 60], 60)).collect();
     write(&path, &[LinkType::ETHERNET], &frames);
     let mut receiver = port(&format!("pcap:{}?{options}", path.display())).receivers().remove(0);
     let (mut arrivals, mut packets, mut start) = (Vec::new(), Vec::new(), None);
@@ -139,7 +170,11 @@ fn arrivals(options: &str, times: &[u64]) -> Vec<Duration> {
 
 fn assert_times(arrivals: &[Duration], expected: &[u64]) {
     assert_eq!(arrivals.len(), expected.len());
-    let mut late: Vec<_> = arrivals.iter().zip(expected).map(|(arrival, due)| arrival.as_secs_f64() * 1000.0 - *due as f64).collect();
+    let mut late: Vec<_> = arrivals
+        .iter()
+        .zip(expected)
+        .map(|(arrival, due)| arrival.as_secs_f64() * 1000.0 - *due as f64)
+        .collect();
     // The first poll starts the clock a moment before the test does.
     assert!(late.iter().all(|late| (-5.0..500.0).contains(late)), "milliseconds late: {late:?}");
     late.sort_by(f64::total_cmp);
@@ -167,10 +202,12 @@ fn a_capture_is_replayed_as_often_as_asked() {
     write(&path, &[LinkType::ETHERNET], frames);
     let once: Vec<_> = frames.iter().map(|frame| frame.1.clone()).collect();
     for (times, expected) in [("0", 0), ("1", 1), ("3", 3)] {
-        let mut receiver = port(&format!("pcap:{}?speed=max&loop={times}", path.display())).receivers().remove(0);
+        let mut receiver =
+            port(&format!("pcap:{}?speed=max&loop={times}", path.display())).receivers().remove(0);
         assert_eq!(bytes(&receive_all(&mut *receiver)), vec![once.clone(); expected].concat());
     }
-    let mut endless = port(&format!("pcap:{}?speed=max&loop=forever", path.display())).receivers().remove(0);
+    let mut endless =
+        port(&format!("pcap:{}?speed=max&loop=forever", path.display())).receivers().remove(0);
     let mut packets = Vec::new();
     (0..20).for_each(|_| assert_eq!(endless.poll(&mut packets, 100).expect("well formed"), 100));
     assert!(is_ready(&*endless, Duration::ZERO));
@@ -191,8 +228,11 @@ fn frames_that_are_not_whole_or_of_another_layer_are_counted() {
     assert_eq!(receive_all(&mut *cut.receivers().remove(0)).len(), 9);
     assert_eq!(cut.counters().rx_errors, 1);
     // Every second one is an IP packet, and the first decides.
-    let mixed: Vec<_> =
-        flow()[..10].iter().enumerate().map(|(index, frame)| if index % 2 == 0 { frame.clone() } else { ip(frame, &[]) }).collect();
+    let mixed: Vec<_> = flow()[..10]
+        .iter()
+        .enumerate()
+        .map(|(index, frame)| if index % 2 == 0 { frame.clone() } else { ip(frame, &[]) })
+        .collect();
     write(&path, &[LinkType::ETHERNET, LinkType::RAW], &mixed);
     let mut port = port(&format!("pcap:{}?speed=max", path.display()));
     assert_eq!(port.layer(), Layer::Ethernet);
@@ -213,7 +253,8 @@ fn ip_captures_carry_ip_packets() {
     for (link_type, header) in [(LinkType::RAW, &[][..]), (LinkType::NULL, &[2, 0, 0, 0])] {
         let frames: Vec<_> = flow()[..10].iter().map(|frame| ip(frame, header)).collect();
         write(&path, &[link_type], &frames);
-        let mut port = port(&format!("pcap:{}?speed=max&record={}", path.display(), output.display()));
+        let mut port =
+            port(&format!("pcap:{}?speed=max&record={}", path.display(), output.display()));
         assert_eq!(port.layer(), Layer::Ip);
         let packets = receive_all(&mut *port.receivers().remove(0));
         assert!(packets.iter().all(|packet| packet.layer == Layer::Ip));
@@ -221,7 +262,10 @@ fn ip_captures_carry_ip_packets() {
         assert_eq!(bytes(&packets), expected);
         send(&mut *port.transmitter().expect("an end"), &expected, Layer::Ip);
         drop(port);
-        assert_eq!(Reader::open(&output).expect("recorded").interfaces()[0].link_type, LinkType::RAW);
+        assert_eq!(
+            Reader::open(&output).expect("recorded").interfaces()[0].link_type,
+            LinkType::RAW
+        );
         assert_eq!(read(&output).into_iter().map(|frame| frame.1).collect::<Vec<_>>(), expected);
     }
 }
@@ -233,7 +277,9 @@ fn a_port_that_only_records_gets_nothing_and_takes_no_offload() {
     let mut port = port(&format!("pcap:{}?mode=record", output.display()));
     assert!(port.receivers().is_empty());
     let features = port.capabilities().features;
-    for lacking in [Feature::TxChecksumming, Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation] {
+    for lacking in
+        [Feature::TxChecksumming, Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation]
+    {
         assert!(!features.contains(lacking), "{lacking}");
     }
     assert!(features.contains(Feature::ScatterGather));
@@ -241,7 +287,11 @@ fn a_port_that_only_records_gets_nothing_and_takes_no_offload() {
     let frame = flow().remove(0).1;
     let gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(100).expect("above 0")));
     let partial = RxChecksum::Partial { start: 34, offset: 16 };
-    for (checksum, gso, layer) in [(partial, None, Layer::Ethernet), (partial, gso, Layer::Ethernet), (RxChecksum::None, None, Layer::Ip)] {
+    for (checksum, gso, layer) in [
+        (partial, None, Layer::Ethernet),
+        (partial, gso, Layer::Ethernet),
+        (RxChecksum::None, None, Layer::Ip),
+    ] {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         batch.push_bytes(&mut outgoing, &frame, checksum, gso, layer);
         let progress = transmitter.transmit(&outgoing, &batch, 0);
@@ -258,7 +308,10 @@ fn a_port_that_only_records_gets_nothing_and_takes_no_offload() {
     send(&mut *other, &[frame[..60].to_vec()], Layer::Ethernet);
     assert!(!output.exists());
     drop(other);
-    assert_eq!(read(&output).into_iter().map(|frame| frame.1).collect::<Vec<_>>(), [frame.clone(), frame[..60].to_vec()]);
+    assert_eq!(
+        read(&output).into_iter().map(|frame| frame.1).collect::<Vec<_>>(),
+        [frame.clone(), frame[..60].to_vec()]
+    );
 }
 
 #[test]
@@ -296,7 +349,12 @@ fn a_damaged_capture_is_replayed_up_to_the_damage() {
     assert_eq!(receiver.poll(&mut packets, POLL_LIMIT).expect("these are whole"), 3);
     assert!(is_ready(&*receiver, Duration::ZERO), "there is something to tell");
     let error = receiver.poll(&mut packets, POLL_LIMIT).expect_err("the fourth is damaged");
-    assert!(error.to_string().contains(&text) && error.to_string().contains("packet 4") && !error.is_transient(), "{error}");
+    assert!(
+        error.to_string().contains(&text)
+            && error.to_string().contains("packet 4")
+            && !error.is_transient(),
+        "{error}"
+    );
     assert_eq!(receiver.poll(&mut packets, POLL_LIMIT).expect("it was told once"), 0);
     assert!(!is_ready(&*receiver, Duration::ZERO));
 }
@@ -309,7 +367,14 @@ fn what_cannot_be_opened_is_explained() {
     let (path, missing) = (path.display(), directory.path().join("missing").join("x.pcap"));
     let missing = missing.display();
     let unread = directory.path().join("unread");
-    rustix::fs::mknodat(rustix::fs::CWD, &unread, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).expect("a pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &unread,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .expect("a pipe");
     for (text, says) in [
         (format!("pcap:{missing}"), "cannot be opened"),
         (format!("pcap:{missing}?mode=record"), "missing"),
@@ -339,7 +404,14 @@ fn without_waiting(check: impl FnOnce() + Send + 'static) {
 /// A named pipe, and the end to write to, which keeps it open.
 fn pipe(directory: &Path) -> (String, std::fs::File) {
     let path = directory.join("pipe");
-    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).expect("a pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .expect("a pipe");
     // For reading too: whoever only writes waits for a reader.
     let writer = std::fs::File::options().read(true).write(true).open(&path).expect("it is there");
     (format!("pcap:{}", path.display()), writer)
@@ -369,7 +441,10 @@ fn what_comes_over_a_pipe_is_received_as_it_comes() {
         assert_eq!(bytes(&receive_all(&mut *receiver)), [frames[0].1.clone()]);
         let mut packets = Vec::new();
         assert_eq!(receiver.poll(&mut packets, POLL_LIMIT).expect("half a record is no error"), 0);
-        assert!(!is_ready(&*receiver, Duration::from_millis(20)), "nobody is woken for half a record");
+        assert!(
+            !is_ready(&*receiver, Duration::from_millis(20)),
+            "nobody is woken for half a record"
+        );
         writer.write_all(&whole[half..]).expect("written");
         assert!(is_ready(&*receiver, Duration::from_secs(10)));
         assert_eq!(bytes(&receive_all(&mut *receiver)), [frames[1].1.clone()]);
@@ -457,16 +532,24 @@ fn what_is_no_capture_is_told_by_a_poll_if_it_comes_late() {
 
 /// Sends all frames by the port, again and again where it is full, but not longer than `patience`;
 /// returns how many it took, and what stopped it.
-fn send_patiently(transmitter: &mut dyn Transmit, frames: &[Vec<u8>], patience: Duration) -> (usize, Option<Stop>) {
+fn send_patiently(
+    transmitter: &mut dyn Transmit,
+    frames: &[Vec<u8>],
+    patience: Duration,
+) -> (usize, Option<Stop>) {
     let mut outgoing = Outgoing::new();
     let mut batch = TxBatch::new();
-    frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
+    frames.iter().for_each(|frame| {
+        batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet)
+    });
     let (started, mut from) = (Instant::now(), 0);
     while from < frames.len() {
         let progress = transmitter.transmit(&outgoing, &batch, from);
         from += progress.sent;
         match progress.stopped {
-            Some(Stop::Full) if started.elapsed() < patience => std::thread::sleep(Duration::from_millis(1)),
+            Some(Stop::Full) if started.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
             None => {}
             stopped => return (from, stopped),
         }
@@ -482,8 +565,10 @@ fn what_a_reader_does_not_take_waits_within_bounds_and_holds_nobody_up() {
         let (text, mut reader) = pipe(directory.path());
         let mut port = port(&format!("{text}?mode=record"));
         let mut transmitter = port.transmitter().expect("records");
-        let frames: Vec<_> = (0..200u32).map(|number| number.to_be_bytes().repeat(12_500)).collect();
-        let (sent, stopped) = send_patiently(&mut *transmitter, &frames, Duration::from_millis(200));
+        let frames: Vec<_> =
+            (0..200u32).map(|number| number.to_be_bytes().repeat(12_500)).collect();
+        let (sent, stopped) =
+            send_patiently(&mut *transmitter, &frames, Duration::from_millis(200));
         assert!(matches!(stopped, Some(Stop::Full)), "{stopped:?}");
         // 4 MiB, what the writer collects, and what the pipe holds.
         assert!((80..100).contains(&sent), "{sent} of 50,000 bytes each");
@@ -506,7 +591,8 @@ fn what_a_reader_takes_late_is_whole_and_in_order() {
         let path = directory.path().join("pipe");
         let mut port = port(&format!("{text}?mode=record"));
         let mut transmitter = port.transmitter().expect("records");
-        let frames: Vec<_> = (0..200u32).map(|number| number.to_be_bytes().repeat(12_500)).collect();
+        let frames: Vec<_> =
+            (0..200u32).map(|number| number.to_be_bytes().repeat(12_500)).collect();
         let (first, rest) = frames.split_at(1);
         assert!(matches!(send_patiently(&mut *transmitter, first, Duration::ZERO), (1, None)));
         let (read, taken) = std::sync::mpsc::channel();
@@ -516,9 +602,16 @@ fn what_a_reader_takes_late_is_whole_and_in_order() {
                 read.send(frame.data.to_vec()).expect("somebody waits");
             }
         });
-        assert_eq!(taken.recv_timeout(Duration::from_secs(10)).as_ref(), Ok(&first[0]), "it does not wait for others");
+        assert_eq!(
+            taken.recv_timeout(Duration::from_secs(10)).as_ref(),
+            Ok(&first[0]),
+            "it does not wait for others"
+        );
         std::thread::sleep(Duration::from_millis(100));
-        assert!(matches!(send_patiently(&mut *transmitter, rest, Duration::from_secs(20)), (199, None)));
+        assert!(matches!(
+            send_patiently(&mut *transmitter, rest, Duration::from_secs(20)),
+            (199, None)
+        ));
         drop((transmitter, port, held));
         reading.join().expect("no panic");
         assert_eq!(taken.iter().collect::<Vec<_>>(), rest);
@@ -532,17 +625,26 @@ fn a_reader_that_goes_away_ends_the_recording() {
         let (text, reader) = pipe(directory.path());
         let mut port = port(&format!("{text}?mode=record"));
         let mut transmitter = port.transmitter().expect("records");
-        assert!(matches!(send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO), (1, None)));
+        assert!(matches!(
+            send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO),
+            (1, None)
+        ));
         drop(reader);
         let started = Instant::now();
         let error = loop {
             match send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO).1 {
                 Some(Stop::Gone(error)) => break error.to_string(),
-                stopped => assert!(stopped.is_none() && started.elapsed() < Duration::from_secs(10), "{stopped:?}"),
+                stopped => assert!(
+                    stopped.is_none() && started.elapsed() < Duration::from_secs(10),
+                    "{stopped:?}"
+                ),
             }
         };
         assert!(error.contains("cannot be written"), "{error}");
-        assert!(matches!(send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO), (0, Some(Stop::Gone(_)))));
+        assert!(matches!(
+            send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO),
+            (0, Some(Stop::Gone(_)))
+        ));
     });
 }
 
@@ -553,7 +655,11 @@ fn a_poll_never_crosses_a_hole() {
     write(&path, &[LinkType::ETHERNET], &flow()[..2]);
     // A record of zeros is an empty frame: 64 GB of them, and no byte on the disk.
     let length = std::fs::metadata(&path).expect("there").len();
-    std::fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(length + (64 << 30))).expect("a hole");
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(length + (64 << 30)))
+        .expect("a hole");
     let mut port = port(&format!("pcap:{}?speed=max&loop=forever", path.display()));
     let (mut receiver, mut packets) = (port.receivers().remove(0), Vec::new());
     let begun = Instant::now();

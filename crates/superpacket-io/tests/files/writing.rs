@@ -4,12 +4,17 @@ use std::path::Path;
 
 use crate::bytes::*;
 use superpacket_io::capture::{
-    ByteOrder, CaptureError, Compression, Container, Direction, Format, FrameOptions, Interface, InterfaceStatistics, LinkType,
-    MAX_RECORD_LENGTH, OptionList, OutputFormat, PcapVariant, Reader, Record, Sink, Source, TimeResolution, Timestamp, Writer,
+    ByteOrder, CaptureError, Compression, Container, Direction, Format, FrameOptions, Interface,
+    InterfaceStatistics, LinkType, MAX_RECORD_LENGTH, OptionList, OutputFormat, PcapVariant,
+    Reader, Record, Sink, Source, TimeResolution, Timestamp, Writer,
 };
 
-const PCAP: OutputFormat =
-    OutputFormat { container: Container::Pcap, byte_order: ByteOrder::Little, resolution: None, compression: Compression::None };
+const PCAP: OutputFormat = OutputFormat {
+    container: Container::Pcap,
+    byte_order: ByteOrder::Little,
+    resolution: None,
+    compression: Compression::None,
+};
 const PCAPNG: OutputFormat = OutputFormat { container: Container::PcapNg, ..PCAP };
 
 fn record(interface: u32, nanoseconds: u64) -> Record<'static> {
@@ -38,7 +43,8 @@ fn a_pcap_file_comes_out_as_it_went_in() {
         for magic in [MICROSECONDS, NANOSECONDS] {
             // An FCS length in the link type field (draft-ietf-opsawg-pcap section 4) must stay.
             let file = bytes(byte_order).pcap_header(magic, (2, 4), 0x2400_0001);
-            let mut file = file.pcap_record(1000, 500, 90, b"abc").pcap_record(u32::MAX, 7, 3, b"def").0;
+            let mut file =
+                file.pcap_record(1000, 500, 90, b"abc").pcap_record(u32::MAX, 7, 3, b"def").0;
             let (written, _) = copy(&file, "out");
             // All but the snap length, which grows.
             let snap = if byte_order == ByteOrder::Big { [0, 4, 0, 0] } else { [0, 0, 4, 0] };
@@ -53,7 +59,16 @@ fn the_modified_format_is_kept_with_what_its_records_add() {
     for byte_order in [ByteOrder::Little, ByteOrder::Big] {
         let file = bytes(byte_order).pcap_header(MODIFIED, (2, 4), 113);
         let file = file.u32(9).u32(2).u32(3).u32(90).u32(7).u16(0x86dd).raw(&[4, 0]).raw(b"abc");
-        let mut file = file.u32(10).u32(3).u32(2).u32(2).u32(0xffff_fffe).u16(0x0800).raw(&[0, 9]).raw(b"de").0;
+        let mut file = file
+            .u32(10)
+            .u32(3)
+            .u32(2)
+            .u32(2)
+            .u32(0xffff_fffe)
+            .u16(0x0800)
+            .raw(&[0, 9])
+            .raw(b"de")
+            .0;
         let (written, after) = copy(&file, "out");
         let snap = if byte_order == ByteOrder::Big { [0, 4, 0, 0] } else { [0, 0, 4, 0] };
         file[16..20].copy_from_slice(&snap);
@@ -63,7 +78,8 @@ fn the_modified_format_is_kept_with_what_its_records_add() {
         let other = if byte_order == ByteOrder::Big { ByteOrder::Little } else { ByteOrder::Big };
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
-        let format = OutputFormat { byte_order: other, resolution: Some(PcapVariant::Modified), ..PCAP };
+        let format =
+            OutputFormat { byte_order: other, resolution: Some(PcapVariant::Modified), ..PCAP };
         let mut reader = open(file).unwrap();
         let mut writer = Writer::create(&path, format).unwrap();
         while let Some(frame) = reader.next_frame().unwrap() {
@@ -71,8 +87,17 @@ fn the_modified_format_is_kept_with_what_its_records_add() {
         }
         writer.write(record(0, 5_000_000_000), [&b"new"[..]]).unwrap();
         writer.finish().unwrap();
-        let expected = bytes(other).u32(9).u32(2).u32(3).u32(90).u32(7).u16(0x86dd).raw(&[4, 0]).raw(b"abc");
-        let expected = expected.u32(10).u32(3).u32(2).u32(2).u32(0xffff_fffe).u16(0x0800).raw(&[0, 9]).raw(b"de");
+        let expected =
+            bytes(other).u32(9).u32(2).u32(3).u32(90).u32(7).u16(0x86dd).raw(&[4, 0]).raw(b"abc");
+        let expected = expected
+            .u32(10)
+            .u32(3)
+            .u32(2)
+            .u32(2)
+            .u32(0xffff_fffe)
+            .u16(0x0800)
+            .raw(&[0, 9])
+            .raw(b"de");
         let expected = expected.u32(5).u32(0).u32(3).u32(3).u64(0).raw(b"new").0;
         assert_eq!(std::fs::read(&path).unwrap()[24..], expected);
         // Other formats have no place for it.
@@ -88,7 +113,9 @@ fn the_modified_format_is_kept_with_what_its_records_add() {
 #[test]
 fn options_outlive_their_frame_as_bytes_and_form() {
     let file = bytes(ByteOrder::Big).section().interface(1, 0, none);
-    let file = file.enhanced(0, 1, 3, b"abc", |b| b.option(1, b"note").option(3, &[2, 1, 2, 3, 4]).option(2, &[0, 0, 0, 1]).u32(0));
+    let file = file.enhanced(0, 1, 3, b"abc", |b| {
+        b.option(1, b"note").option(3, &[2, 1, 2, 3, 4]).option(2, &[0, 0, 0, 1]).u32(0)
+    });
     let mut reader = open(file.0).unwrap();
     let (kept, form) = {
         let frame = reader.next_frame().unwrap().unwrap();
@@ -100,7 +127,9 @@ fn options_outlive_their_frame_as_bytes_and_form() {
     let mut writer = Writer::create(&path, PCAPNG).unwrap();
     writer.declare(reader.interfaces()).unwrap();
     writer.write(Record { options, ..record(0, 0) }, [&b"whole"[..]]).unwrap();
-    writer.write(Record { options: options.of_merged(), ..record(0, 0) }, [&b"merged"[..]]).unwrap();
+    writer
+        .write(Record { options: options.of_merged(), ..record(0, 0) }, [&b"merged"[..]])
+        .unwrap();
     writer.finish().unwrap();
     let mut reader = Reader::open(&path).unwrap();
     let mut found = Vec::new();
@@ -121,9 +150,14 @@ fn a_pcapng_file_keeps_interfaces_times_and_options() {
             ByteOrder::Little => 100i64.to_le_bytes(),
         };
         let file = bytes(byte_order).section();
-        let file = file.interface(1, 96, |b| b.option(2, b"eth0").option(3, b"the first").option(0, &[]));
-        let file = file.interface(101, 0, |b| b.option(2, b"tun0").option(9, &[0x80 | 20]).option(14, &offset));
-        let file = file.simple(3, b"abc").enhanced(1, 12345, 9, b"abcde", |b| b.option(1, b"note").option(0, &[]));
+        let file =
+            file.interface(1, 96, |b| b.option(2, b"eth0").option(3, b"the first").option(0, &[]));
+        let file = file.interface(101, 0, |b| {
+            b.option(2, b"tun0").option(9, &[0x80 | 20]).option(14, &offset)
+        });
+        let file = file
+            .simple(3, b"abc")
+            .enhanced(1, 12345, 9, b"abcde", |b| b.option(1, b"note").option(0, &[]));
         let other = if byte_order == ByteOrder::Big { ByteOrder::Little } else { ByteOrder::Big };
         let second = bytes(other).section().interface(113, 262_145, |b| b.option(9, &[12]));
         let second = second.enhanced(0, u64::MAX, 3, b"xyz", none).simple(3, b"xyz");
@@ -133,12 +167,20 @@ fn a_pcapng_file_keeps_interfaces_times_and_options() {
         assert_eq!(after.format, Format::PcapNg { byte_order });
         assert_eq!(after.frames[..3], before.frames[..3]);
         let last = &after.frames[3];
-        assert_eq!((last.interface, last.time.unwrap().ticks), (2, 0), "a simple packet of another section has no time");
+        assert_eq!(
+            (last.interface, last.time.unwrap().ticks),
+            (2, 0),
+            "a simple packet of another section has no time"
+        );
         for (a, b) in before.interfaces.iter().zip(&after.interfaces) {
-            assert_eq!((a.link_type, a.resolution, a.offset_seconds), (b.link_type, b.resolution, b.offset_seconds));
+            assert_eq!(
+                (a.link_type, a.resolution, a.offset_seconds),
+                (b.link_type, b.resolution, b.offset_seconds)
+            );
             assert_eq!(a.name(), b.name());
         }
-        let snap_lengths: Vec<_> = after.interfaces.iter().map(|interface| interface.snap_length).collect();
+        let snap_lengths: Vec<_> =
+            after.interfaces.iter().map(|interface| interface.snap_length).collect();
         assert_eq!(snap_lengths, [262_144, 0, 262_145]);
         let note = bytes(byte_order).option(1, b"note").option(0, &[]).0;
         let description = bytes(byte_order).option(3, b"the first").0;
@@ -156,7 +198,9 @@ fn every_format_becomes_every_other() {
             let (_, after) = copy(&file, &format!("out{ending}"));
             let data = |everything: &Everything| -> Vec<_> {
                 let frames = everything.frames.iter();
-                frames.map(|f| (f.interface, f.time.map(|t| t.nanoseconds()), f.data.clone())).collect()
+                frames
+                    .map(|f| (f.interface, f.time.map(|t| t.nanoseconds()), f.data.clone()))
+                    .collect()
             };
             assert_eq!(data(&after), data(&before), "{name} to {ending}");
         }
@@ -194,8 +238,13 @@ fn super_packets_are_written_from_their_parts() {
     for (name, format) in [("a.pcap", PCAP), ("a.pcapng", PCAPNG)] {
         let path = directory.path().join(name);
         let mut writer = Writer::create(&path, format).unwrap();
-        writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("eth9")]).unwrap();
-        let parts: Vec<&[u8]> = std::iter::once(&b"header"[..]).chain(payload.chunks(1448)).collect();
+        writer
+            .declare(&[
+                Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("eth9")
+            ])
+            .unwrap();
+        let parts: Vec<&[u8]> =
+            std::iter::once(&b"header"[..]).chain(payload.chunks(1448)).collect();
         for number in 0..20 {
             writer.write(record(0, number), parts.iter().copied()).unwrap();
             writer.write(record(0, number), [&b"small"[..]]).unwrap();
@@ -222,7 +271,10 @@ fn what_a_format_cannot_hold_is_refused() {
     let raw = Interface::new(LinkType::RAW, TimeResolution::NANOSECONDS);
     let mut writer = Writer::into_stream("out", Box::new(std::io::sink()), PCAP).unwrap();
     let error = writer.write(record(0, 0), [&b"x"[..]]).unwrap_err();
-    assert!(matches!(error, CaptureError::UnknownInterface { packet: 1, interface: 0, .. }), "{error}");
+    assert!(
+        matches!(error, CaptureError::UnknownInterface { packet: 1, interface: 0, .. }),
+        "{error}"
+    );
     writer.declare(&[ethernet, raw]).unwrap();
     writer.write(record(0, 0), [&b"x"[..]]).unwrap();
     let error = writer.write(record(1, 0), [&b"x"[..]]).unwrap_err();
@@ -287,35 +339,59 @@ impl std::io::Write for Shared {
 fn what_is_flushed_can_be_read_before_the_end() {
     for compression in [Compression::None, Compression::Gzip] {
         let stream = Shared::default();
-        let mut writer = Writer::into_stream("live", Box::new(stream.clone()), OutputFormat { compression, ..PCAPNG }).unwrap();
+        let mut writer = Writer::into_stream(
+            "live",
+            Box::new(stream.clone()),
+            OutputFormat { compression, ..PCAPNG },
+        )
+        .unwrap();
         let mut list = OptionList::new();
         list.direction(Direction::Outbound);
         list.comment("first");
-        writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("eth0")]).unwrap();
+        writer
+            .declare(&[
+                Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("eth0")
+            ])
+            .unwrap();
         writer.write(Record { options: list.options(), ..record(0, 7) }, [&[1; 60][..]]).unwrap();
         assert_eq!(stream.0.lock().unwrap().len(), 0, "it is kept for a large write");
         writer.flush().unwrap();
         let so_far = stream.0.lock().unwrap().clone();
-        let mut reader = Reader::from_stream("live", Box::new(std::io::Cursor::new(so_far))).unwrap();
+        let mut reader =
+            Reader::from_stream("live", Box::new(std::io::Cursor::new(so_far))).unwrap();
         let frame = reader.next_frame().unwrap().expect("it has been written");
-        assert_eq!((frame.data, frame.options.direction()), (&[1; 60][..], Some(Direction::Outbound)));
+        assert_eq!(
+            (frame.data, frame.options.direction()),
+            (&[1; 60][..], Some(Direction::Outbound))
+        );
         assert!(frame.options.comments().eq([b"first"]));
     }
 }
 
 #[test]
 fn statistics_of_an_interface_are_a_block_that_readers_skip() {
-    let counted = InterfaceStatistics { start: Some(Timestamp::from_nanoseconds(1 << 33)), packets: 9, dropped: 2 };
+    let counted = InterfaceStatistics {
+        start: Some(Timestamp::from_nanoseconds(1 << 33)),
+        packets: 9,
+        dropped: 2,
+    };
     for byte_order in [ByteOrder::Little, ByteOrder::Big] {
         let stream = Shared::default();
-        let mut writer = Writer::into_stream("x", Box::new(stream.clone()), OutputFormat { byte_order, ..PCAPNG }).unwrap();
+        let mut writer = Writer::into_stream(
+            "x",
+            Box::new(stream.clone()),
+            OutputFormat { byte_order, ..PCAPNG },
+        )
+        .unwrap();
         let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS);
         writer.declare(&[interface.clone(), interface]).unwrap();
         writer.write(record(1, 7), [&b"abcd"[..]]).unwrap();
         writer.flush().unwrap();
         let before = stream.0.lock().unwrap().len();
         writer.statistics(1, Timestamp::from_nanoseconds((1 << 33) + 5), &counted).unwrap();
-        let error = writer.statistics(2, Timestamp::from_nanoseconds(1), &counted).expect_err("there are two");
+        let error = writer
+            .statistics(2, Timestamp::from_nanoseconds(1), &counted)
+            .expect_err("there are two");
         assert!(matches!(error, CaptureError::UnknownInterface { interface: 2, .. }), "{error}");
         writer.write(record(0, 8), [&b"efgh"[..]]).unwrap();
         writer.finish().unwrap();

@@ -6,14 +6,19 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use crate::cable::{End, Passed, bytes, join, receive, wait};
-use crate::support::{Host, PacketSocket, has_link_type, in_namespace, interface_exists, ip, not_built_in, quiet};
+use crate::support::{
+    Host, PacketSocket, has_link_type, in_namespace, interface_exists, ip, not_built_in, quiet,
+};
 use crate::without_memory::{is_run_in_a_child, limit_memory};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::SuperPacket;
 use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, Stop, Transmit, TxBatch, open};
+use superpacket_io::port::{
+    Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, Stop, Transmit, TxBatch,
+    open,
+};
 use superpacket_traffic::frame::Frame;
 
 /// Queues whose slots there is no memory for are refused, before a device is made; as many as there
@@ -42,7 +47,12 @@ fn queues_that_there_is_no_memory_for_are_refused() {
 /// Memory that this process has touched, in bytes.
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("lives");
-    pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number of pages") * rustix::param::page_size()
+    pages
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<usize>().ok())
+        .expect("a number of pages")
+        * rustix::param::page_size()
 }
 
 fn port(text: &str) -> Box<dyn Port> {
@@ -56,11 +66,20 @@ fn try_port(text: &str) -> Result<Box<dyn Port>, PortError> {
 /// A frame of `length` bytes that no protocol understands.
 fn frame(length: usize) -> Vec<u8> {
     let head = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
-    head.into_iter().chain((0..).map(|index: usize| (index * 7 + length) as u8)).take(length).collect()
+    head.into_iter()
+        .chain((0..).map(|index: usize| (index * 7 + length) as u8))
+        .take(length)
+        .collect()
 }
 
 /// Sends one frame.
-fn send(transmitter: &mut dyn Transmit, frame: &[u8], checksum: RxChecksum, gso: Option<Gso>, layer: Layer) -> Progress {
+fn send(
+    transmitter: &mut dyn Transmit,
+    frame: &[u8],
+    checksum: RxChecksum,
+    gso: Option<Gso>,
+    layer: Layer,
+) -> Progress {
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
     batch.push_bytes(&mut outgoing, frame, checksum, gso, layer);
     transmitter.transmit(&outgoing, &batch, 0)
@@ -74,19 +93,35 @@ fn send_plain(transmitter: &mut dyn Transmit, frame: &[u8]) -> Option<Stop> {
 fn frames_pass_both_ways_bit_for_bit() {
     in_namespace(|| {
         quiet();
-        for header in ["header=10", "header=12", "header=24", "header=10&endian=little", "offload=off"] {
+        for header in
+            ["header=10", "header=12", "header=24", "header=10&endian=little", "offload=off"]
+        {
             let mut port = port(&format!("tap:t0?mtu=9000&{header}"));
             let mut end = port.receivers().remove(0);
             let mut transmitter = port.transmitter().expect("an end");
             let socket = PacketSocket::open("t0");
             // Around the length of a small slot with each header, and beyond.
-            for length in [14, 15, 60, 1514, 2087, 2088, 2089, 2100, 2101, 2102, 2103, 2111, 2112, 2113, 4096, 9014] {
+            for length in [
+                14, 15, 60, 1514, 2087, 2088, 2089, 2100, 2101, 2102, 2103, 2111, 2112, 2113, 4096,
+                9014,
+            ] {
                 socket.send(&frame(length));
                 let packets = receive(&mut *end, 1);
-                assert_eq!((packets.len(), bytes(&packets[0])), (1, frame(length)), "{header}: {length} bytes to the port");
-                assert_eq!((packets[0].layer, packets[0].checksum, packets[0].gso), (Layer::Ethernet, RxChecksum::None, None));
+                assert_eq!(
+                    (packets.len(), bytes(&packets[0])),
+                    (1, frame(length)),
+                    "{header}: {length} bytes to the port"
+                );
+                assert_eq!(
+                    (packets[0].layer, packets[0].checksum, packets[0].gso),
+                    (Layer::Ethernet, RxChecksum::None, None)
+                );
                 assert!(send_plain(&mut *transmitter, &frame(length)).is_none());
-                assert_eq!(socket.receive(), frame(length), "{header}: {length} bytes from the port");
+                assert_eq!(
+                    socket.receive(),
+                    frame(length),
+                    "{header}: {length} bytes from the port"
+                );
             }
             assert_eq!(port.counters().rx_errors, 0);
         }
@@ -101,12 +136,16 @@ fn more_than_the_memory_holds_comes_when_buffers_are_given_back() {
         let mut end = port.receivers().remove(0);
         let socket = PacketSocket::open("t0");
         // Large ones take a slot each, small ones their own.
-        let lengths: Vec<_> = (0..400).map(|index| if index % 4 == 0 { 200 + index } else { 4000 + index }).collect();
+        let lengths: Vec<_> =
+            (0..400).map(|index| if index % 4 == 0 { 200 + index } else { 4000 + index }).collect();
         lengths.iter().for_each(|length| socket.send(&frame(*length)));
         let mut held = Vec::new();
         wait(&*end);
         let mut got = end.poll(&mut held, POLL_LIMIT).expect("the port lives");
-        assert!((64..300).contains(&got) && end.is_crowded(), "{got} packets while nothing came back");
+        assert!(
+            (64..300).contains(&got) && end.is_crowded(),
+            "{got} packets while nothing came back"
+        );
         assert_eq!(end.poll(&mut held, POLL_LIMIT).expect("not an error"), 0, "no memory is left");
         let mut seen: Vec<Vec<u8>> = Vec::new();
         while got != 0 {
@@ -147,7 +186,8 @@ fn transfer(from: &Host, to: &Host, a: &mut End, b: &mut End, address: IpAddr) -
     let listener = to.run(move || TcpListener::bind((address, 0)).expect("the address is there"));
     let target = listener.local_addr().expect("bound");
     let sender = from.start(move || {
-        let mut stream = TcpStream::connect_timeout(&target, Duration::from_secs(20)).expect("connected");
+        let mut stream =
+            TcpStream::connect_timeout(&target, Duration::from_secs(20)).expect("connected");
         let (mut bytes, mut source) = (vec![0; CHUNK], Stream(88_172_645_463_325_252));
         for _ in 0..TRANSFER / CHUNK {
             source.fill(&mut bytes);
@@ -157,7 +197,8 @@ fn transfer(from: &Host, to: &Host, a: &mut End, b: &mut End, address: IpAddr) -
     let receiver = to.start(move || {
         let (mut stream, _) = listener.accept().expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
-        let (mut bytes, mut expected, mut source) = (vec![0; CHUNK], vec![0; CHUNK], Stream(88_172_645_463_325_252));
+        let (mut bytes, mut expected, mut source) =
+            (vec![0; CHUNK], vec![0; CHUNK], Stream(88_172_645_463_325_252));
         for _ in 0..TRANSFER / CHUNK {
             stream.read_exact(&mut bytes).expect("received");
             source.fill(&mut expected);
@@ -194,7 +235,10 @@ fn two_hosts(kind: &str, options: &str) -> (Host, Host, End, End) {
 
 fn assert_super_packets(passed: &Passed, least: usize) {
     let average = passed.super_bytes / passed.super_packets.max(1);
-    assert!(passed.super_bytes > TRANSFER / 2 && average >= least, "{passed:?}: {average} bytes each on average");
+    assert!(
+        passed.super_bytes > TRANSFER / 2 && average >= least,
+        "{passed:?}: {average} bytes each on average"
+    );
 }
 
 #[test]
@@ -202,11 +246,13 @@ fn super_packets_of_kernel_tcp_pass_a_tap() {
     in_namespace(|| {
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "");
         for address in ["10.9.0.2", "fd09::2"] {
-            let passed = transfer(&a, &b, &mut end_a, &mut end_b, address.parse().expect("an address"));
+            let passed =
+                transfer(&a, &b, &mut end_a, &mut end_b, address.parse().expect("an address"));
             assert_super_packets(&passed[0], 20_000);
             eprintln!("tap, {address}: {passed:?}");
         }
-        let back = transfer(&b, &a, &mut end_b, &mut end_a, "10.9.0.1".parse().expect("an address"));
+        let back =
+            transfer(&b, &a, &mut end_b, &mut end_a, "10.9.0.1".parse().expect("an address"));
         assert_super_packets(&back[0], 20_000);
         for end in [&mut end_a, &mut end_b] {
             let counters = end.port.counters();
@@ -221,7 +267,8 @@ fn super_packets_of_kernel_tcp_pass_a_tun() {
         let (a, b, mut end_a, mut end_b) = two_hosts("tun", "");
         assert_eq!((end_a.port.layer(), end_a.port.hardware_address()), (Layer::Ip, None));
         for address in ["10.9.0.2", "fd09::2"] {
-            let passed = transfer(&a, &b, &mut end_a, &mut end_b, address.parse().expect("an address"));
+            let passed =
+                transfer(&a, &b, &mut end_a, &mut end_b, address.parse().expect("an address"));
             assert_super_packets(&passed[0], 20_000);
         }
         assert_eq!(end_a.port.counters().rx_errors, 0);
@@ -231,9 +278,16 @@ fn super_packets_of_kernel_tcp_pass_a_tun() {
 #[test]
 fn every_header_carries_super_packets() {
     in_namespace(|| {
-        for options in ["?header=10", "?header=12&endian=little", "?header=24", "?offload=csum,tso4", "?queues=2"] {
+        for options in [
+            "?header=10",
+            "?header=12&endian=little",
+            "?header=24",
+            "?offload=csum,tso4",
+            "?queues=2",
+        ] {
             let (a, b, mut end_a, mut end_b) = two_hosts("tap", options);
-            let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2".parse().expect("an address"));
+            let passed =
+                transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2".parse().expect("an address"));
             assert_super_packets(&passed[0], 20_000);
             assert_eq!(end_a.port.counters().rx_errors, 0, "{options}");
         }
@@ -244,11 +298,13 @@ fn every_header_carries_super_packets() {
 fn without_offloads_the_host_cuts_and_fills_in() {
     in_namespace(|| {
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "?offload=off");
-        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2".parse().expect("an address"));
+        let passed =
+            transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2".parse().expect("an address"));
         assert_eq!(passed[0].super_packets + passed[1].super_packets, 0);
         assert!(passed[0].frames >= TRANSFER / 1460);
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "?offload=csum,tso4");
-        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "fd09::2".parse().expect("an address"));
+        let passed =
+            transfer(&a, &b, &mut end_a, &mut end_b, "fd09::2".parse().expect("an address"));
         assert_eq!(passed[0].super_packets, 0, "IPv6 was not asked for");
     });
 }
@@ -265,7 +321,8 @@ fn tagged_super_packets_pass() {
             host.ip("link set t0.5 up");
             host.ip(&format!("addr add 10.8.0.{number}/24 dev t0.5"));
         }
-        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.8.0.2".parse().expect("an address"));
+        let passed =
+            transfer(&a, &b, &mut end_a, &mut end_b, "10.8.0.2".parse().expect("an address"));
         assert_super_packets(&passed[0], 20_000);
     });
 }
@@ -278,10 +335,14 @@ fn the_kernel_takes_a_tagged_super_packet() {
         let mut transmitter = port.transmitter().expect("an end");
         let raw = PacketSocket::open("t0");
         let mut aggregator =
-            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1)).with_simd(superpacket::Simd::detect());
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1))
+                .with_simd(superpacket::Simd::detect());
         let tag = superpacket::packet::VlanTag { protocol: 0x8100, control: 5 };
         let frames = superpacket_traffic::workload::w1(40);
-        let mut packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone())).with_vlan(tag)).collect();
+        let mut packets: Vec<_> = frames
+            .iter()
+            .map(|frame| RxPacket::new(Buffer::from(frame.clone())).with_vlan(tag))
+            .collect();
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             let staged = outgoing.stage(&packet);
@@ -291,7 +352,11 @@ fn the_kernel_takes_a_tagged_super_packet() {
         aggregator.receive_batch(&mut packets, 0, sink);
         aggregator.poll_end(0, sink);
         let [frame] = batch.frames() else { panic!("they are one flow: {:?}", batch.frames()) };
-        assert!(frame.gso.is_some() && matches!(frame.checksum, RxChecksum::Partial { start: 38, offset: 16 }), "{frame:?}");
+        assert!(
+            frame.gso.is_some()
+                && matches!(frame.checksum, RxChecksum::Partial { start: 38, offset: 16 }),
+            "{frame:?}"
+        );
         let progress = transmitter.transmit(&outgoing, &batch, 0);
         assert!(progress.stopped.is_none(), "{:?}", progress.stopped);
         let mut expected = Vec::new();
@@ -314,7 +379,8 @@ fn super_packets_in_tunnels_pass() {
             host.ip("link set vx0 up");
             host.ip(&format!("addr add 10.7.0.{number}/24 dev vx0"));
         }
-        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.7.0.2".parse().expect("an address"));
+        let passed =
+            transfer(&a, &b, &mut end_a, &mut end_b, "10.7.0.2".parse().expect("an address"));
         assert_super_packets(&passed[0], 20_000);
         let counters = end_a.port.counters();
         assert_eq!((counters.rx_errors, end_b.port.counters().tx_refused), (0, 0));
@@ -327,24 +393,43 @@ const UDP_SEGMENT: i32 = 103;
 fn udp_super_packets_pass() {
     in_namespace(|| {
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "");
-        assert!(end_a.port.capabilities().features.contains(Feature::TxUdpSegmentation), "Linux 6.2 or later is needed");
+        assert!(
+            end_a.port.capabilities().features.contains(Feature::TxUdpSegmentation),
+            "Linux 6.2 or later is needed"
+        );
         for address in ["10.9.0.2", "fd09::2"] {
             let address: IpAddr = address.parse().expect("an address");
-            let receiver = b.run(move || UdpSocket::bind((address, 0)).expect("the address is there"));
+            let receiver =
+                b.run(move || UdpSocket::bind((address, 0)).expect("the address is there"));
             let target = receiver.local_addr().expect("bound");
             let received = b.start(move || {
                 receiver.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
                 let mut datagram = [0; 2000];
                 (0..20)
-                    .map(|_| receiver.recv(&mut datagram).map(|length| datagram[..length].to_vec()).expect("a datagram"))
+                    .map(|_| {
+                        receiver
+                            .recv(&mut datagram)
+                            .map(|length| datagram[..length].to_vec())
+                            .expect("a datagram")
+                    })
                     .collect::<Vec<_>>()
             });
             let sent = a.start(move || {
-                let any: SocketAddr = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().expect("an address");
+                let any: SocketAddr = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }
+                    .parse()
+                    .expect("an address");
                 let sender = UdpSocket::bind(any).expect("bound");
                 let size = 1000i32;
                 // SAFETY: the value lives through the call and has this length.
-                let set = unsafe { libc::setsockopt(sender.as_raw_fd(), libc::IPPROTO_UDP, UDP_SEGMENT, (&raw const size).cast(), 4) };
+                let set = unsafe {
+                    libc::setsockopt(
+                        sender.as_raw_fd(),
+                        libc::IPPROTO_UDP,
+                        UDP_SEGMENT,
+                        (&raw const size).cast(),
+                        4,
+                    )
+                };
                 assert_eq!(set, 0);
                 // The last of 20 datagrams is shorter.
                 let mut payload = vec![0; 19_500];
@@ -353,16 +438,18 @@ fn udp_super_packets_pass() {
                 payload
             });
             let (mut waiting, mut arrived) = (Some(received), Vec::new());
-            let passed = join(&mut end_a, &mut end_b, || match waiting.take().map(|running| running.try_wait()) {
-                Some(Ok(datagrams)) => {
-                    arrived = datagrams;
-                    true
+            let passed = join(&mut end_a, &mut end_b, || {
+                match waiting.take().map(|running| running.try_wait()) {
+                    Some(Ok(datagrams)) => {
+                        arrived = datagrams;
+                        true
+                    }
+                    Some(Err(running)) => {
+                        waiting = Some(running);
+                        false
+                    }
+                    None => true,
                 }
-                Some(Err(running)) => {
-                    waiting = Some(running);
-                    false
-                }
-                None => true,
             });
             let payload = sent.wait();
             assert_eq!(arrived, payload.chunks(1000).map(<[u8]>::to_vec).collect::<Vec<_>>());
@@ -413,24 +500,45 @@ fn refusals_say_what_was_refused() {
         let junk = [0; 64];
         let partial = RxChecksum::Partial { start: 20, offset: 6 };
         let refused = |progress: Progress| (progress.sent, progress.stopped);
-        assert!(matches!(refused(send(&mut *transmitter, &junk, partial, None, Layer::Ip)), (0, Some(Stop::Offload(_)))));
-        assert!(matches!(refused(send(&mut *transmitter, &junk, RxChecksum::None, None, Layer::Ip)), (0, Some(Stop::Refused(_)))));
+        assert!(matches!(
+            refused(send(&mut *transmitter, &junk, partial, None, Layer::Ip)),
+            (0, Some(Stop::Offload(_)))
+        ));
+        assert!(matches!(
+            refused(send(&mut *transmitter, &junk, RxChecksum::None, None, Layer::Ip)),
+            (0, Some(Stop::Refused(_)))
+        ));
         assert_eq!(tun.counters().tx_refused, 1);
         // No header can say this: the checksum of a super-packet must be partial, and lie in it.
         let gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(8).expect("above 0")));
-        assert!(matches!(refused(send(&mut *transmitter, &junk, RxChecksum::None, gso, Layer::Ip)), (0, Some(Stop::Offload(_)))));
+        assert!(matches!(
+            refused(send(&mut *transmitter, &junk, RxChecksum::None, gso, Layer::Ip)),
+            (0, Some(Stop::Offload(_)))
+        ));
         let beyond = RxChecksum::Partial { start: 60, offset: 16 };
-        assert!(matches!(refused(send(&mut *transmitter, &junk, beyond, None, Layer::Ip)), (0, Some(Stop::Offload(_)))));
+        assert!(matches!(
+            refused(send(&mut *transmitter, &junk, beyond, None, Layer::Ip)),
+            (0, Some(Stop::Offload(_)))
+        ));
         // Those before the refused one are sent, and it can be passed over.
         let mut tap = port("tap:t0");
         let raw = PacketSocket::open("t0");
         let mut transmitter = tap.transmitter().expect("an end");
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         for length in [60, 13, 61] {
-            batch.push_bytes(&mut outgoing, &frame(length), RxChecksum::None, None, Layer::Ethernet);
+            batch.push_bytes(
+                &mut outgoing,
+                &frame(length),
+                RxChecksum::None,
+                None,
+                Layer::Ethernet,
+            );
         }
         let progress = transmitter.transmit(&outgoing, &batch, 0);
-        assert!(matches!((progress.sent, progress.stopped), (1, Some(Stop::Refused(_)))), "13 bytes are no frame");
+        assert!(
+            matches!((progress.sent, progress.stopped), (1, Some(Stop::Refused(_)))),
+            "13 bytes are no frame"
+        );
         let progress = transmitter.transmit(&outgoing, &batch, 2);
         assert!(matches!((progress.sent, progress.stopped), (1, None)));
         assert_eq!([raw.receive(), raw.receive()], [frame(60), frame(61)]);
@@ -452,7 +560,8 @@ fn the_most_slices_are_taken() {
             let policy = Policy::gro().with_partial_checksums().with_max_packets(2000);
             let mut aggregator = Aggregator::new(policy, HashKey::new(1)).with_simd(simd);
             let frames = Frame::tcp4(1, 48).run(segments);
-            let mut packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.to_bytes()))).collect();
+            let mut packets: Vec<_> =
+                frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.to_bytes()))).collect();
             let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
             let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
                 let staged = outgoing.stage(&packet);
@@ -461,9 +570,14 @@ fn the_most_slices_are_taken() {
             };
             aggregator.receive_batch(&mut packets, 0, sink);
             aggregator.poll_end(0, sink);
-            let [only] = batch.frames() else { panic!("{segments} segments merge to one, not {}", batch.frames().len()) };
+            let [only] = batch.frames() else {
+                panic!("{segments} segments merge to one, not {}", batch.frames().len())
+            };
             // With more than there may be, all is copied into one.
-            assert_eq!(batch.slices(only).len(), if segments < max_slices { segments + 1 } else { 1 });
+            assert_eq!(
+                batch.slices(only).len(),
+                if segments < max_slices { segments + 1 } else { 1 }
+            );
             let progress = transmitter.transmit(&outgoing, &batch, 0);
             assert!(progress.stopped.is_none(), "{segments} segments: {:?}", progress.stopped);
             for frame in batch.frames() {
@@ -535,7 +649,14 @@ fn down_and_up_again_is_survived() {
         assert_eq!(port.state().link, LinkState::Down);
         assert!(matches!(send_plain(&mut *transmitter, &frame(60)), Some(Stop::Down)));
         assert!(matches!(
-            send(&mut *transmitter, &frame(60), RxChecksum::Partial { start: 34, offset: 6 }, None, Layer::Ethernet).stopped,
+            send(
+                &mut *transmitter,
+                &frame(60),
+                RxChecksum::Partial { start: 34, offset: 6 },
+                None,
+                Layer::Ethernet
+            )
+            .stopped,
             Some(Stop::Down)
         ));
         assert_eq!(end.poll(&mut Vec::new(), POLL_LIMIT).expect("down is no error of reading"), 0);
@@ -559,9 +680,15 @@ fn removal_is_told_by_every_end() {
         let mut transmitter = first.transmitter().expect("an end");
         ip("link del t0");
         assert_eq!(first.state().link, LinkState::Gone);
-        assert!(matches!(send_plain(&mut *transmitter, &frame(60)), Some(Stop::Gone(PortError::Gone { .. }))));
+        assert!(matches!(
+            send_plain(&mut *transmitter, &frame(60)),
+            Some(Stop::Gone(PortError::Gone { .. }))
+        ));
         let error = end.poll(&mut Vec::new(), POLL_LIMIT).expect_err("nothing more can come");
-        assert!(matches!(&error, PortError::Gone { port } if port == "tap:t0") && error.is_transient(), "{error}");
+        assert!(
+            matches!(&error, PortError::Gone { port } if port == "tap:t0") && error.is_transient(),
+            "{error}"
+        );
         // Another of the same name is another device.
         let mut second = port("tap:t0");
         assert_eq!((first.state().link, second.state().link), (LinkState::Gone, LinkState::Up));
@@ -578,7 +705,8 @@ fn the_mtu_is_set_and_followed() {
         assert_eq!(port.state().mtu, 9000);
         ip("link set t0 mtu 1300");
         assert_eq!(port.state().mtu, 1300);
-        let error = try_port("tap:t1?mtu=70000").expect_err("more than an IP packet holds").to_string();
+        let error =
+            try_port("tap:t1?mtu=70000").expect_err("more than an IP packet holds").to_string();
         assert!(error.contains("tap:t1?mtu=70000") && error.contains("MTU"), "{error}");
         assert!(goes("t1"), "nothing is left of it");
     });
@@ -597,7 +725,8 @@ fn a_device_that_is_moved_or_renamed_is_followed() {
         }
         let state = end_a.port.state();
         assert_eq!((state.link, state.mtu), (LinkState::Up, 1400));
-        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2".parse().expect("an address"));
+        let passed =
+            transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2".parse().expect("an address"));
         assert_super_packets(&passed[0], 20_000);
         a.ip("link set moved down");
         assert_eq!(end_a.port.state().link, LinkState::Down);

@@ -62,7 +62,9 @@ impl End {
             from += progress.sent;
             match progress.stopped {
                 None | Some(Stop::Full) => {}
-                Some(stopped) => panic!("frame {:?} was not sent: {stopped:?}", batch.frames()[from]),
+                Some(stopped) => {
+                    panic!("frame {:?} was not sent: {stopped:?}", batch.frames()[from])
+                }
             }
         }
         count
@@ -79,10 +81,15 @@ pub fn join(a: &mut End, b: &mut End, mut done: impl FnMut() -> bool) -> [Passed
     let (slices_a, slices_b) = (a.port.capabilities().max_slices, b.port.capabilities().max_slices);
     while !done() {
         assert!(Instant::now() < deadline, "stuck after {passed:?}");
-        let moved = a.pass(&mut *b.transmitter, slices_b, &mut passed[0]) + b.pass(&mut *a.transmitter, slices_a, &mut passed[1]);
+        let moved = a.pass(&mut *b.transmitter, slices_b, &mut passed[0])
+            + b.pass(&mut *a.transmitter, slices_a, &mut passed[1]);
         if moved == 0 {
-            let mut ready: Vec<_> =
-                a.receivers.iter().chain(&b.receivers).map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN)).collect();
+            let mut ready: Vec<_> = a
+                .receivers
+                .iter()
+                .chain(&b.receivers)
+                .map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN))
+                .collect();
             poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 })).expect("poll");
         }
     }
@@ -92,7 +99,8 @@ pub fn join(a: &mut End, b: &mut End, mut done: impl FnMut() -> bool) -> [Passed
 /// Waits until the port has something to receive; 5 seconds at most.
 pub fn wait(receiver: &dyn Receive) {
     let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
-    let ready = poll(&mut [PollFd::from_borrowed_fd(receiver.readiness(), PollFlags::IN)], Some(&timeout));
+    let ready =
+        poll(&mut [PollFd::from_borrowed_fd(receiver.readiness(), PollFlags::IN)], Some(&timeout));
     assert_eq!(ready, Ok(1), "nothing within 5 seconds");
 }
 

@@ -33,12 +33,18 @@ fn in_user_namespace() {
     let name = thread.name().expect("the harness names threads after tests");
     let program = std::env::current_exe().expect("this program");
     let run = |arguments: &[&std::ffi::OsStr]| {
-        Command::new("unshare").args(["--user", "--map-root-user", "--net"]).args(arguments).env(INSIDE, "1").status()
+        Command::new("unshare")
+            .args(["--user", "--map-root-user", "--net"])
+            .args(arguments)
+            .env(INSIDE, "1")
+            .status()
     };
     if !run(&["true".as_ref()]).is_ok_and(|status| status.success()) {
         return skip("user namespaces are forbidden");
     }
-    let status = run(&[program.as_ref(), name.as_ref(), "--exact".as_ref(), "--nocapture".as_ref()]).expect("it ran before");
+    let status =
+        run(&[program.as_ref(), name.as_ref(), "--exact".as_ref(), "--nocapture".as_ref()])
+            .expect("it ran before");
     assert!(status.success(), "{name} failed in its user namespace");
 }
 
@@ -71,7 +77,10 @@ fn enter_new_namespace() -> io::Result<()> {
 /// # Panics
 /// If it fails, with what it said.
 pub fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2 is installed");
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("iproute2 is installed");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -83,7 +92,12 @@ pub fn has_link_type(kind: &str) -> bool {
         _ => "",
     };
     let arguments = format!("link add link lo name probe0 type {kind} {more}");
-    let made = Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2 is installed").status.success();
+    let made = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("iproute2 is installed")
+        .status
+        .success();
     if made {
         ip("link del probe0");
     }
@@ -92,13 +106,19 @@ pub fn has_link_type(kind: &str) -> bool {
 
 /// Is there an interface of this name in this thread's namespace?
 pub fn interface_exists(name: &str) -> bool {
-    Command::new("ip").args(["link", "show", "dev", name]).output().expect("iproute2 is installed").status.success()
+    Command::new("ip")
+        .args(["link", "show", "dev", name])
+        .output()
+        .expect("iproute2 is installed")
+        .status
+        .success()
 }
 
 /// Interfaces that appear in this thread's namespace from now on send nothing of their own accord.
 pub fn quiet() {
     for scope in ["all", "default"] {
-        std::fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1").expect("the namespace is ours");
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1")
+            .expect("the namespace is ours");
     }
 }
 
@@ -127,7 +147,10 @@ impl Host {
     }
 
     /// Starts `task` on the host; what is returned gives its result.
-    pub fn start<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Running<T> {
+    pub fn start<T: Send + 'static>(
+        &self,
+        task: impl FnOnce() -> T + Send + 'static,
+    ) -> Running<T> {
         let (sender, result) = channel();
         let task = Box::new(move || drop(sender.send(task())));
         self.tasks.as_ref().expect("open until dropped").send(task).expect("the host lives");
@@ -193,7 +216,8 @@ impl PacketSocket {
         const ETH_P_ALL: u16 = 3;
         let protocol = i32::from(ETH_P_ALL.to_be());
         // SAFETY: the call takes integers only.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
+        let fd =
+            unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
         assert!(fd >= 0, "packet socket: {}", io::Error::last_os_error());
         // SAFETY: the descriptor is new, and nobody else's.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -203,7 +227,8 @@ impl PacketSocket {
         assert_ne!(index, 0, "{interface} is there");
         // SAFETY: all zeros are valid for this structure of integers.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        (address.sll_family, address.sll_protocol, address.sll_ifindex) = (libc::AF_PACKET as u16, ETH_P_ALL.to_be(), index as i32);
+        (address.sll_family, address.sll_protocol, address.sll_ifindex) =
+            (libc::AF_PACKET as u16, ETH_P_ALL.to_be(), index as i32);
         let length = size_of::<libc::sockaddr_ll>() as u32;
         // SAFETY: the address lives through the call and has this length.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
@@ -215,22 +240,39 @@ impl PacketSocket {
 
     fn option(&self, name: i32, value: i32) {
         // SAFETY: the value lives through the call and has this length.
-        let set = unsafe { libc::setsockopt(self.0.as_raw_fd(), libc::SOL_PACKET, name, (&raw const value).cast(), 4) };
+        let set = unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_PACKET,
+                name,
+                (&raw const value).cast(),
+                4,
+            )
+        };
         assert_eq!(set, 0, "setsockopt: {}", io::Error::last_os_error());
     }
 
     /// Sends a frame out of the interface.
     pub fn send(&self, frame: &[u8]) {
-        assert_eq!(rustix::net::send(&self.0, frame, rustix::net::SendFlags::empty()), Ok(frame.len()));
+        assert_eq!(
+            rustix::net::send(&self.0, frame, rustix::net::SendFlags::empty()),
+            Ok(frame.len())
+        );
     }
 
     /// The next frame that came in by the interface; waits 5 seconds at most.
     pub fn receive(&self) -> Vec<u8> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
-        assert_eq!(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)), Ok(1), "no frame within 5 seconds");
+        assert_eq!(
+            poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)),
+            Ok(1),
+            "no frame within 5 seconds"
+        );
         let mut bytes = vec![0; 1 << 17];
-        let (length, _) = rustix::net::recv(&self.0, &mut bytes[..], rustix::net::RecvFlags::empty()).expect("there is one");
+        let (length, _) =
+            rustix::net::recv(&self.0, &mut bytes[..], rustix::net::RecvFlags::empty())
+                .expect("there is one");
         bytes.truncate(length);
         bytes
     }

@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn the_quick_form_is_planned_for_half_a_minute() {
-        let measurements: Vec<_> = ALL.iter().map(|entry| (entry.name, (entry.measurements)(Plan::QUICK))).collect();
+        let measurements: Vec<_> =
+            ALL.iter().map(|entry| (entry.name, (entry.measurements)(Plan::QUICK))).collect();
         assert_eq!(measurements, [("lro", 18), ("ack", 12), ("rps", 24), ("tso", 33), ("gso", 30)]);
         // A minute is promised. The rest of it is for making hosts, for warming up, and for files
         // that take longer.

@@ -40,7 +40,8 @@ pub struct Cpus {
 
 impl Cpus {
     /// Nothing is pinned.
-    pub const ANY: &'static Self = &Self { sender: Vec::new(), receiver: Vec::new(), bridge: Vec::new() };
+    pub const ANY: &'static Self =
+        &Self { sender: Vec::new(), receiver: Vec::new(), bridge: Vec::new() };
 
     /// Those of the programs.
     pub(crate) fn pinning(&self) -> Pinning {
@@ -86,7 +87,11 @@ pub struct Session<'a> {
 
 impl std::fmt::Debug for Session<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Session").field("plan", &self.plan).field("cpus", &self.cpus).finish_non_exhaustive()
+        formatter
+            .debug_struct("Session")
+            .field("plan", &self.plan)
+            .field("cpus", &self.cpus)
+            .finish_non_exhaustive()
     }
 }
 
@@ -133,7 +138,8 @@ impl<'a> Session<'a> {
     pub fn interleaved<T>(&self, variants: &mut [Variant<'_, T>]) -> Result<Vec<Vec<T>>, LabError> {
         let count = variants.len();
         self.watch.announce(count * self.plan.rounds);
-        let mut measured: Vec<Vec<T>> = (0..count).map(|_| Vec::with_capacity(self.plan.rounds)).collect();
+        let mut measured: Vec<Vec<T>> =
+            (0..count).map(|_| Vec::with_capacity(self.plan.rounds)).collect();
         for round in 0..self.plan.rounds {
             for turn in 0..count {
                 let place = if round % 2 == 0 { turn } else { count - 1 - turn };

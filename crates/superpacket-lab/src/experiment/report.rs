@@ -50,7 +50,9 @@ impl Experiment {
     #[must_use]
     pub fn with_model(mut self, model: Self) -> Self {
         self.tables.extend(model.tables);
-        self.notes.extend(model.notes.into_iter().filter(|note| !self.notes.contains(note)).collect::<Vec<_>>());
+        self.notes.extend(
+            model.notes.into_iter().filter(|note| !self.notes.contains(note)).collect::<Vec<_>>(),
+        );
         self.marks.extend(model.marks);
         self
     }
@@ -215,13 +217,15 @@ impl Mark {
     #[must_use]
     pub fn paired(name: impl Into<String>, paired: &Paired, side: Side, target: f64) -> Self {
         let Summary { count, median, lower_quartile: low, upper_quartile: high, .. } = paired.ratio;
-        let mark = Self { spread: [low, high], ..Self::exact(name, Form::Live, median, side, target) };
+        let mark =
+            Self { spread: [low, high], ..Self::exact(name, Form::Live, median, side, target) };
         if count < 3 {
             return mark.undecided("it takes three rounds");
         }
         if mark.is_clear() {
-            let reason =
-                (!paired.is_meaningful()).then(|| "the rounds differ much, but half of them lie on this side of the target".to_owned());
+            let reason = (!paired.is_meaningful()).then(|| {
+                "the rounds differ much, but half of them lie on this side of the target".to_owned()
+            });
             return Self { reason, ..mark };
         }
         if !paired.is_meaningful() {
@@ -234,7 +238,9 @@ impl Mark {
         } else {
             Self {
                 met: None,
-                reason: Some(format!("{amidst}, and {count} rounds do not tell on which side of it the median belongs")),
+                reason: Some(format!(
+                    "{amidst}, and {count} rounds do not tell on which side of it the median belongs"
+                )),
                 ..mark
             }
         }
@@ -244,10 +250,22 @@ impl Mark {
     /// what may be assumed. There is a verdict only if all of the range has the same; `assumption`
     /// says what decides else.
     #[must_use]
-    pub fn ranged(name: impl Into<String>, form: Form, value: f64, range: [f64; 2], side: Side, target: f64, assumption: &str) -> Self {
+    pub fn ranged(
+        name: impl Into<String>,
+        form: Form,
+        value: f64,
+        range: [f64; 2],
+        side: Side,
+        target: f64,
+        assumption: &str,
+    ) -> Self {
         let mark = Self { spread: range, ..Self::exact(name, form, value, side, target) };
         let [low, high] = range.map(|end| reached(end, side, target));
-        if low == high { mark } else { Self { met: None, reason: Some(format!("it hangs on {assumption}")), ..mark } }
+        if low == high {
+            mark
+        } else {
+            Self { met: None, reason: Some(format!("it hangs on {assumption}")), ..mark }
+        }
     }
 
     /// Does all of its spread lie on one side of the target?
@@ -267,12 +285,28 @@ impl Mark {
     #[must_use]
     pub fn exact(name: impl Into<String>, form: Form, value: f64, side: Side, target: f64) -> Self {
         let met = Some(reached(value, side, target));
-        Self { name: name.into(), form, value: Some(value), target, side, met, spread: [value; 2], reason: None, source: None, brief: None }
+        Self {
+            name: name.into(),
+            form,
+            value: Some(value),
+            target,
+            side,
+            met,
+            spread: [value; 2],
+            reason: None,
+            source: None,
+            brief: None,
+        }
     }
 
     /// A mark that could not be measured, and why.
     #[must_use]
-    pub fn unmeasured(name: impl Into<String>, side: Side, target: f64, reason: impl Into<String>) -> Self {
+    pub fn unmeasured(
+        name: impl Into<String>,
+        side: Side,
+        target: f64,
+        reason: impl Into<String>,
+    ) -> Self {
         let mark = Self { spread: [0.0; 2], ..Self::exact(name, Form::Live, 0.0, side, target) };
         mark.undecided(reason)
     }
@@ -330,14 +364,27 @@ impl Serialize for Experiment {
                 group: &row.group,
                 name: &row.name,
                 figures: (table.columns.iter().zip(&row.figures))
-                    .filter_map(|(column, figure)| Some((column.name, FlatFigure { figure: (*figure)?, unit: column.unit })))
+                    .filter_map(|(column, figure)| {
+                        Some((column.name, FlatFigure { figure: (*figure)?, unit: column.unit }))
+                    })
                     .collect(),
-                source: table.columns.iter().zip(&row.source).filter_map(|(column, value)| Some((column.name, (*value)?))).collect(),
+                source: table
+                    .columns
+                    .iter()
+                    .zip(&row.source)
+                    .filter_map(|(column, value)| Some((column.name, (*value)?)))
+                    .collect(),
                 ratio: &row.ratio,
                 source_ratio: row.source_ratio,
             })
         });
-        let flat = Flat { source: self.source, name: self.name, summary: self.summary, rows: rows.collect(), notes: &self.notes };
+        let flat = Flat {
+            source: self.source,
+            name: self.name,
+            summary: self.summary,
+            rows: rows.collect(),
+            notes: &self.notes,
+        };
         flat.serialize(serializer)
     }
 }
@@ -367,20 +414,36 @@ mod tests {
         live.marks.push(Mark::paired("hidden", &paired(&[0.2, 1.0, 6.0]), Side::AtLeast, 2.5));
         live.notes.push("said twice".into());
         assert_eq!((live.marks[0].met, live.marks[1].met), (Some(true), None));
-        assert_eq!((live.marks[0].value, live.marks[1].value), (Some(3.0), None), "a value that means nothing is not given");
-        assert!(live.marks[1].spread[0] < 1.0 && live.marks[1].spread[1] > 1.0, "but between what the rounds lie is");
+        assert_eq!(
+            (live.marks[0].value, live.marks[1].value),
+            (Some(3.0), None),
+            "a value that means nothing is not given"
+        );
+        assert!(
+            live.marks[1].spread[0] < 1.0 && live.marks[1].spread[1] > 1.0,
+            "but between what the rounds lie is"
+        );
         let mut model = Experiment::new(&ENTRY);
         model.marks.push(Mark::exact("packets", Form::Model, 40.0, Side::AtMost, 40.0));
         model.notes.push("said twice".into());
         let joined = live.with_model(model);
-        let judged: Vec<_> = joined.marks.iter().map(|mark| (mark.name.as_str(), mark.form, mark.met)).collect();
-        assert_eq!(judged, [("clear", Form::Live, Some(true)), ("hidden", Form::Live, None), ("packets", Form::Model, Some(true))]);
+        let judged: Vec<_> =
+            joined.marks.iter().map(|mark| (mark.name.as_str(), mark.form, mark.met)).collect();
+        assert_eq!(
+            judged,
+            [
+                ("clear", Form::Live, Some(true)),
+                ("hidden", Form::Live, None),
+                ("packets", Form::Model, Some(true))
+            ]
+        );
         assert_eq!(joined.notes, ["said twice"]);
     }
 
     #[test]
     fn a_spread_on_one_side_of_the_target_has_a_verdict() {
-        let judged = |rounds: &[f64], side, target| Mark::paired("m", &paired(rounds), side, target);
+        let judged =
+            |rounds: &[f64], side, target| Mark::paired("m", &paired(rounds), side, target);
         // So far from each other that their ratio means nothing; but all of them more, or all less.
         let (low, high) = ([0.5, 0.9, 1.6], [1.2, 1.5, 3.0]);
         assert_eq!(judged(&high, Side::AtLeast, 1.0).met, Some(true));
@@ -394,7 +457,15 @@ mod tests {
     #[test]
     fn what_hangs_on_an_assumption_is_a_range() {
         let judged = |target| {
-            let mark = Mark::ranged("m", Form::Simulated, 3.0, [2.7, 3.6], Side::AtLeast, target, "a share");
+            let mark = Mark::ranged(
+                "m",
+                Form::Simulated,
+                3.0,
+                [2.7, 3.6],
+                Side::AtLeast,
+                target,
+                "a share",
+            );
             (mark.met, mark.value, mark.reason)
         };
         assert_eq!(judged(2.5), (Some(true), Some(3.0), None));
@@ -442,7 +513,13 @@ mod tests {
                 name: "none".into(),
                 figures: vec![Some(Figure { value: 3.0, low: 2.5, high: 3.5 }), None],
                 source: vec![None, Some(89.0)],
-                ratio: Some(Ratio { against: "4K".into(), column: "throughput", value: None, low: 0.2, high: 3.0 }),
+                ratio: Some(Ratio {
+                    against: "4K".into(),
+                    column: "throughput",
+                    value: None,
+                    low: 0.2,
+                    high: 3.0,
+                }),
                 source_ratio: None,
             }],
             rounds: 3,
@@ -451,8 +528,14 @@ mod tests {
         });
         let json = serde_json::to_value(&experiment)?;
         let row = &json["rows"][0];
-        assert_eq!(row["figures"], serde_json::json!({"throughput": {"value": 3.0, "low": 2.5, "high": 3.5, "unit": "Gb/s"}}));
-        assert_eq!((&row["source"], &row["form"]), (&serde_json::json!({"cpu": 89.0}), &serde_json::json!("live")));
+        assert_eq!(
+            row["figures"],
+            serde_json::json!({"throughput": {"value": 3.0, "low": 2.5, "high": 3.5, "unit": "Gb/s"}})
+        );
+        assert_eq!(
+            (&row["source"], &row["form"]),
+            (&serde_json::json!({"cpu": 89.0}), &serde_json::json!("live"))
+        );
         assert!(row["ratio"]["value"].is_null() && row["ratio"]["high"] == 3.0, "{row}");
         Ok(())
     }

@@ -52,7 +52,14 @@ pub fn model() -> Result<Experiment, LabError> {
 }
 
 fn empty() -> Experiment {
-    Experiment { name: ENTRY.name, source: ENTRY.source, summary: ENTRY.summary, tables: Vec::new(), marks: Vec::new(), notes: Vec::new() }
+    Experiment {
+        name: ENTRY.name,
+        source: ENTRY.source,
+        summary: ENTRY.summary,
+        tables: Vec::new(),
+        marks: Vec::new(),
+        notes: Vec::new(),
+    }
 }
 
 const TRANSACTIONS: Column = Column { name: "transactions", title: "tps", unit: "1/s", digits: 0 };

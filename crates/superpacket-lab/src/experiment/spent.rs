@@ -76,7 +76,13 @@ impl From<&BulkReport> for Load {
 impl From<&UdpReport> for Load {
     fn from(report: &UdpReport) -> Self {
         let UdpReport { bytes, seconds, sender, receiver, machine, .. } = report;
-        Self { bytes: *bytes, seconds: *seconds, sender: sender.total(), receiver: receiver.total(), machine: machine.total }
+        Self {
+            bytes: *bytes,
+            seconds: *seconds,
+            sender: sender.total(),
+            receiver: receiver.total(),
+            machine: machine.total,
+        }
     }
 }
 
@@ -85,7 +91,13 @@ impl Load {
     pub(crate) fn transactions(report: &TransactionReport, bytes: u64) -> Self {
         let TransactionReport { transactions, seconds, client, server, machine, .. } = report;
         let bytes = transactions * bytes;
-        Self { bytes, seconds: *seconds, sender: client.total(), receiver: server.total(), machine: machine.total }
+        Self {
+            bytes,
+            seconds: *seconds,
+            sender: client.total(),
+            receiver: server.total(),
+            machine: machine.total,
+        }
     }
 }
 
@@ -112,7 +124,8 @@ impl Clocks {
     pub(crate) fn spent(&self, load: &Load) -> Result<Spent, LabError> {
         let now = Self::now()?;
         // A thread that has ended takes its time with it.
-        let [process, bridge] = [(now.process, self.process), (now.bridge, self.bridge)].map(|(now, then)| now.saturating_sub(then));
+        let [process, bridge] = [(now.process, self.process), (now.bridge, self.bridge)]
+            .map(|(now, then)| now.saturating_sub(then));
         Ok(Spent::new(load, process, bridge))
     }
 }
@@ -139,7 +152,9 @@ fn bridge_time() -> Result<Duration, LabError> {
     let mut time = Duration::ZERO;
     for task in fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?.flatten() {
         // A thread may end between the listing and the reading.
-        if fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("superpacket-")) {
+        if fs::read_to_string(task.path().join("comm"))
+            .is_ok_and(|name| name.starts_with("superpacket-"))
+        {
             time += task_time(&task.path()).unwrap_or_default();
         }
     }
@@ -162,14 +177,33 @@ pub(crate) fn figures<'a>(rounds: impl Iterator<Item = &'a Spent> + Clone) -> [O
 }
 
 /// A row of [`table`].
-pub(crate) fn row<'a>(group: impl Into<String>, name: impl Into<String>, rounds: impl Iterator<Item = &'a Spent> + Clone) -> Row {
+pub(crate) fn row<'a>(
+    group: impl Into<String>,
+    name: impl Into<String>,
+    rounds: impl Iterator<Item = &'a Spent> + Clone,
+) -> Row {
     let figures = figures(rounds).into();
-    Row { group: group.into(), name: name.into(), figures, source: Vec::new(), ratio: None, source_ratio: None }
+    Row {
+        group: group.into(),
+        name: name.into(),
+        figures,
+        source: Vec::new(),
+        ratio: None,
+        source_ratio: None,
+    }
 }
 
 /// The account as a table of its own, for experiments whose source's form has no room for it.
 pub(crate) fn table(rows: Vec<Row>, rounds: usize) -> Table {
-    Table { title: "Where the CPU time went".into(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: None, made: None }
+    Table {
+        title: "Where the CPU time went".into(),
+        form: Form::Live,
+        columns: COLUMNS.into(),
+        rows,
+        rounds,
+        plot: None,
+        made: None,
+    }
 }
 
 #[cfg(test)]
@@ -179,16 +213,32 @@ mod tests {
     fn load() -> Load {
         let machine = CpuUsage { user: 1.0, system: 2.0, idle: 1.0, ..CpuUsage::default() };
         let milliseconds = Duration::from_millis;
-        Load { bytes: 1024 * 1000, seconds: 2.0, sender: milliseconds(500), receiver: milliseconds(1000), machine }
+        Load {
+            bytes: 1024 * 1000,
+            seconds: 2.0,
+            sender: milliseconds(500),
+            receiver: milliseconds(1000),
+            machine,
+        }
     }
 
     #[test]
     fn every_second_of_cpu_is_somebodys() {
         let spent = Spent::new(&load(), Duration::from_secs(2), Duration::from_millis(300));
-        assert_eq!((spent.sender, spent.receiver, spent.bridge, spent.machine), (25.0, 50.0, Some(15.0), 75.0));
+        assert_eq!(
+            (spent.sender, spent.receiver, spent.bridge, spent.machine),
+            (25.0, 50.0, Some(15.0), 75.0)
+        );
         // 1.8 s for 1,000 KB; of the machine's 4 s, 3 were busy, and 2 of them this process's.
-        assert!((spent.demand - 1800.0).abs() < 1e-9 && (spent.others - 0.25).abs() < 1e-9, "{spent:?}");
-        assert_eq!(Spent::new(&Load::default(), Duration::ZERO, Duration::ZERO).demand, 0.0, "nothing carried");
+        assert!(
+            (spent.demand - 1800.0).abs() < 1e-9 && (spent.others - 0.25).abs() < 1e-9,
+            "{spent:?}"
+        );
+        assert_eq!(
+            Spent::new(&Load::default(), Duration::ZERO, Duration::ZERO).demand,
+            0.0,
+            "nothing carried"
+        );
     }
 
     #[test]
@@ -197,7 +247,10 @@ mod tests {
         let kernels = Spent { bridge: None, ..ours };
         let filled = |spent: Spent| figures([spent; 3].iter()).map(|figure| figure.is_some());
         assert_eq!((filled(ours), filled(kernels)), ([true; 5], [true, true, false, true, true]));
-        assert_eq!(table(vec![row("group", "name", [ours].iter())], 3).rows[0].figures[2], Some(Figure::exact(15.0)));
+        assert_eq!(
+            table(vec![row("group", "name", [ours].iter())], 3).rows[0].figures[2],
+            Some(Figure::exact(15.0))
+        );
     }
 
     #[test]
@@ -218,7 +271,10 @@ mod tests {
                 end.wait();
                 time
             })?;
-            assert!(time >= Duration::from_millis(30), "40 ms of this thread, and other tests' bridges: {time:?}");
+            assert!(
+                time >= Duration::from_millis(30),
+                "40 ms of this thread, and other tests' bridges: {time:?}"
+            );
             Ok(())
         })
     }

@@ -39,7 +39,11 @@ impl Hosts {
     pub(crate) fn new() -> Result<Self, LabError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // Fifteen bytes are what is left of a thread's name, and "napi/" takes five.
-        let name = format!("s{:x}{:02x}", std::process::id() & 0x3f_ffff, NUMBER.fetch_add(1, Ordering::Relaxed) & 0xff);
+        let name = format!(
+            "s{:x}{:02x}",
+            std::process::id() & 0x3f_ffff,
+            NUMBER.fetch_add(1, Ordering::Relaxed) & 0xff
+        );
         let middle = Host::new("M")?;
         let (a, a_side) = Link::veth(&Host::new("A")?, &name, &middle, "port-a")?;
         let (b, b_side) = Link::veth(&Host::new("B")?, "eth0", &middle, "port-b")?;
@@ -59,17 +63,25 @@ impl Hosts {
     /// Joins them by a bridge with a thread for each port, on these CPUs (all, if none is named),
     /// and has the hosts find each other.
     pub(crate) fn join(self, ports: [PortSettings; 2], cpus: &[usize]) -> Result<Stage, LabError> {
-        let settings = BridgeSettings { ports: ports.into(), threads: 2, ..BridgeSettings::default() };
+        let settings =
+            BridgeSettings { ports: ports.into(), threads: 2, ..BridgeSettings::default() };
         let (bridge, bridge_threads) = self.middle.run(|| -> Result<_, LabError> {
             // Threads run where the thread that starts them may run.
             pin_this_thread(cpus)?;
-            let bridge = Bridge::start(settings).map_err(|error| LabError::system(error.to_string(), io::Error::other("the bridge")))?;
-            let namespace = fs::read_link("/proc/thread-self/ns/net").context(|| "the middle's namespace".into())?;
-            let bridge_threads = [thread_path(&namespace, "superpacket-0")?, thread_path(&namespace, "superpacket-1")?];
+            let bridge = Bridge::start(settings).map_err(|error| {
+                LabError::system(error.to_string(), io::Error::other("the bridge"))
+            })?;
+            let namespace = fs::read_link("/proc/thread-self/ns/net")
+                .context(|| "the middle's namespace".into())?;
+            let bridge_threads = [
+                thread_path(&namespace, "superpacket-0")?,
+                thread_path(&namespace, "superpacket-1")?,
+            ];
             Ok((bridge, bridge_threads))
         })?;
         let stage = Stage { a: self.a, b: self.b, bridge, bridge_threads };
-        let meeting = TcpTransactions { time: Duration::from_millis(5), ..TcpTransactions::default() };
+        let meeting =
+            TcpTransactions { time: Duration::from_millis(5), ..TcpTransactions::default() };
         meeting.run(&stage.route())?;
         Ok(stage)
     }
@@ -98,15 +110,18 @@ impl Stage {
 
     /// Has the thread that polls the port towards B run only when its CPU has little else to do.
     pub(crate) fn let_others_run_before_b(&self) -> Result<(), LabError> {
-        let number = self.bridge_threads[1].file_name().and_then(|name| name.to_str()?.parse().ok());
+        let number =
+            self.bridge_threads[1].file_name().and_then(|name| name.to_str()?.parse().ok());
         // A thread's niceness is its own on Linux, and anybody may raise it (setpriority(2)).
-        setpriority_process(number.and_then(Pid::from_raw), NICE).context(|| "the niceness of a bridge's thread".into())
+        setpriority_process(number.and_then(Pid::from_raw), NICE)
+            .context(|| "the niceness of a bridge's thread".into())
     }
 
     /// What the ports towards A and B have counted up to now.
     pub(crate) fn stats(&self) -> Result<[PortStats; 2], LabError> {
         let stats = self.bridge.stats();
-        <[PortStats; 2]>::try_from(stats).map_err(|_| LabError::system("the bridge's two ports", io::ErrorKind::NotFound))
+        <[PortStats; 2]>::try_from(stats)
+            .map_err(|_| LabError::system("the bridge's two ports", io::ErrorKind::NotFound))
     }
 }
 
@@ -145,21 +160,28 @@ pub(crate) fn task_time(path: &Path) -> Result<Duration, LabError> {
     // The first field is the time on a CPU in nanoseconds
     // (Documentation/scheduler/sched-stats.rst).
     let exact = fs::read_to_string(path.join("schedstat")).ok();
-    let exact = exact.and_then(|text| text.split_ascii_whitespace().next()?.parse().ok()).filter(|&time| time != 0);
+    let exact = exact
+        .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())
+        .filter(|&time| time != 0);
     match exact {
         Some(nanoseconds) => Ok(Duration::from_nanos(nanoseconds)),
         None => {
-            let stat = fs::read_to_string(path.join("stat")).context(|| format!("{}", path.display()))?;
+            let stat =
+                fs::read_to_string(path.join("stat")).context(|| format!("{}", path.display()))?;
             let time = CpuTime::from_stat(&stat);
-            time.map(|time| time.total()).ok_or_else(|| LabError::system(format!("{}", path.display()), io::ErrorKind::InvalidData))
+            time.map(|time| time.total()).ok_or_else(|| {
+                LabError::system(format!("{}", path.display()), io::ErrorKind::InvalidData)
+            })
         }
     }
 }
 
 /// A port as a bridge is asked for it.
 pub(crate) fn port(text: &str) -> Result<PortSettings, LabError> {
-    let spec =
-        text.parse().map_err(|error: superpacket_io::port::SpecError| LabError::Invalid { what: text.into(), reason: error.to_string() });
+    let spec = text.parse().map_err(|error: superpacket_io::port::SpecError| LabError::Invalid {
+        what: text.into(),
+        reason: error.to_string(),
+    });
     spec.map(PortSettings::new)
 }
 

@@ -17,7 +17,9 @@ pub const ENTRY: Entry = Entry {
     source: "Jan Kasprzak, TCP segmentation offload performance, 2005",
     summary: "A file is sent by sendfile(2) with TSO off, with TSO of at most 15,928 bytes of payload as the source saw it, and with TSO of 64 KB.",
     live: live::run,
-    measurements: |plan| Client::ALL.iter().map(|client| client.variants(plan)).sum::<usize>() * plan.rounds,
+    measurements: |plan| {
+        Client::ALL.iter().map(|client| client.variants(plan)).sum::<usize>() * plan.rounds
+    },
     model: model::run,
 };
 
@@ -70,7 +72,9 @@ impl Client {
             Self::Wire => "client behind a wire of 1500 bytes",
             Self::Whole => "client that takes super-packets",
             Self::Gro => "client behind a wire of 1500 bytes, bridge with GRO by default",
-            Self::GroPastPush => "client behind a wire of 1500 bytes, bridge with GRO and gro_past_push",
+            Self::GroPastPush => {
+                "client behind a wire of 1500 bytes, bridge with GRO and gro_past_push"
+            }
         }
     }
 
@@ -80,7 +84,9 @@ impl Client {
             Self::Wire => ["wire of 1500: 15,928 bytes over off", "wire of 1500: 64 KB over off"],
             Self::Whole => ["takes all whole: 15,928 over off", "takes all whole: 64 KB over off"],
             Self::Gro => ["GRO by default: 15,928 over off", "GRO by default: 64 KB over off"],
-            Self::GroPastPush => ["GRO, gro_past_push: 15,928 over off", "GRO, gro_past_push: 64 KB over off"],
+            Self::GroPastPush => {
+                ["GRO, gro_past_push: 15,928 over off", "GRO, gro_past_push: 64 KB over off"]
+            }
         }
     }
 

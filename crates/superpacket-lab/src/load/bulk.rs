@@ -102,8 +102,10 @@ impl TcpBulk {
         thread::scope(|scope| {
             // Where a thread cannot be started, those that were must not wait for ever.
             let mut guard = AbortOnFailure(&gate, false);
-            let forward = forward.map(|direction| self.start(scope, &gate, direction)).transpose()?;
-            let reverse = reverse.map(|direction| self.start(scope, &gate, direction)).transpose()?;
+            let forward =
+                forward.map(|direction| self.start(scope, &gate, direction)).transpose()?;
+            let reverse =
+                reverse.map(|direction| self.start(scope, &gate, direction)).transpose()?;
             let before = MachineSample::now()?;
             gate.open();
             let forward = forward.map(|direction| direction.finish()).transpose();
@@ -119,21 +121,42 @@ impl TcpBulk {
         at_least_one("message", self.message)?;
         at_least_one("threads", self.threads)?;
         if self.verify.is_some() && self.receive == Receive::Discard {
-            return Err(LabError::Invalid { what: "Receive::Discard".into(), reason: "what is thrown away cannot be verified".into() });
+            return Err(LabError::Invalid {
+                what: "Receive::Discard".into(),
+                reason: "what is thrown away cannot be verified".into(),
+            });
         }
         Ok(())
     }
 
     /// Connects, and sorts the ends of the connections by direction.
-    fn directions(&self, route: &Route<'_>) -> Result<(Option<BulkDirection<'_>>, Option<BulkDirection<'_>>), LabError> {
+    fn directions(
+        &self,
+        route: &Route<'_>,
+    ) -> Result<(Option<BulkDirection<'_>>, Option<BulkDirection<'_>>), LabError> {
         let connect = || connections(route, self.flows, &self.options);
         let (client, server) = (self.pinning.client.as_slice(), self.pinning.server.as_slice());
-        let direction = |name: &str, senders: Vec<_>, receivers: Vec<_>, sender_cpus, receiver_cpus| BulkDirection {
-            name: format!("{} {name}", if matches!(self.source, Source::Memory) { "TCP_STREAM" } else { "TCP_SENDFILE" }),
+        let direction = |name: &str,
+                         senders: Vec<_>,
+                         receivers: Vec<_>,
+                         sender_cpus,
+                         receiver_cpus| BulkDirection {
+            name: format!(
+                "{} {name}",
+                if matches!(self.source, Source::Memory) { "TCP_STREAM" } else { "TCP_SENDFILE" }
+            ),
             sender_cpus,
             receiver_cpus,
-            senders: senders.into_iter().enumerate().map(|(number, socket)| self.send_flow(name, number, socket)).collect(),
-            receivers: receivers.into_iter().enumerate().map(|(number, socket)| self.receive_flow(name, number, socket)).collect(),
+            senders: senders
+                .into_iter()
+                .enumerate()
+                .map(|(number, socket)| self.send_flow(name, number, socket))
+                .collect(),
+            receivers: receivers
+                .into_iter()
+                .enumerate()
+                .map(|(number, socket)| self.receive_flow(name, number, socket))
+                .collect(),
         };
         let forward = |clients, servers| direction("forward", clients, servers, client, server);
         let reverse = |clients, servers| direction("reverse", servers, clients, server, client);
@@ -150,13 +173,17 @@ impl TcpBulk {
                 (None, Some(reverse(clients, servers)))
             }
             Direction::Both => {
-                let ((clients, servers), (more_clients, more_servers)) = (ends(connect()?), ends(connect()?));
+                let ((clients, servers), (more_clients, more_servers)) =
+                    (ends(connect()?), ends(connect()?));
                 (Some(forward(clients, servers)), Some(reverse(more_clients, more_servers)))
             }
             Direction::Duplex => {
                 let (clients, servers) = ends(connect()?);
                 let copy = |sockets: &[OwnedFd]| -> Result<Vec<_>, LabError> {
-                    sockets.iter().map(|socket| socket.try_clone().context(|| "duplicating a socket".into())).collect()
+                    sockets
+                        .iter()
+                        .map(|socket| socket.try_clone().context(|| "duplicating a socket".into()))
+                        .collect()
                 };
                 let (more_clients, more_servers) = (copy(&clients)?, copy(&servers)?);
                 (Some(forward(clients, servers)), Some(reverse(more_clients, more_servers)))
@@ -171,7 +198,9 @@ impl TcpBulk {
     fn send_flow(&self, direction: &str, number: usize, socket: OwnedFd) -> SendFlow {
         let content = match (&self.source, self.verify) {
             (Source::File(file), _) => Content::File(Arc::clone(file)),
-            (Source::Memory, Some(key)) => Content::Checked(Box::new(Producer::new(self.pattern(key, direction, number)))),
+            (Source::Memory, Some(key)) => {
+                Content::Checked(Box::new(Producer::new(self.pattern(key, direction, number))))
+            }
             (Source::Memory, None) => Content::Any,
         };
         let limit = match self.until {
@@ -190,7 +219,15 @@ impl TcpBulk {
             (Checker::new(), expected)
         });
         let quick_acknowledgements = self.options.quick_acknowledgements;
-        ReceiveFlow { number, socket, received: 0, seconds: 0.0, checker, quick_acknowledgements, done: false }
+        ReceiveFlow {
+            number,
+            socket,
+            received: 0,
+            seconds: 0.0,
+            checker,
+            quick_acknowledgements,
+            done: false,
+        }
     }
 
     fn start<'scope, 'load>(
@@ -202,22 +239,34 @@ impl TcpBulk {
     where
         'load: 'scope,
     {
-        let mut running = RunningBulkDirection { name: direction.name.clone(), senders: Vec::new(), receivers: Vec::new() };
+        let mut running = RunningBulkDirection {
+            name: direction.name.clone(),
+            senders: Vec::new(),
+            receivers: Vec::new(),
+        };
         let spawn = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
         for flows in deal(direction.receivers, self.threads) {
             let (name, cpus) = (direction.name.clone(), direction.receiver_cpus);
-            let thread = spawn("receive").spawn_scoped(scope, move || self.receive(gate, &name, cpus, flows));
+            let thread = spawn("receive")
+                .spawn_scoped(scope, move || self.receive(gate, &name, cpus, flows));
             running.receivers.push(thread.context(|| "starting a thread".into())?);
         }
         for flows in deal(direction.senders, self.threads) {
             let (name, cpus) = (direction.name.clone(), direction.sender_cpus);
-            let thread = spawn("send").spawn_scoped(scope, move || self.send(gate, &name, cpus, flows));
+            let thread =
+                spawn("send").spawn_scoped(scope, move || self.send(gate, &name, cpus, flows));
             running.senders.push(thread.context(|| "starting a thread".into())?);
         }
         Ok(running)
     }
 
-    fn send(&self, gate: &Gate, name: &str, cpus: &[usize], mut flows: Vec<SendFlow>) -> Outcome<SendFlow> {
+    fn send(
+        &self,
+        gate: &Gate,
+        name: &str,
+        cpus: &[usize],
+        mut flows: Vec<SendFlow>,
+    ) -> Outcome<SendFlow> {
         let mut guard = AbortOnFailure(gate, false);
         pin_this_thread(cpus)?;
         let mut poller = Poller::new()?;
@@ -244,7 +293,10 @@ impl TcpBulk {
                 let mut finished = false;
                 // A bound, so that a flow whose receiver keeps up does not starve the others.
                 for _ in 0..16 {
-                    match flow.step(&mut buffer).map_err(|error| broken(name, "sender", flow.number, flow.sent, error))? {
+                    match flow
+                        .step(&mut buffer)
+                        .map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?
+                    {
                         Step::Moved(_) => calls += 1,
                         Step::Blocked => break,
                         Step::Finished => {
@@ -256,25 +308,35 @@ impl TcpBulk {
                 progress.moved(index, Instant::now());
                 if finished {
                     poller.remove(&flow.socket)?;
-                    flow.finish().map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?;
+                    flow.finish()
+                        .map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?;
                     left -= 1;
                 }
             }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 for flow in flows.iter_mut().filter(|flow| !flow.done) {
-                    flow.finish().map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?;
+                    flow.finish()
+                        .map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?;
                 }
                 break;
             }
-            progress.check(now, |index| (!flows[index].done).then(|| (flows[index].number, flows[index].sent)))?;
+            progress.check(now, |index| {
+                (!flows[index].done).then(|| (flows[index].number, flows[index].sent))
+            })?;
         }
         let cpu = CpuTime::of_this_thread() - cpu;
         guard.1 = true;
         Ok(Some(Work { flows, cpu, calls }))
     }
 
-    fn receive(&self, gate: &Gate, name: &str, cpus: &[usize], mut flows: Vec<ReceiveFlow>) -> Outcome<ReceiveFlow> {
+    fn receive(
+        &self,
+        gate: &Gate,
+        name: &str,
+        cpus: &[usize],
+        mut flows: Vec<ReceiveFlow>,
+    ) -> Outcome<ReceiveFlow> {
         let mut guard = AbortOnFailure(gate, false);
         pin_this_thread(cpus)?;
         let mut poller = Poller::new()?;
@@ -295,10 +357,9 @@ impl TcpBulk {
             for &index in &ready {
                 let flow = &mut flows[index];
                 for _ in 0..16 {
-                    match flow
-                        .step(&mut buffer, self.receive)
-                        .map_err(|error| broken(name, "receiver", flow.number, flow.received, error))?
-                    {
+                    match flow.step(&mut buffer, self.receive).map_err(|error| {
+                        broken(name, "receiver", flow.number, flow.received, error)
+                    })? {
                         Step::Moved(length) => {
                             calls += 1;
                             if let Some(meter) = &self.meter {
@@ -322,7 +383,9 @@ impl TcpBulk {
                 }
                 progress.moved(index, Instant::now());
             }
-            progress.check(Instant::now(), |index| (!flows[index].done).then(|| (flows[index].number, flows[index].received)))?;
+            progress.check(Instant::now(), |index| {
+                (!flows[index].done).then(|| (flows[index].number, flows[index].received))
+            })?;
         }
         let cpu = CpuTime::of_this_thread() - cpu;
         guard.1 = true;

@@ -54,7 +54,8 @@ impl RunningBulkDirection<'_> {
         };
         for (sender, receiver) in senders.flows.iter().zip(&receivers.flows) {
             let digest = compare(&self.name, sender, receiver)?;
-            let info = TcpInfo::of(&sender.socket).context(|| format!("{}: TCP_INFO", self.name))?;
+            let info =
+                TcpInfo::of(&sender.socket).context(|| format!("{}: TCP_INFO", self.name))?;
             report.bytes += receiver.received;
             report.seconds = report.seconds.max(receiver.seconds);
             report.flows.push(FlowReport {
@@ -89,24 +90,32 @@ impl TcpInfo {
 
 /// The sum of the bytes on both sides, where they agree and are verified.
 fn compare(load: &str, sender: &SendFlow, receiver: &ReceiveFlow) -> Result<Option<u64>, LabError> {
-    let corrupted = |detail| LabError::Corrupted { load: load.to_owned(), flow: sender.number, detail };
+    let corrupted =
+        |detail| LabError::Corrupted { load: load.to_owned(), flow: sender.number, detail };
     let checker = receiver.checker.as_ref().map(|(checker, _)| checker);
     if let Some(offset) = checker.and_then(Checker::first_difference) {
         return Err(corrupted(format!("byte {offset} is not the one sent")));
     }
     if sender.sent != receiver.received {
-        return Err(corrupted(format!("{} bytes sent, {} received", sender.sent, receiver.received)));
+        return Err(corrupted(format!(
+            "{} bytes sent, {} received",
+            sender.sent, receiver.received
+        )));
     }
     let Some(checker) = checker else { return Ok(None) };
     let (sent, received) = (sender.digest()?, checker.digest());
     if sent.is_some_and(|sent| sent != received) {
-        return Err(corrupted(format!("XXH3 of what was sent is {sent:x?}, of what was received {received:x}")));
+        return Err(corrupted(format!(
+            "XXH3 of what was sent is {sent:x?}, of what was received {received:x}"
+        )));
     }
     Ok(Some(received))
 }
 
 /// Joins threads; all are waited for, and the first error is given.
-fn gather<Flow: Numbered>(threads: Vec<thread::ScopedJoinHandle<'_, Outcome<Flow>>>) -> Outcome<Flow> {
+fn gather<Flow: Numbered>(
+    threads: Vec<thread::ScopedJoinHandle<'_, Outcome<Flow>>>,
+) -> Outcome<Flow> {
     let mut all = Work { flows: Vec::new(), cpu: CpuTime::default(), calls: 0 };
     let (mut failure, mut complete) = (None, true);
     for thread in threads {

@@ -97,7 +97,10 @@ mod tests {
             for value in [1u64 << shift, (1u64 << shift) + (1u64 << shift) / 3, u64::MAX >> shift] {
                 let index = bucket(value);
                 assert!(value <= upper_bound(index), "{value} lies above bucket {index}");
-                assert!(index == 0 || value > upper_bound(index - 1), "{value} lies below bucket {index}");
+                assert!(
+                    index == 0 || value > upper_bound(index - 1),
+                    "{value} lies below bucket {index}"
+                );
             }
         }
     }

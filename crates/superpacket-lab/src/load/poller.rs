@@ -26,13 +26,25 @@ impl Poller {
     }
 
     /// Watches a flow's socket for `interest`.
-    pub(crate) fn add(&self, socket: impl AsFd, flow: usize, interest: EventFlags) -> Result<(), LabError> {
-        epoll::add(&self.epoll, socket, EventData::new_u64(flow as u64), interest).context(|| "epoll_ctl".into())
+    pub(crate) fn add(
+        &self,
+        socket: impl AsFd,
+        flow: usize,
+        interest: EventFlags,
+    ) -> Result<(), LabError> {
+        epoll::add(&self.epoll, socket, EventData::new_u64(flow as u64), interest)
+            .context(|| "epoll_ctl".into())
     }
 
     /// Changes what a flow's socket is watched for.
-    pub(crate) fn modify(&self, socket: impl AsFd, flow: usize, interest: EventFlags) -> Result<(), LabError> {
-        epoll::modify(&self.epoll, socket, EventData::new_u64(flow as u64), interest).context(|| "epoll_ctl".into())
+    pub(crate) fn modify(
+        &self,
+        socket: impl AsFd,
+        flow: usize,
+        interest: EventFlags,
+    ) -> Result<(), LabError> {
+        epoll::modify(&self.epoll, socket, EventData::new_u64(flow as u64), interest)
+            .context(|| "epoll_ctl".into())
     }
 
     /// Watches a socket no more.
@@ -45,7 +57,11 @@ impl Poller {
         let timeout = Timespec { tv_sec: 0, tv_nsec: LONGEST_WAIT.subsec_nanos().into() };
         self.events.clear();
         ready.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout)) {
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut self.events),
+            Some(&timeout),
+        ) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(LabError::system("epoll_wait", error)),
         }
@@ -67,7 +83,13 @@ impl Progress {
     /// All flows are counted from now on.
     pub(crate) fn new(load: &str, role: &'static str, flows: usize, allowed: Duration) -> Self {
         let now = Instant::now();
-        Self { load: load.to_owned(), role, allowed, last: vec![now; flows], next_look: now + LONGEST_WAIT }
+        Self {
+            load: load.to_owned(),
+            role,
+            allowed,
+            last: vec![now; flows],
+            next_look: now + LONGEST_WAIT,
+        }
     }
 
     /// The flow moved some bytes.
@@ -78,22 +100,29 @@ impl Progress {
     /// Looks, a few times a second, whether a flow that is not done has stood still for too long.
     /// `state` says for a flow its number in the whole load and the bytes that it moved, or `None`
     /// when it is done.
-    pub(crate) fn check(&mut self, now: Instant, state: impl Fn(usize) -> Option<(usize, u64)>) -> Result<(), LabError> {
+    pub(crate) fn check(
+        &mut self,
+        now: Instant,
+        state: impl Fn(usize) -> Option<(usize, u64)>,
+    ) -> Result<(), LabError> {
         if now < self.next_look {
             return Ok(());
         }
         self.next_look = now + LONGEST_WAIT;
-        let waiting = (0..self.last.len()).filter_map(|flow| state(flow).map(|state| (self.last[flow], state)));
+        let waiting = (0..self.last.len())
+            .filter_map(|flow| state(flow).map(|state| (self.last[flow], state)));
         let count = waiting.clone().count();
         match waiting.min_by_key(|(last, _)| *last) {
-            Some((last, (flow, bytes))) if now.duration_since(last) > self.allowed => Err(LabError::Stalled {
-                load: self.load.clone(),
-                role: self.role,
-                flow,
-                bytes,
-                seconds: now.duration_since(last).as_secs_f64(),
-                waiting: count,
-            }),
+            Some((last, (flow, bytes))) if now.duration_since(last) > self.allowed => {
+                Err(LabError::Stalled {
+                    load: self.load.clone(),
+                    role: self.role,
+                    flow,
+                    bytes,
+                    seconds: now.duration_since(last).as_secs_f64(),
+                    waiting: count,
+                })
+            }
             _ => Ok(()),
         }
     }

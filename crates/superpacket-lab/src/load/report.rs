@@ -127,7 +127,10 @@ impl TransactionReport {
     /// CPU time of both threads per transaction, in microseconds.
     #[must_use]
     pub fn service_demand(&self) -> f64 {
-        per_second((self.client + self.server).total().as_secs_f64() * 1e6, self.transactions as f64)
+        per_second(
+            (self.client + self.server).total().as_secs_f64() * 1e6,
+            self.transactions as f64,
+        )
     }
 }
 

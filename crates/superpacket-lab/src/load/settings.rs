@@ -86,5 +86,9 @@ impl Default for TcpOptions {
 
 /// Refuses a count of zero by name.
 pub(crate) fn at_least_one(what: &str, value: usize) -> Result<(), LabError> {
-    if value == 0 { Err(LabError::Invalid { what: format!("{what} = 0"), reason: "expected at least 1".into() }) } else { Ok(()) }
+    if value == 0 {
+        Err(LabError::Invalid { what: format!("{what} = 0"), reason: "expected at least 1".into() })
+    } else {
+        Ok(())
+    }
 }

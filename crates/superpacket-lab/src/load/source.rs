@@ -41,11 +41,15 @@ impl PatternFile {
     /// it.
     pub fn new(size: u64, key: u64) -> Result<Arc<Self>, LabError> {
         if size == 0 {
-            return Err(LabError::Invalid { what: "file of 0 bytes".into(), reason: "expected at least 1".into() });
+            return Err(LabError::Invalid {
+                what: "file of 0 bytes".into(),
+                reason: "expected at least 1".into(),
+            });
         }
         let what = || format!("file in memory of {size} bytes");
         let pattern = Pattern::new(key);
-        let mut file = File::from(memfd_create("superpacket-lab", MemfdFlags::CLOEXEC).context(what)?);
+        let mut file =
+            File::from(memfd_create("superpacket-lab", MemfdFlags::CLOEXEC).context(what)?);
         let mut block = vec![0; 1 << 20];
         let mut offset = 0;
         while offset < size {
@@ -75,7 +79,9 @@ impl PatternFile {
         while offset < bytes {
             let within = offset % self.size;
             let length = (bytes - offset).min(self.size - within).min(block.len() as u64) as usize;
-            self.file.read_exact_at(&mut block[..length], within).context(|| "reading the file sent".into())?;
+            self.file
+                .read_exact_at(&mut block[..length], within)
+                .context(|| "reading the file sent".into())?;
             sum.write(&block[..length]);
             offset += length as u64;
         }
@@ -89,7 +95,8 @@ impl PatternFile {
         while done < bytes.len() {
             let within = (offset + done as u64) % self.size;
             let length = (self.size - within).min((bytes.len() - done) as u64) as usize;
-            if let Some(index) = self.pattern.first_difference(within, &bytes[done..done + length]) {
+            if let Some(index) = self.pattern.first_difference(within, &bytes[done..done + length])
+            {
                 return Some(done + index);
             }
             done += length;

@@ -103,8 +103,19 @@ impl From<Errno> for Fault {
 
 impl Talker {
     fn new(socket: OwnedFd, patterns: Option<(Pattern, Pattern)>) -> Self {
-        let check = patterns.map(|(sent, received)| (Producer::new(sent), Checker::new(), received));
-        Self { socket, to_read: 0, to_write: 0, blocked: false, sent: 0, received: 0, check, since: Instant::now(), done: false }
+        let check =
+            patterns.map(|(sent, received)| (Producer::new(sent), Checker::new(), received));
+        Self {
+            socket,
+            to_read: 0,
+            to_write: 0,
+            blocked: false,
+            sent: 0,
+            received: 0,
+            check,
+            since: Instant::now(),
+            done: false,
+        }
     }
 
     /// Writes what is to be written, then reads what is to be read, as far as the socket goes.
@@ -132,12 +143,21 @@ impl Talker {
             let piece = self.to_read.min(buffer.len());
             match recv(&self.socket, &mut buffer[..piece], RecvFlags::empty()) {
                 Ok((_, 0)) if self.to_read == whole => return Ok(Advance::Closed),
-                Ok((_, 0)) => return Err(Fault::Corrupted(format!("the other side closed {} bytes before a message's end", self.to_read))),
+                Ok((_, 0)) => {
+                    return Err(Fault::Corrupted(format!(
+                        "the other side closed {} bytes before a message's end",
+                        self.to_read
+                    )));
+                }
                 Ok((_, length)) => {
                     if let Some((_, checker, expected)) = &mut self.check {
-                        checker.received(&buffer[..length], |offset, bytes| expected.first_difference(offset, bytes));
+                        checker.received(&buffer[..length], |offset, bytes| {
+                            expected.first_difference(offset, bytes)
+                        });
                         if let Some(offset) = checker.first_difference() {
-                            return Err(Fault::Corrupted(format!("byte {offset} is not the one sent")));
+                            return Err(Fault::Corrupted(format!(
+                                "byte {offset} is not the one sent"
+                            )));
                         }
                     }
                     self.received += length as u64;
@@ -161,7 +181,11 @@ impl Talker {
         let blocked = *advance == Advance::Writing;
         if blocked != self.blocked {
             self.blocked = blocked;
-            poller.modify(&self.socket, index, if blocked { EventFlags::OUT } else { EventFlags::IN })?;
+            poller.modify(
+                &self.socket,
+                index,
+                if blocked { EventFlags::OUT } else { EventFlags::IN },
+            )?;
         }
         Ok(())
     }
@@ -184,20 +208,29 @@ impl TcpTransactions {
         at_least_one("request", self.request)?;
         at_least_one("answer", self.answer)?;
         let (mut clients, mut servers) = (Vec::new(), Vec::new());
-        for (number, connection) in connections(route, self.connections, &self.options)?.into_iter().enumerate() {
+        for (number, connection) in
+            connections(route, self.connections, &self.options)?.into_iter().enumerate()
+        {
             let patterns = self.verify.map(|key| {
                 let of = |side| Pattern::new(key).stream(side).stream(number as u64);
                 (of(0), of(1))
             });
             clients.push(Talker::new(connection.client, patterns));
-            servers.push(Talker::new(connection.server, patterns.map(|(requests, answers)| (answers, requests))));
+            servers.push(Talker::new(
+                connection.server,
+                patterns.map(|(requests, answers)| (answers, requests)),
+            ));
         }
         let gate = Gate::default();
         thread::scope(|scope| {
             let mut guard = AbortOnFailure(&gate, false);
             let start = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
-            let server = start("server").spawn_scoped(scope, || self.serve(&gate, servers)).context(|| "starting a thread".into())?;
-            let client = start("client").spawn_scoped(scope, || self.ask(&gate, clients)).context(|| "starting a thread".into())?;
+            let server = start("server")
+                .spawn_scoped(scope, || self.serve(&gate, servers))
+                .context(|| "starting a thread".into())?;
+            let client = start("client")
+                .spawn_scoped(scope, || self.ask(&gate, clients))
+                .context(|| "starting a thread".into())?;
             let before = MachineSample::now()?;
             gate.open();
             let client = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -225,30 +258,47 @@ impl TcpTransactions {
     ///
     /// As [`run`](Self::run); [`LabError::Invalid`] where bytes are to be verified: only
     /// [`run`](Self::run) has a server that makes the pattern.
-    pub fn run_client(&self, host: &Host, server: SocketAddr) -> Result<TransactionReport, LabError> {
+    pub fn run_client(
+        &self,
+        host: &Host,
+        server: SocketAddr,
+    ) -> Result<TransactionReport, LabError> {
         at_least_one("connections", self.connections)?;
         at_least_one("request", self.request)?;
         at_least_one("answer", self.answer)?;
         if self.verify.is_some() {
-            return Err(LabError::Invalid { what: "verify".into(), reason: "the server at the other end makes no pattern".into() });
+            return Err(LabError::Invalid {
+                what: "verify".into(),
+                reason: "the server at the other end makes no pattern".into(),
+            });
         }
-        let talkers = clients(host, server, self.connections, &self.options)?.into_iter().map(|socket| Talker::new(socket, None)).collect();
+        let talkers = clients(host, server, self.connections, &self.options)?
+            .into_iter()
+            .map(|socket| Talker::new(socket, None))
+            .collect();
         let gate = Gate::default();
         thread::scope(|scope| {
             let client = thread::Builder::new().name("lab:client".into());
-            let client = client.spawn_scoped(scope, || self.ask(&gate, talkers)).context(|| "starting a thread".into())?;
+            let client = client
+                .spawn_scoped(scope, || self.ask(&gate, talkers))
+                .context(|| "starting a thread".into())?;
             let before = MachineSample::now()?;
             gate.open();
             let asked = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let machine = MachineSample::now()?.since(&before);
             // Nobody else could have ended it early.
-            let (report, _) = asked?.ok_or_else(|| LabError::system("TCP_RR", std::io::ErrorKind::Interrupted))?;
+            let (report, _) = asked?
+                .ok_or_else(|| LabError::system("TCP_RR", std::io::ErrorKind::Interrupted))?;
             Ok(TransactionReport { machine, ..report })
         })
     }
 
     /// The client's thread.
-    fn ask(&self, gate: &Gate, mut talkers: Vec<Talker>) -> Result<Option<(TransactionReport, Vec<Talker>)>, LabError> {
+    fn ask(
+        &self,
+        gate: &Gate,
+        mut talkers: Vec<Talker>,
+    ) -> Result<Option<(TransactionReport, Vec<Talker>)>, LabError> {
         let mut guard = AbortOnFailure(gate, false);
         let (mut poller, mut buffer) = self.prepare(&self.pinning.client, &talkers)?;
         let start = gate.wait();
@@ -260,7 +310,8 @@ impl TcpTransactions {
         // The first requests go out unasked.
         let mut ready: Vec<usize> = (0..talkers.len()).collect();
         for talker in &mut talkers {
-            (talker.to_write, talker.to_read, talker.since) = (self.request, self.answer, Instant::now());
+            (talker.to_write, talker.to_read, talker.since) =
+                (self.request, self.answer, Instant::now());
         }
         while left > 0 {
             if gate.is_aborted() {
@@ -277,12 +328,14 @@ impl TcpTransactions {
                     report.seconds = (now - start).as_secs_f64();
                     if now >= deadline {
                         poller.remove(&talker.socket)?;
-                        shutdown(&talker.socket, Shutdown::Write).context(|| format!("TCP_RR: closing connection {index}"))?;
+                        shutdown(&talker.socket, Shutdown::Write)
+                            .context(|| format!("TCP_RR: closing connection {index}"))?;
                         talker.done = true;
                         left -= 1;
                         continue;
                     }
-                    (talker.to_write, talker.to_read, talker.since) = (self.request, self.answer, now);
+                    (talker.to_write, talker.to_read, talker.since) =
+                        (self.request, self.answer, now);
                     advance = self.send_only(talker, index, &mut buffer)?;
                 }
                 if advance == Advance::Closed {
@@ -290,7 +343,9 @@ impl TcpTransactions {
                 }
                 talker.watch(&poller, index, &advance)?;
             }
-            progress.check(Instant::now(), |index| (!talkers[index].done).then(|| (index, talkers[index].received)))?;
+            progress.check(Instant::now(), |index| {
+                (!talkers[index].done).then(|| (index, talkers[index].received))
+            })?;
             poller.wait(&mut ready)?;
         }
         report.client = CpuTime::of_this_thread() - cpu;
@@ -299,7 +354,11 @@ impl TcpTransactions {
     }
 
     /// The server's thread.
-    fn serve(&self, gate: &Gate, mut talkers: Vec<Talker>) -> Result<Option<(CpuTime, Vec<Talker>)>, LabError> {
+    fn serve(
+        &self,
+        gate: &Gate,
+        mut talkers: Vec<Talker>,
+    ) -> Result<Option<(CpuTime, Vec<Talker>)>, LabError> {
         let mut guard = AbortOnFailure(gate, false);
         let (mut poller, mut buffer) = self.prepare(&self.pinning.server, &talkers)?;
         gate.wait();
@@ -331,7 +390,9 @@ impl TcpTransactions {
                 }
                 talker.watch(&poller, index, &advance)?;
             }
-            progress.check(Instant::now(), |index| (!talkers[index].done).then(|| (index, talkers[index].received)))?;
+            progress.check(Instant::now(), |index| {
+                (!talkers[index].done).then(|| (index, talkers[index].received))
+            })?;
         }
         guard.1 = true;
         Ok(Some((CpuTime::of_this_thread() - cpu, talkers)))
@@ -346,15 +407,28 @@ impl TcpTransactions {
         Ok((poller, vec![0x55; self.request.max(self.answer).min(1 << 16)]))
     }
 
-    fn advance(&self, talker: &mut Talker, index: usize, role: &str, buffer: &mut [u8]) -> Result<Advance, LabError> {
+    fn advance(
+        &self,
+        talker: &mut Talker,
+        index: usize,
+        role: &str,
+        buffer: &mut [u8],
+    ) -> Result<Advance, LabError> {
         talker.advance(buffer).map_err(|fault| match fault {
-            Fault::System(error) => LabError::system(format!("TCP_RR: {role} of connection {index}"), error),
+            Fault::System(error) => {
+                LabError::system(format!("TCP_RR: {role} of connection {index}"), error)
+            }
             Fault::Corrupted(detail) => corrupted(index, format!("{role}: {detail}")),
         })
     }
 
     /// Sends the message due. The answer cannot be there yet, so it is not asked for.
-    fn send_only(&self, talker: &mut Talker, index: usize, buffer: &mut [u8]) -> Result<Advance, LabError> {
+    fn send_only(
+        &self,
+        talker: &mut Talker,
+        index: usize,
+        buffer: &mut [u8],
+    ) -> Result<Advance, LabError> {
         let to_read = std::mem::take(&mut talker.to_read);
         let sent = self.advance(talker, index, "sender", buffer);
         talker.to_read = to_read;

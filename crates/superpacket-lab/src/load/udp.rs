@@ -152,14 +152,18 @@ impl UdpBulk {
         let bytes = self.datagram * self.segments;
         if self.datagram < NUMBER || bytes > 65_507 {
             let what = format!("{} datagrams of {} bytes", self.segments, self.datagram);
-            return Err(LabError::Invalid { what, reason: "expected at least 8 bytes each, and at most 65,507 together".into() });
+            return Err(LabError::Invalid {
+                what,
+                reason: "expected at least 8 bytes each, and at most 65,507 together".into(),
+            });
         }
         let (senders, receivers) = self.sockets(route)?;
         let (gate, sent) = (Gate::default(), Sent::default());
         thread::scope(|scope| {
             let mut guard = AbortOnFailure(&gate, false);
             let start = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
-            let receiver = start("receive").spawn_scoped(scope, || self.receive(&gate, &receivers, &sent));
+            let receiver =
+                start("receive").spawn_scoped(scope, || self.receive(&gate, &receivers, &sent));
             let receiver = receiver.context(|| "starting a thread".into())?;
             let sender = start("send").spawn_scoped(scope, || self.send(&gate, &senders, &sent));
             let sender = sender.context(|| "starting a thread".into())?;
@@ -179,11 +183,14 @@ impl UdpBulk {
 
     /// Pairs of sockets, connected to each other.
     fn sockets(&self, route: &Route<'_>) -> Result<(Vec<UdpSocket>, Vec<UdpSocket>), LabError> {
-        let any: SocketAddr = if route.address.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
+        let any: SocketAddr =
+            if route.address.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         for _ in 0..self.flows {
             let what = |host: &crate::Host| format!("host {}: UDP socket", host.name());
-            let receiver = route.server.run(|| UdpSocket::bind((route.address, 0)).context(|| what(route.server)))?;
+            let receiver = route
+                .server
+                .run(|| UdpSocket::bind((route.address, 0)).context(|| what(route.server)))?;
             let target = receiver.local_addr().context(|| what(route.server))?;
             let sender = route.client.run(|| -> Result<UdpSocket, LabError> {
                 let sender = UdpSocket::bind(any).context(|| what(route.client))?;
@@ -191,14 +198,21 @@ impl UdpBulk {
                 Ok(sender)
             })?;
             if self.segments > 1 {
-                set_udp_segment(&sender, u16::try_from(self.datagram).unwrap_or(u16::MAX)).context(|| "UDP_SEGMENT".into())?;
+                set_udp_segment(&sender, u16::try_from(self.datagram).unwrap_or(u16::MAX))
+                    .context(|| "UDP_SEGMENT".into())?;
             }
             if self.gro {
                 set_udp_gro(&receiver, true).context(|| "UDP_GRO".into())?;
             }
             // As far as the system allows: the forced call is for root.
-            if rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, self.receive_buffer).is_err() {
-                rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, self.receive_buffer).context(|| "SO_RCVBUF".into())?;
+            if rustix::net::sockopt::set_socket_recv_buffer_size_force(
+                &receiver,
+                self.receive_buffer,
+            )
+            .is_err()
+            {
+                rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, self.receive_buffer)
+                    .context(|| "SO_RCVBUF".into())?;
             }
             senders.push(sender);
             receivers.push(receiver);
@@ -224,13 +238,21 @@ impl UdpBulk {
                 loop {
                     match socket.send(&buffer) {
                         Ok(_) => break,
-                        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR)) => {
+                        Err(error)
+                            if matches!(
+                                error.raw_os_error(),
+                                Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR)
+                            ) =>
+                        {
                             if start.elapsed() >= self.time || gate.is_aborted() {
                                 break 'load;
                             }
                         }
                         Err(error) => {
-                            let what = format!("UDP_STREAM: sending {} datagrams of {} bytes", self.segments, self.datagram);
+                            let what = format!(
+                                "UDP_STREAM: sending {} datagrams of {} bytes",
+                                self.segments, self.datagram
+                            );
                             return Err(LabError::system(what, error));
                         }
                     }
@@ -238,7 +260,8 @@ impl UdpBulk {
                 numbers[flow] += self.segments as u64;
                 total += self.segments as u64;
                 if let Some(rate) = self.datagrams_per_second {
-                    let due = Duration::from_secs_f64(total as f64 / rate.max(f64::MIN_POSITIVE)).min(self.time);
+                    let due = Duration::from_secs_f64(total as f64 / rate.max(f64::MIN_POSITIVE))
+                        .min(self.time);
                     thread::sleep(due.saturating_sub(start.elapsed()));
                 }
             }
@@ -260,7 +283,12 @@ impl UdpBulk {
         }
     }
 
-    fn receive(&self, gate: &Gate, sockets: &[UdpSocket], sent: &Sent) -> Result<UdpReport, LabError> {
+    fn receive(
+        &self,
+        gate: &Gate,
+        sockets: &[UdpSocket],
+        sent: &Sent,
+    ) -> Result<UdpReport, LabError> {
         let mut guard = AbortOnFailure(gate, false);
         pin_this_thread(&self.pinning.server)?;
         let mut poller = Poller::new()?;
@@ -275,22 +303,31 @@ impl UdpBulk {
         let (cpu, mut last) = (CpuTime::of_this_thread(), start);
         loop {
             let ended = sent.ended.load(Ordering::Acquire);
-            let complete = ended && report.received - report.duplicates == sent.datagrams.load(Ordering::Relaxed);
+            let complete = ended
+                && report.received - report.duplicates == sent.datagrams.load(Ordering::Relaxed);
             if complete || ended && last.elapsed() > QUIET_AFTER_END || gate.is_aborted() {
                 break;
             }
             poller.wait(&mut ready)?;
             for &flow in &ready {
                 for _ in 0..64 {
-                    let received = match receive_message(&sockets[flow], &mut buffer, libc::SOL_UDP, libc::UDP_GRO) {
+                    let received = match receive_message(
+                        &sockets[flow],
+                        &mut buffer,
+                        libc::SOL_UDP,
+                        libc::UDP_GRO,
+                    ) {
                         Ok(received) => received,
                         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                        Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => continue,
+                        Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {
+                            continue;
+                        }
                         Err(error) => return Err(LabError::system("UDP_STREAM: receiving", error)),
                     };
                     // The kernel says the size of the pieces only where it merged some.
-                    let size =
-                        received.control.map_or(received.length, |size| i32::from_ne_bytes([size[0], size[1], size[2], size[3]]) as usize);
+                    let size = received.control.map_or(received.length, |size| {
+                        i32::from_ne_bytes([size[0], size[1], size[2], size[3]]) as usize
+                    });
                     let mut count = 0;
                     for datagram in buffer[..received.length].chunks(size.max(1)) {
                         self.take(flow, datagram, &mut flows[flow], &mut report)?;
@@ -310,10 +347,20 @@ impl UdpBulk {
     }
 
     /// Checks and counts a datagram.
-    fn take(&self, flow: usize, datagram: &[u8], seen: &mut Numbers, report: &mut UdpReport) -> Result<(), LabError> {
+    fn take(
+        &self,
+        flow: usize,
+        datagram: &[u8],
+        seen: &mut Numbers,
+        report: &mut UdpReport,
+    ) -> Result<(), LabError> {
         let corrupted = |detail| LabError::Corrupted { load: "UDP_STREAM".into(), flow, detail };
         if datagram.len() != self.datagram {
-            return Err(corrupted(format!("a datagram of {} bytes, {} were sent", datagram.len(), self.datagram)));
+            return Err(corrupted(format!(
+                "a datagram of {} bytes, {} were sent",
+                datagram.len(),
+                self.datagram
+            )));
         }
         let Some((number, payload)) = datagram.split_first_chunk::<NUMBER>() else {
             return Err(corrupted(format!("a datagram of {} bytes", datagram.len())));
@@ -322,7 +369,10 @@ impl UdpBulk {
         if let Some(pattern) = self.pattern(flow) {
             let offset = number.wrapping_mul(self.datagram as u64).wrapping_add(NUMBER as u64);
             if let Some(index) = pattern.first_difference(offset, payload) {
-                return Err(corrupted(format!("byte {} of datagram {number} is not the one sent", index + NUMBER)));
+                return Err(corrupted(format!(
+                    "byte {} of datagram {number} is not the one sent",
+                    index + NUMBER
+                )));
             }
         }
         report.received += 1;
@@ -331,7 +381,9 @@ impl UdpBulk {
             Order::Next => {}
             Order::Late => report.out_of_order += 1,
             Order::Again => report.duplicates += 1,
-            Order::Impossible => return Err(corrupted(format!("datagram {number} was never sent"))),
+            Order::Impossible => {
+                return Err(corrupted(format!("datagram {number} was never sent")));
+            }
         }
         Ok(())
     }
@@ -385,7 +437,8 @@ mod tests {
     #[test]
     fn order_and_repetition_are_told_apart() {
         let mut numbers = Numbers::default();
-        let order: Vec<Order> = [0, 1, 3, 2, 2, 200, 4, u64::MAX].map(|number| numbers.see(number)).into();
+        let order: Vec<Order> =
+            [0, 1, 3, 2, 2, 200, 4, u64::MAX].map(|number| numbers.see(number)).into();
         use Order::{Again, Impossible, Late, Next};
         assert_eq!(order, [Next, Next, Next, Late, Again, Next, Late, Impossible]);
     }

@@ -46,14 +46,17 @@ pub(crate) fn receive(
     mut frames: impl Iterator<Item = Vec<u8>>,
     arrivals: impl IntoIterator<Item = usize>,
 ) -> Result<Counts, LabError> {
-    let failed = |error: PortError| LabError::system(error.to_string(), io::Error::other("the model of a card"));
+    let failed = |error: PortError| {
+        LabError::system(error.to_string(), io::Error::other("the model of a card"))
+    };
     let memory = MemorySettings { mtu: NicSettings::MAX_MTU, ..MemorySettings::default() };
     let (mut card, mut wire) = pair(settings, &memory).map_err(failed)?;
     let mut transmit = wire.transmitter().map_err(failed)?;
     let mut receivers = card.receivers();
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
     let mut packets = Vec::new();
-    let mut aggregator = Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), HashKey::new(1));
+    let mut aggregator =
+        Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), HashKey::new(1));
     let mut counts = Counts::default();
     for arrived in arrivals {
         for frame in frames.by_ref().take(arrived) {
@@ -61,7 +64,10 @@ pub(crate) fn receive(
         }
         let sent = transmit.transmit(&outgoing, &batch, 0).sent;
         if sent != batch.frames().len() {
-            return Err(LabError::system(format!("{sent} of {} frames", batch.frames().len()), io::Error::other("the wire is full")));
+            return Err(LabError::system(
+                format!("{sent} of {} frames", batch.frames().len()),
+                io::Error::other("the wire is full"),
+            ));
         }
         batch.clear();
         outgoing.clear();
@@ -76,7 +82,12 @@ pub(crate) fn receive(
                 counts.bytes += packet.length() as u64;
                 counts.pieces += packet.pieces().len() as u64;
                 // What lies in no buffer that the card filled was copied there.
-                let own = packet.pieces().iter().filter(|piece| !piece.has_buffer()).map(|piece| piece.length() as u64).sum::<u64>();
+                let own = packet
+                    .pieces()
+                    .iter()
+                    .filter(|piece| !piece.has_buffer())
+                    .map(|piece| piece.length() as u64)
+                    .sum::<u64>();
                 counts.copied += if copies { own } else { 0 };
             };
             match policy {
@@ -88,7 +99,8 @@ pub(crate) fn receive(
         }
     }
     let seen = card.monitor().counters();
-    (counts.frames, counts.pages, counts.checksums) = (seen.rx_frames, seen.rx_pages, seen.sums_verified);
+    (counts.frames, counts.pages, counts.checksums) =
+        (seen.rx_frames, seen.rx_pages, seen.sums_verified);
     if seen.rx_delivered != seen.rx_frames || frames.next().is_some() {
         return Err(LabError::system("the model of a card", io::Error::other("frames were lost")));
     }

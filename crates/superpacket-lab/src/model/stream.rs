@@ -60,7 +60,14 @@ impl Iterator for Segments {
             return None;
         }
         let number = (self.sent / room) as u16;
-        let frame = frame([2, 0, 0, 0, 0, 2], [10, 77, 0, 1, 10, 77, 0, 2], number, self.sent as u32, 1, payload as usize);
+        let frame = frame(
+            [2, 0, 0, 0, 0, 2],
+            [10, 77, 0, 1, 10, 77, 0, 2],
+            number,
+            self.sent as u32,
+            1,
+            payload as usize,
+        );
         self.sent += payload;
         Some(frame)
     }
@@ -91,13 +98,27 @@ impl Iterator for Acknowledgements {
         }
         self.number += 1;
         let acknowledged = self.number.wrapping_mul(self.each);
-        Some(frame([2, 0, 0, 0, 0, 1], [10, 77, 0, 2, 10, 77, 0, 1], self.number as u16, 1, acknowledged, 0))
+        Some(frame(
+            [2, 0, 0, 0, 0, 1],
+            [10, 77, 0, 2, 10, 77, 0, 1],
+            self.number as u16,
+            1,
+            acknowledged,
+            0,
+        ))
     }
 }
 
 /// A TCP frame with right checksums. `addresses`: the IP addresses of the sender and of the
 /// receiver.
-fn frame(to: [u8; 6], addresses: [u8; 8], id: u16, sequence: u32, acknowledgement: u32, payload: usize) -> Vec<u8> {
+fn frame(
+    to: [u8; 6],
+    addresses: [u8; 8],
+    id: u16,
+    sequence: u32,
+    acknowledgement: u32,
+    payload: usize,
+) -> Vec<u8> {
     let mut frame = vec![0; HEADERS];
     let (ethernet, rest) = frame.split_at_mut(ETHERNET);
     let (ip, tcp) = rest.split_at_mut(IPV4);
@@ -133,7 +154,9 @@ mod tests {
 
     #[test]
     fn frames_are_right_and_of_the_length_that_the_mtu_allows() {
-        for (mtu, bytes, lengths) in [(1500, 4000, vec![1514, 1514, 54 + 4000 - 2 * 1460]), (9000, 8960, vec![9014])] {
+        for (mtu, bytes, lengths) in
+            [(1500, 4000, vec![1514, 1514, 54 + 4000 - 2 * 1460]), (9000, 8960, vec![9014])]
+        {
             let frames: Vec<_> = Segments::new(mtu, bytes).collect();
             assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
             for frame in frames {
@@ -145,7 +168,8 @@ mod tests {
     #[test]
     fn acknowledgements_go_on_by_as_many_segments() {
         let acks: Vec<_> = Acknowledgements::new(3, 8).collect();
-        let numbers = acks.iter().map(|ack| check::tcp_fields(ack, false).expect("TCP").acknowledgement);
+        let numbers =
+            acks.iter().map(|ack| check::tcp_fields(ack, false).expect("TCP").acknowledgement);
         assert_eq!(numbers.collect::<Vec<_>>(), [8 * 1460, 16 * 1460, 24 * 1460]);
         for ack in acks {
             assert_eq!(ack.len(), 54);

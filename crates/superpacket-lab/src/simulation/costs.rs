@@ -110,11 +110,15 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_divided_up() {
-        let measured = Measured { cpus: 8, queues: 1, transactions_per_second: 100_000.0, utilisation: 0.375 };
+        let measured =
+            Measured { cpus: 8, queues: 1, transactions_per_second: 100_000.0, utilisation: 0.375 };
         let costs = Costs::calibrated(&measured, 0.25);
         // 10 us a packet on the receiving CPU, 30 us a transaction on all.
         assert_eq!((costs.driver, costs.protocol, costs.application), (2500, 7500, 20_000 - 4000));
         let costs = Costs::calibrated(&Measured { utilisation: 0.1, ..measured }, 0.25);
-        assert_eq!(costs.application, 0, "less than the receiving CPU alone spends: nothing is left");
+        assert_eq!(
+            costs.application, 0,
+            "less than the receiving CPU alone spends: nothing is left"
+        );
     }
 }

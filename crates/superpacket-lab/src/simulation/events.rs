@@ -44,7 +44,9 @@ mod tests {
     #[test]
     fn events_come_by_time_and_then_in_turn() {
         let mut events = Events::default();
-        for (time, event) in [(5, Event::Done(1)), (3, Event::Ipi(7)), (5, Event::Arrival(0)), (9, Event::Done(0))] {
+        for (time, event) in
+            [(5, Event::Done(1)), (3, Event::Ipi(7)), (5, Event::Arrival(0)), (9, Event::Done(0))]
+        {
             events.announce(time, event);
         }
         let order: Vec<_> = std::iter::from_fn(|| events.next_before(9)).collect();

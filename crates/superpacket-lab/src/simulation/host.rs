@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use superpacket::packet::RxPacket;
 use superpacket_steer::{
-    Admission, BacklogLimit, CompletionCounts, Cpu, CpuMask, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, FlowTuple, Place, SockFlowTable,
-    Steering, Toeplitz,
+    Admission, BacklogLimit, CompletionCounts, Cpu, CpuMask, DEFAULT_WEIGHT, FlowHashKey,
+    FlowHasher, FlowTuple, Place, SockFlowTable, Steering, Toeplitz,
 };
 
 use super::events::{Event, Events};
@@ -42,7 +42,11 @@ pub(super) struct Host<'a> {
 impl<'a> Host<'a> {
     pub(super) fn new(setup: &'a Setup) -> Self {
         let cpus = setup.cpus.max(1);
-        let sock_flows = if setup.rfs { SockFlowTable::new(FLOW_ENTRIES, cpus).unwrap_or_default().map(Arc::new) } else { None };
+        let sock_flows = if setup.rfs {
+            SockFlowTable::new(FLOW_ENTRIES, cpus).unwrap_or_default().map(Arc::new)
+        } else {
+            None
+        };
         let rings = setup.queues.iter().map(|queue| {
             let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(0)));
             steering.set_online(&CpuMask::first_cpus(cpus));
@@ -65,7 +69,11 @@ impl<'a> Host<'a> {
         let toeplitz = Toeplitz::default();
         // One client, as in the source: its ports tell connections apart.
         let connection = |index: u32| Connection {
-            hash: toeplitz.hash_flow(&FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], Some([32_768 + index as u16, 12_865]))),
+            hash: toeplitz.hash_flow(&FlowTuple::v4(
+                [10, 0, 0, 1],
+                [10, 0, 0, 2],
+                Some([32_768 + index as u16, 12_865]),
+            )),
             process: index as usize % cpus,
             protocol: 0,
         };
@@ -95,13 +103,20 @@ impl<'a> Host<'a> {
         }
         self.advance(warm_up + time);
         let (moves, held_back) = self.steered();
-        let counts = Counts { moves: moves - steered_before.0, held_back: held_back - steered_before.1, ..self.counts };
+        let counts = Counts {
+            moves: moves - steered_before.0,
+            held_back: held_back - steered_before.1,
+            ..self.counts
+        };
         let cpus: Vec<CpuOutcome> = self
             .processors
             .iter()
             // What it is at has been counted in whole, so that it may seem to have spent a little
             // more than there was.
-            .map(|processor| CpuOutcome { utilisation: (processor.busy as f64 / time as f64).min(1.0), ..processor.outcome })
+            .map(|processor| CpuOutcome {
+                utilisation: (processor.busy as f64 / time as f64).min(1.0),
+                ..processor.outcome
+            })
             .collect();
         Outcome {
             transactions_per_second: counts.transactions as f64 * 1e9 / time as f64,
@@ -113,7 +128,9 @@ impl<'a> Host<'a> {
 
     fn steered(&self) -> (u64, u64) {
         let counters = self.rings.iter().map(|ring| ring.steering.counters());
-        counters.fold((0, 0), |(moves, held_back), counters| (moves + counters.moves, held_back + counters.held_back))
+        counters.fold((0, 0), |(moves, held_back), counters| {
+            (moves + counters.moves, held_back + counters.held_back)
+        })
     }
 
     fn advance(&mut self, end: u64) {
@@ -216,7 +233,10 @@ impl<'a> Host<'a> {
                 let dispatch = if ring.steers { self.costs.dispatch } else { 0 };
                 let here = if place == Place::Here { self.costs.protocol } else { 0 };
                 let packet = Queued { ring: index, connection };
-                Some((Work::Driver { packet, place, admitted }, self.costs.driver + dispatch + here))
+                Some((
+                    Work::Driver { packet, place, admitted },
+                    self.costs.driver + dispatch + here,
+                ))
             }
         }
     }
@@ -228,7 +248,9 @@ impl<'a> Host<'a> {
         processor.turn = None;
         processor.backlog_next = source != Source::Backlog;
         match source {
-            Source::Backlog if processor.backlog.is_empty() => (processor.backlog_ready, processor.backlog_wakes) = (false, false),
+            Source::Backlog if processor.backlog.is_empty() => {
+                (processor.backlog_ready, processor.backlog_wakes) = (false, false)
+            }
             Source::Backlog => {}
             Source::Ring(index) => {
                 processor.rings.pop_front();
@@ -246,7 +268,11 @@ impl<'a> Host<'a> {
     /// A process that waits for this CPU; else one that waits longest for the CPU where most wait.
     fn process(&mut self, cpu: usize) -> Option<(Work, u64)> {
         let waiting = |cpu: &usize| self.processors[*cpu].processes.len();
-        let from = if waiting(&cpu) > 0 { cpu } else { (0..self.processors.len()).rev().max_by_key(waiting)? };
+        let from = if waiting(&cpu) > 0 {
+            cpu
+        } else {
+            (0..self.processors.len()).rev().max_by_key(waiting)?
+        };
         let connection = self.processors[from].processes.pop_front()?;
         let protocol = self.connections[connection as usize].protocol;
         Some((Work::Process(connection), self.costs.application + self.miss(protocol, cpu)))
@@ -262,8 +288,12 @@ impl<'a> Host<'a> {
 
     fn done(&mut self, cpu: usize) {
         match self.processors[cpu].work.take() {
-            Some(Work::Driver { packet, place: Place::Here, .. }) => self.protocol_done(cpu, packet, Place::Here),
-            Some(Work::Driver { packet, place: Place::Cpu(target), admitted: true }) => self.hand_over(cpu, packet, target.number()),
+            Some(Work::Driver { packet, place: Place::Here, .. }) => {
+                self.protocol_done(cpu, packet, Place::Here)
+            }
+            Some(Work::Driver { packet, place: Place::Cpu(target), admitted: true }) => {
+                self.hand_over(cpu, packet, target.number())
+            }
             Some(Work::Driver { packet, admitted: false, .. }) => {
                 self.counts.dropped += 1;
                 self.events.announce(self.now + RETRANSMISSION, Event::Arrival(packet.connection));
@@ -321,12 +351,23 @@ impl<'a> Host<'a> {
     /// and has no other to run; else on an idle one, near the waking one if there is one; else
     /// where it did.
     fn find_processor(&self, waking: usize, last: usize) -> usize {
-        let idle = |cpu: &usize| self.processors[*cpu].is_idle() && self.processors[*cpu].processes.is_empty() && *cpu != waking;
-        if idle(&last) || (last == waking && self.processors[waking].processes.is_empty() && self.processors[waking].rings.is_empty()) {
+        let idle = |cpu: &usize| {
+            self.processors[*cpu].is_idle()
+                && self.processors[*cpu].processes.is_empty()
+                && *cpu != waking
+        };
+        if idle(&last)
+            || (last == waking
+                && self.processors[waking].processes.is_empty()
+                && self.processors[waking].rings.is_empty())
+        {
             return last;
         }
         let others = || (0..self.processors.len()).filter(idle);
-        others().find(|cpu| self.setup.shares_cache(*cpu, waking)).or_else(|| others().next()).unwrap_or(last)
+        others()
+            .find(|cpu| self.setup.shares_cache(*cpu, waking))
+            .or_else(|| others().next())
+            .unwrap_or(last)
     }
 
     fn answered(&mut self, cpu: usize, connection: u32) {

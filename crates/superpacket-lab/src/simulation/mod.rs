@@ -82,7 +82,8 @@ impl Outcome {
     /// that there was none.
     #[must_use]
     pub fn imbalance(&self) -> f64 {
-        let processed: Vec<u64> = self.cpus.iter().map(|cpu| cpu.processed).filter(|&processed| processed > 0).collect();
+        let processed: Vec<u64> =
+            self.cpus.iter().map(|cpu| cpu.processed).filter(|&processed| processed > 0).collect();
         let most = processed.iter().copied().max().unwrap_or(0) as f64;
         let sum: u64 = processed.iter().sum();
         if sum == 0 { 0.0 } else { most * processed.len() as f64 / sum as f64 }

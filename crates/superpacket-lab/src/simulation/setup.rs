@@ -38,7 +38,8 @@ impl Setup {
     /// the source's load: 500 connections.
     #[must_use]
     pub fn new(cpus: usize, queues: usize, costs: Costs) -> Self {
-        let queue = |index: usize| Queue { cpu: index * cpus / queues.max(1), mask: CpuMask::EMPTY };
+        let queue =
+            |index: usize| Queue { cpu: index * cpus / queues.max(1), mask: CpuMask::EMPTY };
         Self {
             cpus,
             cache_group: 4,
@@ -96,7 +97,10 @@ impl Setup {
             .map(|&receiving| {
                 let chosen = |spared: bool| -> CpuMask {
                     (0..self.cpus)
-                        .filter(|cpu| takes(self.shares_cache(*cpu, receiving)) && !(spared && interrupted.contains(cpu)))
+                        .filter(|cpu| {
+                            takes(self.shares_cache(*cpu, receiving))
+                                && !(spared && interrupted.contains(cpu))
+                        })
                         .filter_map(superpacket_steer::Cpu::new)
                         .collect()
                 };
@@ -124,6 +128,10 @@ mod tests {
         assert_eq!(lists(setup(1).with_rps()), [(0, "1-7".into())]);
         assert_eq!(lists(setup(2).with_rps()), [(0, "1-3,5-7".into()), (4, "1-3,5-7".into())]);
         assert_eq!(lists(setup(2).with_cache_aware_rps()), [(0, "1-3".into()), (4, "5-7".into())]);
-        assert_eq!(lists(Setup::new(2, 2, Costs::WORKERS).with_rps()), [(0, "0-1".into()), (1, "0-1".into())], "none is left");
+        assert_eq!(
+            lists(Setup::new(2, 2, Costs::WORKERS).with_rps()),
+            [(0, "0-1".into()), (1, "0-1".into())],
+            "none is left"
+        );
     }
 }

@@ -5,9 +5,12 @@ use super::*;
 const MILLISECOND: u64 = 1_000_000;
 
 /// The source's machines, as they were measured without RPS.
-const EIGHT: Measured = Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
-const SIXTEEN: Measured = Measured { cpus: 16, queues: 1, transactions_per_second: 156_000.0, utilisation: 0.15 };
-const SIXTEEN_4: Measured = Measured { cpus: 16, queues: 4, transactions_per_second: 567_000.0, utilisation: 0.61 };
+const EIGHT: Measured =
+    Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
+const SIXTEEN: Measured =
+    Measured { cpus: 16, queues: 1, transactions_per_second: 156_000.0, utilisation: 0.15 };
+const SIXTEEN_4: Measured =
+    Measured { cpus: 16, queues: 4, transactions_per_second: 567_000.0, utilisation: 0.61 };
 
 fn setup(measured: &Measured) -> Setup {
     Setup::new(measured.cpus, measured.queues, Costs::calibrated(measured, DRIVER_SHARE))
@@ -26,13 +29,22 @@ fn gain(setup: &Setup) -> f64 {
 fn what_a_machine_is_calibrated_by_comes_out_again() {
     for measured in [EIGHT, SIXTEEN, SIXTEEN_4] {
         let outcome = run(&setup(&measured));
-        let (rate, share) =
-            (outcome.transactions_per_second / measured.transactions_per_second, outcome.utilisation - measured.utilisation);
-        assert!((0.99..1.01).contains(&rate) && share.abs() < 0.03, "{measured:?}: {rate}, {share}");
+        let (rate, share) = (
+            outcome.transactions_per_second / measured.transactions_per_second,
+            outcome.utilisation - measured.utilisation,
+        );
+        assert!(
+            (0.99..1.01).contains(&rate) && share.abs() < 0.03,
+            "{measured:?}: {rate}, {share}"
+        );
         // Receiving CPUs are full, and the only ones to do protocol work.
         for (cpu, outcome) in outcome.cpus.iter().enumerate() {
             let receives = cpu % (measured.cpus / measured.queues) == 0;
-            assert_eq!((outcome.utilisation > 0.99, outcome.processed > 0, outcome.received > 0), (receives, receives, receives), "{cpu}");
+            assert_eq!(
+                (outcome.utilisation > 0.99, outcome.processed > 0, outcome.received > 0),
+                (receives, receives, receives),
+                "{cpu}"
+            );
         }
         assert_eq!((outcome.counts.ipis, outcome.counts.moves, outcome.counts.dropped), (0, 0, 0));
     }
@@ -40,10 +52,16 @@ fn what_a_machine_is_calibrated_by_comes_out_again() {
 
 #[test]
 fn every_run_gives_the_same() {
-    for (measured, transactions, ipis) in [(EIGHT, 34_339, 2316), (SIXTEEN, 47_212, 9033), (SIXTEEN_4, 104_062, 20_505)] {
+    for (measured, transactions, ipis) in
+        [(EIGHT, 34_339, 2316), (SIXTEEN, 47_212, 9033), (SIXTEEN_4, 104_062, 20_505)]
+    {
         let setup = setup(&measured).with_rps();
         let outcome = run(&setup);
-        assert_eq!((outcome.counts.transactions, outcome.counts.ipis), (transactions, ipis), "{measured:?}");
+        assert_eq!(
+            (outcome.counts.transactions, outcome.counts.ipis),
+            (transactions, ipis),
+            "{measured:?}"
+        );
         assert_eq!(run(&setup), outcome);
     }
 }
@@ -83,12 +101,26 @@ fn no_row_hangs_on_what_the_source_does_not_tell_but_the_driver_s_share() {
             let mut setup = setup(&measured);
             change(&mut setup);
             let changed = gain(&setup);
-            assert!((0.9..1.1).contains(&(changed / typical)), "{measured:?}: {name}: {}", changed / typical);
-            assert_eq!(changed >= target, typical >= target, "{measured:?}: {name} decides the verdict");
+            assert!(
+                (0.9..1.1).contains(&(changed / typical)),
+                "{measured:?}: {name}: {}",
+                changed / typical
+            );
+            assert_eq!(
+                changed >= target,
+                typical >= target,
+                "{measured:?}: {name} decides the verdict"
+            );
         }
         // This one does, with one queue: `lab rps` tells its marks as ranges over it.
-        let gains = [0.2, 0.3, 0.4].map(|share| gain(&Setup::new(measured.cpus, measured.queues, Costs::calibrated(&measured, share))));
-        assert_eq!(gains[0] >= target && gains[2] < target, measured.queues == 1, "{measured:?}: {gains:?}");
+        let gains = [0.2, 0.3, 0.4].map(|share| {
+            gain(&Setup::new(measured.cpus, measured.queues, Costs::calibrated(&measured, share)))
+        });
+        assert_eq!(
+            gains[0] >= target && gains[2] < target,
+            measured.queues == 1,
+            "{measured:?}: {gains:?}"
+        );
     }
     // The fourth mark: 4 queues with RPS stay behind 8 without it, as they did not in the source.
     let over_8_queues = |costs: Costs, change: fn(&mut Setup)| {
@@ -110,13 +142,19 @@ fn no_row_hangs_on_what_the_source_does_not_tell_but_the_driver_s_share() {
 #[test]
 fn with_one_connection_steering_costs_more_than_it_brings() {
     let alone = setup(&EIGHT).with_connections(1);
-    let (without, with, rfs) = (run(&alone), run(&alone.clone().with_rps()), run(&alone.clone().with_rps().with_rfs()));
+    let (without, with, rfs) =
+        (run(&alone), run(&alone.clone().with_rps()), run(&alone.clone().with_rps().with_rfs()));
     let ratio = with.transactions_per_second / without.transactions_per_second;
     assert!((0.9..0.99).contains(&ratio), "{ratio}");
     // One interrupt for another CPU each time; steered to where it is read, no process has to be
     // woken up on a third.
     assert!(with.counts.ipis.abs_diff(with.counts.transactions) <= 1, "{:?}", with.counts);
-    assert!(with.counts.read_elsewhere > 0 && rfs.counts.read_elsewhere == 0, "{:?} {:?}", with.counts, rfs.counts);
+    assert!(
+        with.counts.read_elsewhere > 0 && rfs.counts.read_elsewhere == 0,
+        "{:?} {:?}",
+        with.counts,
+        rfs.counts
+    );
 }
 
 #[test]
@@ -127,7 +165,11 @@ fn a_worker_for_too_many_packets_drops_some() {
     assert!(outcome.counts.dropped > 1000, "{:?}", outcome.counts);
     let received: u64 = outcome.cpus.iter().map(|cpu| cpu.received).sum();
     let processed: u64 = outcome.cpus.iter().map(|cpu| cpu.processed).sum();
-    assert_eq!((processed, outcome.cpus[1].processed), (outcome.cpus[1].processed, processed), "the mask's CPU alone");
+    assert_eq!(
+        (processed, outcome.cpus[1].processed),
+        (outcome.cpus[1].processed, processed),
+        "the mask's CPU alone"
+    );
     // What is left: the backlog, a packet in work and one on its way.
     let left = received - outcome.counts.dropped - processed;
     assert!((1000..=1003).contains(&left), "{left} left of {received}");
@@ -138,8 +180,15 @@ fn flows_are_read_where_they_are_steered() {
     // Where all CPUs are busy, processes stay, and so do flows.
     let without = run(&setup(&SIXTEEN_4).with_rps());
     let with = run(&setup(&SIXTEEN_4).with_rps().with_rfs());
-    let elsewhere = |outcome: &Outcome| outcome.counts.read_elsewhere as f64 / outcome.counts.transactions as f64;
-    assert!(elsewhere(&without) > 0.85 && elsewhere(&with) < 0.1, "{:?} {:?}", without.counts, with.counts);
+    let elsewhere = |outcome: &Outcome| {
+        outcome.counts.read_elsewhere as f64 / outcome.counts.transactions as f64
+    };
+    assert!(
+        elsewhere(&without) > 0.85 && elsewhere(&with) < 0.1,
+        "{:?} {:?}",
+        without.counts,
+        with.counts
+    );
     assert!(with.transactions_per_second > without.transactions_per_second * 1.03);
     assert!(with.counts.moves > 0, "{:?}", with.counts);
 }
@@ -157,7 +206,8 @@ fn cache_aware_masks_need_fewer_cpus_for_as_much() {
 fn workers_that_answer_scale_until_the_receiving_cpu_is_full() {
     let rate = |setup: Setup| run(&setup.with_connections(4000)).transactions_per_second;
     let one = rate(Setup::new(1, 1, Costs::WORKERS));
-    let workers = |workers: usize| rate(Setup::new(workers + 1, 1, Costs::WORKERS).with_rps()) / one;
+    let workers =
+        |workers: usize| rate(Setup::new(workers + 1, 1, Costs::WORKERS).with_rps()) / one;
     let curve = [2, 4, 8, 15].map(workers);
     for (found, expected) in curve.into_iter().zip([2.0, 4.0, 8.0, 15.0]) {
         assert!((0.95..1.06).contains(&(found / expected)), "{curve:?}");

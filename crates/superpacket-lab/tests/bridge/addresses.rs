@@ -29,7 +29,12 @@ fn overheard(link: &Link, ears: &RawSocket) -> Result<u64, LabError> {
     let capture = ears.capture(Duration::ZERO, 100_000)?;
     assert_eq!(capture.dropped, 0, "more came than the socket could hold");
     let is_for_another = |bytes: &[u8]| bytes[0] & 1 == 0 && bytes[..6] != own;
-    Ok(capture.frames.iter().filter(|frame| is_for_another(&frame.bytes)).map(|frame| frame.bytes.len() as u64).sum())
+    Ok(capture
+        .frames
+        .iter()
+        .filter(|frame| is_for_another(&frame.bytes))
+        .map(|frame| frame.bytes.len() as u64)
+        .sum())
 }
 
 /// The hardware addresses that the bridge has learned at the port towards A (0) or B (1).
@@ -40,19 +45,26 @@ fn learned(joined: &Joined, side: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_host_that_makes_up_addresses_or_takes_those_of_others_overhears_nothing() -> Result<(), LabError> {
+fn a_host_that_makes_up_addresses_or_takes_those_of_others_overhears_nothing()
+-> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
     let c = joined.third()?;
     let (a_mac, b_mac) = (joined.a.link.mac()?, joined.b.link.mac()?);
     joined.carries(1, 1 << 20)?;
 
-    let made_up: Vec<_> = (0..MADE_UP).map(|number| Blast::minimal(RESERVED, made_up_address(number)).frame).collect();
+    let made_up: Vec<_> = (0..MADE_UP)
+        .map(|number| Blast::minimal(RESERVED, made_up_address(number)).frame)
+        .collect();
     let as_a = Blast::minimal(b_mac, a_mac).frame;
     // Sends C's frames, and keeps what comes until it is asked for.
     let socket = RawSocket::open(&c.link, RawOptions::default())?;
     let received = Arc::new(AtomicU64::new(0));
-    let load =
-        TcpBulk { until: Until::Time(Duration::from_secs(3)), verify: Some(KEY), meter: Some(received.clone()), ..TcpBulk::default() };
+    let load = TcpBulk {
+        until: Until::Time(Duration::from_secs(3)),
+        verify: Some(KEY),
+        meter: Some(received.clone()),
+        ..TcpBulk::default()
+    };
     std::thread::scope(|scope| {
         // A receives: it is A's address that C takes.
         let transfer = scope.spawn(|| load.run(&Route::ipv4(&joined.b, &joined.a)));
@@ -64,23 +76,42 @@ fn a_host_that_makes_up_addresses_or_takes_those_of_others_overhears_nothing() -
             socket.send(&[&as_a; 16])?;
             std::thread::sleep(Duration::from_millis(1));
         }
-        let (during, heard) = (received.load(Ordering::Relaxed) - before, overheard(&c.link, &socket)?);
-        assert!(during > 1 << 20 && heard < during / 1_000, "while C sends as A, A got {during} bytes and C {heard}");
+        let (during, heard) =
+            (received.load(Ordering::Relaxed) - before, overheard(&c.link, &socket)?);
+        assert!(
+            during > 1 << 20 && heard < during / 1_000,
+            "while C sends as A, A got {during} bytes and C {heard}"
+        );
 
         // More addresses than the table has room for, twelve times over.
         let (before, start) = (received.load(Ordering::Relaxed), Instant::now());
-        for burst in made_up.chunks(BURST).cycle().take_while(|_| start.elapsed() < Duration::from_millis(1_500)) {
+        for burst in made_up
+            .chunks(BURST)
+            .cycle()
+            .take_while(|_| start.elapsed() < Duration::from_millis(1_500))
+        {
             socket.send(burst)?;
         }
-        let (during, heard) = (received.load(Ordering::Relaxed) - before, overheard(&c.link, &socket)?);
-        assert!(during > 1 << 20 && heard < during / 1_000, "while C makes up addresses, A got {during} bytes and C {heard}");
+        let (during, heard) =
+            (received.load(Ordering::Relaxed) - before, overheard(&c.link, &socket)?);
+        assert!(
+            during > 1 << 20 && heard < during / 1_000,
+            "while C makes up addresses, A got {during} bytes and C {heard}"
+        );
         let limit = joined.bridge.settings().table_size / 2;
         let of_c = joined.bridge.ports()[2].addresses;
-        assert!((limit * 9 / 10..=limit + 1).contains(&of_c), "C has {of_c} addresses of at most {limit}");
+        assert!(
+            (limit * 9 / 10..=limit + 1).contains(&of_c),
+            "C has {of_c} addresses of at most {limit}"
+        );
 
         for (side, address) in [a_mac, b_mac].into_iter().enumerate() {
             let address = address.map(|byte| format!("{byte:02x}")).join(":");
-            assert!(learned(&joined, side).contains(&address), "{address} is known at {}", joined.names[side]);
+            assert!(
+                learned(&joined, side).contains(&address),
+                "{address} is known at {}",
+                joined.names[side]
+            );
         }
         transfer.join().expect("no panic").map(drop)
     })

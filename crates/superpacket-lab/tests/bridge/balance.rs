@@ -12,15 +12,32 @@ use crate::joined::{Joined, KEY, by_packet};
 use crate::steering::{steer, two_cpus};
 
 /// Causes counted at the port that a packet came in by, before it is known how it leaves.
-const COMING: [&str; 11] =
-    ["loop", "reserved", "malformed", "no_port", "forwarding", "vlan", "multicast", "storm", "backlog", "flow_limit", "panic"];
+const COMING: [&str; 11] = [
+    "loop",
+    "reserved",
+    "malformed",
+    "no_port",
+    "forwarding",
+    "vlan",
+    "multicast",
+    "storm",
+    "backlog",
+    "flow_limit",
+    "panic",
+];
 /// Causes counted at the port that it was to leave by.
-const LEAVING: [&str; 7] = ["too_big", "cannot_segment", "full", "down", "gone", "refused", "tx_rate"];
+const LEAVING: [&str; 7] =
+    ["too_big", "cannot_segment", "full", "down", "gone", "refused", "tx_rate"];
 /// What never came in: lost or refused in the port's ring.
 const BEFORE: [&str; 2] = ["rx_ring", "rx_errors"];
 
 fn drops(stats: &PortStats, causes: &[&str]) -> u64 {
-    assert_eq!(stats.drops.len(), COMING.len() + LEAVING.len() + BEFORE.len(), "a cause is missing here: {:?}", stats.drops);
+    assert_eq!(
+        stats.drops.len(),
+        COMING.len() + LEAVING.len() + BEFORE.len(),
+        "a cause is missing here: {:?}",
+        stats.drops
+    );
     causes.iter().map(|&cause| stats.drops[cause]).sum()
 }
 
@@ -54,18 +71,27 @@ impl Joined {
         let sent = self.stats(1).tx_packets;
         let side = &self.sides.as_ref().expect("veth pairs")[1];
         // A veth device with no room beyond it drops without a word to who sends.
-        Ok((self.b.link.statistics()?.rx_packets + side.statistics()?.tx_dropped).wrapping_sub(sent))
+        Ok((self.b.link.statistics()?.rx_packets + side.statistics()?.tx_dropped)
+            .wrapping_sub(sent))
     }
 }
 
 fn streams(joined: &Joined) -> Result<(), LabError> {
-    TcpBulk { flows: 4, direction: Direction::Both, until: Until::Bytes(4 << 20), verify: Some(KEY), ..TcpBulk::default() }
-        .run(&joined.route())
-        .map(drop)
+    TcpBulk {
+        flows: 4,
+        direction: Direction::Both,
+        until: Until::Bytes(4 << 20),
+        verify: Some(KEY),
+        ..TcpBulk::default()
+    }
+    .run(&joined.route())
+    .map(drop)
 }
 
 fn flood(joined: &Joined) -> Result<(), LabError> {
-    UdpBulk { datagram: 200, flows: 4, time: Duration::from_millis(300), ..UdpBulk::default() }.run(&joined.route()).map(drop)
+    UdpBulk { datagram: 200, flows: 4, time: Duration::from_millis(300), ..UdpBulk::default() }
+        .run(&joined.route())
+        .map(drop)
 }
 
 #[test]
@@ -90,31 +116,53 @@ fn what_comes_leaves_or_is_counted() -> Result<(), LabError> {
         joined.balances("TCP");
     }
     let [a, b] = [joined.stats(0), joined.stats(1)];
-    assert!(a.merged > 0 && a.rx_super_packets > 0 && b.segmented > 0 && b.tx_super_packets > 0, "{a:?} {b:?}");
+    assert!(
+        a.merged > 0 && a.rx_super_packets > 0 && b.segmented > 0 && b.tx_super_packets > 0,
+        "{a:?} {b:?}"
+    );
     // More than there may be room for.
     flood(&joined)?;
     joined.balances("a flood of datagrams");
 
     // Too long for their port.
-    let socket = |address: IpAddr| UdpSocket::bind((address, 0)).map_err(|error| LabError::system("a UDP socket", error));
+    let socket = |address: IpAddr| {
+        UdpSocket::bind((address, 0)).map_err(|error| LabError::system("a UDP socket", error))
+    };
     let from = joined.a.host.run(|| socket(joined.a.ipv4))?;
     side.set_mtu(1200)?;
     joined.wait("the MTU is seen", |joined| joined.bridge.ports()[1].mtu == 1200);
-    let send =
-        |length: usize| (0..10).for_each(|_| assert_eq!(from.send_to(&[0; 1400][..length], (joined.b.ipv4, 9)).expect("up"), length));
+    let send = |length: usize| {
+        (0..10).for_each(|_| {
+            assert_eq!(from.send_to(&[0; 1400][..length], (joined.b.ipv4, 9)).expect("up"), length)
+        })
+    };
     let count = |side: usize, cause: &str| joined.stats(side).drops[cause];
     send(1400);
     joined.wait("they are counted", |_| count(1, "too_big") == 10);
     joined.balances("datagrams that are too long");
 
     // What no bridge forwards, what is from nobody, and what is for a station behind the same port.
-    let frame = |to: u8, from: u8| [&[to, 0x80, 0xc2, 0, 0, 1][..], &[from, 0, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat();
+    let frame = |to: u8, from: u8| {
+        [&[to, 0x80, 0xc2, 0, 0, 1][..], &[from, 0, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat()
+    };
     let near = [&[2, 0, 0, 0, 0, 9][..], &[2, 0, 0, 0, 0, 8], &[0x88, 0xb5], &[0; 46]].concat();
     let raw = RawSocket::open(&joined.a.link, RawOptions::default())?;
-    raw.send(&[&[frame(3, 2), frame(1, 2)][..], &vec![frame(1, 2); 6], &vec![frame(3, 3); 5], &vec![near; 4]].concat())?;
-    joined.wait("each has its cause", |joined| (count(0, "reserved"), count(0, "malformed"), joined.stats(0).filtered) == (7, 5, 4));
+    raw.send(
+        &[
+            &[frame(3, 2), frame(1, 2)][..],
+            &vec![frame(1, 2); 6],
+            &vec![frame(3, 3); 5],
+            &vec![near; 4],
+        ]
+        .concat(),
+    )?;
+    joined.wait("each has its cause", |joined| {
+        (count(0, "reserved"), count(0, "malformed"), joined.stats(0).filtered) == (7, 5, 4)
+    });
     joined.balances("frames that go nowhere");
-    joined.wait("B had what is said to be sent", |joined| joined.unsaid().is_ok_and(|now| now == unsaid));
+    joined.wait("B had what is said to be sent", |joined| {
+        joined.unsaid().is_ok_and(|now| now == unsaid)
+    });
 
     // To a port that is down.
     side.down()?;
@@ -132,7 +180,9 @@ fn what_workers_process_leaves_or_is_counted() -> Result<(), LabError> {
     joined.a.link.set_feature("tcp-segmentation-offload", false)?;
     steer(&joined, &cpus.into_iter().collect())?;
     let room = |packets: &str| {
-        let changed = joined.bridge.change_steering_settings(|settings| settings.set("netdev_max_backlog", packets));
+        let changed = joined
+            .bridge
+            .change_steering_settings(|settings| settings.set("netdev_max_backlog", packets));
         assert!(changed.is_ok(), "{changed:?}");
     };
     // A merged packet without a place in a backlog would be counted as all that it was made of.

@@ -9,11 +9,15 @@ use superpacket_bridge::report::PortStats;
 /// names in `SUPERPACKET_CARRIED`.
 pub fn note(stats: &[PortStats]) {
     let Some(path) = std::env::var_os("SUPERPACKET_CARRIED") else { return };
-    let mut file =
-        OpenOptions::new().append(true).create(true).open(&path).expect("the file that SUPERPACKET_CARRIED names can be written");
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(&path)
+        .expect("the file that SUPERPACKET_CARRIED names can be written");
     for port in stats {
         let kind = port.port.split(':').next().unwrap_or_default();
         // One write a line: tests run side by side.
-        file.write_all(format!("{kind} {}\n", port.rx_packets + port.tx_packets).as_bytes()).expect("the file can be written");
+        file.write_all(format!("{kind} {}\n", port.rx_packets + port.tx_packets).as_bytes())
+            .expect("the file can be written");
     }
 }

@@ -75,14 +75,25 @@ fn as_many_flows_as_a_poll_has_all_merge() -> Result<(), LabError> {
             addressed(Case { name: format!("{FLOWS} flows, {path}"), bursts: vec![burst] }, number)
         };
         let cases: Vec<_> = (0..).zip(first.iter().zip(second)).map(case).collect();
-        let bursts: Vec<_> = (0..).zip(&cases).map(|(number, case)| (number, case, &case.bursts[0])).collect();
+        let bursts: Vec<_> =
+            (0..).zip(&cases).map(|(number, case)| (number, case, &case.bursts[0])).collect();
         // All first packets, then all second ones.
-        let frames = |place: usize| bursts.iter().map(move |(_, _, burst)| burst.frames[place].to_bytes());
-        table.carries_sent(&bursts, &[frames(0).chain(frames(1)).collect()], true, virtio_can_say)?;
+        let frames =
+            |place: usize| bursts.iter().map(move |(_, _, burst)| burst.frames[place].to_bytes());
+        table.carries_sent(
+            &bursts,
+            &[frames(0).chain(frames(1)).collect()],
+            true,
+            virtio_can_say,
+        )?;
     }
     assert_eq!(table.drops(), before);
     let Tally { whole, cut, .. } = table.expected;
-    assert!(whole[0] >= FLOWS as u64 && cut[0] >= FLOWS as u64, "both ways out are taken: {:?}", table.expected);
+    assert!(
+        whole[0] >= FLOWS as u64 && cut[0] >= FLOWS as u64,
+        "both ways out are taken: {:?}",
+        table.expected
+    );
     Ok(())
 }
 
@@ -111,18 +122,28 @@ impl Table {
                 link.set_feature("generic-receive-offload", false)?;
             }
             let limit = Some(128 << 10);
-            hosts.b_side.set_size_limits(SizeLimits { gso_max_size: limit, gso_ipv4_max_size: limit, ..SizeLimits::default() })
+            hosts.b_side.set_size_limits(SizeLimits {
+                gso_max_size: limit,
+                gso_ipv4_max_size: limit,
+                ..SizeLimits::default()
+            })
         })?;
         let Some(joined) = joined else { return Ok(None) };
         joined.switch(0, Feature::RxUdpGroForwarding, true);
         let sender = RawSocket::open(&joined.a.link, RawOptions::default())?;
-        let receiver = RawSocket::open(&joined.b.link, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
+        let receiver = RawSocket::open(
+            &joined.b.link,
+            RawOptions { vnet_headers: true, ..RawOptions::default() },
+        )?;
         Ok(Some(Table { joined, sender, receiver, expected: Tally::default() }))
     }
 
     /// What port A aggregates may be held.
     fn hold(&self) {
-        self.joined.bridge.set_limit(&self.joined.names[0], "gro_flush_timeout", HOLD).expect("a second is allowed");
+        self.joined
+            .bridge
+            .set_limit(&self.joined.names[0], "gro_flush_timeout", HOLD)
+            .expect("a second is allowed");
     }
 
     /// Sends the whole table. What `merges` arrives as one packet where `whole` says so of its
@@ -130,26 +151,46 @@ impl Table {
     fn carries(&mut self, merges: bool, whole: impl Fn(&[Frame]) -> bool) -> Result<(), LabError> {
         self.obeyed()?;
         let before = self.drops();
-        let cases: Vec<_> = gro_table::all().into_iter().enumerate().map(|(number, case)| addressed(case, number as u16)).collect();
+        let cases: Vec<_> = gro_table::all()
+            .into_iter()
+            .enumerate()
+            .map(|(number, case)| addressed(case, number as u16))
+            .collect();
         for (number, cases) in cases.chunks(TOGETHER).enumerate() {
             // The next burst of a case is sent when what the one before it became has arrived, and
             // is held no more.
             for round in 0..cases.iter().map(|case| case.bursts.len()).max().unwrap_or(0) {
                 let bursts = cases.iter().zip(number * TOGETHER..);
-                let bursts: Vec<_> = bursts.filter_map(|(case, number)| Some((number as u16, case, case.bursts.get(round)?))).collect();
+                let bursts: Vec<_> = bursts
+                    .filter_map(|(case, number)| {
+                        Some((number as u16, case, case.bursts.get(round)?))
+                    })
+                    .collect();
                 self.carries_bursts(&bursts, merges, &whole)?;
             }
         }
         // What is held longest has left by now.
         let late = self.receiver.capture(Duration::from_nanos(2 * HOLD), usize::MAX)?;
-        let late: Vec<_> = late.frames.iter().filter(|frame| CASES.of(frame).is_some_and(|number| number != NO_CASE)).collect();
+        let late: Vec<_> = late
+            .frames
+            .iter()
+            .filter(|frame| CASES.of(frame).is_some_and(|number| number != NO_CASE))
+            .collect();
         assert!(late.is_empty(), "more than was sent: {late:?}");
         assert_eq!(self.drops(), before);
         Ok(())
     }
 
-    fn carries_bursts(&mut self, bursts: &[(u16, &Case, &Burst)], merges: bool, whole: impl Fn(&[Frame]) -> bool) -> Result<(), LabError> {
-        let sent: Vec<Vec<_>> = bursts.iter().map(|(_, _, burst)| burst.frames.iter().map(Frame::to_bytes).collect()).collect();
+    fn carries_bursts(
+        &mut self,
+        bursts: &[(u16, &Case, &Burst)],
+        merges: bool,
+        whole: impl Fn(&[Frame]) -> bool,
+    ) -> Result<(), LabError> {
+        let sent: Vec<Vec<_>> = bursts
+            .iter()
+            .map(|(_, _, burst)| burst.frames.iter().map(Frame::to_bytes).collect())
+            .collect();
         self.carries_sent(bursts, &sent, merges, whole)
     }
 
@@ -170,7 +211,14 @@ impl Table {
                 let leaves_whole = joined && whole(packet);
                 if joined {
                     add(&mut self.expected.merged, [count - 1, 1]);
-                    add(if leaves_whole { &mut self.expected.whole } else { &mut self.expected.cut }, [1, count]);
+                    add(
+                        if leaves_whole {
+                            &mut self.expected.whole
+                        } else {
+                            &mut self.expected.cut
+                        },
+                        [1, count],
+                    );
                 }
                 arrivals.extend(packet.chunks(if leaves_whole { packet.len() } else { 1 }));
             }
@@ -179,7 +227,12 @@ impl Table {
         for frames in sent {
             self.sender.send(frames)?;
         }
-        let captured = CASES.capture(&self.receiver, PATIENCE, expected.values().map(Vec::len).sum(), |number| number != NO_CASE)?;
+        let captured = CASES.capture(
+            &self.receiver,
+            PATIENCE,
+            expected.values().map(Vec::len).sum(),
+            |number| number != NO_CASE,
+        )?;
         for (number, case, _) in bursts {
             compare(&case.name, &expected[number], captured.get(number).map_or(&[], Vec::as_slice));
         }
@@ -203,12 +256,18 @@ impl Table {
     /// arrived. A pure ACK is held by no setting. A thread that knows only one port as yet has
     /// nowhere to send it: then another is sent.
     fn obeyed(&self) -> Result<(), LabError> {
-        let frame = Case { name: String::new(), bursts: vec![Burst { frames: vec![Frame::tcp4(1, 0)], arrives: vec![0] }] };
+        let frame = Case {
+            name: String::new(),
+            bursts: vec![Burst { frames: vec![Frame::tcp4(1, 0)], arrives: vec![0] }],
+        };
         let frame = addressed(frame, NO_CASE).bursts[0].frames[0].to_bytes();
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             self.sender.send(&[&frame])?;
-            if let Some(captured) = CASES.capture(&self.receiver, PATIENCE / 20, 1, |number| number == NO_CASE)?.get(&NO_CASE) {
+            if let Some(captured) = CASES
+                .capture(&self.receiver, PATIENCE / 20, 1, |number| number == NO_CASE)?
+                .get(&NO_CASE)
+            {
                 assert_eq!(captured[0].bytes, frame);
                 return Ok(());
             }
@@ -269,14 +328,24 @@ fn compare(case: &str, expected: &[&[Frame]], captured: &[CapturedFrame]) {
     let lengths = |frames: &[Vec<u8>]| frames.iter().map(Vec::len).collect::<Vec<_>>();
     let packets: Vec<_> = expected.iter().map(|frames| joined(frames).to_bytes()).collect();
     let bytes: Vec<_> = captured.iter().map(|frame| frame.bytes.clone()).collect();
-    assert_eq!(lengths(&bytes), lengths(&packets), "{case}: lengths of the packets that arrived, with their headers");
-    for (number, ((frames, packet), frame)) in expected.iter().zip(&packets).zip(captured).enumerate() {
-        assert!(frame.vlan.is_none() && frame.bytes == *packet, "{case}: packet {number} is {frame:?}");
+    assert_eq!(
+        lengths(&bytes),
+        lengths(&packets),
+        "{case}: lengths of the packets that arrived, with their headers"
+    );
+    for (number, ((frames, packet), frame)) in
+        expected.iter().zip(&packets).zip(captured).enumerate()
+    {
+        assert!(
+            frame.vlan.is_none() && frame.bytes == *packet,
+            "{case}: packet {number} is {frame:?}"
+        );
         let header = frame.vnet.expect("asked for");
         let found = (header.gso_type, header.gso_size, header.flags & 1);
         let version = if matches!(frames[0].ip, Ip::V4(_)) { 1 } else { 4 };
         // NEEDS_CSUM goes with a super-packet, and what went through alone has its own checksum.
-        let wanted = if frames.len() > 1 { (version, frames[0].payload.len() as u16, 1) } else { (0, 0, 0) };
+        let wanted =
+            if frames.len() > 1 { (version, frames[0].payload.len() as u16, 1) } else { (0, 0, 0) };
         assert_eq!(found, wanted, "{case}: packet {number}: gso_type, gso_size, NEEDS_CSUM");
     }
 }

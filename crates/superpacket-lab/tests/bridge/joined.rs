@@ -8,7 +8,10 @@ use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_features::Feature;
-use superpacket_lab::{Host, LabError, Link, Route, Station, TcpBulk, ThreeHosts, Until, Wire, WireSettings, available_or_skip};
+use superpacket_lab::{
+    Host, LabError, Link, Route, Station, TcpBulk, ThreeHosts, Until, Wire, WireSettings,
+    available_or_skip,
+};
 
 /// Key of the patterns that are sent and compared.
 pub const KEY: u64 = 0x5eed;
@@ -43,20 +46,37 @@ fn port(text: &str) -> PortSettings {
 
 /// Two hosts joined by ports `KIND:port-a` and `KIND:port-b` on veth pairs; `None` where the
 /// machine forbids it.
-pub fn by_veth(kind: &str, options: &str, prepare: impl FnOnce(&ThreeHosts) -> Result<(), LabError>) -> Result<Option<Joined>, LabError> {
+pub fn by_veth(
+    kind: &str,
+    options: &str,
+    prepare: impl FnOnce(&ThreeHosts) -> Result<(), LabError>,
+) -> Result<Option<Joined>, LabError> {
     let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(None) };
     prepare(&hosts)?;
     let names = ["port-a", "port-b"].map(|name| format!("{kind}:{name}{options}"));
-    let settings = BridgeSettings { ports: names.iter().map(|name| port(name)).collect(), ..BridgeSettings::default() };
+    let settings = BridgeSettings {
+        ports: names.iter().map(|name| port(name)).collect(),
+        ..BridgeSettings::default()
+    };
     let bridge = started(hosts.middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
     let ThreeHosts { a, b, middle, a_side, b_side } = hosts;
-    Ok(Some(Joined { a, b, middle, bridge, names, sides: Some([a_side, b_side]), wires: Vec::new() }))
+    Ok(Some(Joined {
+        a,
+        b,
+        middle,
+        bridge,
+        names,
+        sides: Some([a_side, b_side]),
+        wires: Vec::new(),
+    }))
 }
 
 /// Two hosts joined by AF_XDP sockets, which have no place for what is left undone: the hosts do
 /// it.
 pub fn by_xdp() -> Result<Option<Joined>, LabError> {
-    by_veth("xdp", "", |hosts| [&hosts.a.link, &hosts.b.link].into_iter().try_for_each(leave_nothing_undone))
+    by_veth("xdp", "", |hosts| {
+        [&hosts.a.link, &hosts.b.link].into_iter().try_for_each(leave_nothing_undone)
+    })
 }
 
 /// Has a host do all that its device could. Where an XDP program came first, the device has given
@@ -89,19 +109,40 @@ pub fn by_packet_asked(
     let settings = BridgeSettings { ports, ..BridgeSettings::default() };
     let bridge = started(hosts.middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
     let ThreeHosts { a, b, middle, a_side, b_side } = hosts;
-    Ok(Some(Joined { a, b, middle, bridge, names, sides: Some([a_side, b_side]), wires: Vec::new() }))
+    Ok(Some(Joined {
+        a,
+        b,
+        middle,
+        bridge,
+        names,
+        sides: Some([a_side, b_side]),
+        wires: Vec::new(),
+    }))
 }
 
 /// Two hosts joined by packet sockets, each by a wire that does this to its frames.
 pub fn by_wires(settings: [WireSettings; 2]) -> Result<Option<Joined>, LabError> {
     let Some(middle) = available_or_skip(Host::new("M")) else { return Ok(None) };
-    let (wire_a, a, a_side) = Wire::between(&Host::new("A")?, "eth0", &middle, "port-a", settings[0])?;
-    let (wire_b, b, b_side) = Wire::between(&Host::new("B")?, "eth0", &middle, "port-b", settings[1])?;
+    let (wire_a, a, a_side) =
+        Wire::between(&Host::new("A")?, "eth0", &middle, "port-a", settings[0])?;
+    let (wire_b, b, b_side) =
+        Wire::between(&Host::new("B")?, "eth0", &middle, "port-b", settings[1])?;
     let names = ["port-a", "port-b"].map(|name| format!("packet:{name}"));
-    let settings = BridgeSettings { ports: names.iter().map(|name| port(name)).collect(), ..BridgeSettings::default() };
+    let settings = BridgeSettings {
+        ports: names.iter().map(|name| port(name)).collect(),
+        ..BridgeSettings::default()
+    };
     let bridge = started(middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
     let (a, b) = (Station::new(a, 1)?, Station::new(b, 2)?);
-    Ok(Some(Joined { a, b, middle, bridge, names, sides: Some([a_side, b_side]), wires: vec![wire_a, wire_b] }))
+    Ok(Some(Joined {
+        a,
+        b,
+        middle,
+        bridge,
+        names,
+        sides: Some([a_side, b_side]),
+        wires: vec![wire_a, wire_b],
+    }))
 }
 
 /// Two hosts, each with its end of a TAP device.
@@ -121,22 +162,38 @@ pub fn by_tun() -> Result<Option<Joined>, LabError> {
             link.add_address(&text)?;
             Ok(text.split('/').next().and_then(|address| address.parse().ok()).expect("an address"))
         };
-        let (ipv4, ipv6) = (address(format!("10.77.0.{number}/24"))?, address(format!("fd77::{number}/64"))?);
+        let (ipv4, ipv6) =
+            (address(format!("10.77.0.{number}/24"))?, address(format!("fd77::{number}/64"))?);
         Ok(Station { host: link.host().clone(), ipv4, ipv6, link })
     })
 }
 
-fn by_device(kind: &str, options: &str, station: impl Fn(Link, u8) -> Result<Station, LabError>) -> Result<Option<Joined>, LabError> {
+fn by_device(
+    kind: &str,
+    options: &str,
+    station: impl Fn(Link, u8) -> Result<Station, LabError>,
+) -> Result<Option<Joined>, LabError> {
     let Some(middle) = available_or_skip(Host::new("M")) else { return Ok(None) };
     let names = ["dev-a", "dev-b"].map(|name| format!("{kind}:{name}{options}"));
-    let settings = BridgeSettings { ports: names.iter().map(|name| port(name)).collect(), ..BridgeSettings::default() };
+    let settings = BridgeSettings {
+        ports: names.iter().map(|name| port(name)).collect(),
+        ..BridgeSettings::default()
+    };
     let bridge = started(middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
     let station = |device: &str, host: &str, number| {
         let link = middle.link(device).move_to(&Host::new(host)?)?;
         link.up()?;
         station(link, number)
     };
-    Ok(Some(Joined { a: station("dev-a", "A", 1)?, b: station("dev-b", "B", 2)?, middle, bridge, names, sides: None, wires: Vec::new() }))
+    Ok(Some(Joined {
+        a: station("dev-a", "A", 1)?,
+        b: station("dev-b", "B", 2)?,
+        middle,
+        bridge,
+        names,
+        sides: None,
+        wires: Vec::new(),
+    }))
 }
 
 impl Joined {
@@ -156,7 +213,9 @@ impl Joined {
 
     /// Sends this much in each of so many flows from A to B, and compares it.
     pub fn carries(&self, flows: usize, bytes: u64) -> Result<(), LabError> {
-        let report = TcpBulk { flows, until: Until::Bytes(bytes), verify: Some(KEY), ..TcpBulk::default() }.run(&self.route())?;
+        let report =
+            TcpBulk { flows, until: Until::Bytes(bytes), verify: Some(KEY), ..TcpBulk::default() }
+                .run(&self.route())?;
         assert_eq!(report.bytes(), bytes * flows as u64);
         Ok(())
     }
@@ -168,7 +227,11 @@ impl Joined {
 
     /// What the port towards A (0) or B (1) counted.
     pub fn stats(&self, side: usize) -> PortStats {
-        self.bridge.stats().into_iter().find(|stats| stats.port == self.names[side]).expect("the port is there")
+        self.bridge
+            .stats()
+            .into_iter()
+            .find(|stats| stats.port == self.names[side])
+            .expect("the port is there")
     }
 
     /// Switches an offload of the port towards A (0) or B (1).
@@ -180,7 +243,11 @@ impl Joined {
     pub fn wait(&self, what: &str, mut holds: impl FnMut(&Joined) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{what} in 10 s: {:?}", self.bridge.ports());
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{what} in 10 s: {:?}",
+                self.bridge.ports()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }

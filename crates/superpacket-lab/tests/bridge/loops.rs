@@ -16,7 +16,8 @@ const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 
 /// Something to all, from the station that has this number.
 fn broadcast(station: u8, number: u16) -> Vec<u8> {
-    [&[0xff; 6][..], &[2, 0, 0, 0, 0, station], &EXPERIMENT, &number.to_be_bytes(), &[0; 44]].concat()
+    [&[0xff; 6][..], &[2, 0, 0, 0, 0, station], &EXPERIMENT, &number.to_be_bytes(), &[0; 44]]
+        .concat()
 }
 
 /// Packets that came by the loop's ports, and how many of the bridge's were seen to come round.
@@ -33,13 +34,24 @@ fn ports_joined_to_each_other_make_no_storm() -> Result<(), LabError> {
     let (first, second) = Link::veth(&joined.middle, LOOP[0], &joined.middle, LOOP[1])?;
     for link in [&first, &second] {
         // The middle itself is to say nothing.
-        let _ = joined.middle.set_sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", link.name()), "1");
+        let _ =
+            joined.middle.set_sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", link.name()), "1");
     }
     let mut settings = joined.bridge.settings();
-    settings.ports.extend(LOOP.map(|name| PortSettings::new(format!("packet:{name}").parse().expect("a port string"))));
-    joined.middle.run(|| Ok::<_, LabError>(joined.bridge.apply(settings)))?.expect("two more ports");
+    settings.ports.extend(
+        LOOP.map(|name| {
+            PortSettings::new(format!("packet:{name}").parse().expect("a port string"))
+        }),
+    );
+    joined
+        .middle
+        .run(|| Ok::<_, LabError>(joined.bridge.apply(settings)))?
+        .expect("two more ports");
 
-    let (a, b) = (RawSocket::open(&joined.a.link, RawOptions::default())?, RawSocket::open(&joined.b.link, RawOptions::default())?);
+    let (a, b) = (
+        RawSocket::open(&joined.a.link, RawOptions::default())?,
+        RawSocket::open(&joined.b.link, RawOptions::default())?,
+    );
     for number in 0..BROADCASTS {
         a.send(&[broadcast(1, number)])?;
         std::thread::sleep(Duration::from_millis(1));
@@ -53,7 +65,10 @@ fn ports_joined_to_each_other_make_no_storm() -> Result<(), LabError> {
     assert!(heard.iter().all(|&times| times != 0), "who is in no loop is heard: {heard:?}");
     // The first went round until it was seen that there is a loop, which takes as long as it takes
     // both of its ports to be looked at a few times.
-    assert!(heard[heard.len() / 2..].iter().all(|&times| times == 1), "then all are heard once: {heard:?}");
+    assert!(
+        heard[heard.len() / 2..].iter().all(|&times| times == 1),
+        "then all are heard once: {heard:?}"
+    );
 
     // A loop without an end goes round more often in a millisecond.
     let [before, _] = round(&joined);
@@ -68,6 +83,8 @@ fn ports_joined_to_each_other_make_no_storm() -> Result<(), LabError> {
     assert!(carried - after < 1_000, "{} packets of theirs went round", carried - after);
     // So they do when the loop is no more.
     first.delete()?;
-    joined.wait("its ports are gone", |joined| joined.bridge.ports().iter().filter(|port| port.state == "gone").count() == 2);
+    joined.wait("its ports are gone", |joined| {
+        joined.bridge.ports().iter().filter(|port| port.state == "gone").count() == 2
+    });
     joined.carries(1, 1 << 20)
 }

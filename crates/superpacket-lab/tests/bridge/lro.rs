@@ -65,7 +65,8 @@ fn what_lro_merged_leaves_whole() -> Result<(), LabError> {
 
 #[test]
 fn a_limited_port_gets_super_packets_up_to_its_limit() -> Result<(), LabError> {
-    let joined = by_packet_asked(|_| Ok(()), |ports| ports[1].limits.gso_max_size = 8 * SEGMENT + 52)?;
+    let joined =
+        by_packet_asked(|_| Ok(()), |ports| ports[1].limits.gso_max_size = 8 * SEGMENT + 52)?;
     let Some(joined) = joined else { return Ok(()) };
     joined.carries(1, BYTES)?;
     let stats = joined.stats(1);
@@ -80,7 +81,10 @@ fn a_sender_does_well_on_the_newest_of_its_acks() -> Result<(), LabError> {
         |hosts| {
             // Segments one by one, each acknowledged.
             hosts.b_side.set_feature("tcp-segmentation-offload", false)?;
-            let metrics = superpacket_lab::RouteMetrics { quick_acknowledgements: true, ..Default::default() };
+            let metrics = superpacket_lab::RouteMetrics {
+                quick_acknowledgements: true,
+                ..Default::default()
+            };
             hosts.b.link.set_neighbour_route(hosts.a.ipv4, metrics)
         },
         |ports| {
@@ -92,8 +96,16 @@ fn a_sender_does_well_on_the_newest_of_its_acks() -> Result<(), LabError> {
     joined.carries(1, BYTES)?;
     let (sender, card) = (joined.stats(0), joined.stats(1));
     // A host that is busy reads several segments before it acknowledges them.
-    assert!(card.rx_packets > BYTES / u64::from(SEGMENT) / 16, "many segments are acknowledged: {card:?}");
-    assert!(sender.tx_packets < card.rx_packets / 2, "{} of {} ACKs reach the sender", sender.tx_packets, card.rx_packets);
+    assert!(
+        card.rx_packets > BYTES / u64::from(SEGMENT) / 16,
+        "many segments are acknowledged: {card:?}"
+    );
+    assert!(
+        sender.tx_packets < card.rx_packets / 2,
+        "{} of {} ACKs reach the sender",
+        sender.tx_packets,
+        card.rx_packets
+    );
     assert_taken(&joined);
     Ok(())
 }

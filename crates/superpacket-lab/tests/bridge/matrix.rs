@@ -12,8 +12,12 @@ use std::time::{Duration, Instant};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_features::Feature;
-use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, available_or_skip};
-use superpacket_traffic::frame::{Carrier, Checksum, Frame, Geneve, Gre, Ip, Mpls, Pppoe, Vlan, Vxlan};
+use superpacket_lab::{
+    CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, available_or_skip,
+};
+use superpacket_traffic::frame::{
+    Carrier, Checksum, Frame, Geneve, Gre, Ip, Mpls, Pppoe, Vlan, Vxlan,
+};
 
 use crate::numbered::Numbered;
 
@@ -83,10 +87,14 @@ fn link_headers() -> [Named<fn(&mut Frame)>; 12] {
         ("service VLAN", |frame| frame.vlans = vec![vlan(0x88a8, 5)]),
         ("QinQ", |frame| frame.vlans = vec![vlan(0x88a8, 5), vlan(0x8100, 6)]),
         ("two VLANs", |frame| frame.vlans = vec![vlan(0x8100, 5), vlan(0x8100, 6)]),
-        ("three VLANs", |frame| frame.vlans = vec![vlan(0x8100, 5), vlan(0x8100, 6), vlan(0x8100, 7)]),
+        ("three VLANs", |frame| {
+            frame.vlans = vec![vlan(0x8100, 5), vlan(0x8100, 6), vlan(0x8100, 7)]
+        }),
         ("tag 0x9100", |frame| frame.vlans = vec![vlan(0x9100, 5)]),
         ("PPPoE", |frame| frame.pppoe = Some(Pppoe::default())),
-        ("PPPoE in VLAN", |frame| (frame.vlans, frame.pppoe) = (vec![vlan(0x8100, 5)], Some(Pppoe::default()))),
+        ("PPPoE in VLAN", |frame| {
+            (frame.vlans, frame.pppoe) = (vec![vlan(0x8100, 5)], Some(Pppoe::default()))
+        }),
         ("MPLS", |frame| frame.mpls = mpls(&[100])),
         ("MPLS, two labels", |frame| frame.mpls = mpls(&[100, 200])),
         ("MPLS in VLAN", |frame| (frame.vlans, frame.mpls) = (vec![vlan(0x8100, 5)], mpls(&[100]))),
@@ -100,7 +108,9 @@ fn tunnels() -> [Named<Through>; 11] {
         ("VXLAN/IPv4", Frame::in_vxlan4),
         ("VXLAN/IPv6", Frame::in_vxlan6),
         ("VXLAN, inner tag 0x9100", |frame| {
-            frame.in_vxlan4().with(|frame| frame.tunnel_mut().vlans = vec![Vlan { tpid: 0x9100, ..Vlan::default() }])
+            frame.in_vxlan4().with(|frame| {
+                frame.tunnel_mut().vlans = vec![Vlan { tpid: 0x9100, ..Vlan::default() }]
+            })
         }),
         ("Geneve/IPv4", Frame::in_geneve),
         ("Geneve/IPv4 of IP, checksum", |frame| {
@@ -109,10 +119,18 @@ fn tunnels() -> [Named<Through>; 11] {
             frame.through(Ip::V4(Default::default()), Carrier::Geneve(geneve), false)
         }),
         ("GRE/IPv4, key", Frame::in_gre),
-        ("GRE/IPv4 of Ethernet", |frame| frame.through(Ip::V4(Default::default()), Carrier::Gre(Gre::default()), true)),
+        ("GRE/IPv4 of Ethernet", |frame| {
+            frame.through(Ip::V4(Default::default()), Carrier::Gre(Gre::default()), true)
+        }),
         ("IP/IPv4", Frame::in_ip4),
         ("IP/IPv6", Frame::in_ip6),
-        ("VXLAN in VXLAN", |frame| frame.in_vxlan4().through(Ip::V4(Default::default()), Carrier::Vxlan(Vxlan::default()), true)),
+        ("VXLAN in VXLAN", |frame| {
+            frame.in_vxlan4().through(
+                Ip::V4(Default::default()),
+                Carrier::Vxlan(Vxlan::default()),
+                true,
+            )
+        }),
     ]
 }
 
@@ -131,7 +149,8 @@ fn cells() -> Vec<Cell> {
                 let first = through(frame()).with(|frame| {
                     behind(frame);
                     let ethernet = frame.link.as_mut().expect("an Ethernet frame");
-                    (ethernet.source, ethernet.destination) = (CELLS.source(number), [2, b'm', b'a', b't', 0xff, 0xfe]);
+                    (ethernet.source, ethernet.destination) =
+                        (CELLS.source(number), [2, b'm', b'a', b't', 0xff, 0xfe]);
                 });
                 let frames = first.run(FRAMES).iter().map(Frame::to_bytes).collect();
                 cells.push(Cell { link, tunnel, protocol, number, frames });
@@ -143,9 +162,14 @@ fn cells() -> Vec<Cell> {
 
 /// Switches off all that a device could do for the kernel.
 fn without_offloads(link: &Link) -> Result<(), LabError> {
-    ["tx-udp-segmentation", "tcp-segmentation-offload", "generic-segmentation-offload", "tx-checksumming"]
-        .into_iter()
-        .try_for_each(|feature| link.set_feature(feature, false))
+    [
+        "tx-udp-segmentation",
+        "tcp-segmentation-offload",
+        "generic-segmentation-offload",
+        "tx-checksumming",
+    ]
+    .into_iter()
+    .try_for_each(|feature| link.set_feature(feature, false))
 }
 
 /// Hosts A and B, and what is between them.
@@ -164,7 +188,10 @@ impl Matrix {
         let (a, b, kernel) = (Host::new("A")?, Host::new("B")?, Host::new("K")?);
         let (a_link, a_side) = Link::veth(&a, "eth0", &middle, "port-a")?;
         let port = |text: &str| PortSettings::new(text.parse().expect("a port string"));
-        let names = ["packet:port-a".to_owned(), if egress == Egress::Tap { "tap:port-b" } else { "packet:port-b" }.to_owned()];
+        let names = [
+            "packet:port-a".to_owned(),
+            if egress == Egress::Tap { "tap:port-b" } else { "packet:port-b" }.to_owned(),
+        ];
         // The frames of tunnels are longer than the hosts' MTU.
         let b_link = match egress {
             Egress::Device => {
@@ -186,9 +213,14 @@ impl Matrix {
         for link in [&a_side, &b_link] {
             link.set_feature("generic-receive-offload", false)?;
         }
-        let settings = BridgeSettings { ports: names.iter().map(|name| port(name)).collect(), ..BridgeSettings::default() };
+        let settings = BridgeSettings {
+            ports: names.iter().map(|name| port(name)).collect(),
+            ..BridgeSettings::default()
+        };
         let bridge = middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?;
-        let bridge = bridge.map_err(|error| LabError::system(error.to_string(), std::io::Error::other("the bridge")))?;
+        let bridge = bridge.map_err(|error| {
+            LabError::system(error.to_string(), std::io::Error::other("the bridge"))
+        })?;
         if egress != Egress::Device {
             let inner = match inner {
                 Some(inner) => inner,
@@ -201,20 +233,31 @@ impl Matrix {
             without_offloads(&out)?;
             Link::bridge(&kernel, "br0", &[&inner, &out])?.up()?;
         }
-        bridge.set_feature(&names[0], Feature::RxUdpGroForwarding, true, false).expect("the port is there");
+        bridge
+            .set_feature(&names[0], Feature::RxUdpGroForwarding, true, false)
+            .expect("the port is there");
         bridge.set_limit(&names[0], "gro_flush_timeout", HOLD).expect("a second is allowed");
         let sender = RawSocket::open(&a_link, RawOptions::default())?;
-        let receiver = RawSocket::open(&b_link, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
+        let receiver =
+            RawSocket::open(&b_link, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
         Ok(Some(Matrix { bridge, names, sender, receiver, _hosts: vec![a, b, kernel, middle] }))
     }
 
-    fn counted(&self, side: usize, count: impl Fn(&superpacket_bridge::report::PortStats) -> u64) -> u64 {
+    fn counted(
+        &self,
+        side: usize,
+        count: impl Fn(&superpacket_bridge::report::PortStats) -> u64,
+    ) -> u64 {
         self.bridge.stats().iter().filter(|stats| stats.port == self.names[side]).map(count).sum()
     }
 
     /// Waits until frames pass and both ports do what they were told.
     fn pass(&self) -> Result<(), LabError> {
-        let probe = Frame::udp4(10).with(|frame| frame.link.as_mut().expect("a link header").source = CELLS.source(u16::MAX)).to_bytes();
+        let probe = Frame::udp4(10)
+            .with(|frame| {
+                frame.link.as_mut().expect("a link header").source = CELLS.source(u16::MAX)
+            })
+            .to_bytes();
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             self.sender.send(&[&probe])?;
@@ -226,13 +269,23 @@ impl Matrix {
     }
 
     /// Captures this many frames of the wanted cells, or what comes of them in this time.
-    fn capture(&self, time: Duration, count: usize, wanted: impl Fn(u16) -> bool) -> Result<BTreeMap<u16, Vec<Vec<u8>>>, LabError> {
+    fn capture(
+        &self,
+        time: Duration,
+        count: usize,
+        wanted: impl Fn(u16) -> bool,
+    ) -> Result<BTreeMap<u16, Vec<Vec<u8>>>, LabError> {
         let captured = CELLS.capture(&self.receiver, time, count, wanted)?;
         for frame in captured.values().flatten() {
             let header = frame.vnet.expect("asked for");
-            assert_eq!((header.gso_type, header.flags & 1), (0, 0), "the device left something to host B: {header:?}");
+            assert_eq!(
+                (header.gso_type, header.flags & 1),
+                (0, 0),
+                "the device left something to host B: {header:?}"
+            );
         }
-        let frames = |frames: Vec<CapturedFrame>| frames.iter().map(CapturedFrame::with_tag).collect();
+        let frames =
+            |frames: Vec<CapturedFrame>| frames.iter().map(CapturedFrame::with_tag).collect();
         Ok(captured.into_iter().map(|(number, captured)| (number, frames(captured))).collect())
     }
 
@@ -244,37 +297,61 @@ impl Matrix {
         let (mut faults, mut sent_whole) = (Vec::new(), 0);
         for chunk in cells.chunks(TOGETHER) {
             let frames: Vec<_> = chunk.iter().flat_map(|cell| &cell.frames).collect();
-            let (merged, whole) = (self.counted(0, |stats| stats.merged), self.counted(1, |stats| stats.tx_super_packets));
+            let (merged, whole) = (
+                self.counted(0, |stats| stats.merged),
+                self.counted(1, |stats| stats.tx_super_packets),
+            );
             self.sender.send(&frames)?;
             let numbers = chunk[0].number..=chunk[chunk.len() - 1].number;
-            let captured = self.capture(PATIENCE, frames.len(), |number| numbers.contains(&number))?;
+            let captured =
+                self.capture(PATIENCE, frames.len(), |number| numbers.contains(&number))?;
             let merged = self.counted(0, |stats| stats.merged) - merged;
             if merged != (chunk.len() * (FRAMES - 1)) as u64 {
-                faults.push(format!("cells {numbers:?}: {merged} frames merged, of {}", chunk.len() * (FRAMES - 1)));
+                faults.push(format!(
+                    "cells {numbers:?}: {merged} frames merged, of {}",
+                    chunk.len() * (FRAMES - 1)
+                ));
             }
             sent_whole += self.counted(1, |stats| stats.tx_super_packets) - whole;
             for Cell { link, tunnel, protocol, number, frames } in chunk {
                 let arrived = captured.get(number).map_or(&[][..], Vec::as_slice);
-                let same = arrived.iter().zip(frames).filter(|(arrived, sent)| arrived == sent).count();
-                let cell = format!("{link} | {tunnel} | {protocol} | arrived {} of {}, {same} as sent", arrived.len(), frames.len());
+                let same =
+                    arrived.iter().zip(frames).filter(|(arrived, sent)| arrived == sent).count();
+                let cell = format!(
+                    "{link} | {tunnel} | {protocol} | arrived {} of {}, {same} as sent",
+                    arrived.len(),
+                    frames.len()
+                );
                 println!("{cell}");
                 if arrived != frames {
                     faults.push(cell);
                 }
             }
         }
-        let late = self.capture(Duration::from_nanos(2 * HOLD), usize::MAX, |number| number != u16::MAX)?;
+        let late =
+            self.capture(Duration::from_nanos(2 * HOLD), usize::MAX, |number| number != u16::MAX)?;
         assert!(late.is_empty(), "frames that nobody sent: {late:?}");
         println!("{sent_whole} super-packets left for the kernel to segment");
         assert!(faults.is_empty(), "{egress}:\n{}", faults.join("\n"));
         // Ethernet and three kinds of tags, four protocols; in tunnels, too, where the header has
         // places.
         let least = if egress == Egress::Tap { 60 } else { 20 };
-        assert!(sent_whole >= least, "{sent_whole} super-packets left whole: the kernel had too little to do");
+        assert!(
+            sent_whole >= least,
+            "{sent_whole} super-packets left whole: the kernel had too little to do"
+        );
         let stats = self.bridge.stats();
-        let port = stats.iter().find(|stats| stats.port == self.names[1]).expect("the port is there");
-        assert!(port.segmented_for_link > 0 && port.segmented_for_tunnel > 0, "each cut has its reason: {port:?}");
-        assert_eq!((port.fallbacks, port.segmented_for_refusal), (0, 0), "nothing was handed over that the kernel refuses");
+        let port =
+            stats.iter().find(|stats| stats.port == self.names[1]).expect("the port is there");
+        assert!(
+            port.segmented_for_link > 0 && port.segmented_for_tunnel > 0,
+            "each cut has its reason: {port:?}"
+        );
+        assert_eq!(
+            (port.fallbacks, port.segmented_for_refusal),
+            (0, 0),
+            "nothing was handed over that the kernel refuses"
+        );
         assert_eq!(port.drops.values().sum::<u64>(), 0, "{:?}", port.drops);
         Ok(())
     }

@@ -18,7 +18,9 @@ impl Numbered {
 
     /// Returns the number of a frame; `None` if it has none.
     pub fn of(&self, frame: &CapturedFrame) -> Option<u16> {
-        let &[high, low] = frame.bytes.get(6..12)?.strip_prefix(&self.source(0)[..4])? else { return None };
+        let &[high, low] = frame.bytes.get(6..12)?.strip_prefix(&self.source(0)[..4])? else {
+            return None;
+        };
         Some(u16::from_be_bytes([high, low]))
     }
 
@@ -33,7 +35,8 @@ impl Numbered {
         let deadline = Instant::now() + time;
         let (mut captured, mut missing) = (BTreeMap::<_, Vec<_>>::new(), count);
         while missing > 0 && Instant::now() < deadline {
-            let capture = receiver.capture(deadline.saturating_duration_since(Instant::now()), missing)?;
+            let capture =
+                receiver.capture(deadline.saturating_duration_since(Instant::now()), missing)?;
             assert_eq!(capture.dropped, 0, "the receiver captures all");
             for frame in capture.frames {
                 if let Some(number) = self.of(&frame).filter(|&number| wanted(number)) {

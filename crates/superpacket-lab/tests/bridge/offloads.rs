@@ -23,7 +23,9 @@ fn any_offload_may_change_at_any_time() -> Result<(), LabError> {
             // A plain congruential generator: the same flips in every run.
             let (mut state, mut switched) = (0x2545_f491_4f6c_dd1du64, 0);
             while !done.load(Ordering::Relaxed) {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let feature = Feature::ALL[(state >> 33) as usize % Feature::ALL.len()];
                 // Forced LRO on a bridge gives up the packets' borders, not their bytes.
                 joined.switch((state >> 50) as usize & 1, feature, state >> 60 & 1 == 0);
@@ -54,6 +56,10 @@ fn any_offload_may_change_at_any_time() -> Result<(), LabError> {
         result.map(|_| switched)
     })?;
     assert!(switched > 500, "{switched} switches");
-    assert!(joined.stats(1).segmented > 0 && joined.stats(1).tx_super_packets > 0 && joined.stats(0).merged > 0);
+    assert!(
+        joined.stats(1).segmented > 0
+            && joined.stats(1).tx_super_packets > 0
+            && joined.stats(0).merged > 0
+    );
     Ok(())
 }

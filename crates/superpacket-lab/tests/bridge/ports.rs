@@ -11,13 +11,18 @@ use crate::steering::{steer, two_cpus};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_io::capture::{
-    ByteOrder, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Reader, Record, Sink, Source, TimeResolution, Writer,
+    ByteOrder, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Reader,
+    Record, Sink, Source, TimeResolution, Writer,
 };
 use superpacket_traffic::workload;
 
 /// While bytes flow to B, the interface towards it goes and is made anew, with the same names and
 /// addresses; B's connections go on.
-fn comes_back_under_load(joined: &Joined, gone: &Link, anew: impl FnOnce() -> Result<(), LabError>) -> Result<(), LabError> {
+fn comes_back_under_load(
+    joined: &Joined,
+    gone: &Link,
+    anew: impl FnOnce() -> Result<(), LabError>,
+) -> Result<(), LabError> {
     std::thread::scope(|scope| {
         let route = joined.route();
         let load = scope.spawn(move || {
@@ -33,7 +38,9 @@ fn comes_back_under_load(joined: &Joined, gone: &Link, anew: impl FnOnce() -> Re
         std::thread::sleep(Duration::from_millis(500));
         gone.delete()?;
         // One that the bridge itself can make anew is gone for a moment only.
-        joined.wait("the port is missed", |joined| joined.bridge.ports()[1].state == "gone" || joined.bridge.ports()[1].reopened == 1);
+        joined.wait("the port is missed", |joined| {
+            joined.bridge.ports()[1].state == "gone" || joined.bridge.ports()[1].reopened == 1
+        });
         anew()?;
         joined.wait("the port is back", |joined| joined.bridge.ports()[1].reopened == 1);
         let report = load.join().expect("no panic")?;
@@ -45,7 +52,10 @@ fn comes_back_under_load(joined: &Joined, gone: &Link, anew: impl FnOnce() -> Re
 }
 
 /// As above, of a port on a veth pair, whose new end in B is to be `prepared`.
-fn veth_comes_back(joined: Option<Joined>, prepared: impl FnOnce(&Link) -> Result<(), LabError>) -> Result<(), LabError> {
+fn veth_comes_back(
+    joined: Option<Joined>,
+    prepared: impl FnOnce(&Link) -> Result<(), LabError>,
+) -> Result<(), LabError> {
     let Some(joined) = joined else { return Ok(()) };
     let [_, b_side] = joined.sides.as_ref().expect("veth pairs");
     comes_back_under_load(&joined, b_side, || {
@@ -79,7 +89,9 @@ fn a_tap_device_that_is_removed_comes_back_under_load() -> Result<(), LabError> 
 
 #[test]
 fn a_bridge_with_many_queues_stops_at_once() -> Result<(), LabError> {
-    let Some(joined) = by_veth("packet", "?queues=256&ring=64k", |_| Ok(()))? else { return Ok(()) };
+    let Some(joined) = by_veth("packet", "?queues=256&ring=64k", |_| Ok(()))? else {
+        return Ok(());
+    };
     let settings = joined.bridge.settings();
     joined.carries(1, 1 << 20)?;
     // One port goes while the others stay ...
@@ -92,7 +104,10 @@ fn a_bridge_with_many_queues_stops_at_once() -> Result<(), LabError> {
     drop(joined);
     let stopped = start.elapsed();
     // The kernel waits for a grace period of RCU (some 10 ms) for each socket that is closed.
-    assert!(removed < Duration::from_millis(1_500) && stopped < Duration::from_millis(1_500), "{removed:?} {stopped:?}");
+    assert!(
+        removed < Duration::from_millis(1_500) && stopped < Duration::from_millis(1_500),
+        "{removed:?} {stopped:?}"
+    );
     Ok(())
 }
 
@@ -168,19 +183,28 @@ fn changes_are_seen_at_once(joined: &Joined, side: &Link) -> Result<(), LabError
 #[test]
 fn an_mtu_may_change_under_load() -> Result<(), LabError> {
     let jumbo = |hosts: &superpacket_lab::ThreeHosts| {
-        [&hosts.a.link, &hosts.a_side, &hosts.b.link, &hosts.b_side].into_iter().try_for_each(|link| link.set_mtu(9000))
+        [&hosts.a.link, &hosts.a_side, &hosts.b.link, &hosts.b_side]
+            .into_iter()
+            .try_for_each(|link| link.set_mtu(9000))
     };
     let Some(joined) = by_veth("packet", "", jumbo)? else { return Ok(()) };
     let side = &joined.sides.as_ref().expect("veth pairs")[1];
     for whole in [true, false] {
         joined.a.link.set_feature("tcp-segmentation-offload", whole)?;
-        let load = TcpBulk { until: Until::Time(Duration::from_secs(8)), flows: 2, verify: Some(KEY), ..TcpBulk::default() };
+        let load = TcpBulk {
+            until: Until::Time(Duration::from_secs(8)),
+            flows: 2,
+            verify: Some(KEY),
+            ..TcpBulk::default()
+        };
         let changes = std::thread::scope(|scope| {
             let route = joined.route();
             let load = scope.spawn(move || load.run(&route));
             let passes = |bytes: u64| {
                 let start = joined.stats(1).tx_bytes;
-                joined.wait("bytes flow", |joined| joined.stats(1).tx_bytes > start + bytes || load.is_finished());
+                joined.wait("bytes flow", |joined| {
+                    joined.stats(1).tx_bytes > start + bytes || load.is_finished()
+                });
             };
             let mut changes = 0;
             for mtu in [1500, 9000].into_iter().cycle() {
@@ -194,8 +218,12 @@ fn an_mtu_may_change_under_load() -> Result<(), LabError> {
                     break;
                 }
                 let after = joined.stats(1);
-                let average = (after.tx_bytes - before.tx_bytes) / (after.tx_packets - before.tx_packets).max(1);
-                assert!(if mtu == 1500 { average <= 1514 } else { average > 3_000 }, "{average} bytes on average with {mtu}: {after:?}");
+                let average = (after.tx_bytes - before.tx_bytes)
+                    / (after.tx_packets - before.tx_packets).max(1);
+                assert!(
+                    if mtu == 1500 { average <= 1514 } else { average > 3_000 },
+                    "{average} bytes on average with {mtu}: {after:?}"
+                );
                 changes += 1;
             }
             load.join().expect("no panic")?;
@@ -210,9 +238,15 @@ fn an_mtu_may_change_under_load() -> Result<(), LabError> {
 fn a_third_host_hears_floods_only() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
     let c = joined.third()?;
-    TcpBulk { until: Until::Bytes(1 << 20), verify: Some(KEY), ..TcpBulk::default() }.run(&Route::ipv4(&joined.a, &c))?;
+    TcpBulk { until: Until::Bytes(1 << 20), verify: Some(KEY), ..TcpBulk::default() }
+        .run(&Route::ipv4(&joined.a, &c))?;
     joined.carries(1, 8 << 20)?;
-    let to_c = joined.bridge.stats().into_iter().find(|stats| stats.port == "packet:port-c").expect("the port is there");
+    let to_c = joined
+        .bridge
+        .stats()
+        .into_iter()
+        .find(|stats| stats.port == "packet:port-c")
+        .expect("the port is there");
     assert!(to_c.tx_bytes < 3 << 20, "what A sends to B is no business of C's: {to_c:?}");
     Ok(())
 }
@@ -234,22 +268,34 @@ fn a_capture_goes_through_memory_into_a_recording_frame_by_frame() {
     let sent = workload::w1(2_000);
     let like = Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Microseconds };
     let mut writer = Writer::create(&from, OutputFormat::like(like)).expect("a writable folder");
-    writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS)]).expect("one interface");
+    writer
+        .declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS)])
+        .expect("one interface");
     for frame in &sent {
-        let record = Record { interface: 0, time: None, original_length: None, options: FrameOptions::NONE };
+        let record =
+            Record { interface: 0, time: None, original_length: None, options: FrameOptions::NONE };
         writer.write(record, [&frame[..]]).expect("a writable file");
     }
     writer.finish().expect("a writable file");
     let bridge = |ports: [String; 2]| {
-        let ports = ports.into_iter().map(|port| PortSettings::new(port.parse().expect("a port string"))).collect();
-        Bridge::start(BridgeSettings { ports, ..BridgeSettings::default() }).expect("these ports need no privilege")
+        let ports = ports
+            .into_iter()
+            .map(|port| PortSettings::new(port.parse().expect("a port string")))
+            .collect();
+        Bridge::start(BridgeSettings { ports, ..BridgeSettings::default() })
+            .expect("these ports need no privilege")
     };
     // The recorder is there before the player starts.
     let recording = bridge([format!("pcap:{}?mode=record", to.display()), "memory:between".into()]);
     let playing = bridge(["memory:between".into(), format!("pcap:{}?speed=max", from.display())]);
     let start = std::time::Instant::now();
     while recording.stats()[0].tx_packets < sent.len() as u64 {
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?} {:?}", playing.stats(), recording.stats());
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "{:?} {:?}",
+            playing.stats(),
+            recording.stats()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     // On the way they were few: the link takes super-packets, the file does not.
@@ -265,16 +311,25 @@ fn a_capture_goes_through_memory_into_a_recording_frame_by_frame() {
 /// The inodes of the packet sockets of a host.
 fn packet_sockets(host: &Host) -> Result<Vec<String>, LabError> {
     let table = host.output("cat", &["/proc/self/net/packet"])?;
-    Ok(table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(8)).map(str::to_owned).collect())
+    Ok(table
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().nth(8))
+        .map(str::to_owned)
+        .collect())
 }
 
 /// How many rings of these sockets this process has mapped, and how many of them it has open.
 fn rings_and_descriptors(sockets: &[String]) -> (usize, usize) {
-    let is_one = |text: &str| sockets.iter().any(|inode| text.contains(&format!("socket:[{inode}]")));
+    let is_one =
+        |text: &str| sockets.iter().any(|inode| text.contains(&format!("socket:[{inode}]")));
     let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
     let files = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
     let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
-    (maps.lines().filter(|line| is_one(line)).count(), targets.filter(|target| is_one(&target.to_string_lossy())).count())
+    (
+        maps.lines().filter(|line| is_one(line)).count(),
+        targets.filter(|target| is_one(&target.to_string_lossy())).count(),
+    )
 }
 
 /// How many have asked a device for frames to all addresses.
@@ -301,7 +356,14 @@ fn changes_under_load(
             // follows.
             while !done.load(Ordering::Relaxed) {
                 let (until, stall) = (Until::Time(Duration::from_secs(1)), Duration::from_secs(20));
-                let load = TcpBulk { until, flows: 4, direction: Direction::Both, verify: Some(KEY), stall, ..TcpBulk::default() };
+                let load = TcpBulk {
+                    until,
+                    flows: 4,
+                    direction: Direction::Both,
+                    verify: Some(KEY),
+                    stall,
+                    ..TcpBulk::default()
+                };
                 load.run(&joined.route()).map(drop)?;
             }
             Ok::<_, LabError>(())
@@ -351,7 +413,8 @@ fn ports_that_come_and_go_under_load_leave_no_ring_socket_or_promiscuity() -> Re
 fn resident() -> u64 {
     superpacket_io::system::give_back_freed_memory();
     let status = std::fs::read_to_string("/proc/self/status").expect("of this process");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("resident memory");
+    let line =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("resident memory");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
@@ -361,8 +424,13 @@ fn an_interface_that_flaps_under_load_costs_no_memory() -> Result<(), LabError> 
     const ALONE: &str = "SUPERPACKET_TEST_FLAPS";
     if std::env::var_os(ALONE).is_none() {
         let program = std::env::current_exe().expect("this program");
-        let test = ["ports::an_interface_that_flaps_under_load_costs_no_memory", "--exact", "--nocapture"];
-        let status = std::process::Command::new(program).args(test).env(ALONE, "1").status().expect("it runs now");
+        let test =
+            ["ports::an_interface_that_flaps_under_load_costs_no_memory", "--exact", "--nocapture"];
+        let status = std::process::Command::new(program)
+            .args(test)
+            .env(ALONE, "1")
+            .status()
+            .expect("it runs now");
         assert!(status.success(), "it failed in a process of its own");
         return Ok(());
     }
@@ -376,7 +444,9 @@ fn an_interface_that_flaps_under_load_costs_no_memory() -> Result<(), LabError> 
         let (b, _) = Link::veth(&joined.b.host, "eth0", &joined.middle, "port-b")?;
         // A is to find B at once, and so its address stays.
         b.set_mac(address)?;
-        joined.wait("the port is back", |joined| joined.bridge.ports()[1].reopened == round as u64 + 1);
+        joined.wait("the port is back", |joined| {
+            joined.bridge.ports()[1].reopened == round as u64 + 1
+        });
         Station::new(b, 2)?;
         measured.push(resident());
         Ok(())

@@ -9,12 +9,14 @@ use crate::joined::{Joined, KEY, by_packet};
 /// While A sends broadcasts as fast as it can, B sends to C; says how many of A's packets the
 /// bridge took and passed, and how many seconds it took.
 fn flooded(joined: &Joined, c: &Station) -> Result<(u64, f64), LabError> {
-    let blast = Blast { time: Duration::from_secs(2), ..Blast::minimal([0xff; 6], [2, 0, 0, 0, 0, 1]) };
+    let blast =
+        Blast { time: Duration::from_secs(2), ..Blast::minimal([0xff; 6], [2, 0, 0, 0, 0, 1]) };
     let start = Instant::now();
     std::thread::scope(|scope| {
         let flood = scope.spawn(|| blast.run(&joined.a.link, &c.link));
         let route = Route::ipv4(&joined.b, c);
-        TcpBulk { until: Until::Bytes(16 << 20), verify: Some(KEY), ..TcpBulk::default() }.run(&route)?;
+        TcpBulk { until: Until::Bytes(16 << 20), verify: Some(KEY), ..TcpBulk::default() }
+            .run(&route)?;
         let report = flood.join().expect("no panic")?;
         assert!(report.sent > 20_000, "A floods: {report:?}");
         Ok::<_, LabError>(())
@@ -49,9 +51,15 @@ fn a_port_with_a_rate_costs_the_bridge_no_more_than_that() -> Result<(), LabErro
     let before = joined.stats(0).rx_packets;
     let (after, seconds) = flooded(&joined, &c)?;
     let taken = (after - before) as f64;
-    assert!(taken > 500.0 * (seconds - 1.0) && taken < 1_000.0 * seconds + 200.0, "{taken} in {seconds} s");
+    assert!(
+        taken > 500.0 * (seconds - 1.0) && taken < 1_000.0 * seconds + 200.0,
+        "{taken} in {seconds} s"
+    );
     let a = joined.stats(0);
-    assert!(a.rx_throttled > 100 && a.drops["rx_ring"] > 5_000, "what is more is lost in the ring: {a:?}");
+    assert!(
+        a.rx_throttled > 100 && a.drops["rx_ring"] > 5_000,
+        "what is more is lost in the ring: {a:?}"
+    );
     Ok(())
 }
 
@@ -59,11 +67,20 @@ fn a_port_with_a_rate_costs_the_bridge_no_more_than_that() -> Result<(), LabErro
 fn tcp_keeps_to_the_rates_of_its_ports() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
     joined.carries(1, 1 << 20)?;
-    for limits in [[("rx_byte_rate", 4_000_000), ("rx_byte_burst", 200_000)], [("tx_byte_rate", 4_000_000), ("tx_byte_burst", 200_000)]] {
+    for limits in [
+        [("rx_byte_rate", 4_000_000), ("rx_byte_burst", 200_000)],
+        [("tx_byte_rate", 4_000_000), ("tx_byte_burst", 200_000)],
+    ] {
         set(&joined, &[("rx_byte_rate", 0), ("tx_byte_rate", 0)]);
         set(&joined, &limits);
-        let (from, to) = if limits[0].0.starts_with("rx") { (&joined.a, &joined.b) } else { (&joined.b, &joined.a) };
-        let report = TcpBulk { until: Until::Bytes(8 << 20), verify: Some(KEY), ..TcpBulk::default() }.run(&Route::ipv4(from, to))?;
+        let (from, to) = if limits[0].0.starts_with("rx") {
+            (&joined.a, &joined.b)
+        } else {
+            (&joined.b, &joined.a)
+        };
+        let report =
+            TcpBulk { until: Until::Bytes(8 << 20), verify: Some(KEY), ..TcpBulk::default() }
+                .run(&Route::ipv4(from, to))?;
         let seconds = report.forward.expect("one way").seconds;
         // 8 MiB by 4 MB/s are 2.1 s, less what goes at once and what waits in rings and sockets.
         assert!((0.8..20.0).contains(&seconds), "{limits:?}: {seconds} s");

@@ -47,7 +47,13 @@ pub fn steer(joined: &Joined, mask: &CpuMask) -> Result<(), LabError> {
 
 /// What the workers of these CPUs processed.
 fn processed(report: &SteeringReport, cpus: [Cpu; 2]) -> [u64; 2] {
-    cpus.map(|cpu| report.workers.iter().find(|worker| worker.cpu == cpu.number()).map_or(0, |worker| worker.processed))
+    cpus.map(|cpu| {
+        report
+            .workers
+            .iter()
+            .find(|worker| worker.cpu == cpu.number())
+            .map_or(0, |worker| worker.processed)
+    })
 }
 
 /// Changes masks every millisecond while `load` runs, which is told how often that was; says how
@@ -78,7 +84,9 @@ fn while_masks_change<T>(
 fn bytes_arrive_whichever_cpus_process_them() -> Result<(), LabError> {
     let Some(cpus) = two_cpus() else { return Ok(()) };
     let Some(joined) = by_packet()? else { return Ok(()) };
-    for (mask, share) in masks(cpus).iter().zip([[true, false], [false, true], [true, true], [false, false]]) {
+    for (mask, share) in
+        masks(cpus).iter().zip([[true, false], [false, true], [true, true], [false, false]])
+    {
         steer(&joined, mask)?;
         let before = processed(&joined.bridge.steering(), cpus);
         joined.a.link.set_feature("tcp-segmentation-offload", mask.len() == 2)?;
@@ -88,7 +96,10 @@ fn bytes_arrive_whichever_cpus_process_them() -> Result<(), LabError> {
         assert_eq!(had, share, "mask {mask}: {before:?}, {after:?}");
     }
     let stats = joined.stats(0);
-    assert!(stats.steered > 0 && stats.merged > stats.steered, "aggregated before it is handed over: {stats:?}");
+    assert!(
+        stats.steered > 0 && stats.merged > stats.steered,
+        "aggregated before it is handed over: {stats:?}"
+    );
     assert_eq!((stats.drops["panic"], joined.bridge.steering().receive_panics), (0, 0));
     Ok(())
 }
@@ -120,15 +131,23 @@ fn overtaken_datagrams(cpus: [Cpu; 2], moves: &str) -> Result<Option<u64>, LabEr
     let Some(joined) = by_tap("")? else { return Ok(None) };
     // A flow that fills a backlog would lose more than it shows of order.
     for (name, value) in [("netdev_max_backlog", "4000"), ("moves", moves)] {
-        joined.bridge.change_steering_settings(|settings| settings.set(name, value)).expect("it can be set");
+        joined
+            .bridge
+            .change_steering_settings(|settings| settings.set(name, value))
+            .expect("it can be set");
     }
     let system = |action: &'static str| move |error: io::Error| LabError::system(action, error);
     let (from, to) = (joined.a.ipv4, joined.b.ipv4);
     // While a neighbour is looked for, the kernel lets what is sent then wait, and later lets what
     // follows overtake it.
     joined.a.link.set_neighbour(to, joined.b.link.mac()?)?;
-    let receiver = joined.b.host.run(|| UdpSocket::bind(SocketAddr::new(to, 7000)).map_err(system("binding")))?;
-    let socket = |number: u16| UdpSocket::bind(SocketAddr::new(from, 8000 + number)).map_err(system("binding"));
+    let receiver = joined
+        .b
+        .host
+        .run(|| UdpSocket::bind(SocketAddr::new(to, 7000)).map_err(system("binding")))?;
+    let socket = |number: u16| {
+        UdpSocket::bind(SocketAddr::new(from, 8000 + number)).map_err(system("binding"))
+    };
     let senders = joined.a.host.run(|| (0..64).map(socket).collect::<Result<Vec<_>, _>>())?;
     receiver.set_read_timeout(Some(Duration::from_millis(500))).map_err(system("a timeout"))?;
     let done = Arc::new(AtomicBool::new(false));
@@ -174,7 +193,10 @@ fn overtaken_datagrams(cpus: [Cpu; 2], moves: &str) -> Result<Option<u64>, LabEr
         "{moves}: {arrived} of {sent} arrived, {overtaken} overtaken, {changes} changes, {} moves, {} held back, {shares:?}",
         stats.flow_moves, stats.held_back
     );
-    assert!(arrived > 1000 && stats.flow_moves >= 1000 && changes >= 1000, "{arrived} arrived, {changes} changes: {stats:?}");
+    assert!(
+        arrived > 1000 && stats.flow_moves >= 1000 && changes >= 1000,
+        "{arrived} arrived, {changes} changes: {stats:?}"
+    );
     assert!(shares.iter().all(|&share| share * 10 >= shares[0] + shares[1]), "{shares:?}");
     Ok(Some(overtaken))
 }
@@ -203,7 +225,8 @@ fn requests_are_answered_when_all_is_steered() -> Result<(), LabError> {
     let Some(cpus) = two_cpus() else { return Ok(()) };
     let Some(joined) = by_packet()? else { return Ok(()) };
     steer(&joined, &masks(cpus)[2])?;
-    let load = TcpTransactions { connections: 100, verify: Some(KEY), ..TcpTransactions::default() };
+    let load =
+        TcpTransactions { connections: 100, verify: Some(KEY), ..TcpTransactions::default() };
     let report = load.run(&joined.route())?;
     assert!(report.transactions > 100, "{report:?}");
     assert!(processed(&joined.bridge.steering(), cpus).iter().all(|&count| count > 10));

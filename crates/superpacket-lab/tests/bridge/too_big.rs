@@ -28,10 +28,16 @@ impl Datagrams {
     /// to be too narrow.
     fn between([a, b]: [(&Station, IpAddr); 2], whole: bool) -> Result<Datagrams, LabError> {
         let socket = |(station, address): (&Station, IpAddr)| {
-            station.host.run(|| UdpSocket::bind((address, 0)).map_err(|error| LabError::system("a UDP socket", error)))
+            station.host.run(|| {
+                UdpSocket::bind((address, 0))
+                    .map_err(|error| LabError::system("a UDP socket", error))
+            })
         };
         let datagrams = Datagrams { from: socket(a)?, to: socket(b)?, is_ipv6: b.1.is_ipv6() };
-        datagrams.from.connect(datagrams.to.local_addr().expect("bound")).expect("B is on the same network");
+        datagrams
+            .from
+            .connect(datagrams.to.local_addr().expect("bound"))
+            .expect("B is on the same network");
         datagrams.to.set_read_timeout(Some(Duration::from_secs(10))).expect("not zero");
         set_dont_fragment(&datagrams.from, datagrams.version(), whole).expect("settable");
         Ok(datagrams)
@@ -97,7 +103,11 @@ fn a_sender_learns_how_long_its_datagrams_may_be() -> Result<(), LabError> {
         joined.say(TooBig::Icmp);
         datagrams.from.send(&LONG).expect("the sender knows nothing yet");
         joined.wait("the sender is told", |_| {
-            let told = datagrams.from.take_error().expect("a socket").and_then(|error| error.raw_os_error());
+            let told = datagrams
+                .from
+                .take_error()
+                .expect("a socket")
+                .and_then(|error| error.raw_os_error());
             assert!(matches!(told, None | Some(libc::EMSGSIZE)), "{told:?}");
             told.is_some()
         });

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use superpacket_features::Feature;
-use superpacket_lab::{Direction, LabError, Route, TcpBulk, TcpTransactions, UdpBulk, Until, WireSettings};
+use superpacket_lab::{
+    Direction, LabError, Route, TcpBulk, TcpTransactions, UdpBulk, Until, WireSettings,
+};
 
 use crate::joined::{KEY, by_nic_on_tap, by_packet, by_tap, by_tun, by_veth, by_wires, by_xdp};
 
@@ -14,7 +16,8 @@ fn bulk(bytes: u64) -> TcpBulk {
 #[test]
 fn tcp_both_ways_at_once() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
-    let report = TcpBulk { direction: Direction::Both, flows: 2, ..bulk(16 << 20) }.run(&joined.route())?;
+    let report =
+        TcpBulk { direction: Direction::Both, flows: 2, ..bulk(16 << 20) }.run(&joined.route())?;
     assert_eq!(report.bytes(), 4 * (16 << 20));
     assert!(joined.stats(0).rx_super_packets > 0, "the sender's TSO is on");
     Ok(())
@@ -59,7 +62,12 @@ fn with_every_offload_off_nothing_is_lost() -> Result<(), LabError> {
     }
     joined.carries(2, 8 << 20)?;
     let to_b = joined.stats(1);
-    assert!(to_b.segmented > 0 && to_b.tx_super_packets == 0 && to_b.drops.values().all(|&drops| drops == 0), "{to_b:?}");
+    assert!(
+        to_b.segmented > 0
+            && to_b.tx_super_packets == 0
+            && to_b.drops.values().all(|&drops| drops == 0),
+        "{to_b:?}"
+    );
     Ok(())
 }
 
@@ -85,12 +93,19 @@ fn udp_segmented_by_the_sender_and_merged_for_the_receiver() -> Result<(), LabEr
         joined.a.link.set_feature("tx-udp-segmentation", whole)?;
         let before = (joined.stats(0), joined.stats(1));
         let report = load.run(&joined.route())?;
-        assert!(report.received > report.sent / 2 && report.out_of_order == 0 && report.duplicates == 0, "{report:?}");
+        assert!(
+            report.received > report.sent / 2 && report.out_of_order == 0 && report.duplicates == 0,
+            "{report:?}"
+        );
         assert!(report.most_merged > 1, "the receiver gets several at once: {report:?}");
         let (from_a, to_b) = (joined.stats(0), joined.stats(1));
-        let (came, merged) = (from_a.rx_super_packets - before.0.rx_super_packets, from_a.merged - before.0.merged);
+        let (came, merged) =
+            (from_a.rx_super_packets - before.0.rx_super_packets, from_a.merged - before.0.merged);
         let left = to_b.tx_super_packets - before.1.tx_super_packets;
-        assert!(if whole { came > 0 } else { came == 0 && merged > 0 }, "whole: {whole}; {from_a:?}");
+        assert!(
+            if whole { came > 0 } else { came == 0 && merged > 0 },
+            "whole: {whole}; {from_a:?}"
+        );
         assert!(left > 0, "whole: {whole}; {to_b:?}");
     }
     Ok(())
@@ -105,7 +120,11 @@ fn tagged_frames_pass_with_their_tags() -> Result<(), LabError> {
         joined.a.link.set_feature("tcp-segmentation-offload", tso)?;
         joined.carries(2, 8 << 20)?;
     }
-    assert!(joined.stats(0).rx_super_packets > 0 && joined.stats(0).merged > 0, "{:?}", joined.stats(0));
+    assert!(
+        joined.stats(0).rx_super_packets > 0 && joined.stats(0).merged > 0,
+        "{:?}",
+        joined.stats(0)
+    );
     joined.switch(1, Feature::TcpSegmentationOffload, false);
     joined.carries(2, 8 << 20)
 }
@@ -127,7 +146,9 @@ fn ipv6_with_and_without_super_packets() -> Result<(), LabError> {
 fn jumbo_frames_are_cut_for_a_port_that_takes_none() -> Result<(), LabError> {
     // Both hosts take 9000 bytes and tell each other so; the line to B does not.
     let jumbo = |hosts: &superpacket_lab::ThreeHosts| {
-        [&hosts.a.link, &hosts.a_side, &hosts.b.link].into_iter().try_for_each(|link| link.set_mtu(9000))
+        [&hosts.a.link, &hosts.a_side, &hosts.b.link]
+            .into_iter()
+            .try_for_each(|link| link.set_mtu(9000))
     };
     let Some(joined) = by_veth("packet", "", jumbo)? else { return Ok(()) };
     for tso in [true, false] {
@@ -141,7 +162,9 @@ fn jumbo_frames_are_cut_for_a_port_that_takes_none() -> Result<(), LabError> {
 
 #[test]
 fn a_host_with_a_smaller_mtu_is_reached() -> Result<(), LabError> {
-    let jumbo = |hosts: &superpacket_lab::ThreeHosts| [&hosts.a.link, &hosts.a_side].into_iter().try_for_each(|link| link.set_mtu(9000));
+    let jumbo = |hosts: &superpacket_lab::ThreeHosts| {
+        [&hosts.a.link, &hosts.a_side].into_iter().try_for_each(|link| link.set_mtu(9000))
+    };
     let Some(joined) = by_veth("packet", "", jumbo)? else { return Ok(()) };
     TcpBulk { direction: Direction::Both, ..bulk(16 << 20) }.run(&joined.route())?;
     assert_eq!(joined.stats(1).drops["too_big"], 0);
@@ -150,7 +173,13 @@ fn a_host_with_a_smaller_mtu_is_reached() -> Result<(), LabError> {
 
 #[test]
 fn bytes_arrive_over_a_bad_line() -> Result<(), LabError> {
-    let bad = WireSettings { loss: 0.005, reorder: 0.02, duplicate: 0.005, seed: 5, ..WireSettings::default() };
+    let bad = WireSettings {
+        loss: 0.005,
+        reorder: 0.02,
+        duplicate: 0.005,
+        seed: 5,
+        ..WireSettings::default()
+    };
     let Some(joined) = by_wires([bad, bad])? else { return Ok(()) };
     // A wire takes a super-packet for one frame.
     joined.a.link.set_feature("tcp-segmentation-offload", false)?;
@@ -163,7 +192,12 @@ fn bytes_arrive_over_a_bad_line() -> Result<(), LabError> {
 #[test]
 fn transactions_of_many_connections() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
-    let load = TcpTransactions { connections: 500, time: Duration::from_secs(1), verify: Some(KEY), ..TcpTransactions::default() };
+    let load = TcpTransactions {
+        connections: 500,
+        time: Duration::from_secs(1),
+        verify: Some(KEY),
+        ..TcpTransactions::default()
+    };
     let report = load.run(&joined.route())?;
     // A hundred thousand on a machine with nothing else to do.
     assert!(report.transactions > 2_000, "{report:?}");
@@ -205,15 +239,23 @@ fn xdp_sockets_carry_tcp() -> Result<(), LabError> {
 
 #[test]
 fn a_model_nic_stands_between() -> Result<(), LabError> {
-    let Some(joined) = by_veth("nic:page=4k,csum=complete,tso=off@packet", "", |_| Ok(()))? else { return Ok(()) };
+    let Some(joined) = by_veth("nic:page=4k,csum=complete,tso=off@packet", "", |_| Ok(()))? else {
+        return Ok(());
+    };
     joined.carries(2, 8 << 20)?;
-    assert!(joined.stats(0).merged > 0, "frames come off its wire one by one: {:?}", joined.stats(0));
+    assert!(
+        joined.stats(0).merged > 0,
+        "frames come off its wire one by one: {:?}",
+        joined.stats(0)
+    );
     Ok(())
 }
 
 #[test]
 fn model_nics_stand_before_tap_devices() -> Result<(), LabError> {
-    let Some(joined) = by_nic_on_tap("page=4k,csum=complete,hash=on,tso=off")? else { return Ok(()) };
+    let Some(joined) = by_nic_on_tap("page=4k,csum=complete,hash=on,tso=off")? else {
+        return Ok(());
+    };
     // The hosts leave all to be done; beyond the cards are single frames with right checksums.
     TcpBulk { direction: Direction::Both, flows: 2, ..bulk(8 << 20) }.run(&joined.route())?;
     bulk(8 << 20).run(&Route::ipv6(&joined.a, &joined.b))?;

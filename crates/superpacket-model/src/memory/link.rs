@@ -72,7 +72,8 @@ impl Inbox {
     fn new(port: &str, settings: MemorySettings) -> Result<Self, PortError> {
         let queue = |_| {
             let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-            let event = event.map_err(|error| PortError::system(port, "make an event (eventfd)", error))?;
+            let event =
+                event.map_err(|error| PortError::system(port, "make an event (eventfd)", error))?;
             Ok(Queue { ring: Mutex::default(), event, dropped: AtomicU64::new(0) })
         };
         let queues = (0..settings.queues).map(queue).collect::<Result<Vec<_>, PortError>>()?;
@@ -127,13 +128,21 @@ pub(super) struct Seat {
 
 impl Seat {
     /// Takes a free end of a link; `None` if both are open. `port` is what errors call it.
-    pub(super) fn take(link: &Arc<MemoryLink>, port: &str, settings: &MemorySettings) -> Result<Option<Self>, PortError> {
+    pub(super) fn take(
+        link: &Arc<MemoryLink>,
+        port: &str,
+        settings: &MemorySettings,
+    ) -> Result<Option<Self>, PortError> {
         for (end, place) in link.ends.iter().enumerate() {
             let mut seat = lock(&place.inbox);
             if seat.is_some() {
                 continue;
             }
-            let settings = MemorySettings { slots: settings.slots.max(1), queues: settings.queues.max(1), ..*settings };
+            let settings = MemorySettings {
+                slots: settings.slots.max(1),
+                queues: settings.queues.max(1),
+                ..*settings
+            };
             let inbox = Arc::new(Inbox::new(port, settings)?);
             *seat = Some(inbox.clone());
             drop(seat);
@@ -188,7 +197,10 @@ impl LinkControl {
             LinkState::Down => 1,
             LinkState::Gone => 2,
         };
-        let _ = self.link.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 2).then_some(number));
+        let _ = self
+            .link
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 2).then_some(number));
         // Who waits for packets looks, and sees it.
         let state = self.link.state();
         for end in &self.link.ends {

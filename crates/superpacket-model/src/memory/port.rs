@@ -6,7 +6,10 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use superpacket::aggregate::MAX_BIG_LENGTH;
 use superpacket::segment::GsoSupport;
-use superpacket_io::port::{Capabilities, LinkState, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive, Transmit};
+use superpacket_io::port::{
+    Capabilities, LinkState, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive,
+    Transmit,
+};
 
 use super::link::{LinkControl, MemoryLink, Seat, lock};
 use super::receive::MemoryReceive;
@@ -17,10 +20,15 @@ use super::transmit::MemoryTransmit;
 static LINKS: LazyLock<Mutex<HashMap<String, Weak<MemoryLink>>>> = LazyLock::new(Mutex::default);
 
 /// Opens an end of the link of this name; `port` is what errors call it.
-pub(crate) fn join(name: &str, port: &str, settings: &MemorySettings) -> Result<MemoryPort, PortError> {
+pub(crate) fn join(
+    name: &str,
+    port: &str,
+    settings: &MemorySettings,
+) -> Result<MemoryPort, PortError> {
     let mut links = lock(&LINKS);
     links.retain(|_, link| link.strong_count() != 0);
-    let known = links.get(name).and_then(Weak::upgrade).filter(|link| link.state() != LinkState::Gone);
+    let known =
+        links.get(name).and_then(Weak::upgrade).filter(|link| link.state() != LinkState::Gone);
     let link = known.unwrap_or_else(|| {
         let link = Arc::default();
         links.insert(name.to_owned(), Arc::downgrade(&link));
@@ -52,9 +60,15 @@ pub(crate) fn join(name: &str, port: &str, settings: &MemorySettings) -> Result<
 /// assert_eq!(packets[0].length(), 60);
 /// # Ok::<(), superpacket_io::port::PortError>(())
 /// ```
-pub fn pair(left: &MemorySettings, right: &MemorySettings) -> Result<(MemoryPort, MemoryPort), PortError> {
+pub fn pair(
+    left: &MemorySettings,
+    right: &MemorySettings,
+) -> Result<(MemoryPort, MemoryPort), PortError> {
     let link = Arc::default();
-    let taken = || PortError::Unsupported { port: "memory".into(), reason: "an end of a new link is open".into() };
+    let taken = || PortError::Unsupported {
+        port: "memory".into(),
+        reason: "an end of a new link is open".into(),
+    };
     let left = MemoryPort::open(&link, "memory:left", left)?.ok_or_else(taken)?;
     let right = MemoryPort::open(&link, "memory:right", right)?.ok_or_else(taken)?;
     Ok((left, right))
@@ -71,7 +85,11 @@ pub struct MemoryPort {
 
 impl MemoryPort {
     /// Takes a free end of a link; `None` if both are open.
-    fn open(link: &Arc<MemoryLink>, name: &str, settings: &MemorySettings) -> Result<Option<Self>, PortError> {
+    fn open(
+        link: &Arc<MemoryLink>,
+        name: &str,
+        settings: &MemorySettings,
+    ) -> Result<Option<Self>, PortError> {
         let seat = Seat::take(link, name, settings)?;
         Ok(seat.map(|seat| MemoryPort { seat: Arc::new(seat), receivers_taken: false }))
     }
@@ -91,14 +109,20 @@ impl Port for MemoryPort {
         let settings = &self.seat.settings;
         let mut gso = GsoSupport::ALL;
         (gso.max_ipv4_length, gso.max_ipv6_length) = (MAX_BIG_LENGTH, MAX_BIG_LENGTH);
-        Capabilities { features: settings.features(), gso, max_slices: if settings.scatter_gather { MAX_SLICES } else { 1 } }
+        Capabilities {
+            features: settings.features(),
+            gso,
+            max_slices: if settings.scatter_gather { MAX_SLICES } else { 1 },
+        }
     }
 
     fn receivers(&mut self) -> Vec<Box<dyn Receive>> {
         if std::mem::replace(&mut self.receivers_taken, true) {
             return Vec::new();
         }
-        (0..self.seat.inbox.queues.len()).map(|queue| Box::new(MemoryReceive::new(self.seat.clone(), queue)) as Box<dyn Receive>).collect()
+        (0..self.seat.inbox.queues.len())
+            .map(|queue| Box::new(MemoryReceive::new(self.seat.clone(), queue)) as Box<dyn Receive>)
+            .collect()
     }
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {

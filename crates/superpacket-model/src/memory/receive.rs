@@ -22,7 +22,11 @@ impl MemoryReceive {
 }
 
 impl Receive for MemoryReceive {
-    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
         let queue = &self.seat.inbox.queues[self.queue];
         let mut ring = lock(&queue.ring);
         let count = ring.packets.len().min(limit);

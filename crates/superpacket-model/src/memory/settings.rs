@@ -50,7 +50,16 @@ pub struct MemorySettings {
 
 impl Default for MemorySettings {
     fn default() -> Self {
-        MemorySettings { slots: 1024, queues: 1, full: WhenFull::Stop, mtu: 0, checksums: true, scatter_gather: true, tso: true, uso: true }
+        MemorySettings {
+            slots: 1024,
+            queues: 1,
+            full: WhenFull::Stop,
+            mtu: 0,
+            checksums: true,
+            scatter_gather: true,
+            tso: true,
+            uso: true,
+        }
     }
 }
 

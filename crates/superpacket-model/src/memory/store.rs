@@ -18,7 +18,8 @@ impl Store {
         // Twice as many slots, since the receiver still holds what it took; super-packets take
         // more, and then what finds no place goes to the heap.
         let slots = (packets * 2).clamp(2 * Region::MAX_RUN, 1 << 15);
-        let region = Region::try_heap(slots, SLOT).unwrap_or_else(|| Region::heap(2 * Region::MAX_RUN, SLOT));
+        let region = Region::try_heap(slots, SLOT)
+            .unwrap_or_else(|| Region::heap(2 * Region::MAX_RUN, SLOT));
         Store { region, next: 0 }
     }
 
@@ -34,7 +35,8 @@ impl Store {
     pub(super) fn place(&mut self, length: usize, mut write: impl FnMut(&mut [u8])) -> Buffer {
         let slots = length.div_ceil(SLOT).max(1);
         if let Some(first) = self.free(slots)
-            && let Some(bytes) = self.region.run_mut(first, slots).and_then(|run| run.get_mut(..length))
+            && let Some(bytes) =
+                self.region.run_mut(first, slots).and_then(|run| run.get_mut(..length))
         {
             write(bytes);
             self.next = first + slots;
@@ -78,7 +80,8 @@ mod tests {
         let total = store.region.slots();
         let held = store.place(SLOT * 3 + 1, |bytes| bytes.fill(1));
         assert_eq!((store.next, store.region.lent()), (4, 4));
-        let rest: Vec<_> = (4..total).map(|index| store.place(SLOT, |bytes| bytes.fill(index as u8))).collect();
+        let rest: Vec<_> =
+            (4..total).map(|index| store.place(SLOT, |bytes| bytes.fill(index as u8))).collect();
         assert_eq!(store.region.lent(), total);
         let heap = store.place(100, |bytes| bytes.fill(7));
         assert_eq!(heap.bytes(), [7; 100]);
@@ -90,8 +93,15 @@ mod tests {
         assert!(rest.iter().zip(4..).all(|(buffer, index)| buffer.bytes() == [index as u8; SLOT]));
         assert_eq!(again.bytes(), [9; 2 * SLOT]);
         let wrapped = store.place(2 * SLOT, |_| ());
-        assert_eq!((wrapped.bytes()[0], store.next), (1, 4), "the place of the first, whose bytes are still there");
-        assert_eq!(store.place((Region::MAX_RUN + 1) * SLOT, |_| ()).bytes().len(), (Region::MAX_RUN + 1) * SLOT);
+        assert_eq!(
+            (wrapped.bytes()[0], store.next),
+            (1, 4),
+            "the place of the first, whose bytes are still there"
+        );
+        assert_eq!(
+            store.place((Region::MAX_RUN + 1) * SLOT, |_| ()).bytes().len(),
+            (Region::MAX_RUN + 1) * SLOT
+        );
         assert!(store.place(0, |_| ()).bytes().is_empty());
     }
 }

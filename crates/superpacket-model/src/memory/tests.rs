@@ -18,7 +18,8 @@ fn linked(left: &MemorySettings, right: &MemorySettings) -> (MemoryPort, MemoryP
 #[test]
 fn frames_cross_in_order_both_ways() {
     let (mut left, mut right) = linked(&MemorySettings::default(), &MemorySettings::default());
-    let ((mut left_in, mut left_out), (mut right_in, mut right_out)) = (ends(&mut left), ends(&mut right));
+    let ((mut left_in, mut left_out), (mut right_in, mut right_out)) =
+        (ends(&mut left), ends(&mut right));
     assert!(left.receivers().is_empty(), "handed out once");
     for round in 0..100 {
         let sent = frames(round % 7 + 1);
@@ -36,7 +37,8 @@ fn super_packets_pass_whole_with_all_that_is_known() {
     let (mut left, mut right) = linked(&MemorySettings::default(), &MemorySettings::default());
     let ((_, mut out), (mut input, _)) = (ends(&mut left), ends(&mut right));
     let mut large = partial(&Frame::tcp4(1, 60_000), GsoKind::Tcp4, 1448);
-    let fixed = large.gso.expect("one").with_id(IpId::Fixed).with_cwr(superpacket::segment::Cwr::All);
+    let fixed =
+        large.gso.expect("one").with_id(IpId::Fixed).with_cwr(superpacket::segment::Cwr::All);
     large.gso = Some(fixed);
     let complete = Sent { checksum: RxChecksum::Complete(7), ..Sent::from(&Frame::tcp4(1, 9)) };
     let verified = Sent { checksum: RxChecksum::Unnecessary { level: 1 }, ..complete.clone() };
@@ -44,9 +46,15 @@ fn super_packets_pass_whole_with_all_that_is_known() {
     assert_eq!(send(&mut *out, &[large.clone(), complete, verified, huge]).sent, 4);
     let received = receive(&mut *input);
     assert_eq!(gathered(&received[0]), large.bytes);
-    assert_eq!((received[0].checksum, received[0].buffers().count()), (RxChecksum::Partial { start: 34, offset: 16 }, 1));
+    assert_eq!(
+        (received[0].checksum, received[0].buffers().count()),
+        (RxChecksum::Partial { start: 34, offset: 16 }, 1)
+    );
     let gso = received[0].gso().expect("a super-packet");
-    assert_eq!((gso.kind, gso.size, gso.id, gso.cwr), (fixed.kind, fixed.size, fixed.id, fixed.cwr));
+    assert_eq!(
+        (gso.kind, gso.size, gso.id, gso.cwr),
+        (fixed.kind, fixed.size, fixed.id, fixed.cwr)
+    );
     assert_eq!(received[1].checksum, RxChecksum::None, "the sum may be of another form of it");
     assert_eq!(received[2].checksum, RxChecksum::Unnecessary { level: 1 });
     assert_eq!(received[3].length(), 200_000);
@@ -54,7 +62,10 @@ fn super_packets_pass_whole_with_all_that_is_known() {
 
 #[test]
 fn a_full_queue_stops_its_sender() {
-    let (mut left, mut right) = linked(&MemorySettings::default(), &MemorySettings { slots: 3, ..MemorySettings::default() });
+    let (mut left, mut right) = linked(
+        &MemorySettings::default(),
+        &MemorySettings { slots: 3, ..MemorySettings::default() },
+    );
     let ((_, mut out), (mut input, _)) = (ends(&mut left), ends(&mut right));
     let sent: Vec<_> = frames(5).iter().map(Sent::from).collect();
     let (outgoing, batch) = batch(&sent);
@@ -67,7 +78,10 @@ fn a_full_queue_stops_its_sender() {
     packets.extend(receive(&mut *input));
     assert_eq!(out.transmit(&outgoing, &batch, 4).sent, 1);
     packets.extend(receive(&mut *input));
-    assert_eq!(packets.iter().map(gathered).collect::<Vec<_>>(), sent.iter().map(|sent| sent.bytes.clone()).collect::<Vec<_>>());
+    assert_eq!(
+        packets.iter().map(gathered).collect::<Vec<_>>(),
+        sent.iter().map(|sent| sent.bytes.clone()).collect::<Vec<_>>()
+    );
     assert_eq!((left.counters().tx_full, right.counters().rx_dropped), (3, 0));
 }
 
@@ -112,7 +126,10 @@ fn an_end_lacks_what_it_is_told_to_lack() {
         let (mut left, _right) = linked(&settings, &default);
         let mut out = left.transmitter().expect("opens");
         for packet in &refused {
-            assert!(matches!(send(&mut *out, &[(*packet).clone()]).stopped, Some(Stop::Offload(_))), "{settings:?}");
+            assert!(
+                matches!(send(&mut *out, &[(*packet).clone()]).stopped, Some(Stop::Offload(_))),
+                "{settings:?}"
+            );
         }
         for packet in taken {
             assert_eq!(send(&mut *out, std::slice::from_ref(packet)).sent, 1, "{settings:?}");
@@ -124,17 +141,25 @@ fn an_end_lacks_what_it_is_told_to_lack() {
 
 #[test]
 fn the_mtu_counts_from_the_ip_header_on() {
-    let (mut left, _right) = linked(&MemorySettings { mtu: 1500, ..MemorySettings::default() }, &MemorySettings::default());
+    let (mut left, _right) = linked(
+        &MemorySettings { mtu: 1500, ..MemorySettings::default() },
+        &MemorySettings::default(),
+    );
     let mut out = left.transmitter().expect("opens");
     let fits = Frame::tcp4(1, 1460);
     send_all(&mut *out, [&fits, &fits.clone().tagged(1), &fits.clone().tagged(1).tagged(2)]);
     assert_eq!(send(&mut *out, &[partial(&Frame::tcp4(1, 9000), GsoKind::Tcp4, 1460)]).sent, 1);
-    for long in [Sent::from(&Frame::tcp4(1, 1461)), partial(&Frame::tcp4(1, 9000), GsoKind::Tcp4, 1461)] {
+    for long in
+        [Sent::from(&Frame::tcp4(1, 1461)), partial(&Frame::tcp4(1, 9000), GsoKind::Tcp4, 1461)]
+    {
         assert!(matches!(send(&mut *out, &[long]).stopped, Some(Stop::TooLong)));
     }
     assert_eq!(left.state().mtu, 1500);
     left.control().set_mtu(9000);
-    assert_eq!((left.state().mtu, send(&mut *out, &[Sent::from(&Frame::tcp4(1, 1461))]).sent), (9000, 1));
+    assert_eq!(
+        (left.state().mtu, send(&mut *out, &[Sent::from(&Frame::tcp4(1, 1461))]).sent),
+        (9000, 1)
+    );
 }
 
 #[test]
@@ -143,7 +168,10 @@ fn the_second_of_a_name_is_the_other_end() {
     let mut first = open(&spec("memory:registry?slots=9")).expect("opens");
     assert_eq!(first.state().link, LinkState::Down, "nobody is at the other end");
     let (mut first_in, mut first_out) = ends(&mut *first);
-    assert!(matches!(send(&mut *first_out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped, Some(Stop::Down)));
+    assert!(matches!(
+        send(&mut *first_out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped,
+        Some(Stop::Down)
+    ));
     let mut second = open(&spec("memory:registry")).expect("opens");
     assert_eq!((first.state().link, second.state().link), (LinkState::Up, LinkState::Up));
     let third = open(&spec("memory:registry")).expect_err("both are open").to_string();
@@ -178,17 +206,27 @@ fn a_link_goes_down_and_up_and_away() {
     assert_eq!(receive(&mut *input).len(), 2);
     control.set_state(LinkState::Gone);
     control.set_state(LinkState::Up);
-    assert_eq!((left.state().link, right.state().link), (LinkState::Gone, LinkState::Gone), "for good");
+    assert_eq!(
+        (left.state().link, right.state().link),
+        (LinkState::Gone, LinkState::Gone),
+        "for good"
+    );
     assert!(is_readable(&*input), "who waits shall see it");
     assert!(matches!(input.poll(&mut packets, 9), Err(PortError::Gone { .. })));
-    assert!(matches!(send(&mut *out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped, Some(Stop::Gone(_))));
+    assert!(matches!(
+        send(&mut *out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped,
+        Some(Stop::Gone(_))
+    ));
     let (mut left, _right) = (join(), join());
     assert_eq!(left.state().link, LinkState::Up, "a new link of the name");
 }
 
 #[test]
 fn flows_keep_to_their_queues() {
-    let (mut left, mut right) = linked(&MemorySettings::default(), &MemorySettings { queues: 4, ..MemorySettings::default() });
+    let (mut left, mut right) = linked(
+        &MemorySettings::default(),
+        &MemorySettings { queues: 4, ..MemorySettings::default() },
+    );
     let mut out = left.transmitter().expect("opens");
     let flow = |port: u16| Frame::tcp4(1, 8).with(|frame| frame.tcp_mut().source_port = port);
     let sent: Vec<_> = (0..400).map(|index| flow(1000 + index % 40)).collect();
@@ -209,11 +247,16 @@ fn flows_keep_to_their_queues() {
 
 #[test]
 fn a_thread_at_each_end() {
-    let (mut left, mut right) = linked(&MemorySettings::default(), &MemorySettings { slots: 64, ..MemorySettings::default() });
+    let (mut left, mut right) = linked(
+        &MemorySettings::default(),
+        &MemorySettings { slots: 64, ..MemorySettings::default() },
+    );
     let ((_, mut out), (mut input, _)) = (ends(&mut left), ends(&mut right));
     const COUNT: u32 = 30_000;
     let sender = std::thread::spawn(move || {
-        let sent: Vec<_> = (0..COUNT).map(|index| Sent { bytes: index.to_be_bytes().repeat(20), ..Sent::from(&Vec::new()) }).collect();
+        let sent: Vec<_> = (0..COUNT)
+            .map(|index| Sent { bytes: index.to_be_bytes().repeat(20), ..Sent::from(&Vec::new()) })
+            .collect();
         let (outgoing, batch) = batch(&sent);
         let mut from = 0;
         while from < COUNT as usize {
@@ -226,7 +269,11 @@ fn a_thread_at_each_end() {
         let descriptor = input.readiness();
         let mut watched = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
         let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut watched, Some(&patience)).expect("can be polled"), 1, "a wake-up is lost after {next}");
+        assert_eq!(
+            rustix::event::poll(&mut watched, Some(&patience)).expect("can be polled"),
+            1,
+            "a wake-up is lost after {next}"
+        );
         let start = held.len();
         input.poll(&mut held, 50).expect("up");
         for packet in &held[start..] {
@@ -243,7 +290,9 @@ fn a_thread_at_each_end() {
 
 #[test]
 fn options_are_read_and_wrong_ones_named() {
-    let parse = |text: &str| MemorySettings::from_options(text.parse::<PortSpec>().expect("well formed").options());
+    let parse = |text: &str| {
+        MemorySettings::from_options(text.parse::<PortSpec>().expect("well formed").options())
+    };
     let read = parse("memory:a?slots=7&queues=2&full=drop&mtu=9000&tx=off&sg=off&tso=off&uso=off");
     let settings = MemorySettings {
         slots: 7,
@@ -257,7 +306,17 @@ fn options_are_read_and_wrong_ones_named() {
     };
     assert_eq!(read, Ok(settings));
     assert_eq!(parse("memory:a"), Ok(MemorySettings::default()));
-    for wrong in ["slots=0", "slots=x", "slots=1048577", "queues=0", "queues=1025", "full=wait", "mtu=-1", "tso=maybe", "ring=5"] {
+    for wrong in [
+        "slots=0",
+        "slots=x",
+        "slots=1048577",
+        "queues=0",
+        "queues=1025",
+        "full=wait",
+        "mtu=-1",
+        "tso=maybe",
+        "ring=5",
+    ] {
         let error = parse(&format!("memory:a?{wrong}")).expect_err(wrong).to_string();
         assert!(error.contains(wrong), "{error}");
     }
@@ -269,13 +328,19 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
     // frame of its own.
     let mut datagram = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
     datagram.extend(Frame::tcp4(1, 1_400).to_bytes());
-    let frame = Frame::udp4(0).with(|frame| (frame.udp_mut().destination_port, frame.payload) = (4_789, datagram.repeat(4)));
+    let frame = Frame::udp4(0).with(|frame| {
+        (frame.udp_mut().destination_port, frame.payload) = (4_789, datagram.repeat(4))
+    });
     let sent = partial(&frame, GsoKind::Udp, datagram.len());
     for (room, fits) in [(20 + 8 + datagram.len(), true), (20 + 8 + datagram.len() - 1, false)] {
         let settings = MemorySettings { mtu: room as u32, ..MemorySettings::default() };
         let (mut left, _right) = linked(&settings, &settings);
         let (_, mut out) = ends(&mut left);
         let progress = send(&mut *out, std::slice::from_ref(&sent));
-        assert_eq!((progress.sent == 1, matches!(progress.stopped, Some(Stop::TooLong))), (fits, !fits), "{room}: {progress:?}");
+        assert_eq!(
+            (progress.sent == 1, matches!(progress.stopped, Some(Stop::TooLong))),
+            (fits, !fits),
+            "{room}: {progress:?}"
+        );
     }
 }

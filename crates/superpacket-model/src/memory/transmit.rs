@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::wire::MAX_HEADER;
-use superpacket_io::port::{Buffer, LinkState, MAX_SLICES, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
+use superpacket_io::port::{
+    Buffer, LinkState, MAX_SLICES, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame,
+};
 use superpacket_steer::Toeplitz;
 
 use super::link::{Inbox, Seat, lock};
@@ -25,8 +27,11 @@ pub(super) struct MemoryTransmit {
 impl MemoryTransmit {
     pub(super) fn new(seat: Arc<Seat>) -> Self {
         let settings = &seat.settings;
-        let limits =
-            Limits { features: settings.features(), max_slices: if settings.scatter_gather { MAX_SLICES } else { 1 }, mtu: settings.mtu };
+        let limits = Limits {
+            features: settings.features(),
+            max_slices: if settings.scatter_gather { MAX_SLICES } else { 1 },
+            mtu: settings.mtu,
+        };
         MemoryTransmit { seat, limits, toeplitz: Toeplitz::default() }
     }
 
@@ -37,7 +42,9 @@ impl MemoryTransmit {
         }
         let mut scratch = [0; MAX_HEADER];
         let head = batch.head(outgoing, frame, &mut scratch);
-        self.toeplitz.hash_frame(head, frame.length as usize, frame.layer).map_or(0, |hash| hash.0 as usize % queues)
+        self.toeplitz
+            .hash_frame(head, frame.length as usize, frame.layer)
+            .map_or(0, |hash| hash.0 as usize % queues)
     }
 
     /// Copies frames to the other end until one is stopped.
@@ -62,7 +69,9 @@ impl MemoryTransmit {
                     progress.stopped = Some(Stop::Full);
                     break;
                 }
-                (0, WhenFull::Drop) => drop(inbox.queues[queue].dropped.fetch_add(1, Ordering::Relaxed)),
+                (0, WhenFull::Drop) => {
+                    drop(inbox.queues[queue].dropped.fetch_add(1, Ordering::Relaxed))
+                }
                 (room, _) => {
                     *room -= 1;
                     let buffer = sender.store.place(frame.length as usize, |mut bytes| {
@@ -77,7 +86,9 @@ impl MemoryTransmit {
             }
             progress.sent += 1;
         }
-        for (staged, queue) in sender.staged.iter_mut().zip(&inbox.queues).filter(|(staged, _)| !staged.is_empty()) {
+        for (staged, queue) in
+            sender.staged.iter_mut().zip(&inbox.queues).filter(|(staged, _)| !staged.is_empty())
+        {
             let mut ring = lock(&queue.ring);
             ring.packets.extend(staged.drain(..));
             queue.signal(&mut ring, true);
@@ -107,7 +118,9 @@ fn received(frame: &TxFrame, buffer: Buffer, queue: usize) -> RxPacket<Buffer> {
 impl Transmit for MemoryTransmit {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let progress = match (self.seat.link.state(), self.seat.other()) {
-            (LinkState::Gone, _) => Progress { sent: 0, stopped: Some(Stop::Gone(self.seat.gone())) },
+            (LinkState::Gone, _) => {
+                Progress { sent: 0, stopped: Some(Stop::Gone(self.seat.gone())) }
+            }
             (LinkState::Down, _) | (_, None) => Progress { sent: 0, stopped: Some(Stop::Down) },
             (LinkState::Up, Some(inbox)) => self.send(&inbox, outgoing, batch, from),
         };

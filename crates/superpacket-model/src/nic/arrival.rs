@@ -36,7 +36,12 @@ pub(super) struct Arrival<'a, I> {
 
 impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
     /// A frame of `length` bytes in slices, with a tag that has been taken out of it before.
-    pub(super) fn new(slices: I, length: usize, vlan: Option<VlanTag>, settings: &NicSettings) -> Self {
+    pub(super) fn new(
+        slices: I,
+        length: usize,
+        vlan: Option<VlanTag>,
+        settings: &NicSettings,
+    ) -> Self {
         let mut arrival = Arrival {
             head: [0; MAX_HEADER],
             filled: 0,
@@ -75,7 +80,9 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
 
     /// All bytes: the head, and what is behind it, once.
     pub(super) fn slices(&mut self) -> impl Iterator<Item = &[u8]> {
-        [&self.head[..self.filled], self.current].into_iter().chain(self.rest.by_ref().map(|slice| -> &[u8] { slice }))
+        [&self.head[..self.filled], self.current]
+            .into_iter()
+            .chain(self.rest.by_ref().map(|slice| -> &[u8] { slice }))
     }
 
     fn gather(&mut self, wanted: usize) {
@@ -111,7 +118,9 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
             return;
         }
         let missing = SHORTEST - self.wire_length;
-        for (byte, garbage) in self.head[self.filled..self.filled + missing].iter_mut().zip(GARBAGE.iter().cycle()) {
+        for (byte, garbage) in
+            self.head[self.filled..self.filled + missing].iter_mut().zip(GARBAGE.iter().cycle())
+        {
             *byte = if padding == Padding::Garbage { *garbage } else { 0 };
         }
         self.filled += missing;
@@ -144,7 +153,11 @@ mod tests {
     use super::*;
 
     /// The frame as it is delivered, and the tag.
-    fn arrive(frame: &[u8], vlan: Option<VlanTag>, settings: &NicSettings) -> (Vec<u8>, Option<VlanTag>, usize) {
+    fn arrive(
+        frame: &[u8],
+        vlan: Option<VlanTag>,
+        settings: &NicSettings,
+    ) -> (Vec<u8>, Option<VlanTag>, usize) {
         // In odd pieces.
         let mut arrival = Arrival::new(frame.chunks(7), frame.len(), vlan, settings);
         let (length, tag, wire) = (arrival.length, arrival.vlan, arrival.wire_length);
@@ -158,14 +171,18 @@ mod tests {
         let tag = VlanTag { protocol: 0x8100, control: 0x2064 };
         let plain: Vec<u8> = (0..12).chain([8, 0]).chain(20..250).chain(0..250).collect();
         let tagged = [&plain[..12], &[0x81, 0, 0x20, 0x64], &plain[12..]].concat();
-        let (strip, keep) = (NicSettings::default(), NicSettings { strip_vlan: false, ..NicSettings::default() });
+        let (strip, keep) =
+            (NicSettings::default(), NicSettings { strip_vlan: false, ..NicSettings::default() });
         assert_eq!(arrive(&tagged, None, &strip), (plain.clone(), Some(tag), tagged.len()));
         assert_eq!(arrive(&plain, Some(tag), &strip), (plain.clone(), Some(tag), tagged.len()));
         assert_eq!(arrive(&tagged, None, &keep), (tagged.clone(), None, tagged.len()));
         assert_eq!(arrive(&plain, Some(tag), &keep), (tagged.clone(), None, tagged.len()));
         assert_eq!(arrive(&plain, None, &keep), (plain.clone(), None, plain.len()));
         // Of two tags the outer one goes.
-        assert_eq!(arrive(&tagged, Some(tag), &strip), (tagged.clone(), Some(tag), tagged.len() + 4));
+        assert_eq!(
+            arrive(&tagged, Some(tag), &strip),
+            (tagged.clone(), Some(tag), tagged.len() + 4)
+        );
     }
 
     #[test]

@@ -47,7 +47,13 @@ fn is_header_right(head: &[u8], network: u16, version: IpVersion) -> bool {
 /// sum to if its checksum is right.
 pub(super) fn transport_sum(head: &[u8], layout: &Layout) -> u16 {
     let network = head.get(usize::from(layout.network)..).unwrap_or(&[]);
-    pseudo_header(network, layout.version, layout.protocol.number(), layout.end - u32::from(layout.transport)).checksum()
+    pseudo_header(
+        network,
+        layout.version,
+        layout.protocol.number(),
+        layout.end - u32::from(layout.transport),
+    )
+    .checksum()
 }
 
 /// Is the transport checksum one that covers all of the packet, and there?
@@ -75,14 +81,20 @@ pub(super) fn verify(sums: &Sums<'_>, layout: &Layout) -> Verdict {
                 Tunnel::Vxlan | Tunnel::Geneve if field(head, transport + udp::CHECKSUM) != 0 => {
                     let network = head.get(usize::from(outer.network)..).unwrap_or(&[]);
                     let length = layout.end - u32::from(outer.transport);
-                    Some(sum.add_sum(pseudo_header(network, outer.version, Protocol::Udp.number(), length)))
+                    Some(sum.add_sum(pseudo_header(
+                        network,
+                        outer.version,
+                        Protocol::Udp.number(),
+                        length,
+                    )))
                 }
                 Tunnel::Gre if field(head, transport) & gre::CHECKSUM_PRESENT != 0 => Some(sum),
                 _ => None,
             }
         });
-        let inner =
-            covers_all(head, layout).then(|| Sum::new(sums.from(usize::from(layout.transport))).subtract(transport_sum(head, layout)));
+        let inner = covers_all(head, layout).then(|| {
+            Sum::new(sums.from(usize::from(layout.transport))).subtract(transport_sum(head, layout))
+        });
         for sum in outers.chain(inner) {
             if !sum.is_valid() {
                 wrong = true;
@@ -91,7 +103,11 @@ pub(super) fn verify(sums: &Sums<'_>, layout: &Layout) -> Verdict {
             right += 1;
         }
     }
-    let checksum = if right == 0 { RxChecksum::None } else { RxChecksum::Unnecessary { level: (right - 1) as u8 } };
+    let checksum = if right == 0 {
+        RxChecksum::None
+    } else {
+        RxChecksum::Unnecessary { level: (right - 1) as u8 }
+    };
     Verdict { checksum, right, wrong }
 }
 
@@ -105,12 +121,23 @@ mod tests {
 
     fn verdict(frame: &Frame) -> Verdict {
         let bytes = frame.to_bytes();
-        let layout = parse(&bytes[..bytes.len().min(256)], bytes.len(), Layer::Ethernet).expect("well formed");
-        verify(&Sums { head: &bytes[..bytes.len().min(256)], packet: checksum::sum(&bytes[14..layout.end as usize]) }, &layout)
+        let layout = parse(&bytes[..bytes.len().min(256)], bytes.len(), Layer::Ethernet)
+            .expect("well formed");
+        verify(
+            &Sums {
+                head: &bytes[..bytes.len().min(256)],
+                packet: checksum::sum(&bytes[14..layout.end as usize]),
+            },
+            &layout,
+        )
     }
 
     fn known(level: u8) -> Verdict {
-        Verdict { checksum: RxChecksum::Unnecessary { level }, right: u32::from(level) + 1, wrong: false }
+        Verdict {
+            checksum: RxChecksum::Unnecessary { level },
+            right: u32::from(level) + 1,
+            wrong: false,
+        }
     }
 
     const UNKNOWN: Verdict = Verdict { checksum: RxChecksum::None, right: 0, wrong: false };
@@ -118,23 +145,41 @@ mod tests {
     #[test]
     fn each_checksum_that_is_right_is_a_level() {
         let tcp = Frame::tcp4(1, 101);
-        for frame in [tcp.clone(), Frame::tcp6(1, 100), Frame::udp4(9), Frame::udp6(8), tcp.clone().tagged(4), tcp.clone().in_ip4()] {
+        for frame in [
+            tcp.clone(),
+            Frame::tcp6(1, 100),
+            Frame::udp4(9),
+            Frame::udp6(8),
+            tcp.clone().tagged(4),
+            tcp.clone().in_ip4(),
+        ] {
             assert_eq!(verdict(&frame), known(0), "{frame:?}");
         }
         assert_eq!(verdict(&tcp.clone().in_vxlan4()), known(0), "the outer checksum is 0");
         assert_eq!(verdict(&tcp.clone().in_vxlan6()), known(1));
-        assert_eq!(verdict(&Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero)), UNKNOWN);
+        assert_eq!(
+            verdict(&Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero)),
+            UNKNOWN
+        );
         assert_eq!(verdict(&Frame::dccp4(9, 80)), UNKNOWN);
     }
 
     #[test]
     fn a_wrong_checksum_is_not_vouched_for() {
-        let wrong = |frame: Frame| frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong);
+        let wrong = |frame: Frame| {
+            frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong)
+        };
         let none = Verdict { wrong: true, ..UNKNOWN };
         assert_eq!(verdict(&wrong(Frame::tcp4(1, 100))), none);
         assert_eq!(verdict(&wrong(Frame::udp6(100))), none);
-        assert_eq!(verdict(&wrong(Frame::tcp4(1, 100)).in_vxlan6()), Verdict { wrong: true, ..known(0) }, "the outer one is right");
-        let outer = Frame::tcp4(1, 100).in_vxlan6().with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong);
+        assert_eq!(
+            verdict(&wrong(Frame::tcp4(1, 100)).in_vxlan6()),
+            Verdict { wrong: true, ..known(0) },
+            "the outer one is right"
+        );
+        let outer = Frame::tcp4(1, 100)
+            .in_vxlan6()
+            .with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong);
         assert_eq!(verdict(&outer), none);
     }
 }

@@ -102,7 +102,8 @@ impl Front {
         let simd = Simd::detect();
         let toeplitz = Toeplitz::new(&settings.key);
         let queues = settings.queues;
-        let indirection = settings.indirection.unwrap_or_else(|| std::array::from_fn(|entry| entry as u16));
+        let indirection =
+            settings.indirection.unwrap_or_else(|| std::array::from_fn(|entry| entry as u16));
         let device = Device {
             settings: *settings,
             longest,
@@ -110,7 +111,10 @@ impl Front {
             toeplitz: if settings.symmetric { toeplitz.symmetric() } else { toeplitz },
             indirection: indirection.map(|queue| queue % queues),
             pages: Pages::new(settings, longest)?,
-            queues: events.into_iter().map(|event| Ring { frames: VecDeque::new(), event, signalled: false }).collect(),
+            queues: events
+                .into_iter()
+                .map(|event| Ring { frames: VecDeque::new(), event, signalled: false })
+                .collect(),
             counters: NicCounters::default(),
         };
         Some(Front {
@@ -125,7 +129,12 @@ impl Front {
     }
 
     /// Hands out up to `limit` frames of a queue.
-    pub(super) fn poll(&mut self, queue: usize, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+    pub(super) fn poll(
+        &mut self,
+        queue: usize,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
         self.device.pages.rewind();
         let mut count = 0;
         let mut result = Ok(());
@@ -227,25 +236,41 @@ impl Device {
             // The card looks for itself.
             _ => RxChecksum::None,
         };
-        let known = Known { time: packet.time, gso: packet.gso(), checksum, computed: false, fill: false };
-        self.deliver(Arrival::new(packet.buffers().map(Buffer::bytes), packet.length(), packet.vlan, &self.settings), &known);
+        let known =
+            Known { time: packet.time, gso: packet.gso(), checksum, computed: false, fill: false };
+        self.deliver(
+            Arrival::new(
+                packet.buffers().map(Buffer::bytes),
+                packet.length(),
+                packet.vlan,
+                &self.settings,
+            ),
+            &known,
+        );
     }
 
     /// A frame whose checksum is not filled in, which is done as it is copied; `false` if it is
     /// none, or an unusual one.
     fn fill(&mut self, packet: &RxPacket<Buffer>) -> bool {
         let RxChecksum::Partial { start, offset } = packet.checksum else { return false };
-        let (length, first) = (packet.length(), packet.buffers().next().map_or(&[][..], Buffer::bytes));
+        let (length, first) =
+            (packet.length(), packet.buffers().next().map_or(&[][..], Buffer::bytes));
         let head = &first[..first.len().min(MAX_HEADER)];
         // The checksum covers all behind its start, and is asked of a frame that is as long as its
         // headers say.
-        let usual = packet.gso.is_none() && packet.vlan.is_none() && self.settings.padding == Padding::Off;
+        let usual =
+            packet.gso.is_none() && packet.vlan.is_none() && self.settings.padding == Padding::Off;
         if !usual || self.settings.sums != RxSums::Verified {
             return false;
         }
         let Ok(layout) = parse(head, length, Layer::Ethernet) else { return false };
         let asked = start == layout.transport && offset == layout.protocol.checksum_offset();
-        if !asked || layout.end as usize != length || layout.outer.is_some() || layout.refusal.is_some() || !covers_all(head, &layout) {
+        if !asked
+            || layout.end as usize != length
+            || layout.outer.is_some()
+            || layout.refusal.is_some()
+            || !covers_all(head, &layout)
+        {
             return false;
         }
         let place = usize::from(layout.checksum());
@@ -255,8 +280,17 @@ impl Device {
             return false;
         }
         self.counters.rx_filled += 1;
-        let known = Known { time: packet.time, gso: None, checksum: RxChecksum::None, computed: true, fill: true };
-        self.deliver(Arrival::new(packet.buffers().map(Buffer::bytes), length, None, &self.settings), &known);
+        let known = Known {
+            time: packet.time,
+            gso: None,
+            checksum: RxChecksum::None,
+            computed: true,
+            fill: true,
+        };
+        self.deliver(
+            Arrival::new(packet.buffers().map(Buffer::bytes), length, None, &self.settings),
+            &known,
+        );
         true
     }
 
@@ -264,11 +298,20 @@ impl Device {
     fn cut(&mut self, packet: &RxPacket<Buffer>, segmenter: &mut Segmenter) {
         let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
         // The pseudo-header's sum of a packet that is not cut is its sender's word.
-        let known = Known { time: packet.time, gso: None, checksum: RxChecksum::None, computed: packet.gso.is_some(), fill: false };
+        let known = Known {
+            time: packet.time,
+            gso: None,
+            checksum: RxChecksum::None,
+            computed: packet.gso.is_some(),
+            fill: false,
+        };
         let cut = segmenter.segment(packet, &options, |segment| {
             self.counters.rx_filled += 1;
             let slices = std::iter::once(segment.header()).chain(segment.payload());
-            self.deliver(Arrival::new(slices, segment.length(), packet.vlan, &self.settings), &known);
+            self.deliver(
+                Arrival::new(slices, segment.length(), packet.vlan, &self.settings),
+                &known,
+            );
         });
         match cut {
             Ok(_) => self.counters.rx_cut += u64::from(packet.gso.is_some()),
@@ -277,7 +320,11 @@ impl Device {
     }
 
     /// A frame comes in.
-    fn deliver<'a, I: Iterator<Item = &'a [u8]>>(&mut self, mut arrival: Arrival<'a, I>, known: &Known) {
+    fn deliver<'a, I: Iterator<Item = &'a [u8]>>(
+        &mut self,
+        mut arrival: Arrival<'a, I>,
+        known: &Known,
+    ) {
         let counters = &mut self.counters;
         counters.rx_frames += 1;
         counters.rx_bytes += arrival.wire_length as u64;
@@ -303,7 +350,8 @@ impl Device {
                 hash = tuple.map(|tuple| self.toeplitz.hash_flow(&tuple));
             }
         }
-        let queue = hash.map_or(0, |hash| self.indirection[hash.0 as usize % NicSettings::INDIRECTION]);
+        let queue =
+            hash.map_or(0, |hash| self.indirection[hash.0 as usize % NicSettings::INDIRECTION]);
         let ring = &mut self.queues[usize::from(queue)].frames;
         if self.settings.full == RingFull::Drop && ring.len() >= self.settings.ring {
             counters.rx_ring_drops += 1;
@@ -315,8 +363,12 @@ impl Device {
         };
         // Where the sum of all that follows the transport header is known, the payload is only
         // copied.
-        let known_layout = layout.filter(|layout| known.computed && layout.refusal.is_none() && covers_all(arrival.head(), layout));
-        let summing = known.fill || known_layout.is_none() && (sums == RxSums::Complete || (sums == RxSums::Verified && layout.is_some()));
+        let known_layout = layout.filter(|layout| {
+            known.computed && layout.refusal.is_none() && covers_all(arrival.head(), layout)
+        });
+        let summing = known.fill
+            || known_layout.is_none()
+                && (sums == RxSums::Complete || (sums == RxSums::Verified && layout.is_some()));
         let total = copy(&mut self.pages, &mut arrival, summing.then_some(self.simd));
         if known.fill
             && let Some(layout) = &known_layout
@@ -324,7 +376,10 @@ impl Device {
             let transport = usize::from(layout.transport);
             let before = words(arrival.head().get(..transport).unwrap_or(&[])).fold();
             let sum = Sum::new(at_offset(total.subtract(before).fold(), transport));
-            self.pages.overwrite(usize::from(layout.checksum()), transport_field(layout.protocol, sum.checksum()).to_be_bytes());
+            self.pages.overwrite(
+                usize::from(layout.checksum()),
+                transport_field(layout.protocol, sum.checksum()).to_be_bytes(),
+            );
         }
 
         let mut lent = self.pages.lend();
@@ -343,14 +398,23 @@ impl Device {
 
         let head = arrival.head();
         let end = layout.map_or(length, |layout| layout.end as usize);
-        let tail = if end < length { at_offset(tail_sum(&packet, end, self.simd), end - ethernet::HEADER_LENGTH) } else { 0 };
+        let tail = if end < length {
+            at_offset(tail_sum(&packet, end, self.simd), end - ethernet::HEADER_LENGTH)
+        } else {
+            0
+        };
         let sum = match &known_layout {
             Some(layout) => {
                 let transport = usize::from(layout.transport);
                 let before = words(head.get(ethernet::HEADER_LENGTH..transport).unwrap_or(&[]));
-                before.add(at_offset(transport_sum(head, layout), transport - ethernet::HEADER_LENGTH))
+                before.add(at_offset(
+                    transport_sum(head, layout),
+                    transport - ethernet::HEADER_LENGTH,
+                ))
             }
-            None => total.subtract(words(&head[..head.len().min(ethernet::HEADER_LENGTH)]).fold()).subtract(tail),
+            None => total
+                .subtract(words(&head[..head.len().min(ethernet::HEADER_LENGTH)]).fold())
+                .subtract(tail),
         };
         match (sums, &layout) {
             (RxSums::Complete, _) => {
@@ -374,7 +438,11 @@ impl Device {
 }
 
 /// Copies a frame to the places that were found for it; its sum, if it is summed on the way.
-fn copy<'a, I: Iterator<Item = &'a [u8]>>(pages: &mut Pages, arrival: &mut Arrival<'a, I>, simd: Option<Simd>) -> Sum {
+fn copy<'a, I: Iterator<Item = &'a [u8]>>(
+    pages: &mut Pages,
+    arrival: &mut Arrival<'a, I>,
+    simd: Option<Simd>,
+) -> Sum {
     let mut source = arrival.slices();
     let mut current: &[u8] = &[];
     let (mut offset, mut total) = (0, Sum::default());

@@ -51,12 +51,19 @@ use superpacket_io::port::{Port, PortError, PortSpec, SpecError};
 const DEFAULT_LINK: &str = "nic";
 
 /// Opens a model NIC around the port that it wraps, which `open` opens.
-pub(super) fn open(spec: &PortSpec, open: impl FnOnce(&PortSpec) -> Result<Box<dyn Port>, PortError>) -> Result<Box<dyn Port>, PortError> {
+pub(super) fn open(
+    spec: &PortSpec,
+    open: impl FnOnce(&PortSpec) -> Result<Box<dyn Port>, PortError>,
+) -> Result<Box<dyn Port>, PortError> {
     let options = spec.options();
     let settings = NicSettings::from_options(options, spec.inner().is_some())?;
     let inner = match spec.inner() {
         Some(inner) => open(inner)?,
-        None => Box::new(memory::join(options.get("link").unwrap_or(DEFAULT_LINK), spec.name(), &wire(&settings))?),
+        None => Box::new(memory::join(
+            options.get("link").unwrap_or(DEFAULT_LINK),
+            spec.name(),
+            &wire(&settings),
+        )?),
     };
     Ok(Box::new(NicPort::new(spec.name(), &settings, inner)?))
 }
@@ -70,7 +77,8 @@ pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
 fn wire(settings: &NicSettings) -> MemorySettings {
     // What arrives between two polls waits here, until the card looks and its ring overflows.
     MemorySettings {
-        slots: (settings.ring * usize::from(settings.queues) * 4).clamp(4096, MemorySettings::MAX_SLOTS),
+        slots: (settings.ring * usize::from(settings.queues) * 4)
+            .clamp(4096, MemorySettings::MAX_SLOTS),
         ..MemorySettings::default()
     }
 }

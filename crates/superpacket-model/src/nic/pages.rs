@@ -153,7 +153,11 @@ impl Pages {
             write(bytes);
         }
         for run in &self.runs {
-            if let Some(bytes) = self.region.run_mut(run.first, run.slots).and_then(|bytes| bytes.get_mut(run.range.clone())) {
+            if let Some(bytes) = self
+                .region
+                .run_mut(run.first, run.slots)
+                .and_then(|bytes| bytes.get_mut(run.range.clone()))
+            {
                 write(bytes);
             }
         }
@@ -165,7 +169,9 @@ impl Pages {
         let mut start = 0;
         self.fill(|target| {
             for (index, byte) in bytes.into_iter().enumerate() {
-                if let Some(place) = (offset + index).checked_sub(start).and_then(|place| target.get_mut(place)) {
+                if let Some(place) =
+                    (offset + index).checked_sub(start).and_then(|place| target.get_mut(place))
+                {
                     *place = byte;
                 }
             }
@@ -180,7 +186,9 @@ impl Pages {
             _ => None,
         };
         let region = &mut self.region;
-        header.into_iter().chain(self.runs.drain(..).filter_map(|run| region.lend_run(run.first, run.slots, run.range)))
+        header.into_iter().chain(
+            self.runs.drain(..).filter_map(|run| region.lend_run(run.first, run.slots, run.range)),
+        )
     }
 }
 
@@ -206,12 +214,18 @@ mod tests {
     #[test]
     fn frames_share_pages_and_span_them() {
         let settings = NicSettings { ring: 8, ..NicSettings::default() };
-        for (page, shared) in [(PageSize::Page4K, 2), (PageSize::Page8K, 4), (PageSize::Page16K, 8), (PageSize::Page32K, 16)] {
+        for (page, shared) in [
+            (PageSize::Page4K, 2),
+            (PageSize::Page8K, 4),
+            (PageSize::Page16K, 8),
+            (PageSize::Page32K, 16),
+        ] {
             let bytes = page.bytes().expect("a page");
             let mut pages = Pages::new(&NicSettings { page, ..settings }, 9000).expect("memory");
             let small: Vec<_> = (0..shared + 1).flat_map(|_| place(&mut pages, 1514)).collect();
             assert_eq!(small.len(), shared + 1, "one buffer each");
-            let numbers: Vec<_> = small.iter().map(|buffer| offset(&pages, buffer) / bytes).collect();
+            let numbers: Vec<_> =
+                small.iter().map(|buffer| offset(&pages, buffer) / bytes).collect();
             assert_eq!(numbers, [vec![0; shared], vec![1]].concat(), "they share a page");
             let large = place(&mut pages, 9014);
             let expected: &[usize] = match page {
@@ -219,9 +233,13 @@ mod tests {
                 PageSize::Page8K => &[8192, 822],
                 _ => &[9014],
             };
-            assert_eq!(large.iter().map(|buffer| buffer.bytes().len()).collect::<Vec<_>>(), expected);
+            assert_eq!(
+                large.iter().map(|buffer| buffer.bytes().len()).collect::<Vec<_>>(),
+                expected
+            );
         }
-        let mut pages = Pages::new(&NicSettings { page: PageSize::Linear, ..settings }, 9000).expect("memory");
+        let mut pages =
+            Pages::new(&NicSettings { page: PageSize::Linear, ..settings }, 9000).expect("memory");
         assert_eq!((place(&mut pages, 60).len(), place(&mut pages, 9022).len()), (1, 1));
     }
 
@@ -255,7 +273,9 @@ mod tests {
     fn a_copied_header_takes_no_page_where_it_is_the_frame() {
         let settings = NicSettings { copy: 80, headroom: 2, ..NicSettings::default() };
         let mut pages = Pages::new(&settings, 1500).expect("memory");
-        let lengths = |buffers: Vec<Buffer>| buffers.iter().map(|buffer| buffer.bytes().len()).collect::<Vec<_>>();
+        let lengths = |buffers: Vec<Buffer>| {
+            buffers.iter().map(|buffer| buffer.bytes().len()).collect::<Vec<_>>()
+        };
         assert_eq!(lengths(place(&mut pages, 60)), [60]);
         assert_eq!(lengths(place(&mut pages, 80)), [80]);
         assert_eq!(pages.begun, 0);
@@ -269,8 +289,11 @@ mod tests {
         for page in [PageSize::Page4K, PageSize::Page8K, PageSize::Linear] {
             let longest = NicSettings::MAX_MTU as usize;
             for (headroom, copy) in [(0, 0), (256, 256), (256, 1), (0, 256)] {
-                let mut pages =
-                    Pages::new(&NicSettings { page, headroom, copy, ring: 1, ..NicSettings::default() }, longest).expect("memory");
+                let mut pages = Pages::new(
+                    &NicSettings { page, headroom, copy, ring: 1, ..NicSettings::default() },
+                    longest,
+                )
+                .expect("memory");
                 assert!(place(&mut pages, longest + 22).len() <= MAX_BUFFERS);
             }
         }

@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use superpacket::packet::Layer;
 use superpacket::segment::GsoSupport;
-use superpacket_io::port::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive, SpecError, Transmit};
+use superpacket_io::port::{
+    Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive, SpecError,
+    Transmit,
+};
 
 use super::counters::NicMonitor;
 use super::front::Front;
@@ -57,7 +60,10 @@ pub struct NicPort {
 /// assert_eq!(card.monitor().counters().rx_padded, 1);
 /// # Ok::<(), superpacket_io::port::PortError>(())
 /// ```
-pub fn pair(settings: &NicSettings, other: &MemorySettings) -> Result<(NicPort, MemoryPort), PortError> {
+pub fn pair(
+    settings: &NicSettings,
+    other: &MemorySettings,
+) -> Result<(NicPort, MemoryPort), PortError> {
     let (card, other) = memory::pair(&super::wire(settings), other)?;
     Ok((NicPort::new("nic", settings, Box::new(card))?, other))
 }
@@ -70,7 +76,11 @@ impl NicPort {
     /// port carries no Ethernet frames or has handed out its receivers, or if the card's buffers
     /// would take more than 4 GiB, [`PortError::System`] if
     /// the system gives no more file descriptors.
-    pub fn new(name: &str, settings: &NicSettings, mut inner: Box<dyn Port>) -> Result<Self, PortError> {
+    pub fn new(
+        name: &str,
+        settings: &NicSettings,
+        mut inner: Box<dyn Port>,
+    ) -> Result<Self, PortError> {
         settings.check().map_err(|(option, expected)| SpecError::Option {
             port: name.into(),
             option: option.into(),
@@ -78,7 +88,10 @@ impl NicPort {
         })?;
         let unsupported = |reason: String| PortError::Unsupported { port: name.into(), reason };
         if inner.layer() != Layer::Ethernet {
-            return Err(unsupported(format!("a model NIC carries Ethernet frames, and {} does not", inner.name())));
+            return Err(unsupported(format!(
+                "a model NIC carries Ethernet frames, and {} does not",
+                inner.name()
+            )));
         }
         let receiving = inner.receivers();
         if receiving.is_empty() {
@@ -90,16 +103,24 @@ impl NicPort {
             (mtu, _) => mtu,
         };
         let longest = if settings.wire { mtu as usize } else { LONGEST_WHOLE };
-        let system = |action| move |error: rustix::io::Errno| PortError::system(name, action, error);
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("make an event (eventfd)"));
-        let events = (0..settings.queues).map(|_| event()).collect::<Result<Vec<_>, PortError>>()?;
+        let system =
+            |action| move |error: rustix::io::Errno| PortError::system(name, action, error);
+        let event = || {
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(system("make an event (eventfd)"))
+        };
+        let events =
+            (0..settings.queues).map(|_| event()).collect::<Result<Vec<_>, PortError>>()?;
         let mut readiness = Vec::new();
         for event in &events {
-            let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch the wrapped port (epoll_create1)"))?;
-            let watched = receiving.iter().map(|receive| receive.readiness()).chain([event.as_fd()]);
+            let set = epoll::create(epoll::CreateFlags::CLOEXEC)
+                .map_err(system("watch the wrapped port (epoll_create1)"))?;
+            let watched =
+                receiving.iter().map(|receive| receive.readiness()).chain([event.as_fd()]);
             for (index, descriptor) in watched.enumerate() {
                 let data = epoll::EventData::new_u64(index as u64);
-                epoll::add(&set, descriptor, data, epoll::EventFlags::IN).map_err(system("watch the wrapped port (epoll_ctl)"))?;
+                epoll::add(&set, descriptor, data, epoll::EventFlags::IN)
+                    .map_err(system("watch the wrapped port (epoll_ctl)"))?;
             }
             readiness.push(set);
         }
@@ -112,10 +133,19 @@ impl NicPort {
         })?;
         let front = Arc::new(Mutex::new(front));
         let receiver = |(queue, readiness): (usize, OwnedFd)| {
-            Box::new(NicReceive { front: front.clone(), queue, readiness, unsent: unsent.clone() }) as Box<dyn Receive>
+            Box::new(NicReceive { front: front.clone(), queue, readiness, unsent: unsent.clone() })
+                as Box<dyn Receive>
         };
         let receivers = readiness.into_iter().enumerate().map(receiver).collect();
-        Ok(NicPort { name: name.into(), settings: *settings, mtu, inner, receivers, monitor, unsent })
+        Ok(NicPort {
+            name: name.into(),
+            settings: *settings,
+            mtu,
+            inner,
+            receivers,
+            monitor,
+            unsent,
+        })
     }
 
     /// What it is like.
@@ -178,12 +208,21 @@ impl Port for NicPort {
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
         let hardware = Hardware {
-            limits: Limits { features: self.features(), max_slices: self.max_slices(), mtu: self.mtu },
+            limits: Limits {
+                features: self.features(),
+                max_slices: self.max_slices(),
+                mtu: self.mtu,
+            },
             tso: self.settings.tso,
             tunnels: self.settings.tunnels,
             wire: self.settings.wire,
         };
-        Ok(Box::new(NicTransmit::new(hardware, self.inner.transmitter()?, self.monitor.clone(), &self.unsent)))
+        Ok(Box::new(NicTransmit::new(
+            hardware,
+            self.inner.transmitter()?,
+            self.monitor.clone(),
+            &self.unsent,
+        )))
     }
 
     fn state(&mut self) -> PortState {

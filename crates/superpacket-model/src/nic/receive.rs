@@ -22,7 +22,11 @@ pub(super) struct NicReceive {
 }
 
 impl Receive for NicReceive {
-    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
         // As a driver's poll does: what has been sent is looked after first.
         self.unsent.flush();
         lock(&self.front).poll(self.queue, packets, limit)

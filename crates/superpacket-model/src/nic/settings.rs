@@ -139,7 +139,12 @@ impl FromStr for TsoLimit {
         match text {
             "off" => Ok(TsoLimit::Off),
             "64k" => Ok(TsoLimit::Full),
-            bytes => bytes.parse().ok().filter(|bytes| (1..=65_535).contains(bytes)).map(TsoLimit::Payload).ok_or(()),
+            bytes => bytes
+                .parse()
+                .ok()
+                .filter(|bytes| (1..=65_535).contains(bytes))
+                .map(TsoLimit::Payload)
+                .ok_or(()),
         }
     }
 }
@@ -249,7 +254,10 @@ impl NicSettings {
     pub fn from_options(options: &SpecOptions, wrapping: bool) -> Result<Self, SpecError> {
         let link: &[&str] = if wrapping { &[] } else { &["link"] };
         options.only(&[&NIC_SETTINGS[..], link].concat())?;
-        let default = NicSettings { full: if wrapping { RingFull::Wait } else { RingFull::Drop }, ..NicSettings::default() };
+        let default = NicSettings {
+            full: if wrapping { RingFull::Wait } else { RingFull::Drop },
+            ..NicSettings::default()
+        };
         let strip_vlan = match options.get("vlan") {
             None | Some("strip") => true,
             Some("keep") => false,
@@ -269,7 +277,11 @@ impl NicSettings {
             mtu: options.value("mtu", "takes 68 to 65000 bytes", default.mtu)?,
             scatter_gather: options.switch("sg", default.scatter_gather)?,
             checksums: options.switch("tx", default.checksums)?,
-            tso: options.value("tso", "takes off, 64k, or 1 to 65535 bytes of TCP payload", default.tso)?,
+            tso: options.value(
+                "tso",
+                "takes off, 64k, or 1 to 65535 bytes of TCP payload",
+                default.tso,
+            )?,
             uso: options.switch("uso", default.uso)?,
             tunnels: options.switch("tunnels", default.tunnels)?,
             wire: options.switch("wire", default.wire)?,
@@ -292,9 +304,16 @@ impl NicSettings {
             (self.copy <= Self::MAX_HEADROOM, "copy", "takes 0 to 256 bytes"),
             ((1..=Self::MAX_QUEUES).contains(&self.queues), "queues", "takes 1 to 128"),
             ((1..=Self::MAX_RING).contains(&self.ring), "ring", "takes 1 to 65536 frames"),
-            (self.mtu == 0 || (68..=Self::MAX_MTU).contains(&self.mtu), "mtu", "takes 68 to 65000 bytes"),
+            (
+                self.mtu == 0 || (68..=Self::MAX_MTU).contains(&self.mtu),
+                "mtu",
+                "takes 68 to 65000 bytes",
+            ),
         ];
-        rules.into_iter().find(|(right, ..)| !right).map_or(Ok(()), |(_, name, expected)| Err((name, expected)))
+        rules
+            .into_iter()
+            .find(|(right, ..)| !right)
+            .map_or(Ok(()), |(_, name, expected)| Err((name, expected)))
     }
 
     /// The offloads it has: what needs another that is off is off too.

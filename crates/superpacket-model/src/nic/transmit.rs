@@ -87,7 +87,12 @@ pub(super) struct NicTransmit {
 }
 
 impl NicTransmit {
-    pub(super) fn new(hardware: Hardware, inner: Box<dyn Transmit>, monitor: NicMonitor, unsent: &Unsent) -> Self {
+    pub(super) fn new(
+        hardware: Hardware,
+        inner: Box<dyn Transmit>,
+        monitor: NicMonitor,
+        unsent: &Unsent,
+    ) -> Self {
         let wire = Wire {
             inner,
             outgoing: Outgoing::new(),
@@ -124,7 +129,8 @@ impl Hardware {
                 Err(offload("more TCP payload than the card cuts"))
             }
             (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::Udp, _)
-                if frame.length - u32::from(layout.outermost()).min(frame.length) <= MAX_GSO_SIZE =>
+                if frame.length - u32::from(layout.outermost()).min(frame.length)
+                    <= MAX_GSO_SIZE =>
             {
                 Ok(())
             }
@@ -143,8 +149,9 @@ impl Transmit for NicTransmit {
             return Progress { sent: 0, stopped: Some(stop) };
         }
         let frames = batch.frames().get(from..).unwrap_or(&[]);
-        let refused =
-            frames.iter().enumerate().find_map(|(index, frame)| Some((index, self.hardware.check(outgoing, batch, frame).err()?)));
+        let refused = frames.iter().enumerate().find_map(|(index, frame)| {
+            Some((index, self.hardware.check(outgoing, batch, frame).err()?))
+        });
         let fitting = refused.as_ref().map_or(frames.len(), |(index, _)| *index);
         let as_they_are = |frame: &TxFrame| frame.is_plain() || !self.hardware.wire;
         let mut progress = if fitting == frames.len() && frames.iter().all(as_they_are) {
@@ -192,7 +199,13 @@ impl Wire {
 
     /// Makes frames of packets and hands them on, until one is stopped. Of the packet at which it
     /// was, what is left is kept.
-    fn send(&mut self, outgoing: &Outgoing, batch: &TxBatch, frames: &[TxFrame], cuts: bool) -> Progress {
+    fn send(
+        &mut self,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frames: &[TxFrame],
+        cuts: bool,
+    ) -> Progress {
         let mut progress = Progress { sent: 0, stopped: None };
         let mut next = 0;
         while next < frames.len() && progress.stopped.is_none() {
@@ -234,22 +247,40 @@ impl Wire {
 
     /// Makes frames of a packet, as the card's hardware does; `cuts`: of any, else it passes as it
     /// is.
-    fn make(&mut self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, cuts: bool) -> Result<(), Stop> {
+    fn make(
+        &mut self,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frame: &TxFrame,
+        cuts: bool,
+    ) -> Result<(), Stop> {
         let before = self.batch.frames().len();
         if cuts {
             let packet = Taken { outgoing, slices: batch.slices(frame), frame };
             let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
             let mut writer = self.batch.writer(&mut self.outgoing, frame.layer);
             let made = self.segmenter.segment_linear(&packet, &options, &mut writer);
-            made.map_err(|error| Stop::Refused(std::io::Error::new(std::io::ErrorKind::InvalidInput, error)))?;
+            made.map_err(|error| {
+                Stop::Refused(std::io::Error::new(std::io::ErrorKind::InvalidInput, error))
+            })?;
         } else {
             self.whole.clear();
             batch.copy_to(outgoing, frame, &mut self.whole);
-            self.batch.push_bytes(&mut self.outgoing, &self.whole, frame.checksum, frame.gso, frame.layer);
+            self.batch.push_bytes(
+                &mut self.outgoing,
+                &self.whole,
+                frame.checksum,
+                frame.gso,
+                frame.layer,
+            );
         }
         let end = self.batch.frames().len();
         let cut = cuts && frame.gso.is_some();
-        self.made.push(Made { end, segments: if cut { end - before } else { 0 }, filled: cuts && !cut && !frame.is_plain() });
+        self.made.push(Made {
+            end,
+            segments: if cut { end - before } else { 0 },
+            filled: cuts && !cut && !frame.is_plain(),
+        });
         Ok(())
     }
 

@@ -55,8 +55,12 @@ impl Face {
         let partial = base.with_partial_checksums();
         let small = base.with_max_packets(7).with_max_bytes(9_000);
         let big = |policy: Policy| policy.with_max_bytes(u32::MAX);
-        let framings =
-            |layer| [Framing::new(Format::Plain, ByteOrder::NATIVE, layer), Framing::new(Format::Tunnel, ByteOrder::Little, layer)];
+        let framings = |layer| {
+            [
+                Framing::new(Format::Plain, ByteOrder::NATIVE, layer),
+                Framing::new(Format::Tunnel, ByteOrder::Little, layer),
+            ]
+        };
         let mut faces: Vec<_> = [
             base,
             partial,
@@ -70,37 +74,61 @@ impl Face {
         .collect();
         for policy in [base, big(partial)] {
             faces.push(Face::Linear(Aggregator::new(policy.with_storage(Storage::Linear), key())));
-            faces.push(Face::Held { engine: Aggregator::new(policy.with_hold_time(HOLD), key()), now: 0 });
+            faces.push(Face::Held {
+                engine: Aggregator::new(policy.with_hold_time(HOLD), key()),
+                now: 0,
+            });
             faces.push(Face::Borrowed(BatchAggregator::new(Layer::Ethernet, policy, key())));
         }
-        let again = [(small, base), (partial.with_max_packets(5), big(partial)), (small, big(base)), (base, partial)];
+        let again = [
+            (small, base),
+            (partial.with_max_packets(5), big(partial)),
+            (small, big(base)),
+            (base, partial),
+        ];
         for (first, second) in again {
-            faces.push(Face::SuperPackets { first: Aggregator::new(first, key()), second: Aggregator::new(second, key()) });
+            faces.push(Face::SuperPackets {
+                first: Aggregator::new(first, key()),
+                second: Aggregator::new(second, key()),
+            });
         }
         for framing in framings(Layer::Ethernet).into_iter().chain(framings(Layer::Ip)) {
             faces.push(Face::Gathered(BatchAggregator::framed(framing, big(base), key()), framing));
             faces.push(Face::InPlace(BatchAggregator::framed(framing, base, key()), framing));
         }
-        faces.extend([Policy::lro(), Policy::lro_with_acks()].map(|policy| Face::Lro(Aggregator::new(policy, key()))));
+        faces.extend(
+            [Policy::lro(), Policy::lro_with_acks()]
+                .map(|policy| Face::Lro(Aggregator::new(policy, key()))),
+        );
         faces
     }
 
     /// Aggregates a poll, and shows the judge all that leaves.
     pub fn take(&mut self, used: &Use<'_>, judge: &mut Judge, random: &mut Random) {
-        let mut batch: Vec<_> = used.order.iter().enumerate().map(|(place, &frame)| packet(place, &used.frames[frame])).collect();
+        let mut batch: Vec<_> = used
+            .order
+            .iter()
+            .enumerate()
+            .map(|(place, &frame)| packet(place, &used.frames[frame]))
+            .collect();
         match self {
             Face::Owned(engine) => {
-                let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look(used, &packet, |buffer: &Numbered| buffer.0, None);
+                let mut sink = |packet: SuperPacket<'_, Numbered>| {
+                    judge.look(used, &packet, |buffer: &Numbered| buffer.0, None)
+                };
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
             }
             Face::Linear(engine) => {
-                let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look_at_bytes(used, &packet);
+                let mut sink =
+                    |packet: SuperPacket<'_, Numbered>| judge.look_at_bytes(used, &packet);
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
             }
             Face::Held { engine, now } => {
-                let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look(used, &packet, |buffer: &Numbered| buffer.0, None);
+                let mut sink = |packet: SuperPacket<'_, Numbered>| {
+                    judge.look(used, &packet, |buffer: &Numbered| buffer.0, None)
+                };
                 while !batch.is_empty() {
                     let rest = batch.split_off(random.between(1, batch.len()));
                     engine.receive_batch(&mut batch, *now, &mut sink);
@@ -116,18 +144,28 @@ impl Face {
             Face::SuperPackets { first, second } => {
                 let mut members = Members::default();
                 let mut again = Vec::new();
-                let mut sink = |packet: SuperPacket<'_, Numbered>| again.push(members.take(&packet));
+                let mut sink =
+                    |packet: SuperPacket<'_, Numbered>| again.push(members.take(&packet));
                 first.receive_batch(&mut batch, 0, &mut sink);
                 first.poll_end(0, &mut sink);
-                let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look(used, &packet, |buffer: &Numbered| buffer.0, Some(&members));
+                let mut sink = |packet: SuperPacket<'_, Numbered>| {
+                    judge.look(used, &packet, |buffer: &Numbered| buffer.0, Some(&members))
+                };
                 second.receive_batch(&mut again, 0, &mut sink);
                 second.poll_end(0, &mut sink);
             }
             Face::Borrowed(engine) => engine.poll(&batch, |packet| {
-                judge.look(used, &packet, |buffer: &superpacket::aggregate::BufferIndex| buffer.packet(), None);
+                judge.look(
+                    used,
+                    &packet,
+                    |buffer: &superpacket::aggregate::BufferIndex| buffer.packet(),
+                    None,
+                );
             }),
             Face::Gathered(engine, framing) => Framed::new(used, *framing).gathered(engine, judge),
-            Face::InPlace(engine, framing) => Framed::new(used, *framing).in_place(engine, judge, random),
+            Face::InPlace(engine, framing) => {
+                Framed::new(used, *framing).in_place(engine, judge, random)
+            }
             Face::Lro(engine) => {
                 let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look_at_lro(used, &packet);
                 engine.receive_batch(&mut batch, 0, &mut sink);
@@ -158,9 +196,14 @@ impl Members {
         let metadata = &packet.metadata;
         let mut bytes = Vec::new();
         packet.copy_to(&mut bytes);
-        let mut places: Vec<_> = packet.pieces().iter().filter_map(|piece| piece.buffer().map(|buffer| buffer.0)).collect();
+        let mut places: Vec<_> = packet
+            .pieces()
+            .iter()
+            .filter_map(|piece| piece.buffer().map(|buffer| buffer.0))
+            .collect();
         places.dedup();
-        let mut again = RxPacket::new(Numbered(self.0.len(), Rc::new(bytes))).with_checksum(metadata.checksum);
+        let mut again =
+            RxPacket::new(Numbered(self.0.len(), Rc::new(bytes))).with_checksum(metadata.checksum);
         (again.layer, again.vlan, again.gso) = (metadata.layer, metadata.vlan, metadata.gso);
         self.0.push((places, Rc::clone(&again.buffers().next().expect("a buffer").1)));
         again

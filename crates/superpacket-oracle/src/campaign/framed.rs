@@ -32,7 +32,9 @@ impl<'u> Framed<'u> {
     /// packets, what is IP.
     pub fn new(used: &'u Use<'u>, framing: Framing) -> Self {
         let places = used.order.iter().enumerate();
-        let taken = places.filter_map(|(place, &frame)| Taken::of(place, &used.frames[frame], framing.layer)).collect();
+        let taken = places
+            .filter_map(|(place, &frame)| Taken::of(place, &used.frames[frame], framing.layer))
+            .collect();
         Framed { used, framing, taken }
     }
 
@@ -49,13 +51,21 @@ impl<'u> Framed<'u> {
             })
             .collect();
         engine.poll_gathered(&packets, |slices| {
-            self.look(&slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>(), judge)
+            self.look(
+                &slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>(),
+                judge,
+            )
         });
     }
 
     /// Gives them to an engine that joins them in their own buffers, some of which have little
     /// room.
-    pub fn in_place(mut self, engine: &mut BatchAggregator, judge: &mut Judge, random: &mut Random) {
+    pub fn in_place(
+        mut self,
+        engine: &mut BatchAggregator,
+        judge: &mut Judge,
+        random: &mut Random,
+    ) {
         self.pass_others(judge);
         let length = self.framing.header_length();
         let offset = length + random.below(3) as usize * 16;
@@ -98,17 +108,27 @@ impl<'u> Framed<'u> {
         };
         let bytes = &written[framing.header_length()..];
         if header.gso_type == gso_type::NONE {
-            let Some(taken) = self.taken.iter_mut().find(|taken| !taken.back && taken.bytes == bytes) else {
-                return judge.fail(|| format!("a packet that is no frame: {}", crate::frames::hexadecimal(bytes)));
+            let Some(taken) =
+                self.taken.iter_mut().find(|taken| !taken.back && taken.bytes == bytes)
+            else {
+                return judge.fail(|| {
+                    format!("a packet that is no frame: {}", crate::frames::hexadecimal(bytes))
+                });
             };
             taken.back = true;
-            let said = (header.flags & flags::NEEDS_CSUM != 0).then_some((header.csum_start, header.csum_offset));
+            let said = (header.flags & flags::NEEDS_CSUM != 0)
+                .then_some((header.csum_start, header.csum_offset));
             match taken.checksum {
-                RxChecksum::Partial { start, offset } if said.is_some_and(|said| said != (start, offset)) => {
-                    judge.fail(|| format!("frame {}: its checksum is said to be at {said:?}", taken.place));
+                RxChecksum::Partial { start, offset }
+                    if said.is_some_and(|said| said != (start, offset)) =>
+                {
+                    judge.fail(|| {
+                        format!("frame {}: its checksum is said to be at {said:?}", taken.place)
+                    });
                 }
                 RxChecksum::Partial { .. } => {}
-                _ if said.is_some() => judge.fail(|| format!("frame {}: its checksum is said to be partial", taken.place)),
+                _ if said.is_some() => judge
+                    .fail(|| format!("frame {}: its checksum is said to be partial", taken.place)),
                 _ => {}
             }
             return judge.is_back(self.used, taken.place, false);
@@ -124,7 +144,9 @@ impl<'u> Framed<'u> {
             let found = self.taken.iter().position(wanted).or_else(|| {
                 // No header says that identifications stay the same: the receiver counts up.
                 let plain = without_identifications(segment, framing.layer);
-                let same = |taken: &Taken| !taken.back && without_identifications(taken.wanted(), framing.layer) == plain;
+                let same = |taken: &Taken| {
+                    !taken.back && without_identifications(taken.wanted(), framing.layer) == plain
+                };
                 judge.renumbered += 1;
                 self.taken.iter().position(same)
             });
@@ -133,7 +155,12 @@ impl<'u> Framed<'u> {
                     taken.back = true;
                     judge.is_back(self.used, taken.place, true);
                 }
-                None => judge.fail(|| format!("{header:?}: a segment that is no frame: {}", crate::frames::hexadecimal(segment))),
+                None => judge.fail(|| {
+                    format!(
+                        "{header:?}: a segment that is no frame: {}",
+                        crate::frames::hexadecimal(segment)
+                    )
+                }),
             }
         }
     }
@@ -151,16 +178,22 @@ impl Taken {
         }
         let mut bytes = frame.bytes.to_vec();
         let mut checksum = frame.checksum;
-        if (frame.layer, layer) == (Layer::Ethernet, Layer::Ip) && matches!(bytes.get(12..14), Some([8, 0] | [0x86, 0xdd])) {
+        if (frame.layer, layer) == (Layer::Ethernet, Layer::Ip)
+            && matches!(bytes.get(12..14), Some([8, 0] | [0x86, 0xdd]))
+        {
             bytes.drain(..14);
             checksum = match checksum {
-                RxChecksum::Partial { start, offset } => RxChecksum::Partial { start: start.checked_sub(14)?, offset },
+                RxChecksum::Partial { start, offset } => {
+                    RxChecksum::Partial { start: start.checked_sub(14)?, offset }
+                }
                 checksum => checksum,
             };
         } else if frame.layer != layer {
             return None;
         }
-        let completed = matches!(checksum, RxChecksum::Partial { .. }).then(|| complete(&bytes, checksum, layer)).flatten();
+        let completed = matches!(checksum, RxChecksum::Partial { .. })
+            .then(|| complete(&bytes, checksum, layer))
+            .flatten();
         Some(Taken { place, bytes, checksum, completed, back: false })
     }
 }
@@ -168,7 +201,9 @@ impl Taken {
 /// The packet with identifications of 0 in its IPv4 headers, and without their checksums.
 fn without_identifications(bytes: &[u8], layer: Layer) -> Vec<u8> {
     let mut plain = bytes.to_vec();
-    for header in check::layers(bytes, layer == Layer::Ip).iter().filter(|header| header.kind == Kind::Ipv4) {
+    for header in
+        check::layers(bytes, layer == Layer::Ip).iter().filter(|header| header.kind == Kind::Ipv4)
+    {
         plain[header.offset + 4..header.offset + 6].fill(0);
         plain[header.offset + 10..header.offset + 12].fill(0);
     }
@@ -194,7 +229,10 @@ mod tests {
             let mut framed = Framed::new(&used, framing);
             framed.pass_others(&mut judge);
             let packets: Vec<_> = framed.taken.iter().map(|taken| taken.bytes.clone()).collect();
-            framed.taken.iter_mut().for_each(|taken| (taken.checksum, taken.completed) = (RxChecksum::None, None));
+            framed
+                .taken
+                .iter_mut()
+                .for_each(|taken| (taken.checksum, taken.completed) = (RxChecksum::None, None));
             engine.poll_gathered(&packets, |slices| {
                 let mut written = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
                 change(&mut written);

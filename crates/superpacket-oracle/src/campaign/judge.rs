@@ -81,17 +81,26 @@ impl Judge {
         places.clear();
         match members {
             None => places.extend_from_slice(&numbers),
-            Some(Members(members)) => places.extend(numbers.iter().flat_map(|&number| &members[number].0)),
+            Some(Members(members)) => {
+                places.extend(numbers.iter().flat_map(|&number| &members[number].0))
+            }
         }
         let frame = |place: usize| &used.frames[used.order[place]];
         for &place in &places {
             if frame(place).vlan != metadata.vlan || frame(place).layer != metadata.layer {
-                self.fail(|| format!("frame {place}: {:?} {:?} became {metadata:?}", frame(place).vlan, frame(place).layer));
+                self.fail(|| {
+                    format!(
+                        "frame {place}: {:?} {:?} became {metadata:?}",
+                        frame(place).vlan,
+                        frame(place).layer
+                    )
+                });
             }
             self.returned(used, place);
         }
         if let [number] = numbers[..] {
-            let was = members.map_or_else(|| &frame(number).bytes, |Members(members)| &members[number].1);
+            let was =
+                members.map_or_else(|| &frame(number).bytes, |Members(members)| &members[number].1);
             if !packet.contiguous().is_some_and(|bytes| is_same(bytes, was)) {
                 self.fail(|| format!("{places:?}, alone, is not what it was"));
             }
@@ -152,11 +161,16 @@ impl Judge {
             let wanted = |place: &usize| {
                 let frame = &used.frames[used.order[*place]];
                 let same_form = !merged || frame.is_partial() == partial;
-                !self.back[*place] && *frame.bytes == segment && (frame.vlan, frame.layer) == (metadata.vlan, metadata.layer) && same_form
+                !self.back[*place]
+                    && *frame.bytes == segment
+                    && (frame.vlan, frame.layer) == (metadata.vlan, metadata.layer)
+                    && same_form
             };
             match (0..used.order.len()).find(wanted) {
                 Some(place) => self.is_back(used, place, merged),
-                None => self.fail(|| format!("{metadata:?}: no frame is {}", hexadecimal(&segment))),
+                None => {
+                    self.fail(|| format!("{metadata:?}: no frame is {}", hexadecimal(&segment)))
+                }
             }
         }
     }
@@ -165,7 +179,11 @@ impl Judge {
     pub fn look_at_lro(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
         let metadata = packet.metadata;
         self.accounted += u64::from(metadata.packets);
-        let mut places: Vec<_> = packet.pieces().iter().filter_map(|piece| piece.buffer().map(|buffer| buffer.0)).collect();
+        let mut places: Vec<_> = packet
+            .pieces()
+            .iter()
+            .filter_map(|piece| piece.buffer().map(|buffer| buffer.0))
+            .collect();
         places.dedup();
         let frame = |place: usize| &used.frames[used.order[place]];
         places.iter().for_each(|&place| self.returned(used, place));
@@ -188,15 +206,23 @@ impl Judge {
             ..Expect::default()
         };
         if let Err(problem) = check::frame(&bytes, &expect) {
-            self.fail(|| format!("{places:?} became a packet with {problem}: {}", hexadecimal(&bytes)));
+            self.fail(|| {
+                format!("{places:?} became a packet with {problem}: {}", hexadecimal(&bytes))
+            });
         }
-        let payload: Vec<u8> =
-            places.iter().flat_map(|&place| check::payload(&frame(place).bytes, at_ip).unwrap_or(&[])).copied().collect();
+        let payload: Vec<u8> = places
+            .iter()
+            .flat_map(|&place| check::payload(&frame(place).bytes, at_ip).unwrap_or(&[]))
+            .copied()
+            .collect();
         if check::payload(&bytes, at_ip) != Some(&payload[..]) {
             self.fail(|| format!("{places:?} became other payload: {}", hexadecimal(&bytes)));
         }
         let flow = check::flow_key(&bytes, at_ip);
-        if let Some(place) = places.iter().find(|&&place| frame(place).flow_key().0 != flow || frame(place).vlan != metadata.vlan) {
+        if let Some(place) = places
+            .iter()
+            .find(|&&place| frame(place).flow_key().0 != flow || frame(place).vlan != metadata.vlan)
+        {
             self.fail(|| format!("frame {place} is of another flow than {places:?}"));
         }
     }
@@ -213,17 +239,28 @@ impl Judge {
 
     /// Cuts what merged. A super-packet that was received does not say whether the checksums of its
     /// segments were partial (`again`): they come back complete.
-    fn cut<B, M: Memory<B>>(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, B, M>, places: &[usize], again: bool) {
+    fn cut<B, M: Memory<B>>(
+        &mut self,
+        used: &Use<'_>,
+        packet: &SuperPacket<'_, B, M>,
+        places: &[usize],
+        again: bool,
+    ) {
         self.super_packets += 1;
         self.merged += places.len() as u64;
         let partial = packet.metadata.gso.is_some_and(|gso| gso.checksum == ChecksumForm::Partial);
         let (mut different, mut count) = (None, 0);
         let sink = |segment: Segment<'_, _>| {
-            let Some(frame) = places.get(count).map(|&place| &used.frames[used.order[place]]) else {
+            let Some(frame) = places.get(count).map(|&place| &used.frames[used.order[place]])
+            else {
                 count += 1;
                 return;
             };
-            let completed = if again && frame.is_partial() { complete(&frame.bytes, frame.checksum, frame.layer) } else { None };
+            let completed = if again && frame.is_partial() {
+                complete(&frame.bytes, frame.checksum, frame.layer)
+            } else {
+                None
+            };
             let mut rest = completed.as_ref().unwrap_or(&frame.bytes).as_slice();
             let mut same = again || frame.is_partial() == partial;
             for part in std::iter::once(segment.header()).chain(segment.payload()) {
@@ -245,7 +282,12 @@ impl Judge {
         } else if let Some((place, bytes)) = different {
             let was = &used.frames[used.order[place]];
             self.fail(|| {
-                format!("frame {place} of {places:?}: {} {:?} came back as {}", hexadecimal(&was.bytes), was.checksum, hexadecimal(&bytes))
+                format!(
+                    "frame {place} of {places:?}: {} {:?} came back as {}",
+                    hexadecimal(&was.bytes),
+                    was.checksum,
+                    hexadecimal(&bytes)
+                )
             });
         } else if count != places.len() {
             self.fail(|| format!("{places:?} became {count} segments"));
@@ -268,7 +310,10 @@ impl Judge {
         let mut latest: HashMap<pool::Flow, usize> = HashMap::new();
         // A frame that is varied may be of another flow than it was.
         let frame = |place: usize| &used.frames[used.order[place]];
-        let suspects = self.emitted.iter().filter(|&&place| frame(place).damaged || self.overtaken.contains(&frame(place).flow));
+        let suspects = self
+            .emitted
+            .iter()
+            .filter(|&&place| frame(place).damaged || self.overtaken.contains(&frame(place).flow));
         for &place in suspects {
             let latest = latest.entry(frame(place).flow_key()).or_insert(place);
             if *latest > place {

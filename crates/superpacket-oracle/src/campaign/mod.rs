@@ -75,7 +75,14 @@ impl Campaign {
         let mut random = Random::new(seed);
         let faces = Face::all(&mut random);
         let pool = Pool::new(random.bits());
-        Campaign { pool, random, faces, judge: Judge::default(), totals: Totals::default(), by_face: BTreeMap::new() }
+        Campaign {
+            pool,
+            random,
+            faces,
+            judge: Judge::default(),
+            totals: Totals::default(),
+            by_face: BTreeMap::new(),
+        }
     }
 
     /// Aggregates a poll, cuts what comes of it, and compares.
@@ -101,7 +108,11 @@ impl Campaign {
         match self.judge.problem.take() {
             None => Ok(self.totals),
             Some(text) => {
-                let text = format!("{} (engine {chosen}), poll {}: {text}", face.name(), self.totals.polls);
+                let text = format!(
+                    "{} (engine {chosen}), poll {}: {text}",
+                    face.name(),
+                    self.totals.polls
+                );
                 Err(Fault { text, frames: frames(&used) })
             }
         }
@@ -125,7 +136,11 @@ fn frames(used: &Use<'_>) -> Vec<Input> {
     let whole = |frame: &Frame| {
         let mut bytes = frame.bytes.to_vec();
         if frame.layer == Layer::Ip {
-            let kind: [u8; 2] = if bytes.first().is_some_and(|first| first >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] };
+            let kind: [u8; 2] = if bytes.first().is_some_and(|first| first >> 4 == 6) {
+                [0x86, 0xdd]
+            } else {
+                [8, 0]
+            };
             bytes.splice(0..0, [0; 12].into_iter().chain(kind));
         }
         if let Some(tag) = frame.vlan.filter(|_| bytes.len() >= 12) {
@@ -155,7 +170,8 @@ mod tests {
         let used = pool.next_use();
         let mut judge = Judge::default();
         judge.begin(&used);
-        let mut frames: Frames = used.order.iter().map(|&frame| used.frames[frame].clone()).enumerate().collect();
+        let mut frames: Frames =
+            used.order.iter().map(|&frame| used.frames[frame].clone()).enumerate().collect();
         change(&mut frames);
         let mut batch = frames.iter().map(|(place, frame)| packet(*place, frame)).collect();
         let mut engine = Aggregator::new(Policy::gro_with_udp(), HashKey::new(1));
@@ -164,7 +180,10 @@ mod tests {
             Ok(())
         };
         let sink: &mut Look<'_> = &mut look;
-        engine.receive_batch(&mut batch, 0, sink).and_then(|()| engine.poll_end(0, sink)).expect("it takes all");
+        engine
+            .receive_batch(&mut batch, 0, sink)
+            .and_then(|()| engine.poll_end(0, sink))
+            .expect("it takes all");
         judge.end(&used);
         judge.problem
     }
@@ -172,7 +191,10 @@ mod tests {
     #[test]
     fn the_judge_finds_what_is_lost_changed_or_overtakes() {
         assert_eq!(judged(&|_| {}), None);
-        assert_eq!(judged(&|frames| drop(frames.remove(9))).as_deref(), Some("frame 9 never came back"));
+        assert_eq!(
+            judged(&|frames| drop(frames.remove(9))).as_deref(),
+            Some("frame 9 never came back")
+        );
         let other = |frames: &mut Frames| {
             for (_, frame) in frames {
                 let mut bytes = frame.bytes.to_vec();
@@ -181,11 +203,16 @@ mod tests {
             }
         };
         let problem = judged(&other).expect("other bytes");
-        assert!(problem.contains("came back as") || problem.contains("is not what it was"), "{problem}");
+        assert!(
+            problem.contains("came back as") || problem.contains("is not what it was"),
+            "{problem}"
+        );
         let problem = judged(&|frames| frames.reverse()).expect("another order");
         assert!(problem.contains("of its flow"), "{problem}");
         let tag = |frames: &mut Frames| {
-            frames.iter_mut().for_each(|(_, frame)| frame.vlan = Some(VlanTag { protocol: 0x8100, control: 9 }));
+            frames
+                .iter_mut()
+                .for_each(|(_, frame)| frame.vlan = Some(VlanTag { protocol: 0x8100, control: 9 }));
         };
         let problem = judged(&tag);
         assert!(problem.expect("other tags").contains("became"));

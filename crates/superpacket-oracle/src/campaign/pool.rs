@@ -52,7 +52,15 @@ impl Frame {
         };
         let vlan = generated.stripped_vlan.map(|(protocol, control)| VlanTag { protocol, control });
         let layout = wire::parse_datagram(&generated.bytes, generated.bytes.len(), layer).ok();
-        let mut frame = Frame { bytes: Rc::new(generated.bytes), layer, vlan, checksum, flow: 0, damaged: false, layout };
+        let mut frame = Frame {
+            bytes: Rc::new(generated.bytes),
+            layer,
+            vlan,
+            checksum,
+            flow: 0,
+            damaged: false,
+            layout,
+        };
         let key = frame.flow_key();
         frame.flow = flows.iter().position(|flow| *flow == key).unwrap_or_else(|| {
             flows.push(key);
@@ -63,7 +71,10 @@ impl Frame {
 
     /// Returns the flow that it belongs to now, by an independent parser.
     pub fn flow_key(&self) -> Flow {
-        (check::flow_key(&self.bytes, self.layer == Layer::Ip), self.vlan.map(|tag| tag.control & 0x0fff))
+        (
+            check::flow_key(&self.bytes, self.layer == Layer::Ip),
+            self.vlan.map(|tag| tag.control & 0x0fff),
+        )
     }
 
     /// Is the innermost checksum partial, as the device says?
@@ -84,11 +95,14 @@ impl Frame {
             correct(bytes, sums.network + 10, old, new, false);
         }
         if let Some(layout) = layout.filter(|_| sums.transport) {
-            let checksum = usize::from(layout.transport) + usize::from(layout.protocol.checksum_offset());
+            let checksum =
+                usize::from(layout.transport) + usize::from(layout.protocol.checksum_offset());
             correct(bytes, checksum, old, new, layout.protocol == Protocol::Udp);
         }
         if let RxChecksum::Complete(_) = self.checksum {
-            self.checksum = RxChecksum::Complete(simd.sum(bytes.get(if self.layer == Layer::Ip { 0 } else { 14 }..).unwrap_or(&[])));
+            self.checksum = RxChecksum::Complete(
+                simd.sum(bytes.get(if self.layer == Layer::Ip { 0 } else { 14 }..).unwrap_or(&[])),
+            );
         }
     }
 
@@ -97,7 +111,8 @@ impl Frame {
     fn damage(&mut self, random: &mut Random, right: bool) {
         let (layout, partial) = (self.layout, self.is_partial());
         let bytes = writable(&mut self.bytes);
-        let reach = layout.map_or(MAX_HEADER, |layout| usize::from(layout.payload) + 8).min(bytes.len());
+        let reach =
+            layout.map_or(MAX_HEADER, |layout| usize::from(layout.payload) + 8).min(bytes.len());
         let at = random.below((reach as u64 / 2).max(1)) as usize * 2;
         let Some(field) = bytes.get_mut(at..at + 2) else { return };
         let old = u16::from_be_bytes([field[0], field[1]]);
@@ -112,7 +127,10 @@ impl Frame {
             let checksum = transport + usize::from(layout.protocol.checksum_offset());
             if at >= transport && !partial && at != checksum {
                 correct(bytes, checksum, old, new, layout.protocol == Protocol::Udp);
-            } else if (network..transport).contains(&at) && layout.version == IpVersion::V4 && at != network + 10 {
+            } else if (network..transport).contains(&at)
+                && layout.version == IpVersion::V4
+                && at != network + 10
+            {
                 correct(bytes, network + 10, old, new, false);
             }
         }
@@ -213,7 +231,9 @@ impl Place {
                 let layout = layout?;
                 let header = usize::from(layout.payload - layout.transport);
                 let free = match layout.protocol {
-                    Protocol::Tcp => matches!(at, 0 | 2 | 4 | 6 | 8 | 10 | 14 | 18) || (20..header).contains(&at),
+                    Protocol::Tcp => {
+                        matches!(at, 0 | 2 | 4 | 6 | 8 | 10 | 14 | 18) || (20..header).contains(&at)
+                    }
                     _ => at < 4,
                 };
                 free.then_some((usize::from(layout.transport) + at, transport_sum))
@@ -227,7 +247,8 @@ impl Place {
 
     fn in_ip(at: usize, frame: &Frame, layout: &Layout) -> Option<(usize, Sums)> {
         let outer = layout.outer;
-        let (network, version) = outer.map_or((layout.network, layout.version), |outer| (outer.network, outer.version));
+        let (network, version) =
+            outer.map_or((layout.network, layout.version), |outer| (outer.network, outer.version));
         let network = usize::from(network);
         let v4 = version == IpVersion::V4;
         // A tunnel's own checksum has the outer addresses in it, and a partial one the only.
@@ -265,16 +286,31 @@ impl Pool {
     /// Generates the polls of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let config = |flows, impairments| Config { flows, impairments, encapsulated: 0.3, offloaded: 0.4, ..Config::default() };
+        let config = |flows, impairments| Config {
+            flows,
+            impairments,
+            encapsulated: 0.3,
+            offloaded: 0.4,
+            ..Config::default()
+        };
         let configs = [
             config(1, Impairments::NONE),
             config(3, Impairments::default()),
             config(12, Impairments::default()),
             config(4, Impairments::traps()),
         ];
-        let streams = configs.into_iter().map(|config| generate::stream(random.bits(), config)).collect();
-        let mut pool =
-            Pool { random, streams, polls: Vec::new(), order: Vec::new(), undo: Vec::new(), used: 0, uses: 0, simd: Simd::detect() };
+        let streams =
+            configs.into_iter().map(|config| generate::stream(random.bits(), config)).collect();
+        let mut pool = Pool {
+            random,
+            streams,
+            polls: Vec::new(),
+            order: Vec::new(),
+            undo: Vec::new(),
+            used: 0,
+            uses: 0,
+            simd: Simd::detect(),
+        };
         for _ in 0..POLLS {
             let poll = pool.generate();
             pool.polls.push(poll);
@@ -285,7 +321,11 @@ impl Pool {
     fn generate(&mut self) -> Vec<Frame> {
         let stream = self.random.below(self.streams.len() as u64) as usize;
         let mut flows = Vec::new();
-        self.streams[stream].by_ref().take(FRAMES).map(|generated| Frame::new(generated, &mut flows)).collect()
+        self.streams[stream]
+            .by_ref()
+            .take(FRAMES)
+            .map(|generated| Frame::new(generated, &mut flows))
+            .collect()
     }
 
     /// Takes a poll, and varies it: fields of all its frames, any word of a few, and their order.
@@ -306,7 +346,11 @@ impl Pool {
         for _ in 0..random.below(6) {
             let index = random.below(poll.len() as u64) as usize;
             let frame = &mut poll[index];
-            self.undo.push((index, frame.bytes[..frame.bytes.len().min(MAX_HEADER + 8)].to_vec(), frame.checksum));
+            self.undo.push((
+                index,
+                frame.bytes[..frame.bytes.len().min(MAX_HEADER + 8)].to_vec(),
+                frame.checksum,
+            ));
             let right = random.chance(0.7);
             frame.damage(random, right);
             frame.damaged = true;

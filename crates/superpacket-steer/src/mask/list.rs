@@ -12,7 +12,9 @@ use super::{Cpu, CpuMask, MAX_CPUS};
 pub enum ListError {
     /// An item that is neither a number, nor a range `first-last`, nor a range with a pattern
     /// `first-last:used/group`.
-    #[error("EINVAL: {item:?} at byte {position} is no CPU and no range of CPUs: write 8, 0-3 or 0-15:2/4")]
+    #[error(
+        "EINVAL: {item:?} at byte {position} is no CPU and no range of CPUs: write 8, 0-3 or 0-15:2/4"
+    )]
     BadItem {
         /// The item; its start, if it is long.
         item: String,
@@ -64,14 +66,16 @@ impl CpuMask {
         let mut mask = CpuMask::EMPTY;
         for item in text.split(parts_chunks).filter(|item| !item.is_empty()) {
             let position = place(text, item);
-            let range = Range::read(item).ok_or_else(|| ListError::BadItem { item: shown(item), position })?;
+            let range = Range::read(item)
+                .ok_or_else(|| ListError::BadItem { item: shown(item), position })?;
             if range.first > range.last || range.group == 0 || range.used > range.group {
                 return Err(ListError::BadRange { item: shown(item), position });
             }
             if range.last as usize >= cpus {
                 return Err(ListError::NoSuchCpu { item: shown(item), position, cpus });
             }
-            let used = (range.first..=range.last).filter(|cpu| (cpu - range.first) % range.group < range.used);
+            let used = (range.first..=range.last)
+                .filter(|cpu| (cpu - range.first) % range.group < range.used);
             mask.extend(used.filter_map(|cpu| Cpu::new(cpu as usize)));
         }
         Ok(mask)
@@ -94,7 +98,12 @@ impl Range {
         };
         let (last, pattern) = rest.split_once(':').unwrap_or((rest, "1/1"));
         let (used, group) = pattern.split_once('/')?;
-        Some(Range { first: number(first)?, last: number(last)?, used: number(used)?, group: number(group)? })
+        Some(Range {
+            first: number(first)?,
+            last: number(last)?,
+            used: number(used)?,
+            group: number(group)?,
+        })
     }
 }
 
@@ -148,7 +157,8 @@ mod tests {
             ("1-7:0/3", ""),
             ("8191", "8191"),
         ] {
-            let mask = CpuMask::parse_list(text, MAX_CPUS).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+            let mask = CpuMask::parse_list(text, MAX_CPUS)
+                .unwrap_or_else(|error| panic!("{text:?}: {error}"));
             assert_eq!(mask.list().to_string(), written, "{text:?}");
         }
     }

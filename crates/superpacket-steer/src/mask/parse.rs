@@ -13,7 +13,9 @@ const DIGITS: usize = GROUP / 4;
 #[non_exhaustive]
 pub enum MaskError {
     /// A character that is not a hexadecimal digit.
-    #[error("EINVAL: {character:?} at byte {position}, in chunk {chunk:?}, is not a hexadecimal digit")]
+    #[error(
+        "EINVAL: {character:?} at byte {position}, in chunk {chunk:?}, is not a hexadecimal digit"
+    )]
     BadCharacter {
         /// The character.
         character: char,
@@ -23,7 +25,9 @@ pub enum MaskError {
         chunk: String,
     },
     /// A chunk of more than 8 digits, leading zeros included.
-    #[error("EOVERFLOW: chunk {chunk:?} at byte {position} has more than 8 digits; commas part groups of 32 CPUs")]
+    #[error(
+        "EOVERFLOW: chunk {chunk:?} at byte {position} has more than 8 digits; commas part groups of 32 CPUs"
+    )]
     LongChunk {
         /// Where it starts.
         position: usize,
@@ -41,7 +45,9 @@ pub enum MaskError {
         cpus: usize,
     },
     /// A CPU that the machine does not have.
-    #[error("EOVERFLOW: chunk {chunk:?} at byte {position} names CPU {cpu}, and there may be {cpus}, from 0 on")]
+    #[error(
+        "EOVERFLOW: chunk {chunk:?} at byte {position} names CPU {cpu}, and there may be {cpus}, from 0 on"
+    )]
     NoSuchCpu {
         /// The lowest such CPU.
         cpu: usize,
@@ -59,7 +65,9 @@ impl MaskError {
     pub const fn kernel_name(&self) -> &'static str {
         match self {
             MaskError::BadCharacter { .. } => "EINVAL",
-            MaskError::LongChunk { .. } | MaskError::TooManyChunks { .. } | MaskError::NoSuchCpu { .. } => "EOVERFLOW",
+            MaskError::LongChunk { .. }
+            | MaskError::TooManyChunks { .. }
+            | MaskError::NoSuchCpu { .. } => "EOVERFLOW",
         }
     }
 }
@@ -81,16 +89,27 @@ impl CpuMask {
         let line = text.split(['\n', '\0']).next().unwrap_or("");
         let mut mask = CpuMask::EMPTY;
         let mut highest = "";
-        for (group, chunk) in line.rsplit(parts_chunks).filter(|chunk| !chunk.is_empty()).enumerate() {
+        for (group, chunk) in
+            line.rsplit(parts_chunks).filter(|chunk| !chunk.is_empty()).enumerate()
+        {
             if group == cpus.div_ceil(GROUP) {
-                return Err(MaskError::TooManyChunks { position: place(text, chunk), chunk: shown(chunk), cpus });
+                return Err(MaskError::TooManyChunks {
+                    position: place(text, chunk),
+                    chunk: shown(chunk),
+                    cpus,
+                });
             }
             mask.groups[group] = number(text, chunk)?;
             highest = chunk;
         }
         match mask.iter().find(|cpu| cpu.number() >= cpus) {
             None => Ok(mask),
-            Some(cpu) => Err(MaskError::NoSuchCpu { cpu: cpu.number(), position: place(text, highest), chunk: shown(highest), cpus }),
+            Some(cpu) => Err(MaskError::NoSuchCpu {
+                cpu: cpu.number(),
+                position: place(text, highest),
+                chunk: shown(highest),
+                cpus,
+            }),
         }
     }
 }
@@ -114,7 +133,11 @@ fn number(text: &str, chunk: &str) -> Result<u32, MaskError> {
     let mut value = 0;
     for (index, (offset, character)) in chunk.char_indices().rev().enumerate() {
         let Some(digit) = character.to_digit(16) else {
-            return Err(MaskError::BadCharacter { character, position: place(text, chunk) + offset, chunk: shown(chunk) });
+            return Err(MaskError::BadCharacter {
+                character,
+                position: place(text, chunk) + offset,
+                chunk: shown(chunk),
+            });
         };
         if index == DIGITS {
             return Err(MaskError::LongChunk { position: place(text, chunk), chunk: shown(chunk) });
@@ -147,14 +170,17 @@ mod tests {
     use std::vec::Vec;
 
     fn cpus(text: &str, room: usize) -> Vec<usize> {
-        let mask = CpuMask::parse(text, room).unwrap_or_else(|error| panic!("{text:?} of {room}: {error}"));
+        let mask = CpuMask::parse(text, room)
+            .unwrap_or_else(|error| panic!("{text:?} of {room}: {error}"));
         mask.iter().map(Cpu::number).collect()
     }
 
     #[test]
     fn what_the_kernel_takes() {
         let none: [usize; 0] = [];
-        for empty in ["", ",", " ", "\n", ",,,", "0", "00000000,0", " \t,\u{b}\u{c}\r", "\nff", "\0ff"] {
+        for empty in
+            ["", ",", " ", "\n", ",,,", "0", "00000000,0", " \t,\u{b}\u{c}\r", "\nff", "\0ff"]
+        {
             assert_eq!(cpus(empty, 64), none, "{empty:?}");
         }
         assert_eq!(cpus("ff", 8), (0..8).collect::<Vec<_>>());
@@ -176,26 +202,57 @@ mod tests {
     fn what_the_kernel_refuses() {
         let chunk = |text: &str| text.to_string();
         for (text, room, error) in [
-            ("0x3", 64, MaskError::BadCharacter { character: 'x', position: 1, chunk: chunk("0x3") }),
+            (
+                "0x3",
+                64,
+                MaskError::BadCharacter { character: 'x', position: 1, chunk: chunk("0x3") },
+            ),
             ("-1", 64, MaskError::BadCharacter { character: '-', position: 0, chunk: chunk("-1") }),
-            ("0-3", 64, MaskError::BadCharacter { character: '-', position: 1, chunk: chunk("0-3") }),
-            ("1,é5", 64, MaskError::BadCharacter { character: 'é', position: 2, chunk: chunk("é5") }),
-            ("1, 2g", 64, MaskError::BadCharacter { character: 'g', position: 4, chunk: chunk("2g") }),
-            ("g12345678", 64, MaskError::BadCharacter { character: 'g', position: 0, chunk: chunk("g12345678") }),
+            (
+                "0-3",
+                64,
+                MaskError::BadCharacter { character: '-', position: 1, chunk: chunk("0-3") },
+            ),
+            (
+                "1,é5",
+                64,
+                MaskError::BadCharacter { character: 'é', position: 2, chunk: chunk("é5") },
+            ),
+            (
+                "1, 2g",
+                64,
+                MaskError::BadCharacter { character: 'g', position: 4, chunk: chunk("2g") },
+            ),
+            (
+                "g12345678",
+                64,
+                MaskError::BadCharacter { character: 'g', position: 0, chunk: chunk("g12345678") },
+            ),
             ("012345678", 64, MaskError::LongChunk { position: 0, chunk: chunk("012345678") }),
             ("0,000000000", 64, MaskError::LongChunk { position: 2, chunk: chunk("000000000") }),
             ("0,0", 32, MaskError::TooManyChunks { position: 0, chunk: chunk("0"), cpus: 32 }),
-            ("00000000,00000001", 4, MaskError::TooManyChunks { position: 0, chunk: chunk("00000000"), cpus: 4 }),
+            (
+                "00000000,00000001",
+                4,
+                MaskError::TooManyChunks { position: 0, chunk: chunk("00000000"), cpus: 4 },
+            ),
             ("10", 4, MaskError::NoSuchCpu { cpu: 4, position: 0, chunk: chunk("10"), cpus: 4 }),
             ("5,0", 33, MaskError::NoSuchCpu { cpu: 34, position: 0, chunk: chunk("5"), cpus: 33 }),
             // Of two mistakes, the kernel meets the last first.
             ("g,123456789", 64, MaskError::LongChunk { position: 2, chunk: chunk("123456789") }),
-            ("123456789,g", 64, MaskError::BadCharacter { character: 'g', position: 10, chunk: chunk("g") }),
+            (
+                "123456789,g",
+                64,
+                MaskError::BadCharacter { character: 'g', position: 10, chunk: chunk("g") },
+            ),
         ] {
             assert_eq!(CpuMask::parse(text, room), Err(error), "{text:?} of {room}");
         }
         let name = |text: &str| CpuMask::parse(text, 4).map_err(|error| error.kernel_name());
-        assert_eq!((name("z"), name("f0"), name("1,1")), (Err("EINVAL"), Err("EOVERFLOW"), Err("EOVERFLOW")));
+        assert_eq!(
+            (name("z"), name("f0"), name("1,1")),
+            (Err("EINVAL"), Err("EOVERFLOW"), Err("EOVERFLOW"))
+        );
         let long = CpuMask::parse(&"5".repeat(1000), 4).map_err(|error| error.to_string());
         assert_eq!(
             long,

@@ -31,7 +31,8 @@ fn hashers() -> [FlowHasher; 2] {
 fn no_byte_of_a_packet_with_a_hash_is_read() {
     for mut hasher in hashers() {
         let looks = Cell::new(0);
-        let mut packet = RxPacket::new(Watched { bytes: Frame::tcp4(1, 100).to_bytes(), looks: &looks });
+        let mut packet =
+            RxPacket::new(Watched { bytes: Frame::tcp4(1, 100).to_bytes(), looks: &looks });
         packet.push(Watched { bytes: vec![0; 100], looks: &looks }).expect("two buffers");
         for reported in [0x51cc_c178, 1, u32::MAX] {
             packet.hash = Some(FlowHash(reported));
@@ -44,23 +45,31 @@ fn no_byte_of_a_packet_with_a_hash_is_read() {
         assert!(computed.is_some() && looks.get() > 0, "the buffer counts");
         assert_eq!(*hasher.counters(), HashCounters { reported: 3, computed: 1, none: 0 });
         packet.hash = Some(FlowHash(5));
-        assert_eq!(hasher.without_device().hash_packet(&packet), computed, "unless it is not to be trusted");
+        assert_eq!(
+            hasher.without_device().hash_packet(&packet),
+            computed,
+            "unless it is not to be trusted"
+        );
     }
 }
 
 #[test]
 fn a_merged_packet_has_the_hash_of_its_flow() {
     for mut hasher in hashers() {
-        for (frame, reported) in
-            [(Frame::tcp4(1, 700), None), (Frame::tcp6(1, 700).in_vxlan4(), None), (Frame::tcp4(1, 700), Some(FlowHash(77)))]
-        {
+        for (frame, reported) in [
+            (Frame::tcp4(1, 700), None),
+            (Frame::tcp6(1, 700).in_vxlan4(), None),
+            (Frame::tcp4(1, 700), Some(FlowHash(77))),
+        ] {
             let looks = Cell::new(0);
             let packets = |count: usize| {
                 let packet = |frame: &Frame| {
                     let bytes = frame.to_bytes();
                     let (head, tail) = bytes.split_at(40);
                     let mut packet = RxPacket::new(Watched { bytes: head.to_vec(), looks: &looks });
-                    packet.push(Watched { bytes: tail.to_vec(), looks: &looks }).expect("two buffers");
+                    packet
+                        .push(Watched { bytes: tail.to_vec(), looks: &looks })
+                        .expect("two buffers");
                     packet.hash = reported;
                     packet
                 };
@@ -68,7 +77,8 @@ fn a_merged_packet_has_the_hash_of_its_flow() {
             };
             let single = hasher.hash_packet(&packets(1)[0]);
             assert!(single.is_some() && reported.is_none_or(|reported| single == Some(reported)));
-            let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+            let mut aggregator =
+                Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
             for count in [1, 5] {
                 let mut left = 0;
                 let mut sink = |packet: SuperPacket<'_, Watched<'_>>| {
@@ -76,7 +86,11 @@ fn a_merged_packet_has_the_hash_of_its_flow() {
                     assert_eq!(packet.is_merged(), count > 1);
                     let before = looks.get();
                     assert_eq!(hasher.hash_super_packet(&packet), single);
-                    assert_eq!(looks.get() == before, reported.is_some() || packet.is_merged(), "a merged packet's header is no buffer's");
+                    assert_eq!(
+                        looks.get() == before,
+                        reported.is_some() || packet.is_merged(),
+                        "a merged packet's header is no buffer's"
+                    );
                 };
                 aggregator.receive_batch(&mut packets(count), 0, &mut sink);
                 aggregator.poll_end(0, &mut sink);

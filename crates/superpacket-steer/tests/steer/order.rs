@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket_steer::{
-    CompletionCounts, Completions, Cpu, CpuMask, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, MovePolicy, Place, Rps, SockFlowTable, Steering,
-    SteeringCounters, Toeplitz,
+    CompletionCounts, Completions, Cpu, CpuMask, DEFAULT_WEIGHT, FlowHashKey, FlowHasher,
+    MovePolicy, Place, Rps, SockFlowTable, Steering, SteeringCounters, Toeplitz,
 };
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
@@ -29,8 +29,15 @@ enum Change {
     Weight,
 }
 
-const ALL: [Change; 7] =
-    [Change::Mask, Change::Online, Change::ReadElsewhere, Change::FlowCount, Change::InPlace, Change::Hasher, Change::Weight];
+const ALL: [Change; 7] = [
+    Change::Mask,
+    Change::Online,
+    Change::ReadElsewhere,
+    Change::FlowCount,
+    Change::InPlace,
+    Change::Hasher,
+    Change::Weight,
+];
 
 /// A worker, or the receiving thread itself.
 #[derive(Default)]
@@ -63,8 +70,12 @@ impl Simulation {
     fn new(seed: u64, policy: MovePolicy) -> Self {
         let toeplitz = Toeplitz::default();
         let flow = |index: usize| {
-            let frame = Frame::tcp4(1, 10).with(|frame| frame.tcp_mut().source_port = 1024 + index as u16).to_bytes();
-            let hash = toeplitz.hash_frame(&frame, frame.len(), superpacket::packet::Layer::Ethernet).expect("IP");
+            let frame = Frame::tcp4(1, 10)
+                .with(|frame| frame.tcp_mut().source_port = 1024 + index as u16)
+                .to_bytes();
+            let hash = toeplitz
+                .hash_frame(&frame, frame.len(), superpacket::packet::Layer::Ethernet)
+                .expect("IP");
             (frame, hash)
         };
         let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
@@ -109,7 +120,10 @@ impl Simulation {
                     self.steering.set_flow_count(256).expect("room");
                 }
                 for _ in 0..20 {
-                    let (flow, cpu) = (self.random.below(FLOWS as u64) as usize, self.random.below(CPUS as u64) as usize);
+                    let (flow, cpu) = (
+                        self.random.below(FLOWS as u64) as usize,
+                        self.random.below(CPUS as u64) as usize,
+                    );
                     // By the hash that is in force, as a consumer learns it with the packet.
                     let mut packet = RxPacket::new(&self.flows[flow].0[..]);
                     packet.hash = Some(self.flows[flow].1);
@@ -138,7 +152,8 @@ impl Simulation {
     fn arrive(&mut self) {
         for _ in 0..self.random.between(1, 64) {
             // Some flows have far more packets than others.
-            let flow = self.random.below(FLOWS as u64).min(self.random.below(FLOWS as u64)) as usize;
+            let flow =
+                self.random.below(FLOWS as u64).min(self.random.below(FLOWS as u64)) as usize;
             let mut packet = RxPacket::new(&self.flows[flow].0[..]);
             packet.hash = Some(self.flows[flow].1);
             let Some(choice) = self.steering.choose(&packet, &self.completions) else { return };
@@ -187,14 +202,22 @@ impl Simulation {
             let kind = self.random.pick(kinds);
             self.change(kind);
         }
-        while self.workers.values().any(|worker| !(worker.backlog.is_empty() && worker.in_hand.is_empty())) {
+        while self
+            .workers
+            .values()
+            .any(|worker| !(worker.backlog.is_empty() && worker.in_hand.is_empty()))
+        {
             self.work();
         }
         let processed: u64 = self.workers.values().map(|worker| worker.processed).sum();
         assert_eq!(processed, self.enqueued, "nothing is lost");
         let counters = self.counters();
         assert_eq!(counters.steered + counters.here, self.enqueued);
-        assert!(self.workers.keys().all(|&place| self.steering.outstanding(place, &self.completions) == 0));
+        assert!(
+            self.workers
+                .keys()
+                .all(|&place| self.steering.outstanding(place, &self.completions) == 0)
+        );
     }
 
     fn counters(&self) -> SteeringCounters {
@@ -210,7 +233,13 @@ fn no_packet_is_overtaken_whatever_changes() {
         let counters = simulation.counters();
         assert_eq!(simulation.overtaken, 0, "seed {seed}");
         assert!(counters.moves >= 1000, "{counters:?}");
-        assert!(counters.held_back > 1000 && counters.waited > 100 && counters.here > 1000 && simulation.dropped > 0, "{counters:?}");
+        assert!(
+            counters.held_back > 1000
+                && counters.waited > 100
+                && counters.here > 1000
+                && simulation.dropped > 0,
+            "{counters:?}"
+        );
     }
 }
 
@@ -239,7 +268,12 @@ fn each_kind_of_change_reorders_without_epochs_and_not_with_them() {
             // These do not say where a flow goes, so they move none.
             let moves_flows = !matches!(kind, Change::Weight);
             let expected = policy == MovePolicy::AtOnce && moves_flows;
-            assert_eq!(simulation.overtaken > 0, expected, "{kind:?}, {policy:?}: {} overtaken", simulation.overtaken);
+            assert_eq!(
+                simulation.overtaken > 0,
+                expected,
+                "{kind:?}, {policy:?}: {} overtaken",
+                simulation.overtaken
+            );
             if policy == MovePolicy::AtOnce {
                 assert_eq!((simulation.counters().held_back, simulation.counters().waited), (0, 0));
             }
@@ -261,7 +295,11 @@ fn back_to_epochs_everything_waits_once() {
         let sent = simulation.enqueued;
         simulation.arrive();
         assert_eq!(simulation.enqueued, sent, "they wait");
-        while simulation.workers.values().any(|worker| !(worker.backlog.is_empty() && worker.in_hand.is_empty())) {
+        while simulation
+            .workers
+            .values()
+            .any(|worker| !(worker.backlog.is_empty() && worker.in_hand.is_empty()))
+        {
             simulation.work();
         }
         let left_over = simulation.overtaken;
@@ -291,9 +329,15 @@ fn flows_go_where_the_kernel_sends_them() {
     // A CPU that is not online is left out, and an empty mask is off.
     steering.set_online(&CpuMask::first_cpus(1));
     assert_eq!((steering.effective_mask().len(), steering.mask().len()), (1, 1024));
-    assert_eq!(steering.choose(&packet, &completions).map(|choice| choice.place()), Cpu::new(0).map(Place::Cpu));
+    assert_eq!(
+        steering.choose(&packet, &completions).map(|choice| choice.place()),
+        Cpu::new(0).map(Place::Cpu)
+    );
     steering.set_mask(&CpuMask::EMPTY);
-    assert_eq!(steering.choose(&packet, &completions).map(|choice| choice.place()), Some(Place::Here));
+    assert_eq!(
+        steering.choose(&packet, &completions).map(|choice| choice.place()),
+        Some(Place::Here)
+    );
 }
 
 #[test]
@@ -333,7 +377,10 @@ fn a_flow_is_steered_to_where_it_is_read() {
     let choice = steering.choose(&arp, &completions).expect("nothing to wait for");
     assert_eq!((choice.place(), choice.hash()), (Place::Here, None));
     choice.enqueued();
-    assert_eq!((steering.counters().without_hash, steering.outstanding(Place::Here, &completions)), (1, 1));
+    assert_eq!(
+        (steering.counters().without_hash, steering.outstanding(Place::Here, &completions)),
+        (1, 1)
+    );
     assert_eq!(steering.outstanding(Place::Here, &|_| 1u64), 0, "heads may be a closure");
     assert_eq!(completions.completed(Place::Here), 0);
 }

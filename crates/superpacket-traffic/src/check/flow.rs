@@ -77,13 +77,18 @@ pub fn flow_key(bytes: &[u8], starts_at_ip: bool) -> Option<FlowKey> {
     let walk = walk(bytes, starts_at_ip, true);
     let mut key = FlowKey::default();
     let be16 = |offset: usize| u16::from_be_bytes([bytes[offset], bytes[offset + 1]]);
-    let be32 = |offset: usize| u32::from_be_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]]);
+    let be32 = |offset: usize| {
+        u32::from_be_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
+    };
     let mut identifier = None;
     for layer in &walk.layers {
         let at = layer.offset;
         match layer.kind {
             Kind::Ethernet => {
-                let macs = Some((bytes[at..at + 6].try_into().ok()?, bytes[at + 6..at + 12].try_into().ok()?));
+                let macs = Some((
+                    bytes[at..at + 6].try_into().ok()?,
+                    bytes[at + 6..at + 12].try_into().ok()?,
+                ));
                 match key.enter(&mut identifier) {
                     Some(tunnel) => tunnel.macs = macs,
                     None => key.macs = macs,
@@ -101,26 +106,38 @@ pub fn flow_key(bytes: &[u8], starts_at_ip: bool) -> Option<FlowKey> {
             Kind::Ipv4 => {
                 key.enter(&mut identifier);
                 let header = Ipv4HeaderSlice::from_slice(&bytes[at..layer.end]).ok()?;
-                key.address(header.source_addr().into(), header.destination_addr().into(), header.protocol().0);
+                key.address(
+                    header.source_addr().into(),
+                    header.destination_addr().into(),
+                    header.protocol().0,
+                );
             }
             Kind::Ipv6 => {
                 key.enter(&mut identifier);
                 let header = Ipv6HeaderSlice::from_slice(&bytes[at..layer.end]).ok()?;
-                key.address(header.source_addr().into(), header.destination_addr().into(), header.next_header().0);
+                key.address(
+                    header.source_addr().into(),
+                    header.destination_addr().into(),
+                    header.next_header().0,
+                );
             }
             Kind::Extension(_) => key.protocol = bytes[at],
-            Kind::Tcp | Kind::Udp | Kind::Dccp | Kind::Sctp => key.ports = Some((be16(at), be16(at + 2))),
+            Kind::Tcp | Kind::Udp | Kind::Dccp | Kind::Sctp => {
+                key.ports = Some((be16(at), be16(at + 2)))
+            }
             Kind::Vxlan | Kind::Geneve => identifier = Some(be32(at + 4) >> 8),
             Kind::Gre => {
                 let flags = be16(at);
-                identifier = (flags & 0x2000 != 0).then(|| be32(at + 4 + usize::from(flags >> 15) * 4));
+                identifier =
+                    (flags & 0x2000 != 0).then(|| be32(at + 4 + usize::from(flags >> 15) * 4));
             }
             Kind::Icmp | Kind::Icmpv6 => {}
         }
     }
     // A transport header that is not whole leaves no ports: that is no flow, and neither is what
     // has no addresses.
-    let headless = !walk.fragment && key.ports.is_none() && matches!(key.protocol, 6 | 17 | 33 | 132);
+    let headless =
+        !walk.fragment && key.ports.is_none() && matches!(key.protocol, 6 | 17 | 33 | 132);
     (key.source.is_some() && !headless).then_some(key)
 }
 
@@ -130,13 +147,21 @@ impl FlowKey {
     fn enter(&mut self, identifier: &mut Option<u32>) -> Option<&mut TunnelKey> {
         if let (Some(source), Some(destination)) = (self.source.take(), self.destination.take()) {
             let (ports, identifier) = (self.ports.take(), identifier.take());
-            self.tunnels.push(TunnelKey { source, destination, ports, identifier, macs: None, vlans: Vec::new() });
+            self.tunnels.push(TunnelKey {
+                source,
+                destination,
+                ports,
+                identifier,
+                macs: None,
+                vlans: Vec::new(),
+            });
         }
         self.tunnels.last_mut()
     }
 
     fn address(&mut self, source: IpAddr, destination: IpAddr, protocol: u8) {
-        (self.source, self.destination, self.protocol) = (Some(source), Some(destination), protocol);
+        (self.source, self.destination, self.protocol) =
+            (Some(source), Some(destination), protocol);
     }
 }
 

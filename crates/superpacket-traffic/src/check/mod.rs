@@ -160,7 +160,9 @@ pub fn layers(bytes: &[u8], starts_at_ip: bool) -> Vec<Layer> {
 /// out.
 pub fn frame(bytes: &[u8], expect: &Expect) -> Result<Checked, Problem> {
     let walk = walk::walk(bytes, expect.starts_at_ip, expect.big);
-    if let Some(problem) = walk.problems.iter().find(|problem| !(expect.trailing && problem.field == Field::Trailing)) {
+    if let Some(problem) =
+        walk.problems.iter().find(|problem| !(expect.trailing && problem.field == Field::Trailing))
+    {
         return Err(*problem);
     }
     let sums = sums::verify(bytes, &walk, expect.partial)?;

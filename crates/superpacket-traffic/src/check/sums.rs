@@ -22,8 +22,12 @@ enum Around {
 impl Around {
     fn pseudo(&self, number: u8, length: u32) -> u16 {
         match self {
-            Around::V4(source, destination) => checksum::pseudo_v4(*source, *destination, number, length),
-            Around::V6(source, destination) => checksum::pseudo_v6(*source, *destination, number, length),
+            Around::V4(source, destination) => {
+                checksum::pseudo_v4(*source, *destination, number, length)
+            }
+            Around::V6(source, destination) => {
+                checksum::pseudo_v6(*source, *destination, number, length)
+            }
         }
     }
 }
@@ -32,11 +36,21 @@ pub(super) fn verify(bytes: &[u8], walk: &Walk, partial: bool) -> Result<Sums, P
     let mut sums = Sums { right: 0, canonical: true, partial: None };
     // Outer sums cover the packet with its partial checksum filled in.
     let mut completed = bytes.to_vec();
-    let innermost = walk.layers.iter().rposition(|layer| matches!(layer.kind, Kind::Tcp | Kind::Udp | Kind::Dccp));
+    let innermost = walk
+        .layers
+        .iter()
+        .rposition(|layer| matches!(layer.kind, Kind::Tcp | Kind::Udp | Kind::Dccp));
     for (index, layer) in walk.layers.iter().enumerate().rev() {
         let around = (0..index).rev().find_map(|at| addresses_of(bytes, &walk.layers[at..index]));
         let may_be_partial = partial && Some(index) == innermost && index + 1 == walk.layers.len();
-        verify_layer(&mut completed, layer, around, index + 1 == walk.layers.len(), may_be_partial, &mut sums)?;
+        verify_layer(
+            &mut completed,
+            layer,
+            around,
+            index + 1 == walk.layers.len(),
+            may_be_partial,
+            &mut sums,
+        )?;
     }
     Ok(sums)
 }
@@ -53,12 +67,16 @@ fn addresses_of(bytes: &[u8], layers: &[Layer]) -> Option<Around> {
         }
         Kind::Ipv6 => {
             let extension = |layer: &Layer| match layer.kind {
-                Kind::Extension(number) => Some((number, &bytes[layer.offset..layer.offset + layer.header])),
+                Kind::Extension(number) => {
+                    Some((number, &bytes[layer.offset..layer.offset + layer.header]))
+                }
                 _ => None,
             };
             let headers: Vec<_> = layers[1..].iter().map_while(extension).collect();
-            let (source, destination) = (header[8..24].try_into().ok()?, header[24..40].try_into().ok()?);
-            let (source, destination) = addresses::final_v6(source, destination, &headers).unwrap_or((source, destination));
+            let (source, destination) =
+                (header[8..24].try_into().ok()?, header[24..40].try_into().ok()?);
+            let (source, destination) =
+                addresses::final_v6(source, destination, &headers).unwrap_or((source, destination));
             Some(Around::V6(source, destination))
         }
         _ => None,
@@ -75,11 +93,18 @@ fn verify_layer(
 ) -> Result<(), Problem> {
     let contents = &bytes[layer.offset..layer.end];
     let be16 = |offset: usize| u16::from_be_bytes([contents[offset], contents[offset + 1]]);
-    let wrong = |field: Field, expected: u64, actual: u64| Problem { layer: layer.kind, offset: layer.offset, field, expected, actual };
+    let wrong = |field: Field, expected: u64, actual: u64| Problem {
+        layer: layer.kind,
+        offset: layer.offset,
+        field,
+        expected,
+        actual,
+    };
     let length = contents.len() as u32;
     let (field_offset, number, expected) = match (layer.kind, &around) {
         (Kind::Ipv4, _) => {
-            let header = Ipv4HeaderSlice::from_slice(contents).map_err(|_| wrong(Field::Header, 20, contents.len() as u64))?;
+            let header = Ipv4HeaderSlice::from_slice(contents)
+                .map_err(|_| wrong(Field::Header, 20, contents.len() as u64))?;
             // etherparse sums the fields, which leaves the reserved bit out.
             let expected = match contents[6] & 0x80 {
                 0 => header.to_header().calc_header_checksum(),
@@ -91,10 +116,14 @@ fn verify_layer(
                     sums.canonical = false;
                     Ok(())
                 }
-                (expected, actual) => Err(wrong(Field::HeaderChecksum, expected.into(), actual.into())),
+                (expected, actual) => {
+                    Err(wrong(Field::HeaderChecksum, expected.into(), actual.into()))
+                }
             };
         }
-        (Kind::Gre, _) if contents[0] & 0x80 != 0 => (4, 47, !checksum::add(checksum::sum(contents), !be16(4))),
+        (Kind::Gre, _) if contents[0] & 0x80 != 0 => {
+            (4, 47, !checksum::add(checksum::sum(contents), !be16(4)))
+        }
         (Kind::Icmp, _) => (2, 1, !checksum::add(checksum::sum(contents), !be16(2))),
         (Kind::Tcp, Some(around)) => (16, 6, tcp(contents, layer.header, around)),
         (Kind::Udp, Some(around)) => {
@@ -169,8 +198,12 @@ fn tcp(contents: &[u8], header: usize, around: &Around) -> u16 {
         let payload = &contents[header..];
         match around {
             _ if reserved => None,
-            Around::V4(source, destination) => slice.calc_checksum_ipv4_raw(*source, *destination, payload).ok(),
-            Around::V6(source, destination) => slice.calc_checksum_ipv6_raw(*source, *destination, payload).ok(),
+            Around::V4(source, destination) => {
+                slice.calc_checksum_ipv4_raw(*source, *destination, payload).ok()
+            }
+            Around::V6(source, destination) => {
+                slice.calc_checksum_ipv6_raw(*source, *destination, payload).ok()
+            }
         }
     });
     // More than 65,535 bytes, or reserved bits.
@@ -180,11 +213,17 @@ fn tcp(contents: &[u8], header: usize, around: &Around) -> u16 {
 fn udp(contents: &[u8], around: &Around) -> u16 {
     let by_etherparse = UdpHeaderSlice::from_slice(contents).ok().and_then(|slice| match around {
         _ if usize::from(slice.length()) != contents.len() => None,
-        Around::V4(source, destination) => slice.to_header().calc_checksum_ipv4_raw(*source, *destination, &contents[8..]).ok(),
-        Around::V6(source, destination) => slice.to_header().calc_checksum_ipv6_raw(*source, *destination, &contents[8..]).ok(),
+        Around::V4(source, destination) => {
+            slice.to_header().calc_checksum_ipv4_raw(*source, *destination, &contents[8..]).ok()
+        }
+        Around::V6(source, destination) => {
+            slice.to_header().calc_checksum_ipv6_raw(*source, *destination, &contents[8..]).ok()
+        }
     });
-    by_etherparse.unwrap_or_else(|| match plain(contents, 6, around.pseudo(17, contents.len() as u32)) {
-        0 => 0xffff,
-        sum => sum,
+    by_etherparse.unwrap_or_else(|| {
+        match plain(contents, 6, around.pseudo(17, contents.len() as u32)) {
+            0 => 0xffff,
+            sum => sum,
+        }
     })
 }

@@ -2,7 +2,10 @@
 
 use core::ops::Range;
 
-use etherparse::{Ethernet2HeaderSlice, Ipv4HeaderSlice, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, Ipv6RawExtHeaderSlice};
+use etherparse::{
+    Ethernet2HeaderSlice, Ipv4HeaderSlice, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice,
+    Ipv6RawExtHeaderSlice,
+};
 use etherparse::{SingleVlanHeaderSlice, TcpHeaderSlice, UdpHeaderSlice};
 
 use super::{Field, Kind, Layer, Problem};
@@ -31,7 +34,11 @@ const DEEPEST: usize = 48;
 pub(super) fn walk(bytes: &[u8], starts_at_ip: bool, big: bool) -> Walk {
     let walk = Walk { layers: Vec::new(), problems: Vec::new(), fragment: false, end: bytes.len() };
     let mut walker = Walker { bytes, big, walk, end: None };
-    let _ = if starts_at_ip { walker.any_ip(Kind::Ipv4, 0, bytes.len()) } else { walker.link(0, bytes.len()) };
+    let _ = if starts_at_ip {
+        walker.any_ip(Kind::Ipv4, 0, bytes.len())
+    } else {
+        walker.link(0, bytes.len())
+    };
     walker.walk.end = walker.end.unwrap_or(bytes.len());
     walker.walk
 }
@@ -51,8 +58,21 @@ impl Walker<'_> {
         self.walk.layers.push(Layer { kind, offset, header, end });
     }
 
-    fn problem(&mut self, layer: Kind, offset: usize, field: Field, expected: usize, actual: usize) {
-        self.walk.problems.push(Problem { layer, offset, field, expected: expected as u64, actual: actual as u64 });
+    fn problem(
+        &mut self,
+        layer: Kind,
+        offset: usize,
+        field: Field,
+        expected: usize,
+        actual: usize,
+    ) {
+        self.walk.problems.push(Problem {
+            layer,
+            offset,
+            field,
+            expected: expected as u64,
+            actual: actual as u64,
+        });
     }
 
     fn need(&mut self, kind: Kind, offset: usize, bytes: usize, limit: usize) -> Result<(), Stop> {
@@ -68,7 +88,14 @@ impl Walker<'_> {
     }
 
     /// Clamps an end that a length field names to what is there, and says so.
-    fn clamp(&mut self, kind: Kind, offset: usize, field: Field, end: usize, limit: usize) -> usize {
+    fn clamp(
+        &mut self,
+        kind: Kind,
+        offset: usize,
+        field: Field,
+        end: usize,
+        limit: usize,
+    ) -> usize {
         if end > limit {
             self.problem(kind, offset, field, limit - offset, end - offset);
         } else if end < limit {
@@ -81,13 +108,17 @@ impl Walker<'_> {
 
     fn link(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
         self.need(Kind::Ethernet, offset, 14, limit)?;
-        let Ok(header) = Ethernet2HeaderSlice::from_slice(&self.bytes[offset..limit]) else { return Err(Stop) };
+        let Ok(header) = Ethernet2HeaderSlice::from_slice(&self.bytes[offset..limit]) else {
+            return Err(Stop);
+        };
         self.layer(Kind::Ethernet, offset, 14, limit);
         let mut ethertype = header.ether_type().0;
         let mut offset = offset + 14;
         while matches!(ethertype, 0x8100 | 0x88a8 | 0x9100) {
             self.need(Kind::Vlan, offset, 4, limit)?;
-            let Ok(tag) = SingleVlanHeaderSlice::from_slice(&self.bytes[offset..limit]) else { return Err(Stop) };
+            let Ok(tag) = SingleVlanHeaderSlice::from_slice(&self.bytes[offset..limit]) else {
+                return Err(Stop);
+            };
             self.layer(Kind::Vlan, offset, 4, limit);
             ethertype = tag.ether_type().0;
             offset += 4;
@@ -179,7 +210,13 @@ impl Walker<'_> {
     fn ipv6(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
         self.need(Kind::Ipv6, offset, 40, limit)?;
         let Ok(header) = Ipv6HeaderSlice::from_slice(&self.bytes[offset..limit]) else {
-            self.problem(Kind::Ipv6, offset, Field::Version, 6, usize::from(self.bytes[offset] >> 4));
+            self.problem(
+                Kind::Ipv6,
+                offset,
+                Field::Version,
+                6,
+                usize::from(self.bytes[offset] >> 4),
+            );
             return Err(Stop);
         };
         let mut number = header.next_header().0;
@@ -196,14 +233,20 @@ impl Walker<'_> {
                     let kind = Kind::Extension(number);
                     self.need(kind, next, 8, end)?;
                     self.need(kind, next, 8 + usize::from(self.bytes[next + 1]) * 8, end)?;
-                    let Ok(extension) = Ipv6RawExtHeaderSlice::from_slice(&self.bytes[next..end]) else { return Err(Stop) };
+                    let Ok(extension) = Ipv6RawExtHeaderSlice::from_slice(&self.bytes[next..end])
+                    else {
+                        return Err(Stop);
+                    };
                     self.layer(kind, next, extension.slice().len(), end);
                     number = extension.next_header().0;
                     next += extension.slice().len();
                 }
                 44 => {
                     self.need(Kind::Extension(44), next, 8, end)?;
-                    let Ok(extension) = Ipv6FragmentHeaderSlice::from_slice(&self.bytes[next..end]) else { return Err(Stop) };
+                    let Ok(extension) = Ipv6FragmentHeaderSlice::from_slice(&self.bytes[next..end])
+                    else {
+                        return Err(Stop);
+                    };
                     let fragment = extension.is_fragmenting_payload();
                     number = extension.next_header().0;
                     self.layer(Kind::Extension(44), next, 8, end);
@@ -223,8 +266,12 @@ impl Walker<'_> {
     fn ipv6_without_length(&self, number: u8, offset: usize, limit: usize) -> usize {
         let option = offset + 40;
         if number == 0 && option + 8 <= limit && self.be16(option + 2) == 0xc204 {
-            let length =
-                u32::from_be_bytes([self.bytes[option + 4], self.bytes[option + 5], self.bytes[option + 6], self.bytes[option + 7]]);
+            let length = u32::from_be_bytes([
+                self.bytes[option + 4],
+                self.bytes[option + 5],
+                self.bytes[option + 6],
+                self.bytes[option + 7],
+            ]);
             return 40 + length as usize;
         }
         if self.big && limit - offset - 40 > 0xffff { limit - offset } else { 40 }
@@ -278,7 +325,9 @@ impl Walker<'_> {
 
     fn udp(&mut self, offset: usize, end: usize) -> Result<(), Stop> {
         self.need(Kind::Udp, offset, 8, end)?;
-        let Ok(header) = UdpHeaderSlice::from_slice(&self.bytes[offset..end]) else { return Err(Stop) };
+        let Ok(header) = UdpHeaderSlice::from_slice(&self.bytes[offset..end]) else {
+            return Err(Stop);
+        };
         let length = usize::from(header.length());
         let port = header.destination_port();
         if offset + length != end && !(self.big && length == 0 && end - offset > 0xffff) {

@@ -171,7 +171,9 @@ impl Extension {
                 let offset = (offset << 3 | u16::from(*more)).to_be_bytes();
                 [&[next, 0], &offset[..], &id.to_be_bytes()].concat()
             }
-            Extension::HopByHop(contents) | Extension::Routing(contents) | Extension::DestinationOptions(contents) => {
+            Extension::HopByHop(contents)
+            | Extension::Routing(contents)
+            | Extension::DestinationOptions(contents) => {
                 let length = (2 + contents.len()).next_multiple_of(8);
                 let mut bytes = [&[next, (length / 8 - 1) as u8], &contents[..]].concat();
                 bytes.resize(length, 0);
@@ -209,13 +211,21 @@ impl Ip {
     pub fn pseudo(&self, protocol: u8, length: u32) -> u16 {
         match self {
             Ip::V4(ip) => {
-                let destination = addresses::final_v4(ip.destination, &ip.options).unwrap_or(ip.destination);
+                let destination =
+                    addresses::final_v4(ip.destination, &ip.options).unwrap_or(ip.destination);
                 checksum::pseudo_v4(ip.source, destination, protocol, length)
             }
             Ip::V6(ip) => {
-                let headers: Vec<_> = ip.extensions.iter().map(|extension| (extension.number(), extension.bytes(0))).collect();
-                let headers: Vec<_> = headers.iter().map(|(number, bytes)| (*number, &bytes[..])).collect();
-                let (source, destination) = addresses::final_v6(ip.source, ip.destination, &headers).unwrap_or((ip.source, ip.destination));
+                let headers: Vec<_> = ip
+                    .extensions
+                    .iter()
+                    .map(|extension| (extension.number(), extension.bytes(0)))
+                    .collect();
+                let headers: Vec<_> =
+                    headers.iter().map(|(number, bytes)| (*number, &bytes[..])).collect();
+                let (source, destination) =
+                    addresses::final_v6(ip.source, ip.destination, &headers)
+                        .unwrap_or((ip.source, ip.destination));
                 checksum::pseudo_v6(source, destination, protocol, length)
             }
         }
@@ -229,7 +239,9 @@ impl Ip {
                 assert!(words <= 15, "IPv4 options of {} bytes", ip.options.len());
                 out.extend([0x40 | ip.ihl.unwrap_or(words as u8) & 0xf, ip.tos, 0, 0]);
                 out.extend(ip.id.to_be_bytes());
-                let flags = u16::from(ip.reserved) << 15 | u16::from(ip.dont_fragment) << 14 | u16::from(ip.more_fragments) << 13;
+                let flags = u16::from(ip.reserved) << 15
+                    | u16::from(ip.dont_fragment) << 14
+                    | u16::from(ip.more_fragments) << 13;
                 out.extend((flags | ip.fragment_offset & 0x1fff).to_be_bytes());
                 out.extend([ip.ttl, ip.protocol.unwrap_or(protocol), 0, 0]);
                 out.extend(ip.source);
@@ -240,7 +252,10 @@ impl Ip {
             Ip::V6(ip) => {
                 let last = ip.next_header.unwrap_or(protocol);
                 let next = |index: usize| ip.extensions.get(index).map_or(last, Extension::number);
-                out.extend((6 << 28 | u32::from(ip.traffic_class) << 20 | ip.flow_label & 0xf_ffff).to_be_bytes());
+                out.extend(
+                    (6 << 28 | u32::from(ip.traffic_class) << 20 | ip.flow_label & 0xf_ffff)
+                        .to_be_bytes(),
+                );
                 out.extend([0, 0, next(0), ip.hop_limit]);
                 out.extend(ip.source);
                 out.extend(ip.destination);

@@ -82,7 +82,12 @@ impl Default for Mpls {
 }
 
 /// Appends an Ethernet header and its tags for a payload of `ethertype`.
-pub(super) fn write_ethernet(out: &mut Vec<u8>, ethernet: &Ethernet, vlans: &[Vlan], ethertype: u16) {
+pub(super) fn write_ethernet(
+    out: &mut Vec<u8>,
+    ethernet: &Ethernet,
+    vlans: &[Vlan],
+    ethertype: u16,
+) {
     out.extend(ethernet.destination);
     out.extend(ethernet.source);
     for vlan in vlans {
@@ -96,7 +101,10 @@ pub(super) fn write_ethernet(out: &mut Vec<u8>, ethernet: &Ethernet, vlans: &[Vl
 pub(super) fn write_mpls(out: &mut Vec<u8>, stack: &[Mpls]) {
     for (index, entry) in stack.iter().enumerate() {
         let bottom = entry.bottom.unwrap_or(index + 1 == stack.len());
-        let word = (entry.label & 0xf_ffff) << 12 | u32::from(entry.exp & 7) << 9 | u32::from(bottom) << 8 | u32::from(entry.ttl);
+        let word = (entry.label & 0xf_ffff) << 12
+            | u32::from(entry.exp & 7) << 9
+            | u32::from(bottom) << 8
+            | u32::from(entry.ttl);
         out.extend(word.to_be_bytes());
     }
 }

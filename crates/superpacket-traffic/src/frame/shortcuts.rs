@@ -6,7 +6,9 @@ use crate::checksum;
 /// Returns `length` bytes of an endless stream from byte `position` on. They depend on the position
 /// alone (modulo 2^32), so that lost, repeated and moved bytes are noticed.
 pub fn stream_bytes(position: u32, length: usize) -> Vec<u8> {
-    (0..length as u32).map(|index| (position.wrapping_add(index).wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
+    (0..length as u32)
+        .map(|index| (position.wrapping_add(index).wrapping_mul(0x9e37_79b1) >> 23) as u8)
+        .collect()
 }
 
 impl Frame {
@@ -27,7 +29,11 @@ impl Frame {
 
     /// A UDP/IPv4 datagram of `payload` bytes.
     pub fn udp4(payload: usize) -> Self {
-        Frame { transport: Transport::Udp(Udp::default()), payload: stream_bytes(0, payload), ..Frame::default() }
+        Frame {
+            transport: Transport::Udp(Udp::default()),
+            payload: stream_bytes(0, payload),
+            ..Frame::default()
+        }
     }
 
     /// A UDP/IPv6 datagram of `payload` bytes.
@@ -120,7 +126,10 @@ impl Frame {
     /// option.
     #[must_use]
     pub fn in_geneve(self) -> Self {
-        let geneve = Geneve { options: vec![0x01, 0x02, 0x03, 0x01, 0xaa, 0xbb, 0xcc, 0xdd], ..Geneve::default() };
+        let geneve = Geneve {
+            options: vec![0x01, 0x02, 0x03, 0x01, 0xaa, 0xbb, 0xcc, 0xdd],
+            ..Geneve::default()
+        };
         self.through(outer4(), Carrier::Geneve(geneve), true)
     }
 
@@ -169,7 +178,11 @@ impl Frame {
     /// If it is in two tunnels already.
     #[must_use]
     pub fn through(self, ip: Ip, carrier: Carrier, inner_ethernet: bool) -> Self {
-        let link = inner_ethernet.then_some(Ethernet { destination: [2, 0, 0, 0, 1, 2], source: [2, 0, 0, 0, 1, 1], ethertype: None });
+        let link = inner_ethernet.then_some(Ethernet {
+            destination: [2, 0, 0, 0, 1, 2],
+            source: [2, 0, 0, 0, 1, 1],
+            ethertype: None,
+        });
         self.with(|frame| {
             assert!(frame.nested.is_none(), "a third tunnel");
             frame.nested = frame.tunnel.replace(Tunnel { ip, carrier, link, vlans: Vec::new() });
@@ -186,7 +199,8 @@ impl Frame {
         let offsets = self.offsets();
         let Carrier::Geneve(geneve) = &self.tunnel_mut().carrier else { panic!("not in Geneve") };
         let header = geneve.options.len().next_multiple_of(4) + 16;
-        let start = offsets.outer.expect("a tunnel") + self.tunnel_mut().ip.header_length() + header;
+        let start =
+            offsets.outer.expect("a tunnel") + self.tunnel_mut().ip.header_length() + header;
         let network = offsets.nested.expect("a nested tunnel");
         let inner_is_v6 = matches!(self.ip, Ip::V6(_));
         let nested = self.nested_mut();
@@ -200,7 +214,9 @@ impl Frame {
         };
         let flags = protocol | if matches!(nested.ip, Ip::V6(_)) { 4 } else { 0 };
         let places = [network, transport, transport + length].map(|place| (place - start) as u8);
-        let Carrier::Geneve(geneve) = &mut self.tunnel_mut().carrier else { unreachable!("seen above") };
+        let Carrier::Geneve(geneve) = &mut self.tunnel_mut().carrier else {
+            unreachable!("seen above")
+        };
         geneve.options.resize(header - 16, 0);
         geneve.options.extend([0x01, 0x00, 1, 1, flags]);
         geneve.options.extend(places);
@@ -331,8 +347,10 @@ impl Frame {
         let length = frame.payload.len();
         match &mut frame.transport {
             Transport::Tcp(tcp) => {
-                tcp.sequence =
-                    tcp.sequence.wrapping_add(length as u32).wrapping_add(u32::from((tcp.flags & (SYN | FIN)).count_ones() as u16));
+                tcp.sequence = tcp
+                    .sequence
+                    .wrapping_add(length as u32)
+                    .wrapping_add(u32::from((tcp.flags & (SYN | FIN)).count_ones() as u16));
                 frame.payload = stream_bytes(tcp.sequence, length);
             }
             Transport::Dccp(dccp) => {
@@ -346,7 +364,9 @@ impl Frame {
 
     /// Returns this frame and those that follow it in its flow, `count` in all.
     pub fn run(&self, count: usize) -> Vec<Frame> {
-        core::iter::successors(Some(self.clone()), |frame| Some(frame.following())).take(count).collect()
+        core::iter::successors(Some(self.clone()), |frame| Some(frame.following()))
+            .take(count)
+            .collect()
     }
 
     /// Swaps the direction of the headers: MAC and IP addresses, outer and inner, and the
@@ -355,7 +375,9 @@ impl Frame {
     #[must_use]
     pub fn reversed(&self) -> Self {
         let mut frame = self.clone();
-        let swap_link = |ethernet: &mut Ethernet| core::mem::swap(&mut ethernet.source, &mut ethernet.destination);
+        let swap_link = |ethernet: &mut Ethernet| {
+            core::mem::swap(&mut ethernet.source, &mut ethernet.destination)
+        };
         let swap_ip = |ip: &mut Ip| match ip {
             Ip::V4(ip) => core::mem::swap(&mut ip.source, &mut ip.destination),
             Ip::V6(ip) => core::mem::swap(&mut ip.source, &mut ip.destination),
@@ -369,8 +391,12 @@ impl Frame {
         match &mut frame.transport {
             Transport::Tcp(tcp) => core::mem::swap(&mut tcp.source_port, &mut tcp.destination_port),
             Transport::Udp(udp) => core::mem::swap(&mut udp.source_port, &mut udp.destination_port),
-            Transport::Dccp(dccp) => core::mem::swap(&mut dccp.source_port, &mut dccp.destination_port),
-            Transport::Sctp(sctp) => core::mem::swap(&mut sctp.source_port, &mut sctp.destination_port),
+            Transport::Dccp(dccp) => {
+                core::mem::swap(&mut dccp.source_port, &mut dccp.destination_port)
+            }
+            Transport::Sctp(sctp) => {
+                core::mem::swap(&mut sctp.source_port, &mut sctp.destination_port)
+            }
             Transport::Icmp(_) | Transport::Raw(_) => {}
         }
         frame
@@ -385,12 +411,18 @@ impl Frame {
     #[must_use]
     pub fn with_zero_checksum(mut self) -> Self {
         assert!(self.payload.len() >= 2, "no payload to tune");
-        let wanted = self.checksum_mut().map(|mode| core::mem::replace(mode, Checksum::Zero)).expect("a checksum");
+        let wanted = self
+            .checksum_mut()
+            .map(|mode| core::mem::replace(mode, Checksum::Zero))
+            .expect("a checksum");
         self.payload[..2].copy_from_slice(&[0, 0]);
         let (bytes, offsets) = self.build();
         let number = self.transport.number(&self.ip);
         let length = offsets.end - offsets.transport;
-        let sum = checksum::add(self.ip.pseudo(number, length as u32), checksum::sum(&bytes[offsets.transport..offsets.end]));
+        let sum = checksum::add(
+            self.ip.pseudo(number, length as u32),
+            checksum::sum(&bytes[offsets.transport..offsets.end]),
+        );
         // The words must add up to 0xFFFF with the field zero.
         self.payload[..2].copy_from_slice(&(!sum).to_be_bytes());
         *self.checksum_mut().expect("a checksum") = wanted;
@@ -406,7 +438,10 @@ impl Frame {
         let wanted = core::mem::replace(&mut self.ipv4_mut().checksum, Checksum::Zero);
         self.ipv4_mut().id = 0;
         let (bytes, offsets) = self.build();
-        let sum = checksum::sum(&bytes[offsets.network..offsets.network + 20 + self.ipv4_mut().options.len().next_multiple_of(4)]);
+        let sum = checksum::sum(
+            &bytes[offsets.network
+                ..offsets.network + 20 + self.ipv4_mut().options.len().next_multiple_of(4)],
+        );
         self.ipv4_mut().id = !sum;
         self.ipv4_mut().checksum = wanted;
         self
@@ -427,10 +462,17 @@ impl Frame {
         let count = contents.len().div_ceil(size);
         let mut fragments = Vec::with_capacity(count);
         for (index, piece) in contents.chunks(size).enumerate() {
-            let mut fragment = Frame { transport: Transport::Raw(number), payload: piece.to_vec(), ..self.clone() };
+            let mut fragment = Frame {
+                transport: Transport::Raw(number),
+                payload: piece.to_vec(),
+                ..self.clone()
+            };
             let (offset, more) = ((index * size / 8) as u16, index + 1 < count);
             match &mut fragment.ip {
-                Ip::V4(ip) => (ip.dont_fragment, ip.fragment_offset, ip.more_fragments) = (false, offset, more),
+                Ip::V4(ip) => {
+                    (ip.dont_fragment, ip.fragment_offset, ip.more_fragments) =
+                        (false, offset, more)
+                }
                 Ip::V6(ip) => ip.extensions.push(Extension::Fragment { offset, more, id }),
             }
             fragments.push(fragment);

@@ -203,7 +203,12 @@ pub struct Sctp {
 
 impl Default for Sctp {
     fn default() -> Self {
-        Sctp { source_port: 40_000, destination_port: 3_868, verification_tag: 1, checksum: Checksum::Right }
+        Sctp {
+            source_port: 40_000,
+            destination_port: 3_868,
+            verification_tag: 1,
+            checksum: Checksum::Right,
+        }
     }
 }
 
@@ -285,7 +290,10 @@ impl Transport {
                 out.extend(tcp.destination_port.to_be_bytes());
                 out.extend(tcp.sequence.to_be_bytes());
                 out.extend(tcp.acknowledgement.to_be_bytes());
-                out.extend((u16::from(tcp.data_offset.unwrap_or(words as u8)) << 12 | tcp.flags & 0xfff).to_be_bytes());
+                out.extend(
+                    (u16::from(tcp.data_offset.unwrap_or(words as u8)) << 12 | tcp.flags & 0xfff)
+                        .to_be_bytes(),
+                );
                 out.extend(tcp.window.to_be_bytes());
                 out.extend([0, 0]);
                 out.extend(tcp.urgent.to_be_bytes());
@@ -310,7 +318,13 @@ impl Transport {
 
     /// Fills in length and checksum of the header at `start`, whose payload starts at `payload` and
     /// ends at the end of `out`.
-    pub(super) fn finish(&self, out: &mut [u8], start: usize, payload: usize, ip: &Ip) -> Option<Deferred> {
+    pub(super) fn finish(
+        &self,
+        out: &mut [u8],
+        start: usize,
+        payload: usize,
+        ip: &Ip,
+    ) -> Option<Deferred> {
         let whole = out.len() - start;
         let number = self.number(ip);
         let inverted = |sum: u16| !sum;
@@ -350,11 +364,18 @@ impl Transport {
 
 fn write_dccp(dccp: &Dccp, out: &mut Vec<u8>) {
     let acknowledgement = dccp.acknowledgement.map_or(0, |_| if dccp.extended { 8 } else { 4 });
-    let length = if dccp.extended { 16 } else { 12 } + acknowledgement + dccp.options.len().next_multiple_of(4);
+    let length = if dccp.extended { 16 } else { 12 }
+        + acknowledgement
+        + dccp.options.len().next_multiple_of(4);
     let end = out.len() + length;
     out.extend(dccp.source_port.to_be_bytes());
     out.extend(dccp.destination_port.to_be_bytes());
-    out.extend([dccp.data_offset.unwrap_or((length / 4) as u8), dccp.ccval << 4 | dccp.coverage & 0xf, 0, 0]);
+    out.extend([
+        dccp.data_offset.unwrap_or((length / 4) as u8),
+        dccp.ccval << 4 | dccp.coverage & 0xf,
+        0,
+        0,
+    ]);
     out.push((dccp.kind & 0xf) << 1 | u8::from(dccp.extended));
     let sequence = dccp.sequence.to_be_bytes();
     if dccp.extended {

@@ -47,7 +47,12 @@ pub struct Vxlan {
 
 impl Default for Vxlan {
     fn default() -> Self {
-        let udp = Udp { source_port: 50_000, destination_port: 4789, length: None, checksum: Checksum::Zero };
+        let udp = Udp {
+            source_port: 50_000,
+            destination_port: 4789,
+            length: None,
+            checksum: Checksum::Zero,
+        };
         Vxlan { udp, flags: 0x08, reserved: 0, vni: 1, last_reserved: 0 }
     }
 }
@@ -75,8 +80,22 @@ pub struct Geneve {
 
 impl Default for Geneve {
     fn default() -> Self {
-        let udp = Udp { source_port: 50_000, destination_port: 6081, length: None, checksum: Checksum::Zero };
-        Geneve { udp, version: 0, option_words: None, flags: 0, protocol: None, vni: 1, last_reserved: 0, options: Vec::new() }
+        let udp = Udp {
+            source_port: 50_000,
+            destination_port: 6081,
+            length: None,
+            checksum: Checksum::Zero,
+        };
+        Geneve {
+            udp,
+            version: 0,
+            option_words: None,
+            flags: 0,
+            protocol: None,
+            vni: 1,
+            last_reserved: 0,
+            options: Vec::new(),
+        }
     }
 }
 
@@ -155,22 +174,28 @@ impl Carrier {
         match self {
             Carrier::Vxlan(vxlan) => {
                 vxlan.udp.write(out);
-                out.extend((u32::from(vxlan.flags) << 24 | vxlan.reserved & 0xff_ffff).to_be_bytes());
+                out.extend(
+                    (u32::from(vxlan.flags) << 24 | vxlan.reserved & 0xff_ffff).to_be_bytes(),
+                );
                 out.extend((vxlan.vni << 8 | u32::from(vxlan.last_reserved)).to_be_bytes());
             }
             Carrier::Geneve(geneve) => {
                 let words = geneve.options.len().div_ceil(4);
                 assert!(words < 64, "Geneve options of {} bytes", geneve.options.len());
                 geneve.udp.write(out);
-                out.extend([geneve.version << 6 | geneve.option_words.unwrap_or(words as u8) & 0x3f, geneve.flags]);
+                out.extend([
+                    geneve.version << 6 | geneve.option_words.unwrap_or(words as u8) & 0x3f,
+                    geneve.flags,
+                ]);
                 out.extend(geneve.protocol.unwrap_or(ethertype).to_be_bytes());
                 out.extend((geneve.vni << 8 | u32::from(geneve.last_reserved)).to_be_bytes());
                 out.extend(&geneve.options);
                 out.resize(out.len() + words * 4 - geneve.options.len(), 0);
             }
             Carrier::Gre(gre) => {
-                let present =
-                    u16::from(gre.checksum.is_some()) << 15 | u16::from(gre.key.is_some()) << 13 | u16::from(gre.sequence.is_some()) << 12;
+                let present = u16::from(gre.checksum.is_some()) << 15
+                    | u16::from(gre.key.is_some()) << 13
+                    | u16::from(gre.sequence.is_some()) << 12;
                 out.extend((present | gre.flags).to_be_bytes());
                 out.extend(gre.protocol.unwrap_or(ethertype).to_be_bytes());
                 if gre.checksum.is_some() {
@@ -189,7 +214,9 @@ impl Carrier {
     /// `out`; returns what is to be written last.
     pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) -> Option<Deferred> {
         match self {
-            Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => return udp.finish(out, start, ip),
+            Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => {
+                return udp.finish(out, start, ip);
+            }
             Carrier::Gre(Gre { checksum: Some(mode), .. }) => {
                 let right = !checksum::sum(&out[start..]);
                 let field = mode.field(right, right, right);

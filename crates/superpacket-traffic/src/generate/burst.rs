@@ -40,7 +40,13 @@ pub(super) fn burst(flow: &mut Flow, config: &Config, random: &mut Random) -> Ve
 }
 
 /// A TCP segment of `length` bytes with `flags` besides ACK and what the flow sets on all.
-fn segment(flow: &mut Flow, direction: usize, length: usize, flags: u16, random: &mut Random) -> Frame {
+fn segment(
+    flow: &mut Flow,
+    direction: usize,
+    length: usize,
+    flags: u16,
+    random: &mut Random,
+) -> Frame {
     let mut packet = flow.packet(direction, length, random);
     let always = if length > 0 { flow.flags } else { 0 };
     packet.tcp_mut().flags |= ACK | flags | always;
@@ -63,7 +69,13 @@ fn handshake(flow: &mut Flow, random: &mut Random, sent: &mut Vec<Sent>) {
 }
 
 /// Full packets, often a shorter one at the end, and the acknowledgements that come back.
-fn bulk(flow: &mut Flow, direction: usize, config: &Config, random: &mut Random, sent: &mut Vec<Sent>) {
+fn bulk(
+    flow: &mut Flow,
+    direction: usize,
+    config: &Config,
+    random: &mut Random,
+    sent: &mut Vec<Sent>,
+) {
     let full = random.between(config.burst.0, config.burst.1);
     let tail = match random.below(10) {
         0 => Some(1),
@@ -120,7 +132,10 @@ fn oddity(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mut Vec
             for block in 1..=random.between(2, 4) as u32 {
                 let mut ack = segment(flow, direction, 0, 0, random);
                 if selective {
-                    let mut option = sack(&[(other.wrapping_add(1_448), other.wrapping_add(1_448 * (block + 1)))]);
+                    let mut option = sack(&[(
+                        other.wrapping_add(1_448),
+                        other.wrapping_add(1_448 * (block + 1)),
+                    )]);
                     ack.tcp_mut().options.append(&mut option);
                 }
                 sent.push((direction, ack));
@@ -145,7 +160,8 @@ fn oddity(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mut Vec
         // Acknowledgements of data that come in a row.
         _ => {
             for _ in 0..random.between(2, 6) {
-                flow.directions[1 - direction].next = flow.directions[1 - direction].next.wrapping_add(flow.mss as u64);
+                flow.directions[1 - direction].next =
+                    flow.directions[1 - direction].next.wrapping_add(flow.mss as u64);
                 acknowledge(flow, direction, random, sent);
             }
         }

@@ -60,7 +60,13 @@ impl Flow {
             stripped_vlan = encapsulate(&mut template, random);
         }
         let mut knowledge = if random.chance(config.offloaded) {
-            random.pick(&[Knowledge::Verified, Knowledge::Verified, Knowledge::Complete, Knowledge::Complete, Knowledge::Partial])
+            random.pick(&[
+                Knowledge::Verified,
+                Knowledge::Verified,
+                Knowledge::Complete,
+                Knowledge::Complete,
+                Knowledge::Partial,
+            ])
         } else {
             Knowledge::Unknown
         };
@@ -76,18 +82,39 @@ impl Flow {
         }
         let mut reply = template.reversed();
         for tunnel in reply.tunnel.iter_mut().chain(&mut reply.nested) {
-            let (Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. })) = &mut tunnel.carrier else { continue };
+            let (Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. })) =
+                &mut tunnel.carrier
+            else {
+                continue;
+            };
             // The port is a hash of the inner flow, made by the other end.
             udp.source_port = 49_152 + random.below(16_384) as u16;
         }
         let [to_server, to_client] = [template, reply].map(|template| {
             let next = match (random.chance(0.3), combination.protocol) {
-                (true, Protocol::Tcp4 | Protocol::Tcp6) => u64::from(u32::MAX) - random.below(60_000),
-                (true, Protocol::Dccp4 | Protocol::Dccp6) => random.pick(&[0xff_ffff, 0xffff_ffff_ffff]) - random.below(60),
+                (true, Protocol::Tcp4 | Protocol::Tcp6) => {
+                    u64::from(u32::MAX) - random.below(60_000)
+                }
+                (true, Protocol::Dccp4 | Protocol::Dccp6) => {
+                    random.pick(&[0xff_ffff, 0xffff_ffff_ffff]) - random.below(60)
+                }
                 _ => random.below(1 << 32),
             };
-            let id = |random: &mut Random| if random.chance(0.3) { 0xffff - random.below(40) as u16 } else { random.bits() as u16 };
-            Direction { template, next, acknowledged: 0, id: id(random), outer_id: id(random), nested_id: id(random) }
+            let id = |random: &mut Random| {
+                if random.chance(0.3) {
+                    0xffff - random.below(40) as u16
+                } else {
+                    random.bits() as u16
+                }
+            };
+            Direction {
+                template,
+                next,
+                acknowledged: 0,
+                id: id(random),
+                outer_id: id(random),
+                nested_id: id(random),
+            }
         });
         let mut flow = Flow {
             number,
@@ -113,7 +140,8 @@ impl Flow {
 
     /// The next packet from `direction` with `length` bytes of payload: numbers and IDs advance.
     pub(super) fn packet(&mut self, direction: usize, length: usize, random: &mut Random) -> Frame {
-        let (id_step, outer_id_step, nested_id_step) = (self.id_step, self.outer_id_step, self.nested_id_step);
+        let (id_step, outer_id_step, nested_id_step) =
+            (self.id_step, self.outer_id_step, self.nested_id_step);
         let clock = self.clock;
         let flow = &mut self.directions[direction];
         let mut packet = flow.template.clone();
@@ -198,13 +226,22 @@ fn template(number: u32, combination: Combination, random: &mut Random) -> Frame
         Protocol::Dccp4 | Protocol::Dccp6 => Frame::dccp4(0, 0),
     };
     frame.ip = if combination.protocol.is_v6() {
-        let mut ip = Ipv6 { flow_label: random.below(1 << 20) as u32, hop_limit: random.pick(&[64, 255, 8]), ..Ipv6::default() };
+        let mut ip = Ipv6 {
+            flow_label: random.below(1 << 20) as u32,
+            hop_limit: random.pick(&[64, 255, 8]),
+            ..Ipv6::default()
+        };
         (ip.source[8..12]).copy_from_slice(&[1, high, middle, low]);
         (ip.destination[8..12]).copy_from_slice(&[2, high, middle, low]);
         Ip::V6(ip)
     } else {
         let ttl = random.pick(&[64, 128, 8]);
-        Ip::V4(Ipv4 { source: [10, high, middle, low], destination: [11, high, middle, low], ttl, ..Ipv4::default() })
+        Ip::V4(Ipv4 {
+            source: [10, high, middle, low],
+            destination: [11, high, middle, low],
+            ttl,
+            ..Ipv4::default()
+        })
     };
     let port = 1_024 + (number % 60_000) as u16;
     match &mut frame.transport {
@@ -243,7 +280,8 @@ fn template(number: u32, combination: Combination, random: &mut Random) -> Frame
             let key = random.chance(0.5).then(|| random.bits() as u32);
             let checksum = random.chance(0.3).then_some(Checksum::Right);
             let ip = frame.clone().in_gre().tunnel_mut().ip.clone();
-            let frame = frame.through(ip, Carrier::Gre(Gre { key, checksum, ..Gre::default() }), ethernet);
+            let frame =
+                frame.through(ip, Carrier::Gre(Gre { key, checksum, ..Gre::default() }), ethernet);
             if v6 { over_v6(frame) } else { frame }
         }
         Tunnel::Ipip | Tunnel::Sit => frame.in_ip4(),
@@ -272,7 +310,8 @@ fn template(number: u32, combination: Combination, random: &mut Random) -> Frame
             tunnel.vlans.push(Vlan { vid: random.below(4_095) as u16, ..Vlan::default() });
         }
     }
-    let may_have_hint = combination.tunnel == Tunnel::Nested && matches!(frame.tunnel_mut().carrier, Carrier::Geneve(_));
+    let may_have_hint = combination.tunnel == Tunnel::Nested
+        && matches!(frame.tunnel_mut().carrier, Carrier::Geneve(_));
     if may_have_hint && random.chance(0.5) { frame.with_gro_hint() } else { frame }
 }
 
@@ -300,7 +339,12 @@ fn over_v6(frame: Frame) -> Frame {
 /// Puts VLAN tags, PPPoE or MPLS on a flow, also behind each other, or takes its link header away;
 /// returns the stripped tag.
 fn encapsulate(frame: &mut Frame, random: &mut Random) -> Option<(u16, u16)> {
-    let tag = Vlan { pcp: random.below(8) as u8, dei: random.chance(0.1), vid: random.below(4_095) as u16, ..Vlan::default() };
+    let tag = Vlan {
+        pcp: random.below(8) as u8,
+        dei: random.chance(0.1),
+        vid: random.below(4_095) as u16,
+        ..Vlan::default()
+    };
     let service = Vlan { tpid: 0x88a8, vid: random.below(4_095) as u16, ..Vlan::default() };
     // The tag type of providers before IEEE 802.1ad, which Linux does not know.
     let old = Vlan { tpid: 0x9100, vid: random.below(4_095) as u16, ..Vlan::default() };
@@ -331,5 +375,7 @@ fn labels(frame: &mut Frame, random: &mut Random) -> Vec<Mpls> {
     if let Some(ethernet) = frame.link.as_mut().filter(|_| random.chance(0.25)) {
         ethernet.ethertype = Some(0x8848);
     }
-    (0..random.between(1, 3)).map(|_| Mpls { label: 16 + random.below(1_000) as u32, ..Mpls::default() }).collect()
+    (0..random.between(1, 3))
+        .map(|_| Mpls { label: 16 + random.below(1_000) as u32, ..Mpls::default() })
+        .collect()
 }

@@ -33,7 +33,14 @@ pub enum Protocol {
 
 impl Protocol {
     /// All protocols.
-    pub const ALL: [Protocol; 6] = [Protocol::Tcp4, Protocol::Tcp6, Protocol::Udp4, Protocol::Udp6, Protocol::Dccp4, Protocol::Dccp6];
+    pub const ALL: [Protocol; 6] = [
+        Protocol::Tcp4,
+        Protocol::Tcp6,
+        Protocol::Udp4,
+        Protocol::Udp6,
+        Protocol::Dccp4,
+        Protocol::Dccp6,
+    ];
 
     /// Is the innermost IP header IPv6?
     pub fn is_v6(self) -> bool {
@@ -80,11 +87,22 @@ impl Combination {
     /// Returns every possible combination: 48, as each IP-in-IP tunnel carries one IP version.
     pub fn all() -> Vec<Combination> {
         let mut combinations = Vec::new();
-        for tunnel in [Tunnel::None, Tunnel::Vxlan4, Tunnel::Vxlan6, Tunnel::Geneve, Tunnel::Gre, Tunnel::Nested] {
+        for tunnel in [
+            Tunnel::None,
+            Tunnel::Vxlan4,
+            Tunnel::Vxlan6,
+            Tunnel::Geneve,
+            Tunnel::Gre,
+            Tunnel::Nested,
+        ] {
             combinations.extend(Protocol::ALL.map(|protocol| Combination { protocol, tunnel }));
         }
         for protocol in Protocol::ALL {
-            let over = if protocol.is_v6() { [Tunnel::Sit, Tunnel::SixInSix] } else { [Tunnel::Ipip, Tunnel::FourInSix] };
+            let over = if protocol.is_v6() {
+                [Tunnel::Sit, Tunnel::SixInSix]
+            } else {
+                [Tunnel::Ipip, Tunnel::FourInSix]
+            };
             combinations.extend(over.map(|tunnel| Combination { protocol, tunnel }));
         }
         combinations
@@ -284,12 +302,21 @@ enum Knowledge {
 impl Knowledge {
     /// The truth of this kind about these bytes; [`Checksum::Unknown`] where there is none.
     fn about(self, bytes: &[u8], starts_at_ip: bool) -> Checksum {
-        let expect = check::Expect { starts_at_ip, trailing: true, partial: self == Knowledge::Partial, big: true };
+        let expect = check::Expect {
+            starts_at_ip,
+            trailing: true,
+            partial: self == Knowledge::Partial,
+            big: true,
+        };
         match self {
             Knowledge::Unknown => Checksum::Unknown,
-            Knowledge::Complete => Checksum::Complete(checksum::sum(bytes.get(if starts_at_ip { 0 } else { 14 }..).unwrap_or(&[]))),
+            Knowledge::Complete => Checksum::Complete(checksum::sum(
+                bytes.get(if starts_at_ip { 0 } else { 14 }..).unwrap_or(&[]),
+            )),
             Knowledge::Verified => match check::frame(bytes, &expect) {
-                Ok(checked) if checked.checksums > 0 && !checked.fragment => Checksum::Verified { level: (checked.checksums - 1) as u8 },
+                Ok(checked) if checked.checksums > 0 && !checked.fragment => {
+                    Checksum::Verified { level: (checked.checksums - 1) as u8 }
+                }
                 _ => Checksum::Unknown,
             },
             Knowledge::Partial => match check::frame(bytes, &expect) {

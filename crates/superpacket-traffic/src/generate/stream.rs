@@ -31,10 +31,15 @@ struct Pending {
 
 impl Stream {
     pub(super) fn new(seed: u64, config: Config) -> Self {
-        assert!(config.flows > 0 && config.lifetime > 0 && !config.combinations.is_empty(), "no flows: {config:?}");
+        assert!(
+            config.flows > 0 && config.lifetime > 0 && !config.combinations.is_empty(),
+            "no flows: {config:?}"
+        );
         assert!(1 <= config.burst.0 && config.burst.0 <= config.burst.1, "no bursts: {config:?}");
         let mut random = Random::new(seed);
-        let flows = (0..config.flows as u32).map(|number| Flow::new(number, &config, &mut random)).collect();
+        let flows = (0..config.flows as u32)
+            .map(|number| Flow::new(number, &config, &mut random))
+            .collect();
         let next_number = config.flows as u32;
         Stream { config, random, flows, next_number, cursor: 0, queue: VecDeque::new(), time_ns: 0 }
     }
@@ -66,14 +71,21 @@ impl Stream {
         let index = self.cursor % self.flows.len();
         self.cursor += 1;
         let flow = &mut self.flows[index];
-        let (stripped_vlan, knowledge, combination, number) = (flow.stripped_vlan, flow.knowledge, flow.combination, flow.number);
+        let (stripped_vlan, knowledge, combination, number) =
+            (flow.stripped_vlan, flow.knowledge, flow.combination, flow.number);
         let sent = burst(flow, &self.config, &mut self.random);
         if flow.left == 0 {
             // Sequential numbers take the combinations in turn, so no slot keeps one for itself.
             *flow = Flow::new(self.next_number, &self.config, &mut self.random);
             self.next_number += 1;
         }
-        let pending = |(direction, frame)| Pending { frame, knowledge, stripped_vlan, combination, flow: number * 2 + direction as u32 };
+        let pending = |(direction, frame)| Pending {
+            frame,
+            knowledge,
+            stripped_vlan,
+            combination,
+            flow: number * 2 + direction as u32,
+        };
         sent.into_iter().map(pending).collect()
     }
 
@@ -92,7 +104,9 @@ impl Stream {
         }
         if random.chance(impairments.other_vlan) {
             pending.stripped_vlan = match pending.stripped_vlan {
-                Some((protocol, control)) if random.chance(0.5) => Some((protocol, control ^ random.pick(&[1, 0x1000, 0x8000]))),
+                Some((protocol, control)) if random.chance(0.5) => {
+                    Some((protocol, control ^ random.pick(&[1, 0x1000, 0x8000])))
+                }
                 Some(_) => None,
                 None => Some((0x8100, random.below(4_095) as u16)),
             };
@@ -110,7 +124,9 @@ impl Stream {
             };
         }
         if random.chance(impairments.fragments) && pending.frame.payload.len() > 16 {
-            if let Some(mode) = pending.frame.checksum_mut().filter(|mode| **mode == frame::Checksum::Partial) {
+            if let Some(mode) =
+                pending.frame.checksum_mut().filter(|mode| **mode == frame::Checksum::Partial)
+            {
                 *mode = frame::Checksum::Right;
             }
             let (size, id) = (random.between(8, pending.frame.payload.len()), random.bits() as u32);
@@ -172,7 +188,12 @@ fn serialize(pending: &Pending, bytes: Vec<u8>) -> Generated {
 fn other_checksum_state(pending: &mut Pending, random: &mut Random) {
     let was = pending.knowledge;
     while pending.knowledge == was {
-        pending.knowledge = random.pick(&[Knowledge::Unknown, Knowledge::Verified, Knowledge::Complete, Knowledge::Partial]);
+        pending.knowledge = random.pick(&[
+            Knowledge::Unknown,
+            Knowledge::Verified,
+            Knowledge::Complete,
+            Knowledge::Partial,
+        ]);
     }
     if pending.knowledge == Knowledge::Partial {
         leave_checksum_to_device(&mut pending.frame);
@@ -205,7 +226,13 @@ fn other_protocol(frame: &Frame, random: &mut Random) -> Vec<u8> {
         _ => {
             if let Some(ethernet) = &frame.link {
                 // An ARP request (RFC 826), padded as on the wire.
-                let mut bytes = [&[0xff; 6][..], &ethernet.source, &[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1], &ethernet.source].concat();
+                let mut bytes = [
+                    &[0xff; 6][..],
+                    &ethernet.source,
+                    &[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1],
+                    &ethernet.source,
+                ]
+                .concat();
                 bytes.resize(60, 0);
                 return bytes;
             }

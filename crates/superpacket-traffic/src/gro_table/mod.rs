@@ -65,12 +65,18 @@ pub fn same_size() -> Vec<Case> {
 
 /// A smaller packet joins, as the last.
 pub fn larger_then_smaller() -> Vec<Case> {
-    Path::all().iter().map(|path| path.case("larger then smaller", path.send(&[100, 50]), &[150])).collect()
+    Path::all()
+        .iter()
+        .map(|path| path.case("larger then smaller", path.send(&[100, 50]), &[150]))
+        .collect()
 }
 
 /// A larger packet does not join.
 pub fn smaller_then_larger() -> Vec<Case> {
-    Path::all().iter().map(|path| path.case("smaller then larger", path.send(&[50, 100]), &[50, 100])).collect()
+    Path::all()
+        .iter()
+        .map(|path| path.case("smaller then larger", path.send(&[50, 100]), &[50, 100]))
+        .collect()
 }
 
 /// A packet of one byte joins.
@@ -157,14 +163,19 @@ pub fn second_sequence_one_further() -> Vec<Case> {
 /// Fields of the IP header that must be equal.
 pub fn second_ecn_tos_or_ttl_differs() -> Vec<Case> {
     let cases = |path: &Path| {
-        [("ECN 2", 2, 0), ("ECN 3", 3, 0), ("TOS", 0x10, 0), ("TTL", 0, 1)].map(|(name, tos, ttl)| {
-            let mut frames = path.send(&[100, 100]);
-            match path.ip(&mut frames[1]) {
-                Ip::V4(ip) => (ip.tos, ip.ttl) = (ip.tos ^ tos, ip.ttl + ttl),
-                Ip::V6(ip) => (ip.traffic_class, ip.hop_limit) = (ip.traffic_class ^ tos, ip.hop_limit + ttl),
-            }
-            path.case(&format!("second {name} differs"), frames, &[100, 100])
-        })
+        [("ECN 2", 2, 0), ("ECN 3", 3, 0), ("TOS", 0x10, 0), ("TTL", 0, 1)].map(
+            |(name, tos, ttl)| {
+                let mut frames = path.send(&[100, 100]);
+                match path.ip(&mut frames[1]) {
+                    Ip::V4(ip) => (ip.tos, ip.ttl) = (ip.tos ^ tos, ip.ttl + ttl),
+                    Ip::V6(ip) => {
+                        (ip.traffic_class, ip.hop_limit) =
+                            (ip.traffic_class ^ tos, ip.hop_limit + ttl)
+                    }
+                }
+                path.case(&format!("second {name} differs"), frames, &[100, 100])
+            },
+        )
     };
     Path::all().iter().flat_map(cases).collect()
 }
@@ -231,7 +242,12 @@ pub fn second_with_df_and_mf() -> Vec<Case> {
 
 /// Identifications rise by one, or stay.
 pub fn identifications() -> Vec<Case> {
-    let ids = [(&[8, 9][..], &[200][..]), (&[8, 8], &[200]), (&[8, 9, 9], &[200, 100]), (&[8, 8, 9], &[200, 100])];
+    let ids = [
+        (&[8, 9][..], &[200][..]),
+        (&[8, 8], &[200]),
+        (&[8, 9, 9], &[200, 100]),
+        (&[8, 8, 9], &[200, 100]),
+    ];
     let case = |path: &Path, dont_fragment, ids: &[u16], arrives: &[usize]| {
         let mut frames = path.send(&vec![100; ids.len()]);
         for (frame, &id) in frames.iter_mut().zip(ids) {
@@ -240,7 +256,10 @@ pub fn identifications() -> Vec<Case> {
         }
         path.case(&format!("identifications {ids:?}, DF {dont_fragment}"), frames, arrives)
     };
-    let cases = |path: &Path| [false, true].map(|dont_fragment| ids.map(|(ids, arrives)| case(path, dont_fragment, ids, arrives)));
+    let cases = |path: &Path| {
+        [false, true]
+            .map(|dont_fragment| ids.map(|(ids, arrives)| case(path, dont_fragment, ids, arrives)))
+    };
     Path::ipv4_to_identify().iter().flat_map(cases).flatten().collect()
 }
 
@@ -272,8 +291,16 @@ pub fn an_ipv6_fragment_between() -> Vec<Case> {
     let cases = |path: &Path| {
         [false, true].map(|more| {
             let mut frames = path.send(&[100; 4]);
-            path.ipv6_of(&mut frames[2]).extensions.push(Extension::Fragment { offset: 0, more, id: 1 });
-            path.case(&format!("an IPv6 fragment header between, more {more}"), frames, &[200, 100, 100])
+            path.ipv6_of(&mut frames[2]).extensions.push(Extension::Fragment {
+                offset: 0,
+                more,
+                id: 1,
+            });
+            path.case(
+                &format!("an IPv6 fragment header between, more {more}"),
+                frames,
+                &[200, 100, 100],
+            )
         })
     };
     Path::ipv6().iter().flat_map(cases).collect()
@@ -290,9 +317,17 @@ pub fn as_many_as_fit() -> Vec<Case> {
         let lengths = |remainder| [&vec![segment; whole][..], &[remainder]].concat();
         [
             path.case("a remainder that just fits", path.send(&lengths(remainder)), &[maximum]),
-            path.case("a remainder of one byte more", path.send(&lengths(remainder + 1)), &[maximum - remainder, remainder + 1]),
+            path.case(
+                "a remainder of one byte more",
+                path.send(&lengths(remainder + 1)),
+                &[maximum - remainder, remainder + 1],
+            ),
             // A whole segment more than there is room for begins the next.
-            path.case("more segments than fit", path.send(&vec![segment; whole + 2]), &[whole * segment, 2 * segment]),
+            path.case(
+                "more segments than fit",
+                path.send(&vec![segment; whole + 2]),
+                &[whole * segment, 2 * segment],
+            ),
         ]
     };
     Path::all().iter().flat_map(cases).collect()
@@ -304,7 +339,10 @@ pub fn identifications_that_increment_do_as_well_as_fixed_ones() -> Vec<Case> {
         let frames = path.base().run(8);
         let mut shorter = frames.clone();
         shorter[7].payload.truncate(1);
-        [path.case("eight that increment", frames, &[800]), path.case("seven that increment, and a byte", shorter, &[701])]
+        [
+            path.case("eight that increment", frames, &[800]),
+            path.case("seven that increment, and a byte", shorter, &[701]),
+        ]
     };
     Path::all().iter().flat_map(cases).collect()
 }

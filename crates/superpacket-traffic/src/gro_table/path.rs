@@ -38,7 +38,11 @@ impl Burst {
                 sum >= length
             });
             let (packet, others) = rest.split_at(last.map_or(rest.len(), |last| last + 1));
-            assert!(sum == length && !packet.is_empty(), "{sum} bytes in {} frames, not {length}", packet.len());
+            assert!(
+                sum == length && !packet.is_empty(),
+                "{sum} bytes in {} frames, not {length}",
+                packet.len()
+            );
             rest = others;
             packet
         };
@@ -84,7 +88,12 @@ impl Path {
                     Ip::V6(ip) => ip.hop_limit = 8,
                 }
             }
-            let path = |name: String, outer, increasing| Path { name, base: base.clone(), outer, increasing };
+            let path = |name: String, outer, increasing| Path {
+                name,
+                base: base.clone(),
+                outer,
+                increasing,
+            };
             if tunnelled {
                 paths.extend([
                     path(format!("{name}, inner header edited"), false, false),
@@ -102,7 +111,10 @@ impl Path {
 
     /// Those whose edited header is IPv4.
     pub fn ipv4() -> Vec<Path> {
-        Path::all().into_iter().filter(|path| matches!(header(&mut path.base.clone(), path.outer), Ip::V4(_))).collect()
+        Path::all()
+            .into_iter()
+            .filter(|path| matches!(header(&mut path.base.clone(), path.outer), Ip::V4(_)))
+            .collect()
     }
 
     /// Those whose edited header is IPv4, and whose identifications are all 0.
@@ -112,7 +124,10 @@ impl Path {
 
     /// Those whose edited header is IPv6.
     pub fn ipv6() -> Vec<Path> {
-        Path::all().into_iter().filter(|path| matches!(header(&mut path.base.clone(), path.outer), Ip::V6(_))).collect()
+        Path::all()
+            .into_iter()
+            .filter(|path| matches!(header(&mut path.base.clone(), path.outer), Ip::V6(_)))
+            .collect()
     }
 
     /// Its name, for messages.
@@ -167,7 +182,10 @@ impl Path {
 
     /// The same with several bursts.
     pub fn bursts(&self, row: &str, bursts: Vec<(Vec<Frame>, &[usize])>) -> Case {
-        let bursts = bursts.into_iter().map(|(frames, arrives)| Burst { frames, arrives: arrives.to_vec() }).collect();
+        let bursts = bursts
+            .into_iter()
+            .map(|(frames, arrives)| Burst { frames, arrives: arrives.to_vec() })
+            .collect();
         Case { name: format!("{row}: {}", self.name), bursts }
     }
 }
@@ -184,19 +202,34 @@ mod tests {
     fn the_paths_are_those_of_the_table() {
         let names: Vec<_> = Path::all().into_iter().map(|path| path.name).collect();
         assert_eq!(names.len(), 11, "{names:?}");
-        assert_eq!((Path::ipv4().len(), Path::ipv4_to_identify().len(), Path::ipv6().len()), (6, 5, 5));
+        assert_eq!(
+            (Path::ipv4().len(), Path::ipv4_to_identify().len(), Path::ipv6().len()),
+            (6, 5, 5)
+        );
     }
 
     #[test]
     fn frames_are_told_apart_by_what_must_arrive() {
         let path = &Path::all()[0];
-        let burst = |lengths: &[usize], arrives: &[usize]| Burst { frames: path.send(lengths), arrives: arrives.to_vec() };
-        let counts = |burst: Burst| burst.packets().into_iter().map(<[Frame]>::len).collect::<Vec<_>>();
+        let burst = |lengths: &[usize], arrives: &[usize]| Burst {
+            frames: path.send(lengths),
+            arrives: arrives.to_vec(),
+        };
+        let counts =
+            |burst: Burst| burst.packets().into_iter().map(<[Frame]>::len).collect::<Vec<_>>();
         assert_eq!(counts(burst(&[100, 100, 0, 100, 50], &[200, 0, 150])), [2, 1, 2]);
         assert_eq!(counts(burst(&[0, 0, 1], &[0, 0, 1])), [1, 1, 1]);
-        for (lengths, arrives) in [(&[100, 100][..], &[150, 50][..]), (&[100], &[100, 0]), (&[100], &[200]), (&[100, 0], &[100])] {
+        for (lengths, arrives) in [
+            (&[100, 100][..], &[150, 50][..]),
+            (&[100], &[100, 0]),
+            (&[100], &[200]),
+            (&[100, 0], &[100]),
+        ] {
             let burst = burst(lengths, arrives);
-            assert!(std::panic::catch_unwind(|| burst.packets().len()).is_err(), "{lengths:?} {arrives:?}");
+            assert!(
+                std::panic::catch_unwind(|| burst.packets().len()).is_err(),
+                "{lengths:?} {arrives:?}"
+            );
         }
     }
 }

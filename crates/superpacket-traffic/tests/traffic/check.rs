@@ -18,31 +18,83 @@ fn tcp() -> Frame {
 
 #[test]
 fn wrong_checksums() {
-    finds(tcp().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong), Kind::Tcp, Field::Checksum);
-    finds(tcp().with(|frame| frame.tcp_mut().checksum = Checksum::Zero), Kind::Tcp, Field::Checksum);
-    finds(Frame::tcp6(1, 9).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong), Kind::Tcp, Field::Checksum);
-    finds(Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Wrong), Kind::Udp, Field::Checksum);
-    finds(Frame::udp6(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero), Kind::Udp, Field::Checksum);
-    finds(Frame::dccp6(1, 9).with(|frame| frame.dccp_mut().checksum = Checksum::Wrong), Kind::Dccp, Field::Checksum);
+    finds(
+        tcp().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong),
+        Kind::Tcp,
+        Field::Checksum,
+    );
+    finds(
+        tcp().with(|frame| frame.tcp_mut().checksum = Checksum::Zero),
+        Kind::Tcp,
+        Field::Checksum,
+    );
+    finds(
+        Frame::tcp6(1, 9).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong),
+        Kind::Tcp,
+        Field::Checksum,
+    );
+    finds(
+        Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Wrong),
+        Kind::Udp,
+        Field::Checksum,
+    );
+    finds(
+        Frame::udp6(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero),
+        Kind::Udp,
+        Field::Checksum,
+    );
+    finds(
+        Frame::dccp6(1, 9).with(|frame| frame.dccp_mut().checksum = Checksum::Wrong),
+        Kind::Dccp,
+        Field::Checksum,
+    );
     for ip in [Ip::V4(Ipv4::default()), Ip::V6(Ipv6::default())] {
         let kind = if matches!(ip, Ip::V4(_)) { Kind::Icmp } else { Kind::Icmpv6 };
         let icmp = Icmp { checksum: Checksum::Wrong, ..Icmp::default() };
-        finds(Frame { ip, transport: Transport::Icmp(icmp), ..Frame::default() }, kind, Field::Checksum);
+        finds(
+            Frame { ip, transport: Transport::Icmp(icmp), ..Frame::default() },
+            kind,
+            Field::Checksum,
+        );
     }
     let sctp = Sctp { checksum: Checksum::Wrong, ..Sctp::default() };
-    finds(Frame { transport: Transport::Sctp(sctp), ..Frame::default() }, Kind::Sctp, Field::Checksum);
-    finds(tcp().with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong), Kind::Ipv4, Field::HeaderChecksum);
-    finds(tcp().with(|frame| frame.ipv4_mut().checksum = Checksum::Zero), Kind::Ipv4, Field::HeaderChecksum);
-    check::frame(&Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero).to_bytes(), &Expect::default()).unwrap();
+    finds(
+        Frame { transport: Transport::Sctp(sctp), ..Frame::default() },
+        Kind::Sctp,
+        Field::Checksum,
+    );
+    finds(
+        tcp().with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong),
+        Kind::Ipv4,
+        Field::HeaderChecksum,
+    );
+    finds(
+        tcp().with(|frame| frame.ipv4_mut().checksum = Checksum::Zero),
+        Kind::Ipv4,
+        Field::HeaderChecksum,
+    );
+    check::frame(
+        &Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero).to_bytes(),
+        &Expect::default(),
+    )
+    .unwrap();
 }
 
 #[test]
 fn wrong_outer_checksums() {
     for frame in [tcp().in_vxlan4(), tcp().in_vxlan6(), tcp().in_geneve()] {
-        finds(frame.with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong), Kind::Udp, Field::Checksum);
+        finds(
+            frame.with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong),
+            Kind::Udp,
+            Field::Checksum,
+        );
     }
     let gre = Gre { checksum: Some(Checksum::Wrong), ..Gre::default() };
-    finds(tcp().in_gre().with(|frame| frame.tunnel_mut().carrier = Carrier::Gre(gre)), Kind::Gre, Field::Checksum);
+    finds(
+        tcp().in_gre().with(|frame| frame.tunnel_mut().carrier = Carrier::Gre(gre)),
+        Kind::Gre,
+        Field::Checksum,
+    );
     let frame = tcp().in_ip4().with(|frame| frame.outer_ipv4_mut().checksum = Checksum::Wrong);
     let problem = check::frame(&frame.to_bytes(), &Expect::default()).unwrap_err();
     assert_eq!((problem.offset, problem.field), (14, Field::HeaderChecksum));
@@ -54,21 +106,59 @@ fn wrong_outer_checksums() {
 
 #[test]
 fn wrong_lengths() {
-    finds(tcp().with(|frame| frame.ipv4_mut().total_length = Some(141)), Kind::Ipv4, Field::TotalLength);
-    finds(tcp().with(|frame| frame.ipv4_mut().total_length = Some(0)), Kind::Ipv4, Field::TotalLength);
-    finds(tcp().with(|frame| frame.ipv4_mut().total_length = Some(139)), Kind::Ipv4, Field::Trailing);
-    finds(Frame::tcp6(1, 9).with(|frame| frame.ipv6_mut().payload_length = Some(30)), Kind::Ipv6, Field::PayloadLength);
-    finds(Frame::tcp6(1, 9).with(|frame| frame.ipv6_mut().payload_length = Some(28)), Kind::Ipv6, Field::Trailing);
+    finds(
+        tcp().with(|frame| frame.ipv4_mut().total_length = Some(141)),
+        Kind::Ipv4,
+        Field::TotalLength,
+    );
+    finds(
+        tcp().with(|frame| frame.ipv4_mut().total_length = Some(0)),
+        Kind::Ipv4,
+        Field::TotalLength,
+    );
+    finds(
+        tcp().with(|frame| frame.ipv4_mut().total_length = Some(139)),
+        Kind::Ipv4,
+        Field::Trailing,
+    );
+    finds(
+        Frame::tcp6(1, 9).with(|frame| frame.ipv6_mut().payload_length = Some(30)),
+        Kind::Ipv6,
+        Field::PayloadLength,
+    );
+    finds(
+        Frame::tcp6(1, 9).with(|frame| frame.ipv6_mut().payload_length = Some(28)),
+        Kind::Ipv6,
+        Field::Trailing,
+    );
     for length in [0, 7, 16, 18] {
-        finds(Frame::udp4(9).with(|frame| frame.udp_mut().length = Some(length)), Kind::Udp, Field::UdpLength);
+        finds(
+            Frame::udp4(9).with(|frame| frame.udp_mut().length = Some(length)),
+            Kind::Udp,
+            Field::UdpLength,
+        );
     }
-    finds(tcp().in_vxlan4().with(|frame| frame.outer_udp_mut().length = Some(60)), Kind::Udp, Field::UdpLength);
-    finds(tcp().in_ip6().with(|frame| frame.outer_ipv6_mut().payload_length = Some(300)), Kind::Ipv6, Field::PayloadLength);
-    let pppoe = |length| tcp().with(|frame| frame.pppoe = Some(Pppoe { length: Some(length), ..Pppoe::default() }));
+    finds(
+        tcp().in_vxlan4().with(|frame| frame.outer_udp_mut().length = Some(60)),
+        Kind::Udp,
+        Field::UdpLength,
+    );
+    finds(
+        tcp().in_ip6().with(|frame| frame.outer_ipv6_mut().payload_length = Some(300)),
+        Kind::Ipv6,
+        Field::PayloadLength,
+    );
+    let pppoe = |length| {
+        tcp().with(|frame| frame.pppoe = Some(Pppoe { length: Some(length), ..Pppoe::default() }))
+    };
     finds(pppoe(143), Kind::Pppoe, Field::PppoeLength);
     finds(pppoe(141), Kind::Pppoe, Field::Trailing);
     finds(pppoe(1), Kind::Pppoe, Field::Trailing);
-    finds(Frame::dccp4(1, 4).with(|frame| frame.dccp_mut().coverage = 9), Kind::Dccp, Field::Coverage);
+    finds(
+        Frame::dccp4(1, 4).with(|frame| frame.dccp_mut().coverage = 9),
+        Kind::Dccp,
+        Field::Coverage,
+    );
     finds(tcp().with(|frame| frame.trailer = vec![0]), Kind::Ipv4, Field::Trailing);
     // Padding inside a tunnel.
     let inner = tcp().in_vxlan4().with(|frame| frame.ipv4_mut().total_length = Some(138));
@@ -79,21 +169,37 @@ fn wrong_lengths() {
 fn headers_that_are_not_whole() {
     finds(tcp().with(|frame| frame.ipv4_mut().ihl = Some(4)), Kind::Ipv4, Field::Header);
     finds(tcp().with(|frame| frame.tcp_mut().data_offset = Some(4)), Kind::Tcp, Field::Header);
-    finds(Frame::tcp4(1, 3).with(|frame| frame.tcp_mut().data_offset = Some(15)), Kind::Tcp, Field::Header);
-    finds(Frame::dccp4(1, 9).with(|frame| frame.dccp_mut().data_offset = Some(3)), Kind::Dccp, Field::Header);
+    finds(
+        Frame::tcp4(1, 3).with(|frame| frame.tcp_mut().data_offset = Some(15)),
+        Kind::Tcp,
+        Field::Header,
+    );
+    finds(
+        Frame::dccp4(1, 9).with(|frame| frame.dccp_mut().data_offset = Some(3)),
+        Kind::Dccp,
+        Field::Header,
+    );
     let frame = Frame { transport: Transport::Raw(17), payload: vec![0; 7], ..Frame::default() };
     finds(frame, Kind::Udp, Field::Header);
     let frame = Frame { transport: Transport::Raw(6), payload: vec![0; 19], ..Frame::default() };
     finds(frame.at_ip(), Kind::Tcp, Field::Header);
     let geneve = Geneve { option_words: Some(63), ..Geneve::default() };
-    finds(tcp().in_geneve().with(|frame| frame.tunnel_mut().carrier = Carrier::Geneve(geneve)), Kind::Geneve, Field::Header);
+    finds(
+        tcp().in_geneve().with(|frame| frame.tunnel_mut().carrier = Carrier::Geneve(geneve)),
+        Kind::Geneve,
+        Field::Header,
+    );
     let bytes = tcp().at_ip().to_bytes();
     let mut turned = bytes.clone();
     turned[0] = 0x55;
-    let problem = check::frame(&turned, &Expect { starts_at_ip: true, ..Expect::default() }).unwrap_err();
+    let problem =
+        check::frame(&turned, &Expect { starts_at_ip: true, ..Expect::default() }).unwrap_err();
     assert_eq!((problem.field, problem.actual), (Field::Version, 5));
     let problem = check::frame(&tcp().to_bytes()[..13], &Expect::default()).unwrap_err();
-    assert_eq!((problem.layer, problem.field, problem.expected, problem.actual), (Kind::Ethernet, Field::Header, 14, 13));
+    assert_eq!(
+        (problem.layer, problem.field, problem.expected, problem.actual),
+        (Kind::Ethernet, Field::Header, 14, 13)
+    );
     assert_eq!(problem.to_string(), "Ethernet at byte 0: Header is 0xd, expected 0xe");
 }
 
@@ -110,7 +216,8 @@ fn each_bit_of_a_packet_counts() {
             let found = check::frame(&turned, &Expect::default()).is_err();
             let other = check::flow_key(&turned, false) != key;
             // IPv6 has no header checksum: class, flow label, hop limit.
-            let free = turned[network] >> 4 == 6 && (bit / 8 < network + 4 || bit / 8 == network + 7);
+            let free =
+                turned[network] >> 4 == 6 && (bit / 8 < network + 4 || bit / 8 == network + 7);
             // Cleared flags of VXLAN, another ethertype, another protocol: the rest is opaque, its
             // outer sums are not.
             assert!(found || other || free, "bit {bit}");
@@ -149,7 +256,10 @@ fn keys_tell_flows_apart_and_directions() {
         assert_ne!(key(&base()), key(&base().with(edit)), "edit {index}");
     }
     let key = key(&base());
-    assert_eq!((key.protocol, key.ports, key.vlans.as_slice()), (6, Some((40_000, 443)), &[(0x8100, 5)][..]));
+    assert_eq!(
+        (key.protocol, key.ports, key.vlans.as_slice()),
+        (6, Some((40_000, 443)), &[(0x8100, 5)][..])
+    );
     assert_eq!(key.tunnels[0].identifier, Some(1));
     assert_eq!(key.tunnels[0].ports, Some((50_000, 4_789)));
 }
@@ -162,15 +272,18 @@ fn keys_of_fragments_and_of_what_is_no_flow() {
         assert_eq!((key.protocol, key.ports), (17, None));
     }
     let gre = |key| {
-        Frame::tcp4(1, 1)
-            .in_gre()
-            .with(|frame| frame.tunnel_mut().carrier = Carrier::Gre(Gre { key, checksum: Some(Checksum::Right), ..Gre::default() }))
+        Frame::tcp4(1, 1).in_gre().with(|frame| {
+            frame.tunnel_mut().carrier =
+                Carrier::Gre(Gre { key, checksum: Some(Checksum::Right), ..Gre::default() })
+        })
     };
-    let identifier = |frame: Frame| check::flow_key(&frame.to_bytes(), false).unwrap().tunnels[0].identifier;
+    let identifier =
+        |frame: Frame| check::flow_key(&frame.to_bytes(), false).unwrap().tunnels[0].identifier;
     assert_eq!((identifier(gre(Some(9))), identifier(gre(None))), (Some(9), None));
     let labels = Frame { mpls: vec![Mpls { label: 77, ..Mpls::default() }], ..Frame::tcp4(1, 1) };
     assert_eq!(check::flow_key(&labels.to_bytes(), false).unwrap().mpls, [77]);
-    let session = Frame { pppoe: Some(Pppoe { session: 9, ..Pppoe::default() }), ..Frame::tcp4(1, 1) };
+    let session =
+        Frame { pppoe: Some(Pppoe { session: 9, ..Pppoe::default() }), ..Frame::tcp4(1, 1) };
     assert_eq!(check::flow_key(&session.to_bytes(), false).unwrap().pppoe, Some(9));
     assert_eq!(check::flow_key(&[0; 60], false), None);
     assert_eq!(check::flow_key(&Frame::tcp4(1, 0).to_bytes()[..40], false), None);

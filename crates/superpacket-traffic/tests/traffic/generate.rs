@@ -6,7 +6,9 @@ use std::collections::{HashMap, HashSet};
 use superpacket_traffic::check::{self, Expect, Kind};
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{ACK, CWR, ECE, FIN, PSH, RST, SYN};
-use superpacket_traffic::generate::{Checksum, Combination, Config, Generated, Impairments, Tunnel, generate, stream};
+use superpacket_traffic::generate::{
+    Checksum, Combination, Config, Generated, Impairments, Tunnel, generate, stream,
+};
 
 /// FNV-1a over everything that a packet says.
 fn fingerprint(packets: &[Generated]) -> u64 {
@@ -21,14 +23,23 @@ fn fingerprint(packets: &[Generated]) -> u64 {
         add(&packet.bytes);
         add(&packet.time_ns.to_be_bytes());
         add(&packet.flow.to_be_bytes());
-        add(format!("{:?}{:?}{:?}{:?}", packet.checksum, packet.stripped_vlan, packet.starts_at_ip, packet.combination.protocol).as_bytes());
+        add(format!(
+            "{:?}{:?}{:?}{:?}",
+            packet.checksum, packet.stripped_vlan, packet.starts_at_ip, packet.combination.protocol
+        )
+        .as_bytes());
         add(format!("{:?}", packet.combination.tunnel).as_bytes());
     }
     hash
 }
 
 fn expect(packet: &Generated) -> Expect {
-    Expect { starts_at_ip: packet.starts_at_ip, trailing: true, partial: matches!(packet.checksum, Checksum::Partial { .. }), big: false }
+    Expect {
+        starts_at_ip: packet.starts_at_ip,
+        trailing: true,
+        partial: matches!(packet.checksum, Checksum::Partial { .. }),
+        big: false,
+    }
 }
 
 #[test]
@@ -43,7 +54,8 @@ fn a_seed_always_gives_the_same_packets() {
 #[test]
 fn every_combination_occurs_early() {
     for seed in 0..5 {
-        let combinations: HashSet<_> = stream(seed, Config::default()).take(1_500).map(|packet| packet.combination).collect();
+        let combinations: HashSet<_> =
+            stream(seed, Config::default()).take(1_500).map(|packet| packet.combination).collect();
         assert_eq!(combinations, Combination::all().into_iter().collect(), "seed {seed}");
     }
     assert_eq!(Combination::all().len(), 48);
@@ -54,7 +66,8 @@ fn without_mischief_all_packets_are_right_and_their_streams_whole() {
     let config = Config { impairments: Impairments::NONE, ..Config::default() };
     let mut last_time = 0;
     for (index, packet) in stream(7, config).take(20_000).enumerate() {
-        let checked = check::frame(&packet.bytes, &expect(&packet)).unwrap_or_else(|problem| panic!("packet {index}: {problem}"));
+        let checked = check::frame(&packet.bytes, &expect(&packet))
+            .unwrap_or_else(|problem| panic!("packet {index}: {problem}"));
         assert!(checked.trailing == 0 || packet.bytes.len() == 60);
         assert!(packet.time_ns >= last_time);
         last_time = packet.time_ns;
@@ -66,15 +79,30 @@ fn without_mischief_all_packets_are_right_and_their_streams_whole() {
 #[test]
 fn unusual_tunnels_with_offloaded_checksums_are_right() {
     let tunnels = [Tunnel::Vxlan4, Tunnel::Vxlan6, Tunnel::Nested];
-    let combinations = Combination::all().into_iter().filter(|combination| tunnels.contains(&combination.tunnel)).collect();
+    let combinations = Combination::all()
+        .into_iter()
+        .filter(|combination| tunnels.contains(&combination.tunnel))
+        .collect();
     let impairments = Impairments { other_checksum_state: 0.3, ..Impairments::NONE };
-    let config = Config { combinations, unusual_headers: 1.0, offloaded: 0.8, impairments, ..Config::default() };
+    let config = Config {
+        combinations,
+        unusual_headers: 1.0,
+        offloaded: 0.8,
+        impairments,
+        ..Config::default()
+    };
     let (mut partial, mut extended) = (0, 0);
     for (index, packet) in stream(1, config).take(20_000).enumerate() {
-        let checked = check::frame(&packet.bytes, &expect(&packet)).unwrap_or_else(|problem| panic!("packet {index}: {problem}"));
+        let checked = check::frame(&packet.bytes, &expect(&packet))
+            .unwrap_or_else(|problem| panic!("packet {index}: {problem}"));
         partial += usize::from(checked.partial.is_some());
         // The check reads VXLAN with the protocol extension no further than its UDP header.
-        extended += usize::from(packet.bytes.get(checked.payload).is_some_and(|payload| payload.starts_with(&[0x0c, 0, 0, 3])));
+        extended += usize::from(
+            packet
+                .bytes
+                .get(checked.payload)
+                .is_some_and(|payload| payload.starts_with(&[0x0c, 0, 0, 3])),
+        );
     }
     assert!(partial > 1_000 && extended > 300, "{partial} partial, {extended} with the extension");
 }
@@ -108,7 +136,9 @@ fn what_the_device_says_is_true() {
         };
         *seen.entry(name).or_insert(0usize) += 1;
     }
-    for (name, least) in [("unknown", 10_000), ("verified", 2_000), ("complete", 2_000), ("partial", 500)] {
+    for (name, least) in
+        [("unknown", 10_000), ("verified", 2_000), ("complete", 2_000), ("partial", 500)]
+    {
         assert!(seen[name] > least, "{seen:?}");
     }
 }
@@ -136,7 +166,9 @@ fn mergeable(packets: &[Generated]) -> usize {
         let Some(key) = check::flow_key(&packet.bytes, packet.starts_at_ip) else { continue };
         let key = (key, packet.stripped_vlan, packet.starts_at_ip);
         let strict = Expect { trailing: false, ..expect(packet) };
-        let candidate = check::frame(&packet.bytes, &strict).ok().filter(|checked| !checked.fragment && !checked.payload.is_empty());
+        let candidate = check::frame(&packet.bytes, &strict)
+            .ok()
+            .filter(|checked| !checked.fragment && !checked.payload.is_empty());
         let Some(checked) = candidate.and_then(|checked| describe(packet, at, &checked)) else {
             flows.remove(&key);
             continue;
@@ -158,7 +190,8 @@ fn mergeable(packets: &[Generated]) -> usize {
 }
 
 fn join(last: &Last, next: &Last, same_batch: bool) -> Option<(Vec<u16>, usize)> {
-    let steps: Vec<_> = last.ids.iter().zip(&next.ids).map(|(before, after)| after.wrapping_sub(*before)).collect();
+    let steps: Vec<_> =
+        last.ids.iter().zip(&next.ids).map(|(before, after)| after.wrapping_sub(*before)).collect();
     let fits = !last.closed
         && same_batch
         && last.header == next.header
@@ -181,7 +214,9 @@ fn describe(packet: &Generated, at: usize, checked: &check::Checked) -> Option<L
     let mut closed = false;
     for layer in &checked.layers {
         let start = layer.offset;
-        let be16 = |offset: usize| u16::from_be_bytes([packet.bytes[start + offset], packet.bytes[start + offset + 1]]);
+        let be16 = |offset: usize| {
+            u16::from_be_bytes([packet.bytes[start + offset], packet.bytes[start + offset + 1]])
+        };
         let clear: &[usize] = match layer.kind {
             Kind::Ipv4 if layer.header != 20 => return None,
             Kind::Ipv4 => {
@@ -199,7 +234,8 @@ fn describe(packet: &Generated, at: usize, checked: &check::Checked) -> Option<L
                 if fields.flags & (SYN | RST) != 0 {
                     return None;
                 }
-                (sequence, following) = (fields.sequence, fields.sequence.wrapping_add(payload as u32));
+                (sequence, following) =
+                    (fields.sequence, fields.sequence.wrapping_add(payload as u32));
                 closed = fields.flags & (PSH | FIN) != 0;
                 header[start + 13] &= !(PSH | FIN) as u8;
                 &[4, 5, 6, 7, 16, 17]
@@ -218,7 +254,17 @@ fn describe(packet: &Generated, at: usize, checked: &check::Checked) -> Option<L
         }
     }
     let whole = matches!(checked.layers.last()?.kind, Kind::Tcp | Kind::Udp | Kind::Dccp);
-    whole.then(|| Last { at, header, payload, sequence, following, ids, steps: Vec::new(), closed, segments: 1 })
+    whole.then(|| Last {
+        at,
+        header,
+        payload,
+        sequence,
+        following,
+        ids,
+        steps: Vec::new(),
+        closed,
+        segments: 1,
+    })
 }
 
 #[test]
@@ -238,7 +284,8 @@ fn the_streams_have_what_tests_count_on() {
     let mut ids: HashMap<u32, u16> = HashMap::new();
     let mut next: HashMap<u32, u32> = HashMap::new();
     for packet in &packets {
-        let mut count = |name, condition: bool| *seen.entry(name).or_default() += usize::from(condition);
+        let mut count =
+            |name, condition: bool| *seen.entry(name).or_default() += usize::from(condition);
         let bytes = &packet.bytes;
         let Ok(checked) = check::frame(bytes, &expect(packet)) else {
             count("damaged", true);
@@ -246,16 +293,34 @@ fn the_streams_have_what_tests_count_on() {
         };
         let has = |kind| checked.layers.iter().any(|layer| layer.kind == kind);
         count("tagged", has(Kind::Vlan));
-        count("double tagged", bytes.get(12..14) == Some(&[0x88, 0xa8]) && bytes.get(16..18) == Some(&[0x81, 0]));
+        count(
+            "double tagged",
+            bytes.get(12..14) == Some(&[0x88, 0xa8]) && bytes.get(16..18) == Some(&[0x81, 0]),
+        );
         count("stripped", packet.stripped_vlan.is_some());
         count("pppoe", has(Kind::Pppoe));
         count("mpls", has(Kind::Mpls));
         count("at ip", packet.starts_at_ip);
         count("extension", has(Kind::Extension(0)) || has(Kind::Extension(60)));
-        count("route", checked.layers.iter().any(|layer| layer.kind == Kind::Extension(43) && bytes[layer.offset + 3] > 0));
-        let home = |layer: &check::Layer| bytes[layer.offset..layer.offset + layer.header].windows(2).any(|bytes| bytes == [201, 16]);
-        count("home address", checked.layers.iter().any(|layer| layer.kind == Kind::Extension(60) && home(layer)));
-        let routed = |layer: &&check::Layer| matches!(bytes.get(layer.offset + 21), Some(131 | 137)) && layer.header > 24;
+        count(
+            "route",
+            checked
+                .layers
+                .iter()
+                .any(|layer| layer.kind == Kind::Extension(43) && bytes[layer.offset + 3] > 0),
+        );
+        let home = |layer: &check::Layer| {
+            bytes[layer.offset..layer.offset + layer.header]
+                .windows(2)
+                .any(|bytes| bytes == [201, 16])
+        };
+        count(
+            "home address",
+            checked.layers.iter().any(|layer| layer.kind == Kind::Extension(60) && home(layer)),
+        );
+        let routed = |layer: &&check::Layer| {
+            matches!(bytes.get(layer.offset + 21), Some(131 | 137)) && layer.header > 24
+        };
         count("source route", checked.innermost(Kind::Ipv4).filter(routed).is_some());
         count("fragment", checked.fragment);
         count("sctp", has(Kind::Sctp));
@@ -265,7 +330,9 @@ fn the_streams_have_what_tests_count_on() {
         count("padded to 60", checked.trailing > 0 && bytes.len() == 60);
         count(
             "gre checksum",
-            checked.layers.iter().any(|layer| layer.kind == Kind::Gre && layer.header > 4 && bytes[layer.offset] & 0x80 != 0),
+            checked.layers.iter().any(|layer| {
+                layer.kind == Kind::Gre && layer.header > 4 && bytes[layer.offset] & 0x80 != 0
+            }),
         );
         count("1-byte payload", checked.payload.len() == 1);
         count("not canonical", !checked.canonical);
@@ -290,13 +357,18 @@ fn the_streams_have_what_tests_count_on() {
         count("padded pure ack", ack && checked.trailing > 0);
         count("sack", ack && fields.options.windows(3).any(|bytes| bytes[..3] == [1, 5, 10]));
         if let Some(before) = previous.insert(packet.flow, fields.clone()) {
-            let again =
-                ack && before.payload == 0 && before.acknowledgement == fields.acknowledgement && before.sequence == fields.sequence;
+            let again = ack
+                && before.payload == 0
+                && before.acknowledgement == fields.acknowledgement
+                && before.sequence == fields.sequence;
             count("duplicate ack", again && before == fields);
             count("window update", again && before.window != fields.window);
             count("cwr in a row", fields.flags & before.flags & CWR != 0);
         }
-        count("keep-alive", fields.payload <= 1 && next.get(&packet.flow) == Some(&fields.sequence.wrapping_add(1)));
+        count(
+            "keep-alive",
+            fields.payload <= 1 && next.get(&packet.flow) == Some(&fields.sequence.wrapping_add(1)),
+        );
         next.insert(packet.flow, end);
     }
     let names = [
@@ -348,8 +420,12 @@ fn each_mischief_alone_does_what_it_says() {
     let plain = Config { impairments: Impairments::NONE, ..Config::default() };
     let with = |impairments| generate(3, &Config { impairments, ..plain.clone() }, 3_000);
     let rate = 0.2;
-    let right = |packets: &[Generated]| packets.iter().filter(|packet| check::frame(&packet.bytes, &expect(packet)).is_ok()).count();
-    let distinct = |packets: &[Generated]| packets.iter().map(|packet| packet.bytes.clone()).collect::<HashSet<_>>().len();
+    let right = |packets: &[Generated]| {
+        packets.iter().filter(|packet| check::frame(&packet.bytes, &expect(packet)).is_ok()).count()
+    };
+    let distinct = |packets: &[Generated]| {
+        packets.iter().map(|packet| packet.bytes.clone()).collect::<HashSet<_>>().len()
+    };
     let none = with(Impairments::NONE);
     assert_eq!(right(&none), 3_000);
     let base = distinct(&none);
@@ -363,11 +439,20 @@ fn each_mischief_alone_does_what_it_says() {
     assert!((2_400..2_950).contains(&right(&varied)), "{}", right(&varied));
 
     let trailing = |packets: &[Generated]| {
-        packets.iter().filter(|packet| check::frame(&packet.bytes, &expect(packet)).is_ok_and(|checked| checked.trailing > 0)).count()
+        packets
+            .iter()
+            .filter(|packet| {
+                check::frame(&packet.bytes, &expect(packet))
+                    .is_ok_and(|checked| checked.trailing > 0)
+            })
+            .count()
     };
-    assert!(trailing(&with(Impairments { pad: rate, ..Impairments::NONE })) > trailing(&none) + 400);
+    assert!(
+        trailing(&with(Impairments { pad: rate, ..Impairments::NONE })) > trailing(&none) + 400
+    );
     let fragments = with(Impairments { fragments: rate, ..Impairments::NONE });
-    let checked = fragments.iter().map(|packet| check::frame(&packet.bytes, &expect(packet)).unwrap());
+    let checked =
+        fragments.iter().map(|packet| check::frame(&packet.bytes, &expect(packet)).unwrap());
     assert!(checked.filter(|checked| checked.fragment).count() > 600);
     let other_protocol = with(Impairments { other_protocol: rate, ..Impairments::NONE });
     let strange = |packet: &&Generated| {
@@ -375,27 +460,53 @@ fn each_mischief_alone_does_what_it_says() {
         !matches!(checked.layers.last().unwrap().kind, Kind::Tcp | Kind::Udp | Kind::Dccp)
     };
     assert!((400..700).contains(&other_protocol.iter().filter(strange).count()));
-    let tags = |packets: &[Generated]| packets.iter().filter(|packet| packet.stripped_vlan.is_some()).count();
+    let tags = |packets: &[Generated]| {
+        packets.iter().filter(|packet| packet.stripped_vlan.is_some()).count()
+    };
     assert!(tags(&with(Impairments { other_vlan: rate, ..Impairments::NONE })) > tags(&none) + 200);
 
     // Within a flow's direction: gaps where packets are lost, steps back where they are reordered,
     // changes of what the device says.
     let count = |packets: &[Generated], happens: fn(&Generated, &Generated) -> bool| {
         let mut last: HashMap<u32, &Generated> = HashMap::new();
-        packets.iter().filter(|packet| last.insert(packet.flow, packet).is_some_and(|before| happens(before, packet))).count()
+        packets
+            .iter()
+            .filter(|packet| {
+                last.insert(packet.flow, packet).is_some_and(|before| happens(before, packet))
+            })
+            .count()
     };
     fn step(before: &Generated, after: &Generated) -> Option<i32> {
         let before = check::tcp_fields(&before.bytes, before.starts_at_ip)?;
         let after = check::tcp_fields(&after.bytes, after.starts_at_ip)?;
         let phantom = u32::from(((before.flags & (SYN | FIN)) != 0) as u8);
-        Some(after.sequence.wrapping_sub(before.sequence.wrapping_add(before.payload as u32 + phantom)) as i32)
+        Some(
+            after
+                .sequence
+                .wrapping_sub(before.sequence.wrapping_add(before.payload as u32 + phantom))
+                as i32,
+        )
     }
-    let gap: fn(&Generated, &Generated) -> bool = |before, after| step(before, after).is_some_and(|step| step > 1);
-    let back: fn(&Generated, &Generated) -> bool = |before, after| step(before, after).is_some_and(|step| step < -1);
-    let restated: fn(&Generated, &Generated) -> bool =
-        |before, after| core::mem::discriminant(&before.checksum) != core::mem::discriminant(&after.checksum);
-    assert!(count(&none, back) == 0 && count(&none, restated) < 100, "{} {}", count(&none, back), count(&none, restated));
-    assert!(count(&with(Impairments { drop: rate, ..Impairments::NONE }), gap) > count(&none, gap) + 100);
+    let gap: fn(&Generated, &Generated) -> bool =
+        |before, after| step(before, after).is_some_and(|step| step > 1);
+    let back: fn(&Generated, &Generated) -> bool =
+        |before, after| step(before, after).is_some_and(|step| step < -1);
+    let restated: fn(&Generated, &Generated) -> bool = |before, after| {
+        core::mem::discriminant(&before.checksum) != core::mem::discriminant(&after.checksum)
+    };
+    assert!(
+        count(&none, back) == 0 && count(&none, restated) < 100,
+        "{} {}",
+        count(&none, back),
+        count(&none, restated)
+    );
+    assert!(
+        count(&with(Impairments { drop: rate, ..Impairments::NONE }), gap)
+            > count(&none, gap) + 100
+    );
     assert!(count(&with(Impairments { reorder: rate, ..Impairments::NONE }), back) > 100);
-    assert!(count(&with(Impairments { other_checksum_state: rate, ..Impairments::NONE }), restated) > count(&none, restated) + 300);
+    assert!(
+        count(&with(Impairments { other_checksum_state: rate, ..Impairments::NONE }), restated)
+            > count(&none, restated) + 300
+    );
 }

@@ -18,7 +18,15 @@ pub(super) struct Interface {
 impl Interface {
     /// The interface of this name in the calling thread's network namespace.
     pub(super) fn new(name: String) -> io::Result<Self> {
-        Ok(Interface { name, socket: socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)? })
+        Ok(Interface {
+            name,
+            socket: socket_with(
+                AddressFamily::UNIX,
+                SocketType::DGRAM,
+                SocketFlags::CLOEXEC,
+                None,
+            )?,
+        })
     }
 
     pub(super) fn mtu(&self) -> io::Result<u32> {

@@ -91,14 +91,25 @@ pub(super) struct Identity {
 
 /// Opens what makes devices.
 pub(super) fn open_clone_device() -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::open(
+        "/dev/net/tun",
+        OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 /// Attaches a descriptor to the TUN or TAP device `name`, which is made if it is not there.
-pub(super) fn attach(fd: impl AsFd, name: &str, layer: Layer, several_queues: bool) -> io::Result<()> {
+pub(super) fn attach(
+    fd: impl AsFd,
+    name: &str,
+    layer: Layer,
+    several_queues: bool,
+) -> io::Result<()> {
     let mut request = InterfaceRequest::new(name)?;
     let kind = if layer == Layer::Ethernet { IFF_TAP } else { IFF_TUN };
-    request.set_flags(kind | IFF_NO_PI | IFF_VNET_HDR | if several_queues { IFF_MULTI_QUEUE } else { 0 });
+    request.set_flags(
+        kind | IFF_NO_PI | IFF_VNET_HDR | if several_queues { IFF_MULTI_QUEUE } else { 0 },
+    );
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `InterfaceRequest` is: 40 bytes,
     // aligned to 8, of which every content is valid.
     Ok(unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(&mut request)) }?)

@@ -125,17 +125,23 @@ impl Builder {
             move |source| OpenError { device, action, source }
         };
         if !(1..=256).contains(&self.queues) {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not from 1 to 256", self.queues));
+            let source = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} is not from 1 to 256", self.queues),
+            );
             return Err(fail("number of queues")(source));
         }
         let mut fds = Vec::new();
         let mut name = self.name.clone();
         for _ in 0..self.queues {
             let fd = ioctl::open_clone_device().map_err(fail("open /dev/net/tun"))?;
-            ioctl::attach(&fd, &name, self.layer, self.queues > 1).map_err(fail("make or attach to the device (TUNSETIFF)"))?;
+            ioctl::attach(&fd, &name, self.layer, self.queues > 1)
+                .map_err(fail("make or attach to the device (TUNSETIFF)"))?;
             // The others go to the device that has been made, whose name the kernel may have
             // chosen.
-            name = ioctl::identity(&fd).map_err(fail("ask for the interface's name (TUNGETIFF)"))?.name;
+            name = ioctl::identity(&fd)
+                .map_err(fail("ask for the interface's name (TUNGETIFF)"))?
+                .name;
             fds.push(fd);
         }
         self.finish(fds)
@@ -151,36 +157,49 @@ impl Builder {
         let in_front = if self.layer == Layer::Ethernet { Framing::TAP } else { Framing::TUN };
         let (mut framing, mut known) = (None, Offloads::NONE);
         for fd in &fds {
-            let identity = ioctl::identity(fd).map_err(fail(&device, "ask for the interface (TUNGETIFF)"))?;
+            let identity =
+                ioctl::identity(fd).map_err(fail(&device, "ask for the interface (TUNGETIFF)"))?;
             device = identity.name;
             if identity.layer != self.layer {
-                let source = io::Error::new(io::ErrorKind::Unsupported, "it is a TAP device, whose packets are Ethernet frames");
+                let source = io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "it is a TAP device, whose packets are Ethernet frames",
+                );
                 return Err(OpenError { device, action: "use its descriptor", source });
             }
             ioctl::set_nonblocking(fd).map_err(fail(&device, "switch off waiting (F_SETFL)"))?;
             if identity.has_header {
                 // The header goes first: it is what offloads are described by.
-                ioctl::set_header(fd, in_front.header_length()).map_err(fail(&device, "choose the header (TUNSETVNETHDRSZ)"))?;
+                ioctl::set_header(fd, in_front.header_length())
+                    .map_err(fail(&device, "choose the header (TUNSETVNETHDRSZ)"))?;
                 framing = Some(in_front);
                 // What one queue is told holds for the device.
                 known = probe(|offloads| ioctl::set_offloads(fd, offloads));
             }
         }
-        let interface = Interface::new(device.clone()).map_err(fail(&device, "open a socket (socket)"))?;
+        let interface =
+            Interface::new(device.clone()).map_err(fail(&device, "open a socket (socket)"))?;
         // The kernel takes TCP super-packets in any case, UDP ones if it gives them.
-        let on = if framing.is_some() { Offloads { udp: known.udp, ..Offloads::ALL } } else { Offloads::NONE };
+        let on = if framing.is_some() {
+            Offloads { udp: known.udp, ..Offloads::ALL }
+        } else {
+            Offloads::NONE
+        };
         let switches = Switches::new(on);
         let queues = fds.into_iter().map(|fd| Queue::new(fd, framing, switches.clone())).collect();
         let mut tun = Tun { interface, queues, switches, offloads: known };
         let wanted = common(known, self.offloads);
         if wanted != known {
-            tun.set_offloads(wanted).map_err(fail(&device, "choose what the host may leave undone (TUNSETOFFLOAD)"))?;
+            tun.set_offloads(wanted)
+                .map_err(fail(&device, "choose what the host may leave undone (TUNSETOFFLOAD)"))?;
         }
         if let Some(mtu) = self.mtu {
             tun.interface.set_mtu(mtu).map_err(fail(&device, "set the MTU (SIOCSIFMTU)"))?;
         }
         if self.up {
-            tun.interface.set_up().map_err(fail(&device, "switch the interface on (SIOCSIFFLAGS)"))?;
+            tun.interface
+                .set_up()
+                .map_err(fail(&device, "switch the interface on (SIOCSIFFLAGS)"))?;
         }
         Ok(tun)
     }
@@ -196,7 +215,12 @@ fn probe(mut set: impl FnMut(Offloads) -> io::Result<()>) -> Offloads {
 
 /// The offloads that are in both.
 const fn common(a: Offloads, b: Offloads) -> Offloads {
-    Offloads { checksum: a.checksum && b.checksum, tcp4: a.tcp4 && b.tcp4, tcp6: a.tcp6 && b.tcp6, udp: a.udp && b.udp }
+    Offloads {
+        checksum: a.checksum && b.checksum,
+        tcp4: a.tcp4 && b.tcp4,
+        tcp6: a.tcp6 && b.tcp6,
+        udp: a.udp && b.udp,
+    }
 }
 
 impl Tun {
@@ -212,7 +236,14 @@ impl Tun {
 
     /// How the device `name` is to be opened.
     pub fn builder(name: &str) -> Builder {
-        Builder { name: name.to_owned(), layer: Layer::Ip, queues: 1, mtu: None, up: true, offloads: Offloads::ALL }
+        Builder {
+            name: name.to_owned(),
+            layer: Layer::Ip,
+            queues: 1,
+            mtu: None,
+            up: true,
+            offloads: Offloads::ALL,
+        }
     }
 
     /// Uses descriptors that have been attached to a device, one for each queue: from another
@@ -255,7 +286,12 @@ impl Tun {
             // Without a header nothing could be left undone.
             Some(queue) if queue.framing().is_some() => ioctl::set_offloads(queue, offloads)?,
             _ if offloads == Offloads::NONE => {}
-            _ => return Err(io::Error::new(io::ErrorKind::Unsupported, "the device was opened without IFF_VNET_HDR")),
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "the device was opened without IFF_VNET_HDR",
+                ));
+            }
         }
         self.offloads = offloads;
         Ok(())
@@ -331,6 +367,10 @@ mod tests {
             });
             assert_eq!((found, now, asked), (knows, Some(knows), calls), "{kernel}");
         }
-        assert_eq!(probe(|_| Err(io::Error::from_raw_os_error(25))), Offloads::NONE, "no such call");
+        assert_eq!(
+            probe(|_| Err(io::Error::from_raw_os_error(25))),
+            Offloads::NONE,
+            "no such call"
+        );
     }
 }

@@ -36,13 +36,19 @@ fn split(splitter: &mut Splitter, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 #[test]
 fn tcp_is_joined_with_complete_checksums_and_cut_again() {
-    for frame in [Frame::tcp4(1, 1380), Frame::tcp6(1, 1360), Frame::tcp4(1, 1368).with_timestamps(1, 2)] {
+    for frame in
+        [Frame::tcp4(1, 1380), Frame::tcp6(1, 1360), Frame::tcp4(1, 1368).with_timestamps(1, 2)]
+    {
         let packets = run(frame);
         let mtu = packets[0].len();
         let written = joined(&mut Joiner::new(65_535), &packets);
         assert_eq!(written.len(), 1);
         for packet in &written {
-            assert_eq!(check::frame(packet, &AT_IP).map(|checked| checked.checksums > 0), Ok(true), "right lengths and checksums");
+            assert_eq!(
+                check::frame(packet, &AT_IP).map(|checked| checked.checksums > 0),
+                Ok(true),
+                "right lengths and checksums"
+            );
         }
         assert_eq!(split(&mut Splitter::new(mtu), &written), packets);
     }
@@ -59,7 +65,13 @@ fn what_is_joined_is_no_longer_than_the_device_takes() {
 
 #[test]
 fn what_keeps_its_borders_is_not_joined() {
-    for frame in [Frame::udp4(1000), Frame::udp6(1000), Frame::dccp4(1, 1000), Frame::dccp6(1, 1000), Frame::tcp4(1, 900).in_vxlan4()] {
+    for frame in [
+        Frame::udp4(1000),
+        Frame::udp6(1000),
+        Frame::dccp4(1, 1000),
+        Frame::dccp6(1, 1000),
+        Frame::tcp4(1, 900).in_vxlan4(),
+    ] {
         let packets = run(frame);
         let policy = Policy::gro_with_udp();
         assert_eq!(joined(&mut Joiner::with_policy(policy), &packets), packets);
@@ -119,12 +131,19 @@ fn what_the_device_refuses_for_its_length_leaves_as_it_was_received() {
         };
         let mut result = joiner.join(&packets, &mut sink);
         while let Err(error) = result {
-            result = if error == "full" { joiner.resume(&packets, &mut sink) } else { joiner.resume_apart(&packets, &mut sink) };
+            result = if error == "full" {
+                joiner.resume(&packets, &mut sink)
+            } else {
+                joiner.resume_apart(&packets, &mut sink)
+            };
         }
         assert!(has_refused);
         let merged: Vec<_> = written.iter().filter(|packet| packet.len() > 1500).collect();
         assert_eq!(merged.len(), 1, "the other TCP flow stays merged");
-        assert_eq!(by_flow(&split(&mut Splitter::new(packets[40].len()), &written)), by_flow(&packets));
+        assert_eq!(
+            by_flow(&split(&mut Splitter::new(packets[40].len()), &written)),
+            by_flow(&packets)
+        );
     }
 }
 
@@ -132,7 +151,8 @@ fn what_the_device_refuses_for_its_length_leaves_as_it_was_received() {
 fn a_damaged_packet_stays_apart_even_where_input_is_trusted() {
     let mut packets = run(Frame::tcp4(1, 1000));
     packets[7][500] ^= 0x10;
-    for mut joiner in [Joiner::new(65_535), Joiner::with_policy(Policy::gro().with_trusted_input())] {
+    for mut joiner in [Joiner::new(65_535), Joiner::with_policy(Policy::gro().with_trusted_input())]
+    {
         let written = joined(&mut joiner, &packets);
         assert_eq!((written.len(), joiner.aggregation().reason(Reason::BadChecksum)), (3, 1));
         assert_eq!(by_flow(&split(&mut Splitter::new(1040), &written)), by_flow(&packets));
@@ -147,17 +167,23 @@ fn a_long_packet_is_split_in_parts_where_there_are_fewer_buffers() {
     for packet in long.map(|frame| frame.at_ip().to_bytes()) {
         let mut whole = Vec::new();
         let mut splitter = Splitter::new(1420);
-        let plan = splitter.split(&packet, &mut NewBuffers::new(&mut whole, |length| vec![0; length])).expect("it is cut");
+        let plan = splitter
+            .split(&packet, &mut NewBuffers::new(&mut whole, |length| vec![0; length]))
+            .expect("it is cut");
         for most in [1, 2, 7, plan.segments as usize - 1] {
             let (mut parts, mut done) = (Vec::new(), 0);
             loop {
                 let (mut pool, mut sizes) = (vec![vec![0; 1420]; most], vec![0; most]);
-                let portion = splitter.split_portion(&packet, done, &mut EachBuffer::new(&mut pool, 0, &mut sizes)).expect("one fits");
+                let portion = splitter
+                    .split_portion(&packet, done, &mut EachBuffer::new(&mut pool, 0, &mut sizes))
+                    .expect("one fits");
                 let written = portion.plan.segments as usize;
-                parts.extend(pool.into_iter().zip(sizes).take(written).map(|(mut packet, size)| {
-                    packet.truncate(size);
-                    packet
-                }));
+                parts.extend(pool.into_iter().zip(sizes).take(written).map(
+                    |(mut packet, size)| {
+                        packet.truncate(size);
+                        packet
+                    },
+                ));
                 done += portion.plan.segments;
                 assert_eq!(done + portion.left, plan.segments);
                 if portion.left == 0 {
@@ -169,7 +195,10 @@ fn a_long_packet_is_split_in_parts_where_there_are_fewer_buffers() {
             if packet[6] == 17 && packet[0] >> 4 == 6 {
                 assert!(parts.iter().all(|part| part[44..48] == parts[0][44..48]));
                 assert_ne!(parts[0][44..48], whole[0][44..48]);
-                parts.iter_mut().zip(&whole).for_each(|(part, whole)| part[44..48].copy_from_slice(&whole[44..48]));
+                parts
+                    .iter_mut()
+                    .zip(&whole)
+                    .for_each(|(part, whole)| part[44..48].copy_from_slice(&whole[44..48]));
             }
             assert!(parts == whole, "{most} buffers");
         }
@@ -182,7 +211,10 @@ fn a_datagram_that_is_too_long_is_fragmented_or_refused() {
     let identifications: Vec<_> = (0..2)
         .map(|_| {
             let fragments = split(&mut splitter, &[Frame::udp6(4000).at_ip().to_bytes()]);
-            assert!(fragments.len() == 3 && fragments.iter().all(|fragment| fragment.len() <= 1420 && fragment[6] == 44));
+            assert!(
+                fragments.len() == 3
+                    && fragments.iter().all(|fragment| fragment.len() <= 1420 && fragment[6] == 44)
+            );
             assert!(fragments.iter().all(|fragment| fragment[44..48] == fragments[0][44..48]));
             fragments[0][44..48].to_vec()
         })

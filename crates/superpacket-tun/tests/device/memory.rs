@@ -69,7 +69,9 @@ impl Memory {
         let (mut segmenter, mut packets) = (Segmenter::new(), Vec::new());
         for written in &self.state().written {
             let mut bytes = Vec::new();
-            let plan = segmenter.split(Framing::TUN, written, &mut bytes).expect("what is written has a valid header");
+            let plan = segmenter
+                .split(Framing::TUN, written, &mut bytes)
+                .expect("what is written has a valid header");
             packets.extend(bytes.chunks(plan.segment_length.max(1)).map(<[u8]>::to_vec));
         }
         packets
@@ -78,7 +80,8 @@ impl Memory {
 
 impl Device for Memory {
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.state().to_read.pop_front().unwrap_or(Err(io::ErrorKind::WouldBlock.into()))?;
+        let read =
+            self.state().to_read.pop_front().unwrap_or(Err(io::ErrorKind::WouldBlock.into()))?;
         buffer[..read.len()].copy_from_slice(&read);
         Ok(read.len())
     }
@@ -122,7 +125,8 @@ pub fn by_flow(packets: &[Vec<u8>]) -> BTreeMap<Option<FlowKey>, Vec<Vec<u8>>> {
     flows
 }
 
-pub const AT_IP: Expect = Expect { starts_at_ip: true, trailing: false, partial: false, big: false };
+pub const AT_IP: Expect =
+    Expect { starts_at_ip: true, trailing: false, partial: false, big: false };
 
 /// A run of 40 packets of one flow.
 pub fn run(frame: Frame) -> Vec<Vec<u8>> {
@@ -131,6 +135,7 @@ pub fn run(frame: Frame) -> Vec<Vec<u8>> {
 
 /// Runs of each kind of flow, one packet of each in turn.
 pub fn in_turn() -> Vec<Vec<u8>> {
-    let runs = [Frame::tcp4(1, 1348), Frame::tcp6(1, 1328), Frame::udp4(1200), Frame::udp6(1180)].map(run);
+    let runs =
+        [Frame::tcp4(1, 1348), Frame::tcp6(1, 1328), Frame::udp4(1200), Frame::udp6(1180)].map(run);
     (0..40).flat_map(|index| runs.iter().map(move |run| run[index].clone())).collect()
 }

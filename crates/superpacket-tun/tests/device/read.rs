@@ -7,7 +7,10 @@ use superpacket::virtio::{ByteOrder, Format, Header, flags, gso_type};
 use superpacket::{BackToBack, Framing, Reason, SegmentError};
 use superpacket_traffic::check::{self, Kind};
 use superpacket_traffic::frame::{Checksum, Frame, Ip, stream_bytes};
-use superpacket_tun::{EachBuffer, Layer, NewBuffers, Offloads, Plan, ReadError, Reader, SegmentBuffers, Switches, Writer};
+use superpacket_tun::{
+    EachBuffer, Layer, NewBuffers, Offloads, Plan, ReadError, Reader, SegmentBuffers, Switches,
+    Writer,
+};
 
 use crate::memory::{AT_IP, INVALID, Memory, in_turn, run};
 
@@ -50,7 +53,10 @@ fn a_super_packet_is_cut_into_buffers_of_every_kind() {
 
     give();
     let mut owned: Vec<BytesMut> = Vec::new();
-    reader.read_into(&mut NewBuffers::new(&mut owned, BytesMut::zeroed)).expect("it reads").expect("packets");
+    reader
+        .read_into(&mut NewBuffers::new(&mut owned, BytesMut::zeroed))
+        .expect("it reads")
+        .expect("packets");
     assert_eq!(owned, packets);
 
     give();
@@ -58,11 +64,16 @@ fn a_super_packet_is_cut_into_buffers_of_every_kind() {
     let mut buffers = EachBuffer::new(&mut pool, 16, &mut sizes);
     reader.read_into(&mut buffers).expect("it reads").expect("packets");
     assert_eq!(buffers.used(), 40);
-    assert!(pool.iter().zip(sizes).take(40).map(|(buffer, size)| &buffer[16..16 + size]).eq(&packets));
+    assert!(
+        pool.iter().zip(sizes).take(40).map(|(buffer, size)| &buffer[16..16 + size]).eq(&packets)
+    );
 
     give();
     let mut new = Vec::new();
-    reader.read_into(&mut NewBuffers::new(&mut new, |length| vec![0; length].into_boxed_slice())).expect("it reads").expect("packets");
+    reader
+        .read_into(&mut NewBuffers::new(&mut new, |length| vec![0; length].into_boxed_slice()))
+        .expect("it reads")
+        .expect("packets");
     assert!(new.iter().map(AsRef::as_ref).eq(packets.iter().map(Vec::as_slice)));
 
     let counters = reader.counters();
@@ -92,7 +103,10 @@ fn a_malformed_header_is_counted_and_the_next_packet_read() {
         assert!(reader.read_into(&mut out).expect("it reads").is_some());
         assert_eq!(out, packet);
     }
-    assert_eq!((reader.counters().malformed, reader.counters().packets, reader.counters().reads), (6, 6, 12));
+    assert_eq!(
+        (reader.counters().malformed, reader.counters().packets, reader.counters().reads),
+        (6, 6, 12)
+    );
 }
 
 /// Packets of one TCP flow in a tunnel, and the super-packet of them behind its virtio header, as a
@@ -119,7 +133,11 @@ fn in_tunnel(inner: Frame) -> (Vec<Vec<u8>>, Header, Vec<u8>) {
         gso_type: match whole.ip {
             Ip::V4(_) => gso_type::TCPV4,
             Ip::V6(_) => gso_type::TCPV6,
-        } | if outer_is_v6 { gso_type::UDP_TUNNEL_IPV6 } else { gso_type::UDP_TUNNEL_IPV4 },
+        } | if outer_is_v6 {
+            gso_type::UDP_TUNNEL_IPV6
+        } else {
+            gso_type::UDP_TUNNEL_IPV4
+        },
         gso_size: payload as u16,
         hdr_len: offsets.payload as u16,
         csum_start: offsets.transport as u16,
@@ -134,14 +152,18 @@ fn in_tunnel(inner: Frame) -> (Vec<Vec<u8>>, Header, Vec<u8>) {
 #[test]
 fn a_super_packet_in_a_tunnel_is_cut_into_packets_of_the_tunnel() {
     let framing = Framing::new(Format::Tunnel, ByteOrder::NATIVE, Layer::Ip);
-    let checksum_of = |frame: Frame, checksum| frame.with(|frame| frame.tunnel_mut().udp_mut().checksum = checksum);
+    let checksum_of = |frame: Frame, checksum| {
+        frame.with(|frame| frame.tunnel_mut().udp_mut().checksum = checksum)
+    };
     let mut cut = 0;
     for inner in [Frame::tcp4(1, 1200), Frame::tcp6(1, 1200)] {
         for frame in [inner.clone().in_vxlan4(), inner.clone().in_vxlan6(), inner.in_geneve()] {
             for checksum in [Checksum::Right, Checksum::Zero] {
                 let (packets, header, whole) = in_tunnel(checksum_of(frame.clone(), checksum));
                 let mut bytes = [0; 24];
-                header.write(&mut bytes, Format::Tunnel, ByteOrder::NATIVE).expect("there is room for it");
+                header
+                    .write(&mut bytes, Format::Tunnel, ByteOrder::NATIVE)
+                    .expect("there is room for it");
                 let memory = Memory::reading([Ok([&bytes[..], &whole].concat())]);
                 let mut reader = Reader::new(&memory, Some(framing));
                 let mut read = Vec::new();
@@ -150,13 +172,22 @@ fn a_super_packet_in_a_tunnel_is_cut_into_packets_of_the_tunnel() {
                 assert_eq!(plan.segments, 12);
                 assert_eq!(read, packets);
                 for packet in &read {
-                    let checked = check::frame(packet, &AT_IP).expect("right lengths and checksums, outer and inner");
-                    assert!(packet.len() <= 1400 && checked.layers.iter().any(|layer| matches!(layer.kind, Kind::Vxlan | Kind::Geneve)));
+                    let checked = check::frame(packet, &AT_IP)
+                        .expect("right lengths and checksums, outer and inner");
+                    assert!(
+                        packet.len() <= 1400
+                            && checked
+                                .layers
+                                .iter()
+                                .any(|layer| matches!(layer.kind, Kind::Vxlan | Kind::Geneve))
+                    );
                     cut += 1;
                 }
                 // The header of a device that knows no tunnels: nothing wrong goes out.
                 let mut bytes = [0; 10];
-                header.write(&mut bytes, Format::Plain, ByteOrder::NATIVE).expect("there is room for it");
+                header
+                    .write(&mut bytes, Format::Plain, ByteOrder::NATIVE)
+                    .expect("there is room for it");
                 let memory = Memory::reading([Ok([&bytes[..], &whole].concat())]);
                 let mut reader = Reader::new(&memory, Some(Framing::TUN));
                 let mut out = Vec::new();
@@ -165,7 +196,9 @@ fn a_super_packet_in_a_tunnel_is_cut_into_packets_of_the_tunnel() {
                 // One that says nothing of the tunnel means the inner TCP all the same, and would
                 // leave the outer lengths as they are.
                 let untold = Header { gso_type: header.gso_type & !gso_type::UDP_TUNNEL, ..header };
-                untold.write(&mut bytes, Format::Plain, ByteOrder::NATIVE).expect("there is room for it");
+                untold
+                    .write(&mut bytes, Format::Plain, ByteOrder::NATIVE)
+                    .expect("there is room for it");
                 memory.state().to_read.push_back(Ok([&bytes[..], &whole].concat()));
                 assert!(reader.read_into(&mut out).expect("not fatal").is_none() && out.is_empty());
                 assert_eq!((reader.counters().malformed, reader.counters().packets), (2, 0));
@@ -203,7 +236,14 @@ fn calls(reader: &mut Reader<&Memory>, kind: usize, most: usize) -> Vec<Vec<Vec<
                 let mut buffers = EachBuffer::new(&mut pool, 16, &mut sizes);
                 let plan = reader.read_into(&mut buffers).expect("it reads").expect("packets");
                 let used = buffers.used();
-                (plan, pool.iter().zip(sizes).take(used).map(|(buffer, size)| buffer[16..16 + size].to_vec()).collect())
+                (
+                    plan,
+                    pool.iter()
+                        .zip(sizes)
+                        .take(used)
+                        .map(|(buffer, size)| buffer[16..16 + size].to_vec())
+                        .collect(),
+                )
             }
             1 => {
                 // Some bytes are left over, which are not enough for another packet.
@@ -211,16 +251,28 @@ fn calls(reader: &mut Reader<&Memory>, kind: usize, most: usize) -> Vec<Vec<Vec<
                 let mut buffers = BackToBack::new(&mut bytes);
                 let plan = reader.read_into(&mut buffers).expect("it reads").expect("packets");
                 let used = buffers.used();
-                (plan, bytes[..used].chunks(plan.segment_length).map(<[u8]>::to_vec).collect::<Vec<_>>())
+                (
+                    plan,
+                    bytes[..used]
+                        .chunks(plan.segment_length)
+                        .map(<[u8]>::to_vec)
+                        .collect::<Vec<_>>(),
+                )
             }
             _ => {
                 let mut buffers = Ending { packets: Vec::new(), most };
-                (reader.read_into(&mut buffers).expect("it reads").expect("packets"), buffers.packets)
+                (
+                    reader.read_into(&mut buffers).expect("it reads").expect("packets"),
+                    buffers.packets,
+                )
             }
         };
         assert_eq!(plan.segments as usize, packets.len());
         assert_eq!(plan.total_length(), packets.iter().map(Vec::len).sum::<usize>());
-        assert_eq!((packets[0].len(), packets[packets.len() - 1].len()), (plan.segment_length, plan.last_length));
+        assert_eq!(
+            (packets[0].len(), packets[packets.len() - 1].len()),
+            (plan.segment_length, plan.last_length)
+        );
         calls.push(packets);
         if !reader.has_more() {
             return calls;
@@ -230,7 +282,8 @@ fn calls(reader: &mut Reader<&Memory>, kind: usize, most: usize) -> Vec<Vec<Vec<
 
 #[test]
 fn a_super_packet_comes_in_parts_where_there_are_fewer_buffers() {
-    for frame in [Frame::tcp4(1, 1360), Frame::tcp6(1, 1340), Frame::udp4(1372), Frame::udp6(1352)] {
+    for frame in [Frame::tcp4(1, 1360), Frame::tcp6(1, 1340), Frame::udp4(1372), Frame::udp6(1352)]
+    {
         let long = frame.at_ip();
         assert_eq!(long.to_bytes().len(), 1400);
         let packets: Vec<_> = long.run(46).iter().map(Frame::to_bytes).collect();
@@ -241,14 +294,23 @@ fn a_super_packet_comes_in_parts_where_there_are_fewer_buffers() {
                 let mut all = Vec::new();
                 while all.len() < packets.len() {
                     let calls = calls(&mut reader, kind, most);
-                    assert!(calls.iter().rev().skip(1).all(|packets| packets.len() == most), "no call leaves a buffer empty");
+                    assert!(
+                        calls.iter().rev().skip(1).all(|packets| packets.len() == most),
+                        "no call leaves a buffer empty"
+                    );
                     all.extend(calls.into_iter().flatten());
                 }
                 assert!(all == packets, "{most} buffers of kind {kind}");
                 assert_eq!(reader.counters().packets, 46);
-                assert_eq!((reader.counters().reads, reader.counters().malformed), (reader.counters().super_packets, 0));
+                assert_eq!(
+                    (reader.counters().reads, reader.counters().malformed),
+                    (reader.counters().super_packets, 0)
+                );
                 assert!(reader.segmentation().balanced());
-                assert_eq!((reader.segmentation().cut, reader.segmentation().refused()), (reader.counters().reads, 0));
+                assert_eq!(
+                    (reader.segmentation().cut, reader.segmentation().refused()),
+                    (reader.counters().reads, 0)
+                );
             }
         }
     }
@@ -257,7 +319,8 @@ fn a_super_packet_comes_in_parts_where_there_are_fewer_buffers() {
 /// A super-packet of 112 segments into a pool of 46 buffers, and a packet behind it.
 #[test]
 fn what_comes_behind_a_super_packet_that_is_larger_than_the_pool_is_read() {
-    let packets: Vec<_> = Frame::tcp4(1, 500).at_ip().run(112).iter().map(Frame::to_bytes).collect();
+    let packets: Vec<_> =
+        Frame::tcp4(1, 500).at_ip().run(112).iter().map(Frame::to_bytes).collect();
     let behind = Frame::udp4(77).at_ip().to_bytes();
     let reads = super_packets(&packets).into_iter().chain([[&[0; 10][..], &behind].concat()]);
     let memory = Memory::reading(reads.map(Ok));
@@ -272,24 +335,46 @@ fn what_comes_behind_a_super_packet_that_is_larger_than_the_pool_is_read() {
 #[test]
 fn buffers_that_take_no_packet_are_an_error_and_the_packets_may_be_discarded() {
     let packets = run(Frame::udp6(900));
-    let memory = Memory::reading(super_packets(&packets).into_iter().chain(super_packets(&packets)).map(Ok));
+    let memory =
+        Memory::reading(super_packets(&packets).into_iter().chain(super_packets(&packets)).map(Ok));
     let mut reader = reader(&memory);
     let (mut short, mut sizes) = (vec![vec![7; 900]; 50], [0; 64]);
     for _ in 0..2 {
-        let refused = reader.read_into(&mut EachBuffer::new(&mut short, 0, &mut sizes)).expect_err("they are too short");
-        assert!(matches!(refused, ReadError::NoRoom(SegmentError::OutputTooSmall { needed: 948, got: 900 })), "{refused}");
-        assert!(!refused.would_block() && reader.has_more() && short.iter().flatten().all(|&byte| byte == 7));
+        let refused = reader
+            .read_into(&mut EachBuffer::new(&mut short, 0, &mut sizes))
+            .expect_err("they are too short");
+        assert!(
+            matches!(
+                refused,
+                ReadError::NoRoom(SegmentError::OutputTooSmall { needed: 948, got: 900 })
+            ),
+            "{refused}"
+        );
+        assert!(
+            !refused.would_block()
+                && reader.has_more()
+                && short.iter().flatten().all(|&byte| byte == 7)
+        );
     }
-    assert!(matches!(reader.read_into(&mut Ending { packets: Vec::new(), most: 0 }), Err(ReadError::NoRoom(_))));
+    assert!(matches!(
+        reader.read_into(&mut Ending { packets: Vec::new(), most: 0 }),
+        Err(ReadError::NoRoom(_))
+    ));
     let no_buffers: &mut [Vec<u8>] = &mut [];
-    assert!(matches!(reader.read_into(&mut EachBuffer::new(no_buffers, 0, &mut sizes)), Err(ReadError::NoRoom(_))));
+    assert!(matches!(
+        reader.read_into(&mut EachBuffer::new(no_buffers, 0, &mut sizes)),
+        Err(ReadError::NoRoom(_))
+    ));
     let mut out = Vec::new();
     let plan = reader.read_into(&mut out).expect("there is room").expect("packets");
     assert_eq!((plan.segments, reader.counters().reads), (40, 1));
     assert!(out.chunks(plan.segment_length).eq(&packets));
     assert!(!reader.has_more() && !reader.discard());
     // Three packets are taken, the others discarded.
-    let first = reader.read_into(&mut Ending { packets: Vec::new(), most: 3 }).expect("it reads").expect("packets");
+    let first = reader
+        .read_into(&mut Ending { packets: Vec::new(), most: 3 })
+        .expect("it reads")
+        .expect("packets");
     assert_eq!((first.segments, reader.has_more()), (3, true));
     assert!(reader.discard() && !reader.has_more());
     assert!(reader.try_read_into(&mut out).expect_err("nothing is left").would_block());
@@ -322,7 +407,10 @@ fn without_a_header_packets_pass_as_they_are() {
     for packet in &packets {
         let mut out = Vec::new();
         let whole = reader.read_into(&mut out).expect("it reads");
-        assert_eq!(whole.map(|Plan { segments, last_length, .. }| (segments, last_length)), Some((1, packet.len())));
+        assert_eq!(
+            whole.map(|Plan { segments, last_length, .. }| (segments, last_length)),
+            Some((1, packet.len()))
+        );
         assert_eq!(&out, packet);
     }
 }

@@ -34,9 +34,15 @@ fn packets_of_a_flow_leave_merged_and_in_order() {
     write(&mut writer, &packets).expect("the device takes all");
     assert_eq!(by_flow(&memory.packets()), by_flow(&packets));
     let counters = *writer.counters();
-    assert_eq!((counters.packets, counters.bytes), (160, packets.iter().map(|packet| packet.len() as u64).sum()));
+    assert_eq!(
+        (counters.packets, counters.bytes),
+        (160, packets.iter().map(|packet| packet.len() as u64).sum())
+    );
     assert_eq!((counters.writes, counters.super_packets), (memory.state().written.len() as u64, 4));
-    assert_eq!((counters.separated, counters.refused, counters.rejected, counters.full), (0, 0, 0, 0));
+    assert_eq!(
+        (counters.separated, counters.refused, counters.rejected, counters.full),
+        (0, 0, 0, 0)
+    );
     assert!(writer.is_empty() && writer.aggregation().balanced());
     assert_eq!(writer.aggregation().reason(Reason::PollEnd), 4);
 }
@@ -44,9 +50,12 @@ fn packets_of_a_flow_leave_merged_and_in_order() {
 #[test]
 fn packets_that_overtook_each_other_merge_where_it_is_known_when_they_were_sent() {
     let packets = run(Frame::tcp4(1, 1348));
-    let swapped = |writer: &mut MemoryWriter<'_>, push: fn(&mut MemoryWriter<'_>, Vec<u8>, OrderKey)| {
+    let swapped = |writer: &mut MemoryWriter<'_>,
+                   push: fn(&mut MemoryWriter<'_>, Vec<u8>, OrderKey)| {
         for pair in (0..packets.len()).collect::<Vec<_>>().chunks(2) {
-            pair.iter().rev().for_each(|&number| push(writer, packets[number].clone(), OrderKey::new(1, number as u64)));
+            pair.iter().rev().for_each(|&number| {
+                push(writer, packets[number].clone(), OrderKey::new(1, number as u64))
+            });
         }
         writer.flush().expect("the device takes all");
     };
@@ -71,7 +80,10 @@ fn packets_that_overtook_each_other_merge_where_it_is_known_when_they_were_sent(
     writer.push_in_order(another[0].clone(), OrderKey::new(2, 1));
     writer.flush().expect("the device takes all");
     let last = memory.packets().split_off(80);
-    assert_eq!(by_flow(&last), by_flow(&[&other[..2], &packets[..2], &[another[1].clone(), another[0].clone()]].concat()));
+    assert_eq!(
+        by_flow(&last),
+        by_flow(&[&other[..2], &packets[..2], &[another[1].clone(), another[0].clone()]].concat())
+    );
     // What was cleared leaves no key behind.
     writer.push_in_order(packets[1].clone(), OrderKey::new(1, 1));
     assert_eq!(writer.clear(), 1);
@@ -120,7 +132,8 @@ fn what_the_device_refuses_is_written_apart_and_switched_off_once() {
         assert_eq!(by_flow(round), by_flow(&packets));
     }
     let told = told.lock().expect("not poisoned");
-    let kinds: Vec<_> = told.iter().map(|refusal| (refusal.kind, refusal.packets, refusal.errno)).collect();
+    let kinds: Vec<_> =
+        told.iter().map(|refusal| (refusal.kind, refusal.packets, refusal.errno)).collect();
     assert_eq!(kinds.len(), 3, "{kinds:?}");
     for kind in [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp] {
         assert!(kinds.contains(&(kind, 40, Some(INVALID))), "{kinds:?}");
@@ -143,7 +156,10 @@ fn one_kind_that_is_refused_leaves_the_others_on_for_all_writers() {
     assert_eq!(first.counters().separated, 2);
     assert_eq!(switches.on(), Offloads::TCP);
     write(&mut second, &packets).expect("all else is taken");
-    assert_eq!((second.counters().refused, second.counters().separated, second.counters().super_packets), (0, 0, 2));
+    assert_eq!(
+        (second.counters().refused, second.counters().separated, second.counters().super_packets),
+        (0, 0, 2)
+    );
     // Where it is off, it is not even merged.
     assert_eq!(second.aggregation().reason(Reason::UdpOff), 80);
     memory.take_all();
@@ -158,7 +174,10 @@ fn a_device_that_refuses_single_packets_too_is_not_taken_for_one_without_offload
     let packets = run(Frame::tcp4(1, 1348));
     let mut writer = writer(&memory);
     let error = write(&mut writer, &packets).expect_err("nothing is taken");
-    assert_eq!((error.raw_os_error(), writer.counters().rejected, writer.len()), (Some(INVALID), 40, 0));
+    assert_eq!(
+        (error.raw_os_error(), writer.counters().rejected, writer.len()),
+        (Some(INVALID), 40, 0)
+    );
     writer.flush().expect("it was told once");
     assert!(writer.switches().refusals().is_empty());
     assert_eq!(writer.switches().on(), Offloads::ALL);
@@ -167,7 +186,8 @@ fn a_device_that_refuses_single_packets_too_is_not_taken_for_one_without_offload
 #[test]
 fn a_packet_that_is_none_is_dropped_and_told_and_the_rest_is_written() {
     // What is no IP packet is refused by `tun_get_user`.
-    let memory = Memory::judged(|_, written| (!matches!(written[10] >> 4, 4 | 6)).then(|| errno(INVALID)));
+    let memory =
+        Memory::judged(|_, written| (!matches!(written[10] >> 4, 4 | 6)).then(|| errno(INVALID)));
     let mut packets = run(Frame::tcp4(1, 1348));
     let garbage = vec![0x75; 60];
     packets.insert(20, garbage.clone());
@@ -214,7 +234,8 @@ fn a_full_device_loses_and_repeats_nothing_wherever_it_is_full() {
 
 #[test]
 fn flush_waits_for_a_full_device() {
-    let memory = Memory::judged(|number, _| (number % 2 == 0).then(|| io::ErrorKind::WouldBlock.into()));
+    let memory =
+        Memory::judged(|number, _| (number % 2 == 0).then(|| io::ErrorKind::WouldBlock.into()));
     let packets = in_turn();
     write(&mut writer(&memory), &packets).expect("the device takes all in the end");
     assert_eq!(by_flow(&memory.packets()), by_flow(&packets));
@@ -228,7 +249,11 @@ fn an_interface_that_is_down_keeps_the_packets_and_the_offloads() {
     let packets = in_turn();
     let mut writer = writer(&memory);
     for _ in 0..3 {
-        let error = writer.try_flush().err().or_else(|| write(&mut writer, &packets).err()).expect("it is down");
+        let error = writer
+            .try_flush()
+            .err()
+            .or_else(|| write(&mut writer, &packets).err())
+            .expect("it is down");
         assert_eq!(error.raw_os_error(), Some(DOWN));
     }
     assert_eq!(writer.len(), packets.len());
@@ -345,21 +370,28 @@ fn whatever_fails_and_whenever_nothing_is_lost_doubled_or_overtaken() {
             rest = later;
             match random.below(4) {
                 0 => drop(writer.try_flush()),
-                1 => writer.switches().set(random.pick(&[GsoKind::Tcp4, GsoKind::Udp]), random.chance(0.5)),
+                1 => writer
+                    .switches()
+                    .set(random.pick(&[GsoKind::Tcp4, GsoKind::Udp]), random.chance(0.5)),
                 _ => drop(writer.flush()),
             }
         }
         while writer.flush().is_err() {}
         assert!(by_flow(&memory.packets()) == by_flow(&packets), "seed {seed}");
         assert_eq!(writer.counters().packets, 160, "seed {seed}");
-        assert_eq!(writer.counters().bytes, packets.iter().map(|packet| packet.len() as u64).sum::<u64>());
+        assert_eq!(
+            writer.counters().bytes,
+            packets.iter().map(|packet| packet.len() as u64).sum::<u64>()
+        );
     }
 }
 
 #[test]
 fn a_queued_writer_merges_what_waits_and_holds_no_lone_packet() {
     let memory = Arc::new(Memory::default());
-    let (sender, mut queued) = Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL)).queued(1024);
+    let (sender, mut queued) =
+        Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
+            .queued(1024);
     let packets = run(Frame::tcp4(1, 1348));
     packets.iter().for_each(|packet| sender.send(packet.clone()).expect("there is room"));
     let thread = thread::spawn(move || queued.run().map(|()| queued));
@@ -415,9 +447,16 @@ fn a_packet_that_comes_alone_is_written_by_its_sender() {
     drop(sender);
     let queued = thread.join().expect("no panic").expect("no error");
     let counters = queued.counters();
-    assert_ne!(threads.lock().expect("not poisoned")[0], own, "nothing says yet that packets come alone");
+    assert_ne!(
+        threads.lock().expect("not poisoned")[0],
+        own,
+        "nothing says yet that packets come alone"
+    );
     assert!(counters.direct >= 1 && counters.direct < sent);
-    assert_eq!((counters.packets, counters.writes, counters.bytes), (sent, sent, sent * packet.len() as u64));
+    assert_eq!(
+        (counters.packets, counters.writes, counters.bytes),
+        (sent, sent, sent * packet.len() as u64)
+    );
     assert_eq!(queued.writer().counters().packets, sent - counters.direct);
     assert!(memory.packets().iter().all(|written| *written == packet));
 }
@@ -452,7 +491,8 @@ fn senders_to_a_queue_keep_their_order_and_lose_nothing() {
         drop(sender);
         let queued = writer.join().expect("no panic").expect("single packets are taken");
         assert_eq!(by_flow(&memory.packets()), by_flow(&flows.concat()), "seed {seed}");
-        (direct, merged) = (direct + queued.counters().direct, merged + queued.counters().super_packets);
+        (direct, merged) =
+            (direct + queued.counters().direct, merged + queued.counters().super_packets);
     }
     assert!(direct > 0 && merged > 0, "{direct} and {merged}");
 }
@@ -487,10 +527,14 @@ fn what_a_sender_cannot_write_is_judged_by_the_writer() {
 #[test]
 fn a_queued_writer_puts_in_order_what_waits_together() {
     let memory = Arc::new(Memory::default());
-    let (sender, mut queued) = Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL)).queued_in_order(1024);
+    let (sender, mut queued) =
+        Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
+            .queued_in_order(1024);
     let packets = run(Frame::tcp4(1, 1348));
     for number in [1, 0, 3, 2, 5, 4] {
-        sender.send((OrderKey::new(1, number), packets[number as usize].clone())).expect("there is room");
+        sender
+            .send((OrderKey::new(1, number), packets[number as usize].clone()))
+            .expect("there is room");
     }
     drop(sender);
     queued.run().expect("the device takes all");
@@ -513,7 +557,9 @@ fn a_lossy_flush_leaves_nothing_for_the_next() {
 #[test]
 fn a_lossy_queued_writer_drops_what_the_device_does_not_take_and_tells() {
     let memory = Arc::new(Memory::judged(|number, _| (number == 0).then(|| errno(DOWN))));
-    let (sender, mut queued) = Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL)).queued(1024);
+    let (sender, mut queued) =
+        Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
+            .queued(1024);
     let packets = [run(Frame::udp6(1000)), run(Frame::tcp4(1, 1348))].concat();
     // As many as one flush takes leave nothing: those of the next are written.
     let (dropped, written) = (packets.iter().cycle().take(256), packets.iter().take(40));
@@ -529,7 +575,9 @@ fn a_lossy_queued_writer_drops_what_the_device_does_not_take_and_tells() {
 #[test]
 fn a_queued_writer_goes_on_after_an_error() {
     let memory = Arc::new(Memory::judged(|number, _| (number == 0).then(|| errno(DOWN))));
-    let (sender, mut queued) = Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL)).queued(1024);
+    let (sender, mut queued) =
+        Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
+            .queued(1024);
     let packets = run(Frame::udp6(1000));
     packets.iter().for_each(|packet| sender.send(packet.clone()).expect("there is room"));
     drop(sender);

@@ -32,7 +32,11 @@ pub(super) struct Acknowledged {
 }
 
 fn sets(acks: bool, max_flows: u32) -> usize {
-    if acks { max_flows.saturating_mul(2).clamp(16, MAX_SETS).next_power_of_two() as usize } else { 0 }
+    if acks {
+        max_flows.saturating_mul(2).clamp(16, MAX_SETS).next_power_of_two() as usize
+    } else {
+        0
+    }
 }
 
 impl Acknowledged {
@@ -87,10 +91,13 @@ impl Acknowledged {
     pub(super) fn repeated(&self, flow: u64, header: &[u8], layout: &Layout) -> Option<Reason> {
         let entry = self.sets.get(self.set(flow))?.iter().find(|entry| entry.flow == flow)?;
         let transport = usize::from(layout.transport);
-        let advance = be32(header, transport + tcp::ACKNOWLEDGEMENT).wrapping_sub(entry.acknowledgement) as i32;
+        let advance = be32(header, transport + tcp::ACKNOWLEDGEMENT)
+            .wrapping_sub(entry.acknowledgement) as i32;
         match advance {
             1.. => None,
-            0 if be16(header, transport + tcp::WINDOW) == entry.window => Some(Reason::DuplicateAck),
+            0 if be16(header, transport + tcp::WINDOW) == entry.window => {
+                Some(Reason::DuplicateAck)
+            }
             0 => Some(Reason::WindowUpdate),
             _ => Some(Reason::AckOlder),
         }
@@ -130,7 +137,8 @@ mod tests {
         assert_eq!(memory.repeated(1, &header(5, 9), &LAYOUT), None);
         memory.note(1, &header(u32::MAX, 9), &LAYOUT);
         memory.note(2, &header(77, 9), &LAYOUT);
-        let repeated = |acknowledgement, window| memory.repeated(1, &header(acknowledgement, window), &LAYOUT);
+        let repeated =
+            |acknowledgement, window| memory.repeated(1, &header(acknowledgement, window), &LAYOUT);
         assert_eq!(repeated(u32::MAX, 9), Some(Reason::DuplicateAck));
         assert_eq!(repeated(u32::MAX, 8), Some(Reason::WindowUpdate));
         assert_eq!(repeated(u32::MAX - 1, 9), Some(Reason::AckOlder));

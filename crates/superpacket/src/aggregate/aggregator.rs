@@ -34,7 +34,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// Limits are brought into range: see [`Policy`]. `key` should be random where others choose
     /// the traffic: `HashKey::random` makes one of the operating system's.
     pub fn new(policy: Policy, key: HashKey) -> Self {
-        Aggregator { receiver: Receiver::new(policy, key, Simd::detect()), single: Vec::new(), single_at: 0 }
+        Aggregator {
+            receiver: Receiver::new(policy, key, Simd::detect()),
+            single: Vec::new(),
+            single_at: 0,
+        }
     }
 
     /// Makes an aggregator as [`new`](Self::new) does, unless there is no memory for its tables.
@@ -42,7 +46,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// # Errors
     /// What the allocator refused.
     pub fn try_new(policy: Policy, key: HashKey) -> Result<Self, TryReserveError> {
-        Ok(Aggregator { receiver: Receiver::try_new(policy, key, Simd::detect())?, single: Vec::new(), single_at: 0 })
+        Ok(Aggregator {
+            receiver: Receiver::try_new(policy, key, Simd::detect())?,
+            single: Vec::new(),
+            single_at: 0,
+        })
     }
 
     /// The same aggregator, which computes checksums with this level of SIMD in place of the best.
@@ -61,7 +69,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// it was.
     pub fn set_policy<S: Sink<B> + ?Sized>(&mut self, policy: Policy, sink: &mut S) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
-        let flushed = self.take_single(poll).and_then(|()| self.receiver.flush(Reason::Requested, poll));
+        let flushed =
+            self.take_single(poll).and_then(|()| self.receiver.flush(Reason::Requested, poll));
         if flushed.is_ok() {
             self.receiver.set_policy(policy);
         }
@@ -94,15 +103,27 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     ///
     /// `now` is the time in nanoseconds from which [hold times](Policy::hold_time) count.
     #[inline]
-    pub fn receive_batch<S: Sink<B> + ?Sized>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, sink: &mut S) -> S::Outcome {
+    pub fn receive_batch<S: Sink<B> + ?Sized>(
+        &mut self,
+        packets: &mut Vec<RxPacket<B>>,
+        now: u64,
+        sink: &mut S,
+    ) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
-        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.receive_batch(packets, now, poll)))
+        S::Outcome::from_result(
+            self.take_single(poll).and_then(|()| self.receiver.receive_batch(packets, now, poll)),
+        )
     }
 
     /// Takes one packet. If the sink fails before the packet is looked at, the next call takes it
     /// first.
     #[inline]
-    pub fn receive<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, now: u64, sink: &mut S) -> S::Outcome {
+    pub fn receive<S: Sink<B> + ?Sized>(
+        &mut self,
+        packet: RxPacket<B>,
+        now: u64,
+        sink: &mut S,
+    ) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
         let left = self.take_single(poll);
         self.single.push(packet);
@@ -113,12 +134,17 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Takes packets that were received one by one while a sink failed.
     #[inline(always)]
-    fn take_single<S: Sink<B> + ?Sized>(&mut self, poll: &mut OwnedPoll<'_, S>) -> Result<(), <S::Outcome as Outcome>::Error> {
+    fn take_single<S: Sink<B> + ?Sized>(
+        &mut self,
+        poll: &mut OwnedPoll<'_, S>,
+    ) -> Result<(), <S::Outcome as Outcome>::Error> {
         if self.single.is_empty() {
             return Ok(());
         }
         let mut error = None;
-        let result = self.take_left(&mut |packet| poll.sink.receive(packet).into_result().map_err(|failed| error = Some(failed)));
+        let result = self.take_left(&mut |packet| {
+            poll.sink.receive(packet).into_result().map_err(|failed| error = Some(failed))
+        });
         debug_assert_eq!(result.is_err(), error.is_some(), "only the sink fails");
         error.map_or(Ok(()), Err)
     }
@@ -150,27 +176,44 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// for as long.
     pub fn poll_end<S: Sink<B> + ?Sized>(&mut self, now: u64, sink: &mut S) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
-        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.poll_end(now, poll)))
+        S::Outcome::from_result(
+            self.take_single(poll).and_then(|()| self.receiver.poll_end(now, poll)),
+        )
     }
 
     /// Emits the flows that have been held for `age` nanoseconds or longer at `now`, the oldest
     /// first. A clock that ran backwards ages nothing.
-    pub fn flush_older_than<S: Sink<B> + ?Sized>(&mut self, now: u64, age: u64, sink: &mut S) -> S::Outcome {
+    pub fn flush_older_than<S: Sink<B> + ?Sized>(
+        &mut self,
+        now: u64,
+        age: u64,
+        sink: &mut S,
+    ) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
-        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.flush_older_than(now, age, poll)))
+        S::Outcome::from_result(
+            self.take_single(poll).and_then(|()| self.receiver.flush_older_than(now, age, poll)),
+        )
     }
 
     /// Emits every held flow, the oldest first.
     pub fn flush_all<S: Sink<B> + ?Sized>(&mut self, sink: &mut S) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
-        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.flush(Reason::Requested, poll)))
+        S::Outcome::from_result(
+            self.take_single(poll).and_then(|()| self.receiver.flush(Reason::Requested, poll)),
+        )
     }
 
     /// Emits what is held of the flow that `packet` belongs to, or, where its ports cannot be told,
     /// of its address pair (`inet_lro`'s `flush_pkt`).
-    pub fn flush_flow<S: Sink<B> + ?Sized>(&mut self, packet: &RxPacket<B>, sink: &mut S) -> S::Outcome {
+    pub fn flush_flow<S: Sink<B> + ?Sized>(
+        &mut self,
+        packet: &RxPacket<B>,
+        sink: &mut S,
+    ) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
-        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.flush_flow(packet, poll)))
+        S::Outcome::from_result(
+            self.take_single(poll).and_then(|()| self.receiver.flush_flow(packet, poll)),
+        )
     }
 
     /// When the oldest held flow will have been held for the policy's [hold

@@ -138,7 +138,8 @@ impl<P: BorrowPacket> Memory<BufferIndex> for Borrowed<'_, P> {
 }
 
 /// A sink of any type, which keeps the error to itself if it fails.
-type AnySink<'s, P> = dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
+type AnySink<'s, P> =
+    dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
 
 /// One call with borrowed packets. `SUMS`: the sink may want to know [sums](Poll::SUMS).
 struct BorrowedPoll<'p, P, F, const SUMS: bool> {
@@ -192,7 +193,8 @@ impl BatchAggregator {
     /// the policy says. With a header of 24 bytes, the outer UDP checksum of a tunnel is left to
     /// the device too: it holds the sum of its pseudo-header.
     pub fn framed(framing: Framing, policy: Policy, key: HashKey) -> Self {
-        let mut aggregator = BatchAggregator { framing: Some(framing), ..Self::new(framing.layer, policy, key) };
+        let mut aggregator =
+            BatchAggregator { framing: Some(framing), ..Self::new(framing.layer, policy, key) };
         aggregator.receiver.set_support(framing.support);
         aggregator
     }
@@ -280,8 +282,10 @@ impl BatchAggregator {
     ) -> O {
         let (mut sink, mut error) = (sink, None);
         // Of one type for all sinks: what seldom runs need not be compiled for each.
-        let sink: &mut AnySink<'_, P> = &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
-        let result = self.go_on(&mut BorrowedPoll::<_, _, true> { packets: Borrowed(packets), sink });
+        let sink: &mut AnySink<'_, P> =
+            &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
+        let result =
+            self.go_on(&mut BorrowedPoll::<_, _, true> { packets: Borrowed(packets), sink });
         debug_assert_eq!(result.is_err(), error.is_some(), "only the sink fails");
         O::from_result(error.map_or(Ok(()), Err))
     }
@@ -354,7 +358,12 @@ impl BatchAggregator {
 
 /// The packet as the receiver sees it: numbers in place of buffers.
 #[inline(always)]
-fn number(receiver: &mut Receiver<BufferIndex>, packet: RxPacket<()>, buffers: usize, index: u32) -> RxPacket<BufferIndex> {
+fn number(
+    receiver: &mut Receiver<BufferIndex>,
+    packet: RxPacket<()>,
+    buffers: usize,
+    index: u32,
+) -> RxPacket<BufferIndex> {
     let buffer = |buffer: usize| BufferIndex { packet: index, buffer: buffer as u8 };
     let mut numbered = packet.with_first(buffer(0));
     if receiver.policy.trusts_input() && numbered.checksum == RxChecksum::None {

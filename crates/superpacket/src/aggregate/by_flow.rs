@@ -47,7 +47,13 @@ struct Linked {
 
 impl ByFlow {
     pub(super) fn new() -> Box<Self> {
-        Box::new(ByFlow { last: [0; GROUPS], span: 0, next: [NONE; SPAN], first: [NONE; SPAN], place: [NONE; SPAN] })
+        Box::new(ByFlow {
+            last: [0; GROUPS],
+            span: 0,
+            next: [NONE; SPAN],
+            first: [NONE; SPAN],
+            place: [NONE; SPAN],
+        })
     }
 
     /// Puts packets of a flow one after the other, flows in the order of their first packets.
@@ -55,10 +61,15 @@ impl ByFlow {
     /// behind all that came before it, and before all that came after. Returns whether flows came
     /// in turn.
     #[inline(always)]
-    pub(super) fn sort<T>(&mut self, packets: &mut [T], group: impl Fn(&[T], usize) -> Option<u8>) -> bool {
+    pub(super) fn sort<T>(
+        &mut self,
+        packets: &mut [T],
+        group: impl Fn(&[T], usize) -> Option<u8>,
+    ) -> bool {
         let (mut begin, mut in_turn) = (0, false);
         while begin < packets.len() {
-            let Some(linked) = self.link(begin, packets.len(), &|index| group(packets, index)) else {
+            let Some(linked) = self.link(begin, packets.len(), &|index| group(packets, index))
+            else {
                 begin += 1;
                 continue;
             };
@@ -98,7 +109,12 @@ impl ByFlow {
     /// Links the packets of each group, from `begin` up to one that is in none, at most [`SPAN`];
     /// `None` if the first is in none.
     #[inline(always)]
-    fn link(&mut self, begin: usize, count: usize, group: &impl Fn(usize) -> Option<u8>) -> Option<Linked> {
+    fn link(
+        &mut self,
+        begin: usize,
+        count: usize,
+        group: &impl Fn(usize) -> Option<u8>,
+    ) -> Option<Linked> {
         let mut next_group = Some(group(begin)?);
         if self.span > u32::MAX - 2 * SPAN as u32 {
             (self.last, self.span) = ([0; GROUPS], 0);
@@ -108,7 +124,10 @@ impl ByFlow {
         let mut linked = Linked { packets: 0, groups: 0, in_turn: false };
         while let Some(group_of_it) = next_group {
             let index = linked.packets as u16;
-            let before = core::mem::replace(&mut self.last[usize::from(group_of_it)], span + u32::from(index));
+            let before = core::mem::replace(
+                &mut self.last[usize::from(group_of_it)],
+                span + u32::from(index),
+            );
             self.next[linked.packets % SPAN] = NONE;
             match before.checked_sub(span) {
                 None => {
@@ -121,7 +140,8 @@ impl ByFlow {
                 }
             }
             linked.packets += 1;
-            next_group = if begin + linked.packets < end { group(begin + linked.packets) } else { None };
+            next_group =
+                if begin + linked.packets < end { group(begin + linked.packets) } else { None };
         }
         Some(linked)
     }
@@ -167,7 +187,12 @@ const IPV6_AND_PORTS: usize = ipv6::HEADER_LENGTH + udp::HEADER_LENGTH;
 /// The group of an IP packet that ends at `end`, of which `first` are the IP header and the first
 /// bytes of the `next` protocol's.
 #[inline(always)]
-fn group_of<const LENGTH: usize>(ip: &[u8], first: &[u8; LENGTH], next: u8, end: usize) -> Option<u8> {
+fn group_of<const LENGTH: usize>(
+    ip: &[u8],
+    first: &[u8; LENGTH],
+    next: u8,
+    end: usize,
+) -> Option<u8> {
     let transport = LENGTH - udp::HEADER_LENGTH;
     let alone = match next {
         // Whose header is not whole, or contradicts itself, has no flow.
@@ -176,7 +201,13 @@ fn group_of<const LENGTH: usize>(ip: &[u8], first: &[u8; LENGTH], next: u8, end:
             length >= tcp::HEADER_LENGTH && transport + length <= end.min(ip.len())
         }
         // The packets of a tunnel belong to the flows in it.
-        protocol::UDP => end >= LENGTH && !matches!(be16(first, transport + udp::DESTINATION_PORT), vxlan::PORT | geneve::PORT),
+        protocol::UDP => {
+            end >= LENGTH
+                && !matches!(
+                    be16(first, transport + udp::DESTINATION_PORT),
+                    vxlan::PORT | geneve::PORT
+                )
+        }
         _ => false,
     };
     let mixed = addresses_and_ports(first, transport as u16).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -265,18 +296,28 @@ mod tests {
     #[test]
     fn a_group_is_that_of_addresses_and_ports_where_these_are_the_flow() {
         let of = |frame: &Frame, layer| group(&frame.to_bytes(), layer);
-        for frame in [Frame::tcp4(1, 100), Frame::tcp6(1, 100), Frame::udp4(100), Frame::udp6(100)] {
-            let groups: Vec<_> = frame.run(5).iter().map(|frame| of(frame, Layer::Ethernet)).collect();
-            assert!(groups[0].is_some() && groups.iter().all(|group| *group == groups[0]), "{groups:?}");
+        for frame in [Frame::tcp4(1, 100), Frame::tcp6(1, 100), Frame::udp4(100), Frame::udp6(100)]
+        {
+            let groups: Vec<_> =
+                frame.run(5).iter().map(|frame| of(frame, Layer::Ethernet)).collect();
+            assert!(
+                groups[0].is_some() && groups.iter().all(|group| *group == groups[0]),
+                "{groups:?}"
+            );
             assert_eq!(of(&frame.clone().at_ip(), Layer::Ip), groups[0]);
             assert_eq!(of(&frame, Layer::Ip), None);
             let bytes = frame.at_ip().to_bytes();
             // Cut off behind the ports, where the checksum should be; with a length field that ends
             // there.
-            let ports_end = if bytes[0] >> 4 == 4 { ipv4::HEADER_LENGTH } else { ipv6::HEADER_LENGTH } + 7;
+            let ports_end =
+                if bytes[0] >> 4 == 4 { ipv4::HEADER_LENGTH } else { ipv6::HEADER_LENGTH } + 7;
             assert_eq!(group(&bytes[..ports_end], Layer::Ip), None);
             let mut short = bytes.clone();
-            let (field, value) = if bytes[0] >> 4 == 4 { (ipv4::TOTAL_LENGTH, 27) } else { (ipv6::PAYLOAD_LENGTH, 7) };
+            let (field, value) = if bytes[0] >> 4 == 4 {
+                (ipv4::TOTAL_LENGTH, 27)
+            } else {
+                (ipv6::PAYLOAD_LENGTH, 7)
+            };
             short[field..field + 2].copy_from_slice(&u16::to_be_bytes(value));
             assert_eq!(group(&short, Layer::Ip), None);
         }

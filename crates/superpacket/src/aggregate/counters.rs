@@ -71,11 +71,15 @@ impl Counters {
 
     /// The reasons that occurred, with their counts.
     pub fn reasons(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
-        Reason::ALL.iter().map(|&reason| (reason, self.reason(reason))).filter(|&(_, count)| count > 0)
+        Reason::ALL
+            .iter()
+            .map(|&reason| (reason, self.reason(reason)))
+            .filter(|&(_, count)| count > 0)
     }
 
     /// Does every packet have its place?
     pub fn balanced(&self) -> bool {
-        self.packets_in == self.packets_out + self.merged + self.held && self.reasons.iter().sum::<u64>() == self.packets_out
+        self.packets_in == self.packets_out + self.merged + self.held
+            && self.reasons.iter().sum::<u64>() == self.packets_out
     }
 }

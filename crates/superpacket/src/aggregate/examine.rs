@@ -3,11 +3,17 @@
 
 use super::Reason;
 use super::policy::{Mode, Policy, Storage};
-use crate::checksum::{Sum, at_offset, pseudo_header, pseudo_header_of, sum_of_array, sum_ranges, transport_header, tunnel_field, words};
+use crate::checksum::{
+    Sum, at_offset, pseudo_header, pseudo_header_of, sum_of_array, sum_ranges, transport_header,
+    tunnel_field, words,
+};
 use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoSupport};
-use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, be32, byte, dccp, dccp_sequence, ethernet, ipv4, tcp, udp, varying};
+use crate::wire::{
+    IpVersion, Layout, Outer, Protocol, be16, be32, byte, dccp, dccp_sequence, ethernet, ipv4, tcp,
+    udp, varying,
+};
 use superpacket_simd::Simd;
 
 /// How the field of a transport checksum stands.
@@ -60,7 +66,12 @@ impl Facts {
     /// What the headers say of a packet that has been examined. `sum` is its payload's, if it is
     /// known.
     #[inline(always)]
-    pub(super) fn of(header: &[u8], layout: &Layout, checksum: RxChecksum, sum: Option<u16>) -> Facts {
+    pub(super) fn of(
+        header: &[u8],
+        layout: &Layout,
+        checksum: RxChecksum,
+        sum: Option<u16>,
+    ) -> Facts {
         let transport = header.get(usize::from(layout.transport)..).unwrap_or(&[]);
         let id = |network: u16, version: IpVersion| match version {
             IpVersion::V4 => be16(header, usize::from(network) + ipv4::ID),
@@ -68,7 +79,9 @@ impl Facts {
         };
         let field = match checksum {
             RxChecksum::Partial { .. } => ChecksumField::Partial,
-            _ if layout.protocol == Protocol::Udp && be16(transport, udp::CHECKSUM) == 0 => ChecksumField::Unused,
+            _ if layout.protocol == Protocol::Udp && be16(transport, udp::CHECKSUM) == 0 => {
+                ChecksumField::Unused
+            }
             _ => ChecksumField::Full,
         };
         Facts {
@@ -111,14 +124,18 @@ impl Constants {
     /// whole, but for the length in the former.
     #[inline(always)]
     pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> (Self, Sum) {
-        let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
+        let transport =
+            header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
         // The parse refuses a packet whose addresses are not known.
         let pseudo = pseudo_header_of(header, layout).unwrap_or_default();
         let headers = transport_header(transport).add_sum(pseudo);
         let constants = Constants {
-            transport: headers.subtract(varying_sum(transport, layout.protocol, is_lro(mode)).fold()),
+            transport: headers
+                .subtract(varying_sum(transport, layout.protocol, is_lro(mode)).fold()),
             ip: constant_ip(header, layout.network, layout.version),
-            outer_ip: layout.outer.map_or(0, |outer| constant_ip(header, outer.network, outer.version)),
+            outer_ip: layout
+                .outer
+                .map_or(0, |outer| constant_ip(header, outer.network, outer.version)),
             pseudo,
         };
         (constants, headers)
@@ -128,8 +145,13 @@ impl Constants {
     /// packet ends at `end`: with the payload's they make a valid packet.
     #[inline(always)]
     fn headers(&self, header: &[u8], layout: &Layout, end: u32, mode: Mode) -> Sum {
-        let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
-        self.transport.add32(end - u32::from(layout.transport)).add_sum(varying_sum(transport, layout.protocol, is_lro(mode)))
+        let transport =
+            header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
+        self.transport.add32(end - u32::from(layout.transport)).add_sum(varying_sum(
+            transport,
+            layout.protocol,
+            is_lro(mode),
+        ))
     }
 
     /// The sum of a payload under these headers, whose checksum is right.
@@ -144,7 +166,9 @@ impl Constants {
 #[inline(always)]
 pub(super) fn constant_ip(header: &[u8], network: u16, version: IpVersion) -> u16 {
     match version {
-        IpVersion::V4 => ipv4_fields(header, network).map_or(0, |fields| constant_ipv4(fields).fold()),
+        IpVersion::V4 => {
+            ipv4_fields(header, network).map_or(0, |fields| constant_ipv4(fields).fold())
+        }
         IpVersion::V6 => 0,
     }
 }
@@ -165,7 +189,11 @@ const fn is_lro(mode: Mode) -> bool {
 #[inline(always)]
 pub(super) fn varying_sum(transport: &[u8], protocol: Protocol, lro: bool) -> Sum {
     let sum = varying::sum(transport, protocol);
-    if lro && protocol == Protocol::Tcp { sum.add_sum(varying::sum_of(&varying::NEWEST, transport)) } else { sum }
+    if lro && protocol == Protocol::Tcp {
+        sum.add_sum(varying::sum_of(&varying::NEWEST, transport))
+    } else {
+        sum
+    }
 }
 
 /// What of the policy an examination depends on.
@@ -194,7 +222,11 @@ impl ExamineOptions {
         ExamineOptions {
             mode: policy.mode,
             want_sum: policy.checksum == ChecksumForm::Full,
-            max_fragments: if policy.storage == Storage::Fragments { policy.max_fragments as usize } else { usize::MAX },
+            max_fragments: if policy.storage == Storage::Fragments {
+                policy.max_fragments as usize
+            } else {
+                usize::MAX
+            },
             defer: matches!(policy.mode, Mode::Gro { .. }) && policy.storage == Storage::Fragments,
             without_checksum: policy.merge_udp_without_checksum,
             support,
@@ -218,7 +250,8 @@ fn refused_flags(flags: u8, gso: Option<&Gso>, payload: usize) -> Option<Reason>
     // may. Accurate ECN (RFC 9768) sets it on packet after packet: merged, all would have it, and
     // whoever cuts behind a virtio header leaves it on the first.
     // A packet that is its own only segment merges as any single one, whatever its GSO type.
-    gso.is_none_or(|gso| gso.cwr == Cwr::All || payload <= gso.size.get()).then_some(Reason::CannotSegment)
+    gso.is_none_or(|gso| gso.cwr == Cwr::All || payload <= gso.size.get())
+        .then_some(Reason::CannotSegment)
 }
 
 /// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it.
@@ -259,7 +292,9 @@ pub(super) fn examine<const DEFER: bool, B>(
     match layout.protocol {
         Protocol::Tcp => {
             // Whatever its options, the parse has found that much: one comparison.
-            let Some(fields) = header.get(transport..).and_then(<[u8]>::first_chunk::<{ tcp::HEADER_LENGTH }>) else {
+            let Some(fields) =
+                header.get(transport..).and_then(<[u8]>::first_chunk::<{ tcp::HEADER_LENGTH }>)
+            else {
                 return Err(Reason::Truncated);
             };
             field = be16(fields, tcp::CHECKSUM);
@@ -308,7 +343,8 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
     }
 
-    let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, options.mode).0);
+    let constants =
+        || known.copied().unwrap_or_else(|| Constants::new(header, layout, options.mode).0);
     let mut read = false;
     let sum = match packet.checksum {
         RxChecksum::Unnecessary { level } if trusted(header, layout, level) => {
@@ -316,10 +352,14 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
         RxChecksum::Partial { start, offset } => {
             let pseudo = constants().pseudo.add32(transport_length).fold();
-            if start != layout.transport || offset != layout.protocol.checksum_offset() || field != pseudo {
+            if start != layout.transport
+                || offset != layout.protocol.checksum_offset()
+                || field != pseudo
+            {
                 return Err(Reason::PartialChecksum);
             }
-            (lro || options.want_sum).then(|| frame_sum(packet, payload, covered, options.simd, memory))
+            (lro || options.want_sum)
+                .then(|| frame_sum(packet, payload, covered, options.simd, memory))
         }
         RxChecksum::Complete(complete) if covered == end => {
             // The device's sum starts after the Ethernet header and so holds an unstripped VLAN
@@ -335,8 +375,16 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
         // Most packets of a busy table leave alone. Who joins no other leaves with the knowledge
         // that it came with.
-        RxChecksum::None if DEFER && options.defer && layout.outer.is_none() && layout.protocol != Protocol::Dccp => {
-            return Ok(Facts { unverified: true, ..Facts::of(header, layout, packet.checksum, None) });
+        RxChecksum::None
+            if DEFER
+                && options.defer
+                && layout.outer.is_none()
+                && layout.protocol != Protocol::Dccp =>
+        {
+            return Ok(Facts {
+                unverified: true,
+                ..Facts::of(header, layout, packet.checksum, None)
+            });
         }
         RxChecksum::Complete(_) | RxChecksum::Unnecessary { .. } | RxChecksum::None => {
             let sum = frame_sum(packet, payload, covered, options.simd, memory);
@@ -360,7 +408,12 @@ pub(super) fn examine<const DEFER: bool, B>(
 
 /// Examines a UDP datagram whose checksum field is 0.
 #[cold]
-fn examine_without_checksum<B>(packet: &RxPacket<B>, header: &[u8], layout: &Layout, options: &ExamineOptions) -> Result<Facts, Reason> {
+fn examine_without_checksum<B>(
+    packet: &RxPacket<B>,
+    header: &[u8],
+    layout: &Layout,
+    options: &ExamineOptions,
+) -> Result<Facts, Reason> {
     // Over IPv6 there must be one, but for some tunnels (RFC 8200, section 8.1; RFC 6935).
     if !options.without_checksum || layout.version == IpVersion::V6 {
         return Err(Reason::UdpNoChecksum);
@@ -379,7 +432,14 @@ fn examine_without_checksum<B>(packet: &RxPacket<B>, header: &[u8], layout: &Lay
 /// The layout itself is not given to this or to others that may not be inlined: it would no longer
 /// be one of constants.
 #[inline]
-fn verify_outer(header: &[u8], transport: u16, outer: Outer, inner_pseudo: Sum, end: usize, inner_covers_all: bool) -> Result<(), Reason> {
+fn verify_outer(
+    header: &[u8],
+    transport: u16,
+    outer: Outer,
+    inner_pseudo: Sum,
+    end: usize,
+    inner_covers_all: bool,
+) -> Result<(), Reason> {
     let Some(place) = outer.checksum(header) else { return Ok(()) };
     if !inner_covers_all {
         return Err(Reason::Tunnel);
@@ -388,7 +448,9 @@ fn verify_outer(header: &[u8], transport: u16, outer: Outer, inner_pseudo: Sum, 
     let right = outer_field(header, transport, outer, end, inner_pseudo, found);
     match found == right {
         true => Ok(()),
-        false if found ^ right == 0xffff && (found == 0 || right == 0) => Err(Reason::NonCanonicalChecksum),
+        false if found ^ right == 0xffff && (found == 0 || right == 0) => {
+            Err(Reason::NonCanonicalChecksum)
+        }
         false => Err(Reason::BadChecksum),
     }
 }
@@ -396,13 +458,22 @@ fn verify_outer(header: &[u8], transport: u16, outer: Outer, inner_pseudo: Sum, 
 /// Which tunnels have a checksum of their own in this packet: a bit each, the outermost lowest.
 #[inline]
 pub(super) fn outer_checksums(header: &[u8], outer: Option<Outer>, nested: Option<Outer>) -> u8 {
-    let bit = |outer: Option<Outer>| u8::from(outer.is_some_and(|outer| outer.checksum(header).is_some()));
+    let bit = |outer: Option<Outer>| {
+        u8::from(outer.is_some_and(|outer| outer.checksum(header).is_some()))
+    };
     bit(outer) | bit(nested) << 1
 }
 
 /// What the outer checksum of a packet that ends at `end` should be, from its headers alone; its
 /// field now holds `found`. Those of the tunnels inside must be right.
-pub(super) fn outer_field(header: &[u8], transport: u16, outer: Outer, end: usize, inner_pseudo: Sum, found: u16) -> u16 {
+pub(super) fn outer_field(
+    header: &[u8],
+    transport: u16,
+    outer: Outer,
+    end: usize,
+    inner_pseudo: Sum,
+    found: u16,
+) -> u16 {
     let start = usize::from(outer.transport);
     let headers = header.get(start..usize::from(transport)).unwrap_or(&[]);
     let pseudo = outer.tunnel.is_udp().then(|| {
@@ -416,12 +487,18 @@ pub(super) fn outer_field(header: &[u8], transport: u16, outer: Outer, end: usiz
 /// one of the `level + 1` it vouches for.
 #[inline(always)]
 fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
-    layout.outer.is_none() || u32::from(level) >= outer_checksums(header, layout.outer, layout.nested).count_ones()
+    layout.outer.is_none()
+        || u32::from(level) >= outer_checksums(header, layout.outer, layout.nested).count_ones()
 }
 
 /// Verifies an IPv4 header's checksum, from the sum of its constant fields if that is known.
 #[inline(always)]
-fn ipv4_checksum(header: &[u8], network: u16, constant: Option<u16>, lro: bool) -> Result<(), Reason> {
+fn ipv4_checksum(
+    header: &[u8],
+    network: u16,
+    constant: Option<u16>,
+    lro: bool,
+) -> Result<(), Reason> {
     let Some(fields) = ipv4_fields(header, network) else {
         return Err(Reason::Truncated);
     };
@@ -446,7 +523,13 @@ fn ipv4_fields(header: &[u8], network: u16) -> Option<&[u8; ipv4::HEADER_LENGTH]
 
 /// The sum of the frame's bytes from `start` to `end`, over all buffers.
 #[inline(always)]
-pub(super) fn frame_sum<B>(packet: &RxPacket<B>, start: usize, end: usize, simd: Simd, memory: &impl Memory<B>) -> u16 {
+pub(super) fn frame_sum<B>(
+    packet: &RxPacket<B>,
+    start: usize,
+    end: usize,
+    simd: Simd,
+    memory: &impl Memory<B>,
+) -> u16 {
     match &packet.rest {
         None => simd.sum(memory.bytes(&packet.first).get(start..end).unwrap_or(&[])),
         Some(_) => sum_ranges(simd, ranges(packet, start, end, memory)),
@@ -472,6 +555,12 @@ pub(super) fn ranges<'a, B>(
 
 /// May the bytes after the IP packet's end be cut off without a trace in any checksum: do they sum
 /// to 0 or to -0?
-pub(super) fn padding_is_neutral<B>(packet: &RxPacket<B>, end: usize, frame: usize, simd: Simd, memory: &impl Memory<B>) -> bool {
+pub(super) fn padding_is_neutral<B>(
+    packet: &RxPacket<B>,
+    end: usize,
+    frame: usize,
+    simd: Simd,
+    memory: &impl Memory<B>,
+) -> bool {
     matches!(frame_sum(packet, end, frame, simd, memory), 0 | 0xffff)
 }

@@ -27,7 +27,10 @@ use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{Gso, IpId};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, LinkHeader, MAX_HEADER, Protocol, be16, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
+use crate::wire::{
+    IpVersion, Layout, LinkHeader, MAX_HEADER, Protocol, be16, dccp_sequence_mask, ipv4, ipv6,
+    parse_usual, tcp, usual,
+};
 use superpacket_simd::Simd;
 
 /// Length of source and destination port, with which a transport header begins.
@@ -212,8 +215,10 @@ impl<B> Held<B> {
     /// those held is asked for there.
     #[inline(always)]
     pub(super) fn expects<C>(&self, packet: &RxPacket<C>, memory: &impl Memory<C>) -> bool {
-        addresses_and_ports(memory.bytes(&packet.first), self.layout.transport) == self.addresses_and_ports
-            && (self.in_sequence || self.first.is_some() && self.first_checksum != FirstChecksum::Wrong)
+        addresses_and_ports(memory.bytes(&packet.first), self.layout.transport)
+            == self.addresses_and_ports
+            && (self.in_sequence
+                || self.first.is_some() && self.first_checksum != FirstChecksum::Wrong)
     }
 
     /// Must the first packet's checksum be verified before another joins?
@@ -236,10 +241,16 @@ impl<B> Held<B> {
     }
 
     #[inline(always)]
-    fn would_verify_as<const USUAL: u8>(&self, next: &RxPacket<B>, memory: &impl Memory<B>) -> bool {
+    fn would_verify_as<const USUAL: u8>(
+        &self,
+        next: &RxPacket<B>,
+        memory: &impl Memory<B>,
+    ) -> bool {
         let Some(First { packet: first, .. }) = &self.first else { return false };
         let (held, header) = (memory.bytes(&first.first), memory.bytes(&next.first));
-        let Some((payload, end)) = parse_usual::<USUAL>(header, header.len(), next.layer) else { return false };
+        let Some((payload, end)) = parse_usual::<USUAL>(header, header.len(), next.layer) else {
+            return false;
+        };
         let layout = Layout::usual(USUAL, payload, end);
         let network = usize::from(layout.network);
         let addresses = match layout.version {
@@ -248,7 +259,10 @@ impl<B> Held<B> {
         };
         let alike = |from: usize, to: usize| header.get(from..to) == held.get(from..to);
         let whole = end as usize == header.len() && next.rest.is_none() && next.gso.is_none();
-        whole && next.vlan == self.vlan && alike(0, network) && alike(addresses, usize::from(layout.transport) + PORTS)
+        whole
+            && next.vlan == self.vlan
+            && alike(0, network)
+            && alike(addresses, usize::from(layout.transport) + PORTS)
     }
 
     /// Why they are not.
@@ -267,7 +281,13 @@ impl<B> Held<B> {
     ///
     /// `USUAL` says which [usual] layout it is.
     #[inline(always)]
-    pub(super) fn start<const USUAL: u8>(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) {
+    pub(super) fn start<const USUAL: u8>(
+        &mut self,
+        packet: &RxPacket<B>,
+        header: &[u8],
+        layout: &Layout,
+        length: usize,
+    ) {
         self.usual = USUAL;
         self.addresses_and_ports = addresses_and_ports(header, layout.transport);
         if USUAL == usual::NONE && packet.rest.is_some() {
@@ -289,7 +309,8 @@ impl<B> Held<B> {
         debug_assert!(before.is_none(), "a vacant slot holds no packet");
         core::mem::forget(before);
         self.sum = facts.sum;
-        self.first_checksum = if facts.unverified { FirstChecksum::Unknown } else { FirstChecksum::Right };
+        self.first_checksum =
+            if facts.unverified { FirstChecksum::Unknown } else { FirstChecksum::Right };
     }
 
     /// Makes a flow that others can join of the packet that it began with, if that has not been
@@ -309,8 +330,12 @@ impl<B> Held<B> {
             return self.open_super_packet(gso, policy, simd, counters, poll);
         }
         match self.usual {
-            usual::ETHERNET_IPV4 => self.open_as::<{ usual::ETHERNET_IPV4 }, P>(policy, simd, counters, poll),
-            usual::ETHERNET_IPV6 => self.open_as::<{ usual::ETHERNET_IPV6 }, P>(policy, simd, counters, poll),
+            usual::ETHERNET_IPV4 => {
+                self.open_as::<{ usual::ETHERNET_IPV4 }, P>(policy, simd, counters, poll)
+            }
+            usual::ETHERNET_IPV6 => {
+                self.open_as::<{ usual::ETHERNET_IPV6 }, P>(policy, simd, counters, poll)
+            }
             usual::IPV4 => self.open_as::<{ usual::IPV4 }, P>(policy, simd, counters, poll),
             usual::IPV6 => self.open_as::<{ usual::IPV6 }, P>(policy, simd, counters, poll),
             _ => self.open_as::<{ usual::NONE }, P>(policy, simd, counters, poll),
@@ -352,7 +377,8 @@ impl<B> Held<B> {
         self.constants = constants;
         if self.first_checksum == FirstChecksum::Unknown {
             counters.verified_in_software += 1;
-            let sum = frame_sum(&packet, usize::from(layout.payload), layout.end as usize, simd, poll);
+            let sum =
+                frame_sum(&packet, usize::from(layout.payload), layout.end as usize, simd, poll);
             if !headers.add32(layout.end - u32::from(layout.transport)).add(sum).is_valid() {
                 self.first = Some(First { packet, there: There::Yes });
                 self.first_checksum = FirstChecksum::Wrong;
@@ -368,9 +394,11 @@ impl<B> Held<B> {
         } else if facts.implied {
             facts.sum = Some(headers.add32(facts.end - u32::from(layout.transport)).checksum());
         }
-        self.payload_limit = byte_limit(layout, policy).saturating_sub(u32::from(layout.payload - layout.outermost()));
+        self.payload_limit = byte_limit(layout, policy)
+            .saturating_sub(u32::from(layout.payload - layout.outermost()));
         if P::IN_PLACE {
-            self.payload_limit = self.payload_limit.min(facts.payload.saturating_add(poll.room(&packet.first)));
+            self.payload_limit =
+                self.payload_limit.min(facts.payload.saturating_add(poll.room(&packet.first)));
         }
         self.packet_limit = packet_limit(layout, policy);
         self.field = facts.field;
@@ -378,7 +406,9 @@ impl<B> Held<B> {
         self.sequence_mask = match layout.protocol {
             Protocol::Tcp => u64::from(u32::MAX),
             Protocol::Udp => 0,
-            Protocol::Dccp => dccp_sequence_mask(header.get(usize::from(layout.transport)..).unwrap_or(&[])),
+            Protocol::Dccp => {
+                dccp_sequence_mask(header.get(usize::from(layout.transport)..).unwrap_or(&[]))
+            }
         };
         self.segment_size = facts.payload;
         // None are left but those of a packet whose sink panicked.
@@ -395,8 +425,10 @@ impl<B> Held<B> {
         (self.ids_known, self.gso) = (false, None);
         self.flags = 0;
         self.sums = true;
-        self.in_sequence =
-            layout.protocol != Protocol::Dccp && layout.outer.is_none() && layout.pppoe == 0 && facts.field == ChecksumField::Full;
+        self.in_sequence = layout.protocol != Protocol::Dccp
+            && layout.outer.is_none()
+            && layout.pppoe == 0
+            && facts.field == ChecksumField::Full;
         self.checksum = packet.checksum;
         self.hash = packet.hash;
         self.queue = packet.queue;
@@ -424,8 +456,11 @@ impl<B> Held<B> {
     /// Keeps the first `length` bytes as those that the next packets are compared with.
     #[inline(always)]
     fn keep(&mut self, header: &[u8], length: usize) {
-        let kept = self.keep_in::<USUAL_HEADER>(header, length) || self.keep_in::<LONGER_HEADER>(header, length);
-        if !kept && let (Some(from), Some(to)) = (header.get(..length), self.header.get_mut(..length)) {
+        let kept = self.keep_in::<USUAL_HEADER>(header, length)
+            || self.keep_in::<LONGER_HEADER>(header, length);
+        if !kept
+            && let (Some(from), Some(to)) = (header.get(..length), self.header.get_mut(..length))
+        {
             to.copy_from_slice(from);
         }
     }
@@ -482,9 +517,13 @@ pub(super) struct BadChecksum;
 /// The ports, and the 8 bytes before them, which in IPv4 are the addresses, made one.
 #[inline(always)]
 pub(super) fn addresses_and_ports(header: &[u8], transport: u16) -> u64 {
-    match header.get(usize::from(transport).wrapping_sub(8)..).and_then(|header| header.first_chunk::<12>()) {
+    match header
+        .get(usize::from(transport).wrapping_sub(8)..)
+        .and_then(|header| header.first_chunk::<12>())
+    {
         Some([a, b, c, d, e, f, g, h, ports @ ..]) => {
-            u64::from_ne_bytes([*a, *b, *c, *d, *e, *f, *g, *h]) ^ u64::from(u32::from_ne_bytes(*ports)) << 16
+            u64::from_ne_bytes([*a, *b, *c, *d, *e, *f, *g, *h])
+                ^ u64::from(u32::from_ne_bytes(*ports)) << 16
         }
         None => 0,
     }
@@ -514,7 +553,10 @@ impl IdRun {
     /// is what the packet says of that.
     #[inline(always)]
     fn next(self, count: u32, only_one: bool, id: u16, form: Option<IpId>) -> Option<IdRun> {
-        let run = match (id == self.expected(count), only_one && id == self.expected(count).wrapping_sub(1)) {
+        let run = match (
+            id == self.expected(count),
+            only_one && id == self.expected(count).wrapping_sub(1),
+        ) {
             (true, _) => self,
             (false, true) => IdRun { first: id, step: 0 },
             (false, false) => return None,
@@ -538,18 +580,30 @@ impl IdRun {
 fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
     // A hop-by-hop header under a payload length of 0 says that the packet is a jumbogram (RFC
     // 2675, section 3): extension headers keep to 16 bits.
-    let extended = layout.version == IpVersion::V6 && usize::from(layout.transport - layout.network) != ipv6::HEADER_LENGTH;
-    let big = layout.protocol == Protocol::Tcp && layout.outer.is_none() && layout.pppoe == 0 && !extended;
+    let extended = layout.version == IpVersion::V6
+        && usize::from(layout.transport - layout.network) != ipv6::HEADER_LENGTH;
+    let big = layout.protocol == Protocol::Tcp
+        && layout.outer.is_none()
+        && layout.pppoe == 0
+        && !extended;
     // PPPoE's 16-bit length counts the two bytes of its protocol field too (RFC 2516, section 4).
     let most = super::policy::MAX_IP_LENGTH - if layout.pppoe == 0 { 0 } else { 2 };
-    let option = if policy.jumbo_option && layout.version == IpVersion::V6 { ipv6::JUMBO_HEADER_LENGTH as u32 } else { 0 };
+    let option = if policy.jumbo_option && layout.version == IpVersion::V6 {
+        ipv6::JUMBO_HEADER_LENGTH as u32
+    } else {
+        0
+    };
     if big { policy.max_bytes.saturating_sub(option) } else { policy.max_bytes.min(most) }
 }
 
 /// The most packets of a flow.
 #[inline]
 pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
-    if layout.protocol == Protocol::Udp { policy.max_datagrams.min(policy.max_packets) } else { policy.max_packets }
+    if layout.protocol == Protocol::Udp {
+        policy.max_datagrams.min(policy.max_packets)
+    } else {
+        policy.max_packets
+    }
 }
 
 /// Of a descriptor that was never in use.
@@ -576,7 +630,10 @@ fn shape(layout: &Layout) -> u64 {
     if layout.outer.is_some() || layout.protocol == Protocol::Dccp {
         return 0;
     }
-    let offsets =
-        [layout.network, layout.transport, layout.payload, layout.pppoe.into()].iter().fold(0, |all, offset| all << 9 | u64::from(*offset));
-    offsets << 2 | u64::from(layout.version == IpVersion::V6) << 1 | u64::from(layout.protocol == Protocol::Udp)
+    let offsets = [layout.network, layout.transport, layout.payload, layout.pppoe.into()]
+        .iter()
+        .fold(0, |all, offset| all << 9 | u64::from(*offset));
+    offsets << 2
+        | u64::from(layout.version == IpVersion::V6) << 1
+        | u64::from(layout.protocol == Protocol::Udp)
 }

@@ -31,16 +31,26 @@ impl BatchAggregator {
     /// # Panics
     /// With more than `u32::MAX` packets.
     #[inline]
-    pub fn poll_gathered<P: BorrowPacket, O: Outcome>(&mut self, packets: &[P], sink: impl FnMut(&[IoSlice<'_>]) -> O) -> O {
+    pub fn poll_gathered<P: BorrowPacket, O: Outcome>(
+        &mut self,
+        packets: &[P],
+        sink: impl FnMut(&[IoSlice<'_>]) -> O,
+    ) -> O {
         let (mut gather, mut sink) = (Gather::of(self), sink);
-        let outcome = self.poll_pieces(packets, (MAX_SLICES - HEADERS) as u32, |packet| gather.give(&packet, &mut sink));
+        let outcome = self.poll_pieces(packets, (MAX_SLICES - HEADERS) as u32, |packet| {
+            gather.give(&packet, &mut sink)
+        });
         self.slices = gather.slices;
         outcome
     }
 
     /// Goes on with a call of [`poll_gathered`](Self::poll_gathered) that failed. `packets` must be
     /// those of that call.
-    pub fn resume_gathered<P: BorrowPacket, O: Outcome>(&mut self, packets: &[P], sink: impl FnMut(&[IoSlice<'_>]) -> O) -> O {
+    pub fn resume_gathered<P: BorrowPacket, O: Outcome>(
+        &mut self,
+        packets: &[P],
+        sink: impl FnMut(&[IoSlice<'_>]) -> O,
+    ) -> O {
         let (mut gather, mut sink) = (Gather::of(self), sink);
         let outcome = self.resume(packets, |packet| gather.give(&packet, &mut sink));
         self.slices = gather.slices;
@@ -66,12 +76,17 @@ impl Gather {
         packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
         sink: &mut impl FnMut(&[IoSlice<'_>]) -> O,
     ) -> O {
-        let described = self.framing.as_ref().map(|framing| framing.header(packet).unwrap_or_else(|_| framing.nothing()));
+        let described = self
+            .framing
+            .as_ref()
+            .map(|framing| framing.header(packet).unwrap_or_else(|_| framing.nothing()));
         let mut slices = reused(core::mem::take(&mut self.slices));
         slices.extend(described.as_deref().map(IoSlice::new));
         let front = match (&self.framing, described.as_deref()) {
             // One that merged here has the right outer checksum.
-            (Some(framing), Some(described)) if !packet.is_merged() => front_of(framing, described, packet),
+            (Some(framing), Some(described)) if !packet.is_merged() => {
+                front_of(framing, described, packet)
+            }
             _ => None,
         };
         match &front {

@@ -11,7 +11,9 @@
 
 use crate::packet::{Layer, VlanTag};
 use crate::wire::link::{LinkWalk, Next, Tag};
-use crate::wire::{IpVersion, Layout, Outer, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, pppoe, udp};
+use crate::wire::{
+    IpVersion, Layout, Outer, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, pppoe, udp,
+};
 
 /// The secret of a flow table's hash: 128 random bits.
 #[derive(Clone, Copy)]
@@ -29,7 +31,10 @@ impl core::fmt::Debug for HashKey {
 impl HashKey {
     /// A key from 128 bits, which should be random where traffic may be hostile.
     pub const fn new(bits: u128) -> Self {
-        HashKey { first: bits as u64 ^ 0x9e37_79b9_7f4a_7c15, second: (bits >> 64) as u64 ^ 0xd1b5_4a32_d192_ed03 }
+        HashKey {
+            first: bits as u64 ^ 0x9e37_79b9_7f4a_7c15,
+            second: (bits >> 64) as u64 ^ 0xd1b5_4a32_d192_ed03,
+        }
     }
 
     /// Makes a key of the operating system's random numbers.
@@ -64,14 +69,22 @@ impl HashKey {
 
     /// The hash of a packet's flow.
     #[inline(always)]
-    pub(crate) fn flow(self, header: &[u8], layout: &Layout, layer: Layer, vlan: Option<VlanTag>) -> Identity {
+    pub(crate) fn flow(
+        self,
+        header: &[u8],
+        layout: &Layout,
+        layer: Layer,
+        vlan: Option<VlanTag>,
+    ) -> Identity {
         let pair = self.pair(header, usize::from(layout.network), layout.version);
         // Source and destination port lie at the same place in TCP, UDP and DCCP.
         let ports = u64::from(be32(header, usize::from(layout.transport)));
         let mut flow = self.mix(pair, ports << 8 | u64::from(layout.protocol.number()));
         let mut outer = None;
         if layer == Layer::Ethernet {
-            let macs = header.first_chunk::<12>().map_or(0, |macs| self.mix(word(macs, 0), u64::from(be32(macs, 8))));
+            let macs = header
+                .first_chunk::<12>()
+                .map_or(0, |macs| self.mix(word(macs, 0), u64::from(be32(macs, 8))));
             flow = self.mix(flow, macs);
             if usize::from(layout.outermost()) != ethernet::HEADER_LENGTH {
                 flow = self.mix(flow, self.tags(header, layout));
@@ -82,11 +95,13 @@ impl HashKey {
         }
         if let Some(outermost) = layout.outer {
             let pair = self.pair(header, usize::from(outermost.network), outermost.version);
-            flow = self.mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, outermost));
+            flow = self
+                .mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, outermost));
             let mut pairs = OuterPairs { outermost: pair, nested: None };
             if let Some(nested) = layout.nested {
                 let pair = self.pair(header, usize::from(nested.network), nested.version);
-                flow = self.mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, nested));
+                flow = self
+                    .mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, nested));
                 pairs.nested = Some(pair);
             }
             outer = Some(pairs);
@@ -105,7 +120,9 @@ impl HashKey {
             && link.offset < end
         {
             let identity = match tag {
-                Tag::Vlan(ethertype) => u64::from(ethertype) << 16 | u64::from(be16(header, link.offset) & 0x0fff),
+                Tag::Vlan(ethertype) => {
+                    u64::from(ethertype) << 16 | u64::from(be16(header, link.offset) & 0x0fff)
+                }
                 Tag::Pppoe => 0x1_0000_0000 | u64::from(be16(header, link.offset + pppoe::SESSION)),
                 Tag::Mpls => 0x2_0000_0000 | u64::from(be32(header, link.offset) >> 12),
             };
@@ -141,13 +158,15 @@ fn tunnel_identifier(header: &[u8], network: u16, outer: Outer) -> u64 {
     let transport = usize::from(outer.transport);
     match outer.tunnel {
         Tunnel::Vxlan | Tunnel::Geneve => {
-            u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16 | u64::from(be16(header, transport + udp::DESTINATION_PORT))
+            u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16
+                | u64::from(be16(header, transport + udp::DESTINATION_PORT))
         }
         // The protocol, and the key if there is one; not the flags, so that a packet with a
         // checksum is of the same flow as one without.
         Tunnel::Gre => {
             let flags = be16(header, transport);
-            let key = if flags & gre::CHECKSUM_PRESENT != 0 { transport + 8 } else { transport + 4 };
+            let key =
+                if flags & gre::CHECKSUM_PRESENT != 0 { transport + 8 } else { transport + 4 };
             let key = if flags & gre::KEY_PRESENT != 0 { u64::from(be32(header, key)) } else { 0 };
             key << 16 | u64::from(be16(header, transport + 2))
         }
@@ -158,7 +177,9 @@ fn tunnel_identifier(header: &[u8], network: u16, outer: Outer) -> u64 {
 #[inline(always)]
 fn word(bytes: &[u8], offset: usize) -> u64 {
     match bytes.get(offset..offset + 8) {
-        Some(word) => u64::from_ne_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]),
+        Some(word) => u64::from_ne_bytes([
+            word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7],
+        ]),
         None => 0,
     }
 }

@@ -25,7 +25,10 @@ struct InPlacePoll<'a, B> {
 impl<B: PacketBuffer> Memory<BufferIndex> for InPlacePoll<'_, B> {
     #[inline(always)]
     fn bytes<'a>(&'a self, buffer: &'a BufferIndex) -> &'a [u8] {
-        self.buffers.get(buffer.packet()).and_then(|buffer| buffer.as_ref().get(self.offset..)).unwrap_or(&[])
+        self.buffers
+            .get(buffer.packet())
+            .and_then(|buffer| buffer.as_ref().get(self.offset..))
+            .unwrap_or(&[])
     }
 }
 
@@ -36,11 +39,19 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
 
     #[inline(always)]
     fn room(&self, first: &BufferIndex) -> u32 {
-        self.buffers.get(first.packet()).map_or(0, |buffer| u32::try_from(buffer.spare()).unwrap_or(u32::MAX))
+        self.buffers
+            .get(first.packet())
+            .map_or(0, |buffer| u32::try_from(buffer.spare()).unwrap_or(u32::MAX))
     }
 
     #[inline(always)]
-    fn join(&mut self, first: &BufferIndex, kept: usize, buffer: &BufferIndex, payload: Range<usize>) {
+    fn join(
+        &mut self,
+        first: &BufferIndex,
+        kept: usize,
+        buffer: &BufferIndex,
+        payload: Range<usize>,
+    ) {
         if let Some((first, payload, _)) = self.apart(first, kept, buffer, payload) {
             first.extend_from_slice(payload);
         }
@@ -57,7 +68,9 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
         simd: Simd,
     ) -> u16 {
         let offset = self.offset;
-        let Some((first, payload, others)) = self.apart(first, kept, buffer, payload) else { return 0 };
+        let Some((first, payload, others)) = self.apart(first, kept, buffer, payload) else {
+            return 0;
+        };
         let ahead = ahead.and_then(|ahead| others.get(ahead)?.get(offset..)).unwrap_or(&[]);
         first.extend_and_sum(payload, ahead, simd)
     }
@@ -110,7 +123,8 @@ impl<B: PacketBuffer> InPlacePoll<'_, B> {
         let others = Behind { first: *first, buffers };
         let first = up_to_first.last_mut()?;
         first.truncate(self.offset + kept);
-        let payload = others.get(buffer)?.get(self.offset + payload.start..self.offset + payload.end)?;
+        let payload =
+            others.get(buffer)?.get(self.offset + payload.start..self.offset + payload.end)?;
         Some((first, payload, others))
     }
 }
@@ -131,7 +145,9 @@ impl<'a, B: PacketBuffer> Behind<'a, B> {
 
 /// There is no room for the header before the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("packets start at byte {offset} of their buffers, but {needed} bytes are needed before them")]
+#[error(
+    "packets start at byte {offset} of their buffers, but {needed} bytes are needed before them"
+)]
 pub struct NoHeadroom {
     /// Length of the header in bytes.
     pub needed: usize,
@@ -159,7 +175,11 @@ impl BatchAggregator {
     /// # Panics
     /// With more than `u32::MAX` buffers.
     #[inline]
-    pub fn join_in_place<B: PacketBuffer>(&mut self, buffers: &mut [B], offset: usize) -> Result<&[usize], NoHeadroom> {
+    pub fn join_in_place<B: PacketBuffer>(
+        &mut self,
+        buffers: &mut [B],
+        offset: usize,
+    ) -> Result<&[usize], NoHeadroom> {
         if let Some(framing) = self.framing
             && framing.header_length() > offset
         {
@@ -168,9 +188,11 @@ impl BatchAggregator {
         let mut written = core::mem::take(&mut self.written);
         written.clear();
         let count = buffers.len();
-        let mut poll = InPlacePoll { buffers, offset, framing: self.framing, written: &mut written };
+        let mut poll =
+            InPlacePoll { buffers, offset, framing: self.framing, written: &mut written };
         self.begin(true, u32::MAX);
-        let Ok(()) = self.take(count, |_, layer| RxPacket { layer, ..RxPacket::new(()) }, |_| 1, &mut poll);
+        let Ok(()) =
+            self.take(count, |_, layer| RxPacket { layer, ..RxPacket::new(()) }, |_| 1, &mut poll);
         self.written = written;
         Ok(&self.written)
     }

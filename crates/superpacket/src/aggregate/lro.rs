@@ -35,7 +35,8 @@ pub(super) fn lro_refusal(header: &[u8], layout: &Layout) -> Option<Reason> {
     }
     let options = usize::from(layout.payload) - transport - tcp::HEADER_LENGTH;
     let aligned_timestamp = options == tcp::TIMESTAMP_OPTIONS_LENGTH
-        && header.get(transport + tcp::OPTIONS..transport + tcp::OPTIONS + 4) == Some(&tcp::ALIGNED_TIMESTAMP[..])
+        && header.get(transport + tcp::OPTIONS..transport + tcp::OPTIONS + 4)
+            == Some(&tcp::ALIGNED_TIMESTAMP[..])
         && be32(header, transport + tcp::TIMESTAMP_ECHO) != 0;
     (options != 0 && !aligned_timestamp).then_some(Reason::TcpOptions)
 }

@@ -3,7 +3,9 @@
 use super::Reason;
 use super::policy::Mode;
 use crate::wire::varying::{self, Field, NEWEST};
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, gre, ipv4, ipv6, pppoe, tcp, udp};
+use crate::wire::{
+    IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, gre, ipv4, ipv6, pppoe, tcp, udp,
+};
 use superpacket_simd::equal_masked;
 
 /// A mask over the headers: bits set must be equal in all packets that merge.
@@ -38,7 +40,9 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
             let transport = usize::from(outer.transport);
             if outer.tunnel.is_udp() {
                 clear(transport + udp::LENGTH, 4); // and the checksum, which follows
-            } else if outer.tunnel == crate::wire::Tunnel::Gre && byte(header, transport) & 0x80 != 0 {
+            } else if outer.tunnel == crate::wire::Tunnel::Gre
+                && byte(header, transport) & 0x80 != 0
+            {
                 clear(transport + gre::CHECKSUM, 2);
             }
         }
@@ -49,7 +53,10 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
         Mode::Lro { .. } if layout.protocol == Protocol::Tcp => &NEWEST,
         _ => &[],
     };
-    for field in varying::fields(header.get(transport..).unwrap_or(&[]), layout.protocol).iter().chain(newest) {
+    for field in varying::fields(header.get(transport..).unwrap_or(&[]), layout.protocol)
+        .iter()
+        .chain(newest)
+    {
         let start = transport + field.offset;
         for byte in mask.get_mut(start..start + field.length).unwrap_or(&mut []) {
             *byte &= !field.bits;
@@ -92,23 +99,38 @@ pub(super) const LONGER_HEADER: usize = 96;
 ///
 /// `length >= 16`: no header chain is shorter.
 #[inline(always)]
-pub(super) fn equal(packet: &[u8], expected: &HeaderBytes, mask: &HeaderBytes, length: usize) -> bool {
+pub(super) fn equal(
+    packet: &[u8],
+    expected: &HeaderBytes,
+    mask: &HeaderBytes,
+    length: usize,
+) -> bool {
     if let (true, Some(packet)) = (length <= USUAL_HEADER, packet.first_chunk()) {
         return equal_in::<USUAL_HEADER>(packet, expected, mask);
     }
     if let (true, Some(packet)) = (length <= LONGER_HEADER, packet.first_chunk()) {
         return equal_in::<LONGER_HEADER>(packet, expected, mask);
     }
-    let (Some(packet), Some(expected), Some(mask)) = (packet.get(..length), expected.get(..length), mask.get(..length)) else {
+    let (Some(packet), Some(expected), Some(mask)) =
+        (packet.get(..length), expected.get(..length), mask.get(..length))
+    else {
         return false;
     };
     // The last block overlaps those before.
-    if length >= 32 { equal_blocks::<32>(packet, expected, mask) } else { equal_blocks::<16>(packet, expected, mask) }
+    if length >= 32 {
+        equal_blocks::<32>(packet, expected, mask)
+    } else {
+        equal_blocks::<16>(packet, expected, mask)
+    }
 }
 
 /// [`equal`], where `packet` holds all headers; payload in it that is looked at too counts nothing.
 #[inline(always)]
-pub(super) fn equal_in<const LENGTH: usize>(packet: &[u8; LENGTH], expected: &HeaderBytes, mask: &HeaderBytes) -> bool {
+pub(super) fn equal_in<const LENGTH: usize>(
+    packet: &[u8; LENGTH],
+    expected: &HeaderBytes,
+    mask: &HeaderBytes,
+) -> bool {
     match (expected.first_chunk(), mask.first_chunk()) {
         (Some(expected), Some(mask)) => equal_masked(packet, expected, mask),
         _ => false,
@@ -117,7 +139,11 @@ pub(super) fn equal_in<const LENGTH: usize>(packet: &[u8; LENGTH], expected: &He
 
 #[inline(always)]
 fn equal_blocks<const BLOCK: usize>(packet: &[u8], expected: &[u8], mask: &[u8]) -> bool {
-    let (packets, expecteds, masks) = (packet.as_chunks::<BLOCK>().0, expected.as_chunks::<BLOCK>().0, mask.as_chunks::<BLOCK>().0);
+    let (packets, expecteds, masks) = (
+        packet.as_chunks::<BLOCK>().0,
+        expected.as_chunks::<BLOCK>().0,
+        mask.as_chunks::<BLOCK>().0,
+    );
     let (expecteds, masks) = (&expecteds[..packets.len()], &masks[..packets.len()]);
     // By index: where a user's build optimises nothing between crates, `zip` is a call a step.
     for index in 0..packets.len() {
@@ -135,7 +161,11 @@ fn equal_blocks<const BLOCK: usize>(packet: &[u8], expected: &[u8], mask: &[u8])
 /// Why a packet of the same flow does not fit the held headers: by the first byte that differs.
 #[cold]
 pub(super) fn difference(packet: &[u8], expected: &[u8], mask: &[u8], layout: &Layout) -> Reason {
-    let first = packet.iter().zip(expected).zip(mask).position(|((packet, expected), mask)| (packet ^ expected) & mask != 0);
+    let first = packet
+        .iter()
+        .zip(expected)
+        .zip(mask)
+        .position(|((packet, expected), mask)| (packet ^ expected) & mask != 0);
     let Some(offset) = first else {
         return Reason::HeaderChanged;
     };
@@ -161,7 +191,11 @@ pub(super) fn difference(packet: &[u8], expected: &[u8], mask: &[u8], layout: &L
     }
     match (layout.protocol, offset - transport) {
         (Protocol::Tcp, tcp::ACKNOWLEDGEMENT..12) => Reason::Acknowledgement,
-        (Protocol::Tcp, tcp::DATA_OFFSET) if (byte(packet, offset) ^ byte(expected, offset)) & 0xf0 != 0 => Reason::OptionsChanged,
+        (Protocol::Tcp, tcp::DATA_OFFSET)
+            if (byte(packet, offset) ^ byte(expected, offset)) & 0xf0 != 0 =>
+        {
+            Reason::OptionsChanged
+        }
         (Protocol::Tcp, tcp::DATA_OFFSET | tcp::FLAGS) => Reason::FlagsChanged,
         (Protocol::Tcp, tcp::WINDOW..16) => Reason::Window,
         (Protocol::Tcp, tcp::OPTIONS..) => Reason::OptionsChanged,
@@ -170,13 +204,23 @@ pub(super) fn difference(packet: &[u8], expected: &[u8], mask: &[u8], layout: &L
     }
 }
 
-fn ip_field(field: usize, version: IpVersion, packet: &[u8], expected: &[u8], network: usize) -> Reason {
+fn ip_field(
+    field: usize,
+    version: IpVersion,
+    packet: &[u8],
+    expected: &[u8],
+    network: usize,
+) -> Reason {
     match (version, field) {
         (IpVersion::V4, ipv4::TOS) => Reason::Tos,
         (IpVersion::V4, ipv4::FRAGMENT) => Reason::DontFragment,
         (IpVersion::V4, ipv4::TTL) => Reason::Ttl,
         (IpVersion::V6, 0) => Reason::Tos,
-        (IpVersion::V6, 1) if (byte(packet, network + 1) ^ byte(expected, network + 1)) & 0xf0 != 0 => Reason::Tos,
+        (IpVersion::V6, 1)
+            if (byte(packet, network + 1) ^ byte(expected, network + 1)) & 0xf0 != 0 =>
+        {
+            Reason::Tos
+        }
         (IpVersion::V6, 1..4) => Reason::FlowLabel,
         (IpVersion::V6, ipv6::HOP_LIMIT) => Reason::Ttl,
         (IpVersion::V6, ipv6::NEXT_HEADER | ipv6::HEADER_LENGTH..) => Reason::ExtensionHeader,

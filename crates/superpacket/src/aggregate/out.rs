@@ -27,7 +27,10 @@ impl<B> Out<B> {
     // Compiled apart for each of both, so that the layout is copied straight to where the sink
     // looks at it: a copy of what was just written waits for it.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "they are the packet, what is known of it, and where it goes")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "they are the packet, what is known of it, and where it goes"
+    )]
     pub(super) fn pass<P: Poll<B>>(
         &mut self,
         packet: RxPacket<B>,
@@ -39,7 +42,9 @@ impl<B> Out<B> {
         poll: &mut P,
     ) -> Result<(), P::Error> {
         match layout {
-            Some(layout) => self.pass_known(packet, length, layout, reason, counters, undelivered, poll),
+            Some(layout) => {
+                self.pass_known(packet, length, layout, reason, counters, undelivered, poll)
+            }
             None => self.pass_unknown(packet, length, reason, counters, undelivered, poll),
         }
     }
@@ -88,7 +93,13 @@ impl<B> Out<B> {
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
     ) -> Result<(), P::Error> {
-        let whole = |buffer: B| Piece { length: poll.bytes(&buffer).len() as u32, buffer: Some(buffer), start: 0, sum: 0, flags: 0 };
+        let whole = |buffer: B| Piece {
+            length: poll.bytes(&buffer).len() as u32,
+            buffer: Some(buffer),
+            start: 0,
+            sum: 0,
+            flags: 0,
+        };
         // None are left but those of a packet whose sink panicked.
         self.pieces.clear();
         self.pieces.push(whole(packet.first));
@@ -126,7 +137,11 @@ impl<B> Out<B> {
 /// Keeps a packet that the sink refused, unless it has taken the pieces, of which there were so
 /// many.
 #[cold]
-pub(super) fn keep<B>(undelivered: &mut PacketBatch<B>, mut packet: SuperPacket<'_, B, ()>, pieces: usize) {
+pub(super) fn keep<B>(
+    undelivered: &mut PacketBatch<B>,
+    mut packet: SuperPacket<'_, B, ()>,
+    pieces: usize,
+) {
     if pieces == 0 || !packet.pieces.is_empty() {
         undelivered.push(&mut packet);
     }

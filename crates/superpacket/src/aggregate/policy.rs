@@ -250,7 +250,9 @@ impl Policy {
     /// Returns whether unknown checksums count as correct: not where merged packets leave with
     /// complete checksums, which are made of the packets' own.
     pub(super) fn trusts_input(&self) -> bool {
-        self.trusted_input && self.checksum == ChecksumForm::Partial && matches!(self.mode, Mode::Gro { .. })
+        self.trusted_input
+            && self.checksum == ChecksumForm::Partial
+            && matches!(self.mode, Mode::Gro { .. })
     }
 
     /// The policy with all limits in range.

@@ -34,7 +34,15 @@ pub(super) trait Poll<B>: Memory<B> {
     /// Joins as [`join`](Self::join) does, and returns the payload's sum. The payload of the packet
     /// `ahead` will be joined soon, and may be prefetched.
     #[inline(always)]
-    fn join_and_sum(&mut self, _first: &B, _kept: usize, _buffer: &B, _payload: Range<usize>, _ahead: Option<&B>, _simd: Simd) -> u16 {
+    fn join_and_sum(
+        &mut self,
+        _first: &B,
+        _kept: usize,
+        _buffer: &B,
+        _payload: Range<usize>,
+        _ahead: Option<&B>,
+        _simd: Simd,
+    ) -> u16 {
         0
     }
 

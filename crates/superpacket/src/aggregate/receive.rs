@@ -26,7 +26,8 @@ use super::acknowledged::Acknowledged;
 use super::by_flow::{ByFlow, group};
 use super::examine::{self, ExamineOptions, Facts, examine};
 use super::flow::{
-    Attempt, First, JOIN_AHEAD, Joined, addresses_and_ports, may_be_uneven, packet_limit, prefetch_ahead, prefetch_first, prefetch_payload,
+    Attempt, First, JOIN_AHEAD, Joined, addresses_and_ports, may_be_uneven, packet_limit,
+    prefetch_ahead, prefetch_first, prefetch_payload,
 };
 use super::lro::{eligible_ack, lro_refusal};
 use super::out::{Out, keep};
@@ -92,18 +93,30 @@ pub(super) struct Receiver<B> {
 impl<B> Receiver<B> {
     pub(super) fn new(policy: Policy, key: HashKey, simd: Simd) -> Self {
         let policy = policy.in_range();
-        let acknowledged = Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
+        let acknowledged =
+            Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
         Self::in_memory(policy, key, simd, Table::new(policy.max_flows), acknowledged)
     }
 
     /// The same, unless there is no memory for its tables.
-    pub(super) fn try_new(policy: Policy, key: HashKey, simd: Simd) -> Result<Self, TryReserveError> {
+    pub(super) fn try_new(
+        policy: Policy,
+        key: HashKey,
+        simd: Simd,
+    ) -> Result<Self, TryReserveError> {
         let policy = policy.in_range();
-        let acknowledged = Acknowledged::try_new(policy.mode == Mode::Lro { acks: true }, policy.max_flows)?;
+        let acknowledged =
+            Acknowledged::try_new(policy.mode == Mode::Lro { acks: true }, policy.max_flows)?;
         Ok(Self::in_memory(policy, key, simd, Table::try_new(policy.max_flows)?, acknowledged))
     }
 
-    fn in_memory(policy: Policy, key: HashKey, simd: Simd, table: Table<B>, acknowledged: Acknowledged) -> Self {
+    fn in_memory(
+        policy: Policy,
+        key: HashKey,
+        simd: Simd,
+        table: Table<B>,
+        acknowledged: Acknowledged,
+    ) -> Self {
         Receiver {
             policy,
             in_force: policy,
@@ -146,7 +159,8 @@ impl<B> Receiver<B> {
         let max_fragments = self.policy.max_fragments.min(most);
         if storage != self.in_force.storage || max_fragments != self.in_force.max_fragments {
             self.in_force = Policy { storage, max_fragments, ..self.policy };
-            self.options = ExamineOptions::new(&self.in_force, self.options.support, self.options.simd);
+            self.options =
+                ExamineOptions::new(&self.in_force, self.options.support, self.options.simd);
         }
     }
 
@@ -163,7 +177,8 @@ impl<B> Receiver<B> {
             // What grew within the old limits is given back, and what was made for the old mode
             // forgotten.
             self.table = Table::new(policy.max_flows);
-            self.acknowledged = Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
+            self.acknowledged =
+                Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
             self.out = Out { pieces: Vec::new(), chains: Vec::new() };
             self.last = NONE;
             self.forget_turns();
@@ -178,7 +193,11 @@ impl<B> Receiver<B> {
 
     /// Delivers a packet that came alone, while nothing is held: it is not looked at.
     #[inline(always)]
-    pub(super) fn pass_alone<P: Poll<B>>(&mut self, packet: RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
+    pub(super) fn pass_alone<P: Poll<B>>(
+        &mut self,
+        packet: RxPacket<B>,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         let length = packet.length_in(poll);
         self.counters.packets_in += 1;
         self.counters.bytes_in += length as u64;
@@ -211,7 +230,12 @@ impl<B> Receiver<B> {
     /// Takes all packets of a poll, in order; what is left in `packets` when the sink fails has not
     /// been looked at.
     #[inline]
-    pub(super) fn receive_batch<P: Poll<B>>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
+    pub(super) fn receive_batch<P: Poll<B>>(
+        &mut self,
+        packets: &mut Vec<RxPacket<B>>,
+        now: u64,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         self.deliver_again(poll)?;
         if self.in_force.trusts_input() {
             trust(packets);
@@ -275,7 +299,9 @@ impl<B> Receiver<B> {
     /// The slot of a flow that expects this packet, among those hit lately; [`NONE`] if none does.
     #[inline(always)]
     fn expecting<P: Poll<B>>(&self, packet: &RxPacket<B>, poll: &P) -> u32 {
-        let expects = |slot: u32| self.table.slots.get(slot as usize).is_some_and(|held| held.expects(packet, poll));
+        let expects = |slot: u32| {
+            self.table.slots.get(slot as usize).is_some_and(|held| held.expects(packet, poll))
+        };
         if expects(self.last) {
             return self.last;
         }
@@ -283,7 +309,8 @@ impl<B> Receiver<B> {
             return NONE;
         }
         // Flows in turn: packets that are laid out alike find theirs without a parse.
-        let slot = self.recent[recent(addresses_and_ports(poll.bytes(&packet.first), self.recent_transport))];
+        let slot = self.recent
+            [recent(addresses_and_ports(poll.bytes(&packet.first), self.recent_transport))];
         if slot != self.last && expects(slot) { slot } else { NONE }
     }
 
@@ -304,7 +331,12 @@ impl<B> Receiver<B> {
     /// Takes as many packets as are in sequence of a flow that expects the first of them; the flow
     /// leaves if they completed it.
     #[inline(always)]
-    fn take_run<P: Poll<B>>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, poll: &mut P) -> Result<bool, P::Error> {
+    fn take_run<P: Poll<B>>(
+        &mut self,
+        slot: u32,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        poll: &mut P,
+    ) -> Result<bool, P::Error> {
         // A run does not ask for the limit of held bytes. Where it could pass it, packets are taken
         // one by one.
         let most = u64::from(self.in_force.max_bytes) + batch.len() as u64 * MAX_HEADER as u64;
@@ -327,8 +359,20 @@ impl<B> Receiver<B> {
         let held = &mut self.table.slots[slot as usize];
         // Compiled for each mode, so that the run need not ask for it.
         let run = match self.in_force.mode {
-            Mode::Gro { .. } => held.join_run::<false, P>(batch, &self.options, self.in_force.storage, &mut self.counters, poll),
-            Mode::Lro { .. } => held.join_run::<true, P>(batch, &self.options, self.in_force.storage, &mut self.counters, poll),
+            Mode::Gro { .. } => held.join_run::<false, P>(
+                batch,
+                &self.options,
+                self.in_force.storage,
+                &mut self.counters,
+                poll,
+            ),
+            Mode::Lro { .. } => held.join_run::<true, P>(
+                batch,
+                &self.options,
+                self.in_force.storage,
+                &mut self.counters,
+                poll,
+            ),
         };
         if run.packets == 0 {
             return Ok(false);
@@ -345,7 +389,12 @@ impl<B> Receiver<B> {
 
     /// Takes a packet of another flow than the last, or one that is not in sequence.
     #[inline(never)]
-    fn take<P: Poll<B>>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
+    fn take<P: Poll<B>>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        now: u64,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         prefetch_ahead(batch.as_slice(), poll);
         // Compiled apart for the layouts that most packets have, the first of them nearest.
         match self.take_usual::<{ usual::ETHERNET_IPV4 }, _>(batch, now, poll)? {
@@ -356,7 +405,12 @@ impl<B> Receiver<B> {
 
     /// Takes a packet with another layout.
     #[inline(never)]
-    fn take_other<P: Poll<B>>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
+    fn take_other<P: Poll<B>>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        now: u64,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         let taken = self.take_usual::<{ usual::ETHERNET_IPV6 }, _>(batch, now, poll)?
             || self.take_usual::<{ usual::IPV4 }, _>(batch, now, poll)?
             || self.take_usual::<{ usual::IPV6 }, _>(batch, now, poll)?;
@@ -371,20 +425,36 @@ impl<B> Receiver<B> {
         now: u64,
         poll: &mut P,
     ) -> Result<bool, P::Error> {
-        let Some(RxPacket { first, rest: None, layer, gso, .. }) = batch.as_slice().first() else { return Ok(false) };
+        let Some(RxPacket { first, rest: None, layer, gso, .. }) = batch.as_slice().first() else {
+            return Ok(false);
+        };
         let header = poll.bytes(first);
         let length = header.len();
-        let Some((payload, end)) = parse_usual::<USUAL>(header, length, *layer) else { return Ok(false) };
+        let Some((payload, end)) = parse_usual::<USUAL>(header, length, *layer) else {
+            return Ok(false);
+        };
         if end == u32::from(payload) && self.passes_empty() && gso.is_none() {
             return self.pass_empty::<USUAL, _>(batch, poll).map(|()| true);
         }
-        self.take_parsed::<USUAL, _>(batch, &Layout::usual(USUAL, payload, end), None, length, now, poll)?;
+        self.take_parsed::<USUAL, _>(
+            batch,
+            &Layout::usual(USUAL, payload, end),
+            None,
+            length,
+            now,
+            poll,
+        )?;
         Ok(true)
     }
 
     /// Takes a packet whatever it is.
     #[inline(never)]
-    fn take_any<P: Poll<B>>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
+    fn take_any<P: Poll<B>>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        now: u64,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         let Some(next) = batch.as_slice().first() else { return Ok(()) };
         let length = next.length_in(poll);
         let gathered = (next.rest.is_some() && poll.bytes(&next.first).len() < MAX_HEADER)
@@ -393,14 +463,23 @@ impl<B> Receiver<B> {
         // The layout is looked at where it lies: it was written field by field, and a copy would
         // wait for all of these writes.
         match &walk(header, length, next.layer) {
-            Ok(layout) => self.take_parsed::<{ usual::NONE }, _>(batch, layout, gathered.as_ref(), length, now, poll),
+            Ok(layout) => self.take_parsed::<{ usual::NONE }, _>(
+                batch,
+                layout,
+                gathered.as_ref(),
+                length,
+                now,
+                poll,
+            ),
             Err(unparsed) => {
                 // A packet whose flow is not known passes after all flows that it may belong to.
                 if let Some(pair) = self.pair(unparsed.scope, header) {
                     self.flush_pair(pair, poll)?;
                 }
                 match self.arrived(batch, length) {
-                    Some(packet) => self.pass_on(packet, length, None, unparsed.reason.into(), poll),
+                    Some(packet) => {
+                        self.pass_on(packet, length, None, unparsed.reason.into(), poll)
+                    }
                     None => Ok(()),
                 }
             }
@@ -431,14 +510,21 @@ impl<B> Receiver<B> {
         let Some(next) = batch.as_slice().first() else { return Ok(()) };
         if layout.protocol == Protocol::Udp && self.in_force.mode != (Mode::Gro { udp: true }) {
             // Nothing of its flow is held, so nothing can be overtaken.
-            return self.pass::<USUAL, _>(batch, length, layout, layout.refusal.map_or(Reason::UdpOff, Reason::from), poll);
+            return self.pass::<USUAL, _>(
+                batch,
+                length,
+                layout,
+                layout.refusal.map_or(Reason::UdpOff, Reason::from),
+                poll,
+            );
         }
         let header = header!(next);
         let identity = self.key.flow(header, layout, next.layer, next.vlan);
         let flow = identity.flow;
         let slot = self.table.find(flow, &mut self.counters.probes);
         // What the flow hit last, or one hit lately, expected has been tried.
-        let expected = slot != self.last && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next, poll));
+        let expected = slot != self.last
+            && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next, poll));
         // Asked for again only where a run may have changed them: what the parse found out of the
         // header's length stays known.
         let (next, header) = if expected {
@@ -455,23 +541,33 @@ impl<B> Receiver<B> {
         let facts = match refusal.or_else(|| self.cannot_segment::<USUAL>(layout)) {
             Some(reason) => Err(reason),
             None if next.gso.is_some() => {
-                match layout.lend::<USUAL, _>(|layout| self.meet_super_packet(next, slot, layout, gathered, poll))? {
+                match layout.lend::<USUAL, _>(|layout| {
+                    self.meet_super_packet(next, slot, layout, gathered, poll)
+                })? {
                     SuperPacketOutcome::Joined(facts, last) => {
                         let Some(packet) = self.arrived(batch, length) else { return Ok(()) };
                         return self.hold(slot, packet, &facts, last, length, poll);
                     }
                     SuperPacketOutcome::Refused(reason) => Err(reason),
                     SuperPacketOutcome::Begins(facts) => Ok(facts),
-                    SuperPacketOutcome::Ended(reason) => return self.pass::<USUAL, _>(batch, length, layout, reason, poll),
+                    SuperPacketOutcome::Ended(reason) => {
+                        return self.pass::<USUAL, _>(batch, length, layout, reason, poll);
+                    }
                 }
             }
-            None if slot == NONE => examine::<true, _>(next, header, layout, None, &self.options, poll),
-            None => match layout.lend::<USUAL, _>(|layout| self.try_join::<false, _>(slot, next, header, layout, poll)) {
+            None if slot == NONE => {
+                examine::<true, _>(next, header, layout, None, &self.options, poll)
+            }
+            None => match layout.lend::<USUAL, _>(|layout| {
+                self.try_join::<false, _>(slot, next, header, layout, poll)
+            }) {
                 Ok((Attempt::Joined(joined), facts)) => {
                     let Some(packet) = self.arrived(batch, length) else { return Ok(()) };
                     return match joined {
                         Joined::Absorbed => self.absorb(slot, packet, poll),
-                        Joined::Merged | Joined::AbsorbedHead => self.hold(slot, packet, &facts, facts.payload, length, poll),
+                        Joined::Merged | Joined::AbsorbedHead => {
+                            self.hold(slot, packet, &facts, facts.payload, length, poll)
+                        }
                     };
                 }
                 Ok((Attempt::Ended(reason), facts)) => {
@@ -489,7 +585,9 @@ impl<B> Receiver<B> {
                     self.emit(slot, Reason::Overtaken, poll)?;
                 }
                 if self.acknowledged.is_kept() {
-                    layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header!(next), layout));
+                    layout.lend::<USUAL, _>(|layout| {
+                        self.acknowledged.note(flow, header!(next), layout)
+                    });
                 }
                 return self.pass::<USUAL, _>(batch, length, layout, reason, poll);
             }
@@ -531,7 +629,9 @@ impl<B> Receiver<B> {
             return None;
         }
         let support = self.options.support.as_ref()?;
-        layout.lend::<USUAL, _>(|layout| support.refuses_headers(layout)).map(|_| Reason::CannotSegment)
+        layout
+            .lend::<USUAL, _>(|layout| support.refuses_headers(layout))
+            .map(|_| Reason::CannotSegment)
     }
 
     /// What rules a packet out before its checksums are looked at.
@@ -551,7 +651,9 @@ impl<B> Receiver<B> {
         match self.in_force.mode {
             Mode::Gro { .. } => (end != length).then_some(Reason::Padded),
             Mode::Lro { .. } => {
-                if end != length && !examine::padding_is_neutral(packet, end, length, self.options.simd, poll) {
+                if end != length
+                    && !examine::padding_is_neutral(packet, end, length, self.options.simd, poll)
+                {
                     return Some(Reason::Padded);
                 }
                 layout.lend::<USUAL, _>(|layout| lro_refusal(header, layout))
@@ -585,7 +687,10 @@ impl<B> Receiver<B> {
         // in it: from that no sum follows.
         let known = if SUPER { None } else { Some(&held.constants) };
         let mut facts = examine::<false, _>(packet, header, layout, known, &self.options, poll)?;
-        let pushes = SUPER && facts.flags & tcp::PSH != 0 && self.in_force.merge_past_push && !held.is_uneven();
+        let pushes = SUPER
+            && facts.flags & tcp::PSH != 0
+            && self.in_force.merge_past_push
+            && !held.is_uneven();
         if pushes {
             facts.flags &= !tcp::PSH;
         }
@@ -610,10 +715,17 @@ impl<B> Receiver<B> {
 
     /// The place for a new flow, unless its first packet must pass.
     #[inline(always)]
-    fn room<const USUAL: u8, P: Poll<B>>(&mut self, flow: u64, header: &[u8], layout: &Layout, facts: &Facts) -> Result<Room, Reason> {
+    fn room<const USUAL: u8, P: Poll<B>>(
+        &mut self,
+        flow: u64,
+        header: &[u8],
+        layout: &Layout,
+        facts: &Facts,
+    ) -> Result<Room, Reason> {
         match self.in_force.mode {
             Mode::Gro { .. } => {
-                if facts.flags & (tcp::PSH | tcp::FIN) != 0 && layout.lend::<USUAL, _>(|layout| self.ends_at_push::<P>(facts.flags, layout))
+                if facts.flags & (tcp::PSH | tcp::FIN) != 0
+                    && layout.lend::<USUAL, _>(|layout| self.ends_at_push::<P>(facts.flags, layout))
                 {
                     return Err(Reason::Push);
                 }
@@ -621,9 +733,12 @@ impl<B> Receiver<B> {
             Mode::Lro { .. } => {
                 if facts.payload == 0 {
                     let refusal = eligible_ack(self.in_force.mode, facts.flags).err();
-                    let repeated = |layout: &Layout| self.acknowledged.repeated(flow, header, layout);
+                    let repeated =
+                        |layout: &Layout| self.acknowledged.repeated(flow, header, layout);
                     if let Some(reason) = refusal.or_else(|| layout.lend::<USUAL, _>(repeated)) {
-                        layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
+                        layout.lend::<USUAL, _>(|layout| {
+                            self.acknowledged.note(flow, header, layout)
+                        });
                         return Err(reason);
                     }
                 }
@@ -664,7 +779,13 @@ impl<B> Receiver<B> {
         if P::IN_PLACE {
             held.join_in_place(&packet, facts, poll);
         }
-        if let Some(chain) = held.attach(packet, facts, usize::from(held.layout.payload), self.in_force.storage, poll) {
+        if let Some(chain) = held.attach(
+            packet,
+            facts,
+            usize::from(held.layout.payload),
+            self.in_force.storage,
+            poll,
+        ) {
             self.out.recycle(chain);
         }
         if let Some(reason) = self.complete(slot, last)
@@ -676,7 +797,12 @@ impl<B> Receiver<B> {
     }
 
     /// Releases a pure ACK whose numbers its flow has taken over.
-    fn absorb<P: Poll<B>>(&mut self, slot: u32, packet: RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
+    fn absorb<P: Poll<B>>(
+        &mut self,
+        slot: u32,
+        packet: RxPacket<B>,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         self.counters.aggregated += 1;
         if let Some(mut chain) = packet.rest {
             chain.buffers_mut().clear();
@@ -699,7 +825,9 @@ impl<B> Receiver<B> {
         poll: &mut P,
     ) -> Result<(), P::Error> {
         match self.arrived(batch, length) {
-            Some(packet) => layout.lend::<USUAL, _>(|layout| self.pass_on(packet, length, Some(layout), reason, poll)),
+            Some(packet) => layout.lend::<USUAL, _>(|layout| {
+                self.pass_on(packet, length, Some(layout), reason, poll)
+            }),
             None => Ok(()),
         }
     }
@@ -714,12 +842,24 @@ impl<B> Receiver<B> {
         reason: Reason,
         poll: &mut P,
     ) -> Result<(), P::Error> {
-        self.out.pass(packet, length, layout, reason, &mut self.counters, &mut self.undelivered, poll)
+        self.out.pass(
+            packet,
+            length,
+            layout,
+            reason,
+            &mut self.counters,
+            &mut self.undelivered,
+            poll,
+        )
     }
 
     /// The next packet, counted in.
     #[inline(always)]
-    fn arrived(&mut self, batch: &mut Drain<'_, RxPacket<B>>, length: usize) -> Option<RxPacket<B>> {
+    fn arrived(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        length: usize,
+    ) -> Option<RxPacket<B>> {
         self.counters.packets_in += 1;
         self.counters.bytes_in += length as u64;
         batch.next()
@@ -733,7 +873,10 @@ impl<B> Receiver<B> {
         if held.first.is_none() {
             return true;
         }
-        let Ok(chain) = held.open(&self.in_force, self.options.simd, &mut self.counters, poll) else { return false };
+        let Ok(chain) = held.open(&self.in_force, self.options.simd, &mut self.counters, poll)
+        else {
+            return false;
+        };
         if let Some(support) = &self.options.support {
             held.end_below(support.min_segment_size);
         }
@@ -773,7 +916,12 @@ impl<B> Receiver<B> {
 
     /// Gives what a slot holds to the sink.
     #[inline(never)]
-    fn emit<P: Poll<B>>(&mut self, slot: u32, reason: Reason, poll: &mut P) -> Result<(), P::Error> {
+    fn emit<P: Poll<B>>(
+        &mut self,
+        slot: u32,
+        reason: Reason,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         let flow = self.table.remove(slot);
         self.table.prefetch_oldest();
         if self.last == slot {
@@ -789,13 +937,25 @@ impl<B> Receiver<B> {
         }
         if let Some(First { packet, .. }) = held.first.take() {
             let length = held.bytes as usize;
-            return self.out.pass(packet, length, Some(&held.layout), reason, &mut self.counters, &mut self.undelivered, poll);
+            return self.out.pass(
+                packet,
+                length,
+                Some(&held.layout),
+                reason,
+                &mut self.counters,
+                &mut self.undelivered,
+                poll,
+            );
         }
         let merged = held.packets > 1;
         if self.options.support.is_some() {
             held.use_checksum_field();
         }
-        let mut left = if merged { held.finish(&self.in_force, self.options.simd, poll) } else { held.restore_single(poll) };
+        let mut left = if merged {
+            held.finish(&self.in_force, self.options.simd, poll)
+        } else {
+            held.restore_single(poll)
+        };
         if !P::IN_PLACE && self.in_force.jumbo_option && merged {
             held.add_jumbo_option(&mut left);
         }
@@ -843,7 +1003,11 @@ impl<B> Receiver<B> {
     }
 
     /// Emits all that is held, the oldest first.
-    pub(super) fn flush<P: Poll<B>>(&mut self, reason: Reason, poll: &mut P) -> Result<(), P::Error> {
+    pub(super) fn flush<P: Poll<B>>(
+        &mut self,
+        reason: Reason,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         self.deliver_again(poll)?;
         while self.table.oldest() != NONE {
             self.emit(self.table.oldest(), reason, poll)?;
@@ -871,7 +1035,12 @@ impl<B> Receiver<B> {
     }
 
     /// Emits the flows that have been held for `age` or longer.
-    pub(super) fn flush_older_than<P: Poll<B>>(&mut self, now: u64, age: u64, poll: &mut P) -> Result<(), P::Error> {
+    pub(super) fn flush_older_than<P: Poll<B>>(
+        &mut self,
+        now: u64,
+        age: u64,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         self.deliver_again(poll)?;
         loop {
             let oldest = self.table.oldest();
@@ -883,7 +1052,11 @@ impl<B> Receiver<B> {
     }
 
     /// Emits what is held of the flow that a packet belongs to, or of its address pair.
-    pub(super) fn flush_flow<P: Poll<B>>(&mut self, packet: &RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
+    pub(super) fn flush_flow<P: Poll<B>>(
+        &mut self,
+        packet: &RxPacket<B>,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         self.deliver_again(poll)?;
         let related = self.related(packet, poll);
         while let Some(slot) = self.held_of(related) {
@@ -893,9 +1066,14 @@ impl<B> Receiver<B> {
     }
 
     /// Delivers a packet unread, after what is held of its flow.
-    pub(super) fn bypass<P: Poll<B>>(&mut self, packet: RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
+    pub(super) fn bypass<P: Poll<B>>(
+        &mut self,
+        packet: RxPacket<B>,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         let mut result = self.deliver_again(poll);
-        let related = if self.counters.held == 0 { Related::None } else { self.related(&packet, poll) };
+        let related =
+            if self.counters.held == 0 { Related::None } else { self.related(&packet, poll) };
         while let Some(slot) = self.held_of(related) {
             // What comes after a packet that the sink refused waits behind it.
             match result {
@@ -911,7 +1089,13 @@ impl<B> Receiver<B> {
         match result {
             Ok(()) => self.pass_on(packet, length, None, Reason::Requested, poll),
             Err(error) => {
-                let _ = self.pass_on(packet, length, None, Reason::Requested, &mut RefusingPoll(&*poll));
+                let _ = self.pass_on(
+                    packet,
+                    length,
+                    None,
+                    Reason::Requested,
+                    &mut RefusingPoll(&*poll),
+                );
                 Err(error)
             }
         }
@@ -922,7 +1106,9 @@ impl<B> Receiver<B> {
         let gathered = Gathered::new(packet.buffers().map(|buffer| poll.bytes(buffer)));
         let header = gathered.bytes();
         match parse(header, packet.length_in(poll), packet.layer) {
-            Ok(layout) => Related::Flow(self.key.flow(header, &layout, packet.layer, packet.vlan).flow),
+            Ok(layout) => {
+                Related::Flow(self.key.flow(header, &layout, packet.layer, packet.vlan).flow)
+            }
             Err(unparsed) => self.pair(unparsed.scope, header).map_or(Related::None, Related::Pair),
         }
     }
@@ -941,7 +1127,9 @@ impl<B> Receiver<B> {
     #[cold]
     fn pair(&self, scope: Scope, header: &[u8]) -> Option<u64> {
         match scope {
-            Scope::Pair { network, version } => Some(self.key.pair(header, usize::from(network), version)),
+            Scope::Pair { network, version } => {
+                Some(self.key.pair(header, usize::from(network), version))
+            }
             Scope::None => None,
         }
     }

@@ -26,7 +26,14 @@ impl Segments {
     /// A packet of so much payload that is its own only segment.
     #[inline(always)]
     pub(super) const fn one(payload: u32) -> Self {
-        Segments { count: 1, size: payload, id: None, outer_id: None, nested_id: None, cwr_on_first: false }
+        Segments {
+            count: 1,
+            size: payload,
+            id: None,
+            outer_id: None,
+            nested_id: None,
+            cwr_on_first: false,
+        }
     }
 
     /// The segments of a packet of so much payload, which is to be cut so.
@@ -69,11 +76,15 @@ impl Segments {
 pub(super) fn may_merge(gso: &Gso, header: &[u8], layout: &Layout, mode: Mode) -> bool {
     let kind_fits = matches!(
         (gso.kind, layout.version, layout.protocol),
-        (GsoKind::Tcp4, IpVersion::V4, Protocol::Tcp) | (GsoKind::Tcp6, IpVersion::V6, Protocol::Tcp) | (GsoKind::Udp, _, Protocol::Udp)
+        (GsoKind::Tcp4, IpVersion::V4, Protocol::Tcp)
+            | (GsoKind::Tcp6, IpVersion::V6, Protocol::Tcp)
+            | (GsoKind::Udp, _, Protocol::Udp)
     );
     // A device never receives super-packets, so LRO's model has none. A sender leaves a tunnel's
     // own checksum to whoever cuts.
-    matches!(mode, Mode::Gro { .. }) && kind_fits && outer_checksums(header, layout.outer, layout.nested) == 0
+    matches!(mode, Mode::Gro { .. })
+        && kind_fits
+        && outer_checksums(header, layout.outer, layout.nested) == 0
 }
 
 #[cfg(test)]
@@ -87,7 +98,9 @@ mod tests {
 
     #[test]
     fn segments_are_counted_as_they_will_be_cut() {
-        for (payload, count, last) in [(100, 1, 100), (101, 2, 1), (200, 2, 100), (1100, 11, 100), (1099, 11, 99)] {
+        for (payload, count, last) in
+            [(100, 1, 100), (101, 2, 1), (200, 2, 100), (1100, 11, 100), (1099, 11, 99)]
+        {
             let segments = Segments::of(&gso(100), payload);
             assert_eq!((segments.count, segments.last(payload)), (count, last), "{payload}");
         }

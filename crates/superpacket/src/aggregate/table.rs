@@ -373,7 +373,11 @@ mod tests {
     use super::*;
 
     fn identity(flow: u64, pair: u64, outer_pair: Option<u64>) -> Identity {
-        Identity { flow, pair, outer: outer_pair.map(|outermost| OuterPairs { outermost, nested: None }) }
+        Identity {
+            flow,
+            pair,
+            outer: outer_pair.map(|outermost| OuterPairs { outermost, nested: None }),
+        }
     }
 
     #[test]

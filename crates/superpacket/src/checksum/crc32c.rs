@@ -22,7 +22,8 @@ impl Crc32c {
 
 /// Tables that take 16 bytes at a time.
 #[cfg(not(feature = "std"))]
-static TABLES: crc::Crc<u32, crc::Table<16>> = crc::Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
+static TABLES: crc::Crc<u32, crc::Table<16>> =
+    crc::Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
 
 /// The CRC32c of the bytes so far.
 #[cfg(not(feature = "std"))]
@@ -58,7 +59,10 @@ mod tests {
     fn zeros_of_rfc_3720() {
         // RFC 3720, appendix B.4: 32 bytes of zeros.
         for cut in 0..=32 {
-            assert_eq!(Crc32c::default().update(&[0; 32][..cut]).update(&[0; 32][cut..]).finish(), 0x8a91_36aa);
+            assert_eq!(
+                Crc32c::default().update(&[0; 32][..cut]).update(&[0; 32][cut..]).finish(),
+                0x8a91_36aa
+            );
         }
         assert_eq!(Crc32c::default().finish(), 0);
     }

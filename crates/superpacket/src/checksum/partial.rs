@@ -18,7 +18,9 @@ pub enum CompletionError {
         got: usize,
     },
     /// The protocol of the header at `start` has its checksum elsewhere.
-    #[error("the checksum of IP protocol {protocol} lies at byte {expected} of its header, not at {got}")]
+    #[error(
+        "the checksum of IP protocol {protocol} lies at byte {expected} of its header, not at {got}"
+    )]
     Offset {
         /// The IP protocol number.
         protocol: u8,
@@ -48,14 +50,18 @@ pub enum CompletionError {
     },
     /// No header that can be read starts at `start`, and a field at byte 8 may be SCTP's CRC32c,
     /// which is no sum.
-    #[error("no header that can be read starts at byte {start}: whether its checksum at byte 8 is a CRC32c cannot be told")]
+    #[error(
+        "no header that can be read starts at byte {start}: whether its checksum at byte 8 is a CRC32c cannot be told"
+    )]
     Unknown {
         /// Offset at which summing was to start.
         start: usize,
     },
     /// The field is 0, and the addresses of the pseudo-header are not known: a source route or
     /// routing header contradicts itself or is of an unknown type.
-    #[error("the field is 0, and the final destination, which the checksum covers, cannot be told from the headers")]
+    #[error(
+        "the field is 0, and the final destination, which the checksum covers, cannot be told from the headers"
+    )]
     FinalDestination,
 }
 
@@ -86,15 +92,28 @@ impl Completion {
     /// Finds out how to complete the checksum that covers bytes from `start` on and whose field
     /// lies `offset` bytes from there, in a packet of `length` bytes, of which `header` holds the
     /// first.
-    pub(crate) fn find(header: &[u8], length: usize, layer: Layer, start: u16, offset: u16) -> Result<Self, CompletionError> {
+    pub(crate) fn find(
+        header: &[u8],
+        length: usize,
+        layer: Layer,
+        start: u16,
+        offset: u16,
+    ) -> Result<Self, CompletionError> {
         let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
         let location = match wire::locate_transport(header, length, layer, start) {
-            Ok(TransportLocation { is_fragment: true, .. }) => return Err(CompletionError::Fragment),
+            Ok(TransportLocation { is_fragment: true, .. }) => {
+                return Err(CompletionError::Fragment);
+            }
             Ok(location) if location.end > location.limit => {
-                return Err(CompletionError::Truncated { needed: location.end, got: location.limit });
+                return Err(CompletionError::Truncated {
+                    needed: location.end,
+                    got: location.limit,
+                });
             }
             Ok(location) => Ok(location),
-            Err(_) if usize::from(offset) == sctp::CHECKSUM => return Err(CompletionError::Unknown { start }),
+            Err(_) if usize::from(offset) == sctp::CHECKSUM => {
+                return Err(CompletionError::Unknown { start });
+            }
             Err(end) => Err(end),
         };
         let (end, kind) = match location {
@@ -109,7 +128,11 @@ impl Completion {
     }
 
     /// Returns where the bytes end that this protocol's checksum covers, and how it is computed.
-    fn of_protocol(header: &[u8], location: &TransportLocation, offset: u16) -> Result<(usize, Kind), CompletionError> {
+    fn of_protocol(
+        header: &[u8],
+        location: &TransportLocation,
+        offset: u16,
+    ) -> Result<(usize, Kind), CompletionError> {
         let &TransportLocation { number, transport, end, .. } = location;
         let expected = match number {
             protocol::TCP => tcp::CHECKSUM,
@@ -119,7 +142,11 @@ impl Completion {
             _ => return Ok((end, Kind::of_unknown(offset))),
         };
         if usize::from(offset) != expected {
-            return Err(CompletionError::Offset { protocol: number, expected: expected as u16, got: offset });
+            return Err(CompletionError::Offset {
+                protocol: number,
+                expected: expected as u16,
+                got: offset,
+            });
         }
         let available = end.saturating_sub(transport);
         // The length in the pseudo-header, and the length that is summed.
@@ -132,7 +159,10 @@ impl Completion {
             },
             protocol::DCCP => match usize::from(byte(header, transport + dccp::COVERAGE) & 0x0f) {
                 0 => (available, available),
-                words => (available, usize::from(byte(header, transport + dccp::DATA_OFFSET)) * 4 + (words - 1) * 4),
+                words => (
+                    available,
+                    usize::from(byte(header, transport + dccp::DATA_OFFSET)) * 4 + (words - 1) * 4,
+                ),
             },
             _ => (available, available),
         };
@@ -141,7 +171,9 @@ impl Completion {
         }
         let network = header.get(location.network..).unwrap_or(&[]);
         let seed = match be16(header, transport + expected) {
-            0 if !wire::are_addresses_known(network, location.version) => return Err(CompletionError::FinalDestination),
+            0 if !wire::are_addresses_known(network, location.version) => {
+                return Err(CompletionError::FinalDestination);
+            }
             0 => pseudo_header(network, location.version, number, counted as u32),
             _ => Sum::default(),
         };
@@ -233,7 +265,13 @@ impl Kind {
 ///
 /// # Errors
 /// [`CompletionError`]; the packet is unchanged then.
-pub fn complete_partial(packet: &mut [u8], layer: Layer, start: u16, offset: u16, simd: Simd) -> Result<(), CompletionError> {
+pub fn complete_partial(
+    packet: &mut [u8],
+    layer: Layer,
+    start: u16,
+    offset: u16,
+    simd: Simd,
+) -> Result<(), CompletionError> {
     let length = packet.len();
     let found = Completion::find(packet, length, layer, start, offset)?;
     let Some(covered) = packet.get_mut(..found.end) else {

@@ -35,7 +35,13 @@ impl GapLimits {
     /// 1,024 flows, of each at most 64 packets behind a gap of at most 1 MiB, 4 MiB of frames
     /// together.
     pub const fn new(hold_time: u64) -> Self {
-        GapLimits { hold_time, max_flows: 1_024, max_packets: 64, max_held_bytes: 4 << 20, max_gap: 1 << 20 }
+        GapLimits {
+            hold_time,
+            max_flows: 1_024,
+            max_packets: 64,
+            max_held_bytes: 4 << 20,
+            max_gap: 1 << 20,
+        }
     }
 }
 
@@ -187,7 +193,12 @@ impl<B> Gaps<B> {
         }
         let mut index = 0;
         while let Some(&slot) = self.open.get(index) {
-            let since = self.flows[slot as usize].waiting.iter().map(|waiting| waiting.since).min().unwrap_or(now);
+            let since = self.flows[slot as usize]
+                .waiting
+                .iter()
+                .map(|waiting| waiting.since)
+                .min()
+                .unwrap_or(now);
             if now.saturating_sub(since) >= self.limits.hold_time {
                 // Another takes its place.
                 self.release(slot, Cause::TimedOut, packets);
@@ -242,7 +253,9 @@ impl<B> Gaps<B> {
 
     #[inline(always)]
     fn find(&self, hash: u64) -> Option<u32> {
-        self.set(hash).find(|&slot| self.flows[slot].used != 0 && self.flows[slot].hash == hash).map(|slot| slot as u32)
+        self.set(hash)
+            .find(|&slot| self.flows[slot].used != 0 && self.flows[slot].hash == hash)
+            .map(|slot| slot as u32)
     }
 
     /// The place for a flow that has none: a free one, or that of the flow which sent nothing for
@@ -268,11 +281,20 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     /// As [`receive`](Self::receive); each packet that must wait is what `keep` makes of it. Where
     /// buffers are the device's, which wants them back, that is a copy with all that is known of
     /// the packet.
-    pub fn receive_keeping(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, mut keep: impl FnMut(RxPacket<B>) -> RxPacket<B>) {
+    pub fn receive_keeping(
+        &mut self,
+        packets: &mut Vec<RxPacket<B>>,
+        now: u64,
+        mut keep: impl FnMut(RxPacket<B>) -> RxPacket<B>,
+    ) {
         let mut left = core::mem::take(&mut self.left);
         self.release_expired(now, &mut left);
         // Most come in order, and stay where they are.
-        let stay = if left.is_empty() { packets.iter().take_while(|packet| self.passes(packet)).count() } else { 0 };
+        let stay = if left.is_empty() {
+            packets.iter().take_while(|packet| self.passes(packet)).count()
+        } else {
+            0
+        };
         if stay < packets.len() || !left.is_empty() {
             for packet in packets.drain(stay..) {
                 self.take(packet, now, &mut keep, &mut left);
@@ -308,7 +330,9 @@ impl<B: AsRef<[u8]>> Gaps<B> {
                     return true;
                 };
                 let flow = &mut self.flows[slot as usize];
-                if !flow.waiting.is_empty() || (1..=self.limits.max_gap).contains(&sequence.wrapping_sub(flow.next)) {
+                if !flow.waiting.is_empty()
+                    || (1..=self.limits.max_gap).contains(&sequence.wrapping_sub(flow.next))
+                {
                     return false;
                 }
                 flow.used = self.tick;
@@ -319,11 +343,19 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     }
 
     /// Takes a packet that may have to wait, or for which others do.
-    fn take(&mut self, packet: RxPacket<B>, now: u64, keep: &mut impl FnMut(RxPacket<B>) -> RxPacket<B>, left: &mut Vec<RxPacket<B>>) {
+    fn take(
+        &mut self,
+        packet: RxPacket<B>,
+        now: u64,
+        keep: &mut impl FnMut(RxPacket<B>) -> RxPacket<B>,
+        left: &mut Vec<RxPacket<B>>,
+    ) {
         match self.kind(&packet) {
             Kind::Other => {}
             Kind::Between { pair } => {
-                while let Some(&slot) = self.open.iter().find(|&&slot| self.flows[slot as usize].pair == pair) {
+                while let Some(&slot) =
+                    self.open.iter().find(|&&slot| self.flows[slot as usize].pair == pair)
+                {
                     self.release(slot, Cause::Released, left);
                 }
             }
@@ -348,7 +380,10 @@ impl<B: AsRef<[u8]>> Gaps<B> {
                 let ahead = sequence.wrapping_sub(self.flows[slot as usize].next);
                 self.flows[slot as usize].used = self.tick;
                 if (1..=self.limits.max_gap).contains(&ahead) {
-                    let Some(packet) = self.wait(slot, packet, (sequence, payload), now, keep) else { return };
+                    let Some(packet) = self.wait(slot, packet, (sequence, payload), now, keep)
+                    else {
+                        return;
+                    };
                     self.release(slot, Cause::Released, left);
                     left.push(packet);
                 } else {
@@ -382,10 +417,15 @@ impl<B: AsRef<[u8]>> Gaps<B> {
             && self.counters.waiting_bytes + length <= limits.max_held_bytes
             && (!flow.waiting.is_empty() || self.open.len() < MAX_GAPS);
         let ahead = |number: u32| number.wrapping_sub(flow.next);
-        let place = flow.waiting.partition_point(|waiting| ahead(waiting.sequence) < ahead(sequence));
+        let place =
+            flow.waiting.partition_point(|waiting| ahead(waiting.sequence) < ahead(sequence));
         let before = place.checked_sub(1).map(|before| &flow.waiting[before]);
-        let overlaps = before.is_some_and(|before| ahead(before.sequence) + before.payload > ahead(sequence))
-            || flow.waiting.get(place).is_some_and(|behind| ahead(sequence) + payload > ahead(behind.sequence));
+        let overlaps = before
+            .is_some_and(|before| ahead(before.sequence) + before.payload > ahead(sequence))
+            || flow
+                .waiting
+                .get(place)
+                .is_some_and(|behind| ahead(sequence) + payload > ahead(behind.sequence));
         if !fits || overlaps {
             return Some(packet);
         }
@@ -393,7 +433,8 @@ impl<B: AsRef<[u8]>> Gaps<B> {
             flow.place = self.open.len() as u32;
             self.open.push(slot);
         }
-        flow.waiting.insert(place, Waiting { packet: keep(packet), sequence, payload, length, since: now });
+        flow.waiting
+            .insert(place, Waiting { packet: keep(packet), sequence, payload, length, since: now });
         self.earliest = self.earliest.min(now.saturating_add(limits.hold_time));
         self.counters.waited += 1;
         self.counters.waiting += 1;
@@ -444,7 +485,9 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     #[inline(never)]
     fn other_kind(&self, packet: &RxPacket<B>) -> Kind {
         let usual = self.usual_kind::<{ usual::ETHERNET_IPV6 }>(packet);
-        let usual = usual.or_else(|| self.usual_kind::<{ usual::IPV4 }>(packet)).or_else(|| self.usual_kind::<{ usual::IPV6 }>(packet));
+        let usual = usual
+            .or_else(|| self.usual_kind::<{ usual::IPV4 }>(packet))
+            .or_else(|| self.usual_kind::<{ usual::IPV6 }>(packet));
         usual.unwrap_or_else(|| self.any_kind(packet))
     }
 
@@ -461,12 +504,15 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     fn any_kind(&self, packet: &RxPacket<B>) -> Kind {
         let first = packet.first.as_ref();
         let length = packet.length();
-        let gathered = (first.len() < length.min(MAX_HEADER)).then(|| Gathered::new(packet.buffers().map(AsRef::as_ref)));
+        let gathered = (first.len() < length.min(MAX_HEADER))
+            .then(|| Gathered::new(packet.buffers().map(AsRef::as_ref)));
         let header = gathered.as_ref().map_or(first, Gathered::bytes);
         match &walk(header, length, packet.layer) {
             Ok(layout) => self.kind_of(packet, header, layout),
             Err(unparsed) => match unparsed.scope {
-                Scope::Pair { network, version } => Kind::Between { pair: self.key.pair(header, usize::from(network), version) },
+                Scope::Pair { network, version } => {
+                    Kind::Between { pair: self.key.pair(header, usize::from(network), version) }
+                }
                 Scope::None => Kind::Other,
             },
         }
@@ -481,10 +527,20 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         let transport = usize::from(layout.transport);
         let flags = byte(header, transport + tcp::FLAGS);
         let payload = layout.end.saturating_sub(u32::from(layout.payload));
-        if payload == 0 || flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK {
-            return Kind::Control { flow: identity.flow, ends: flags & (tcp::SYN | tcp::FIN | tcp::RST) != 0 };
+        if payload == 0
+            || flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK
+        {
+            return Kind::Control {
+                flow: identity.flow,
+                ends: flags & (tcp::SYN | tcp::FIN | tcp::RST) != 0,
+            };
         }
-        Kind::Data { flow: identity.flow, pair: identity.pair, sequence: be32(header, transport + tcp::SEQUENCE), payload }
+        Kind::Data {
+            flow: identity.flow,
+            pair: identity.pair,
+            sequence: be32(header, transport + tcp::SEQUENCE),
+            payload,
+        }
     }
 }
 

@@ -5,7 +5,10 @@
 
 use super::{GsoKind, SegmentError};
 use crate::checksum::{RxChecksum, Sum, pseudo_header_of};
-use crate::wire::{IpVersion, Layout, Outer, Protocol, Refusal, are_addresses_known, be16, be32, byte, dccp, ip_length, ipv6, pppoe, udp};
+use crate::wire::{
+    IpVersion, Layout, Outer, Protocol, Refusal, are_addresses_known, be16, be32, byte, dccp,
+    ip_length, ipv6, pppoe, udp,
+};
 
 /// The checked headers of a packet that may be cut.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +40,11 @@ pub(super) fn check_headers(
             | (GsoKind::Dccp, _, Protocol::Dccp)
     );
     if !fits {
-        return Err(SegmentError::Kind { kind, version: layout.version, protocol: layout.protocol });
+        return Err(SegmentError::Kind {
+            kind,
+            version: layout.version,
+            protocol: layout.protocol,
+        });
     }
     let mut end = length;
     let mut stated = false;
@@ -55,7 +62,9 @@ pub(super) fn check_headers(
     stated |= inner_stated;
     end = inner;
     match layout.protocol {
-        Protocol::Udp => check_udp_length(header, usize::from(layout.transport), end, inner_stated)?,
+        Protocol::Udp => {
+            check_udp_length(header, usize::from(layout.transport), end, inner_stated)?
+        }
         Protocol::Dccp => {
             let kind = (byte(header, usize::from(layout.transport) + dccp::TYPE) >> 1) & 0x0f;
             if kind != dccp::DATA && kind != dccp::DATA_ACK {
@@ -74,8 +83,10 @@ pub(super) fn check_headers(
     if usize::from(layout.payload) > end {
         return Err(SegmentError::Truncated { needed: usize::from(layout.payload), got: end });
     }
-    let partial = matches!(checksum, RxChecksum::Partial { start, .. } if start == layout.transport);
-    let pseudo = pseudo_sum(header, &layout, end, checksum).ok_or(SegmentError::Headers(Refusal::FinalDestination))?;
+    let partial =
+        matches!(checksum, RxChecksum::Partial { start, .. } if start == layout.transport);
+    let pseudo = pseudo_sum(header, &layout, end, checksum)
+        .ok_or(SegmentError::Headers(Refusal::FinalDestination))?;
     Ok(CheckedHeaders { layout, end, partial, pseudo })
 }
 
@@ -89,10 +100,14 @@ pub(super) fn check_headers(
 fn pseudo_sum(header: &[u8], layout: &Layout, end: usize, checksum: RxChecksum) -> Option<Sum> {
     let length = (end - usize::from(layout.transport)) as u32;
     match (be16(header, usize::from(layout.checksum())), checksum) {
-        (seed @ 1.., RxChecksum::Partial { start, offset }) if start == layout.transport && offset == layout.protocol.checksum_offset() => {
+        (seed @ 1.., RxChecksum::Partial { start, offset })
+            if start == layout.transport && offset == layout.protocol.checksum_offset() =>
+        {
             Some(Sum::new(seed).subtract((length >> 16) as u16).subtract(length as u16))
         }
-        (0, RxChecksum::None | RxChecksum::Unnecessary { .. } | RxChecksum::Complete(_)) if layout.protocol == Protocol::Udp => {
+        (0, RxChecksum::None | RxChecksum::Unnecessary { .. } | RxChecksum::Complete(_))
+            if layout.protocol == Protocol::Udp =>
+        {
             Some(Sum::default())
         }
         _ => pseudo_header_of(header, layout),
@@ -101,7 +116,12 @@ fn pseudo_sum(header: &[u8], layout: &Layout, end: usize, checksum: RxChecksum) 
 
 /// Returns where the packet of a tunnel ends by the length field of its outer IP header, as
 /// [`ip_end`] does. That of a `nested` tunnel ends at the limit.
-fn outer_end(header: &[u8], outer: Outer, limit: usize, nested: bool) -> Result<(usize, bool), SegmentError> {
+fn outer_end(
+    header: &[u8],
+    outer: Outer,
+    limit: usize,
+    nested: bool,
+) -> Result<(usize, bool), SegmentError> {
     let network = usize::from(outer.network);
     if outer.version == IpVersion::V6
         && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0
@@ -127,24 +147,41 @@ fn outer_end(header: &[u8], outer: Outer, limit: usize, nested: bool) -> Result<
 
 /// Returns the end of an IP packet by its length field, and `true`; or `limit`, and `false`, if the
 /// field is 0 (left to the device, or BIG TCP over IPv4).
-fn ip_end(header: &[u8], network: usize, version: IpVersion, jumbo: bool, limit: usize) -> Result<(usize, bool), SegmentError> {
+fn ip_end(
+    header: &[u8],
+    network: usize,
+    version: IpVersion,
+    jumbo: bool,
+    limit: usize,
+) -> Result<(usize, bool), SegmentError> {
     let length = match version {
-        IpVersion::V6 if jumbo => ipv6::HEADER_LENGTH.saturating_add(be32(header, network + ipv6::HEADER_LENGTH + 4) as usize),
+        IpVersion::V6 if jumbo => ipv6::HEADER_LENGTH
+            .saturating_add(be32(header, network + ipv6::HEADER_LENGTH + 4) as usize),
         _ => ip_length(header, network, version),
     };
-    if length == 0 && version == IpVersion::V6 && byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP {
+    if length == 0
+        && version == IpVersion::V6
+        && byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP
+    {
         return Err(SegmentError::Headers(Refusal::ExtensionHeader));
     }
     match length {
         0 => Ok((limit, false)),
-        _ if network.saturating_add(length) > limit => Err(SegmentError::Truncated { needed: network.saturating_add(length), got: limit }),
+        _ if network.saturating_add(length) > limit => {
+            Err(SegmentError::Truncated { needed: network.saturating_add(length), got: limit })
+        }
         _ => Ok((network + length, true)),
     }
 }
 
 /// Fails unless a UDP length ends the datagram where the IP packet ends. It may be 0 if the IP
 /// length is 0 too.
-fn check_udp_length(header: &[u8], transport: usize, end: usize, stated: bool) -> Result<(), SegmentError> {
+fn check_udp_length(
+    header: &[u8],
+    transport: usize,
+    end: usize,
+    stated: bool,
+) -> Result<(), SegmentError> {
     let got = usize::from(be16(header, transport + udp::LENGTH));
     let needed = end.saturating_sub(transport);
     // A jumbo packet has a UDP length of 0 (RFC 2675, section 4), although its IP length is known.

@@ -42,6 +42,7 @@ impl SegmentCounters {
 
     /// Returns whether everything that came in has come out or was refused.
     pub fn balanced(&self) -> bool {
-        self.packets == self.cut + self.passed + self.refused() && self.payload_in == self.payload_out
+        self.packets == self.cut + self.passed + self.refused()
+            && self.payload_in == self.payload_out
     }
 }

@@ -2,7 +2,10 @@
 
 use super::SegmentError;
 use crate::wire::link::{LinkWalk, Next, Tag};
-use crate::wire::{Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ipv4, ipv6, put16, put32};
+use crate::wire::{
+    Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ipv4, ipv6,
+    put16, put32,
+};
 
 /// Room for the longest header that is parsed and an IPv6 fragment header.
 pub(super) const SCRATCH: usize = MAX_HEADER + ipv6::FRAGMENT_HEADER_LENGTH;
@@ -48,7 +51,8 @@ impl FragmentIds {
 fn permuted(number: u32, key: u64) -> u32 {
     let (mut left, mut right) = ((number >> 16) as u16, number as u16);
     for round in 0..4 {
-        let mixed = (u64::from(right) ^ key.rotate_left(16 * round)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed =
+            (u64::from(right) ^ key.rotate_left(16 * round)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (left, right) = (right, left ^ (mixed >> 48) as u16);
     }
     u32::from(left) << 16 | u32::from(right)
@@ -98,17 +102,32 @@ pub(super) struct HeaderBoundary {
 /// Finds the boundary in the headers of the IPv6 packet at `network` (RFC 8200, section 4.5):
 /// behind the last hop-by-hop or routing header. Destination options behind that are fragmented
 /// with the payload. `None` if an extension header reaches beyond `limit`.
-pub(super) fn header_boundary(bytes: &[u8], network: usize, limit: usize) -> Option<HeaderBoundary> {
+pub(super) fn header_boundary(
+    bytes: &[u8],
+    network: usize,
+    limit: usize,
+) -> Option<HeaderBoundary> {
     let mut extensions = Extensions::new(bytes, network, limit);
-    let mut found = HeaderBoundary { repeated_end: extensions.offset, next_header_field: extensions.next_header_field, fragment: None };
+    let mut found = HeaderBoundary {
+        repeated_end: extensions.offset,
+        next_header_field: extensions.next_header_field,
+        fragment: None,
+    };
     loop {
         let next_header_field = extensions.next_header_field;
         match extensions.next() {
             Some(Extension { kind: ipv6::FRAGMENT, offset, .. }) => {
-                return Some(HeaderBoundary { repeated_end: offset, next_header_field, fragment: Some(offset) });
+                return Some(HeaderBoundary {
+                    repeated_end: offset,
+                    next_header_field,
+                    fragment: Some(offset),
+                });
             }
             Some(Extension { kind: ipv6::DESTINATION, .. }) => {}
-            Some(Extension { offset, end, .. }) => found = HeaderBoundary { repeated_end: end, next_header_field: offset, fragment: None },
+            Some(Extension { offset, end, .. }) => {
+                found =
+                    HeaderBoundary { repeated_end: end, next_header_field: offset, fragment: None }
+            }
             None if extensions.reaches_beyond() => return None,
             None => return Some(found),
         }
@@ -117,7 +136,11 @@ pub(super) fn header_boundary(bytes: &[u8], network: usize, limit: usize) -> Opt
 
 /// Inserts a fragment header at the boundary: the headers behind it move. Returns the length of the
 /// headers that every fragment carries.
-pub(super) fn insert_fragment_header(bytes: &mut [u8; SCRATCH], boundary: HeaderBoundary, id: u32) -> usize {
+pub(super) fn insert_fragment_header(
+    bytes: &mut [u8; SCRATCH],
+    boundary: HeaderBoundary,
+    id: u32,
+) -> usize {
     let split = boundary.repeated_end.min(MAX_HEADER);
     let follows = byte(bytes, boundary.next_header_field);
     bytes.copy_within(split..MAX_HEADER, split + ipv6::FRAGMENT_HEADER_LENGTH);
@@ -180,10 +203,17 @@ pub(super) struct Parts {
 
 /// Finds the parts of a packet that ends at `end`. Fragments over IPv6 get the identification
 /// `ipv6_id`.
-pub(super) fn parts(header: &[u8], packet: &Outermost, end: usize, ipv6_id: Option<u32>) -> Result<Parts, SegmentError> {
+pub(super) fn parts(
+    header: &[u8],
+    packet: &Outermost,
+    end: usize,
+    ipv6_id: Option<u32>,
+) -> Result<Parts, SegmentError> {
     match packet.version {
         IpVersion::V4 => ipv4_parts(header, packet.network, end),
-        IpVersion::V6 => ipv6_parts(header, packet.network, end, ipv6_id.ok_or(SegmentError::DontFragment)?),
+        IpVersion::V6 => {
+            ipv6_parts(header, packet.network, end, ipv6_id.ok_or(SegmentError::DontFragment)?)
+        }
     }
 }
 
@@ -219,9 +249,21 @@ fn ipv6_parts(header: &[u8], network: usize, end: usize, id: u32) -> Result<Part
     Ok(match boundary.fragment {
         Some(place) => {
             let field = be16(header, place + 2);
-            Parts { base: place + ipv6::FRAGMENT_HEADER_LENGTH, counted, first: field >> 3, more: field & 1 != 0, insert: None }
+            Parts {
+                base: place + ipv6::FRAGMENT_HEADER_LENGTH,
+                counted,
+                first: field >> 3,
+                more: field & 1 != 0,
+                insert: None,
+            }
         }
-        None => Parts { base: boundary.repeated_end, counted, first: 0, more: false, insert: Some((boundary, id)) },
+        None => Parts {
+            base: boundary.repeated_end,
+            counted,
+            first: 0,
+            more: false,
+            insert: Some((boundary, id)),
+        },
     })
 }
 
@@ -256,7 +298,8 @@ mod tests {
     #[test]
     fn identifications_come_once_each() {
         for key in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
-            let mut seen: alloc::vec::Vec<u32> = (0..20_000u32).map(|number| permuted(number.wrapping_sub(10_000), key)).collect();
+            let mut seen: alloc::vec::Vec<u32> =
+                (0..20_000u32).map(|number| permuted(number.wrapping_sub(10_000), key)).collect();
             seen.sort_unstable();
             assert!(seen.windows(2).all(|pair| pair[0] != pair[1]), "{key:x}");
         }

@@ -33,7 +33,13 @@ impl GsoKind {
     /// # Errors
     /// As [`parse`](wire::parse). Whether the headers are those of this kind is not checked.
     #[inline]
-    pub fn parse(self, header: &[u8], length: usize, layer: Layer, checksum: RxChecksum) -> Result<Layout, Unparsed> {
+    pub fn parse(
+        self,
+        header: &[u8],
+        length: usize,
+        layer: Layer,
+        checksum: RxChecksum,
+    ) -> Result<Layout, Unparsed> {
         match (self, checksum) {
             (GsoKind::Udp | GsoKind::UdpFragments, RxChecksum::Partial { start, .. }) => {
                 wire::parse_datagram_at(header, length, layer, start)
@@ -71,7 +77,9 @@ impl SegmentSize {
         let jumbo = if layout.jumbo { ipv6::JUMBO_HEADER_LENGTH } else { 0 };
         let (headers, unit) = match (kind, layout.version) {
             (GsoKind::UdpFragments, IpVersion::V4) => (layout.transport, 8),
-            (GsoKind::UdpFragments, IpVersion::V6) => (layout.transport.saturating_add(ipv6::FRAGMENT_HEADER_LENGTH as u16), 8),
+            (GsoKind::UdpFragments, IpVersion::V6) => {
+                (layout.transport.saturating_add(ipv6::FRAGMENT_HEADER_LENGTH as u16), 8)
+            }
             _ => (layout.payload, 1),
         };
         let headers = (headers.saturating_sub(layout.outermost()) as usize).saturating_sub(jumbo);

@@ -51,7 +51,9 @@ pub use counters::SegmentCounters;
 pub use error::SegmentError;
 pub use kind::{ChecksumForm, Cwr, Gso, GsoKind, IpId, MaxSegments, SegmentSize};
 pub use options::{ChecksumOutput, SegmentOptions};
-pub use output::{BackToBack, EachBuffer, PayloadRange, Plan, Portion, Segment, SegmentBuffers, Written};
+pub use output::{
+    BackToBack, EachBuffer, PayloadRange, Plan, Portion, Segment, SegmentBuffers, Written,
+};
 pub use part::Part;
 pub use segmenter::Segmenter;
 pub use source::{GsoPacket, Segmentable};

@@ -37,7 +37,13 @@ pub struct SegmentOptions {
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        SegmentOptions { gso: None, checksum: ChecksumOutput::Full, max_segments: MaxSegments::ANY, fragment_id: 0, whole_parts: false }
+        SegmentOptions {
+            gso: None,
+            checksum: ChecksumOutput::Full,
+            max_segments: MaxSegments::ANY,
+            fragment_id: 0,
+            whole_parts: false,
+        }
     }
 }
 

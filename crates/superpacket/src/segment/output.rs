@@ -26,7 +26,9 @@ impl Plan {
     /// most as many.
     #[inline]
     pub const fn total_length(&self) -> usize {
-        (self.segments as usize - 1).saturating_mul(self.segment_length).saturating_add(self.last_length)
+        (self.segments as usize - 1)
+            .saturating_mul(self.segment_length)
+            .saturating_add(self.last_length)
     }
 }
 
@@ -43,7 +45,8 @@ pub struct Portion {
 impl Plan {
     /// Returns the plan of these segments alone, of which there is at least one.
     pub(super) const fn portion(&self, first: u32, count: u32) -> Plan {
-        let last_length = if first + count == self.segments { self.last_length } else { self.segment_length };
+        let last_length =
+            if first + count == self.segments { self.last_length } else { self.segment_length };
         let segment_length = if count == 1 { last_length } else { self.segment_length };
         Plan { segments: count, segment_length, last_length }
     }
@@ -52,7 +55,9 @@ impl Plan {
     pub(super) fn that_fit(&self, refusal: &SegmentError) -> u32 {
         let limit = match *refusal {
             SegmentError::TooManySegments { limit, .. } => limit,
-            SegmentError::OutputTooSmall { got, .. } => u32::try_from(got / self.segment_length.max(1)).unwrap_or(u32::MAX),
+            SegmentError::OutputTooSmall { got, .. } => {
+                u32::try_from(got / self.segment_length.max(1)).unwrap_or(u32::MAX)
+            }
             _ => 0,
         };
         limit.min(self.segments - 1)
@@ -112,7 +117,9 @@ impl<'a, P: Segmentable + ?Sized> Segment<'a, P> {
     #[inline]
     pub fn payload(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, P> {
         let packet = self.packet;
-        self.ranges().map(move |range| bytes(packet, Position { range: range.range, offset: range.offset }, range.length))
+        self.ranges().map(move |range| {
+            bytes(packet, Position { range: range.range, offset: range.offset }, range.length)
+        })
     }
 
     /// Appends the segment to `out`.
@@ -253,7 +260,10 @@ impl<B: AsMut<[u8]>> SegmentBuffers for EachBuffer<'_, B> {
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
         let limit = self.buffers.len().min(self.sizes.len()).saturating_sub(self.used);
         if plan.segments as usize > limit {
-            return Err(SegmentError::TooManySegments { needed: plan.segments, limit: limit as u32 });
+            return Err(SegmentError::TooManySegments {
+                needed: plan.segments,
+                limit: limit as u32,
+            });
         }
         let check = |buffer: &mut B, length: usize| {
             let (needed, got) = (self.offset.saturating_add(length), buffer.as_mut().len());

@@ -33,7 +33,11 @@ impl Position {
 /// Steps to the end of a range, at most `length` bytes on. Returns how many bytes that is, and the
 /// position behind; reads none of them.
 #[inline(always)]
-pub(super) fn step<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(usize, Position)> {
+pub(super) fn step<P: Segmentable + ?Sized>(
+    packet: &P,
+    at: Position,
+    length: usize,
+) -> Option<(usize, Position)> {
     if length == 0 || at.range >= packet.ranges() {
         return None;
     }
@@ -52,7 +56,11 @@ pub(super) fn bytes<P: Segmentable + ?Sized>(packet: &P, at: Position, length: u
 }
 
 /// Returns `length` bytes from a position on, range by range.
-pub(super) fn slices<P: Segmentable + ?Sized>(packet: &P, mut at: Position, mut length: usize) -> impl Iterator<Item = &[u8]> {
+pub(super) fn slices<P: Segmentable + ?Sized>(
+    packet: &P,
+    mut at: Position,
+    mut length: usize,
+) -> impl Iterator<Item = &[u8]> {
     core::iter::from_fn(move || {
         let (taken, next) = step(packet, at, length)?;
         let slice = bytes(packet, at, taken);
@@ -64,7 +72,11 @@ pub(super) fn slices<P: Segmentable + ?Sized>(packet: &P, mut at: Position, mut 
 /// Returns the known sum of the received payload that starts here, its length, and the position
 /// behind it, if all of it lies in the next `length` bytes.
 #[inline(always)]
-pub(super) fn known_sum<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(u16, usize, Position)> {
+pub(super) fn known_sum<P: Segmentable + ?Sized>(
+    packet: &P,
+    at: Position,
+    length: usize,
+) -> Option<(u16, usize, Position)> {
     if at.offset != 0 {
         return None;
     }
@@ -86,7 +98,8 @@ pub(super) fn known_sum<P: Segmentable + ?Sized>(packet: &P, at: Position, lengt
 /// Copies the first bytes of a packet to `out`, and returns how many.
 pub(super) fn copy_first_bytes<P: Segmentable + ?Sized>(packet: &P, out: &mut [u8]) -> usize {
     let mut filled = 0;
-    let slices = core::iter::once(packet.header()).chain((0..packet.ranges()).map(|index| packet.range(index)));
+    let slices = core::iter::once(packet.header())
+        .chain((0..packet.ranges()).map(|index| packet.range(index)));
     for slice in slices {
         let room = out.get_mut(filled..).unwrap_or(&mut []);
         if room.is_empty() {
@@ -101,7 +114,10 @@ pub(super) fn copy_first_bytes<P: Segmentable + ?Sized>(packet: &P, out: &mut [u
 
 /// Returns the position of the byte at `offset` of the packet, which must not lie in the packet's
 /// own header.
-pub(super) fn position_of<P: Segmentable + ?Sized>(packet: &P, offset: usize) -> Result<Position, SegmentError> {
+pub(super) fn position_of<P: Segmentable + ?Sized>(
+    packet: &P,
+    offset: usize,
+) -> Result<Position, SegmentError> {
     let got = packet.header().len();
     match offset.checked_sub(got) {
         Some(bytes) => Ok(Position::default().advance(packet, bytes)),
@@ -130,7 +146,13 @@ pub(super) fn payload_sums<P: Segmentable + ?Sized>(
 }
 
 /// Sums payload, of known sums where they fit, if `use_known`.
-pub(super) fn sum_payload<P: Segmentable + ?Sized>(packet: &P, simd: Simd, mut at: Position, length: usize, use_known: bool) -> u16 {
+pub(super) fn sum_payload<P: Segmentable + ?Sized>(
+    packet: &P,
+    simd: Simd,
+    mut at: Position,
+    length: usize,
+    use_known: bool,
+) -> u16 {
     let mut total = Sum::default();
     let mut offset = 0;
     while offset < length {
@@ -167,7 +189,8 @@ pub(super) fn copy_payload<P: Segmentable + ?Sized>(
         let source = bytes(packet, at, taken);
         // The next segment's, most likely.
         let ahead = packet.range(at.range).get(at.offset + taken..).unwrap_or(&[]);
-        let whole = if source.len() == taken { simd.copy_and_sum_ahead(source, out, ahead) } else { 0 };
+        let whole =
+            if source.len() == taken { simd.copy_and_sum_ahead(source, out, ahead) } else { 0 };
         return (PayloadSums { whole, covered: whole }, next);
     }
     copy_ranges(packet, simd, at, out, wanted)
@@ -198,7 +221,8 @@ fn copy_ranges<P: Segmentable + ?Sized>(
         let target = &mut out[filled..filled + taken];
         if source.len() == taken {
             if wanted.whole && filled >= known_to {
-                total = Sum::new(total.fold()).add(at_offset(simd.copy_and_sum(source, target), filled));
+                total = Sum::new(total.fold())
+                    .add(at_offset(simd.copy_and_sum(source, target), filled));
             } else {
                 target.copy_from_slice(source);
             }

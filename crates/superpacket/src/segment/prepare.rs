@@ -1,15 +1,23 @@
 //! Preparation of a packet before its first segment: checks, and the template.
 
 use super::checked::{CheckedHeaders, check_headers};
-use super::fragment::{FragmentIds, SCRATCH, header_boundary, insert_fragment_header, outermost, parts, remove_jumbo};
+use super::fragment::{
+    FragmentIds, SCRATCH, header_boundary, insert_fragment_header, outermost, parts, remove_jumbo,
+};
 use super::output::Plan;
 use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
 use super::template::{Cut, Template};
-use super::{ChecksumForm, ChecksumOutput, Gso, GsoKind, MaxSegments, Part, SegmentError, SegmentOptions, SegmentSize, Segmentable};
+use super::{
+    ChecksumForm, ChecksumOutput, Gso, GsoKind, MaxSegments, Part, SegmentError, SegmentOptions,
+    SegmentSize, Segmentable,
+};
 use crate::checksum::{Completion, RxChecksum, Sum, at_offset, transport_field, words};
 use superpacket_simd::Simd;
 
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ip_length, ipv4, ipv6, pppoe, put16, udp};
+use crate::wire::{
+    IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ip_length, ipv4, ipv6, pppoe, put16,
+    udp,
+};
 
 /// A checked packet, and the template of its segments.
 #[derive(Clone, Debug)]
@@ -52,7 +60,16 @@ impl PartAtWork {
     /// The only part of a body.
     #[inline(always)]
     const fn whole(segments: u32, size: usize, body: usize) -> Self {
-        PartAtWork { first: 0, segments, size, start: 0, end: body, left: 0, flags: 0, uncut: false }
+        PartAtWork {
+            first: 0,
+            segments,
+            size,
+            start: 0,
+            end: body,
+            left: 0,
+            flags: 0,
+            uncut: false,
+        }
     }
 }
 
@@ -97,9 +114,15 @@ impl Preparation {
         // Checked with the longest segments.
         let longest = parts.iter().map(|part| part.cut(uncut).0).max().unwrap_or(0);
         let limit = usize::from(u16::MAX);
-        let Some(size) = SegmentSize::new(longest) else { return Err(SegmentError::SegmentTooLong { needed: longest, limit }) };
+        let Some(size) = SegmentSize::new(longest) else {
+            return Err(SegmentError::SegmentTooLong { needed: longest, limit });
+        };
         let options = SegmentOptions { gso: Some(first.gso.with_size(size)), ..*options };
-        let mut job = self.prepare(packet, &SegmentOptions { max_segments: MaxSegments::ANY, ..options }, known)?;
+        let mut job = self.prepare(
+            packet,
+            &SegmentOptions { max_segments: MaxSegments::ANY, ..options },
+            known,
+        )?;
         let (mut payload, mut segments, mut flags) = (0, 0, 0);
         for part in parts {
             payload += part.payload as usize;
@@ -111,11 +134,23 @@ impl Preparation {
         }
         let segments = u32::try_from(segments).unwrap_or(u32::MAX);
         if segments > options.max_segments.get() {
-            return Err(SegmentError::TooManySegments { needed: segments, limit: options.max_segments.get() });
+            return Err(SegmentError::TooManySegments {
+                needed: segments,
+                limit: options.max_segments.get(),
+            });
         }
         let last_length = job.template.base + parts.last().map_or(0, |part| part.last(uncut));
         job.plan = Plan { segments, segment_length: job.plan.segment_length, last_length };
-        job.part = PartAtWork { first: 0, segments: 0, size: 0, start: 0, end: 0, left: parts.len(), flags, uncut };
+        job.part = PartAtWork {
+            first: 0,
+            segments: 0,
+            size: 0,
+            start: 0,
+            end: 0,
+            left: parts.len(),
+            flags,
+            uncut,
+        };
         job.next_part(packet);
         Ok(job)
     }
@@ -157,9 +192,14 @@ impl Preparation {
             return self.datagram(packet, &gso, &found, layout, start, options);
         }
         let size = if gso.kind == GsoKind::UdpFragments { payload.max(1) } else { gso.size.get() };
-        let template = Template::segments(&self.scratch, &layout, &gso, form, (found.partial, found.pseudo));
+        let template =
+            Template::segments(&self.scratch, &layout, &gso, form, (found.partial, found.pseudo));
         if let Some(covered) = template.wanted.covered {
-            let shortest = if payload > size && !payload.is_multiple_of(size) { payload % size } else { payload.min(size) };
+            let shortest = if payload > size && !payload.is_multiple_of(size) {
+                payload % size
+            } else {
+                payload.min(size)
+            };
             if covered > shortest {
                 return Err(SegmentError::Coverage { needed: covered, got: shortest });
             }
@@ -182,16 +222,27 @@ impl Preparation {
         let payload = found.end - usize::from(found.layout.payload);
         let datagram = payload + udp::HEADER_LENGTH;
         if datagram > usize::from(u16::MAX) {
-            return Err(SegmentError::SegmentTooLong { needed: datagram, limit: usize::from(u16::MAX) });
+            return Err(SegmentError::SegmentTooLong {
+                needed: datagram,
+                limit: usize::from(u16::MAX),
+            });
         }
         let base = match layout.version {
             IpVersion::V4 => usize::from(layout.transport),
             IpVersion::V6 => {
-                let boundary = header_boundary(&self.scratch, usize::from(layout.network), usize::from(layout.transport));
+                let boundary = header_boundary(
+                    &self.scratch,
+                    usize::from(layout.network),
+                    usize::from(layout.transport),
+                );
                 let boundary = boundary.ok_or(SegmentError::Headers(Refusal::HeaderTooLong))?;
                 layout.transport += ipv6::FRAGMENT_HEADER_LENGTH as u16;
                 layout.payload += ipv6::FRAGMENT_HEADER_LENGTH as u16;
-                let id = if options.fragment_id == 0 { self.fragment_ids.next() } else { options.fragment_id };
+                let id = if options.fragment_id == 0 {
+                    self.fragment_ids.next()
+                } else {
+                    options.fragment_id
+                };
                 insert_fragment_header(&mut self.scratch, boundary, id)
             }
         };
@@ -202,7 +253,15 @@ impl Preparation {
             return Err(SegmentError::SegmentTooSmall { needed: least, got: gso.size.get() });
         }
         let template = Template::fragments(&self.scratch, &layout, gso, base, extra);
-        let job = Job::new(template, &layout, size, extra + payload, start, RxChecksum::None, options.max_segments)?;
+        let job = Job::new(
+            template,
+            &layout,
+            size,
+            extra + payload,
+            start,
+            RxChecksum::None,
+            options.max_segments,
+        )?;
         let transport = usize::from(layout.transport);
         put16(&mut self.scratch, transport + udp::LENGTH, datagram as u16);
         if found.partial || be16(&self.scratch, transport + udp::CHECKSUM) != 0 {
@@ -212,13 +271,21 @@ impl Preparation {
                 .add(datagram as u16)
                 .add_sum(words(&self.scratch[transport..transport + udp::HEADER_LENGTH]))
                 .add(sum_payload(packet, self.simd, start, payload, true));
-            put16(&mut self.scratch, transport + udp::CHECKSUM, transport_field(Protocol::Udp, sum.checksum()));
+            put16(
+                &mut self.scratch,
+                transport + udp::CHECKSUM,
+                transport_field(Protocol::Udp, sum.checksum()),
+            );
         }
         Ok(job)
     }
 
     /// Prepares a packet that is no super-packet: one segment, as it is.
-    fn whole<P: Segmentable + ?Sized>(&mut self, packet: &P, checksum: ChecksumOutput) -> Result<Job, SegmentError> {
+    fn whole<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        checksum: ChecksumOutput,
+    ) -> Result<Job, SegmentError> {
         let mut state = packet.checksum();
         let mut base = packet.header().len();
         if base > MAX_HEADER {
@@ -231,20 +298,42 @@ impl Preparation {
             state = RxChecksum::Unnecessary { level: 0 };
         }
         let body = packet.length().saturating_sub(base);
-        let plan = Plan { segments: 1, segment_length: base.saturating_add(body), last_length: base.saturating_add(body) };
+        let plan = Plan {
+            segments: 1,
+            segment_length: base.saturating_add(body),
+            last_length: base.saturating_add(body),
+        };
         let start = position_of(packet, base)?;
         let part = PartAtWork::whole(1, body.max(1), body);
-        Ok(Job { template: Template::untouched(base), plan, part, body, start, checksum: state, passes: true })
+        Ok(Job {
+            template: Template::untouched(base),
+            plan,
+            part,
+            body,
+            start,
+            checksum: state,
+            passes: true,
+        })
     }
 
     /// Prepares a packet for IP fragments of at most `mtu` bytes.
-    pub(super) fn fragments<P: Segmentable + ?Sized>(&mut self, packet: &P, mtu: usize, ipv6_id: Option<u32>) -> Result<Job, SegmentError> {
+    pub(super) fn fragments<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        mtu: usize,
+        ipv6_id: Option<u32>,
+    ) -> Result<Job, SegmentError> {
         let length = packet.length();
         let header_bytes = copy_first_bytes(packet, &mut self.scratch[..MAX_HEADER]);
         let header = &self.scratch[..header_bytes];
         let found = outermost(header, packet.layer())?;
         let network = found.network;
-        let least = network + if found.version == IpVersion::V4 { ipv4::HEADER_LENGTH } else { ipv6::HEADER_LENGTH };
+        let least = network
+            + if found.version == IpVersion::V4 {
+                ipv4::HEADER_LENGTH
+            } else {
+                ipv6::HEADER_LENGTH
+            };
         if least > header_bytes {
             return Err(SegmentError::Truncated { needed: least, got: header_bytes });
         }
@@ -260,7 +349,8 @@ impl Preparation {
         // Each fragment repeats `base` bytes of the packet, and has a fragment header, which may be
         // inserted below.
         let base = parts.base;
-        let repeated = base - network + if parts.insert.is_some() { ipv6::FRAGMENT_HEADER_LENGTH } else { 0 };
+        let repeated =
+            base - network + if parts.insert.is_some() { ipv6::FRAGMENT_HEADER_LENGTH } else { 0 };
         let mut carried = base.max(packet.header().len());
         if carried > header_bytes.min(end) {
             return Err(SegmentError::HeaderLength { needed: header_bytes.min(end), got: carried });
@@ -270,7 +360,9 @@ impl Preparation {
             RxChecksum::Partial { start, .. } if usize::from(start) < base => {
                 return Err(SegmentError::ChecksumPlace { needed: usize::from(start), got: base });
             }
-            RxChecksum::Partial { start, offset } => Some(self.find_completion(packet, header_bytes, start, offset)?),
+            RxChecksum::Partial { start, offset } => {
+                Some(self.find_completion(packet, header_bytes, start, offset)?)
+            }
             _ => None,
         };
         if let Some(found) = &partial {
@@ -298,10 +390,25 @@ impl Preparation {
             None => base,
         };
         let place = (found.version == IpVersion::V6).then(|| base - ipv6::FRAGMENT_HEADER_LENGTH);
-        let template = Template::ip_fragments(&self.scratch, &found, base, extra, place, (parts.first, parts.more));
+        let template = Template::ip_fragments(
+            &self.scratch,
+            &found,
+            base,
+            extra,
+            place,
+            (parts.first, parts.more),
+        );
         let plan = Plan::new(base, size, body, MaxSegments::ANY)?;
         let part = PartAtWork::whole(plan.segments, size, body);
-        Ok(Job { template, plan, part, body, start: position, checksum: RxChecksum::None, passes: false })
+        Ok(Job {
+            template,
+            plan,
+            part,
+            body,
+            start: position,
+            checksum: RxChecksum::None,
+            passes: false,
+        })
     }
 
     /// Completes a partial checksum in the scratch, which holds `header_bytes`. Returns how many
@@ -344,9 +451,17 @@ impl Preparation {
         start: u16,
         offset: u16,
     ) -> Result<Completion, SegmentError> {
-        let found = Completion::find(&self.scratch[..header_bytes], packet.length(), packet.layer(), start, offset)?;
+        let found = Completion::find(
+            &self.scratch[..header_bytes],
+            packet.length(),
+            packet.layer(),
+            start,
+            offset,
+        )?;
         match found.field_end() {
-            needed if needed > header_bytes => Err(SegmentError::ChecksumPlace { needed, got: header_bytes }),
+            needed if needed > header_bytes => {
+                Err(SegmentError::ChecksumPlace { needed, got: header_bytes })
+            }
             _ => Ok(found),
         }
     }
@@ -403,10 +518,20 @@ impl Job {
     #[cold]
     fn begin_part(&mut self, parts: &[Part]) -> bool {
         let done = self.part;
-        let Some(part) = parts.len().checked_sub(done.left).and_then(|next| parts.get(next)) else { return false };
+        let Some(part) = parts.len().checked_sub(done.left).and_then(|next| parts.get(next)) else {
+            return false;
+        };
         let (size, segments) = part.cut(done.uncut);
         let (first, start) = (done.first + done.segments, done.end);
-        self.part = PartAtWork { first, segments, size, start, end: start + part.payload(), left: done.left - 1, ..done };
+        self.part = PartAtWork {
+            first,
+            segments,
+            size,
+            start,
+            end: start + part.payload(),
+            left: done.left - 1,
+            ..done
+        };
         self.template.begin_part(part, done.flags);
         true
     }
@@ -425,7 +550,12 @@ impl Job {
 }
 
 impl Plan {
-    fn new(base: usize, size: usize, body: usize, limit: MaxSegments) -> Result<Plan, SegmentError> {
+    fn new(
+        base: usize,
+        size: usize,
+        body: usize,
+        limit: MaxSegments,
+    ) -> Result<Plan, SegmentError> {
         let needed = u32::try_from(body.div_ceil(size)).unwrap_or(u32::MAX).max(1);
         if needed > limit.get() {
             return Err(SegmentError::TooManySegments { needed, limit: limit.get() });

@@ -46,7 +46,10 @@ impl Default for Segmenter {
 impl Segmenter {
     /// Makes a segmenter that computes checksums with the machine's best level of SIMD.
     pub fn new() -> Self {
-        Segmenter { counters: SegmentCounters::default(), preparation: Preparation::new(Simd::detect()) }
+        Segmenter {
+            counters: SegmentCounters::default(),
+            preparation: Preparation::new(Simd::detect()),
+        }
     }
 
     /// Returns the segmenter with another level of SIMD for its checksums.
@@ -66,7 +69,11 @@ impl Segmenter {
     ///
     /// # Errors
     /// As [`segment`](Self::segment).
-    pub fn plan<P: Segmentable + ?Sized>(&mut self, packet: &P, options: &SegmentOptions) -> Result<Plan, SegmentError> {
+    pub fn plan<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        options: &SegmentOptions,
+    ) -> Result<Plan, SegmentError> {
         self.preparation.parts(packet, options, None).map(|job| job.plan)
     }
 
@@ -86,7 +93,8 @@ impl Segmenter {
         options: &SegmentOptions,
         sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let job = self.preparation.parts(packet, options, None).map_err(|error| self.refuse(error))?;
+        let job =
+            self.preparation.parts(packet, options, None).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
     }
 
@@ -107,7 +115,8 @@ impl Segmenter {
         headers: &mut (impl SegmentBuffers + ?Sized),
         mut sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let mut job = self.preparation.parts(packet, options, None).map_err(|error| self.refuse(error))?;
+        let mut job =
+            self.preparation.parts(packet, options, None).map_err(|error| self.refuse(error))?;
         headers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
         let mut position = job.start;
         loop {
@@ -121,12 +130,26 @@ impl Segmenter {
                     return Err(self.refuse(SegmentError::OutputTooSmall { needed, got }));
                 }
                 let length = job.template.payload_length(cut);
-                let sums = payload_sums(packet, self.preparation.simd, position, length, job.template.wanted);
+                let sums = payload_sums(
+                    packet,
+                    self.preparation.simd,
+                    position,
+                    length,
+                    job.template.wanted,
+                );
                 job.template.adapt_to(&mut self.preparation.scratch, cut);
                 put_header(buffer, &self.preparation.scratch, needed);
                 job.template.patch::<false>(buffer, cut, sums);
                 let last = job.is_last(index);
-                sink(Segment { header: &buffer[..needed], packet, position, length, index, last, checksum: job.checksum });
+                sink(Segment {
+                    header: &buffer[..needed],
+                    packet,
+                    position,
+                    length,
+                    index,
+                    last,
+                    checksum: job.checksum,
+                });
                 position = position.advance(packet, length);
             }
             if !job.next_part(packet) {
@@ -163,7 +186,8 @@ impl Segmenter {
         known: Option<&Layout>,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
-        let job = self.preparation.parts(packet, options, known).map_err(|error| self.refuse(error))?;
+        let job =
+            self.preparation.parts(packet, options, known).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
     }
 
@@ -251,7 +275,8 @@ impl Segmenter {
         ipv6_id: Option<u32>,
         sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let job = self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
+        let job =
+            self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
     }
 
@@ -266,7 +291,8 @@ impl Segmenter {
         ipv6_id: Option<u32>,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
-        let job = self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
+        let job =
+            self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
     }
 
@@ -284,7 +310,8 @@ impl Segmenter {
         first: u32,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Portion, SegmentError> {
-        let job = self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
+        let job =
+            self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         self.write_portion(packet, job, first, buffers)
     }
 
@@ -313,7 +340,12 @@ impl Segmenter {
     }
 
     #[inline]
-    fn gather_segments<P: Segmentable + ?Sized>(&mut self, packet: &P, mut job: Job, mut sink: impl FnMut(Segment<'_, P>)) -> Plan {
+    fn gather_segments<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        mut job: Job,
+        mut sink: impl FnMut(Segment<'_, P>),
+    ) -> Plan {
         self.count(&job);
         let mut position = job.start;
         let mut payload_out = 0;
@@ -321,11 +353,25 @@ impl Segmenter {
             for number in 0..job.part.segments {
                 let (cut, index) = (job.cut(number), job.part.first + number);
                 let length = job.template.payload_length(cut);
-                let sums = payload_sums(packet, self.preparation.simd, position, length, job.template.wanted);
+                let sums = payload_sums(
+                    packet,
+                    self.preparation.simd,
+                    position,
+                    length,
+                    job.template.wanted,
+                );
                 job.template.adapt_to(&mut self.preparation.scratch, cut);
                 job.template.patch::<false>(&mut self.preparation.scratch, cut, sums);
                 let header = &self.preparation.scratch[..job.template.header_length(cut)];
-                sink(Segment { header, packet, position, length, index, last: job.is_last(index), checksum: job.checksum });
+                sink(Segment {
+                    header,
+                    packet,
+                    position,
+                    length,
+                    index,
+                    last: job.is_last(index),
+                    checksum: job.checksum,
+                });
                 position = position.advance(packet, length);
                 payload_out += length as u64;
             }
@@ -366,7 +412,10 @@ impl Segmenter {
     ) -> Result<Portion, SegmentError> {
         let whole = job.plan;
         let Some(count) = whole.segments.checked_sub(first).filter(|&count| count != 0) else {
-            return Err(self.refuse(SegmentError::TooManySegments { needed: first.saturating_add(1), limit: whole.segments }));
+            return Err(self.refuse(SegmentError::TooManySegments {
+                needed: first.saturating_add(1),
+                limit: whole.segments,
+            }));
         };
         let offered = whole.portion(first, count);
         if let Err(error) = buffers.prepare(&offered) {
@@ -395,7 +444,12 @@ impl Segmenter {
     /// Goes to the segment `first`: returns its number in the part at work, and where its payload
     /// starts.
     #[cold]
-    fn skip<P: Segmentable + ?Sized>(&mut self, packet: &P, job: &mut Job, first: u32) -> (u32, Position) {
+    fn skip<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        job: &mut Job,
+        first: u32,
+    ) -> (u32, Position) {
         while first - job.part.first >= job.part.segments && job.next_part(packet) {}
         let number = first - job.part.first;
         // What the first and the second segment change in the template, the others find changed.
@@ -443,10 +497,16 @@ impl Segmenter {
                 put_header(segment, &self.preparation.scratch, header_length);
                 let (header, body) = segment.split_at_mut(header_length);
                 let wanted = if USUAL { WantedSums::WHOLE } else { job.template.wanted };
-                let (sums, next) = copy_payload(packet, self.preparation.simd, position, body, wanted);
+                let (sums, next) =
+                    copy_payload(packet, self.preparation.simd, position, body, wanted);
                 position = next;
                 job.template.patch::<USUAL>(header, cut, sums);
-                buffers.written(Written { index, length, last: job.is_last(index), checksum: job.checksum });
+                buffers.written(Written {
+                    index,
+                    length,
+                    last: job.is_last(index),
+                    checksum: job.checksum,
+                });
             }
             if !job.next_part(packet) {
                 break;

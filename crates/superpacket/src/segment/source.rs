@@ -52,7 +52,8 @@ pub trait Segmentable {
 
     /// Returns the length of the whole packet in bytes.
     fn length(&self) -> usize {
-        (0..self.ranges()).fold(self.header().len(), |sum, index| sum.saturating_add(self.range_length(index)))
+        (0..self.ranges())
+            .fold(self.header().len(), |sum, index| sum.saturating_add(self.range_length(index)))
     }
 }
 
@@ -90,7 +91,13 @@ impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
     /// Makes a packet of an Ethernet frame in several buffers that is no super-packet.
     #[inline]
     pub const fn uncut(buffers: &'a [B]) -> Self {
-        GsoPacket { buffers, layer: Layer::Ethernet, gso: None, checksum: RxChecksum::None, parts: &[] }
+        GsoPacket {
+            buffers,
+            layer: Layer::Ethernet,
+            gso: None,
+            checksum: RxChecksum::None,
+            parts: &[],
+        }
     }
 
     /// Returns the packet with what is known of its checksums.

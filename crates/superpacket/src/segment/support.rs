@@ -128,8 +128,14 @@ impl GsoSupport {
     /// Returns whether TCP over IPv4 and IPv6 can be segmented, with no header before or between
     /// them but Ethernet's.
     pub(crate) fn takes_plain_tcp(&self) -> bool {
-        let kind = |version| PacketKind { link: LinkHeader::Plain, tunnel: None, protocol: Protocol::Tcp, version };
-        let refused = PacketKind::VERSIONS.into_iter().any(|version| self.refused.contains(kind(version)));
+        let kind = |version| PacketKind {
+            link: LinkHeader::Plain,
+            tunnel: None,
+            protocol: Protocol::Tcp,
+            version,
+        };
+        let refused =
+            PacketKind::VERSIONS.into_iter().any(|version| self.refused.contains(kind(version)));
         self.tcp && self.link_headers.contains(LinkHeader::Plain) && !refused
     }
 
@@ -153,12 +159,20 @@ impl GsoSupport {
         if layout.nested.is_some() || !layout.outer.is_none_or(in_udp) {
             return Some(Unsupported::Tunnel);
         }
-        (self.refused.0 != 0 && PacketKind::of(layout).is_some_and(|kind| self.refused.contains(kind))).then_some(Unsupported::Refused)
+        (self.refused.0 != 0
+            && PacketKind::of(layout).is_some_and(|kind| self.refused.contains(kind)))
+        .then_some(Unsupported::Refused)
     }
 
     /// Returns why this super-packet cannot be segmented; `None` if it can. `length` counts from
     /// the outermost IP header, and `payload` behind the transport header, both in bytes.
-    pub fn refuses(&self, layout: &Layout, gso: &Gso, length: usize, payload: usize) -> Option<Unsupported> {
+    pub fn refuses(
+        &self,
+        layout: &Layout,
+        gso: &Gso,
+        length: usize,
+        payload: usize,
+    ) -> Option<Unsupported> {
         if matches!(gso.kind, GsoKind::UdpFragments | GsoKind::Dccp) {
             return Some(Unsupported::Protocol);
         }
@@ -175,11 +189,13 @@ impl GsoSupport {
             return Some(Unsupported::SegmentSize);
         }
         let segments = payload.div_ceil(gso.size.get());
-        let too_many_datagrams = gso.kind == GsoKind::Udp && segments > MaxSegments::UDP.get() as usize;
+        let too_many_datagrams =
+            gso.kind == GsoKind::Udp && segments > MaxSegments::UDP.get() as usize;
         if too_many_datagrams || segments > self.max_segments as usize {
             return Some(Unsupported::Segments);
         }
-        (length > self.max_length(layout) as usize || payload > self.max_payload as usize).then_some(Unsupported::Size)
+        (length > self.max_length(layout) as usize || payload > self.max_payload as usize)
+            .then_some(Unsupported::Size)
     }
 }
 
@@ -226,7 +242,9 @@ impl Unsupported {
     pub const fn description(self) -> &'static str {
         match self {
             Unsupported::Protocol => "this protocol",
-            Unsupported::LinkHeader => "behind this link header (PPPoE, MPLS, a tag of another type)",
+            Unsupported::LinkHeader => {
+                "behind this link header (PPPoE, MPLS, a tag of another type)"
+            }
             Unsupported::Tunnel => "in this tunnel",
             Unsupported::Refused => "a packet of a kind that it has refused before",
             Unsupported::Cwr => "into segments that all have CWR",
@@ -314,9 +332,14 @@ impl PacketKind {
     fn all() -> impl Iterator<Item = PacketKind> {
         LinkHeader::ALL.into_iter().flat_map(|link| {
             Self::TUNNELS.into_iter().flat_map(move |tunnel| {
-                Self::PROTOCOLS
-                    .into_iter()
-                    .flat_map(move |protocol| Self::VERSIONS.into_iter().map(move |version| PacketKind { link, tunnel, protocol, version }))
+                Self::PROTOCOLS.into_iter().flat_map(move |protocol| {
+                    Self::VERSIONS.into_iter().map(move |version| PacketKind {
+                        link,
+                        tunnel,
+                        protocol,
+                        version,
+                    })
+                })
             })
         })
     }
@@ -325,7 +348,8 @@ impl PacketKind {
     fn bit(self) -> Option<u64> {
         let tunnel = Self::TUNNELS.iter().position(|tunnel| *tunnel == self.tunnel)?;
         let protocol = Self::PROTOCOLS.iter().position(|protocol| *protocol == self.protocol)?;
-        let number = (self.link as usize * Self::TUNNELS.len() + tunnel) * Self::PROTOCOLS.len() + protocol;
+        let number =
+            (self.link as usize * Self::TUNNELS.len() + tunnel) * Self::PROTOCOLS.len() + protocol;
         const { assert!(LinkHeader::ALL.len() * Self::TUNNELS.len() * Self::PROTOCOLS.len() * 2 <= 64) };
         Some(1 << (number * 2 + self.version as usize))
     }
@@ -414,7 +438,12 @@ mod tests {
         assert_eq!(seen.iter().collect::<Vec<_>>(), PacketKind::all().collect::<Vec<_>>());
         assert_eq!(seen.iter().count(), 60);
         assert_eq!(PacketKinds::from_bits(seen.bits()), seen);
-        let kind = PacketKind { link: LinkHeader::Pppoe, tunnel: Some(Tunnel::Vxlan), protocol: Protocol::Udp, version: IpVersion::V6 };
+        let kind = PacketKind {
+            link: LinkHeader::Pppoe,
+            tunnel: Some(Tunnel::Vxlan),
+            protocol: Protocol::Udp,
+            version: IpVersion::V6,
+        };
         assert_eq!(kind.to_string(), "UDP over IPv6 in VXLAN in PPPoE");
     }
 

@@ -2,8 +2,13 @@
 
 use super::fragment::{Outermost, SCRATCH, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId, Part};
-use crate::checksum::{RxChecksum, Sum, ipv4_header, pseudo_header, transport_field, tunnel_field, words};
-use crate::wire::{IpVersion, Layout, Outer as WireOuter, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
+use crate::checksum::{
+    RxChecksum, Sum, ipv4_header, pseudo_header, transport_field, tunnel_field, words,
+};
+use crate::wire::{
+    IpVersion, Layout, Outer as WireOuter, Protocol, be16, be32, byte, dccp, dccp_sequence,
+    dccp_sequence_mask,
+};
 use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp, varying};
 
 /// The part of the packet that a segment takes. The *body* is divided into segments: the payload,
@@ -147,7 +152,15 @@ impl Network {
                 fixed: Self::fixed(header),
                 common: Sum::default(),
             },
-            IpVersion::V6 => Network { offset, version, id: 0, id_step: 0, fragment: 0, fixed: Sum::default(), common: Sum::default() },
+            IpVersion::V6 => Network {
+                offset,
+                version,
+                id: 0,
+                id_step: 0,
+                fragment: 0,
+                fixed: Sum::default(),
+                common: Sum::default(),
+            },
         }
     }
 
@@ -155,7 +168,9 @@ impl Network {
     fn fixed(header: &[u8]) -> Sum {
         let length = usize::from(byte(header, 0) & 0x0f) * 4;
         let sum = words(header.get(..length).unwrap_or(&[]));
-        [ipv4::TOTAL_LENGTH, ipv4::ID, ipv4::FRAGMENT, ipv4::CHECKSUM].iter().fold(sum, |sum, &field| sum.subtract(be16(header, field)))
+        [ipv4::TOTAL_LENGTH, ipv4::ID, ipv4::FRAGMENT, ipv4::CHECKSUM]
+            .iter()
+            .fold(sum, |sum, &field| sum.subtract(be16(header, field)))
     }
 
     /// Writes the length of a packet that ends at `end`.
@@ -166,7 +181,11 @@ impl Network {
                 self.common = self.fixed.add(length);
                 put16(bytes, self.offset + ipv4::TOTAL_LENGTH, length);
             }
-            IpVersion::V6 => put16(bytes, self.offset + ipv6::PAYLOAD_LENGTH, length.wrapping_sub(ipv6::HEADER_LENGTH as u16)),
+            IpVersion::V6 => put16(
+                bytes,
+                self.offset + ipv6::PAYLOAD_LENGTH,
+                length.wrapping_sub(ipv6::HEADER_LENGTH as u16),
+            ),
         }
     }
 
@@ -201,7 +220,14 @@ impl Template {
 
     /// Makes a template of link and network headers, without the transport. `lco`: the sum of what
     /// the inner checksum covers is known from that checksum (local checksum offload).
-    fn headers(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, base: usize, extra: usize, lco: bool) -> Self {
+    fn headers(
+        bytes: &[u8; SCRATCH],
+        layout: &Layout,
+        gso: &Gso,
+        base: usize,
+        extra: usize,
+        lco: bool,
+    ) -> Self {
         let outer = layout.outer.map(|outer| {
             let transport = usize::from(outer.transport);
             let is_udp = outer.tunnel.is_udp();
@@ -221,8 +247,8 @@ impl Template {
             id_step: id_step(gso.nested_id),
         });
         let outermost = usize::from(layout.outermost());
-        let has_checksum =
-            outer.is_some_and(|outer| outer.checksum.is_some()) || layout.nested.is_some_and(|nested| nested.checksum(bytes).is_some());
+        let has_checksum = outer.is_some_and(|outer| outer.checksum.is_some())
+            || layout.nested.is_some_and(|nested| nested.checksum(bytes).is_some());
         let whole = !lco && has_checksum;
         Template {
             base,
@@ -239,19 +265,30 @@ impl Template {
     /// Makes the template of segments that each have a transport header. `partial`: they get a
     /// checksum even if UDP's field holds 0. `pseudo` is the sum of the pseudo-header without its
     /// length.
-    pub(super) fn segments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, form: ChecksumForm, (partial, pseudo): (bool, Sum)) -> Self {
+    pub(super) fn segments(
+        bytes: &[u8; SCRATCH],
+        layout: &Layout,
+        gso: &Gso,
+        form: ChecksumForm,
+        (partial, pseudo): (bool, Sum),
+    ) -> Self {
         let offset = usize::from(layout.transport);
         let base = usize::from(layout.payload);
         let header = &bytes[offset..base];
         let coverage = match layout.protocol {
-            Protocol::Dccp => usize::from(byte(header, dccp::COVERAGE) & 0x0f).checked_sub(1).map(|words| words * 4),
+            Protocol::Dccp => usize::from(byte(header, dccp::COVERAGE) & 0x0f)
+                .checked_sub(1)
+                .map(|words| words * 4),
             _ => None,
         };
-        let no_checksum = !partial && layout.protocol == Protocol::Udp && be16(header, udp::CHECKSUM) == 0;
+        let no_checksum =
+            !partial && layout.protocol == Protocol::Udp && be16(header, udp::CHECKSUM) == 0;
         let form = Some(form).filter(|_| !no_checksum);
         // The flags share their word with TCP's data offset: all of it is written anew.
-        let changing = varying::fields(header, layout.protocol).iter().flat_map(|field| field.words());
-        let fixed = changing.fold(words(header).add_sum(pseudo), |sum, word| sum.subtract(be16(header, word)));
+        let changing =
+            varying::fields(header, layout.protocol).iter().flat_map(|field| field.words());
+        let fixed = changing
+            .fold(words(header).add_sum(pseudo), |sum, word| sum.subtract(be16(header, word)));
         let transport = TransportHeader { offset, form, pseudo, fixed, common: Sum::default() };
         // Only a checksum over the whole payload tells its sum.
         let lco = form.is_some() && coverage.is_none();
@@ -270,14 +307,24 @@ impl Template {
                 cwr: gso.cwr,
             },
             Protocol::Udp => Transport::Udp { header: transport },
-            Protocol::Dccp => Transport::Dccp { header: transport, sequence: dccp_sequence(header), mask: dccp_sequence_mask(header) },
+            Protocol::Dccp => Transport::Dccp {
+                header: transport,
+                sequence: dccp_sequence(header),
+                mask: dccp_sequence_mask(header),
+            },
         };
         template
     }
 
     /// Makes the template of a datagram's IP fragments: headers up to `base` in each, and `extra`
     /// bytes more in the first.
-    pub(super) fn fragments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, base: usize, extra: usize) -> Self {
+    pub(super) fn fragments(
+        bytes: &[u8; SCRATCH],
+        layout: &Layout,
+        gso: &Gso,
+        base: usize,
+        extra: usize,
+    ) -> Self {
         // All fragments of a datagram have one identification.
         let gso = Gso { id: IpId::Fixed, ..*gso };
         let mut template = Self::headers(bytes, layout, &gso, base, extra, false);
@@ -328,14 +375,22 @@ impl Template {
 
     /// Returns the state of the segments' checksums.
     pub(super) fn checksum_state(&self, bytes: &[u8; SCRATCH], layout: &Layout) -> RxChecksum {
-        let outer = u8::from(self.outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some()))
-            + u8::from(self.nested.is_some_and(|nested| nested.outer.checksum(bytes).is_some()));
+        let outer =
+            u8::from(self.outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some()))
+                + u8::from(
+                    self.nested.is_some_and(|nested| nested.outer.checksum(bytes).is_some()),
+                );
         let form = match &self.transport {
-            Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. } => header.form,
+            Transport::Tcp { header, .. }
+            | Transport::Udp { header }
+            | Transport::Dccp { header, .. } => header.form,
             Transport::Untouched | Transport::Fragment { .. } => None,
         };
         match (form, outer) {
-            (Some(ChecksumForm::Partial), _) => RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() },
+            (Some(ChecksumForm::Partial), _) => RxChecksum::Partial {
+                start: layout.transport,
+                offset: layout.protocol.checksum_offset(),
+            },
             (Some(ChecksumForm::Full), outer) => RxChecksum::Unnecessary { level: outer },
             (None, 0) => RxChecksum::None,
             (None, outer) => RxChecksum::Unnecessary { level: outer - 1 },
@@ -417,7 +472,11 @@ impl Template {
     #[inline(always)]
     pub(super) fn patch<const USUAL: bool>(&self, bytes: &mut [u8], cut: Cut, sums: PayloadSums) {
         if USUAL {
-            let (Transport::Tcp { header, sequence, .. }, Some(network)) = (&self.transport, &self.network) else { return };
+            let (Transport::Tcp { header, sequence, .. }, Some(network)) =
+                (&self.transport, &self.network)
+            else {
+                return;
+            };
             header.patch_tcp(bytes, sequence.wrapping_add(cut.offset as u32), true, sums.covered);
             network.patch(bytes, cut.index, network.fragment);
             return;
@@ -427,17 +486,25 @@ impl Template {
             Transport::Untouched => return,
             Transport::Tcp { header: transport, sequence, .. } => {
                 let full = transport.form == Some(ChecksumForm::Full);
-                transport.patch_tcp(bytes, sequence.wrapping_add(cut.offset as u32), full, sums.covered);
+                transport.patch_tcp(
+                    bytes,
+                    sequence.wrapping_add(cut.offset as u32),
+                    full,
+                    sums.covered,
+                );
             }
             Transport::Udp { header: transport } => {
-                if let Some(checksum) = transport.checksum(Sum::default(), Protocol::Udp, sums.covered) {
+                if let Some(checksum) =
+                    transport.checksum(Sum::default(), Protocol::Udp, sums.covered)
+                {
                     put16(bytes, transport.offset + udp::CHECKSUM, checksum);
                 }
             }
             Transport::Dccp { header, sequence, mask } => {
                 let number = sequence.wrapping_add(u64::from(cut.index)) & *mask;
                 let changed = if *mask >> 24 == 0 {
-                    let word = (u32::from(byte(bytes, header.offset + dccp::TYPE)) << 24) | number as u32;
+                    let word =
+                        (u32::from(byte(bytes, header.offset + dccp::TYPE)) << 24) | number as u32;
                     put32(bytes, header.offset + dccp::TYPE, word);
                     Sum::default().add32(word)
                 } else {
@@ -456,7 +523,8 @@ impl Template {
                     Some(place) => put16(bytes, place + 2, (units << 3) | u16::from(more)),
                     None => {
                         fragment &= ipv4::RESERVED | ipv4::DONT_FRAGMENT;
-                        fragment |= (units & ipv4::FRAGMENT_OFFSET) | if more { ipv4::MORE_FRAGMENTS } else { 0 };
+                        fragment |= (units & ipv4::FRAGMENT_OFFSET)
+                            | if more { ipv4::MORE_FRAGMENTS } else { 0 };
                     }
                 }
             }
@@ -483,7 +551,11 @@ impl TransportHeader {
         let length = (end - self.offset) as u16;
         self.common = self.fixed.add(length).add(words);
         if self.form == Some(ChecksumForm::Partial) {
-            put16(bytes, self.offset + usize::from(protocol.checksum_offset()), self.pseudo.add(length).fold());
+            put16(
+                bytes,
+                self.offset + usize::from(protocol.checksum_offset()),
+                self.pseudo.add(length).fold(),
+            );
         }
     }
 
@@ -504,7 +576,10 @@ impl TransportHeader {
     fn checksum(&self, changed: Sum, protocol: Protocol, payload: u16) -> Option<u16> {
         match self.form? {
             ChecksumForm::Partial => None,
-            ChecksumForm::Full => Some(transport_field(protocol, self.common.add_sum(changed).add(payload).checksum())),
+            ChecksumForm::Full => Some(transport_field(
+                protocol,
+                self.common.add_sum(changed).add(payload).checksum(),
+            )),
         }
     }
 }
@@ -520,11 +595,20 @@ impl Outer {
 
     /// Returns from where on the sum of a segment is known, and that sum.
     #[inline(always)]
-    fn known(&self, end: usize, header_length: usize, inner: &Transport, payload: u16) -> (usize, u16) {
+    fn known(
+        &self,
+        end: usize,
+        header_length: usize,
+        inner: &Transport,
+        payload: u16,
+    ) -> (usize, u16) {
         match (self.known_from, inner) {
-            (Some(from), Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. }) => {
-                (from, header.pseudo.add((end - header.offset) as u16).checksum())
-            }
+            (
+                Some(from),
+                Transport::Tcp { header, .. }
+                | Transport::Udp { header }
+                | Transport::Dccp { header, .. },
+            ) => (from, header.pseudo.add((end - header.offset) as u16).checksum()),
             _ => (header_length, payload),
         }
     }
@@ -533,7 +617,8 @@ impl Outer {
         self.network.patch(bytes, index, self.network.fragment);
         let Some(place) = self.checksum else { return };
         let pseudo = self.is_udp.then(|| self.pseudo.add((end - self.transport) as u16));
-        let checksum = tunnel_field(&bytes[self.transport..headers], be16(bytes, place), rest, pseudo);
+        let checksum =
+            tunnel_field(&bytes[self.transport..headers], be16(bytes, place), rest, pseudo);
         put16(bytes, place, checksum);
     }
 }
@@ -542,10 +627,15 @@ impl Nested {
     /// Writes the lengths of a packet that ends at `end`.
     #[cold]
     fn set_end(&self, bytes: &mut [u8], end: usize) {
-        let (network, transport) = (usize::from(self.outer.network), usize::from(self.outer.transport));
+        let (network, transport) =
+            (usize::from(self.outer.network), usize::from(self.outer.transport));
         match self.outer.version {
             IpVersion::V4 => put16(bytes, network + ipv4::TOTAL_LENGTH, (end - network) as u16),
-            IpVersion::V6 => put16(bytes, network + ipv6::PAYLOAD_LENGTH, (end - network - ipv6::HEADER_LENGTH) as u16),
+            IpVersion::V6 => put16(
+                bytes,
+                network + ipv6::PAYLOAD_LENGTH,
+                (end - network - ipv6::HEADER_LENGTH) as u16,
+            ),
         }
         put16(bytes, transport + udp::LENGTH, (end - transport) as u16);
     }
@@ -553,7 +643,8 @@ impl Nested {
     /// Writes identification and checksums. The sum of all behind `headers` is `rest`.
     #[cold]
     fn patch(&self, bytes: &mut [u8], index: u32, end: usize, (headers, rest): (usize, u16)) {
-        let (network, transport) = (usize::from(self.outer.network), usize::from(self.outer.transport));
+        let (network, transport) =
+            (usize::from(self.outer.network), usize::from(self.outer.transport));
         if self.outer.version == IpVersion::V4 {
             let id = self.id.wrapping_add(self.id_step.wrapping_mul(index as u16));
             put16(bytes, network + ipv4::ID, id);
@@ -562,8 +653,14 @@ impl Nested {
             put16(bytes, network + ipv4::CHECKSUM, checksum);
         }
         if let Some(place) = self.outer.checksum(bytes) {
-            let pseudo = pseudo_header(&bytes[network..], self.outer.version, Protocol::Udp.number(), (end - transport) as u32);
-            let checksum = tunnel_field(&bytes[transport..headers], be16(bytes, place), rest, Some(pseudo));
+            let pseudo = pseudo_header(
+                &bytes[network..],
+                self.outer.version,
+                Protocol::Udp.number(),
+                (end - transport) as u32,
+            );
+            let checksum =
+                tunnel_field(&bytes[transport..headers], be16(bytes, place), rest, Some(pseudo));
             put16(bytes, place, checksum);
         }
     }

@@ -106,7 +106,9 @@ impl VirtioError {
     pub const fn field(&self) -> &'static str {
         match self {
             VirtioError::Short { .. } => "virtio_net_hdr",
-            VirtioError::Flags(_) | VirtioError::NeedsChecksum | VirtioError::TunnelChecksum => "flags",
+            VirtioError::Flags(_) | VirtioError::NeedsChecksum | VirtioError::TunnelChecksum => {
+                "flags"
+            }
             VirtioError::GsoType(_)
             | VirtioError::Protocol { .. }
             | VirtioError::Headers(_)

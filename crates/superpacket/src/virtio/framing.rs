@@ -5,7 +5,9 @@ use super::flags;
 use super::{ByteOrder, Format, Header, Offload, VirtioError};
 use crate::memory::Memory;
 use crate::packet::{Gathered, Layer, RxChecksum};
-use crate::segment::{GsoPacket, GsoSupport, Plan, Portion, SegmentBuffers, SegmentError, SegmentOptions, Segmenter};
+use crate::segment::{
+    GsoPacket, GsoSupport, Plan, Portion, SegmentBuffers, SegmentError, SegmentOptions, Segmenter,
+};
 use crate::super_packet::{Metadata, SuperPacket};
 use crate::wire::{Layout, MAX_HEADER};
 
@@ -70,10 +72,14 @@ impl Framing {
 
     /// Parses as [`parse`](Self::parse) does, and returns the layout of a super-packet too.
     #[inline(always)]
-    fn parse_with_layout(self, read: &[u8]) -> Result<(Offload, Option<Layout>, &[u8]), VirtioError> {
+    fn parse_with_layout(
+        self,
+        read: &[u8],
+    ) -> Result<(Offload, Option<Layout>, &[u8]), VirtioError> {
         let header = Header::read(read, self.format, self.order)?;
         let packet = read.get(self.header_length()..).unwrap_or(&[]);
-        let (offload, layout) = header.offload_and_layout(self.format, packet, packet.len(), self.layer)?;
+        let (offload, layout) =
+            header.offload_and_layout(self.format, packet, packet.len(), self.layer)?;
         Ok((offload, layout, packet))
     }
 
@@ -87,7 +93,10 @@ impl Framing {
     /// What another aggregator has merged in a tunnel may need another outer checksum first: see
     /// [`Header::outer_checksum`].
     #[inline]
-    pub fn header<B, M: Memory<B>>(&self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
+    pub fn header<B, M: Memory<B>>(
+        &self,
+        packet: &SuperPacket<'_, B, M>,
+    ) -> Result<HeaderBytes, VirtioError> {
         let mut slices = packet.slices();
         let first = slices.next().unwrap_or(&[]);
         if first.len() >= MAX_HEADER || slices.next().is_none() {
@@ -108,16 +117,28 @@ impl Framing {
     /// this header, as [`Header::outer_checksum`] does.
     #[cfg(feature = "std")]
     #[inline]
-    pub(crate) fn outer_checksum(&self, described: &[u8], first: &[u8], length: usize) -> Option<(usize, u16)> {
+    pub(crate) fn outer_checksum(
+        &self,
+        described: &[u8],
+        first: &[u8],
+        length: usize,
+    ) -> Option<(usize, u16)> {
         if described.first().is_none_or(|described| described & flags::UDP_TUNNEL_CSUM == 0) {
             return None;
         }
-        Header::read(described, self.format, self.order).ok()?.outer_checksum(first, length, self.layer)
+        Header::read(described, self.format, self.order)
+            .ok()?
+            .outer_checksum(first, length, self.layer)
     }
 
     /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.
     #[inline(always)]
-    fn describe(&self, metadata: &Metadata, first: &[u8], length: usize) -> Result<HeaderBytes, VirtioError> {
+    fn describe(
+        &self,
+        metadata: &Metadata,
+        first: &[u8],
+        length: usize,
+    ) -> Result<HeaderBytes, VirtioError> {
         let mut made = self.nothing();
         self.write(metadata, first, length, &mut made.bytes)?;
         Ok(made)
@@ -126,11 +147,22 @@ impl Framing {
     /// Writes the header for a packet of `length` bytes, of which `first` holds the headers, to the
     /// start of `place`; zeros where no header says what the packet is.
     #[inline(always)]
-    pub(crate) fn write(&self, metadata: &Metadata, first: &[u8], length: usize, place: &mut [u8]) -> Result<(), VirtioError> {
-        if let (Format::Plain, RxChecksum::None, None) = (self.format, metadata.checksum, &metadata.gso) {
+    pub(crate) fn write(
+        &self,
+        metadata: &Metadata,
+        first: &[u8],
+        length: usize,
+        place: &mut [u8],
+    ) -> Result<(), VirtioError> {
+        if let (Format::Plain, RxChecksum::None, None) =
+            (self.format, metadata.checksum, &metadata.gso)
+        {
             // Nothing is known of the packet. Of a length that is known here: no call.
             let Some(place) = place.first_chunk_mut() else {
-                return Err(VirtioError::Short { needed: Format::Plain.length(), got: place.len() });
+                return Err(VirtioError::Short {
+                    needed: Format::Plain.length(),
+                    got: place.len(),
+                });
             };
             *place = [0; Format::Plain.length()];
             return Ok(());
@@ -155,7 +187,8 @@ impl Framing {
         let mut header = Header::default();
         // What came as a super-packet is handed on as it came: nothing here could segment it.
         let support = known.map(|_| &self.support);
-        let described = header.fill_in(offload, self.format, support, first, length, self.layer, known);
+        let described =
+            header.fill_in(offload, self.format, support, first, length, self.layer, known);
         if described.is_err() {
             header = Header::default();
         }
@@ -203,9 +236,15 @@ impl Segmenter {
     /// # Errors
     /// [`SplitError`]; nothing has been written then.
     #[inline]
-    pub fn split(&mut self, framing: Framing, read: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SplitError> {
+    pub fn split(
+        &mut self,
+        framing: Framing,
+        read: &[u8],
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Plan, SplitError> {
         let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_with_layout(read)?;
-        let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum, parts: &[] };
+        let packet =
+            GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum, parts: &[] };
         Ok(self.segment_known(&packet, &SegmentOptions::default(), layout.as_ref(), buffers)?)
     }
 
@@ -224,7 +263,14 @@ impl Segmenter {
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Portion, SplitError> {
         let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_with_layout(read)?;
-        let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum, parts: &[] };
-        Ok(self.portion_known(&packet, &SegmentOptions::default(), layout.as_ref(), first, buffers)?)
+        let packet =
+            GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum, parts: &[] };
+        Ok(self.portion_known(
+            &packet,
+            &SegmentOptions::default(),
+            layout.as_ref(),
+            first,
+            buffers,
+        )?)
     }
 }

@@ -49,7 +49,8 @@ pub enum ByteOrder {
 
 impl ByteOrder {
     /// Byte order of this machine: packet sockets, TUN by default, legacy devices.
-    pub const NATIVE: ByteOrder = if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
+    pub const NATIVE: ByteOrder =
+        if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
 
     const fn read(self, bytes: [u8; 2]) -> u16 {
         match self {
@@ -166,7 +167,12 @@ impl Header {
     ///
     /// # Errors
     /// [`VirtioError::Short`]; nothing has been written then.
-    pub fn write(&self, bytes: &mut [u8], format: Format, order: ByteOrder) -> Result<usize, VirtioError> {
+    pub fn write(
+        &self,
+        bytes: &mut [u8],
+        format: Format,
+        order: ByteOrder,
+    ) -> Result<usize, VirtioError> {
         let needed = format.length();
         let got = bytes.len();
         // In words, as it will be copied: bytes written one by one would be waited for.
@@ -177,8 +183,12 @@ impl Header {
                 | field(self.hdr_len) << 16
                 | field(self.gso_size) << 32
                 | field(self.csum_start) << 48,
-            field(self.csum_offset) | field(self.num_buffers) << 16 | u64::from(self.hash_value) << 32,
-            u64::from(self.hash_report) | u64::from(self.outer_th_offset) << 32 | u64::from(self.inner_nh_offset) << 48,
+            field(self.csum_offset)
+                | field(self.num_buffers) << 16
+                | u64::from(self.hash_value) << 32,
+            u64::from(self.hash_report)
+                | u64::from(self.outer_th_offset) << 32
+                | u64::from(self.inner_nh_offset) << 48,
         ];
         let [first, second, third] = words.map(u64::to_le_bytes);
         let place = bytes.get_mut(..needed).ok_or(VirtioError::Short { needed, got })?;

@@ -63,7 +63,13 @@ impl Header {
     ///
     /// # Errors
     /// [`VirtioError`] names the field that breaks a rule of the [module](super).
-    pub fn offload(&self, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Offload, VirtioError> {
+    pub fn offload(
+        &self,
+        format: Format,
+        packet: &[u8],
+        length: usize,
+        layer: Layer,
+    ) -> Result<Offload, VirtioError> {
         self.offload_and_layout(format, packet, length, layer).map(|(offload, _)| offload)
     }
 
@@ -95,8 +101,12 @@ impl Header {
             gso_type::NONE => (None, None),
             _ => self.gso_and_layout(format, packet, length, layer)?,
         };
-        let has_hash = matches!(format, Format::Hash | Format::Tunnel) && HASH_REPORTS.contains(&self.hash_report);
-        Ok((Offload { checksum, gso, hash: Some(FlowHash(self.hash_value)).filter(|_| has_hash) }, layout))
+        let has_hash = matches!(format, Format::Hash | Format::Tunnel)
+            && HASH_REPORTS.contains(&self.hash_report);
+        Ok((
+            Offload { checksum, gso, hash: Some(FlowHash(self.hash_value)).filter(|_| has_hash) },
+            layout,
+        ))
     }
 
     /// Finds out how the packet is to be cut, and its layout.
@@ -112,8 +122,14 @@ impl Header {
         // A type that names a tunnel means the inner headers, not those at `csum_start`.
         let partial = RxChecksum::Partial { start: self.csum_start, offset: self.csum_offset };
         let needs_checksum = self.flags & flags::NEEDS_CSUM != 0;
-        let checksum = if needs_checksum && self.gso_type & gso_type::UDP_TUNNEL == 0 { partial } else { RxChecksum::None };
-        let layout = kind.parse(packet, length, layer, checksum).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
+        let checksum = if needs_checksum && self.gso_type & gso_type::UDP_TUNNEL == 0 {
+            partial
+        } else {
+            RxChecksum::None
+        };
+        let layout = kind
+            .parse(packet, length, layer, checksum)
+            .map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
         let gso = self.checked_gso(kind, size, packet, length, &layout)?;
         Ok((gso, Some(layout)))
     }
@@ -164,23 +180,36 @@ impl Header {
             GsoKind::Tcp6 => (layout.version, layout.protocol) == (IpVersion::V6, Protocol::Tcp),
             _ => layout.protocol == Protocol::Udp,
         };
-        let outer = layout.outer.filter(|outer| outer.tunnel.is_udp()).map(|outer| match outer.version {
-            IpVersion::V4 => gso_type::UDP_TUNNEL_IPV4,
-            IpVersion::V6 => gso_type::UDP_TUNNEL_IPV6,
-        });
+        let outer =
+            layout.outer.filter(|outer| outer.tunnel.is_udp()).map(|outer| match outer.version {
+                IpVersion::V4 => gso_type::UDP_TUNNEL_IPV4,
+                IpVersion::V6 => gso_type::UDP_TUNNEL_IPV6,
+            });
         // The outer headers of a tunnel that the type does not name would keep wrong lengths.
-        let named = if tunnel == 0 { layout.outer.is_none() } else { outer == Some(tunnel) && layout.nested.is_none() };
+        let named = if tunnel == 0 {
+            layout.outer.is_none()
+        } else {
+            outer == Some(tunnel) && layout.nested.is_none()
+        };
         if !fits || !named {
             return Err(VirtioError::Protocol { gso_type: self.gso_type });
         }
         if let Some(outer) = layout.outer {
             if self.outer_th_offset != outer.transport {
-                return Err(VirtioError::OuterTransport { expected: outer.transport, got: self.outer_th_offset });
+                return Err(VirtioError::OuterTransport {
+                    expected: outer.transport,
+                    got: self.outer_th_offset,
+                });
             }
             if self.inner_nh_offset != layout.network {
-                return Err(VirtioError::InnerNetwork { expected: layout.network, got: self.inner_nh_offset });
+                return Err(VirtioError::InnerNetwork {
+                    expected: layout.network,
+                    got: self.inner_nh_offset,
+                });
             }
-            if self.flags & flags::UDP_TUNNEL_CSUM != 0 && be16(packet, usize::from(outer.transport) + udp::CHECKSUM) == 0 {
+            if self.flags & flags::UDP_TUNNEL_CSUM != 0
+                && be16(packet, usize::from(outer.transport) + udp::CHECKSUM) == 0
+            {
                 return Err(VirtioError::TunnelChecksum);
             }
         }
@@ -190,17 +219,22 @@ impl Header {
                 return Err(VirtioError::ChecksumOffset { expected, got: self.csum_offset });
             }
             if self.csum_start != layout.transport {
-                return Err(VirtioError::ChecksumStart { expected: layout.transport, got: self.csum_start });
+                return Err(VirtioError::ChecksumStart {
+                    expected: layout.transport,
+                    got: self.csum_start,
+                });
             }
         }
         let payload = divided_length(kind, layout, length);
         if kind == GsoKind::Udp && payload > size.get() * MaxSegments::UDP.get() as usize {
             return Err(VirtioError::TooManySegments { payload, size: size.get() });
         }
-        let with_cwr = layout.protocol == Protocol::Tcp && byte(packet, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0;
+        let with_cwr = layout.protocol == Protocol::Tcp
+            && byte(packet, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0;
         // Linux names ECN wherever the first segment alone is to have CWR, and nothing where all
         // have it (`virtio_net_hdr_from_skb`).
-        let cwr = if with_cwr && self.gso_type & gso_type::ECN == 0 { Cwr::All } else { Cwr::First };
+        let cwr =
+            if with_cwr && self.gso_type & gso_type::ECN == 0 { Cwr::All } else { Cwr::First };
         Ok((payload > size.get()).then(|| Gso::new(kind, size).with_cwr(cwr)))
     }
 
@@ -220,7 +254,13 @@ impl Header {
     /// not partial, segments or tunnels that virtio has no type for, CWR on all segments, UDP in
     /// more than 128 segments, a segment size of 65,535.
     #[inline]
-    pub fn describe(offload: &Offload, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Header, VirtioError> {
+    pub fn describe(
+        offload: &Offload,
+        format: Format,
+        packet: &[u8],
+        length: usize,
+        layer: Layer,
+    ) -> Result<Header, VirtioError> {
         let mut header = Header::default();
         header.fill_in(offload, format, None, packet, length, layer, None)?;
         Ok(header)
@@ -237,11 +277,19 @@ impl Header {
     ///
     /// `None` where the field stays as it is: the header names no outer checksum, or the field does
     /// not hold the checksum that is right for the whole packet.
-    pub fn outer_checksum(&self, packet: &[u8], length: usize, layer: Layer) -> Option<(usize, u16)> {
+    pub fn outer_checksum(
+        &self,
+        packet: &[u8],
+        length: usize,
+        layer: Layer,
+    ) -> Option<(usize, u16)> {
         if self.flags & flags::UDP_TUNNEL_CSUM == 0 || self.gso_type & gso_type::UDP_TUNNEL == 0 {
             return None;
         }
-        let outer = wire::parse_datagram(packet, length, layer).ok()?.outer.filter(|outer| outer.tunnel.is_udp())?;
+        let outer = wire::parse_datagram(packet, length, layer)
+            .ok()?
+            .outer
+            .filter(|outer| outer.tunnel.is_udp())?;
         let inner = usize::from(self.csum_start);
         let (place, sum) = tunnel_seed(packet, &outer, length);
         // The inner packet sums to what its pseudo-header leaves.
@@ -256,7 +304,10 @@ impl Header {
     ///
     /// In place, and field by field: a header that is returned is copied in words, which wait for
     /// the fields.
-    #[expect(clippy::too_many_arguments, reason = "the packet and what is known of it and of its receiver")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the packet and what is known of it and of its receiver"
+    )]
     #[inline(always)]
     pub(super) fn fill_in(
         &mut self,
@@ -272,7 +323,8 @@ impl Header {
         self.num_buffers = 1;
         match checksum {
             RxChecksum::Partial { start, offset } => {
-                (self.flags, self.csum_start, self.csum_offset) = (flags::NEEDS_CSUM, start, offset);
+                (self.flags, self.csum_start, self.csum_offset) =
+                    (flags::NEEDS_CSUM, start, offset);
                 let needed = usize::from(start) + usize::from(offset) + 2;
                 if needed > length {
                     return Err(VirtioError::ChecksumPlace { needed, got: length });
@@ -311,14 +363,19 @@ impl Header {
         };
         self.gso_size = gso.size.get() as u16;
         self.hdr_len = layout.payload;
-        if layout.protocol == Protocol::Tcp && byte(packet, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0 {
+        if layout.protocol == Protocol::Tcp
+            && byte(packet, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0
+        {
             if gso.cwr == Cwr::All && is_super_packet {
                 return Err(VirtioError::CwrOnAll);
             }
             self.gso_type |= gso_type::ECN;
         }
         if let Some(outer) = layout.outer {
-            if !outer.tunnel.is_udp() || layout.nested.is_some() || gso.kind == GsoKind::UdpFragments {
+            if !outer.tunnel.is_udp()
+                || layout.nested.is_some()
+                || gso.kind == GsoKind::UdpFragments
+            {
                 return Err(VirtioError::Unnamed(gso.kind));
             }
             self.gso_type |= match outer.version {
@@ -339,10 +396,15 @@ impl Header {
         }
         if let Some(support) = support {
             let end = (layout.end as usize).min(length);
-            let (ip, payload) = (end.saturating_sub(layout.outermost().into()), end.saturating_sub(layout.payload.into()));
+            let (ip, payload) = (
+                end.saturating_sub(layout.outermost().into()),
+                end.saturating_sub(layout.payload.into()),
+            );
             // Identifications that stay the same are no reason to refuse: the segments are numbered
             // anew, as Linux does with what its own GRO merged.
-            if let Some(unsupported) = support.refuses(layout, &gso.with_incrementing_ids(), ip, payload) {
+            if let Some(unsupported) =
+                support.refuses(layout, &gso.with_incrementing_ids(), ip, payload)
+            {
                 return Err(VirtioError::Unsupported(unsupported));
             }
         }

@@ -44,7 +44,10 @@ pub fn checksum_addresses(network: &[u8], version: IpVersion) -> Option<(IpAddr,
 pub(crate) fn may_have_other_addresses(network: &[u8], version: IpVersion) -> bool {
     match version {
         IpVersion::V4 => byte(network, 0) & 0x0f > 5,
-        IpVersion::V6 => matches!(byte(network, ipv6::NEXT_HEADER), ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION),
+        IpVersion::V6 => matches!(
+            byte(network, ipv6::NEXT_HEADER),
+            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION
+        ),
     }
 }
 
@@ -66,7 +69,9 @@ fn of_ipv4(network: &[u8]) -> Option<([u8; 4], [u8; 4])> {
             kind => {
                 let is_route = matches!(kind, ipv4::LOOSE_ROUTE | ipv4::STRICT_ROUTE);
                 let length = usize::from(byte(rest, 0));
-                let Some((option, after)) = options.split_at_checked(length).filter(|_| length >= 2) else {
+                let Some((option, after)) =
+                    options.split_at_checked(length).filter(|_| length >= 2)
+                else {
                     // Nobody can read the options behind one that contradicts itself.
                     return (!is_route).then_some((source, destination));
                 };
@@ -104,7 +109,9 @@ fn of_ipv6(network: &[u8]) -> Option<([u8; 16], [u8; 16])> {
             // The node at the end of one route finds the next.
             ipv6::ROUTING => destination = last_segment(header, destination)?,
             ipv6::DESTINATION => {
-                for value in options(header.get(2..)?).filter_map(|(kind, value)| (kind == ipv6::HOME_ADDRESS).then_some(value)) {
+                for value in options(header.get(2..)?)
+                    .filter_map(|(kind, value)| (kind == ipv6::HOME_ADDRESS).then_some(value))
+                {
                     // At most one (RFC 6275, section 6.3).
                     if home.replace(<[u8; 16]>::try_from(value).ok()?).is_some() {
                         return None;
@@ -139,12 +146,15 @@ fn last_segment(header: &[u8], current: [u8; 16]) -> Option<[u8; 16]> {
         // Whatever its type, it has been passed (RFC 8200, section 4.4).
         (_, 0) => Some(current),
         (ipv6::ROUTING_SOURCE | ipv6::ROUTING_HOME, _) => {
-            let agrees = data.len().is_multiple_of(16) && left <= data.len() / 16 && (kind != ipv6::ROUTING_HOME || data.len() == 16);
+            let agrees = data.len().is_multiple_of(16)
+                && left <= data.len() / 16
+                && (kind != ipv6::ROUTING_HOME || data.len() == 16);
             data.last_chunk().filter(|_| agrees).copied()
         }
         (ipv6::ROUTING_RPL, _) => {
             // How many bytes of the prefix each address but the last leaves out, and the last.
-            let (others, last) = (usize::from(byte(header, 4) >> 4), usize::from(byte(header, 4) & 0x0f));
+            let (others, last) =
+                (usize::from(byte(header, 4) >> 4), usize::from(byte(header, 4) & 0x0f));
             let data = data.get(..data.len().checked_sub(usize::from(byte(header, 5) >> 4))?)?;
             let before = data.len().checked_sub(16 - last)?;
             let agrees = before.is_multiple_of(16 - others) && left <= before / (16 - others) + 1;

@@ -58,7 +58,12 @@ impl<'a> Extensions<'a> {
     /// Begins behind the IPv6 header that starts at `network`.
     #[inline]
     pub(crate) fn new(header: &'a [u8], network: usize, limit: usize) -> Self {
-        Extensions { header, next_header_field: network + ipv6::NEXT_HEADER, offset: network + ipv6::HEADER_LENGTH, limit }
+        Extensions {
+            header,
+            next_header_field: network + ipv6::NEXT_HEADER,
+            offset: network + ipv6::HEADER_LENGTH,
+            limit,
+        }
     }
 
     /// Reads the protocol number of the next header: after the last extension header, that of the
@@ -80,7 +85,9 @@ impl<'a> Extensions<'a> {
         let kind = self.next_header();
         let length = match kind {
             ipv6::FRAGMENT => ipv6::FRAGMENT_HEADER_LENGTH,
-            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => 8 + usize::from(byte(self.header, self.offset + 1)) * 8,
+            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => {
+                8 + usize::from(byte(self.header, self.offset + 1)) * 8
+            }
             _ => return None,
         };
         Some(Extension { kind, offset: self.offset, end: self.offset + length })

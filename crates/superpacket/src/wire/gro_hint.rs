@@ -39,7 +39,9 @@ impl GroHint {
             let (&[class_high, class_low, kind, length], behind) = rest.split_first_chunk()?;
             let words = length & 0x1f;
             let (data, next) = behind.split_at_checked(usize::from(words) * 4)?;
-            if (u16::from_be_bytes([class_high, class_low]), kind, words) == (Self::CLASS, Self::TYPE, Self::WORDS) {
+            if (u16::from_be_bytes([class_high, class_low]), kind, words)
+                == (Self::CLASS, Self::TYPE, Self::WORDS)
+            {
                 let &[flags, network, transport, length] = data.first_chunk()?;
                 return Some(GroHint {
                     // Bit fields of a host of little-endian order; those of others lie elsewhere.
@@ -80,9 +82,14 @@ fn inner_packet(header: &[u8], outer: Outer) -> (usize, u8) {
                 ethernet::IPV6 => GroHint::IPV6,
                 _ => GroHint::ETHERNET,
             };
-            (tunnel + geneve::HEADER_LENGTH + usize::from(byte(header, tunnel) & 0x3f) * 4, protocol)
+            (
+                tunnel + geneve::HEADER_LENGTH + usize::from(byte(header, tunnel) & 0x3f) * 4,
+                protocol,
+            )
         }
-        Tunnel::Vxlan | Tunnel::Gre | Tunnel::Ip => (tunnel + vxlan::HEADER_LENGTH, GroHint::ETHERNET),
+        Tunnel::Vxlan | Tunnel::Gre | Tunnel::Ip => {
+            (tunnel + vxlan::HEADER_LENGTH, GroHint::ETHERNET)
+        }
     }
 }
 
@@ -91,7 +98,13 @@ mod tests {
     use super::*;
 
     const HINT: [u8; 8] = [0x01, 0x00, 1, 1, 0x04, 14, 54, 70];
-    const MEANING: GroHint = GroHint { inner_protocol: 0, version: IpVersion::V6, network: 14, transport: 54, length: 70 };
+    const MEANING: GroHint = GroHint {
+        inner_protocol: 0,
+        version: IpVersion::V6,
+        network: 14,
+        transport: 54,
+        length: 70,
+    };
 
     #[test]
     fn a_hint_is_found_behind_other_options() {

@@ -35,7 +35,13 @@ pub enum LinkHeader {
 
 impl LinkHeader {
     /// All kinds, in order.
-    pub const ALL: [LinkHeader; 5] = [LinkHeader::Plain, LinkHeader::Vlan, LinkHeader::OtherTags, LinkHeader::Pppoe, LinkHeader::Mpls];
+    pub const ALL: [LinkHeader; 5] = [
+        LinkHeader::Plain,
+        LinkHeader::Vlan,
+        LinkHeader::OtherTags,
+        LinkHeader::Pppoe,
+        LinkHeader::Mpls,
+    ];
 
     /// Returns the name that reports use.
     pub const fn name(self) -> &'static str {
@@ -135,10 +141,10 @@ impl Outer {
     pub fn checksum(&self, header: &[u8]) -> Option<usize> {
         let transport = usize::from(self.transport);
         match self.tunnel {
-            Tunnel::Vxlan | Tunnel::Geneve => Some(transport + super::udp::CHECKSUM).filter(|&place| super::be16(header, place) != 0),
-            Tunnel::Gre => {
-                Some(transport + super::gre::CHECKSUM).filter(|_| super::be16(header, transport) & super::gre::CHECKSUM_PRESENT != 0)
-            }
+            Tunnel::Vxlan | Tunnel::Geneve => Some(transport + super::udp::CHECKSUM)
+                .filter(|&place| super::be16(header, place) != 0),
+            Tunnel::Gre => Some(transport + super::gre::CHECKSUM)
+                .filter(|_| super::be16(header, transport) & super::gre::CHECKSUM_PRESENT != 0),
             Tunnel::Ip => None,
         }
     }
@@ -189,7 +195,11 @@ impl Layout {
     /// Makes a [usual] layout.
     #[inline(always)]
     pub(crate) const fn usual(kind: u8, payload: u16, end: u32) -> Layout {
-        let network = if matches!(usual::layer(kind), Layer::Ethernet) { super::ethernet::HEADER_LENGTH } else { 0 };
+        let network = if matches!(usual::layer(kind), Layer::Ethernet) {
+            super::ethernet::HEADER_LENGTH
+        } else {
+            0
+        };
         let (version, length) = match kind {
             usual::ETHERNET_IPV4 | usual::IPV4 => (IpVersion::V4, super::ipv4::HEADER_LENGTH),
             _ => (IpVersion::V6, super::ipv6::HEADER_LENGTH),
@@ -259,6 +269,10 @@ pub(crate) mod usual {
 
     /// Returns the layer at which a packet with such a layout starts.
     pub(crate) const fn layer(kind: u8) -> super::Layer {
-        if matches!(kind, ETHERNET_IPV4 | ETHERNET_IPV6) { super::Layer::Ethernet } else { super::Layer::Ip }
+        if matches!(kind, ETHERNET_IPV4 | ETHERNET_IPV6) {
+            super::Layer::Ethernet
+        } else {
+            super::Layer::Ip
+        }
     }
 }

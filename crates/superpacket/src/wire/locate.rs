@@ -21,7 +21,8 @@ pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, I
         Scope::Pair { network, version } => Some((network, version)),
         Scope::None => None,
     };
-    let [outer, nested] = [cursor.outer, cursor.nested].map(|outer| outer.map(|outer| (outer.network, outer.version)));
+    let [outer, nested] = [cursor.outer, cursor.nested]
+        .map(|outer| outer.map(|outer| (outer.network, outer.version)));
     // A tunnel's header may have been the last that could be read.
     let innermost = innermost.filter(|_| innermost != nested.or(outer));
     match (outer, nested) {
@@ -52,25 +53,38 @@ pub(crate) struct TransportLocation {
 
 /// Finds the IP packet whose transport header starts at `start`, among those that can be read. If
 /// there is none, `Err` holds the end of the outermost IP packet, or of the frame.
-pub(crate) fn locate_transport(header: &[u8], length: usize, layer: Layer, start: usize) -> Result<TransportLocation, usize> {
+pub(crate) fn locate_transport(
+    header: &[u8],
+    length: usize,
+    layer: Layer,
+    start: usize,
+) -> Result<TransportLocation, usize> {
     let cursor = Cursor::after_walk(header, length, layer);
     let limit = cursor.outer_end.unwrap_or(length);
     ip_headers(header, length, layer)
         .into_iter()
         .flatten()
-        .map(|(network, version)| transport_location(cursor.header, usize::from(network), version, limit))
+        .map(|(network, version)| {
+            transport_location(cursor.header, usize::from(network), version, limit)
+        })
         // Behind the headers of a fragment there may be no transport header.
         .find(|found| found.transport == start || found.is_fragment && found.transport < start)
         .ok_or(limit)
 }
 
 /// Locates the transport header of the IP packet at `network`.
-fn transport_location(header: &[u8], network: usize, version: IpVersion, limit: usize) -> TransportLocation {
+fn transport_location(
+    header: &[u8],
+    network: usize,
+    version: IpVersion,
+    limit: usize,
+) -> TransportLocation {
     let length = ip_length(header, network, version);
     let end = if length == 0 { limit } else { network + length };
     match version {
         IpVersion::V4 => {
-            let fragment = be16(header, network + ipv4::FRAGMENT) & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET);
+            let fragment = be16(header, network + ipv4::FRAGMENT)
+                & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET);
             TransportLocation {
                 network,
                 version,
@@ -90,7 +104,8 @@ fn transport_location(header: &[u8], network: usize, version: IpVersion, limit: 
                     jumbo = extension.jumbo_length(header);
                 }
             }
-            let jumbo_end = |payload: u32| (network + ipv6::HEADER_LENGTH).saturating_add(payload as usize);
+            let jumbo_end =
+                |payload: u32| (network + ipv6::HEADER_LENGTH).saturating_add(payload as usize);
             TransportLocation {
                 network,
                 version,

@@ -350,7 +350,8 @@ pub(crate) fn put32(bytes: &mut [u8], offset: usize, value: u32) {
 #[inline]
 pub(crate) fn dccp_sequence(transport: &[u8]) -> u64 {
     if byte(transport, dccp::TYPE) & 1 == 1 {
-        (u64::from(be16(transport, dccp::LONG_SEQUENCE)) << 32) | u64::from(be32(transport, dccp::LONG_SEQUENCE + 2))
+        (u64::from(be16(transport, dccp::LONG_SEQUENCE)) << 32)
+            | u64::from(be32(transport, dccp::LONG_SEQUENCE + 2))
     } else {
         u64::from(be32(transport, dccp::SHORT_SEQUENCE - 1) & 0x00ff_ffff)
     }

@@ -5,7 +5,10 @@ use super::extensions::{Extensions, ip_length};
 use super::gro_hint::GroHint;
 use super::layout::usual;
 use super::link::{LinkWalk, Next, Tag};
-use super::{IpVersion, Layer, Layout, LinkHeader, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32, byte};
+use super::{
+    IpVersion, Layer, Layout, LinkHeader, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32,
+    byte,
+};
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
 
 /// Which held flows a packet without a known flow may belong to.
@@ -96,12 +99,18 @@ fn walk_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, U
 ///
 /// # Errors
 /// As [`parse`].
-pub(crate) fn parse_datagram_at(header: &[u8], length: usize, layer: Layer, transport: u16) -> Result<Layout, Unparsed> {
+pub(crate) fn parse_datagram_at(
+    header: &[u8],
+    length: usize,
+    layer: Layer,
+    transport: u16,
+) -> Result<Layout, Unparsed> {
     let innermost = parse_datagram(header, length, layer);
     if matches!(innermost, Ok(layout) if layout.transport == transport) {
         return innermost;
     }
-    match (Cursor { tunnels_before: transport.into(), ..Cursor::new(header, length) }).packet(layer) {
+    match (Cursor { tunnels_before: transport.into(), ..Cursor::new(header, length) }).packet(layer)
+    {
         Ok(found) if found.protocol == Protocol::Udp && found.transport == transport => Ok(found),
         _ => innermost,
     }
@@ -138,11 +147,20 @@ fn parse_if_usual(header: &[u8], length: usize, layer: Layer) -> Option<Layout> 
 /// Parses a packet of the layout [`USUAL`](usual), and returns what is not constant in it: the
 /// offset of the payload, and the end.
 #[inline(always)]
-pub(crate) fn parse_usual<const USUAL: u8>(header: &[u8], length: usize, layer: Layer) -> Option<(u16, u32)> {
-    let in_ethernet = |ethertype| layer == Layer::Ethernet && be16(header, ethernet::ETHERTYPE) == ethertype;
+pub(crate) fn parse_usual<const USUAL: u8>(
+    header: &[u8],
+    length: usize,
+    layer: Layer,
+) -> Option<(u16, u32)> {
+    let in_ethernet =
+        |ethertype| layer == Layer::Ethernet && be16(header, ethernet::ETHERTYPE) == ethertype;
     match USUAL {
-        usual::ETHERNET_IPV4 if in_ethernet(ethernet::IPV4) => usual_ipv4(header, length, ethernet::HEADER_LENGTH),
-        usual::ETHERNET_IPV6 if in_ethernet(ethernet::IPV6) => usual_ipv6(header, length, ethernet::HEADER_LENGTH),
+        usual::ETHERNET_IPV4 if in_ethernet(ethernet::IPV4) => {
+            usual_ipv4(header, length, ethernet::HEADER_LENGTH)
+        }
+        usual::ETHERNET_IPV6 if in_ethernet(ethernet::IPV6) => {
+            usual_ipv6(header, length, ethernet::HEADER_LENGTH)
+        }
         usual::IPV4 if layer == Layer::Ip => usual_ipv4(header, length, 0),
         usual::IPV6 if layer == Layer::Ip => usual_ipv6(header, length, 0),
         _ => None,
@@ -151,18 +169,21 @@ pub(crate) fn parse_usual<const USUAL: u8>(header: &[u8], length: usize, layer: 
 
 #[inline(always)]
 fn usual_ipv4(header: &[u8], length: usize, network: usize) -> Option<(u16, u32)> {
-    let ip = header.get(network..)?.first_chunk::<{ ipv4::HEADER_LENGTH + tcp::HEADER_LENGTH }>()?;
+    let ip =
+        header.get(network..)?.first_chunk::<{ ipv4::HEADER_LENGTH + tcp::HEADER_LENGTH }>()?;
     let whole = be16(ip, ipv4::FRAGMENT) & !ipv4::DONT_FRAGMENT == 0;
     let end = network + usize::from(be16(ip, ipv4::TOTAL_LENGTH));
     let data_offset = ip[ipv4::HEADER_LENGTH + tcp::DATA_OFFSET];
     let usual_fields = ip[0] == 0x45 && ip[ipv4::PROTOCOL] == protocol::TCP && whole;
-    usual_tcp(header, length, network + ipv4::HEADER_LENGTH, data_offset, end).filter(|_| usual_fields)
+    usual_tcp(header, length, network + ipv4::HEADER_LENGTH, data_offset, end)
+        .filter(|_| usual_fields)
 }
 
 #[inline(always)]
 fn usual_ipv6(header: &[u8], length: usize, network: usize) -> Option<(u16, u32)> {
     let transport = network + ipv6::HEADER_LENGTH;
-    let ip = header.get(network..)?.first_chunk::<{ ipv6::HEADER_LENGTH + tcp::HEADER_LENGTH }>()?;
+    let ip =
+        header.get(network..)?.first_chunk::<{ ipv6::HEADER_LENGTH + tcp::HEADER_LENGTH }>()?;
     let end = transport + usize::from(be16(ip, ipv6::PAYLOAD_LENGTH));
     let data_offset = ip[ipv6::HEADER_LENGTH + tcp::DATA_OFFSET];
     let usual_fields = ip[0] >> 4 == 6 && ip[ipv6::NEXT_HEADER] == protocol::TCP;
@@ -171,9 +192,18 @@ fn usual_ipv6(header: &[u8], length: usize, network: usize) -> Option<(u16, u32)
 
 /// Returns payload and end for TCP at `transport`, if the lengths are those of a complete packet.
 #[inline(always)]
-fn usual_tcp(header: &[u8], length: usize, transport: usize, data_offset: u8, end: usize) -> Option<(u16, u32)> {
+fn usual_tcp(
+    header: &[u8],
+    length: usize,
+    transport: usize,
+    data_offset: u8,
+    end: usize,
+) -> Option<(u16, u32)> {
     let payload = transport + usize::from(data_offset >> 4) * 4;
-    let whole = payload >= transport + tcp::HEADER_LENGTH && payload <= header.len() && payload <= end && end <= length;
+    let whole = payload >= transport + tcp::HEADER_LENGTH
+        && payload <= header.len()
+        && payload <= end
+        && end <= length;
     whole.then_some((payload as u16, end as u32))
 }
 
@@ -344,7 +374,8 @@ impl<'a> Cursor<'a> {
         if fragment & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET) != 0 {
             return Err(self.unparsed(Refusal::Fragment));
         }
-        let end = self.ip_end(offset, usize::from(be16(self.header, offset + ipv4::TOTAL_LENGTH)), limit);
+        let end =
+            self.ip_end(offset, usize::from(be16(self.header, offset + ipv4::TOTAL_LENGTH)), limit);
         if end < offset + header_length {
             return Err(self.unparsed(Refusal::Malformed));
         }
@@ -401,10 +432,19 @@ impl<'a> Cursor<'a> {
             may_have_addresses |= matches!(extension.kind, ipv6::ROUTING | ipv6::DESTINATION);
             extensions.next();
         }
-        if may_have_addresses && checksum_addresses(self.header.get(offset..).unwrap_or(&[]), IpVersion::V6).is_none() {
+        if may_have_addresses
+            && checksum_addresses(self.header.get(offset..).unwrap_or(&[]), IpVersion::V6).is_none()
+        {
             self.refuse(Refusal::FinalDestination);
         }
-        self.transport(offset, IpVersion::V6, extensions.offset, extensions.next_header(), end, jumbo)
+        self.transport(
+            offset,
+            IpVersion::V6,
+            extensions.offset,
+            extensions.next_header(),
+            end,
+            jumbo,
+        )
     }
 
     /// Returns the end of an IP packet at `offset` that has `whole` bytes by its length field.
@@ -442,13 +482,17 @@ impl<'a> Cursor<'a> {
         let (protocol, header_length) = match number {
             protocol::TCP => {
                 self.require(offset, tcp::HEADER_LENGTH, end)?;
-                let header_length = usize::from(byte(self.header, offset + tcp::DATA_OFFSET) >> 4) * 4;
+                let header_length =
+                    usize::from(byte(self.header, offset + tcp::DATA_OFFSET) >> 4) * 4;
                 if header_length < tcp::HEADER_LENGTH || offset + header_length > end {
-                    return Err(self.unparsed(if offset + header_length > end && self.refusal == Some(Refusal::Truncated) {
-                        Refusal::Truncated
-                    } else {
-                        Refusal::Malformed
-                    }));
+                    return Err(self.unparsed(
+                        if offset + header_length > end && self.refusal == Some(Refusal::Truncated)
+                        {
+                            Refusal::Truncated
+                        } else {
+                            Refusal::Malformed
+                        },
+                    ));
                 }
                 self.require(offset, header_length, end)?;
                 (Protocol::Tcp, header_length)
@@ -456,7 +500,9 @@ impl<'a> Cursor<'a> {
             protocol::UDP => {
                 self.require(offset, udp::HEADER_LENGTH, end)?;
                 let length = usize::from(be16(self.header, offset + udp::LENGTH));
-                if offset + length != end && !(length == 0 && self.refusal == Some(Refusal::NoLength)) {
+                if offset + length != end
+                    && !(length == 0 && self.refusal == Some(Refusal::NoLength))
+                {
                     self.refuse(Refusal::UdpLength);
                 }
                 let port = be16(self.header, offset + udp::DESTINATION_PORT);
@@ -475,7 +521,11 @@ impl<'a> Cursor<'a> {
                 self.require(offset, dccp::SHORT_HEADER_LENGTH, end)?;
                 let header_length = usize::from(byte(self.header, offset + dccp::DATA_OFFSET)) * 4;
                 let kind = byte(self.header, offset + dccp::TYPE);
-                let mut least = if kind & 1 == 1 { dccp::LONG_HEADER_LENGTH } else { dccp::SHORT_HEADER_LENGTH };
+                let mut least = if kind & 1 == 1 {
+                    dccp::LONG_HEADER_LENGTH
+                } else {
+                    dccp::SHORT_HEADER_LENGTH
+                };
                 match (kind >> 1) & 0x0f {
                     dccp::DATA => {}
                     dccp::DATA_ACK => least += if kind & 1 == 1 { 8 } else { 4 },
@@ -493,7 +543,11 @@ impl<'a> Cursor<'a> {
             protocol::GRE => return self.gre(network, version, offset, end),
             protocol::IPIP | protocol::IPV6 => {
                 self.enter_tunnel(network, version, offset, Tunnel::Ip)?;
-                return if number == protocol::IPIP { self.ipv4(offset, end) } else { self.ipv6(offset, end) };
+                return if number == protocol::IPIP {
+                    self.ipv4(offset, end)
+                } else {
+                    self.ipv6(offset, end)
+                };
             }
             _ => return Err(Unparsed::new(Refusal::Protocol)),
         };
@@ -514,11 +568,19 @@ impl<'a> Cursor<'a> {
     }
 
     /// Records the outer headers: of one tunnel, or of two in UDP. More are not rewritten.
-    fn enter_tunnel(&mut self, network: usize, version: IpVersion, transport: usize, tunnel: Tunnel) -> Result<(), Unparsed> {
+    fn enter_tunnel(
+        &mut self,
+        network: usize,
+        version: IpVersion,
+        transport: usize,
+        tunnel: Tunnel,
+    ) -> Result<(), Unparsed> {
         let found = Outer { network: network as u16, version, transport: transport as u16, tunnel };
         match (self.outer, self.nested) {
             (None, _) => self.outer = Some(found),
-            (Some(outer), None) if outer.tunnel.is_udp() && tunnel.is_udp() => self.nested = Some(found),
+            (Some(outer), None) if outer.tunnel.is_udp() && tunnel.is_udp() => {
+                self.nested = Some(found)
+            }
             _ => return Err(self.unparsed(Refusal::Tunnel)),
         }
         Ok(())
@@ -539,11 +601,20 @@ impl<'a> Cursor<'a> {
             // the type of an inner packet.
             return match port {
                 vxlan::PORT => be32(self.header, header) & vxlan::FLAGS == 0,
-                _ => !matches!(be16(self.header, header + 2), ethernet::BRIDGED | ethernet::IPV4 | ethernet::IPV6),
+                _ => !matches!(
+                    be16(self.header, header + 2),
+                    ethernet::BRIDGED | ethernet::IPV4 | ethernet::IPV6
+                ),
             };
         }
         // The probe asks of no port what it is, so that the work is bounded.
-        let fresh = || Cursor { outer: None, nested: None, scope: Scope::None, tunnel_ports_may_be_udp: false, ..self.clone() };
+        let fresh = || Cursor {
+            outer: None,
+            nested: None,
+            scope: Scope::None,
+            tunnel_ports_may_be_udp: false,
+            ..self.clone()
+        };
         let mut probe = fresh();
         // The result does not matter, only whether an IP header was read.
         let _ = probe.link(inner, end);
@@ -566,7 +637,13 @@ impl<'a> Cursor<'a> {
     }
 
     #[cold]
-    fn vxlan(&mut self, network: usize, version: IpVersion, offset: usize, end: usize) -> Result<Layout, Unparsed> {
+    fn vxlan(
+        &mut self,
+        network: usize,
+        version: IpVersion,
+        offset: usize,
+        end: usize,
+    ) -> Result<Layout, Unparsed> {
         self.enter_tunnel(network, version, offset, Tunnel::Vxlan)?;
         let header = offset + udp::HEADER_LENGTH;
         self.require(header, vxlan::HEADER_LENGTH, end)?;
@@ -579,13 +656,22 @@ impl<'a> Cursor<'a> {
     }
 
     #[cold]
-    fn geneve(&mut self, network: usize, version: IpVersion, offset: usize, end: usize) -> Result<Layout, Unparsed> {
+    fn geneve(
+        &mut self,
+        network: usize,
+        version: IpVersion,
+        offset: usize,
+        end: usize,
+    ) -> Result<Layout, Unparsed> {
         self.enter_tunnel(network, version, offset, Tunnel::Geneve)?;
         let header = offset + udp::HEADER_LENGTH;
         self.require(header, geneve::HEADER_LENGTH, end)?;
         let first = byte(self.header, header);
         // Version 0, no control packet, no critical option, reserved bits zero (RFC 8926, 3.4).
-        if first >> 6 != 0 || byte(self.header, header + 1) != 0 || byte(self.header, header + 7) != 0 {
+        if first >> 6 != 0
+            || byte(self.header, header + 1) != 0
+            || byte(self.header, header + 7) != 0
+        {
             return Err(self.unparsed(Refusal::Tunnel));
         }
         let inner = header + geneve::HEADER_LENGTH + usize::from(first & 0x3f) * 4;
@@ -604,7 +690,13 @@ impl<'a> Cursor<'a> {
     }
 
     #[cold]
-    fn gre(&mut self, network: usize, version: IpVersion, offset: usize, end: usize) -> Result<Layout, Unparsed> {
+    fn gre(
+        &mut self,
+        network: usize,
+        version: IpVersion,
+        offset: usize,
+        end: usize,
+    ) -> Result<Layout, Unparsed> {
         self.enter_tunnel(network, version, offset, Tunnel::Gre)?;
         self.require(offset, gre::HEADER_LENGTH, end)?;
         let flags = be16(self.header, offset);
@@ -629,7 +721,12 @@ impl<'a> Cursor<'a> {
     }
 
     /// Parses the inner packet of a tunnel by its ethertype.
-    fn inner_packet(&mut self, ethertype: u16, inner: usize, end: usize) -> Result<Layout, Unparsed> {
+    fn inner_packet(
+        &mut self,
+        ethertype: u16,
+        inner: usize,
+        end: usize,
+    ) -> Result<Layout, Unparsed> {
         match ethertype {
             ethernet::BRIDGED => self.link(inner, end),
             ethernet::IPV4 => self.ipv4(inner, end),
@@ -646,19 +743,26 @@ mod tests {
     /// Frames of usual layouts, without padding or payload.
     const IPV4: [u8; 54] = {
         let mut frame = [0; 54];
-        (frame[12], frame[14], frame[17], frame[23], frame[46]) = (0x08, 0x45, 40, protocol::TCP, 0x50);
+        (frame[12], frame[14], frame[17], frame[23], frame[46]) =
+            (0x08, 0x45, 40, protocol::TCP, 0x50);
         frame
     };
     const IPV6: [u8; 74] = {
         let mut frame = [0; 74];
-        (frame[12], frame[13], frame[14], frame[19], frame[20], frame[66]) = (0x86, 0xdd, 0x60, 20, protocol::TCP, 0x50);
+        (frame[12], frame[13], frame[14], frame[19], frame[20], frame[66]) =
+            (0x86, 0xdd, 0x60, 20, protocol::TCP, 0x50);
         frame
     };
 
     #[test]
     fn a_usual_layout_is_what_the_walk_finds() {
         let mut usual_layouts = 0;
-        for (frame, layer) in [(&IPV4[..], Layer::Ethernet), (&IPV6, Layer::Ethernet), (&IPV4[14..], Layer::Ip), (&IPV6[14..], Layer::Ip)] {
+        for (frame, layer) in [
+            (&IPV4[..], Layer::Ethernet),
+            (&IPV6, Layer::Ethernet),
+            (&IPV4[14..], Layer::Ip),
+            (&IPV6[14..], Layer::Ip),
+        ] {
             let mut compare = |frame: &[u8], length: usize| {
                 if let Some(layout) = parse_if_usual(frame, length, layer) {
                     usual_layouts += 1;

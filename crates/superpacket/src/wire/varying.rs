@@ -27,8 +27,11 @@ impl Field {
     }
 }
 
-const TCP: [Field; 3] =
-    [Field::new(tcp::SEQUENCE, 4), Field { offset: tcp::FLAGS, length: 1, bits: tcp::PSH | tcp::FIN }, Field::new(tcp::CHECKSUM, 2)];
+const TCP: [Field; 3] = [
+    Field::new(tcp::SEQUENCE, 4),
+    Field { offset: tcp::FLAGS, length: 1, bits: tcp::PSH | tcp::FIN },
+    Field::new(tcp::CHECKSUM, 2),
+];
 const UDP: [Field; 2] = [Field::new(udp::LENGTH, 2), Field::new(udp::CHECKSUM, 2)];
 const DCCP_SHORT: [Field; 2] = [Field::new(dccp::CHECKSUM, 2), Field::new(dccp::SHORT_SEQUENCE, 3)];
 const DCCP_LONG: [Field; 2] = [Field::new(dccp::CHECKSUM, 2), Field::new(dccp::LONG_SEQUENCE, 6)];
@@ -89,18 +92,29 @@ mod tests {
     #[test]
     fn a_sum_is_that_of_the_bytes_that_differ() {
         let mut header: [u8; 32] = core::array::from_fn(|index| (index * 37 + 11) as u8);
-        for (protocol, kind) in [(Protocol::Tcp, 0), (Protocol::Udp, 0), (Protocol::Dccp, 0), (Protocol::Dccp, 1)] {
+        for (protocol, kind) in
+            [(Protocol::Tcp, 0), (Protocol::Udp, 0), (Protocol::Dccp, 0), (Protocol::Dccp, 1)]
+        {
             header[dccp::TYPE] = 4 | kind;
-            assert_eq!(sum(&header, protocol).fold(), sum_of(super::fields(&header, protocol), &header).fold());
+            assert_eq!(
+                sum(&header, protocol).fold(),
+                sum_of(super::fields(&header, protocol), &header).fold()
+            );
             for fields in [super::fields(&header, protocol), &NEWEST] {
                 let mut only = [0; 32];
                 for field in fields {
                     let words = field.words().flat_map(|word| [word, word + 1]);
-                    for place in words.filter(|&place| place >= field.offset && place < field.offset + field.length) {
+                    for place in words.filter(|&place| {
+                        place >= field.offset && place < field.offset + field.length
+                    }) {
                         only[place] = header[place] & field.bits;
                     }
                 }
-                assert_eq!(sum_of(fields, &header).fold(), crate::checksum::words(&only).fold(), "{protocol:?}");
+                assert_eq!(
+                    sum_of(fields, &header).fold(),
+                    crate::checksum::words(&only).fold(),
+                    "{protocol:?}"
+                );
             }
         }
     }

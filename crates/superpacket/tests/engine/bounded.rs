@@ -51,7 +51,13 @@ struct Table {
 
 impl Table {
     fn new(max_flows: u32, key: u128) -> Self {
-        Table { aggregator: Aggregator::new(Policy::gro().with_partial_checksums().with_max_flows(max_flows), HashKey::new(key)), left: 0 }
+        Table {
+            aggregator: Aggregator::new(
+                Policy::gro().with_partial_checksums().with_max_flows(max_flows),
+                HashKey::new(key),
+            ),
+            left: 0,
+        }
     }
 
     /// Receives a packet; returns how many entries were looked at.
@@ -85,7 +91,10 @@ fn each_packet_looks_at_two_buckets_at_most_whatever_the_flows() {
             for turn in 0..2 {
                 for number in 0..flows {
                     let probes = table.receive(&template.flow(number));
-                    assert!(probes <= WAYS, "{probes} probes at flow {number} of {flows}, turn {turn}");
+                    assert!(
+                        probes <= WAYS,
+                        "{probes} probes at flow {number} of {flows}, turn {turn}"
+                    );
                     assert!(table.held() <= u64::from(max_flows), "{} held", table.held());
                 }
             }
@@ -121,7 +130,11 @@ fn a_table_that_is_not_full_evicts_few() {
         for number in 0..1024 {
             table.receive(&template.flow(number));
         }
-        assert!(table.reason(Reason::Evicted) < 8, "{} evicted under key {key}", table.reason(Reason::Evicted));
+        assert!(
+            table.reason(Reason::Evicted) < 8,
+            "{} evicted under key {key}",
+            table.reason(Reason::Evicted)
+        );
     }
 }
 
@@ -212,7 +225,9 @@ fn a_fragment_flood_pays_for_what_was_held_and_no_more() {
         for number in 0..2_000 {
             table.receive(&fragment(number * 7));
         }
-        let left = table.reason(Reason::Overtaken) + table.reason(Reason::Evicted) + table.reason(Reason::Sequence);
+        let left = table.reason(Reason::Overtaken)
+            + table.reason(Reason::Evicted)
+            + table.reason(Reason::Sequence);
         assert_eq!(left + table.held(), inserts);
     }
     assert_eq!(table.reason(Reason::Fragment), 10_000 + 60_000 + 20 * 2_000);
@@ -260,8 +275,10 @@ fn the_key_spreads_address_pairs_too() {
     };
     let known = 0x243f_6a88_85a3_08d3_1319_8a2e_0370_7344;
     let crafted: Vec<_> = (1..).filter(|&number| shares(known, number)).take(16).collect();
-    let keys = (1..=32u128).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+    let keys =
+        (1..=32u128).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
     // By chance one of 128 does, the number of lists: 4 of all 512.
-    let still: usize = keys.map(|key| crafted.iter().filter(|&&number| shares(key, number)).count()).sum();
+    let still: usize =
+        keys.map(|key| crafted.iter().filter(|&&number| shares(key, number)).count()).sum();
     assert!(still <= 20, "{still} of 512 still share");
 }

@@ -14,14 +14,20 @@ use superpacket_traffic::frame::Frame;
 fn received(count: usize) -> Vec<Packet> {
     let frames = Frame::tcp4(1, 1000).with_timestamps(1, 2).run(5);
     let size = frames[0].to_bytes().len().div_ceil(count);
-    let packets: Vec<_> = packets(&frames).into_iter().map(|packet| packet.in_buffers_of(size)).collect();
+    let packets: Vec<_> =
+        packets(&frames).into_iter().map(|packet| packet.in_buffers_of(size)).collect();
     assert!(packets.iter().all(|packet| packet.buffers.len() + 1 == count), "{count}");
     packets
 }
 
 fn modes() -> [Policy; 4] {
     let linear = |policy: Policy| policy.with_storage(Storage::Linear);
-    [Policy::gro().with_partial_checksums(), linear(Policy::gro().with_partial_checksums()), Policy::lro(), linear(Policy::lro())]
+    [
+        Policy::gro().with_partial_checksums(),
+        linear(Policy::gro().with_partial_checksums()),
+        Policy::lro(),
+        linear(Policy::lro()),
+    ]
 }
 
 fn aggregator<B: AsRef<[u8]>>(policy: Policy) -> Aggregator<B> {
@@ -39,11 +45,12 @@ fn outputs<B: AsRef<[u8]>>(
     let mut sink = |packet: SuperPacket<'_, B>| outputs.push(Output::of(&packet));
     for packet in received {
         let mut rest = &packet.bytes[..];
-        let mut pieces = packet.buffers.iter().chain([&usize::MAX]).enumerate().map(|(number, &length)| {
-            let (piece, others) = rest.split_at(length.min(rest.len()));
-            rest = others;
-            buffer(number, piece.to_vec())
-        });
+        let mut pieces =
+            packet.buffers.iter().chain([&usize::MAX]).enumerate().map(|(number, &length)| {
+                let (piece, others) = rest.split_at(length.min(rest.len()));
+                rest = others;
+                buffer(number, piece.to_vec())
+            });
         let mut received = RxPacket::new(pieces.next().expect("at least one"));
         for piece in pieces {
             assert!(received.push(piece).is_ok(), "at most {MAX_BUFFERS}");
@@ -65,10 +72,22 @@ fn assert_as_vectors(mut buffer: impl FnMut(usize, Vec<u8>) -> AnyBytes<'static>
                 assert_reversed(&received, &reference);
             }
             let outputs = outputs(&mut aggregator(policy), &received, &mut buffer);
-            assert_eq!((outputs.len(), outputs[0].metadata.packets), (1, 5), "{count} buffers, {policy:?}");
+            assert_eq!(
+                (outputs.len(), outputs[0].metadata.packets),
+                (1, 5),
+                "{count} buffers, {policy:?}"
+            );
             let (output, expected) = (&outputs[0], &reference.outputs[0]);
-            assert_eq!((&output.bytes, output.metadata), (&expected.bytes, expected.metadata), "{count} buffers, {policy:?}");
-            assert_eq!((output.pieces, output.contiguous), (expected.pieces, expected.contiguous), "{count} buffers, {policy:?}");
+            assert_eq!(
+                (&output.bytes, output.metadata),
+                (&expected.bytes, expected.metadata),
+                "{count} buffers, {policy:?}"
+            );
+            assert_eq!(
+                (output.pieces, output.contiguous),
+                (expected.pieces, expected.contiguous),
+                "{count} buffers, {policy:?}"
+            );
         }
     }
 }
@@ -79,7 +98,9 @@ fn buffers_of_the_standard_library() {
     assert_as_vectors(|_, bytes| AnyBytes::Boxed(bytes.into()));
     assert_as_vectors(|_, bytes| AnyBytes::Shared(bytes.into()));
     assert_as_vectors(|_, bytes| AnyBytes::Counted(bytes.into()));
-    assert_as_vectors(|number, bytes| AnyBytes::Either(if number % 2 == 0 { bytes.into() } else { Cow::Borrowed(bytes.leak()) }));
+    assert_as_vectors(|number, bytes| {
+        AnyBytes::Either(if number % 2 == 0 { bytes.into() } else { Cow::Borrowed(bytes.leak()) })
+    });
 }
 
 #[test]
@@ -95,7 +116,11 @@ fn buffers_that_are_lent() {
                 assert_eq!(buffer, bytes);
                 buffer
             });
-            assert_eq!(outputs[0].bytes, run(policy, &received).outputs[0].bytes, "{count} buffers, {policy:?}");
+            assert_eq!(
+                outputs[0].bytes,
+                run(policy, &received).outputs[0].bytes,
+                "{count} buffers, {policy:?}"
+            );
         }
     }
 }
@@ -131,9 +156,15 @@ fn every_buffer_is_let_go_with_its_packet() {
                 AnyBytes::Shared(buffer)
             });
             assert_eq!(kept.len(), 5 * count);
-            assert!(kept.iter().all(|buffer| Arc::strong_count(buffer) == 1), "{count} buffers, {policy:?}");
+            assert!(
+                kept.iter().all(|buffer| Arc::strong_count(buffer) == 1),
+                "{count} buffers, {policy:?}"
+            );
             drop(aggregator);
-            assert!(kept.iter().all(|buffer| Arc::strong_count(buffer) == 1), "{count} buffers, {policy:?}");
+            assert!(
+                kept.iter().all(|buffer| Arc::strong_count(buffer) == 1),
+                "{count} buffers, {policy:?}"
+            );
         }
     }
 }

@@ -8,8 +8,9 @@ fn a_packet_that_passes_by_comes_after_its_flow_and_untouched() {
     let frames = w1(3);
     let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1));
     let mut out = vec![];
-    let mut sink =
-        |packet: SuperPacket<'_, &[u8]>| out.push((packet.metadata.packets, packet.slices().flatten().copied().collect::<Vec<u8>>()));
+    let mut sink = |packet: SuperPacket<'_, &[u8]>| {
+        out.push((packet.metadata.packets, packet.slices().flatten().copied().collect::<Vec<u8>>()))
+    };
     aggregator.receive(RxPacket::new(&frames[0][..]), 0, &mut sink);
     aggregator.receive(RxPacket::new(&frames[1][..]), 0, &mut sink);
     aggregator.bypass(RxPacket::new(&frames[2][..]), &mut sink);

@@ -14,7 +14,13 @@ use crate::support::{Output, Packet, Run, run, run_batches, unknown};
 const DAMAGED: usize = 7;
 
 fn flows() -> [Frame; 5] {
-    [Frame::tcp4(1, 1000), Frame::tcp6(1, 1000), Frame::udp4(1000), Frame::udp6(1000), Frame::tcp4(1, 1000).in_vxlan4()]
+    [
+        Frame::tcp4(1, 1000),
+        Frame::tcp6(1, 1000),
+        Frame::udp4(1000),
+        Frame::udp6(1000),
+        Frame::tcp4(1, 1000).in_vxlan4(),
+    ]
 }
 
 /// 20 packets of a flow, one of which has another payload than its checksum says.
@@ -37,9 +43,19 @@ fn assert_only_one_is_lost(packets: &[Packet], run: &Run) {
     let mut arrived = Vec::new();
     for output in &run.outputs {
         let partial = matches!(output.metadata.checksum, RxChecksum::Partial { .. });
-        let expect = Expect { starts_at_ip: output.metadata.layer == Layer::Ip, partial, big: true, ..Expect::default() };
+        let expect = Expect {
+            starts_at_ip: output.metadata.layer == Layer::Ip,
+            partial,
+            big: true,
+            ..Expect::default()
+        };
         let is_damaged = output.bytes == packets[DAMAGED].bytes;
-        assert_eq!(check::frame(&output.bytes, &expect).is_err(), is_damaged, "{:?}", output.metadata);
+        assert_eq!(
+            check::frame(&output.bytes, &expect).is_err(),
+            is_damaged,
+            "{:?}",
+            output.metadata
+        );
         arrived.extend(output.cut());
     }
     assert!(arrived.iter().eq(packets.iter().map(|packet| &packet.bytes)));
@@ -72,8 +88,16 @@ fn with_complete_checksums_trust_does_not_make_a_damaged_packet_spoil_its_neighb
     for form in [ChecksumForm::Full, ChecksumForm::Partial] {
         let run = run(Policy::lro().with_checksum(form).with_trusted_input(), &packets);
         assert_eq!((run.counters.reason(Reason::BadChecksum), run.outputs.len()), (1, 3));
-        let wrong = |output: &&Output| check::frame(&output.bytes, &Expect { big: true, ..Expect::default() }).is_err();
-        assert!(run.outputs.iter().filter(wrong).map(|output| &output.bytes).eq([&packets[DAMAGED].bytes]));
+        let wrong = |output: &&Output| {
+            check::frame(&output.bytes, &Expect { big: true, ..Expect::default() }).is_err()
+        };
+        assert!(
+            run.outputs
+                .iter()
+                .filter(wrong)
+                .map(|output| &output.bytes)
+                .eq([&packets[DAMAGED].bytes])
+        );
     }
 }
 
@@ -81,7 +105,8 @@ fn with_complete_checksums_trust_does_not_make_a_damaged_packet_spoil_its_neighb
 fn with_partial_checksums_trust_merges_what_it_was_told_to_merge() {
     for frame in flows() {
         let packets = with_damage(&frame);
-        for policy in policies(Policy::gro_with_udp().with_partial_checksums().with_trusted_input()) {
+        for policy in policies(Policy::gro_with_udp().with_partial_checksums().with_trusted_input())
+        {
             let run = run(policy, &packets);
             assert_eq!((run.outputs.len(), run.counters.verified_in_software), (1, 0));
         }
@@ -91,7 +116,8 @@ fn with_partial_checksums_trust_merges_what_it_was_told_to_merge() {
 #[test]
 fn borrowed_packets_are_verified_where_checksums_are_complete() {
     use superpacket::BatchAggregator;
-    let packets: Vec<_> = with_damage(&Frame::tcp6(1, 1000).at_ip()).into_iter().map(|packet| packet.bytes).collect();
+    let packets: Vec<_> =
+        with_damage(&Frame::tcp6(1, 1000).at_ip()).into_iter().map(|packet| packet.bytes).collect();
     let policy = Policy::gro().with_trusted_input();
     let key = superpacket::HashKey::new(7);
     let leaving = |mut aggregator: BatchAggregator| {
@@ -101,5 +127,9 @@ fn borrowed_packets_are_verified_where_checksums_are_complete() {
     };
     assert_eq!(leaving(BatchAggregator::new(Layer::Ip, policy, key)), 3);
     assert_eq!(leaving(BatchAggregator::framed(Framing::TUN, Policy::gro(), key)), 3);
-    assert_eq!(leaving(BatchAggregator::framed(Framing::TUN, policy, key)), 1, "the kernel completes the checksum");
+    assert_eq!(
+        leaving(BatchAggregator::framed(Framing::TUN, policy, key)),
+        1,
+        "the kernel completes the checksum"
+    );
 }

@@ -14,9 +14,14 @@ const EXAMPLES: [Example; 2] = [
 
 /// Lines between the two markers that are neither blank nor comments.
 fn own_lines(source: &str) -> Vec<&str> {
-    let (_, from_begin) = source.split_once("// The user's own lines begin here.\n").expect("the first marker");
-    let (own, _) = from_begin.split_once("// The user's own lines end here.\n").expect("the second marker");
-    own.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//")).collect()
+    let (_, from_begin) =
+        source.split_once("// The user's own lines begin here.\n").expect("the first marker");
+    let (own, _) =
+        from_begin.split_once("// The user's own lines end here.\n").expect("the second marker");
+    own.lines()
+        .map(str::trim_start)
+        .filter(|line| !line.is_empty() && !line.starts_with("//"))
+        .collect()
 }
 
 /// Names that are imported from the crate's root: the only import of the crate there is.
@@ -24,19 +29,27 @@ fn imported_names(source: &str) -> Vec<&str> {
     let imports: Vec<_> = source.match_indices("use superpacket::").collect();
     let [(start, import)] = imports[..] else { panic!("{} imports of the crate", imports.len()) };
     let (names, _) = source[start + import.len()..].split_once(';').expect("the import ends");
-    let names = names.strip_prefix('{').and_then(|names| names.strip_suffix('}')).expect("a list of names");
+    let names =
+        names.strip_prefix('{').and_then(|names| names.strip_suffix('}')).expect("a list of names");
     assert!(!names.contains("::"), "{names} are not all from the root");
     names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect()
 }
 
 #[test]
 fn the_examples_import_from_the_root_alone() {
-    let others = [include_str!("../../examples/umem.rs"), include_str!("../../../../examples/smoltcp-device/src/lib.rs")];
+    let others = [
+        include_str!("../../examples/umem.rs"),
+        include_str!("../../../../examples/smoltcp-device/src/lib.rs"),
+    ];
     for source in EXAMPLES.iter().map(|example| example.source).chain(others) {
-        let imports: Vec<_> = source.lines().filter(|line| line.starts_with("use superpacket")).collect();
+        let imports: Vec<_> =
+            source.lines().filter(|line| line.starts_with("use superpacket")).collect();
         assert!(!imports.is_empty());
         for import in imports {
-            assert!(import.starts_with("use superpacket::{") && import.matches("::").count() == 1, "{import} is not of the root");
+            assert!(
+                import.starts_with("use superpacket::{") && import.matches("::").count() == 1,
+                "{import} is not of the root"
+            );
         }
     }
 }
@@ -44,7 +57,10 @@ fn the_examples_import_from_the_root_alone() {
 #[test]
 fn the_readme_says_how_many_lines_the_example_for_vpns_takes() {
     let readme = include_str!("../../../../README.md");
-    let statement = format!("(crates/superpacket/examples/tun.rs), {} lines;", own_lines(EXAMPLES[0].source).len());
+    let statement = format!(
+        "(crates/superpacket/examples/tun.rs), {} lines;",
+        own_lines(EXAMPLES[0].source).len()
+    );
     assert!(readme.contains(&statement), "it does not say: {statement}");
 }
 

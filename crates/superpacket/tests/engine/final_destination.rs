@@ -10,7 +10,9 @@ use superpacket::Simd;
 use superpacket::aggregate::{BatchAggregator, HashKey, Policy, Reason};
 use superpacket::checksum::{CompletionError, complete_partial};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::segment::{ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{
+    ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter,
+};
 use superpacket::wire::{IpVersion, Refusal, checksum_addresses};
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{Checksum, Extension, Frame, Ip, Transport};
@@ -49,9 +51,24 @@ fn known() -> Vec<Known> {
         (vec![compressed(0)], None, None),
         (vec![compressed(2)], None, Some(last_two)),
         (vec![Extension::home_address(stop(9))], Some(stop(9)), None),
-        (vec![Extension::HopByHop(vec![5, 2, 0, 0, 1, 0]), Extension::segment_route(&segments, 2)], None, Some(stop(3))),
-        (vec![Extension::segment_route(&segments, 2), Extension::home_address(stop(9))], Some(stop(9)), Some(stop(3))),
-        (vec![Extension::segment_route(&segments, 2), Extension::source_route(2, &[stop(7)], 1)], None, Some(stop(7))),
+        (
+            vec![
+                Extension::HopByHop(vec![5, 2, 0, 0, 1, 0]),
+                Extension::segment_route(&segments, 2),
+            ],
+            None,
+            Some(stop(3)),
+        ),
+        (
+            vec![Extension::segment_route(&segments, 2), Extension::home_address(stop(9))],
+            Some(stop(9)),
+            Some(stop(3)),
+        ),
+        (
+            vec![Extension::segment_route(&segments, 2), Extension::source_route(2, &[stop(7)], 1)],
+            None,
+            Some(stop(7)),
+        ),
         // A route of an unknown type that has been passed.
         (vec![Extension::Routing(vec![253, 0, 0, 0, 0, 0])], None, None),
         (vec![Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4])], None, None),
@@ -107,7 +124,11 @@ fn options() -> Vec<(Vec<u8>, Option<[u8; 4]>)> {
             ([vec![0x94, 60], route(kind, &STOPS, 4)].concat(), None),
         ]);
     }
-    options.extend([(vec![], None), (vec![0x94, 4, 0, 0], None), (vec![7, 7, 4, 0, 0, 0, 0], None)]);
+    options.extend([
+        (vec![], None),
+        (vec![0x94, 4, 0, 0], None),
+        (vec![7, 7, 4, 0, 0, 0, 0], None),
+    ]);
     options
 }
 
@@ -137,8 +158,10 @@ fn v6(base: Frame, extensions: &[Extension]) -> Frame {
 /// Frames of every protocol over IPv6, and in tunnels.
 fn over_ipv6(length: usize) -> Vec<Frame> {
     let plain = [Frame::tcp6(1000, length), Frame::udp6(length), Frame::dccp6(1, length)];
-    let tunnels: [fn(Frame) -> Frame; 5] = [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, Frame::in_gre, Frame::in_ip6];
-    let inside = tunnels.into_iter().flat_map(|tunnel| plain.clone().map(tunnel)).collect::<Vec<_>>();
+    let tunnels: [fn(Frame) -> Frame; 5] =
+        [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, Frame::in_gre, Frame::in_ip6];
+    let inside =
+        tunnels.into_iter().flat_map(|tunnel| plain.clone().map(tunnel)).collect::<Vec<_>>();
     plain.into_iter().chain(inside).collect()
 }
 
@@ -147,7 +170,10 @@ fn the_addresses_of_each_kind() {
     for (extensions, source, destination) in known() {
         let mut frame = v6(Frame::tcp6(1, 20), &extensions);
         let header = (frame.ipv6_mut().source, frame.ipv6_mut().destination);
-        let expected = (IpAddr::from(source.unwrap_or(header.0)), IpAddr::from(destination.unwrap_or(header.1)));
+        let expected = (
+            IpAddr::from(source.unwrap_or(header.0)),
+            IpAddr::from(destination.unwrap_or(header.1)),
+        );
         assert_eq!(addresses(&frame), Some(expected), "{extensions:?}");
     }
     for extensions in unknown() {
@@ -156,16 +182,27 @@ fn the_addresses_of_each_kind() {
     for (options, destination) in options() {
         let mut frame = Frame::tcp4(1, 20).with(|frame| frame.ipv4_mut().options = options.clone());
         let header = (frame.ipv4_mut().source, frame.ipv4_mut().destination);
-        assert_eq!(addresses(&frame), Some((header.0.into(), destination.unwrap_or(header.1).into())), "{options:?}");
+        assert_eq!(
+            addresses(&frame),
+            Some((header.0.into(), destination.unwrap_or(header.1).into())),
+            "{options:?}"
+        );
     }
     for options in unknown_options() {
-        assert_eq!(addresses(&Frame::tcp4(1, 20).with(|frame| frame.ipv4_mut().options = options.clone())), None, "{options:?}");
+        assert_eq!(
+            addresses(&Frame::tcp4(1, 20).with(|frame| frame.ipv4_mut().options = options.clone())),
+            None,
+            "{options:?}"
+        );
     }
 }
 
 #[test]
 fn headers_that_are_not_complete_say_nothing() {
-    let all = [v6(Frame::tcp6(1, 0), &known()[12].0), Frame::tcp4(1, 0).with(|frame| frame.ipv4_mut().options = options()[0].0.clone())];
+    let all = [
+        v6(Frame::tcp6(1, 0), &known()[12].0),
+        Frame::tcp4(1, 0).with(|frame| frame.ipv4_mut().options = options()[0].0.clone()),
+    ];
     for (frame, version) in all.into_iter().zip([IpVersion::V6, IpVersion::V4]) {
         let frame = frame.at_ip();
         let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
@@ -201,13 +238,27 @@ fn merged_packets_have_the_right_checksum() {
         for partial in [false, true] {
             for (extensions, ..) in known() {
                 for base in over_ipv6(100) {
-                    let policy = if partial { Policy::gro_with_udp().with_partial_checksums() } else { Policy::gro_with_udp() };
-                    let state = if trusted { RxChecksum::Unnecessary { level: 1 } } else { RxChecksum::None };
-                    let sent: Vec<_> =
-                        packets(&v6(base, &extensions).run(4)).into_iter().map(|packet| packet.with_checksum(state)).collect();
+                    let policy = if partial {
+                        Policy::gro_with_udp().with_partial_checksums()
+                    } else {
+                        Policy::gro_with_udp()
+                    };
+                    let state = if trusted {
+                        RxChecksum::Unnecessary { level: 1 }
+                    } else {
+                        RxChecksum::None
+                    };
+                    let sent: Vec<_> = packets(&v6(base, &extensions).run(4))
+                        .into_iter()
+                        .map(|packet| packet.with_checksum(state))
+                        .collect();
                     let run = run(policy, &sent);
                     assert_eq!(counts(&run), [4], "{extensions:?}");
-                    let checked = check::frame(&run.outputs[0].bytes, &Expect { partial, ..Expect::default() }).expect("it is right");
+                    let checked = check::frame(
+                        &run.outputs[0].bytes,
+                        &Expect { partial, ..Expect::default() },
+                    )
+                    .expect("it is right");
                     assert_eq!(checked.partial.is_some(), partial);
                 }
             }
@@ -223,7 +274,9 @@ fn trusted_input_is_gathered_with_the_right_checksum() {
     let packets: Vec<_> = bytes.iter().map(|bytes| RxPacket::new(&bytes[..])).collect();
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, policy, HashKey::new(1));
     let mut left = Vec::new();
-    aggregator.poll_gathered(&packets, |slices| left.push(slices.iter().flat_map(|slice| slice.to_vec()).collect::<Vec<_>>()));
+    aggregator.poll_gathered(&packets, |slices| {
+        left.push(slices.iter().flat_map(|slice| slice.to_vec()).collect::<Vec<_>>())
+    });
     assert_eq!(left.len(), 1);
     check::frame(&left[0], &Expect::default()).expect("it is right");
 }
@@ -246,7 +299,8 @@ fn one_whose_checksum_covers_the_headers_address_is_damaged() {
 fn another_route_ends_a_merge() {
     let base = v6(Frame::tcp6(1000, 100), &known()[1].0);
     differs(&base, Reason::ExtensionHeader, |frame| {
-        frame.ipv6_mut().extensions = vec![Extension::segment_route(&[stop(1), stop(2), stop(4)], 1)]
+        frame.ipv6_mut().extensions =
+            vec![Extension::segment_route(&[stop(1), stop(2), stop(4)], 1)]
     });
 }
 
@@ -256,9 +310,16 @@ fn unknown_destinations_pass_for_a_reason_of_their_own() {
         for base in over_ipv6(100).into_iter().take(3) {
             let frames = v6(base, &extensions).run(3);
             for state in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }] {
-                let sent: Vec<_> = packets(&frames).into_iter().map(|packet| packet.with_checksum(state)).collect();
+                let sent: Vec<_> = packets(&frames)
+                    .into_iter()
+                    .map(|packet| packet.with_checksum(state))
+                    .collect();
                 let run = in_order(&sent);
-                assert_eq!((counts(&run), run.reasons()), (vec![1; 3], vec![Reason::FinalDestination; 3]), "{extensions:?}");
+                assert_eq!(
+                    (counts(&run), run.reasons()),
+                    (vec![1; 3], vec![Reason::FinalDestination; 3]),
+                    "{extensions:?}"
+                );
             }
         }
     }
@@ -288,14 +349,23 @@ fn whole(frames: &[Frame], form: Checksum) -> (Vec<u8>, Gso, RxChecksum) {
     (frame.to_bytes(), gso, if form == Checksum::Partial { state } else { RxChecksum::None })
 }
 
-fn cut(bytes: &Vec<u8>, gso: Gso, state: RxChecksum, output: ChecksumOutput) -> Result<Vec<Vec<u8>>, SegmentError> {
+fn cut(
+    bytes: &Vec<u8>,
+    gso: Gso,
+    state: RxChecksum,
+    output: ChecksumOutput,
+) -> Result<Vec<Vec<u8>>, SegmentError> {
     let packet = GsoPacket::linear(bytes, gso).with_checksum(state);
     let mut segments = Vec::new();
-    Segmenter::new().segment(&packet, &SegmentOptions::default().with_checksum(output), |segment| {
-        let mut bytes = Vec::new();
-        segment.copy_to(&mut bytes);
-        segments.push(bytes);
-    })?;
+    Segmenter::new().segment(
+        &packet,
+        &SegmentOptions::default().with_checksum(output),
+        |segment| {
+            let mut bytes = Vec::new();
+            segment.copy_to(&mut bytes);
+            segments.push(bytes);
+        },
+    )?;
     Ok(segments)
 }
 
@@ -305,18 +375,33 @@ fn super_packets_are_cut_with_the_right_checksums() {
         [Frame::tcp4(1, 100), Frame::udp4(100), Frame::dccp4(1, 100)]
             .map(|base| base.with(|frame| frame.ipv4_mut().options = options.clone()))
     });
-    let v6 = known().into_iter().flat_map(|(extensions, ..)| over_ipv6(100).into_iter().map(move |base| v6(base, &extensions)));
+    let v6 = known().into_iter().flat_map(|(extensions, ..)| {
+        over_ipv6(100).into_iter().map(move |base| v6(base, &extensions))
+    });
     for base in v4.chain(v6) {
         let frames = base.run(4);
         let right: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
         let partial: Vec<_> = frames
             .iter()
-            .map(|frame| frame.clone().with(|frame| *frame.checksum_mut().expect("a checksum") = Checksum::Partial).to_bytes())
+            .map(|frame| {
+                frame
+                    .clone()
+                    .with(|frame| *frame.checksum_mut().expect("a checksum") = Checksum::Partial)
+                    .to_bytes()
+            })
             .collect();
         for form in [Checksum::Partial, Checksum::Right] {
             let (bytes, gso, state) = whole(&frames, form);
-            assert_eq!(cut(&bytes, gso, state, ChecksumOutput::Full).as_ref(), Ok(&right), "{base:?}");
-            assert_eq!(cut(&bytes, gso, state, ChecksumOutput::Partial).as_ref(), Ok(&partial), "{base:?}");
+            assert_eq!(
+                cut(&bytes, gso, state, ChecksumOutput::Full).as_ref(),
+                Ok(&right),
+                "{base:?}"
+            );
+            assert_eq!(
+                cut(&bytes, gso, state, ChecksumOutput::Partial).as_ref(),
+                Ok(&partial),
+                "{base:?}"
+            );
         }
     }
 }
@@ -324,8 +409,12 @@ fn super_packets_are_cut_with_the_right_checksums() {
 /// Where the field holds a sum, no header is asked which addresses that is of.
 #[test]
 fn a_seed_is_adjusted_by_difference() {
-    let v4 = unknown_options().into_iter().map(|options| Frame::tcp4(1, 100).with(|frame| frame.ipv4_mut().options = options));
-    let v6 = unknown().into_iter().flat_map(|extensions| over_ipv6(100).into_iter().map(move |base| v6(base, &extensions)));
+    let v4 = unknown_options()
+        .into_iter()
+        .map(|options| Frame::tcp4(1, 100).with(|frame| frame.ipv4_mut().options = options));
+    let v6 = unknown()
+        .into_iter()
+        .flat_map(|extensions| over_ipv6(100).into_iter().map(move |base| v6(base, &extensions)));
     for base in v4.chain(v6) {
         // The builder seeds with the addresses of the header where it knows no others.
         let frames = base.run(4);
@@ -333,7 +422,11 @@ fn a_seed_is_adjusted_by_difference() {
         let (bytes, gso, state) = whole(&frames, Checksum::Partial);
         assert_eq!(cut(&bytes, gso, state, ChecksumOutput::Full).as_ref(), Ok(&right), "{base:?}");
         let (bytes, gso, state) = whole(&frames, Checksum::Right);
-        assert_eq!(cut(&bytes, gso, state, ChecksumOutput::Full), Err(SegmentError::Headers(Refusal::FinalDestination)), "{base:?}");
+        assert_eq!(
+            cut(&bytes, gso, state, ChecksumOutput::Full),
+            Err(SegmentError::Headers(Refusal::FinalDestination)),
+            "{base:?}"
+        );
     }
 }
 
@@ -343,7 +436,8 @@ fn datagrams_to_be_fragmented_keep_the_sum_of_their_seed() {
         let frame = v6(Frame::udp6(3000), &extensions);
         for form in [Checksum::Partial, Checksum::Right] {
             let (bytes, gso, state) = whole(std::slice::from_ref(&frame), form);
-            let gso = Gso::new(GsoKind::UdpFragments, SegmentSize::new(1400).expect("a size")).with_id(gso.id);
+            let gso = Gso::new(GsoKind::UdpFragments, SegmentSize::new(1400).expect("a size"))
+                .with_id(gso.id);
             let packet = GsoPacket::linear(&bytes, gso).with_checksum(state);
             let mut carried = Vec::new();
             let place = frame.offsets().transport;
@@ -356,7 +450,11 @@ fn datagrams_to_be_fragmented_keep_the_sum_of_their_seed() {
                 .expect("cut");
             // The UDP header is in the first fragment, behind a fragment header of 8 bytes.
             let right = frame.to_bytes();
-            assert_eq!(carried[0][place + 8 + 6..place + 8 + 8], right[place + 6..place + 8], "{extensions:?}");
+            assert_eq!(
+                carried[0][place + 8 + 6..place + 8 + 8],
+                right[place + 6..place + 8],
+                "{extensions:?}"
+            );
         }
     }
 }
@@ -364,7 +462,8 @@ fn datagrams_to_be_fragmented_keep_the_sum_of_their_seed() {
 #[test]
 fn a_checksum_without_a_seed_is_completed_for_the_final_destination() {
     let complete = |frame: &Frame| {
-        let mut bytes = frame.clone().with(|frame| frame.tcp_mut().checksum = Checksum::Zero).to_bytes();
+        let mut bytes =
+            frame.clone().with(|frame| frame.tcp_mut().checksum = Checksum::Zero).to_bytes();
         let start = frame.offsets().transport as u16;
         complete_partial(&mut bytes, Layer::Ethernet, start, 16, Simd::detect()).map(|()| bytes)
     };
@@ -373,6 +472,10 @@ fn a_checksum_without_a_seed_is_completed_for_the_final_destination() {
         assert_eq!(complete(&frame), Ok(frame.to_bytes()), "{extensions:?}");
     }
     for extensions in unknown() {
-        assert_eq!(complete(&v6(Frame::tcp6(1, 77), &extensions)), Err(CompletionError::FinalDestination), "{extensions:?}");
+        assert_eq!(
+            complete(&v6(Frame::tcp6(1, 77), &extensions)),
+            Err(CompletionError::FinalDestination),
+            "{extensions:?}"
+        );
     }
 }

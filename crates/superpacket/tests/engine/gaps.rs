@@ -31,7 +31,10 @@ fn bytes(packets: &[RxPacket<Vec<u8>>]) -> Vec<Vec<u8>> {
 }
 
 /// Receives each poll at its time, and returns what left in it.
-fn polls<const N: usize>(gaps: &mut Gaps<Vec<u8>>, polls: [(u64, Vec<Vec<u8>>); N]) -> [Vec<Vec<u8>>; N] {
+fn polls<const N: usize>(
+    gaps: &mut Gaps<Vec<u8>>,
+    polls: [(u64, Vec<Vec<u8>>); N],
+) -> [Vec<Vec<u8>>; N] {
     polls.map(|(now, frames)| {
         let mut packets = packets(frames);
         gaps.receive(&mut packets, now);
@@ -51,18 +54,28 @@ fn swapped_segments_merge_into_one() {
     for (now, numbers) in [(0, [0, 1, 3, 2]), (1_000, [4, 6, 7, 5])] {
         let mut packets = packets(segments(&numbers));
         gaps.receive(&mut packets, now);
-        aggregator.receive_batch(&mut packets, now, &mut |packet: SuperPacket<'_, Vec<u8>>| left.push(packet.metadata.packets));
-        aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Vec<u8>>| left.push(packet.metadata.packets));
+        aggregator.receive_batch(&mut packets, now, &mut |packet: SuperPacket<'_, Vec<u8>>| {
+            left.push(packet.metadata.packets)
+        });
+        aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Vec<u8>>| {
+            left.push(packet.metadata.packets)
+        });
     }
     assert_eq!(left, [4, 4]);
     let counters = gaps.counters();
-    assert_eq!((counters.waited, counters.filled, counters.waiting, counters.waiting_bytes), (3, 3, 0, 0));
+    assert_eq!(
+        (counters.waited, counters.filled, counters.waiting, counters.waiting_bytes),
+        (3, 3, 0, 0)
+    );
 }
 
 #[test]
 fn a_gap_lasts_from_poll_to_poll_and_no_longer_than_it_may() {
     let mut gaps = gaps(GapLimits::new(HOLD));
-    let left = polls(&mut gaps, [(0, segments(&[0, 2, 4])), (20_000, segments(&[5])), (30_000, segments(&[1]))]);
+    let left = polls(
+        &mut gaps,
+        [(0, segments(&[0, 2, 4])), (20_000, segments(&[5])), (30_000, segments(&[1]))],
+    );
     assert_eq!(left, [segments(&[0]), vec![], segments(&[1, 2])]);
     assert_eq!(gaps.deadline(), Some(HOLD), "of 4, which came first");
     let left = polls(&mut gaps, [(HOLD - 1, vec![]), (HOLD, vec![])]);
@@ -82,12 +95,18 @@ fn without_a_time_nothing_waits() {
 
 #[test]
 fn control_packets_and_fragments_overtake_nothing_that_waits() {
-    let with = |flags: u16| Frame::tcp4(900, PAYLOAD).with(|frame| frame.tcp_mut().flags |= flags).to_bytes();
+    let with = |flags: u16| {
+        Frame::tcp4(900, PAYLOAD).with(|frame| frame.tcp_mut().flags |= flags).to_bytes()
+    };
     let ack = Frame::tcp4(900, 0).to_bytes();
-    let fragment = Frame::tcp4(900, PAYLOAD).with(|frame| frame.ipv4_mut().more_fragments = true).to_bytes();
+    let fragment =
+        Frame::tcp4(900, PAYLOAD).with(|frame| frame.ipv4_mut().more_fragments = true).to_bytes();
     for other in [with(FIN), with(SYN), with(RST), ack, fragment] {
         let mut gaps = gaps(GapLimits::new(HOLD));
-        let [left] = polls(&mut gaps, [(0, [segments(&[0, 3, 2]), vec![other.clone()], segments(&[1])].concat())]);
+        let [left] = polls(
+            &mut gaps,
+            [(0, [segments(&[0, 3, 2]), vec![other.clone()], segments(&[1])].concat())],
+        );
         assert_eq!(left, [segments(&[0, 2, 3]), vec![other], segments(&[1])].concat());
         assert_eq!((gaps.counters().released, gaps.counters().waiting), (2, 0));
     }
@@ -97,7 +116,8 @@ fn control_packets_and_fragments_overtake_nothing_that_waits() {
 fn others_pass_what_waits() {
     let mut gaps = gaps(GapLimits::new(HOLD));
     let others = [Frame::udp4(10).to_bytes(), Frame::tcp6(1, 10).to_bytes(), vec![0; 60], vec![]];
-    let [left, rest] = polls(&mut gaps, [(0, [segments(&[0, 2]), others.to_vec()].concat()), (1, segments(&[1]))]);
+    let [left, rest] =
+        polls(&mut gaps, [(0, [segments(&[0, 2]), others.to_vec()].concat()), (1, segments(&[1]))]);
     assert_eq!((left, rest), ([segments(&[0]), others.to_vec()].concat(), segments(&[1, 2])));
 }
 
@@ -110,18 +130,24 @@ fn each_limit_gives_a_gap_up() {
     };
     let length = segment(0).len() as u64;
     assert_eq!(length, 154);
-    for limits in
-        [limits(|limits| limits.max_packets = 2), limits(|limits| limits.max_held_bytes = 2 * 154), limits(|limits| limits.max_gap = 300)]
-    {
+    for limits in [
+        limits(|limits| limits.max_packets = 2),
+        limits(|limits| limits.max_held_bytes = 2 * 154),
+        limits(|limits| limits.max_gap = 300),
+    ] {
         let mut gaps = gaps(limits);
-        let left = polls(&mut gaps, [(0, segments(&[0, 3, 2])), (1, segments(&[5])), (2, segments(&[1, 6]))]);
+        let left = polls(
+            &mut gaps,
+            [(0, segments(&[0, 3, 2])), (1, segments(&[5])), (2, segments(&[1, 6]))],
+        );
         assert_eq!(left, [segments(&[0]), segments(&[2, 3, 5]), segments(&[1, 6])], "{limits:?}");
     }
 }
 
 #[test]
 fn what_overlaps_what_waits_gives_the_gap_up() {
-    for twice in [segment(2), Frame::tcp4(250, PAYLOAD).to_bytes(), Frame::tcp4(150, 60).to_bytes()] {
+    for twice in [segment(2), Frame::tcp4(250, PAYLOAD).to_bytes(), Frame::tcp4(150, 60).to_bytes()]
+    {
         let mut gaps = gaps(GapLimits::new(HOLD));
         let [left] = polls(&mut gaps, [(0, [segments(&[0, 2]), vec![twice.clone()]].concat())]);
         assert_eq!(left, [segments(&[0, 2]), vec![twice]].concat());
@@ -131,7 +157,9 @@ fn what_overlaps_what_waits_gives_the_gap_up() {
 #[test]
 fn only_so_many_flows_have_gaps_and_are_remembered() {
     let flow = |port: u16, number: u32| {
-        Frame::tcp4(1 + number * PAYLOAD as u32, PAYLOAD).with(|frame| frame.tcp_mut().source_port = port).to_bytes()
+        Frame::tcp4(1 + number * PAYLOAD as u32, PAYLOAD)
+            .with(|frame| frame.tcp_mut().source_port = port)
+            .to_bytes()
     };
     let mut gaps = gaps(GapLimits::new(HOLD));
     let begun: Vec<_> = (1..=200).map(|port| flow(port, 0)).collect();
@@ -144,7 +172,10 @@ fn only_so_many_flows_have_gaps_and_are_remembered() {
         few.receive(&mut came, 0);
     }
     let counters = *few.counters();
-    assert!(counters.waiting <= 64 && counters.waited > 64, "those that sent nothing for longest give way: {counters:?}");
+    assert!(
+        counters.waiting <= 64 && counters.waited > 64,
+        "those that sent nothing for longest give way: {counters:?}"
+    );
     let mut rest = Vec::new();
     few.release_all(&mut rest);
     assert_eq!((rest.len() as u64, few.counters().waiting), (counters.waiting, 0));
@@ -174,7 +205,8 @@ const ANY_DAMAGE: Damage = Damage { lost: true, doubled: usize::MAX };
 /// them.
 fn displaced(seed: u64, flows: usize, count: usize, damage: Damage) -> Vec<(Name, Vec<u8>)> {
     let mut random = Random::new(seed);
-    let starts: Vec<u32> = (0..flows).map(|_| random.pick(&[1, 0x7fff_ff00, 0xffff_ff00])).collect();
+    let starts: Vec<u32> =
+        (0..flows).map(|_| random.pick(&[1, 0x7fff_ff00, 0xffff_ff00])).collect();
     let mut next = vec![0; flows];
     let mut sent: Vec<(u64, usize, Option<u32>)> = (0..count)
         .map(|number| {
@@ -200,7 +232,9 @@ fn displaced(seed: u64, flows: usize, count: usize, damage: Damage) -> Vec<(Name
         .map(|(came, (_, flow, data))| {
             let sequence = starts[flow].wrapping_add(data.unwrap_or(0) * PAYLOAD as u32);
             let frame = Frame::tcp4(sequence, if data.is_some() { PAYLOAD } else { 0 });
-            let frame = frame.with_id(came as u16).with(|frame| frame.tcp_mut().source_port = 1_000 + flow as u16);
+            let frame = frame
+                .with_id(came as u16)
+                .with(|frame| frame.tcp_mut().source_port = 1_000 + flow as u16);
             (Name { flow, came, data }, frame.to_bytes())
         })
         .collect()
@@ -217,11 +251,15 @@ struct Patient {
 
 impl Patient {
     fn new(seed: u64, flows: usize, poll: usize, damage: Damage) -> Self {
-        let came: Vec<_> = displaced(seed, flows, 150, damage).into_iter().filter(|(name, _)| name.data.is_some()).collect();
+        let came: Vec<_> = displaced(seed, flows, 150, damage)
+            .into_iter()
+            .filter(|(name, _)| name.data.is_some())
+            .collect();
         let mut limits = GapLimits::new(1_000_000);
         limits.max_packets = 150;
         let mut gaps = gaps(limits);
-        let names: HashMap<Vec<u8>, Name> = came.iter().map(|(name, bytes)| (bytes.clone(), *name)).collect();
+        let names: HashMap<Vec<u8>, Name> =
+            came.iter().map(|(name, bytes)| (bytes.clone(), *name)).collect();
         let mut left = Vec::new();
         for batch in came.chunks(poll) {
             let mut packets = packets(batch.iter().map(|(_, bytes)| bytes.clone()));
@@ -233,7 +271,12 @@ impl Patient {
         gaps.release_all(&mut rest);
         left.extend(bytes_named(&names, &rest));
         assert_eq!(left.len(), came.len());
-        Patient { came: came.into_iter().map(|(name, _)| name).collect(), left, rest: rest.len(), counters }
+        Patient {
+            came: came.into_iter().map(|(name, _)| name).collect(),
+            left,
+            rest: rest.len(),
+            counters,
+        }
     }
 
     /// The numbers of a stream's segments, as they came or as they left.
@@ -343,6 +386,9 @@ proptest! {
     }
 }
 
-fn bytes_named<'a>(names: &'a HashMap<Vec<u8>, Name>, packets: &[RxPacket<Vec<u8>>]) -> impl Iterator<Item = Name> + use<'a> {
+fn bytes_named<'a>(
+    names: &'a HashMap<Vec<u8>, Name>,
+    packets: &[RxPacket<Vec<u8>>],
+) -> impl Iterator<Item = Name> + use<'a> {
     bytes(packets).into_iter().map(|bytes| names[&bytes])
 }

@@ -11,12 +11,22 @@ fn arrives(case: &Case) {
     let [burst] = &case.bursts[..] else { panic!("{}: bursts need a clock", case.name) };
     let run = in_order(&packets(&burst.frames));
     let expected = burst.packets();
-    assert_eq!(counts(&run), expected.iter().map(|frames| frames.len() as u32).collect::<Vec<_>>(), "{}", case.name);
+    assert_eq!(
+        counts(&run),
+        expected.iter().map(|frames| frames.len() as u32).collect::<Vec<_>>(),
+        "{}",
+        case.name
+    );
     for ((output, frames), &length) in run.outputs.iter().zip(expected).zip(&burst.arrives) {
         // What is alone is what was sent; so says `in_order`.
         if frames.len() > 1 {
             assert_eq!(output.payload(), length, "{}", case.name);
-            assert_eq!(output.metadata.gso.map(|gso| gso.size.get()), Some(frames[0].payload.len()), "{}", case.name);
+            assert_eq!(
+                output.metadata.gso.map(|gso| gso.size.get()),
+                Some(frames[0].payload.len()),
+                "{}",
+                case.name
+            );
         }
     }
 }
@@ -76,15 +86,20 @@ fn two_bursts() {
         };
         let packets: Vec<_> = case.bursts.iter().enumerate().flat_map(timed).collect();
         let expected: Vec<_> = case.bursts.iter().flat_map(|burst| burst.arrives.clone()).collect();
-        for policy in
-            [Policy::gro().with_partial_checksums(), Policy::gro().with_partial_checksums().with_hold_time(gro_table::BURST_INTERVAL / 2)]
-        {
+        for policy in [
+            Policy::gro().with_partial_checksums(),
+            Policy::gro().with_partial_checksums().with_hold_time(gro_table::BURST_INTERVAL / 2),
+        ] {
             let run = run_polls(policy, &packets, size);
             assert_reversed(&packets, &run);
             assert_eq!(run.payloads(), expected, "{}", case.name);
         }
         // One that does.
-        let run = run_polls(Policy::gro().with_partial_checksums().with_hold_time(2 * gro_table::BURST_INTERVAL), &packets, size);
+        let run = run_polls(
+            Policy::gro().with_partial_checksums().with_hold_time(2 * gro_table::BURST_INTERVAL),
+            &packets,
+            size,
+        );
         assert_eq!(run.payloads(), [expected.iter().sum::<usize>()], "{}", case.name);
     }
 }

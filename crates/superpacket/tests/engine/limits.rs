@@ -7,7 +7,9 @@ use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, Policy, Reason, Reason::*
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Layout, parse};
-use superpacket_traffic::frame::{ACK, Carrier, Extension, Frame, Geneve, Gre, Ip, Ipv6, PSH, Pppoe};
+use superpacket_traffic::frame::{
+    ACK, Carrier, Extension, Frame, Geneve, Gre, Ip, Ipv6, PSH, Pppoe,
+};
 use superpacket_traffic::gro_table::ip_in_ip;
 
 /// What leaves a run of frames under a policy, cut and compared.
@@ -31,12 +33,20 @@ impl Port {
         Port { aggregator: aggregator(policy), outputs: Vec::new() }
     }
 
-    fn act(&mut self, act: impl FnOnce(&mut Aggregator<Vec<u8>>, &mut dyn FnMut(SuperPacket<'_, Vec<u8>>))) -> Vec<(u32, Reason)> {
+    fn act(
+        &mut self,
+        act: impl FnOnce(&mut Aggregator<Vec<u8>>, &mut dyn FnMut(SuperPacket<'_, Vec<u8>>)),
+    ) -> Vec<(u32, Reason)> {
         let outputs = &mut self.outputs;
         let before = outputs.len();
-        act(&mut self.aggregator, &mut |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet)));
+        act(&mut self.aggregator, &mut |packet: SuperPacket<'_, Vec<u8>>| {
+            outputs.push(Output::of(&packet))
+        });
         assert!(self.aggregator.counters().balanced());
-        self.outputs[before..].iter().map(|output| (output.metadata.packets, output.metadata.reason)).collect()
+        self.outputs[before..]
+            .iter()
+            .map(|output| (output.metadata.packets, output.metadata.reason))
+            .collect()
     }
 
     fn receive(&mut self, frame: &Frame, now: u64) -> Vec<(u32, Reason)> {
@@ -64,9 +74,19 @@ fn bytes_count_from_the_outermost_ip_header() {
             (0, vec![1; 10]),
         ] {
             for storage in [Storage::Fragments, Storage::Linear] {
-                let run = leaves(Policy::gro().with_partial_checksums().with_max_bytes(limit).with_storage(storage), &base.run(10));
+                let run = leaves(
+                    Policy::gro()
+                        .with_partial_checksums()
+                        .with_max_bytes(limit)
+                        .with_storage(storage),
+                    &base.run(10),
+                );
                 assert_eq!(counts(&run), expected, "{name}: {limit}");
-                assert!(run.reasons().iter().rev().skip(1).all(|&reason| reason == ByteLimit), "{name}: {:?}", run.reasons());
+                assert!(
+                    run.reasons().iter().rev().skip(1).all(|&reason| reason == ByteLimit),
+                    "{name}: {:?}",
+                    run.reasons()
+                );
                 for output in run.outputs.iter().filter(|output| output.metadata.packets > 1) {
                     assert!(output.bytes.len() - 14 <= limit as usize);
                 }
@@ -78,9 +98,18 @@ fn bytes_count_from_the_outermost_ip_header() {
 #[test]
 fn packets_end_a_run_with_the_last_that_may_join() {
     for base in [Frame::tcp4(1, 100), Frame::tcp6(1, 100), Frame::udp4(100), Frame::dccp6(1, 100)] {
-        let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_packets(4), &base.run(10));
-        assert_eq!((counts(&run), run.reasons()), (vec![4, 4, 2], vec![PacketLimit, PacketLimit, PollEnd]));
-        let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_packets(1), &base.run(3));
+        let run = leaves(
+            Policy::gro_with_udp().with_partial_checksums().with_max_packets(4),
+            &base.run(10),
+        );
+        assert_eq!(
+            (counts(&run), run.reasons()),
+            (vec![4, 4, 2], vec![PacketLimit, PacketLimit, PollEnd])
+        );
+        let run = leaves(
+            Policy::gro_with_udp().with_partial_checksums().with_max_packets(1),
+            &base.run(3),
+        );
         assert_eq!((counts(&run), run.reasons()), (vec![1; 3], vec![PacketLimit; 3]));
     }
 }
@@ -88,15 +117,30 @@ fn packets_end_a_run_with_the_last_that_may_join() {
 #[test]
 fn datagrams_are_at_most_64() {
     let run = leaves(Policy::gro_with_udp().with_partial_checksums(), &Frame::udp4(100).run(130));
-    assert_eq!((counts(&run), run.reasons()), (vec![64, 64, 2], vec![PacketLimit, PacketLimit, PollEnd]));
-    let run = leaves(Policy::gro_with_udp().with_partial_checksums(), &Frame::udp6(100).in_vxlan4().run(65));
+    assert_eq!(
+        (counts(&run), run.reasons()),
+        (vec![64, 64, 2], vec![PacketLimit, PacketLimit, PollEnd])
+    );
+    let run = leaves(
+        Policy::gro_with_udp().with_partial_checksums(),
+        &Frame::udp6(100).in_vxlan4().run(65),
+    );
     assert_eq!(counts(&run), [64, 1]);
-    let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(7), &Frame::udp6(100).run(15));
+    let run = leaves(
+        Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(7),
+        &Frame::udp6(100).run(15),
+    );
     assert_eq!(counts(&run), [7, 7, 1]);
     // The lower of both limits counts, and TCP knows nothing of this one.
-    let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(7).with_max_packets(3), &Frame::udp6(100).run(7));
+    let run = leaves(
+        Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(7).with_max_packets(3),
+        &Frame::udp6(100).run(7),
+    );
     assert_eq!(counts(&run), [3, 3, 1]);
-    let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(2), &Frame::tcp4(1, 100).run(15));
+    let run = leaves(
+        Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(2),
+        &Frame::tcp4(1, 100).run(15),
+    );
     assert_eq!(counts(&run), [15]);
 }
 
@@ -107,12 +151,16 @@ fn fragments_are_pieces_of_buffers() {
     assert_eq!((counts(&run), run.reasons()), (vec![5, 5], vec![FragmentLimit, PollEnd]));
     assert!(run.outputs.iter().all(|output| output.pieces == 5));
     // Three buffers a frame, each with payload: two frames fit 7.
-    let scattered: Vec<_> = packets(&frames).into_iter().map(|packet| packet.in_buffers_of(60)).collect();
+    let scattered: Vec<_> =
+        packets(&frames).into_iter().map(|packet| packet.in_buffers_of(60)).collect();
     let policy = Policy::gro().with_partial_checksums().with_max_fragments(7);
     let run = reversible_packets(policy, &scattered);
     assert_eq!((counts(&run), run.outputs[0].pieces), (vec![2; 5], 6));
     // A frame of more than the limit is held, but nothing joins it.
-    let run = reversible_packets(Policy::gro().with_partial_checksums().with_max_fragments(2), &scattered);
+    let run = reversible_packets(
+        Policy::gro().with_partial_checksums().with_max_fragments(2),
+        &scattered,
+    );
     assert_eq!((counts(&run), run.reasons()[0]), (vec![1; 10], FragmentLimit));
     // Linear storage has one piece, whatever came.
     let run = reversible_packets(policy.with_storage(Storage::Linear), &scattered);
@@ -198,7 +246,13 @@ fn limits_that_make_no_sense_are_brought_into_range() {
     let aggregator = aggregator(none);
     let policy = aggregator.policy();
     assert_eq!(
-        (policy.max_bytes, policy.max_packets, policy.max_datagrams, policy.max_fragments, policy.max_flows),
+        (
+            policy.max_bytes,
+            policy.max_packets,
+            policy.max_datagrams,
+            policy.max_fragments,
+            policy.max_flows
+        ),
         (MAX_BIG_LENGTH, 1, 1, 1, 1)
     );
     let run = leaves(none.with_max_held_bytes(0), &Frame::tcp4(1, 100).run(3));
@@ -234,7 +288,11 @@ fn big_tcp_leaves_its_length_out() {
 /// With the option an IPv6 packet says its length; the segments have no such header.
 #[test]
 fn big_tcp_over_ipv6_says_its_length_where_the_policy_says_so() {
-    for base in [Frame::tcp6(1, 1428), Frame::tcp6(1, 1428).at_ip(), Frame::tcp6(1, 1416).with_timestamps(1, 2).tagged(7)] {
+    for base in [
+        Frame::tcp6(1, 1428),
+        Frame::tcp6(1, 1428).at_ip(),
+        Frame::tcp6(1, 1416).with_timestamps(1, 2).tagged(7),
+    ] {
         let (network, headers) = (base.offsets().network, base.offsets().payload);
         // As long as its 16 bits say, and one byte more.
         let longest = usize::from(u16::MAX) - (headers - network - 40);
@@ -242,18 +300,38 @@ fn big_tcp_over_ipv6_says_its_length_where_the_policy_says_so() {
             let mut frames = base.run(payload.div_ceil(base.payload.len()));
             let last = frames.len() - 1;
             frames[last].payload.truncate(payload - last * base.payload.len());
-            for policy in [big(), big().with_storage(Storage::Linear), big().with_checksum(ChecksumForm::Full)] {
+            for policy in [
+                big(),
+                big().with_storage(Storage::Linear),
+                big().with_checksum(ChecksumForm::Full),
+            ] {
                 let run = leaves(policy.with_jumbo_option(), &frames);
                 assert_eq!(counts(&run), [frames.len() as u32]);
                 let (output, whole) = (&run.outputs[0], headers + added + payload);
-                assert_eq!((output.bytes.len(), output.metadata.layout.map(|layout| layout.end as usize)), (whole, Some(whole)));
-                let layout = parse(&output.bytes, whole, output.metadata.layer).expect("it is understood");
-                let found = |layout: Layout| (layout.jumbo, layout.transport, layout.payload, layout.end);
-                assert_eq!((Some(found(layout)), layout.jumbo), (output.metadata.layout.map(found), added != 0));
+                assert_eq!(
+                    (output.bytes.len(), output.metadata.layout.map(|layout| layout.end as usize)),
+                    (whole, Some(whole))
+                );
+                let layout =
+                    parse(&output.bytes, whole, output.metadata.layer).expect("it is understood");
+                let found =
+                    |layout: Layout| (layout.jumbo, layout.transport, layout.payload, layout.end);
+                assert_eq!(
+                    (Some(found(layout)), layout.jumbo),
+                    (output.metadata.layout.map(found), added != 0)
+                );
                 if added != 0 {
                     let length = (whole - network - 40) as u32;
-                    assert_eq!(output.bytes[network + 4..network + 7], [0, 0, 0], "no length, and a hop-by-hop header");
-                    assert_eq!(output.bytes[network + 40..network + 44], [6, 0, 0xc2, 4], "TCP, 8 bytes, jumbo payload, 4 bytes");
+                    assert_eq!(
+                        output.bytes[network + 4..network + 7],
+                        [0, 0, 0],
+                        "no length, and a hop-by-hop header"
+                    );
+                    assert_eq!(
+                        output.bytes[network + 40..network + 44],
+                        [6, 0, 0xc2, 4],
+                        "TCP, 8 bytes, jumbo payload, 4 bytes"
+                    );
                     assert_eq!(output.bytes[network + 44..network + 48], length.to_be_bytes());
                 }
             }
@@ -261,12 +339,22 @@ fn big_tcp_over_ipv6_says_its_length_where_the_policy_says_so() {
     }
     // Of IPv4 nothing changes, nor what is shorter.
     for frames in [Frame::tcp4(1, 1448).run(200), Frame::tcp6(1, 1428).run(3)] {
-        let outputs = |policy| leaves(policy, &frames).outputs.into_iter().map(|output| output.bytes).collect::<Vec<_>>();
+        let outputs = |policy| {
+            leaves(policy, &frames)
+                .outputs
+                .into_iter()
+                .map(|output| output.bytes)
+                .collect::<Vec<_>>()
+        };
         assert!(outputs(big().with_jumbo_option()) == outputs(big()));
     }
     let base = Frame::tcp6(1, 1428);
     let run = leaves(big().with_jumbo_option(), &base.run(400));
-    assert!(run.outputs[0].bytes.len() - 14 <= MAX_BIG_LENGTH as usize && counts(&run)[0] > 360, "{:?}", counts(&run));
+    assert!(
+        run.outputs[0].bytes.len() - 14 <= MAX_BIG_LENGTH as usize && counts(&run)[0] > 360,
+        "{:?}",
+        counts(&run)
+    );
 }
 
 #[test]
@@ -275,7 +363,10 @@ fn big_tcp_ends_at_eight_times_65535() {
         let headers = base.offsets().payload - 14;
         let whole = (MAX_BIG_LENGTH as usize - headers) / base.payload.len();
         let run = leaves(big(), &base.run(whole + 2));
-        assert_eq!((counts(&run), run.reasons()), (vec![whole as u32, 2], vec![ByteLimit, PollEnd]));
+        assert_eq!(
+            (counts(&run), run.reasons()),
+            (vec![whole as u32, 2], vec![ByteLimit, PollEnd])
+        );
     }
 }
 
@@ -306,12 +397,17 @@ fn extension_headers_keep_to_16_bits() {
     // With a payload length of 0 a hop-by-hop header would make a malformed jumbogram of it (RFC
     // 2675, section 3), which nobody could cut again.
     let contents = vec![1, 4, 0, 0, 0, 0];
-    for extension in
-        [Extension::HopByHop(contents.clone()), Extension::Routing(vec![4, 0, 0, 0, 0, 0]), Extension::DestinationOptions(contents)]
-    {
+    for extension in [
+        Extension::HopByHop(contents.clone()),
+        Extension::Routing(vec![4, 0, 0, 0, 0, 0]),
+        Extension::DestinationOptions(contents),
+    ] {
         let base = Frame::tcp6(1, 1400).with(|frame| frame.ipv6_mut().extensions = vec![extension]);
         let run = leaves(big(), &base.run(100));
-        assert_eq!((counts(&run), run.reasons()), (vec![46, 46, 8], vec![ByteLimit, ByteLimit, PollEnd]));
+        assert_eq!(
+            (counts(&run), run.reasons()),
+            (vec![46, 46, 8], vec![ByteLimit, ByteLimit, PollEnd])
+        );
     }
 }
 
@@ -401,15 +497,25 @@ fn flows_leave_by_age_the_oldest_first() {
     for number in 0..5 {
         port.receive(&flow(number), u64::from(number) * 10);
     }
-    assert_eq!(port.act(|aggregator, sink| aggregator.flush_older_than(45, 30, sink)), [(1, HoldTime); 2]);
-    assert_eq!(port.outputs.iter().map(|output| output.bytes.clone()).collect::<Vec<_>>(), [flow(0).to_bytes(), flow(1).to_bytes()]);
-    assert_eq!(port.act(|aggregator, sink| aggregator.flush_older_than(45, 0, sink)), [(1, HoldTime); 3]);
+    assert_eq!(
+        port.act(|aggregator, sink| aggregator.flush_older_than(45, 30, sink)),
+        [(1, HoldTime); 2]
+    );
+    assert_eq!(
+        port.outputs.iter().map(|output| output.bytes.clone()).collect::<Vec<_>>(),
+        [flow(0).to_bytes(), flow(1).to_bytes()]
+    );
+    assert_eq!(
+        port.act(|aggregator, sink| aggregator.flush_older_than(45, 0, sink)),
+        [(1, HoldTime); 3]
+    );
 }
 
 #[test]
 fn a_flow_leaves_when_asked() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let mut port = Port::new(Policy::gro_with_udp().with_partial_checksums().with_storage(storage));
+        let mut port =
+            Port::new(Policy::gro_with_udp().with_partial_checksums().with_storage(storage));
         for number in 0..3 {
             for frame in flow(number).run(3) {
                 port.receive(&frame, 0);
@@ -417,7 +523,9 @@ fn a_flow_leaves_when_asked() {
         }
         // Any packet of the flow names it: a pure ACK, another VLAN priority, one in several
         // buffers.
-        let ask = |port: &mut Port, packet: &Packet| port.act(|aggregator, sink| aggregator.flush_flow(&packet.receive(), sink));
+        let ask = |port: &mut Port, packet: &Packet| {
+            port.act(|aggregator, sink| aggregator.flush_flow(&packet.receive(), sink))
+        };
         let ack = flow(1).with(|frame| frame.payload.clear());
         assert_eq!(ask(&mut port, &ack.clone().into()), [(3, Requested)]);
         assert_eq!(ask(&mut port, &ack.clone().into()), []);
@@ -451,17 +559,35 @@ fn all_leave_when_asked() {
 
 #[test]
 fn delivery_at_once_holds_nothing_between_calls() {
-    let mut port = Port::new(Policy::gro().with_partial_checksums().with_delivery(Delivery::AtOnce).with_hold_time(1000));
+    let mut port = Port::new(
+        Policy::gro().with_partial_checksums().with_delivery(Delivery::AtOnce).with_hold_time(1000),
+    );
     assert_eq!(port.receive(&flow(0), 0), [(1, PollEnd)]);
-    let mut batch: Vec<_> = flow(0).run(7).iter().chain(&flow(1).run(2)).map(|frame| Packet::from(frame).receive()).collect();
-    assert_eq!(port.act(|aggregator, sink| aggregator.receive_batch(&mut batch, 0, sink)), [(7, PollEnd), (2, PollEnd)]);
+    let mut batch: Vec<_> = flow(0)
+        .run(7)
+        .iter()
+        .chain(&flow(1).run(2))
+        .map(|frame| Packet::from(frame).receive())
+        .collect();
+    assert_eq!(
+        port.act(|aggregator, sink| aggregator.receive_batch(&mut batch, 0, sink)),
+        [(7, PollEnd), (2, PollEnd)]
+    );
     assert_eq!((batch.len(), port.held()), (0, 0));
 }
 
 #[test]
 fn udp_has_its_own_switch() {
-    assert_ne!(Policy::gro().with_partial_checksums(), Policy::gro_with_udp().with_partial_checksums());
-    for base in [Frame::udp4(100), Frame::udp6(100), Frame::udp4(100).in_vxlan6(), Frame::udp6(100).tagged(3)] {
+    assert_ne!(
+        Policy::gro().with_partial_checksums(),
+        Policy::gro_with_udp().with_partial_checksums()
+    );
+    for base in [
+        Frame::udp4(100),
+        Frame::udp6(100),
+        Frame::udp4(100).in_vxlan6(),
+        Frame::udp6(100).tagged(3),
+    ] {
         let run = leaves(Policy::gro().with_partial_checksums(), &base.run(3));
         assert_eq!((counts(&run), run.reasons()), (vec![1; 3], vec![UdpOff; 3]));
         let run = leaves(Policy::gro_with_udp().with_partial_checksums(), &base.run(3));

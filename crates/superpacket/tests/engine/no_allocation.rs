@@ -92,8 +92,18 @@ fn an_allocation_is_counted() {
 #[test]
 fn one_flow_merged_and_cut_again() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(Policy::gro().with_partial_checksums().with_storage(storage), &one_flow(), 2 * TRAIN, 1, 1);
-        assert_eq!((seen.super_packets, seen.merged), (2 * ROUNDS as u64, (2 * TRAIN - 2) as u64 * ROUNDS as u64), "{storage:?}");
+        let seen = steady(
+            Policy::gro().with_partial_checksums().with_storage(storage),
+            &one_flow(),
+            2 * TRAIN,
+            1,
+            1,
+        );
+        assert_eq!(
+            (seen.super_packets, seen.merged),
+            (2 * ROUNDS as u64, (2 * TRAIN - 2) as u64 * ROUNDS as u64),
+            "{storage:?}"
+        );
         assert_eq!(seen.segments, (2 * TRAIN * ROUNDS) as u64, "{storage:?}");
     }
 }
@@ -106,7 +116,13 @@ fn many_flows_in_turns() {
     let warm = TRAIN.div_ceil(4);
     let frames = workload::w2(FLOWS, round * (warm + ROUNDS / 2));
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(Policy::gro().with_partial_checksums().with_storage(storage), &frames, round, warm, 1);
+        let seen = steady(
+            Policy::gro().with_partial_checksums().with_storage(storage),
+            &frames,
+            round,
+            warm,
+            1,
+        );
         assert!(seen.super_packets >= (FLOWS * ROUNDS / 2) as u64, "{storage:?}: {seen:?}");
         assert_eq!(seen.segments, seen.super_packets + seen.merged, "{storage:?}");
     }
@@ -139,7 +155,13 @@ fn flows_held_past_the_poll() {
 #[test]
 fn packets_of_several_buffers_in_chains_that_came_back() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(Policy::gro().with_partial_checksums().with_storage(storage), &one_flow(), 2 * TRAIN, 1, 3);
+        let seen = steady(
+            Policy::gro().with_partial_checksums().with_storage(storage),
+            &one_flow(),
+            2 * TRAIN,
+            1,
+            3,
+        );
         assert_eq!(seen.segments, (2 * TRAIN * ROUNDS) as u64, "{storage:?}");
     }
 }
@@ -148,7 +170,11 @@ fn packets_of_several_buffers_in_chains_that_came_back() {
 fn lro_of_data() {
     for storage in [Storage::Fragments, Storage::Linear] {
         let seen = steady(Policy::lro().with_storage(storage), &one_flow(), 2 * TRAIN, 1, 1);
-        assert_eq!((seen.super_packets >= 2 * ROUNDS as u64, seen.segments), (true, 0), "{storage:?}: LRO's are not cut again");
+        assert_eq!(
+            (seen.super_packets >= 2 * ROUNDS as u64, seen.segments),
+            (true, 0),
+            "{storage:?}: LRO's are not cut again"
+        );
     }
 }
 
@@ -156,14 +182,26 @@ fn lro_of_data() {
 fn lro_of_pure_acks() {
     const ROUND: usize = 100;
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(Policy::lro_with_acks().with_storage(storage), &workload::w3(ROUND * (ROUNDS + 1)), ROUND, 1, 1);
+        let seen = steady(
+            Policy::lro_with_acks().with_storage(storage),
+            &workload::w3(ROUND * (ROUNDS + 1)),
+            ROUND,
+            1,
+            1,
+        );
         assert_eq!(seen.absorbed_acks, ((ROUND - 1) * ROUNDS) as u64, "{storage:?}");
     }
 }
 
 #[test]
 fn datagrams() {
-    let seen = steady(Policy::gro_with_udp().with_partial_checksums(), &workload::w5(88 * (ROUNDS + 1)), 88, 1, 1);
+    let seen = steady(
+        Policy::gro_with_udp().with_partial_checksums(),
+        &workload::w5(88 * (ROUNDS + 1)),
+        88,
+        1,
+        1,
+    );
     assert!(seen.super_packets >= 2 * ROUNDS as u64, "{seen:?}");
 }
 
@@ -183,7 +221,14 @@ fn a_sink_that_refuses() {
             refused += 1;
             result = aggregator.resume(packets, |_| every_fourth());
         }
-        assert!(number < TRAIN || allocations() == before, "{} allocations in round {number}", allocations() - before);
+        assert!(
+            number < TRAIN || allocations() == before,
+            "{} allocations in round {number}",
+            allocations() - before
+        );
     }
-    assert!(refused > ROUNDS && aggregator.counters().merged > (BATCH * ROUNDS / 2) as u64, "{refused} refused");
+    assert!(
+        refused > ROUNDS && aggregator.counters().merged > (BATCH * ROUNDS / 2) as u64,
+        "{refused} refused"
+    );
 }

@@ -79,12 +79,19 @@ fn what_is_not_taken_is_dropped() {
     let mut batch = PacketBatch::new();
     let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1));
     for _ in 0..3 {
-        aggregator.bypass(RxPacket::new(AnyBytes::Shared(bytes.clone())), &mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
+        aggregator.bypass(
+            RxPacket::new(AnyBytes::Shared(bytes.clone())),
+            &mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet),
+        );
     }
     assert_eq!((batch.len(), Arc::strong_count(&bytes)), (3, 4));
     assert!(batch.next_packet().is_some());
     assert!(batch.next_packet().is_some());
-    assert_eq!((batch.len(), Arc::strong_count(&bytes)), (1, 3), "the first is gone with the second");
+    assert_eq!(
+        (batch.len(), Arc::strong_count(&bytes)),
+        (1, 3),
+        "the first is gone with the second"
+    );
     batch.clear();
     assert_eq!((batch.len(), Arc::strong_count(&bytes)), (0, 1));
 }

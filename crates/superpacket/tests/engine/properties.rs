@@ -42,8 +42,11 @@ fn traffic(seed: u64, count: usize) -> Vec<Generated> {
 /// GRO by every policy: what comes out, cut again, is what went in; counters balance after every
 /// packet (the harness asserts it).
 fn holds(seed: u64, count: usize, policy: Policy, batch: usize, scatter: bool) -> Run {
-    let packets: Vec<_> =
-        traffic(seed, count).iter().enumerate().map(|(index, generated)| packet(generated, if scatter { index % 18 } else { 0 })).collect();
+    let packets: Vec<_> = traffic(seed, count)
+        .iter()
+        .enumerate()
+        .map(|(index, generated)| packet(generated, if scatter { index % 18 } else { 0 }))
+        .collect();
     let run = run_polls(policy, &packets, batch);
     assert_reversed(&packets, &run);
     run
@@ -146,10 +149,12 @@ proptest! {
 #[test]
 fn receive_batch_equals_receive() {
     for (seed, size) in (0..8).zip([64, 300].into_iter().cycle()) {
-        let packets: Vec<_> = traffic(seed, 800).iter().map(|generated| packet(generated, 0)).collect();
+        let packets: Vec<_> =
+            traffic(seed, 800).iter().map(|generated| packet(generated, 0)).collect();
         let single = run_polls(Policy::gro_with_udp().with_partial_checksums(), &packets, size);
         let mut batched = Vec::new();
-        let mut aggregator: Aggregator<Vec<u8>> = aggregator(Policy::gro_with_udp().with_partial_checksums());
+        let mut aggregator: Aggregator<Vec<u8>> =
+            aggregator(Policy::gro_with_udp().with_partial_checksums());
         for poll in packets.chunks(size) {
             let mut batch: Vec<_> = poll.iter().map(Packet::receive).collect();
             let mut sink = |packet: SuperPacket<'_, Vec<u8>>| batched.push(Output::of(&packet));
@@ -161,7 +166,8 @@ fn receive_batch_equals_receive() {
         let batched = Run { outputs: batched, counters: *aggregator.counters() };
         assert_reversed(&packets, &batched);
         let sorted = |outputs: &[Output]| {
-            let mut sorted: Vec<_> = outputs.iter().map(|output| (output.bytes.clone(), output.metadata)).collect();
+            let mut sorted: Vec<_> =
+                outputs.iter().map(|output| (output.bytes.clone(), output.metadata)).collect();
             sorted.sort_by(|(one, _), (other, _)| one.cmp(other));
             sorted
         };
@@ -174,11 +180,15 @@ fn receive_batch_equals_receive() {
 fn any_key_gives_the_same_packets() {
     let packets: Vec<_> = traffic(11, 1500).iter().map(|generated| packet(generated, 0)).collect();
     let with_key = |key: u128| {
-        let mut aggregator: Aggregator<Vec<u8>> =
-            Aggregator::new(Policy::gro_with_udp().with_partial_checksums().with_max_flows(4096), HashKey::new(key))
-                .with_simd(Simd::scalar());
+        let mut aggregator: Aggregator<Vec<u8>> = Aggregator::new(
+            Policy::gro_with_udp().with_partial_checksums().with_max_flows(4096),
+            HashKey::new(key),
+        )
+        .with_simd(Simd::scalar());
         let mut frames: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
-        let mut sink = |packet: SuperPacket<'_, Vec<u8>>| *frames.entry(Output::of(&packet).bytes).or_default() += 1;
+        let mut sink = |packet: SuperPacket<'_, Vec<u8>>| {
+            *frames.entry(Output::of(&packet).bytes).or_default() += 1
+        };
         for packet in &packets {
             aggregator.receive(packet.receive(), 0, &mut sink);
         }
@@ -202,8 +212,21 @@ fn the_generated_traffic_covers_the_rules() {
             (Policy::gro_with_udp().with_partial_checksums(), 256),
             (Policy::gro().with_partial_checksums(), 64),
             (Policy::gro_with_udp().with_partial_checksums().with_max_flows(3), 2500),
-            (Policy::gro_with_udp().with_partial_checksums().with_max_packets(3).with_max_fragments(2), 256),
-            (Policy::gro_with_udp().with_partial_checksums().with_max_packets(3).with_max_bytes(3000).with_max_held_bytes(9000), 256),
+            (
+                Policy::gro_with_udp()
+                    .with_partial_checksums()
+                    .with_max_packets(3)
+                    .with_max_fragments(2),
+                256,
+            ),
+            (
+                Policy::gro_with_udp()
+                    .with_partial_checksums()
+                    .with_max_packets(3)
+                    .with_max_bytes(3000)
+                    .with_max_held_bytes(9000),
+                256,
+            ),
             (Policy::gro_with_udp().with_partial_checksums().with_hold_time(50_000), 1),
             (Policy::lro().with_max_flows(1), 256),
             (Policy::lro_with_acks().with_max_flows(512), 1024),
@@ -218,10 +241,13 @@ fn the_generated_traffic_covers_the_rules() {
                     let key = check::flow_key(&output.bytes, output.metadata.layer == Layer::Ip);
                     let combination = traffic
                         .iter()
-                        .find(|generated| check::flow_key(&generated.bytes, generated.starts_at_ip) == key)
+                        .find(|generated| {
+                            check::flow_key(&generated.bytes, generated.starts_at_ip) == key
+                        })
                         .map(|generated| generated.combination);
                     let combination = combination.expect("an output's flow was generated");
-                    *merged.entry((combination.protocol, combination.tunnel)).or_insert(0) += output.cut().len();
+                    *merged.entry((combination.protocol, combination.tunnel)).or_insert(0) +=
+                        output.cut().len();
                 }
             }
         }
@@ -243,8 +269,13 @@ fn the_generated_traffic_covers_the_rules() {
 
 /// Reasons that the generator does not give, each hit by [`reasons_of_their_own`] or, of packets
 /// that are borrowed, in the module `faces`.
-const NEEDS_A_TEST_OF_ITS_OWN: &[Reason] =
-    &[Reason::SuperPacket, Reason::Requested, Reason::TimestampOlder, Reason::Alone, Reason::CannotSegment];
+const NEEDS_A_TEST_OF_ITS_OWN: &[Reason] = &[
+    Reason::SuperPacket,
+    Reason::Requested,
+    Reason::TimestampOlder,
+    Reason::Alone,
+    Reason::CannotSegment,
+];
 
 #[test]
 fn reasons_of_their_own() {
@@ -262,6 +293,12 @@ fn reasons_of_their_own() {
     aggregator.flush_all(&mut sink);
     assert_eq!(reasons, [Reason::Overtaken, Reason::SuperPacket, Reason::Requested]);
 
-    let run = run(Policy::lro(), &packets(&[Frame::tcp4(1, 100).with_timestamps(9, 1), Frame::tcp4(101, 100).with_timestamps(8, 1)]));
+    let run = run(
+        Policy::lro(),
+        &packets(&[
+            Frame::tcp4(1, 100).with_timestamps(9, 1),
+            Frame::tcp4(101, 100).with_timestamps(8, 1),
+        ]),
+    );
     assert_eq!(run.reasons(), [Reason::TimestampOlder, Reason::PollEnd]);
 }

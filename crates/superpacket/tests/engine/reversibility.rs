@@ -20,7 +20,9 @@ fn stripped(frame: &Frame, tag: Vlan) -> Packet {
 
 #[test]
 fn priority_and_drop_bits_in_the_frame_must_be_equal() {
-    for base in [tagged(), tagged().tagged(8), Frame::tcp6(1000, 100).tagged(7), Frame::udp4(100).tagged(7)] {
+    for base in
+        [tagged(), tagged().tagged(8), Frame::tcp6(1000, 100).tagged(7), Frame::udp4(100).tagged(7)]
+    {
         differs(&base, Reason::LinkHeader, |frame| frame.vlans[0].pcp = 5);
         differs(&base, Reason::LinkHeader, |frame| frame.vlans[0].dei = true);
     }
@@ -40,7 +42,10 @@ fn priority_and_drop_bits_that_the_device_stripped_must_be_equal() {
         let mut packets = all.clone();
         packets[2].vlan = stripped(&base, other).vlan;
         let run = in_order(&packets);
-        assert_eq!((counts(&run), run.reasons()), (vec![2, 1, 1], vec![Reason::LinkHeader, Reason::LinkHeader, Reason::PollEnd]));
+        assert_eq!(
+            (counts(&run), run.reasons()),
+            (vec![2, 1, 1], vec![Reason::LinkHeader, Reason::LinkHeader, Reason::PollEnd])
+        );
     }
 }
 
@@ -49,7 +54,11 @@ fn a_priority_tag_of_vlan_0_is_not_the_same_as_none() {
     merges(&Frame::tcp4(1000, 100).tagged(0).run(5));
     two_flows(&Frame::tcp4(1000, 100).tagged(0), &Frame::tcp4(1000, 100));
     let plain = packets(&Frame::tcp4(1000, 100).run(3));
-    let zero: Vec<_> = Frame::tcp4(1000, 100).run(3).iter().map(|frame| stripped(frame, Vlan { vid: 0, ..Vlan::default() })).collect();
+    let zero: Vec<_> = Frame::tcp4(1000, 100)
+        .run(3)
+        .iter()
+        .map(|frame| stripped(frame, Vlan { vid: 0, ..Vlan::default() }))
+        .collect();
     two_flows_of(&plain, &zero);
 }
 
@@ -70,15 +79,25 @@ fn vlan_ids_and_tag_protocols_tell_flows_apart() {
 #[test]
 fn a_stripped_tag_and_one_in_the_frame_do_not_mix() {
     let in_band = packets(&tagged().run(3));
-    let stripped: Vec<_> = Frame::tcp4(1000, 100).run(3).iter().map(|frame| stripped(frame, Vlan { vid: 7, ..Vlan::default() })).collect();
+    let stripped: Vec<_> = Frame::tcp4(1000, 100)
+        .run(3)
+        .iter()
+        .map(|frame| stripped(frame, Vlan { vid: 7, ..Vlan::default() }))
+        .collect();
     two_flows_of(&in_band, &stripped);
 }
 
 #[test]
 fn other_mac_addresses_are_another_flow() {
     let base = Frame::tcp4(1000, 100);
-    two_flows(&base, &base.clone().with(|frame| frame.link.as_mut().expect("Ethernet").source[5] ^= 1));
-    two_flows(&base, &base.clone().with(|frame| frame.link.as_mut().expect("Ethernet").destination[0] ^= 4));
+    two_flows(
+        &base,
+        &base.clone().with(|frame| frame.link.as_mut().expect("Ethernet").source[5] ^= 1),
+    );
+    two_flows(
+        &base,
+        &base.clone().with(|frame| frame.link.as_mut().expect("Ethernet").destination[0] ^= 4),
+    );
 }
 
 #[test]
@@ -87,11 +106,20 @@ fn a_pppoe_length_must_be_the_frames() {
         let base = base.with(|frame| frame.pppoe = Some(Pppoe::default()));
         merges(&base.run(5));
         let right = (base.offsets().end - 14 - 6) as u16;
-        refused(&base, Reason::Padded, |frame| frame.pppoe.as_mut().expect("PPPoE").length = Some(right + 1));
-        refused(&base, Reason::Malformed, |frame| frame.pppoe.as_mut().expect("PPPoE").length = Some(right - 1));
-        refused(&base, Reason::Malformed, |frame| frame.pppoe.as_mut().expect("PPPoE").length = Some(0));
+        refused(&base, Reason::Padded, |frame| {
+            frame.pppoe.as_mut().expect("PPPoE").length = Some(right + 1)
+        });
+        refused(&base, Reason::Malformed, |frame| {
+            frame.pppoe.as_mut().expect("PPPoE").length = Some(right - 1)
+        });
+        refused(&base, Reason::Malformed, |frame| {
+            frame.pppoe.as_mut().expect("PPPoE").length = Some(0)
+        });
         refused(&base, Reason::Padded, |frame| frame.trailer = vec![0; 6]);
-        two_flows(&base, &base.clone().with(|frame| frame.pppoe.as_mut().expect("PPPoE").session = 2));
+        two_flows(
+            &base,
+            &base.clone().with(|frame| frame.pppoe.as_mut().expect("PPPoE").session = 2),
+        );
     }
 }
 
@@ -111,7 +139,9 @@ fn a_pppoe_session_frame_of_another_code_passes() {
 #[test]
 fn mpls_ttl_and_traffic_class_of_each_label_must_be_equal() {
     for base in [Frame::tcp4(1000, 100), Frame::tcp6(1000, 100)] {
-        let base = base.with(|frame| frame.mpls = vec![Mpls::default(), Mpls { label: 200, ..Mpls::default() }]);
+        let base = base.with(|frame| {
+            frame.mpls = vec![Mpls::default(), Mpls { label: 200, ..Mpls::default() }]
+        });
         for label in 0..2 {
             differs(&base, Reason::LinkHeader, |frame| frame.mpls[label].ttl = 63);
             differs(&base, Reason::LinkHeader, |frame| frame.mpls[label].exp = 1);

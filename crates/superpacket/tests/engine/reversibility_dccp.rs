@@ -8,7 +8,12 @@ use superpacket_traffic::frame::{Checksum, Dccp, Frame, stream_bytes};
 
 fn bases() -> [Frame; 4] {
     let short = |frame: Frame| frame.with(|frame| frame.dccp_mut().extended = false);
-    [Frame::dccp4(1000, 100), Frame::dccp6(1000, 100), short(Frame::dccp4(1000, 100)), short(Frame::dccp6(1000, 100))]
+    [
+        Frame::dccp4(1000, 100),
+        Frame::dccp6(1000, 100),
+        short(Frame::dccp4(1000, 100)),
+        short(Frame::dccp6(1000, 100)),
+    ]
 }
 
 #[test]
@@ -99,7 +104,8 @@ fn acknowledgements_and_options_must_be_equal() {
             frame.dccp_mut().acknowledgement = Some(5);
         });
         differs(&acks, OptionsChanged, |frame| frame.dccp_mut().acknowledgement = Some(6));
-        let options = base.clone().with(|frame| frame.dccp_mut().options = vec![41, 6, 1, 2, 3, 4, 0, 0]);
+        let options =
+            base.clone().with(|frame| frame.dccp_mut().options = vec![41, 6, 1, 2, 3, 4, 0, 0]);
         differs(&options, OptionsChanged, |frame| frame.dccp_mut().options[3] = 9);
         // Another data offset.
         differs(&base, HeaderChanged, |frame| frame.dccp_mut().options = vec![0, 0, 0, 0]);
@@ -122,7 +128,9 @@ fn packets_that_carry_no_application_data_pass() {
 fn only_equal_lengths_merge() {
     let lengths = |base: &Frame, lengths: &[usize], counts: &[u32], reasons: &[Reason]| {
         let frames = base.run(lengths.len()).into_iter().zip(lengths);
-        let frames: Vec<_> = frames.map(|(frame, &length)| frame.with(|frame| frame.payload = stream_bytes(3, length))).collect();
+        let frames: Vec<_> = frames
+            .map(|(frame, &length)| frame.with(|frame| frame.payload = stream_bytes(3, length)))
+            .collect();
         arrive(&frames, counts, reasons);
     };
     for base in bases() {

@@ -26,7 +26,11 @@ fn with_ids(base: &Frame, ids: &[u16]) -> Vec<Frame> {
 /// A run in IPIP with these inner and outer identifications.
 fn with_both_ids(inner: &[u16], outer: &[u16]) -> Vec<Frame> {
     let frames = with_ids(&Frame::tcp4(1000, 100).in_ip4(), inner);
-    frames.into_iter().zip(outer).map(|(frame, &id)| frame.with(|frame| frame.outer_ipv4_mut().id = id)).collect()
+    frames
+        .into_iter()
+        .zip(outer)
+        .map(|(frame, &id)| frame.with(|frame| frame.outer_ipv4_mut().id = id))
+        .collect()
 }
 
 #[test]
@@ -110,7 +114,11 @@ fn the_reserved_bit_is_never_merged() {
 }
 
 /// A run of five whose third has a right IPv4 checksum of 0x0000, in the header that `ip` finds.
-fn third_sums_to_zero(base: Frame, ip: impl Fn(&mut Frame) -> &mut superpacket_traffic::frame::Ipv4, outer: bool) -> Vec<Frame> {
+fn third_sums_to_zero(
+    base: Frame,
+    ip: impl Fn(&mut Frame) -> &mut superpacket_traffic::frame::Ipv4,
+    outer: bool,
+) -> Vec<Frame> {
     let mut probe = base.clone();
     ip(&mut probe).id = 0;
     let offsets = probe.offsets();
@@ -136,8 +144,10 @@ fn a_header_checksum_of_ffff_for_0000_is_valid_and_not_merged() {
         assert_eq!(frames[2].to_bytes()[network + 10..network + 12], [0xff, 0xff]);
         arrive(&frames, &[2, 1, 2], &[Overtaken, NonCanonicalChecksum, PollEnd]);
         // A device that calls the transport checksum right does not make it canonical.
-        let packets: Vec<_> =
-            packets(&frames).into_iter().map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 })).collect();
+        let packets: Vec<_> = packets(&frames)
+            .into_iter()
+            .map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 }))
+            .collect();
         assert_eq!(in_order(&packets).reasons(), [Overtaken, NonCanonicalChecksum, PollEnd]);
 
         let mut frames = third_sums_to_zero(base.in_ip4(), Frame::outer_ipv4_mut, true);
@@ -152,7 +162,9 @@ fn a_wrong_header_checksum_is_not_merged() {
     for base in over_ipv4() {
         refused(&base, BadIpChecksum, |frame| frame.ipv4_mut().checksum = Checksum::Wrong);
         refused(&base, BadIpChecksum, |frame| frame.ipv4_mut().checksum = Checksum::Zero);
-        refused(&base.in_ip4(), BadIpChecksum, |frame| frame.outer_ipv4_mut().checksum = Checksum::Wrong);
+        refused(&base.in_ip4(), BadIpChecksum, |frame| {
+            frame.outer_ipv4_mut().checksum = Checksum::Wrong
+        });
     }
 }
 
@@ -160,7 +172,14 @@ fn a_wrong_header_checksum_is_not_merged() {
 fn trailing_bytes_are_not_merged_and_not_lost() {
     for base in over_ipv4().into_iter().chain(over_ipv6()) {
         // Something, one byte, a frame check sequence, zeros.
-        for trailer in [vec![0xaa, 0xbb, 0xcc], vec![0x5a], vec![0], vec![0x1c, 0xdf, 0x44, 0x21], vec![0; 6], vec![0xff; 2]] {
+        for trailer in [
+            vec![0xaa, 0xbb, 0xcc],
+            vec![0x5a],
+            vec![0],
+            vec![0x1c, 0xdf, 0x44, 0x21],
+            vec![0; 6],
+            vec![0xff; 2],
+        ] {
             refused(&base, Padded, |frame| frame.trailer = trailer.clone());
             refused(&base.clone().in_vxlan4(), Padded, |frame| frame.trailer = trailer.clone());
         }
@@ -189,7 +208,11 @@ fn padding_on_all_and_in_the_middle() {
 
 #[test]
 fn padding_inside_a_tunnel_is_not_merged() {
-    for base in [Frame::tcp4(1000, 100).in_vxlan4(), Frame::tcp4(1000, 100).in_ip4(), Frame::tcp4(1000, 100).in_gre()] {
+    for base in [
+        Frame::tcp4(1000, 100).in_vxlan4(),
+        Frame::tcp4(1000, 100).in_ip4(),
+        Frame::tcp4(1000, 100).in_gre(),
+    ] {
         let inner = base.offsets().end - base.offsets().network;
         // The outer lengths count four bytes that the inner one does not; its checksum is that of
         // the shorter packet.
@@ -212,7 +235,9 @@ fn an_ip_length_of_0_is_not_merged() {
     for base in over_ipv6() {
         refused(&base, NoLength, |frame| frame.ipv6_mut().payload_length = Some(0));
     }
-    refused(&Frame::tcp4(1000, 100).in_ip4(), NoLength, |frame| frame.outer_ipv4_mut().total_length = Some(0));
+    refused(&Frame::tcp4(1000, 100).in_ip4(), NoLength, |frame| {
+        frame.outer_ipv4_mut().total_length = Some(0)
+    });
 }
 
 #[test]
@@ -244,17 +269,29 @@ fn extension_headers_must_be_identical() {
     for base in over_ipv6() {
         for header in headers {
             // On one and not on the others; on all.
-            differs(&base, ExtensionHeader, |frame| frame.ipv6_mut().extensions = vec![header(contents(1))]);
+            differs(&base, ExtensionHeader, |frame| {
+                frame.ipv6_mut().extensions = vec![header(contents(1))]
+            });
             // Of other contents; of another length.
-            let with = base.clone().with(|frame| frame.ipv6_mut().extensions = vec![header(contents(1))]);
-            differs(&with, ExtensionHeader, |frame| frame.ipv6_mut().extensions = vec![header(contents(9))]);
+            let with =
+                base.clone().with(|frame| frame.ipv6_mut().extensions = vec![header(contents(1))]);
             differs(&with, ExtensionHeader, |frame| {
-                frame.ipv6_mut().extensions = vec![header(vec![0x1e, 12, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0])]
+                frame.ipv6_mut().extensions = vec![header(contents(9))]
+            });
+            differs(&with, ExtensionHeader, |frame| {
+                frame.ipv6_mut().extensions =
+                    vec![header(vec![0x1e, 12, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0])]
             });
         }
         // The same two in another order.
-        let first = vec![Extension::Routing(vec![4, 0, 0, 0, 0, 0]), Extension::DestinationOptions(contents(1))];
-        let second = vec![Extension::DestinationOptions(contents(1)), Extension::Routing(vec![4, 0, 0, 0, 0, 0])];
+        let first = vec![
+            Extension::Routing(vec![4, 0, 0, 0, 0, 0]),
+            Extension::DestinationOptions(contents(1)),
+        ];
+        let second = vec![
+            Extension::DestinationOptions(contents(1)),
+            Extension::Routing(vec![4, 0, 0, 0, 0, 0]),
+        ];
         let with = base.clone().with(|frame| frame.ipv6_mut().extensions = first);
         differs(&with, ExtensionHeader, |frame| frame.ipv6_mut().extensions = second.clone());
     }
@@ -264,7 +301,8 @@ fn extension_headers_must_be_identical() {
 fn outer_extension_headers_must_be_identical() {
     let base = Frame::tcp4(1000, 100).in_ip6();
     differs(&base, ExtensionHeader, |frame| {
-        frame.outer_ipv6_mut().extensions = vec![Extension::DestinationOptions(vec![4, 1, 4, 1, 1, 0])]
+        frame.outer_ipv6_mut().extensions =
+            vec![Extension::DestinationOptions(vec![4, 1, 4, 1, 1, 0])]
     });
 }
 
@@ -272,10 +310,14 @@ fn outer_extension_headers_must_be_identical() {
 fn a_jumbogram_passes_whole() {
     let frames = Frame::tcp6(1000, 100).run(4);
     let length = 70_000u32;
-    let jumbo = Frame::tcp6(1200, length as usize - 20 - 8).with(|frame| frame.ipv6_mut().extensions = vec![Extension::jumbo(length)]);
+    let jumbo = Frame::tcp6(1200, length as usize - 20 - 8)
+        .with(|frame| frame.ipv6_mut().extensions = vec![Extension::jumbo(length)]);
     assert_eq!(jumbo.to_bytes()[18..20], [0, 0]);
     let packets: Vec<_> = [&frames[0], &frames[1], &jumbo].into_iter().map(Packet::from).collect();
-    let run = reversible_packets(superpacket::aggregate::Policy::gro_with_udp().with_partial_checksums(), &packets);
+    let run = reversible_packets(
+        superpacket::aggregate::Policy::gro_with_udp().with_partial_checksums(),
+        &packets,
+    );
     assert_eq!((counts(&run), run.reasons()), (vec![2, 1], vec![Overtaken, NoLength]));
     // A jumbo option on a packet that needs none.
     refused(&Frame::tcp6(1000, 100), NoLength, |frame| {
@@ -283,15 +325,22 @@ fn a_jumbogram_passes_whole() {
         frame.ipv6_mut().payload_length = Some(0);
     });
     // One beside a length: not a jumbogram (RFC 2675, section 3), so just an option like any other.
-    differs(&Frame::tcp6(1000, 100), ExtensionHeader, |frame| frame.ipv6_mut().extensions = vec![Extension::jumbo(128)]);
+    differs(&Frame::tcp6(1000, 100), ExtensionHeader, |frame| {
+        frame.ipv6_mut().extensions = vec![Extension::jumbo(128)]
+    });
 }
 
 #[test]
 fn an_atomic_fragment_passes() {
     for base in over_ipv6() {
-        refused(&base, Fragment, |frame| frame.ipv6_mut().extensions = vec![Extension::Fragment { offset: 0, more: false, id: 7 }]);
+        refused(&base, Fragment, |frame| {
+            frame.ipv6_mut().extensions =
+                vec![Extension::Fragment { offset: 0, more: false, id: 7 }]
+        });
         refused(&base.in_ip6(), Fragment, |frame| match &mut frame.tunnel_mut().ip {
-            Ip::V6(ip) => ip.extensions = vec![Extension::Fragment { offset: 0, more: false, id: 7 }],
+            Ip::V6(ip) => {
+                ip.extensions = vec![Extension::Fragment { offset: 0, more: false, id: 7 }]
+            }
             Ip::V4(_) => unreachable!("the tunnel is IPv6"),
         });
     }

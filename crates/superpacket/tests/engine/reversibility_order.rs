@@ -4,7 +4,9 @@
 use crate::expect::*;
 use crate::support::*;
 use superpacket::aggregate::{Policy, Reason, Reason::*};
-use superpacket_traffic::frame::{Carrier, Checksum, Extension, Frame, Gre, Icmp, Ip, Ipv4, Transport};
+use superpacket_traffic::frame::{
+    Carrier, Checksum, Extension, Frame, Gre, Icmp, Ip, Ipv4, Transport,
+};
 
 fn inner() -> [Frame; 4] {
     [Frame::tcp4(1000, 100), Frame::tcp6(1000, 100), Frame::udp4(100), Frame::udp6(100)]
@@ -12,9 +14,14 @@ fn inner() -> [Frame; 4] {
 
 /// Each in every tunnel and under every link header.
 fn everywhere() -> Vec<Frame> {
-    let checked = Carrier::Gre(Gre { key: Some(7), checksum: Some(Checksum::Right), ..Gre::default() });
-    let with_checksum = |frame: &Frame| frame.clone().through(Ip::V4(Ipv4::default()), checked.clone(), false);
-    inner().iter().flat_map(|frame| frame.shapes(7).into_iter().chain([with_checksum(frame)])).collect()
+    let checked =
+        Carrier::Gre(Gre { key: Some(7), checksum: Some(Checksum::Right), ..Gre::default() });
+    let with_checksum =
+        |frame: &Frame| frame.clone().through(Ip::V4(Ipv4::default()), checked.clone(), false);
+    inner()
+        .iter()
+        .flat_map(|frame| frame.shapes(7).into_iter().chain([with_checksum(frame)]))
+        .collect()
 }
 
 /// The frame's fragment that `pick` takes.
@@ -39,7 +46,10 @@ fn a_fragment_of_the_outer_packet_waits_for_all_it_may_carry() {
     for base in everywhere().into_iter().filter(|frame| frame.tunnel.is_some()) {
         for (offset, more) in [(0, true), (3, false)] {
             refused(&base, Fragment, |frame| match &mut frame.tunnel_mut().ip {
-                Ip::V4(ip) => (ip.dont_fragment, ip.fragment_offset, ip.more_fragments) = (false, offset, more),
+                Ip::V4(ip) => {
+                    (ip.dont_fragment, ip.fragment_offset, ip.more_fragments) =
+                        (false, offset, more)
+                }
                 Ip::V6(ip) => ip.extensions.push(Extension::Fragment { offset, more, id: 5 }),
             });
         }
@@ -49,7 +59,9 @@ fn a_fragment_of_the_outer_packet_waits_for_all_it_may_carry() {
 #[test]
 fn a_bad_checksum_waits_for_its_flow() {
     for base in everywhere() {
-        refused(&base, BadChecksum, |frame| *frame.checksum_mut().expect("a transport") = Checksum::Wrong);
+        refused(&base, BadChecksum, |frame| {
+            *frame.checksum_mut().expect("a transport") = Checksum::Wrong
+        });
         if let Ip::V4(_) = base.ip {
             refused(&base, BadIpChecksum, |frame| frame.ipv4_mut().checksum = Checksum::Wrong);
         }
@@ -59,7 +71,11 @@ fn a_bad_checksum_waits_for_its_flow() {
 #[test]
 fn ip_options_wait_for_their_flow() {
     for base in everywhere().into_iter().filter(|frame| matches!(frame.ip, Ip::V4(_))) {
-        for options in [vec![1, 1, 1, 1], vec![0x94, 4, 0, 0], vec![7, 39].into_iter().chain([0; 38]).collect()] {
+        for options in [
+            vec![1, 1, 1, 1],
+            vec![0x94, 4, 0, 0],
+            vec![7, 39].into_iter().chain([0; 38]).collect(),
+        ] {
             refused(&base, IpOptions, |frame| frame.ipv4_mut().options = options.clone());
         }
     }
@@ -96,7 +112,9 @@ fn headers_that_contradict_themselves_wait_for_their_flow() {
         if let Transport::Tcp(_) = base.transport {
             // A data offset below the header's own length, and one behind the packet's end.
             refused(&base, Malformed, |frame| frame.tcp_mut().data_offset = Some(4));
-            refused(&base.clone().with(|frame| frame.payload.truncate(8)), Malformed, |frame| frame.tcp_mut().data_offset = Some(15));
+            refused(&base.clone().with(|frame| frame.payload.truncate(8)), Malformed, |frame| {
+                frame.tcp_mut().data_offset = Some(15)
+            });
         }
         if let Ip::V4(_) = base.ip {
             refused(&base, Malformed, |frame| frame.ipv4_mut().ihl = Some(4));
@@ -152,7 +170,8 @@ fn a_change_between_frames_does_not_reorder_them() {
     for (index, (_, edit)) in edits.iter().enumerate() {
         edit(&mut frames[index * 3 + 2]);
     }
-    let reasons: Vec<_> = edits.iter().flat_map(|&(reason, _)| [reason, reason]).take(11).chain([PollEnd]).collect();
+    let reasons: Vec<_> =
+        edits.iter().flat_map(|&(reason, _)| [reason, reason]).take(11).chain([PollEnd]).collect();
     arrive(&frames, &[2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1], &reasons);
 }
 
@@ -164,7 +183,10 @@ fn order_holds_across_polls_that_hold() {
         let mut packets = packets(&frames);
         packets[3] = fragment(&frames[3], |_| 1);
         let run = run_polls(policy, &packets, 1);
-        assert_eq!((counts(&run), run.reasons()), (vec![3, 1, 2], vec![Overtaken, Fragment, Requested]));
+        assert_eq!(
+            (counts(&run), run.reasons()),
+            (vec![3, 1, 2], vec![Overtaken, Fragment, Requested])
+        );
         let back: Vec<_> = run.outputs.iter().flat_map(Output::cut).collect();
         assert_eq!(back, packets.iter().map(|packet| packet.bytes.clone()).collect::<Vec<_>>());
     }

@@ -7,7 +7,9 @@ use superpacket::packet::RxChecksum;
 use superpacket::segment::{self, Cwr};
 
 use crate::support::*;
-use superpacket_traffic::frame::{ACK, AE, CWR, Checksum, ECE, FIN, Frame, PSH, RESERVED, RST, SYN, URG, stream_bytes, timestamps};
+use superpacket_traffic::frame::{
+    ACK, AE, CWR, Checksum, ECE, FIN, Frame, PSH, RESERVED, RST, SYN, URG, stream_bytes, timestamps,
+};
 
 /// TCP over both versions, with and without timestamps.
 fn bases() -> [Frame; 4] {
@@ -29,7 +31,11 @@ fn lengths(base: &Frame, lengths: &[usize]) -> Vec<Frame> {
 
 /// A run with these flags.
 fn flagged(base: &Frame, flags: &[u16]) -> Vec<Frame> {
-    base.run(flags.len()).into_iter().zip(flags).map(|(frame, &flags)| frame.with_flags(flags)).collect()
+    base.run(flags.len())
+        .into_iter()
+        .zip(flags)
+        .map(|(frame, &flags)| frame.with_flags(flags))
+        .collect()
 }
 
 #[test]
@@ -45,8 +51,10 @@ fn a_checksum_of_ffff_for_0000_is_valid_and_not_merged() {
         let expected = [Overtaken, NonCanonicalChecksum, PollEnd];
         arrive(&frames, &[2, 1, 2], &expected);
         // Neither a device that verified it nor one that summed it makes it canonical.
-        let verified: Vec<_> =
-            packets(&frames).into_iter().map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 })).collect();
+        let verified: Vec<_> = packets(&frames)
+            .into_iter()
+            .map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 }))
+            .collect();
         assert_eq!(in_order(&verified).reasons(), expected);
         let summed: Vec<_> = packets(&frames)
             .into_iter()
@@ -136,12 +144,21 @@ fn reserved_bits_and_the_urgent_pointer_must_be_equal() {
 
 #[test]
 fn options_must_be_identical_to_the_last_byte() {
-    let with = |options: &[u8]| Frame::tcp4(1000, 100).with(|frame| frame.tcp_mut().options = options.to_vec());
+    let with = |options: &[u8]| {
+        Frame::tcp4(1000, 100).with(|frame| frame.tcp_mut().options = options.to_vec())
+    };
     // After end-of-options anything may stand, and comes back.
-    differs(&with(&[0, 0xde, 0xad, 0xbe]), OptionsChanged, |frame| frame.tcp_mut().options = vec![0, 0xde, 0xad, 0xbf]);
-    differs(&with(&[0, 0, 0, 0]), OptionsChanged, |frame| frame.tcp_mut().options = vec![0, 0, 0, 1]);
+    differs(&with(&[0, 0xde, 0xad, 0xbe]), OptionsChanged, |frame| {
+        frame.tcp_mut().options = vec![0, 0xde, 0xad, 0xbf]
+    });
+    differs(&with(&[0, 0, 0, 0]), OptionsChanged, |frame| {
+        frame.tcp_mut().options = vec![0, 0, 0, 1]
+    });
     // The same in another order.
-    let (value, others) = (timestamps(5, 6), [[8, 10, 0, 0, 0, 5, 0, 0, 0, 6, 1, 1], [1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 6, 1]]);
+    let (value, others) = (
+        timestamps(5, 6),
+        [[8, 10, 0, 0, 0, 5, 0, 0, 0, 6, 1, 1], [1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 6, 1]],
+    );
     for other in others {
         differs(&with(&value), OptionsChanged, |frame| frame.tcp_mut().options = other.to_vec());
     }
@@ -182,7 +199,11 @@ fn a_keep_alive_with_one_old_byte_is_no_data() {
 #[test]
 fn no_payload_is_never_merged() {
     for base in bases() {
-        arrive(&lengths(&base, &[100, 100, 0, 100, 100]), &[2, 1, 2], &[Overtaken, NoPayload, PollEnd]);
+        arrive(
+            &lengths(&base, &[100, 100, 0, 100, 100]),
+            &[2, 1, 2],
+            &[Overtaken, NoPayload, PollEnd],
+        );
         arrive(&lengths(&base, &[0, 0, 0]), &[1; 3], &[NoPayload; 3]);
         arrive(&lengths(&base, &[0, 100, 100]), &[1, 2], &[NoPayload, PollEnd]);
         // FIN, PSH and CWR without data.
@@ -221,7 +242,9 @@ fn acknowledgement_and_window_must_be_equal() {
     for base in bases() {
         let base = base.with(|frame| frame.tcp_mut().acknowledgement = 5000);
         for acknowledgement in [4999, 5001, 0, 6000] {
-            differs(&base, Acknowledgement, |frame| frame.tcp_mut().acknowledgement = acknowledgement);
+            differs(&base, Acknowledgement, |frame| {
+                frame.tcp_mut().acknowledgement = acknowledgement
+            });
         }
         differs(&base, Window, |frame| frame.tcp_mut().window += 1);
         differs(&base, Window, |frame| frame.tcp_mut().window = 0);
@@ -255,7 +278,10 @@ fn full_and_partial_checksums_do_not_mix() {
         let all: Vec<_> = base.run(5).iter().map(partial).collect();
         let run = in_order(&all);
         assert_eq!((counts(&run), run.reasons()), (vec![5], vec![PollEnd]));
-        assert_eq!(run.outputs[0].metadata.gso.map(|gso| gso.checksum), Some(segment::ChecksumForm::Partial));
+        assert_eq!(
+            run.outputs[0].metadata.gso.map(|gso| gso.checksum),
+            Some(segment::ChecksumForm::Partial)
+        );
     }
 }
 
@@ -264,7 +290,10 @@ fn a_partial_checksum_must_be_the_pseudo_headers() {
     for base in bases() {
         // For another field, for another header, and with another sum in it.
         let start = base.offsets().transport as u16;
-        for checksum in [RxChecksum::Partial { start, offset: 6 }, RxChecksum::Partial { start: start - 20, offset: 16 }] {
+        for checksum in [
+            RxChecksum::Partial { start, offset: 6 },
+            RxChecksum::Partial { start: start - 20, offset: 16 },
+        ] {
             refused_packet(&base, PartialChecksum, |frame| partial(frame).with_checksum(checksum));
         }
         refused_packet(&base, PartialChecksum, |frame| {
@@ -273,7 +302,9 @@ fn a_partial_checksum_must_be_the_pseudo_headers() {
             packet
         });
         refused_packet(&base, PartialChecksum, |frame| {
-            let frame = frame.clone().with(|frame| frame.tcp_mut().checksum = Checksum::PartialWithoutLength);
+            let frame = frame
+                .clone()
+                .with(|frame| frame.tcp_mut().checksum = Checksum::PartialWithoutLength);
             Packet { checksum: partial(&base).checksum, ..Packet::from(&frame) }
         });
     }

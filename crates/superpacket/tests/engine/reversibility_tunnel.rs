@@ -3,7 +3,9 @@
 
 use crate::expect::*;
 use superpacket::aggregate::Reason::*;
-use superpacket_traffic::frame::{Carrier, Checksum, Dccp, Ethernet, Frame, Geneve, Gre, Ip, Ipv4, Ipv6, Udp, Vlan, Vxlan};
+use superpacket_traffic::frame::{
+    Carrier, Checksum, Dccp, Ethernet, Frame, Geneve, Gre, Ip, Ipv4, Ipv6, Udp, Vlan, Vxlan,
+};
 
 fn vxlan(frame: &mut Frame) -> &mut Vxlan {
     match &mut frame.tunnel_mut().carrier {
@@ -36,14 +38,24 @@ fn in_gre_with_checksum(frame: Frame) -> Frame {
 
 /// Inner frames in every tunnel whose outer header is UDP, with and without an outer checksum.
 fn over_udp() -> Vec<Frame> {
-    inner().into_iter().flat_map(|frame| [frame.clone().in_vxlan4(), frame.clone().in_vxlan6(), frame.in_geneve()]).collect()
+    inner()
+        .into_iter()
+        .flat_map(|frame| [frame.clone().in_vxlan4(), frame.clone().in_vxlan6(), frame.in_geneve()])
+        .collect()
 }
 
 /// Inner frames in every tunnel over IPv4.
 fn over_ipv4() -> Vec<Frame> {
     inner()
         .into_iter()
-        .flat_map(|frame| [frame.clone().in_vxlan4(), frame.clone().in_geneve(), frame.clone().in_gre(), frame.in_ip4()])
+        .flat_map(|frame| {
+            [
+                frame.clone().in_vxlan4(),
+                frame.clone().in_geneve(),
+                frame.clone().in_gre(),
+                frame.in_ip4(),
+            ]
+        })
         .collect()
 }
 
@@ -53,7 +65,11 @@ fn over_ipv6() -> Vec<Frame> {
     inner()
         .into_iter()
         .flat_map(|frame| {
-            [frame.clone().in_vxlan6(), frame.clone().in_ip6(), frame.clone().through(outer(&frame), Carrier::Gre(Gre::default()), false)]
+            [
+                frame.clone().in_vxlan6(),
+                frame.clone().in_ip6(),
+                frame.clone().through(outer(&frame), Carrier::Gre(Gre::default()), false),
+            ]
         })
         .collect()
 }
@@ -105,9 +121,13 @@ fn gre_with_more_than_checksum_and_key_is_not_merged() {
         two_flows(&base, &base.clone().with(|frame| gre(frame).key = None));
         merges(&base.clone().with(|frame| gre(frame).key = None).run(5));
         // A key of 0 and none are one flow, in order, but not one packet.
-        differs(&base.clone().with(|frame| gre(frame).key = None), TunnelHeader, |frame| gre(frame).key = Some(0));
+        differs(&base.clone().with(|frame| gre(frame).key = None), TunnelHeader, |frame| {
+            gre(frame).key = Some(0)
+        });
         // Bridged.
-        merges(&base.clone().with(|frame| frame.tunnel_mut().link = Some(Ethernet::default())).run(5));
+        merges(
+            &base.clone().with(|frame| frame.tunnel_mut().link = Some(Ethernet::default())).run(5),
+        );
     }
 }
 
@@ -118,7 +138,9 @@ fn gre_checksums_are_right_and_canonical() {
         // inner checksum balances, nor on the inner identification, which the header checksum does.
         let mut zero = base.clone().with(|frame| gre(frame).key = Some(0x0007_0000));
         let field = zero.offsets().outer.expect("a tunnel") + 20 + 4;
-        let read = |frame: &Frame| u16::from_be_bytes([frame.to_bytes()[field], frame.to_bytes()[field + 1]]);
+        let read = |frame: &Frame| {
+            u16::from_be_bytes([frame.to_bytes()[field], frame.to_bytes()[field + 1]])
+        };
         let low = read(&zero);
         gre(&mut zero).key = Some(0x0007_0000 | u32::from(low));
         let mut frames = zero.run(5);
@@ -153,22 +175,33 @@ fn outer_checksums_are_all_there_or_none_is() {
         differs(&without, TunnelHeader, |frame| frame.outer_udp_mut().checksum = Checksum::Right);
         refused(&with, BadChecksum, |frame| frame.outer_udp_mut().checksum = Checksum::Wrong);
         // A right sum over a wrong inner checksum.
-        refused(&with, BadChecksum, |frame| *frame.checksum_mut().expect("a transport") = Checksum::Wrong);
-        refused(&without, BadChecksum, |frame| *frame.checksum_mut().expect("a transport") = Checksum::Wrong);
+        refused(&with, BadChecksum, |frame| {
+            *frame.checksum_mut().expect("a transport") = Checksum::Wrong
+        });
+        refused(&without, BadChecksum, |frame| {
+            *frame.checksum_mut().expect("a transport") = Checksum::Wrong
+        });
     }
 }
 
 #[test]
 fn an_outer_checksum_that_computes_to_0_is_ffff() {
     for base in over_udp() {
-        let mut probe =
-            base.with(|frame| *frame.outer_udp_mut() = Udp { source_port: 0, checksum: Checksum::Right, ..*frame.outer_udp_mut() });
+        let mut probe = base.with(|frame| {
+            *frame.outer_udp_mut() =
+                Udp { source_port: 0, checksum: Checksum::Right, ..*frame.outer_udp_mut() }
+        });
         let outer = probe.offsets().outer.expect("a tunnel");
         let field = outer + if matches!(probe.tunnel_mut().ip, Ip::V4(_)) { 26 } else { 46 };
-        let read = |frame: &Frame| u16::from_be_bytes([frame.to_bytes()[field], frame.to_bytes()[field + 1]]);
+        let read = |frame: &Frame| {
+            u16::from_be_bytes([frame.to_bytes()[field], frame.to_bytes()[field + 1]])
+        };
         probe.outer_udp_mut().source_port = read(&probe);
         let frames = probe.run(5);
-        assert!(frames.iter().all(|frame| read(frame) == 0xffff), "the sum depends on nothing that differs");
+        assert!(
+            frames.iter().all(|frame| read(frame) == 0xffff),
+            "the sum depends on nothing that differs"
+        );
         merges(&frames);
     }
 }
@@ -196,7 +229,11 @@ fn outer_ip_headers_must_be_equal() {
 fn outer_identifications_have_their_own_step() {
     for base in over_ipv4() {
         let outer = |ids: [u16; 4]| {
-            base.run(4).into_iter().zip(ids).map(|(frame, id)| frame.with(|frame| frame.outer_ipv4_mut().id = id)).collect::<Vec<_>>()
+            base.run(4)
+                .into_iter()
+                .zip(ids)
+                .map(|(frame, id)| frame.with(|frame| frame.outer_ipv4_mut().id = id))
+                .collect::<Vec<_>>()
         };
         merges(&outer([0xffff, 0, 1, 2]));
         merges(&outer([5, 5, 5, 5]));
@@ -211,7 +248,9 @@ fn inner_link_headers_must_be_equal() {
     for base in over_udp() {
         let base = base.with(|frame| frame.tunnel_mut().vlans = vec![Vlan::default()]);
         merges(&base.run(5));
-        differs(&base, TunnelHeader, |frame| frame.tunnel_mut().link.as_mut().expect("Ethernet").source[5] ^= 1);
+        differs(&base, TunnelHeader, |frame| {
+            frame.tunnel_mut().link.as_mut().expect("Ethernet").source[5] ^= 1
+        });
         differs(&base, TunnelHeader, |frame| frame.tunnel_mut().vlans[0].pcp = 1);
         differs(&base, TunnelHeader, |frame| frame.tunnel_mut().vlans[0].vid = 2);
         differs(&base, TunnelHeader, |frame| frame.tunnel_mut().vlans.clear());
@@ -235,15 +274,26 @@ fn a_second_tunnel_is_not_merged() {
 fn an_outer_checksum_cannot_cover_what_an_inner_one_does_not() {
     // Partial coverage leaves data that only the outer checksum sums: reading it again to restore
     // that is more than merging is worth.
-    for tunnelled in [Frame::dccp4(9, 100).in_vxlan6(), in_gre_with_checksum(Frame::dccp4(9, 100))] {
+    for tunnelled in [Frame::dccp4(9, 100).in_vxlan6(), in_gre_with_checksum(Frame::dccp4(9, 100))]
+    {
         refused(&tunnelled, Tunnel, |frame| frame.dccp_mut().coverage = 2);
     }
-    merges(&Frame::dccp4(9, 100).in_vxlan4().with(|frame| *frame.dccp_mut() = Dccp { coverage: 2, ..frame.dccp_mut().clone() }).run(5));
+    merges(
+        &Frame::dccp4(9, 100)
+            .in_vxlan4()
+            .with(|frame| *frame.dccp_mut() = Dccp { coverage: 2, ..frame.dccp_mut().clone() })
+            .run(5),
+    );
 }
 
 #[test]
 fn partial_inner_checksums_go_through_tunnels() {
-    for base in over_udp().into_iter().chain(over_ipv4()).chain(over_ipv6()).chain(inner().map(in_gre_with_checksum)) {
+    for base in over_udp()
+        .into_iter()
+        .chain(over_ipv4())
+        .chain(over_ipv6())
+        .chain(inner().map(in_gre_with_checksum))
+    {
         differs_packet(&base, ChecksumForm, partial);
         let all: Vec<_> = base.run(5).iter().map(partial).collect();
         assert_eq!(counts(&in_order(&all)), [5]);

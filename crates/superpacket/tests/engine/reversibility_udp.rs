@@ -35,8 +35,10 @@ fn a_datagram_without_a_checksum_is_not_merged() {
 /// Those bases that are IPv4 datagrams themselves, none of them with a checksum of a tunnel.
 fn without_checksum() -> [Frame; 3] {
     let [udp4, ..] = bases();
-    let in_vxlan = Frame::udp4(100).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero);
-    [udp4.clone(), udp4.in_ip6(), in_vxlan].map(|frame| frame.with(|frame| frame.udp_mut().checksum = Checksum::Zero))
+    let in_vxlan =
+        Frame::udp4(100).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero);
+    [udp4.clone(), udp4.in_ip6(), in_vxlan]
+        .map(|frame| frame.with(|frame| frame.udp_mut().checksum = Checksum::Zero))
 }
 
 const MERGING: Policy = Policy::gro_with_udp().with_merge_udp_without_checksum();
@@ -54,9 +56,12 @@ fn datagrams_without_checksums_merge_where_the_policy_says_so_and_stay_without()
             // What is cut for a port that fills in nothing has none either.
             let gso = output.metadata.gso.expect("merged");
             let mut frames = Vec::new();
-            let packet = GsoPacket::linear(&output.bytes, gso).with_checksum(output.metadata.checksum);
+            let packet =
+                GsoPacket::linear(&output.bytes, gso).with_checksum(output.metadata.checksum);
             Segmenter::new()
-                .segment(&packet, &SegmentOptions::default(), |segment| frames.push(segment.payload().map(<[u8]>::len).sum::<usize>()))
+                .segment(&packet, &SegmentOptions::default(), |segment| {
+                    frames.push(segment.payload().map(<[u8]>::len).sum::<usize>())
+                })
                 .expect("what merged can be cut");
             assert_eq!(frames, payloads);
         }
@@ -66,14 +71,21 @@ fn datagrams_without_checksums_merge_where_the_policy_says_so_and_stay_without()
 #[test]
 fn what_the_device_says_of_a_datagram_without_a_checksum_changes_nothing() {
     for base in without_checksum() {
-        for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 1 }, RxChecksum::Complete(0x1234)] {
-            let came: Vec<_> = base.run(6).iter().map(|frame| Packet::from(frame).with_checksum(checksum)).collect();
+        for checksum in
+            [RxChecksum::None, RxChecksum::Unnecessary { level: 1 }, RxChecksum::Complete(0x1234)]
+        {
+            let came: Vec<_> = base
+                .run(6)
+                .iter()
+                .map(|frame| Packet::from(frame).with_checksum(checksum))
+                .collect();
             assert_eq!(counts(&reversed_by(MERGING, &came)), [6], "{checksum:?}");
         }
         // A partial checksum of 0 is none that could be filled in.
         let field = base.offsets().transport;
         let partial = RxChecksum::Partial { start: field as u16, offset: 6 };
-        let came: Vec<_> = base.run(3).iter().map(|frame| Packet::from(frame).with_checksum(partial)).collect();
+        let came: Vec<_> =
+            base.run(3).iter().map(|frame| Packet::from(frame).with_checksum(partial)).collect();
         assert_eq!(reversed_by(MERGING, &came).reasons(), [PartialChecksum; 3]);
     }
 }
@@ -84,9 +96,15 @@ fn datagrams_with_and_without_checksums_do_not_mix() {
         let frames = base.run(5);
         for place in 0..5 {
             let mut came = packets(&frames);
-            came[place] = frames[place].clone().with(|frame| frame.udp_mut().checksum = Checksum::Right).into();
+            came[place] = frames[place]
+                .clone()
+                .with(|frame| frame.udp_mut().checksum = Checksum::Right)
+                .into();
             let run = reversed_by(MERGING, &came);
-            let alone = run.outputs.iter().find(|output| output.metadata.packets == 1 && output.bytes == came[place].bytes);
+            let alone = run
+                .outputs
+                .iter()
+                .find(|output| output.metadata.packets == 1 && output.bytes == came[place].bytes);
             assert!(alone.is_some() || place == 4, "{:?}", counts(&run));
             assert!(run.reasons().contains(&ChecksumForm), "at {place}: {:?}", run.reasons());
             assert_eq!(
@@ -103,7 +121,12 @@ fn over_ipv6_and_in_a_tunnel_with_a_checksum_it_is_as_without_the_switch() {
         (Frame::udp6(100), UdpNoChecksum),
         (Frame::udp6(100).in_vxlan4(), UdpNoChecksum),
         // The tunnel's checksum could be verified only by reading the payload.
-        (Frame::udp4(100).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Right), Tunnel),
+        (
+            Frame::udp4(100)
+                .in_vxlan4()
+                .with(|frame| frame.outer_udp_mut().checksum = Checksum::Right),
+            Tunnel,
+        ),
     ] {
         let all = base.with(|frame| frame.udp_mut().checksum = Checksum::Zero).run(3);
         let run = reversed_by(MERGING, &packets(&all));
@@ -118,16 +141,23 @@ fn behind_a_devices_header_they_get_checksums() {
     let mut aggregator = BatchAggregator::framed(Framing::TAP, MERGING, HashKey::new(1));
     let mut left = Vec::new();
     aggregator.poll(&unknown(Layer::Ethernet, &bytes), |packet| {
-        let mut read = Framing::TAP.header(&packet).expect("a header that says how to cut it").to_vec();
+        let mut read =
+            Framing::TAP.header(&packet).expect("a header that says how to cut it").to_vec();
         packet.copy_to(&mut read);
         left.push((read, packet.metadata.packets));
     });
     let [(read, 5)] = &left[..] else { panic!("{left:?}") };
     let mut segments = Vec::new();
-    let plan = Segmenter::new().split(Framing::TAP, read, &mut segments).expect("what the header says");
-    let back: Vec<_> = segments.chunks(segments.len() / plan.segments as usize).map(<[u8]>::to_vec).collect();
-    let with_checksums: Vec<_> =
-        frames.iter().map(|frame| frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Right).to_bytes()).collect();
+    let plan =
+        Segmenter::new().split(Framing::TAP, read, &mut segments).expect("what the header says");
+    let back: Vec<_> =
+        segments.chunks(segments.len() / plan.segments as usize).map(<[u8]>::to_vec).collect();
+    let with_checksums: Vec<_> = frames
+        .iter()
+        .map(|frame| {
+            frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Right).to_bytes()
+        })
+        .collect();
     assert_eq!(back, with_checksums);
 }
 

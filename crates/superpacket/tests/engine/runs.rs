@@ -38,7 +38,11 @@ fn alike_in_all_batches(policy: Policy, packets: &[Packet]) -> Run {
             };
             assert_eq!(counters(&batches), counters(&one_by_one), "{storage:?}, batches of {size}");
             for (batch, single) in batches.outputs.iter().zip(&one_by_one.outputs) {
-                assert_eq!((&batch.bytes, batch.metadata), (&single.bytes, single.metadata), "{storage:?}, batches of {size}");
+                assert_eq!(
+                    (&batch.bytes, batch.metadata),
+                    (&single.bytes, single.metadata),
+                    "{storage:?}, batches of {size}"
+                );
             }
             if policy == Policy::gro_with_udp().with_partial_checksums() {
                 assert_reversed(packets, &batches);
@@ -49,7 +53,11 @@ fn alike_in_all_batches(policy: Policy, packets: &[Packet]) -> Run {
 }
 
 fn packets(frames: &[Frame], checksum: impl Fn(usize) -> RxChecksum) -> Vec<Packet> {
-    frames.iter().enumerate().map(|(index, frame)| Packet::from(frame).with_checksum(checksum(index))).collect()
+    frames
+        .iter()
+        .enumerate()
+        .map(|(index, frame)| Packet::from(frame).with_checksum(checksum(index)))
+        .collect()
 }
 
 #[test]
@@ -59,10 +67,16 @@ fn a_run_merges_whatever_the_headers_and_lengths() {
             let frames = base.run(20);
             // All verified by the device, none, and each third.
             for every in [1, usize::MAX, 3] {
-                let packets = packets(&frames, |index| if index % every == 0 { VERIFIED } else { RxChecksum::None });
-                let run = alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets);
+                let packets =
+                    packets(
+                        &frames,
+                        |index| if index % every == 0 { VERIFIED } else { RxChecksum::None },
+                    );
+                let run =
+                    alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets);
                 assert_eq!(run.payloads(), [20 * payload], "{payload} bytes, {every}: {base:?}");
-                let verified = packets.iter().filter(|packet| packet.checksum == VERIFIED).count() as u64;
+                let verified =
+                    packets.iter().filter(|packet| packet.checksum == VERIFIED).count() as u64;
                 assert_eq!(run.counters.verified_in_software, 20 - verified);
             }
         }
@@ -77,7 +91,10 @@ fn a_shorter_packet_ends_a_run_and_belongs_to_it() {
             let end = frames.last_mut().expect("nine frames");
             *end = end.clone().with(|frame| frame.payload = stream_bytes(3, last));
             frames.extend(base.run(3));
-            let run = alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets(&frames, |_| VERIFIED));
+            let run = alike_in_all_batches(
+                Policy::gro_with_udp().with_partial_checksums(),
+                &packets(&frames, |_| VERIFIED),
+            );
             assert_eq!(run.payloads(), [8_000 + last, 3_000], "{base:?}");
             assert_eq!(run.reasons(), [Reason::ShortSegment, Reason::PollEnd]);
         }
@@ -94,24 +111,39 @@ fn one_wrong_byte_anywhere_in_the_headers_ends_a_run() {
         let datagrams = matches!(base.transport, Transport::Udp(_));
         for offset in 0..headers {
             for bit in [0x01, 0x10, 0x80] {
-                let mut packets = packets(&frames, |index| if index == 5 { VERIFIED } else { RxChecksum::None });
+                let mut packets =
+                    packets(&frames, |index| if index == 5 { VERIFIED } else { RxChecksum::None });
                 packets[3].bytes[offset] ^= bit;
                 // A device that vouches for the transport checksum vouches for no length and no
                 // number.
-                if offset < transport || datagrams && (transport + 4..transport + 6).contains(&offset) {
+                if offset < transport
+                    || datagrams && (transport + 4..transport + 6).contains(&offset)
+                {
                     let mut trusted = packets.clone();
                     trusted.iter_mut().for_each(|packet| packet.checksum = VERIFIED);
                     alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &trusted);
                 }
-                let run = alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets);
+                let run =
+                    alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets);
                 // The three before it merge, it leaves as it came, and so does what follows without
                 // it.
                 let alone = run.outputs.iter().find(|output| output.bytes == packets[3].bytes);
-                assert_eq!(alone.map(|output| output.metadata.packets), Some(1), "byte {offset} ^ {bit:#x}: {:?}", run.reasons());
+                assert_eq!(
+                    alone.map(|output| output.metadata.packets),
+                    Some(1),
+                    "byte {offset} ^ {bit:#x}: {:?}",
+                    run.reasons()
+                );
                 // Datagrams have no number: where it became another flow's, those of its own are
                 // not apart.
-                let merged = |output: &Output| output.metadata.packets == 3 || datagrams && output.metadata.packets == 5;
-                assert!(run.outputs.iter().any(merged), "byte {offset} ^ {bit:#x}: {:?}", run.reasons());
+                let merged = |output: &Output| {
+                    output.metadata.packets == 3 || datagrams && output.metadata.packets == 5
+                };
+                assert!(
+                    run.outputs.iter().any(merged),
+                    "byte {offset} ^ {bit:#x}: {:?}",
+                    run.reasons()
+                );
             }
         }
     }
@@ -126,17 +158,26 @@ fn flows_that_take_turns_are_not_mixed() {
             _ => unreachable!("the bases are of TCP and UDP"),
         })
     };
-    let frames: Vec<Vec<Frame>> = (1..).zip(bases(300)).map(at_port).map(|base| base.run(12)).collect();
+    let frames: Vec<Vec<Frame>> =
+        (1..).zip(bases(300)).map(at_port).map(|base| base.run(12)).collect();
     for turn in [1, 2, 5] {
         let mut packets = Vec::new();
         for start in (0..12).step_by(turn) {
             for flow in &frames {
-                packets.extend(flow[start..(start + turn).min(12)].iter().map(|frame| Packet::from(frame).with_checksum(VERIFIED)));
+                packets.extend(
+                    flow[start..(start + turn).min(12)]
+                        .iter()
+                        .map(|frame| Packet::from(frame).with_checksum(VERIFIED)),
+                );
             }
         }
         let run = alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets);
         assert_eq!(run.outputs.len(), frames.len());
-        assert!(run.outputs.iter().all(|output| output.metadata.packets == 12), "{:?}", run.reasons());
+        assert!(
+            run.outputs.iter().all(|output| output.metadata.packets == 12),
+            "{:?}",
+            run.reasons()
+        );
     }
 }
 
@@ -175,7 +216,13 @@ fn flows_hit_lately_are_found_without_a_look_up() {
             // taken: in the next poll that is known.
             let mut expected = [false; 2 * ROUNDS];
             (expected[0], expected[1], expected[ROUNDS]) = (true, true, true);
-            assert!(expected.iter().zip(&looked_up).all(|(expected, looked_up)| !expected || *looked_up), "{looked_up:?}");
+            assert!(
+                expected
+                    .iter()
+                    .zip(&looked_up)
+                    .all(|(expected, looked_up)| !expected || *looked_up),
+                "{looked_up:?}"
+            );
             pairs += 1;
             found += usize::from(looked_up == expected);
         }
@@ -188,7 +235,8 @@ fn flows_hit_lately_are_found_without_a_look_up() {
 fn lro_runs_give_the_same_in_all_batches() {
     for base in bases(500) {
         let frames = base.run(30);
-        let packets = packets(&frames, |index| if index < 15 { VERIFIED } else { RxChecksum::None });
+        let packets =
+            packets(&frames, |index| if index < 15 { VERIFIED } else { RxChecksum::None });
         alike_in_all_batches(Policy::lro(), &packets);
     }
 }

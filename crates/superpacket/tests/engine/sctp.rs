@@ -8,12 +8,23 @@ use superpacket_traffic::frame::{Checksum, Frame, Sctp, Transport};
 
 /// A DATA chunk (RFC 9260, section 3.3.1) of `number`, with 100 bytes of user data.
 fn data(number: u32) -> Vec<u8> {
-    let header = [&[0, 3, 0, 116][..], &number.to_be_bytes(), &[0, 0], &(number as u16).to_be_bytes(), &[0; 4]].concat();
+    let header = [
+        &[0, 3, 0, 116][..],
+        &number.to_be_bytes(),
+        &[0, 0],
+        &(number as u16).to_be_bytes(),
+        &[0; 4],
+    ]
+    .concat();
     [header, vec![number as u8; 100]].concat()
 }
 
 fn sctp(base: Frame, number: u32, checksum: Checksum) -> Frame {
-    Frame { transport: Transport::Sctp(Sctp { checksum, ..Sctp::default() }), payload: data(number), ..base }
+    Frame {
+        transport: Transport::Sctp(Sctp { checksum, ..Sctp::default() }),
+        payload: data(number),
+        ..base
+    }
 }
 
 fn modes() -> [Policy; 4] {
@@ -36,10 +47,16 @@ fn assert_handed_on(packets: &[Packet]) {
             assert_eq!(output.bytes, packet.bytes);
             let metadata = output.metadata;
             assert_eq!((metadata.packets, metadata.gso, metadata.absorbed_acks), (1, None, 0));
-            assert_eq!((metadata.checksum, metadata.layer, metadata.vlan), (packet.checksum, packet.layer, packet.vlan));
+            assert_eq!(
+                (metadata.checksum, metadata.layer, metadata.vlan),
+                (packet.checksum, packet.layer, packet.vlan)
+            );
         }
         assert_eq!(run.counters.reason(Reason::Protocol), packets.len() as u64);
-        assert_eq!((run.counters.merged, run.counters.super_packets, run.counters.verified_in_software), (0, 0, 0));
+        assert_eq!(
+            (run.counters.merged, run.counters.super_packets, run.counters.verified_in_software),
+            (0, 0, 0)
+        );
     }
 }
 
@@ -50,12 +67,15 @@ fn sctp_passes_untouched_with_reason_protocol() {
         for base in [base.clone(), base.clone().tagged(7), base.at_ip()] {
             // A wrong checksum is the receiver's to find.
             for checksum in [Checksum::Right, Checksum::Wrong, Checksum::Zero] {
-                let frames: Vec<_> = (0..5).map(|number| sctp(base.clone(), number, checksum)).collect();
+                let frames: Vec<_> =
+                    (0..5).map(|number| sctp(base.clone(), number, checksum)).collect();
                 assert_handed_on(&packets(&frames));
                 // Whatever the device says, and in however many buffers.
                 let known: Vec<_> = packets(&frames)
                     .into_iter()
-                    .map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 }).in_buffers_of(40))
+                    .map(|packet| {
+                        packet.with_checksum(RxChecksum::Unnecessary { level: 0 }).in_buffers_of(40)
+                    })
                     .collect();
                 assert_handed_on(&known);
             }

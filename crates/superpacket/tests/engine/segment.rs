@@ -3,14 +3,14 @@
 
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
-    BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentBuffers, SegmentError,
-    SegmentOptions, SegmentSize, Segmenter, Written,
+    BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments,
+    SegmentBuffers, SegmentError, SegmentOptions, SegmentSize, Segmenter, Written,
 };
 use superpacket::wire;
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{
-    ACK, AE, CWR, Carrier, Checksum, ECE, Extension, FIN, Frame, Geneve, Gre, Ip, Ipv4, Ipv6, Mpls, PSH, Pppoe, RESERVED, Transport, URG,
-    Vlan, Vxlan,
+    ACK, AE, CWR, Carrier, Checksum, ECE, Extension, FIN, Frame, Geneve, Gre, Ip, Ipv4, Ipv6, Mpls,
+    PSH, Pppoe, RESERVED, Transport, URG, Vlan, Vxlan,
 };
 use superpacket_traffic::random::Random;
 
@@ -21,9 +21,15 @@ const LINKS: &[Edit] = &[
     ("ethernet", |frame| frame),
     ("ip", Frame::at_ip),
     ("vlan", |frame| frame.tagged(5)),
-    ("qinq", |frame| frame.with(|frame| frame.vlans = vec![Vlan { tpid: 0x88a8, vid: 7, pcp: 3, dei: true }, Vlan::default()])),
+    ("qinq", |frame| {
+        frame.with(|frame| {
+            frame.vlans = vec![Vlan { tpid: 0x88a8, vid: 7, pcp: 3, dei: true }, Vlan::default()]
+        })
+    }),
     ("pppoe", |frame| frame.with(|frame| frame.pppoe = Some(Pppoe::default()))),
-    ("mpls", |frame| frame.with(|frame| frame.mpls = vec![Mpls::default(), Mpls { ttl: 3, ..Mpls::default() }])),
+    ("mpls", |frame| {
+        frame.with(|frame| frame.mpls = vec![Mpls::default(), Mpls { ttl: 3, ..Mpls::default() }])
+    }),
 ];
 
 fn outer4() -> Ip {
@@ -41,7 +47,8 @@ fn vxlan(frame: Frame, ip: Ip, checksum: Checksum) -> Frame {
 }
 
 fn geneve(frame: Frame, checksum: Checksum, ethernet: bool) -> Frame {
-    let mut geneve = Geneve { options: vec![1, 2, 3, 1, 0xaa, 0xbb, 0xcc, 0xdd], ..Geneve::default() };
+    let mut geneve =
+        Geneve { options: vec![1, 2, 3, 1, 0xaa, 0xbb, 0xcc, 0xdd], ..Geneve::default() };
     geneve.udp.checksum = checksum;
     frame.through(outer4(), Carrier::Geneve(geneve), ethernet)
 }
@@ -67,10 +74,18 @@ const TUNNELS: &[Edit] = &[
     ("gre with checksum, ethernet", |frame| gre(frame, Some(Checksum::Right), None, true)),
     ("in ipv4", |frame| frame.through(outer4(), Carrier::Ip, false)),
     ("in ipv6", |frame| frame.through(outer6(), Carrier::Ip, false)),
-    ("vxlan4 in geneve", |frame| geneve(vxlan(frame, outer4(), Checksum::Zero), Checksum::Right, true)),
-    ("vxlan6 with checksum in geneve", |frame| geneve(vxlan(frame, outer6(), Checksum::Right), Checksum::Zero, true)),
-    ("geneve in geneve, both with checksum, ip", |frame| geneve(geneve(frame, Checksum::Right, false), Checksum::Right, false)),
-    ("vxlan4 in vxlan6, both with checksum", |frame| vxlan(vxlan(frame, outer4(), Checksum::Right), outer6(), Checksum::Right)),
+    ("vxlan4 in geneve", |frame| {
+        geneve(vxlan(frame, outer4(), Checksum::Zero), Checksum::Right, true)
+    }),
+    ("vxlan6 with checksum in geneve", |frame| {
+        geneve(vxlan(frame, outer6(), Checksum::Right), Checksum::Zero, true)
+    }),
+    ("geneve in geneve, both with checksum, ip", |frame| {
+        geneve(geneve(frame, Checksum::Right, false), Checksum::Right, false)
+    }),
+    ("vxlan4 in vxlan6, both with checksum", |frame| {
+        vxlan(vxlan(frame, outer4(), Checksum::Right), outer6(), Checksum::Right)
+    }),
 ];
 
 struct Protocol {
@@ -80,24 +95,39 @@ struct Protocol {
 }
 
 const PROTOCOLS: &[Protocol] = &[
-    Protocol { name: "tcp4", kind: GsoKind::Tcp4, make: |payload| Frame::tcp4(0xffff_ff00, payload).with_id(0xffff) },
-    Protocol { name: "tcp4 with timestamps", kind: GsoKind::Tcp4, make: |payload| Frame::tcp4(1, payload).with_timestamps(5, 6) },
+    Protocol {
+        name: "tcp4",
+        kind: GsoKind::Tcp4,
+        make: |payload| Frame::tcp4(0xffff_ff00, payload).with_id(0xffff),
+    },
+    Protocol {
+        name: "tcp4 with timestamps",
+        kind: GsoKind::Tcp4,
+        make: |payload| Frame::tcp4(1, payload).with_timestamps(5, 6),
+    },
     Protocol { name: "tcp6", kind: GsoKind::Tcp6, make: |payload| Frame::tcp6(7, payload) },
     Protocol { name: "udp4", kind: GsoKind::Udp, make: |payload| Frame::udp4(payload).with_id(9) },
     Protocol { name: "udp6", kind: GsoKind::Udp, make: Frame::udp6 },
     Protocol {
         name: "udp4 without checksum",
         kind: GsoKind::Udp,
-        make: |payload| Frame::udp4(payload).with(|frame| frame.udp_mut().checksum = Checksum::Zero),
+        make: |payload| {
+            Frame::udp4(payload).with(|frame| frame.udp_mut().checksum = Checksum::Zero)
+        },
     },
-    Protocol { name: "dccp4", kind: GsoKind::Dccp, make: |payload| Frame::dccp4(0xffff_ffff_fffe, payload) },
+    Protocol {
+        name: "dccp4",
+        kind: GsoKind::Dccp,
+        make: |payload| Frame::dccp4(0xffff_ffff_fffe, payload),
+    },
     Protocol {
         name: "dccp6, 24 bits",
         kind: GsoKind::Dccp,
         make: |payload| {
             Frame::dccp6(0xff_fffe, payload).with(|frame| {
                 let dccp = frame.dccp_mut();
-                (dccp.extended, dccp.kind, dccp.acknowledgement) = (false, superpacket_traffic::frame::Dccp::DATA_ACK, Some(3));
+                (dccp.extended, dccp.kind, dccp.acknowledgement) =
+                    (false, superpacket_traffic::frame::Dccp::DATA_ACK, Some(3));
             })
         },
     },
@@ -139,7 +169,12 @@ fn layer(frame: &Frame) -> Layer {
 }
 
 /// Cuts in every way, asserts that all agree, and returns the segments.
-fn cut(bytes: &[u8], layer: Layer, gso: Gso, options: &SegmentOptions) -> Result<Vec<Vec<u8>>, SegmentError> {
+fn cut(
+    bytes: &[u8],
+    layer: Layer,
+    gso: Gso,
+    options: &SegmentOptions,
+) -> Result<Vec<Vec<u8>>, SegmentError> {
     let mut segmenter = Segmenter::new();
     let mut segments = Vec::new();
     let packet = GsoPacket::linear(&bytes, gso).with_layer(layer);
@@ -198,7 +233,9 @@ fn cut(bytes: &[u8], layer: Layer, gso: Gso, options: &SegmentOptions) -> Result
         .segment(&packet, options, |segment| {
             let mut gathered = segment.header().to_vec();
             for range in segment.ranges() {
-                gathered.extend_from_slice(&slices[range.range][range.offset..range.offset + range.length]);
+                gathered.extend_from_slice(
+                    &slices[range.range][range.offset..range.offset + range.length],
+                );
             }
             assert_eq!(gathered, segments[index], "gathered, segment {index}");
             index += 1;
@@ -214,7 +251,8 @@ fn cut(bytes: &[u8], layer: Layer, gso: Gso, options: &SegmentOptions) -> Result
 fn check_segments(segments: &[Vec<u8>], layer: Layer, partial: bool, name: &str) {
     for (index, segment) in segments.iter().enumerate() {
         let expect = Expect { starts_at_ip: layer == Layer::Ip, partial, ..Expect::default() };
-        let checked = check::frame(segment, &expect).unwrap_or_else(|problem| panic!("{name}, segment {index}: {problem}"));
+        let checked = check::frame(segment, &expect)
+            .unwrap_or_else(|problem| panic!("{name}, segment {index}: {problem}"));
         assert!(checked.canonical, "{name}, segment {index}");
     }
 }
@@ -228,7 +266,12 @@ fn assert_frames(segments: &[Vec<u8>], frames: &[Frame], name: &str) {
     assert_eq!(segments.len(), frames.len(), "{name}");
     for (index, (segment, frame)) in segments.iter().zip(frames).enumerate() {
         let frame = frame.to_bytes();
-        assert!(*segment == frame, "{name}, segment {index}\n got {}\nwant {}", hex(segment), hex(&frame));
+        assert!(
+            *segment == frame,
+            "{name}, segment {index}\n got {}\nwant {}",
+            hex(segment),
+            hex(&frame)
+        );
     }
 }
 
@@ -239,7 +282,8 @@ fn every_protocol_through_every_header() {
         for (link_name, link) in LINKS {
             for (tunnel_name, tunnel) in TUNNELS {
                 for (size, total) in [(100, 450), (1001, 4004), (1448, 1448), (7, 50), (33, 6)] {
-                    let name = format!("{} {link_name} {tunnel_name} {size} {total}", protocol.name);
+                    let name =
+                        format!("{} {link_name} {tunnel_name} {size} {total}", protocol.name);
                     if protocol.name.contains("covers") && (total % size != 0 && total % size < 4) {
                         continue;
                     }
@@ -247,8 +291,8 @@ fn every_protocol_through_every_header() {
                     let (frames, whole) = train(&first, size, total);
                     let layer = layer(&first);
                     let gso = Gso::new(protocol.kind, SegmentSize::new(size).expect("a size"));
-                    let segments =
-                        cut(&whole.to_bytes(), layer, gso, &SegmentOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+                    let segments = cut(&whole.to_bytes(), layer, gso, &SegmentOptions::default())
+                        .unwrap_or_else(|error| panic!("{name}: {error}"));
                     assert_frames(&segments, &frames, &name);
                     check_segments(&segments, layer, false, &name);
 
@@ -258,20 +302,23 @@ fn every_protocol_through_every_header() {
                     }
                     let partial = |frame: &Frame| {
                         let mut frame = frame.clone();
-                        *frame.checksum_mut().expect("a transport with a checksum") = Checksum::Partial;
+                        *frame.checksum_mut().expect("a transport with a checksum") =
+                            Checksum::Partial;
                         frame
                     };
                     if protocol.name.contains("covers") && first.tunnel.is_some() {
                         continue;
                     }
                     let options = SegmentOptions::default().with_checksum(ChecksumOutput::Partial);
-                    let segments = cut(&whole.to_bytes(), layer, gso, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+                    let segments = cut(&whole.to_bytes(), layer, gso, &options)
+                        .unwrap_or_else(|error| panic!("{name}: {error}"));
                     let frames: Vec<Frame> = frames.iter().map(partial).collect();
                     assert_frames(&segments, &frames, &format!("{name} partial"));
                     // A partial super-packet as merged.
                     let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
                     let gso = gso.with_checksum(ChecksumForm::Partial);
-                    let segments = cut(&partial(&whole).to_bytes(), layer, gso, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+                    let segments = cut(&partial(&whole).to_bytes(), layer, gso, &options)
+                        .unwrap_or_else(|error| panic!("{name}: {error}"));
                     assert_frames(&segments, &frames, &format!("{name} as merged"));
                     cells += 1;
                 }
@@ -293,12 +340,15 @@ fn flags(segments: &[Vec<u8>]) -> Vec<u16> {
 #[test]
 fn fin_and_push_on_the_last_congestion_window_reduced_on_the_first() {
     let frame = Frame::tcp4(1, 350).with_flags(ACK | PSH | FIN | CWR | ECE | AE | URG | RESERVED);
-    let segments = cut(&frame.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default()).expect("cut");
+    let segments =
+        cut(&frame.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default())
+            .expect("cut");
     let kept = ACK | ECE | AE | URG | RESERVED;
     assert_eq!(flags(&segments), [kept | CWR, kept, kept, kept | PSH | FIN]);
 
     let all = tcp_gso(100).with_cwr(Cwr::All);
-    let segments = cut(&frame.to_bytes(), Layer::Ethernet, all, &SegmentOptions::default()).expect("cut");
+    let segments =
+        cut(&frame.to_bytes(), Layer::Ethernet, all, &SegmentOptions::default()).expect("cut");
     assert_eq!(flags(&segments), [kept | CWR, kept | CWR, kept | CWR, kept | CWR | PSH | FIN]);
     check_segments(&segments, Layer::Ethernet, false, "flags");
 }
@@ -307,7 +357,8 @@ fn fin_and_push_on_the_last_congestion_window_reduced_on_the_first() {
 fn a_payload_that_fits_comes_out_as_one_packet() {
     for payload in [0, 1, 99, 100] {
         let frame = Frame::tcp4(1, payload).with_flags(ACK | PSH | CWR).to_bytes();
-        let segments = cut(&frame, Layer::Ethernet, tcp_gso(100), &SegmentOptions::default()).expect("cut");
+        let segments =
+            cut(&frame, Layer::Ethernet, tcp_gso(100), &SegmentOptions::default()).expect("cut");
         assert_eq!(segments, [frame]);
     }
 }
@@ -315,9 +366,16 @@ fn a_payload_that_fits_comes_out_as_one_packet() {
 #[test]
 fn identifications_run_apart_inside_and_outside() {
     let id = |segments: &[Vec<u8>], at: usize| -> Vec<u16> {
-        segments.iter().map(|segment| u16::from_be_bytes([segment[at + 4], segment[at + 5]])).collect()
+        segments
+            .iter()
+            .map(|segment| u16::from_be_bytes([segment[at + 4], segment[at + 5]]))
+            .collect()
     };
-    let frame = Frame::tcp4(1, 250).with_id(0xffff).in_ip4().with(|frame| frame.outer_ipv4_mut().id = 5).to_bytes();
+    let frame = Frame::tcp4(1, 250)
+        .with_id(0xffff)
+        .in_ip4()
+        .with(|frame| frame.outer_ipv4_mut().id = 5)
+        .to_bytes();
     for (inner, outer, inner_ids, outer_ids) in [
         (IpId::Increment, IpId::Increment, [0xffff, 0, 1], [5, 6, 7]),
         (IpId::Fixed, IpId::Increment, [0xffff; 3], [5, 6, 7]),
@@ -341,17 +399,28 @@ fn options_reserved_bit_and_extension_headers_are_copied() {
         })
     };
     let (frames, whole) = train(&frame(100), 100, 350);
-    assert_frames(&cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default()).expect("cut"), &frames, "options");
+    assert_frames(
+        &cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default())
+            .expect("cut"),
+        &frames,
+        "options",
+    );
 
     let frame = |payload| {
         Frame::tcp6(1, payload).with(|frame| {
-            frame.ipv6_mut().extensions =
-                vec![Extension::HopByHop(vec![5, 2, 0, 0]), Extension::DestinationOptions(vec![1, 8, 0, 0, 0, 0, 0, 0, 0, 0])];
+            frame.ipv6_mut().extensions = vec![
+                Extension::HopByHop(vec![5, 2, 0, 0]),
+                Extension::DestinationOptions(vec![1, 8, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ];
         })
     };
     let (frames, whole) = train(&frame(100), 100, 350);
     let gso = Gso::new(GsoKind::Tcp6, tcp_gso(100).size);
-    assert_frames(&cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut"), &frames, "extensions");
+    assert_frames(
+        &cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut"),
+        &frames,
+        "extensions",
+    );
 }
 
 #[test]
@@ -364,17 +433,32 @@ fn lengths_left_to_the_device_and_beyond_the_field_are_understood() {
             let (frames, mut whole) = train(&frame, 1000, total);
             whole.ipv4_mut().total_length = Some(0);
             whole.tcp_mut().checksum = checksum;
-            assert_frames(&cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(1000), &SegmentOptions::default()).expect("cut"), &frames, "v4");
+            assert_frames(
+                &cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(1000), &SegmentOptions::default())
+                    .expect("cut"),
+                &frames,
+                "v4",
+            );
 
             let gso = Gso::new(GsoKind::Tcp6, tcp_gso(1000).size);
             let frame = Frame::tcp6(9, 1000);
             let (frames, mut whole) = train(&frame, 1000, total);
             whole.ipv6_mut().payload_length = Some(0);
             whole.tcp_mut().checksum = checksum;
-            assert_frames(&cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut"), &frames, "v6");
+            assert_frames(
+                &cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default())
+                    .expect("cut"),
+                &frames,
+                "v6",
+            );
             // BIG TCP: a hop-by-hop header that holds just the length, and that the segments lose.
             whole.ipv6_mut().extensions = vec![Extension::jumbo((8 + 20 + total) as u32)];
-            assert_frames(&cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut"), &frames, "jumbo");
+            assert_frames(
+                &cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default())
+                    .expect("cut"),
+                &frames,
+                "jumbo",
+            );
         }
     }
 }
@@ -383,7 +467,12 @@ fn lengths_left_to_the_device_and_beyond_the_field_are_understood() {
 fn padding_is_no_payload() {
     let (frames, whole) = train(&Frame::tcp4(1, 100), 100, 250);
     let whole = whole.with(|frame| frame.trailer = vec![0xff; 9]);
-    assert_frames(&cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default()).expect("cut"), &frames, "padding");
+    assert_frames(
+        &cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default())
+            .expect("cut"),
+        &frames,
+        "padding",
+    );
 }
 
 #[test]
@@ -391,30 +480,40 @@ fn a_computed_udp_checksum_of_zero_is_sent_as_ffff() {
     let frame = Frame::udp4(64).with_zero_checksum();
     let (frames, whole) = train(&frame, 64, 64);
     let gso = Gso::new(GsoKind::Udp, SegmentSize::new(64).expect("a size"));
-    let segments = cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut");
+    let segments =
+        cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut");
     assert_eq!(segments[0][40..42], [0xff, 0xff]);
     assert_frames(&segments, &frames, "zero");
     // TCP sends the 0.
     let whole = Frame::tcp4(1, 64).with_zero_checksum();
-    let segments = cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(64), &SegmentOptions::default()).expect("cut");
+    let segments = cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(64), &SegmentOptions::default())
+        .expect("cut");
     assert_eq!(segments[0][50..52], [0, 0]);
     // The outer one likewise, over IPv4 and IPv6: found by trying source ports.
     for ip in [outer4(), outer6()] {
         let zero = (0..=u16::MAX).find_map(|port| {
             let mut frame = vxlan(Frame::tcp4(1, 64), ip.clone(), Checksum::Right);
             frame.outer_udp_mut().source_port = port;
-            let place = frame.offsets().outer.expect("a tunnel") + if matches!(ip, Ip::V4(_)) { 20 } else { 40 } + 6;
+            let place = frame.offsets().outer.expect("a tunnel")
+                + if matches!(ip, Ip::V4(_)) { 20 } else { 40 }
+                + 6;
             let bytes = frame.to_bytes();
             (bytes[place..place + 2] == [0xff, 0xff]).then_some(bytes)
         });
         let whole = zero.expect("a port that makes the checksum 0");
-        assert_eq!(cut(&whole, Layer::Ethernet, tcp_gso(64), &SegmentOptions::default()).expect("cut"), [whole]);
+        assert_eq!(
+            cut(&whole, Layer::Ethernet, tcp_gso(64), &SegmentOptions::default()).expect("cut"),
+            [whole]
+        );
     }
 }
 
 #[test]
 fn a_packet_without_segmentation_passes_as_it_is() {
-    let bytes = Frame::tcp4(1, 100).padded_to(200).with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong).to_bytes();
+    let bytes = Frame::tcp4(1, 100)
+        .padded_to(200)
+        .with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong)
+        .to_bytes();
     let mut packet = GsoPacket::linear(&bytes, tcp_gso(10));
     packet.gso = None;
     let mut segmenter = Segmenter::new();
@@ -438,9 +537,12 @@ fn a_packet_without_segmentation_passes_as_it_is() {
 
 #[test]
 fn a_partial_checksum_of_a_packet_that_passes_is_filled_in() {
-    for frame in
-        [Frame::tcp4(1, 101), Frame::udp6(100).with_zero_checksum(), Frame::tcp6(1, 7).in_vxlan6(), Frame::dccp4(3, 9).padded_to(120)]
-    {
+    for frame in [
+        Frame::tcp4(1, 101),
+        Frame::udp6(100).with_zero_checksum(),
+        Frame::tcp6(1, 7).in_vxlan6(),
+        Frame::dccp4(3, 9).padded_to(120),
+    ] {
         let right = frame.to_bytes();
         let mut partial = frame.clone();
         *partial.checksum_mut().expect("a checksum") = Checksum::Partial;
@@ -477,14 +579,27 @@ fn the_state_of_the_checksums_is_told() {
         let gso = Gso::new(kind, tcp_gso(100).size);
         let mut states = Vec::new();
         let options = SegmentOptions::default().with_checksum(checksum);
-        Segmenter::new().segment(&GsoPacket::linear(&bytes, gso), &options, |segment| states.push(segment.checksum)).expect("cut");
+        Segmenter::new()
+            .segment(&GsoPacket::linear(&bytes, gso), &options, |segment| {
+                states.push(segment.checksum)
+            })
+            .expect("cut");
         assert!(states.windows(2).all(|pair| pair[0] == pair[1]));
         states[0]
     };
     let full = ChecksumOutput::Full;
-    assert_eq!(state(Frame::tcp4(1, 300), GsoKind::Tcp4, full), RxChecksum::Unnecessary { level: 0 });
-    assert_eq!(state(Frame::tcp4(1, 300).in_vxlan6(), GsoKind::Tcp4, full), RxChecksum::Unnecessary { level: 1 });
-    assert_eq!(state(Frame::tcp4(1, 300).in_vxlan4(), GsoKind::Tcp4, full), RxChecksum::Unnecessary { level: 0 });
+    assert_eq!(
+        state(Frame::tcp4(1, 300), GsoKind::Tcp4, full),
+        RxChecksum::Unnecessary { level: 0 }
+    );
+    assert_eq!(
+        state(Frame::tcp4(1, 300).in_vxlan6(), GsoKind::Tcp4, full),
+        RxChecksum::Unnecessary { level: 1 }
+    );
+    assert_eq!(
+        state(Frame::tcp4(1, 300).in_vxlan4(), GsoKind::Tcp4, full),
+        RxChecksum::Unnecessary { level: 0 }
+    );
     let partial = RxChecksum::Partial { start: 34, offset: 16 };
     assert_eq!(state(Frame::tcp4(1, 300), GsoKind::Tcp4, ChecksumOutput::Partial), partial);
     let zero = Frame::udp4(300).with(|frame| frame.udp_mut().checksum = Checksum::Zero);
@@ -507,8 +622,13 @@ fn the_size_for_an_mtu_fits_it_exactly() {
                 let layout = wire::parse(&bytes, bytes.len(), layer(&frame)).expect("headers");
                 let mtu = 1500;
                 let size = SegmentSize::for_mtu(&layout, kind, mtu).expect("room");
-                let segments =
-                    cut(&bytes, layer(&frame), Gso::new(kind, size), &SegmentOptions::default().with_fragment_id(1)).expect("cut");
+                let segments = cut(
+                    &bytes,
+                    layer(&frame),
+                    Gso::new(kind, size),
+                    &SegmentOptions::default().with_fragment_id(1),
+                )
+                .expect("cut");
                 let length = segments[0].len() - usize::from(layout.outermost());
                 let slack = if kind == GsoKind::UdpFragments { 7 } else { 0 };
                 assert!(length <= mtu && length + slack >= mtu, "{kind:?}: {length}");
@@ -524,11 +644,16 @@ fn the_size_for_an_mtu_fits_it_exactly() {
 
 #[test]
 fn errors_say_what_is_wrong() {
-    let refused = |frame: Frame, gso: Gso| cut(&frame.to_bytes(), layer(&frame), gso, &SegmentOptions::default()).expect_err("refused");
+    let refused = |frame: Frame, gso: Gso| {
+        cut(&frame.to_bytes(), layer(&frame), gso, &SegmentOptions::default()).expect_err("refused")
+    };
     let tcp = tcp_gso(100);
     assert!(matches!(refused(Frame::tcp6(1, 300), tcp), SegmentError::Kind { .. }));
     assert!(matches!(refused(Frame::udp4(300), tcp), SegmentError::Kind { .. }));
-    assert!(matches!(refused(Frame::tcp4(1, 300), Gso::new(GsoKind::Dccp, tcp.size)), SegmentError::Kind { .. }));
+    assert!(matches!(
+        refused(Frame::tcp4(1, 300), Gso::new(GsoKind::Dccp, tcp.size)),
+        SegmentError::Kind { .. }
+    ));
     // A second tunnel, a fragment, SCTP, not IP.
     let fragment = Frame::tcp4(1, 300).with(|frame| frame.ipv4_mut().more_fragments = true);
     assert!(matches!(refused(fragment, tcp), SegmentError::Headers(_)));
@@ -545,19 +670,26 @@ fn errors_say_what_is_wrong() {
     assert!(matches!(refused(hidden, tcp), SegmentError::Truncated { .. }));
     let udp = Frame::udp4(300).with(|frame| frame.udp_mut().length = Some(100));
     assert!(matches!(refused(udp, Gso::new(GsoKind::Udp, tcp.size)), SegmentError::Length { .. }));
-    let outer = Frame::tcp4(1, 300).in_vxlan4().with(|frame| frame.outer_udp_mut().length = Some(100));
+    let outer =
+        Frame::tcp4(1, 300).in_vxlan4().with(|frame| frame.outer_udp_mut().length = Some(100));
     assert!(matches!(refused(outer, tcp), SegmentError::Length { .. }));
-    let inner = Frame::tcp4(1, 300).in_vxlan4().with(|frame| frame.ipv4_mut().total_length = Some(100));
+    let inner =
+        Frame::tcp4(1, 300).in_vxlan4().with(|frame| frame.ipv4_mut().total_length = Some(100));
     assert!(matches!(refused(inner, tcp), SegmentError::Length { .. }));
-    let pppoe = Frame::tcp4(1, 300).with(|frame| frame.pppoe = Some(Pppoe { length: Some(100), ..Pppoe::default() }));
+    let pppoe = Frame::tcp4(1, 300)
+        .with(|frame| frame.pppoe = Some(Pppoe { length: Some(100), ..Pppoe::default() }));
     assert!(matches!(refused(pppoe, tcp), SegmentError::Length { .. }));
     let jumbo = Frame::tcp6(1, 300).with(|frame| {
         let ip = frame.ipv6_mut();
         (ip.payload_length, ip.extensions) = (Some(0), vec![Extension::jumbo(10_000)]);
     });
-    assert!(matches!(refused(jumbo, Gso::new(GsoKind::Tcp6, tcp.size)), SegmentError::Truncated { .. }));
+    assert!(matches!(
+        refused(jumbo, Gso::new(GsoKind::Tcp6, tcp.size)),
+        SegmentError::Truncated { .. }
+    ));
     // DCCP: a type without data, a checksum that covers more than the last segment.
-    let close = Frame::dccp4(1, 300).with(|frame| frame.dccp_mut().kind = superpacket_traffic::frame::Dccp::CLOSE);
+    let close = Frame::dccp4(1, 300)
+        .with(|frame| frame.dccp_mut().kind = superpacket_traffic::frame::Dccp::CLOSE);
     let dccp = Gso::new(GsoKind::Dccp, tcp.size);
     assert!(matches!(refused(close, dccp), SegmentError::Headers(_)));
     let coverage = Frame::dccp4(1, 303).with(|frame| frame.dccp_mut().coverage = 2);
@@ -566,13 +698,24 @@ fn errors_say_what_is_wrong() {
     let big = Frame::tcp4(1, 100_000);
     assert!(matches!(refused(big, tcp_gso(65_535)), SegmentError::SegmentTooLong { .. }));
     // Too many.
-    let options = SegmentOptions::default().with_max_segments(MaxSegments::new(2).expect("not zero"));
+    let options =
+        SegmentOptions::default().with_max_segments(MaxSegments::new(2).expect("not zero"));
     let bytes = Frame::tcp4(1, 201).to_bytes();
-    assert_eq!(cut(&bytes, Layer::Ethernet, tcp, &options), Err(SegmentError::TooManySegments { needed: 3, limit: 2 }));
+    assert_eq!(
+        cut(&bytes, Layer::Ethernet, tcp, &options),
+        Err(SegmentError::TooManySegments { needed: 3, limit: 2 })
+    );
     // No room for the output: nothing is written.
     let mut out = vec![0xee; 254 + 54 * 2 - 1];
-    let got = Segmenter::new().segment_linear(&GsoPacket::linear(&bytes, tcp), &SegmentOptions::default(), &mut BackToBack::new(&mut out));
-    assert_eq!(got, Err(SegmentError::OutputTooSmall { needed: 201 + 54 * 3, got: 201 + 54 * 3 - 2 }));
+    let got = Segmenter::new().segment_linear(
+        &GsoPacket::linear(&bytes, tcp),
+        &SegmentOptions::default(),
+        &mut BackToBack::new(&mut out),
+    );
+    assert_eq!(
+        got,
+        Err(SegmentError::OutputTooSmall { needed: 201 + 54 * 3, got: 201 + 54 * 3 - 2 })
+    );
     assert!(out.iter().all(|byte| *byte == 0xee));
 }
 
@@ -618,10 +761,16 @@ fn the_counters_balance_when_the_buffers_end_half_way() {
     let datagram = Frame::udp6(1000).to_bytes();
     let fragments = Gso::new(GsoKind::UdpFragments, SegmentSize::new(304).expect("a size"));
     let (mut packets, mut segments, mut payload) = (0, 0, 0);
-    for (bytes, gso, size, first) in [(&tcp, tcp_gso(300), 300, 300), (&datagram, fragments, 304, 304 - 8)] {
+    for (bytes, gso, size, first) in
+        [(&tcp, tcp_gso(300), 300, 300), (&datagram, fragments, 304, 304 - 8)]
+    {
         for left in 0..4 {
             let mut buffers = Ending { left, buffer: Vec::new(), written: 0 };
-            let cut = segmenter.segment_linear(&GsoPacket::linear(bytes, gso), &SegmentOptions::default(), &mut buffers);
+            let cut = segmenter.segment_linear(
+                &GsoPacket::linear(bytes, gso),
+                &SegmentOptions::default(),
+                &mut buffers,
+            );
             assert!(matches!(cut, Err(SegmentError::OutputTooSmall { got: 0, .. })), "{cut:?}");
             assert_eq!(buffers.written as usize, left);
             packets += 1;
@@ -629,7 +778,12 @@ fn the_counters_balance_when_the_buffers_end_half_way() {
             let mut headers = Ending { left, buffer: Vec::new(), written: 0 };
             let mut seen = 0;
             let packet = GsoPacket::linear(bytes, gso);
-            let cut = segmenter.segment_with_headers(&packet, &SegmentOptions::default(), &mut headers, |_| seen += 1);
+            let cut = segmenter.segment_with_headers(
+                &packet,
+                &SegmentOptions::default(),
+                &mut headers,
+                |_| seen += 1,
+            );
             assert!(matches!(cut, Err(SegmentError::OutputTooSmall { got: 0, .. })), "{cut:?}");
             assert_eq!(seen, left);
             packets += 1;
@@ -637,8 +791,14 @@ fn the_counters_balance_when_the_buffers_end_half_way() {
             payload += 2 * if left == 0 { 0 } else { first + (left - 1) * size } as u64;
             let counters = segmenter.counters();
             assert!(counters.balanced(), "{left}: {counters:?}");
-            assert_eq!((counters.packets, counters.refused(), counters.cut, counters.passed), (packets, packets, 0, 0));
-            assert_eq!((counters.segments, counters.payload_in, counters.payload_out), (segments, payload, payload));
+            assert_eq!(
+                (counters.packets, counters.refused(), counters.cut, counters.passed),
+                (packets, packets, 0, 0)
+            );
+            assert_eq!(
+                (counters.segments, counters.payload_in, counters.payload_out),
+                (segments, payload, payload)
+            );
         }
     }
     // One that passes whole, and fragments of any packet.
@@ -649,9 +809,20 @@ fn the_counters_balance_when_the_buffers_end_half_way() {
     let packet = GsoPacket::uncut(std::slice::from_ref(&datagram));
     assert!(segmenter.fragment_linear(&packet, 400, Some(1), &mut buffers).is_err());
     let mut whole = Vec::new();
-    assert!(segmenter.segment_linear(&GsoPacket::linear(&tcp, tcp_gso(300)), &SegmentOptions::default(), &mut whole).is_ok());
+    assert!(
+        segmenter
+            .segment_linear(
+                &GsoPacket::linear(&tcp, tcp_gso(300)),
+                &SegmentOptions::default(),
+                &mut whole
+            )
+            .is_ok()
+    );
     let counters = segmenter.counters();
-    assert_eq!((counters.packets, counters.cut, counters.refused(), counters.balanced()), (packets + 3, 1, packets + 2, true));
+    assert_eq!(
+        (counters.packets, counters.cut, counters.refused(), counters.balanced()),
+        (packets + 3, 1, packets + 2, true)
+    );
 }
 
 #[test]
@@ -659,7 +830,12 @@ fn jumbo_lengths_at_the_edge_of_32_bits_are_refused() {
     // Where an address has 32 bits, a sum of such a length and an offset does not fit (.ci/run runs
     // this there).
     for length in (u32::MAX - 100)..=u32::MAX {
-        for around in [(|frame| frame) as fn(Frame) -> Frame, Frame::at_ip, |frame| frame.in_ip6(), |frame| frame.in_vxlan4()] {
+        for around in [
+            (|frame| frame) as fn(Frame) -> Frame,
+            Frame::at_ip,
+            |frame| frame.in_ip6(),
+            |frame| frame.in_vxlan4(),
+        ] {
             let frame = around(Frame::tcp6(1, 3000).with(|frame| {
                 let ip = frame.ipv6_mut();
                 (ip.extensions, ip.payload_length) = (vec![Extension::jumbo(length)], Some(0));
@@ -669,11 +845,23 @@ fn jumbo_lengths_at_the_edge_of_32_bits_are_refused() {
             assert_eq!(layout.refusal.map(|refusal| refusal.name()), Some("no_length"));
             let gso = Gso::new(GsoKind::Tcp6, SegmentSize::new(1000).expect("a size"));
             let refused = cut(&bytes, layer, gso, &SegmentOptions::default());
-            assert!(matches!(refused, Err(SegmentError::Truncated { .. } | SegmentError::Headers(_))), "{refused:?}");
+            assert!(
+                matches!(refused, Err(SegmentError::Truncated { .. } | SegmentError::Headers(_))),
+                "{refused:?}"
+            );
             let start = frame.offsets().transport as u16;
             let mut copy = bytes.clone();
-            let refused = superpacket::checksum::complete_partial(&mut copy, layer, start, 16, superpacket::Simd::detect());
-            assert!(matches!(refused, Err(superpacket::checksum::CompletionError::Truncated { .. })), "{refused:?}");
+            let refused = superpacket::checksum::complete_partial(
+                &mut copy,
+                layer,
+                start,
+                16,
+                superpacket::Simd::detect(),
+            );
+            assert!(
+                matches!(refused, Err(superpacket::checksum::CompletionError::Truncated { .. })),
+                "{refused:?}"
+            );
         }
     }
 }

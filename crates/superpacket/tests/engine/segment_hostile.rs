@@ -4,13 +4,20 @@
 use proptest::prelude::*;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
-    BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
+    BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments,
+    SegmentOptions, SegmentSize, Segmenter,
 };
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{Extension, Frame};
 
 fn gso() -> impl Strategy<Value = Gso> {
-    let kind = prop::sample::select(vec![GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp, GsoKind::UdpFragments, GsoKind::Dccp]);
+    let kind = prop::sample::select(vec![
+        GsoKind::Tcp4,
+        GsoKind::Tcp6,
+        GsoKind::Udp,
+        GsoKind::UdpFragments,
+        GsoKind::Dccp,
+    ]);
     let size = prop_oneof![1usize..200, 1usize..=65_535];
     (kind, size, any::<[bool; 4]>()).prop_map(|(kind, size, [id, outer_id, cwr, checksum])| {
         Gso::new(kind, SegmentSize::new(size).expect("a size"))
@@ -31,8 +38,10 @@ fn frame() -> impl Strategy<Value = Frame> {
             2 => Frame::udp4(payload),
             3 => Frame::udp6(payload),
             4 => Frame::dccp4(1, payload),
-            5 => Frame::udp6(payload)
-                .with(|frame| frame.ipv6_mut().extensions = vec![Extension::HopByHop(vec![]), Extension::DestinationOptions(vec![])]),
+            5 => Frame::udp6(payload).with(|frame| {
+                frame.ipv6_mut().extensions =
+                    vec![Extension::HopByHop(vec![]), Extension::DestinationOptions(vec![])]
+            }),
             _ => Frame::tcp6(1, payload).with(|frame| {
                 frame.ipv6_mut().payload_length = Some(0);
                 frame.ipv6_mut().extensions = vec![Extension::jumbo(28 + payload as u32)];
@@ -93,7 +102,8 @@ fn exercise(
 }
 
 fn options(full: u8, limit: u32) -> SegmentOptions {
-    let checksum = [ChecksumOutput::Full, ChecksumOutput::Partial, ChecksumOutput::AsMerged][usize::from(full % 3)];
+    let checksum = [ChecksumOutput::Full, ChecksumOutput::Partial, ChecksumOutput::AsMerged]
+        [usize::from(full % 3)];
     SegmentOptions::default()
         .with_checksum(checksum)
         .with_max_segments(MaxSegments::new(limit.max(1)).expect("not zero"))

@@ -4,7 +4,8 @@
 use superpacket::aggregate::Policy;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
-    BackToBack, Cwr, EachBuffer, Gso, GsoKind, GsoPacket, Part, SegmentBuffers, SegmentError, SegmentOptions, SegmentSize, Segmenter,
+    BackToBack, Cwr, EachBuffer, Gso, GsoKind, GsoPacket, Part, SegmentBuffers, SegmentError,
+    SegmentOptions, SegmentSize, Segmenter,
 };
 use superpacket_traffic::frame::{ACK, CWR, FIN, Frame, PSH, stream_bytes};
 
@@ -22,13 +23,18 @@ struct Whole {
 
 impl Whole {
     fn of(frame: &Frame, kind: impl Into<Option<GsoKind>>, size: usize) -> Self {
-        let gso = kind.into().map(|kind| Gso::new(kind, SegmentSize::new(size).expect("not 0")).with_cwr(Cwr::First));
+        let gso = kind.into().map(|kind| {
+            Gso::new(kind, SegmentSize::new(size).expect("not 0")).with_cwr(Cwr::First)
+        });
         let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
         Whole { bytes: frame.to_bytes(), layer, gso, parts: Vec::new(), mtu: None }
     }
 
     fn packet(&self) -> GsoPacket<'_, Vec<u8>> {
-        GsoPacket::linear(&self.bytes, self.gso).with_layer(self.layer).with_checksum(RxChecksum::None).with_parts(&self.parts)
+        GsoPacket::linear(&self.bytes, self.gso)
+            .with_layer(self.layer)
+            .with_checksum(RxChecksum::None)
+            .with_parts(&self.parts)
     }
 
     /// Its segments, all at once.
@@ -44,14 +50,19 @@ impl Whole {
     }
 
     /// Its segments, as many at a time as the buffers take that `write` is given a portion for.
-    fn in_portions(&self, mut buffers_of: impl FnMut(&mut dyn FnMut(&mut dyn SegmentBuffers)) -> Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    fn in_portions(
+        &self,
+        mut buffers_of: impl FnMut(&mut dyn FnMut(&mut dyn SegmentBuffers)) -> Vec<Vec<u8>>,
+    ) -> Vec<Vec<u8>> {
         let (mut segmenter, mut all, mut left) = (Segmenter::new(), Vec::new(), 1);
         while left != 0 {
             let mut written = 0;
             let segments = buffers_of(&mut |buffers| {
                 let first = all.len() as u32;
                 let portion = match self.mtu {
-                    Some(mtu) => segmenter.fragment_portion(&self.packet(), mtu, Some(7), first, buffers),
+                    Some(mtu) => {
+                        segmenter.fragment_portion(&self.packet(), mtu, Some(7), first, buffers)
+                    }
                     None => segmenter.segment_portion(&self.packet(), &options(), first, buffers),
                 };
                 let portion = portion.expect("at least one fits");
@@ -62,7 +73,10 @@ impl Whole {
             all.extend(segments);
         }
         let counters = segmenter.counters();
-        assert_eq!((counters.packets, counters.refused(), counters.segments as usize), (1, 0, all.len()));
+        assert_eq!(
+            (counters.packets, counters.refused(), counters.segments as usize),
+            (1, 0, all.len())
+        );
         all
     }
 }
@@ -110,7 +124,8 @@ fn wholes() -> Vec<Whole> {
     let mut next = Frame::tcp4(1, 100);
     let frames: Vec<_> = [100, 100, 40, 60, 60, 60, 7, 100]
         .map(|length| {
-            let frame = next.clone().with(|frame| frame.payload = stream_bytes(length as u32, length));
+            let frame =
+                next.clone().with(|frame| frame.payload = stream_bytes(length as u32, length));
             next = frame.following();
             frame
         })
@@ -118,7 +133,13 @@ fn wholes() -> Vec<Whole> {
     let run = run(Policy::gro().with_merge_uneven(), &packets(&frames));
     assert!(run.outputs.len() == 1 && run.outputs[0].parts.len() > 2);
     let output = run.outputs.into_iter().next().expect("one");
-    wholes.push(Whole { bytes: output.bytes, layer: output.metadata.layer, gso: output.metadata.gso, parts: output.parts, mtu: None });
+    wholes.push(Whole {
+        bytes: output.bytes,
+        layer: output.metadata.layer,
+        gso: output.metadata.gso,
+        parts: output.parts,
+        mtu: None,
+    });
     wholes
 }
 
@@ -140,7 +161,11 @@ fn portions_are_the_segments_that_come_at_once() {
                 let mut buffers = EachBuffer::new(&mut pool, 5, &mut sizes);
                 write(&mut buffers);
                 let used = buffers.used();
-                pool.iter().zip(sizes).take(used).map(|(buffer, size)| buffer[5..5 + size].to_vec()).collect()
+                pool.iter()
+                    .zip(sizes)
+                    .take(used)
+                    .map(|(buffer, size)| buffer[5..5 + size].to_vec())
+                    .collect()
             });
             assert!(each == expected, "packet {number}, {most} buffers of a pool");
             if whole.parts.is_empty() {
@@ -165,7 +190,9 @@ fn fragments_of_one_packet_have_one_identification_that_the_next_has_not() {
         let (mut first, mut left) = (0, 1);
         while left != 0 {
             let mut buffers = Own { segments: Vec::new(), most: 4 };
-            let portion = segmenter.segment_portion(&whole.packet(), &SegmentOptions::default(), first, &mut buffers).expect("four fit");
+            let portion = segmenter
+                .segment_portion(&whole.packet(), &SegmentOptions::default(), first, &mut buffers)
+                .expect("four fit");
             (first, left) = (first + portion.plan.segments, portion.left);
             seen.extend(buffers.segments.iter().map(|fragment| fragment[44..48].to_vec()));
         }
@@ -181,12 +208,24 @@ fn where_nothing_fits_or_nothing_is_left_it_is_an_error() {
     let mut segmenter = Segmenter::new();
     let mut none = Own { segments: Vec::new(), most: 0 };
     let refused = segmenter.segment_portion(&whole.packet(), &options(), 3, &mut none);
-    assert!(matches!(refused, Err(SegmentError::OutputTooSmall { needed: 354, got: 0 })), "{refused:?}");
-    let refused = segmenter.segment_portion(&whole.packet(), &options(), 3, &mut BackToBack::new(&mut [0; 300]));
+    assert!(
+        matches!(refused, Err(SegmentError::OutputTooSmall { needed: 354, got: 0 })),
+        "{refused:?}"
+    );
+    let refused = segmenter.segment_portion(
+        &whole.packet(),
+        &options(),
+        3,
+        &mut BackToBack::new(&mut [0; 300]),
+    );
     assert!(matches!(refused, Err(SegmentError::OutputTooSmall { got: 300, .. })), "{refused:?}");
     for first in [10, 11, u32::MAX] {
-        let refused = segmenter.segment_portion(&whole.packet(), &options(), first, &mut Vec::new());
-        assert!(matches!(refused, Err(SegmentError::TooManySegments { limit: 10, .. })), "{refused:?}");
+        let refused =
+            segmenter.segment_portion(&whole.packet(), &options(), first, &mut Vec::new());
+        assert!(
+            matches!(refused, Err(SegmentError::TooManySegments { limit: 10, .. })),
+            "{refused:?}"
+        );
     }
     assert!(segmenter.counters().balanced() && segmenter.counters().refused() == 5);
 }

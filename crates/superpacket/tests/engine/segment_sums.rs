@@ -12,11 +12,22 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::Frame;
 
 /// Aggregates the frames and hands every packet that comes out to `look`.
-fn aggregate<'a>(frames: &[Vec<u8>], reads: &'a Cell<u32>, checksum: RxChecksum, mut look: impl FnMut(SuperPacket<'_, AnyBytes<'a>>)) {
-    let mut aggregator = Aggregator::new(Policy::gro_with_udp().with_partial_checksums(), HashKey::new(7));
+fn aggregate<'a>(
+    frames: &[Vec<u8>],
+    reads: &'a Cell<u32>,
+    checksum: RxChecksum,
+    mut look: impl FnMut(SuperPacket<'_, AnyBytes<'a>>),
+) {
+    let mut aggregator =
+        Aggregator::new(Policy::gro_with_udp().with_partial_checksums(), HashKey::new(7));
     let mut sink = |packet: SuperPacket<'_, AnyBytes<'a>>| look(packet);
     for frame in frames {
-        aggregator.receive(RxPacket::new(AnyBytes::Watched { bytes: frame.clone(), reads }).with_checksum(checksum), 0, &mut sink);
+        aggregator.receive(
+            RxPacket::new(AnyBytes::Watched { bytes: frame.clone(), reads })
+                .with_checksum(checksum),
+            0,
+            &mut sink,
+        );
     }
     aggregator.flush_all(&mut sink);
 }
@@ -52,7 +63,9 @@ fn known_sums_spare_the_payload() {
                 segmenter.plan(&packet, &options).expect("a plan");
                 let for_headers = reads.get() - before;
                 let before = reads.get();
-                segmenter.segment(&packet, &options, |segment| headers.push(segment.header().to_vec())).expect("cut");
+                segmenter
+                    .segment(&packet, &options, |segment| headers.push(segment.header().to_vec()))
+                    .expect("cut");
                 assert_eq!(reads.get() - before, for_headers, "payload was read");
                 assert_eq!(headers.len(), input.len());
                 for (header, frame) in headers.iter().zip(&input) {
@@ -75,7 +88,8 @@ fn cuts_elsewhere_read_the_payload_and_are_right() {
     aggregate(&input, &reads, RxChecksum::None, |packet| {
         let gso = packet.metadata.gso.expect("merged");
         for size in [1, 7, 300, 301, 302, 602, 603, 903, 1000, 2106, 2107, 65_000] {
-            let options = SegmentOptions::default().with_gso(gso.with_size(SegmentSize::new(size).expect("a size")));
+            let options = SegmentOptions::default()
+                .with_gso(gso.with_size(SegmentSize::new(size).expect("a size")));
             let mut segmenter = Segmenter::new();
             let mut count = 0;
             let mut payload = 0;
@@ -93,7 +107,9 @@ fn cuts_elsewhere_read_the_payload_and_are_right() {
             assert_eq!(count, 2107usize.div_ceil(size));
             assert_eq!(payload, 2107);
             let mut gathered = Vec::new();
-            segmenter.segment(&packet, &options, |segment| segment.copy_to(&mut gathered)).expect("cut");
+            segmenter
+                .segment(&packet, &options, |segment| segment.copy_to(&mut gathered))
+                .expect("cut");
             let mut linear = Vec::new();
             segmenter.segment_linear(&packet, &options, &mut linear).expect("cut");
             assert_eq!(gathered, linear, "{size}");
@@ -107,7 +123,8 @@ fn cuts_elsewhere_read_the_payload_and_are_right() {
 type Seen = (Vec<u8>, String, Vec<Option<u16>>);
 
 fn polled(policy: Policy, frames: &[Vec<u8>], checksum: RxChecksum, sums: bool) -> Vec<Seen> {
-    let packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(checksum)).collect();
+    let packets: Vec<_> =
+        frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(checksum)).collect();
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, policy, HashKey::new(7));
     let mut seen = Vec::new();
     // Twice: the second time with the aggregator as a call leaves it.
@@ -118,10 +135,16 @@ fn polled(policy: Policy, frames: &[Vec<u8>], checksum: RxChecksum, sums: bool) 
                     let mut cut = Vec::new();
                     if packet.is_merged() {
                         let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
-                        Segmenter::new().segment_linear(&packet, &options, &mut cut).expect("it is cut again");
+                        Segmenter::new()
+                            .segment_linear(&packet, &options, &mut cut)
+                            .expect("it is cut again");
                     }
                     let bytes = packet.slices().flatten().copied().chain(cut).collect();
-                    seen.push((bytes, format!("{:?}", packet.metadata), packet.pieces().iter().map(|piece| piece.segment_sum()).collect()))
+                    seen.push((
+                        bytes,
+                        format!("{:?}", packet.metadata),
+                        packet.pieces().iter().map(|piece| piece.segment_sum()).collect(),
+                    ))
                 }
             };
         }
@@ -148,15 +171,38 @@ fn a_sink_that_wants_no_sums_gets_the_same_packets() {
     let usual = [true, true, true, false, false, false];
     for (first, usual) in trains.into_iter().zip(usual) {
         let input = frames(first, 40);
-        for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }, RxChecksum::Unnecessary { level: 1 }] {
-            for policy in [Policy::gro_with_udp(), Policy::gro_with_udp().with_partial_checksums(), Policy::lro()] {
-                let (with, without) = (polled(policy, &input, checksum, true), polled(policy, &input, checksum, false));
-                let bare = |seen: &[Seen]| seen.iter().map(|(bytes, metadata, _)| (bytes.clone(), metadata.clone())).collect::<Vec<_>>();
+        for checksum in [
+            RxChecksum::None,
+            RxChecksum::Unnecessary { level: 0 },
+            RxChecksum::Unnecessary { level: 1 },
+        ] {
+            for policy in [
+                Policy::gro_with_udp(),
+                Policy::gro_with_udp().with_partial_checksums(),
+                Policy::lro(),
+            ] {
+                let (with, without) = (
+                    polled(policy, &input, checksum, true),
+                    polled(policy, &input, checksum, false),
+                );
+                let bare = |seen: &[Seen]| {
+                    seen.iter()
+                        .map(|(bytes, metadata, _)| (bytes.clone(), metadata.clone()))
+                        .collect::<Vec<_>>()
+                };
                 assert_eq!(bare(&with), bare(&without), "{policy:?}");
-                let known = |seen: &[Seen]| seen.iter().flat_map(|(.., sums)| sums).filter(|sum| sum.is_some()).count();
-                let spared = usual && policy == Policy::gro_with_udp().with_partial_checksums() && checksum != RxChecksum::None;
+                let known = |seen: &[Seen]| {
+                    seen.iter().flat_map(|(.., sums)| sums).filter(|sum| sum.is_some()).count()
+                };
+                let spared = usual
+                    && policy == Policy::gro_with_udp().with_partial_checksums()
+                    && checksum != RxChecksum::None;
                 // All but the first, which is held before it is known that it merges.
-                assert_eq!(known(&with) - known(&without), if spared { 2 * 39 } else { 0 }, "{policy:?}, {checksum:?}");
+                assert_eq!(
+                    known(&with) - known(&without),
+                    if spared { 2 * 39 } else { 0 },
+                    "{policy:?}, {checksum:?}"
+                );
             }
         }
     }

@@ -13,12 +13,23 @@ fn a_run_of_segments_merges_and_comes_back() {
 
 #[test]
 fn every_protocol_and_tunnel_merges_and_comes_back() {
-    let inner = [Frame::tcp4(1, 500), Frame::tcp6(1, 500), Frame::udp4(500), Frame::udp6(500), Frame::dccp4(1, 500), Frame::dccp6(1, 500)];
+    let inner = [
+        Frame::tcp4(1, 500),
+        Frame::tcp6(1, 500),
+        Frame::udp4(500),
+        Frame::udp6(500),
+        Frame::dccp4(1, 500),
+        Frame::dccp6(1, 500),
+    ];
     for frame in inner {
         for shape in frame.shapes(7) {
             let run = reversible(&shape.run(10));
             assert_eq!(run.outputs.len(), 1, "{shape:?}: {:?}", run.reasons());
-            let run = run_polls(Policy::gro_with_udp().with_partial_checksums(), &packets(&shape.run(10)), 5);
+            let run = run_polls(
+                Policy::gro_with_udp().with_partial_checksums(),
+                &packets(&shape.run(10)),
+                5,
+            );
             assert_eq!(run.outputs.len(), 2, "{shape:?}: {:?}", run.reasons());
         }
     }

@@ -6,7 +6,8 @@ use superpacket::aggregate::Reason::*;
 use superpacket::aggregate::{HashKey, Policy, Storage};
 use superpacket::packet::{Layer, RxPacket};
 use superpacket::segment::{
-    BackToBack, ChecksumOutput, EachBuffer, GsoPacket, MaxSegments, SegmentError, SegmentOptions, SegmentSize, Segmentable, Segmenter,
+    BackToBack, ChecksumOutput, EachBuffer, GsoPacket, MaxSegments, SegmentError, SegmentOptions,
+    SegmentSize, Segmentable, Segmenter,
 };
 use superpacket::super_packet::SuperPacket;
 use superpacket::virtio::Framing;
@@ -49,7 +50,10 @@ fn merges(frames: &[Frame], parts: &[u32]) -> Output {
     assert_eq!((counts(&run), run.reasons()), (vec![frames.len() as u32], vec![PollEnd]));
     let output = run.outputs[0].clone();
     assert_eq!(output.parts.iter().map(|part| part.segments()).collect::<Vec<_>>(), parts);
-    assert_eq!(output.metadata.gso, output.parts.first().map(|part| part.gso()).or(output.metadata.gso));
+    assert_eq!(
+        output.metadata.gso,
+        output.parts.first().map(|part| part.gso()).or(output.metadata.gso)
+    );
     output
 }
 
@@ -93,7 +97,13 @@ fn a_push_may_be_anywhere() {
 #[test]
 fn identifications_may_jump_stand_still_and_run_again() {
     for base in &bases()[..3] {
-        let ids = |ids: &[u16]| base.run(ids.len()).into_iter().zip(ids).map(|(frame, &id)| frame.with_id(id)).collect::<Vec<_>>();
+        let ids = |ids: &[u16]| {
+            base.run(ids.len())
+                .into_iter()
+                .zip(ids)
+                .map(|(frame, &id)| frame.with_id(id))
+                .collect::<Vec<_>>()
+        };
         merges(&ids(&[1, 2, 9, 10, 11]), &[2, 3]);
         merges(&ids(&[1, 2, 3, 3, 3, 3]), &[3, 3]);
         merges(&ids(&[7, 7, 7, 8, 9, 10]), &[3, 3]);
@@ -141,11 +151,21 @@ fn a_gap_a_limit_or_another_form_of_checksum_ends_it_as_ever() {
 #[test]
 fn only_tcp_outside_of_tunnels_is_uneven() {
     let pppoe = Frame::tcp4(1, 100).with(|frame| frame.pppoe = Some(Pppoe::default()));
-    for base in [Frame::udp4(100), Frame::udp6(100), Frame::tcp4(1, 100).in_vxlan4(), Frame::tcp6(1, 100).in_ip4(), pppoe] {
+    for base in [
+        Frame::udp4(100),
+        Frame::udp6(100),
+        Frame::tcp4(1, 100).in_vxlan4(),
+        Frame::tcp6(1, 100).in_ip4(),
+        pppoe,
+    ] {
         let frames = lengths(&base, &[100, 100, 40, 100, 100]);
         for policy in [Policy::gro_with_udp(), UNEVEN] {
             let run = reversed_by(policy, &packets(&frames));
-            assert_eq!((counts(&run), run.reasons()), (vec![3, 2], vec![ShortSegment, PollEnd]), "{base:?}");
+            assert_eq!(
+                (counts(&run), run.reasons()),
+                (vec![3, 2], vec![ShortSegment, PollEnd]),
+                "{base:?}"
+            );
         }
     }
 }
@@ -157,10 +177,14 @@ fn super_packets_join_with_their_push_and_their_short_ends() {
             let mut frames = lengths(&base, &[100, 100, 30, 100, 100, 100, 120, 120, 20]);
             frames[2].tcp_mut().flags |= PSH;
             frames[5].tcp_mut().flags |= PSH;
-            let arrivals = [&frames[..3], &frames[3..6], &frames[6..]].map(|frames| Arrival::of(frames, known));
+            let arrivals = [&frames[..3], &frames[3..6], &frames[6..]]
+                .map(|frames| Arrival::of(frames, known));
             for policy in [UNEVEN, UNEVEN.with_merge_past_push()] {
                 let outputs = arrive(policy, &arrivals, &[(3, 9, PollEnd)]);
-                assert_eq!(outputs[0].parts.iter().map(|part| part.segments()).collect::<Vec<_>>(), [3, 3, 3]);
+                assert_eq!(
+                    outputs[0].parts.iter().map(|part| part.segments()).collect::<Vec<_>>(),
+                    [3, 3, 3]
+                );
             }
         }
     }
@@ -168,10 +192,13 @@ fn super_packets_join_with_their_push_and_their_short_ends() {
 
 #[test]
 fn a_device_and_a_join_in_place_take_nothing_uneven() {
-    let frames: Vec<_> = lengths(&Frame::tcp4(1, 100), &[100, 40, 100, 100]).iter().map(Frame::to_bytes).collect();
+    let frames: Vec<_> =
+        lengths(&Frame::tcp4(1, 100), &[100, 40, 100, 100]).iter().map(Frame::to_bytes).collect();
     let mut left = Vec::new();
     BatchAggregator::framed(Framing::TAP, UNEVEN, HashKey::new(1))
-        .poll(&unknown(Layer::Ethernet, &frames), |packet| left.push((packet.metadata.packets, packet.parts().len())));
+        .poll(&unknown(Layer::Ethernet, &frames), |packet| {
+            left.push((packet.metadata.packets, packet.parts().len()))
+        });
     assert_eq!(left, [(2, 0), (2, 0)]);
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, UNEVEN, HashKey::new(1));
     let mut buffers = frames;
@@ -195,16 +222,24 @@ fn cut_in_each_way<P: Segmentable>(packet: &P) -> Vec<Vec<Vec<u8>>> {
     assert_eq!(done, Ok(plan));
     assert_eq!(numbers, (0..count).map(|index| (index, index + 1 == count)).collect::<Vec<_>>());
     let longest = gathered.iter().map(Vec::len).max();
-    assert_eq!((Some(plan.segment_length), Some(plan.last_length)), (longest, gathered.last().map(Vec::len)));
+    assert_eq!(
+        (Some(plan.segment_length), Some(plan.last_length)),
+        (longest, gathered.last().map(Vec::len))
+    );
     let mut headers = vec![[0; 200]; count];
     let mut sizes = vec![0; count];
     let mut with_headers = Vec::new();
     let mut buffers = EachBuffer::new(&mut headers, 0, &mut sizes);
-    let done = segmenter.segment_with_headers(packet, &options, &mut HeadersOnly(&mut buffers), |segment| {
-        let mut frame = Vec::new();
-        segment.copy_to(&mut frame);
-        with_headers.push(frame);
-    });
+    let done = segmenter.segment_with_headers(
+        packet,
+        &options,
+        &mut HeadersOnly(&mut buffers),
+        |segment| {
+            let mut frame = Vec::new();
+            segment.copy_to(&mut frame);
+            with_headers.push(frame);
+        },
+    );
     assert_eq!(done, Ok(plan));
     let mut bytes = vec![0; plan.total_length()];
     let mut back_to_back = BackToBack::new(&mut bytes);
@@ -212,7 +247,14 @@ fn cut_in_each_way<P: Segmentable>(packet: &P) -> Vec<Vec<Vec<u8>>> {
     let used = back_to_back.used();
     assert_eq!(&bytes[..used], gathered.concat());
     let (mut buffers, mut sizes) = (vec![vec![0; 2000]; count], vec![0; count]);
-    assert_eq!(segmenter.segment_linear(packet, &options, &mut EachBuffer::new(&mut buffers, 0, &mut sizes)), Ok(plan));
+    assert_eq!(
+        segmenter.segment_linear(
+            packet,
+            &options,
+            &mut EachBuffer::new(&mut buffers, 0, &mut sizes)
+        ),
+        Ok(plan)
+    );
     let each = buffers.iter().zip(&sizes).map(|(buffer, &size)| buffer[..size].to_vec()).collect();
     assert!(segmenter.counters().balanced(), "{:?}", segmenter.counters());
     assert_eq!((segmenter.counters().cut, segmenter.counters().segments), (4, 4 * count as u64));
@@ -222,7 +264,9 @@ fn cut_in_each_way<P: Segmentable>(packet: &P) -> Vec<Vec<Vec<u8>>> {
 /// Buffers that hold headers, and no segments.
 struct HeadersOnly<'b, B>(&'b mut B);
 
-impl<B: superpacket::segment::SegmentBuffers> superpacket::segment::SegmentBuffers for HeadersOnly<'_, B> {
+impl<B: superpacket::segment::SegmentBuffers> superpacket::segment::SegmentBuffers
+    for HeadersOnly<'_, B>
+{
     fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
         self.0.buffer(length)
     }
@@ -239,7 +283,8 @@ fn it_is_cut_in_every_way_and_planned_before() {
         frames[4].tcp_mut().flags |= PSH;
         let bytes: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
         for storage in [Storage::Fragments, Storage::Linear] {
-            let mut aggregator: Aggregator<Vec<u8>> = Aggregator::new(UNEVEN.with_storage(storage), HashKey::new(1));
+            let mut aggregator: Aggregator<Vec<u8>> =
+                Aggregator::new(UNEVEN.with_storage(storage), HashKey::new(1));
             let layer = if base.link.is_some() { Layer::Ethernet } else { Layer::Ip };
             let mut all = 0;
             let mut sink = |packet: SuperPacket<'_, Vec<u8>>| {
@@ -247,15 +292,36 @@ fn it_is_cut_in_every_way_and_planned_before() {
                 assert!(cut_in_each_way(&packet).iter().all(|cut| *cut == bytes));
                 // Less room than its segments need, and a limit of segments.
                 let mut small = vec![0; 700];
-                let refused = Segmenter::new().segment_linear(&packet, &SegmentOptions::default(), &mut BackToBack::new(&mut small));
+                let refused = Segmenter::new().segment_linear(
+                    &packet,
+                    &SegmentOptions::default(),
+                    &mut BackToBack::new(&mut small),
+                );
                 assert!(matches!(refused, Err(SegmentError::OutputTooSmall { .. })));
-                let limit = SegmentOptions::default().with_max_segments(MaxSegments::new(7).expect("not 0"));
-                assert_eq!(Segmenter::new().plan(&packet, &limit), Err(SegmentError::TooManySegments { needed: 8, limit: 7 }));
+                let limit = SegmentOptions::default()
+                    .with_max_segments(MaxSegments::new(7).expect("not 0"));
+                assert_eq!(
+                    Segmenter::new().plan(&packet, &limit),
+                    Err(SegmentError::TooManySegments { needed: 8, limit: 7 })
+                );
                 // Who says how to cut is not told by the parts.
-                let gso = packet.metadata.gso.expect("merged").with_size(SegmentSize::new(983).expect("a size"));
-                assert_eq!(Segmenter::new().plan(&packet, &SegmentOptions::default().with_gso(gso)).map(|plan| plan.segments), Ok(1));
+                let gso = packet
+                    .metadata
+                    .gso
+                    .expect("merged")
+                    .with_size(SegmentSize::new(983).expect("a size"));
+                assert_eq!(
+                    Segmenter::new()
+                        .plan(&packet, &SegmentOptions::default().with_gso(gso))
+                        .map(|plan| plan.segments),
+                    Ok(1)
+                );
             };
-            aggregator.receive_batch(&mut bytes.iter().map(|bytes| received(bytes, layer)).collect(), 0, &mut sink);
+            aggregator.receive_batch(
+                &mut bytes.iter().map(|bytes| received(bytes, layer)).collect(),
+                0,
+                &mut sink,
+            );
             aggregator.flush_all(&mut sink);
             assert_eq!(all, 1);
         }
@@ -268,7 +334,9 @@ fn parts_that_are_not_the_packets_are_refused() {
     let output = merges(&frames, &[2, 2]);
     let gso = output.metadata.gso.expect("merged");
     for parts in [&output.parts[..1], &[output.parts[0]; 3]] {
-        let packet = GsoPacket::linear(&output.bytes, gso).with_checksum(output.metadata.checksum).with_parts(parts);
+        let packet = GsoPacket::linear(&output.bytes, gso)
+            .with_checksum(output.metadata.checksum)
+            .with_parts(parts);
         let plan = Segmenter::new().plan(&packet, &SegmentOptions::default());
         assert_eq!(plan, Err(SegmentError::Length { needed: 140 * parts.len(), got: 280 }));
     }
@@ -278,7 +346,11 @@ fn parts_that_are_not_the_packets_are_refused() {
 fn what_a_sink_refuses_keeps_its_parts() {
     let frames = lengths(&Frame::tcp4(1, 100), &[100, 40, 100, 40, 100]);
     let mut aggregator: Aggregator<Vec<u8>> = Aggregator::new(UNEVEN, HashKey::new(1));
-    aggregator.receive_batch(&mut frames.iter().map(|frame| RxPacket::new(frame.to_bytes())).collect(), 0, &mut |_: SuperPacket<'_, _>| ());
+    aggregator.receive_batch(
+        &mut frames.iter().map(|frame| RxPacket::new(frame.to_bytes())).collect(),
+        0,
+        &mut |_: SuperPacket<'_, _>| (),
+    );
     let mut parts = Vec::new();
     assert_eq!(aggregator.flush_all(&mut |_: SuperPacket<'_, Vec<u8>>| Err("full")), Err("full"));
     for _ in 0..2 {
@@ -294,7 +366,15 @@ fn what_a_sink_refuses_keeps_its_parts() {
     assert_eq!(cut, frames.iter().map(Frame::to_bytes).collect::<Vec<_>>());
     // The slot is used again, for a flow that is even.
     let mut sink = |packet: SuperPacket<'_, Vec<u8>>| assert!(packet.parts().is_empty());
-    aggregator.receive_batch(&mut Frame::tcp4(1, 100).run(4).iter().map(|frame| RxPacket::new(frame.to_bytes())).collect(), 0, &mut sink);
+    aggregator.receive_batch(
+        &mut Frame::tcp4(1, 100)
+            .run(4)
+            .iter()
+            .map(|frame| RxPacket::new(frame.to_bytes()))
+            .collect(),
+        0,
+        &mut sink,
+    );
     aggregator.flush_all(&mut sink);
 }
 
@@ -318,7 +398,8 @@ fn uneven_frames(base: &Frame, random: &mut Random, count: usize) -> Vec<Frame> 
         if random.below(8) != 0 {
             next.payload = stream_bytes(random.below(1000) as u32, base.payload.len());
         }
-        if let (Transport::Tcp(next), Transport::Tcp(base)) = (&mut next.transport, &base.transport) {
+        if let (Transport::Tcp(next), Transport::Tcp(base)) = (&mut next.transport, &base.transport)
+        {
             next.flags = base.flags;
         }
         frames.push(frame);

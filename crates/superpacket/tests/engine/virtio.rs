@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use superpacket::packet::{FlowHash, Layer, RxChecksum};
-use superpacket::segment::{ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{
+    ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter,
+};
 use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError, flags, gso_type};
 use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame};
 
@@ -17,7 +19,8 @@ fn sample(frame: Frame, gso_type: u8, gso_size: u16) -> (Vec<u8>, Header) {
     let frame = partial(frame);
     let bytes = frame.to_bytes();
     let offsets = frame.offsets();
-    let csum_offset = if matches!(gso_type & 7, gso_type::TCPV4 | gso_type::TCPV6) { 16 } else { 6 };
+    let csum_offset =
+        if matches!(gso_type & 7, gso_type::TCPV4 | gso_type::TCPV6) { 16 } else { 6 };
     let header = Header {
         flags: flags::NEEDS_CSUM,
         gso_type,
@@ -60,9 +63,15 @@ fn the_bytes_are_those_of_the_kernels_structures() {
         outer_th_offset: 0x1112,
         inner_nh_offset: 0x1314,
     };
-    let little = [1, 0x81, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 14, 13, 12, 11, 16, 15, 0, 0, 0x12, 0x11, 0x14, 0x13];
+    let little = [
+        1, 0x81, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 14, 13, 12, 11, 16, 15, 0, 0, 0x12, 0x11, 0x14,
+        0x13,
+    ];
     // What follows num_buffers exists in virtio 1.0 and later only, and is little-endian.
-    let big = [1, 0x81, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 14, 13, 12, 11, 16, 15, 0, 0, 0x12, 0x11, 0x14, 0x13];
+    let big = [
+        1, 0x81, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 14, 13, 12, 11, 16, 15, 0, 0, 0x12, 0x11, 0x14,
+        0x13,
+    ];
     for format in FORMATS {
         for (order, expected) in [(ByteOrder::Little, little), (ByteOrder::Big, big)] {
             let length = format.length();
@@ -77,8 +86,14 @@ fn the_bytes_are_those_of_the_kernels_structures() {
             if format == Format::Tunnel {
                 assert_eq!(read, header);
             }
-            assert_eq!(Header::read(&bytes[..length - 1], format, order), Err(VirtioError::Short { needed: length, got: length - 1 }));
-            assert_eq!(header.write(&mut bytes[..length - 1], format, order), Err(VirtioError::Short { needed: length, got: length - 1 }));
+            assert_eq!(
+                Header::read(&bytes[..length - 1], format, order),
+                Err(VirtioError::Short { needed: length, got: length - 1 })
+            );
+            assert_eq!(
+                header.write(&mut bytes[..length - 1], format, order),
+                Err(VirtioError::Short { needed: length, got: length - 1 })
+            );
         }
         assert_eq!(Format::of_length(format.length()), Some(format));
     }
@@ -92,13 +107,27 @@ fn checksum_flags() {
     let partial = RxChecksum::Partial { start: 34, offset: 16 };
     assert_eq!(offload(&plain, &bytes), Ok(Offload::new(partial, None)));
     // NEEDS_CSUM wins over DATA_VALID; unknown flags mean nothing.
-    assert_eq!(offload(&Header { flags: 0xf3, ..plain }, &bytes).map(|offload| offload.checksum), Ok(partial));
-    assert_eq!(offload(&Header { flags: 2, ..plain }, &bytes).map(|offload| offload.checksum), Ok(RxChecksum::Unnecessary { level: 0 }));
-    assert_eq!(offload(&Header { flags: 0, ..plain }, &bytes).map(|offload| offload.checksum), Ok(RxChecksum::None));
+    assert_eq!(
+        offload(&Header { flags: 0xf3, ..plain }, &bytes).map(|offload| offload.checksum),
+        Ok(partial)
+    );
+    assert_eq!(
+        offload(&Header { flags: 2, ..plain }, &bytes).map(|offload| offload.checksum),
+        Ok(RxChecksum::Unnecessary { level: 0 })
+    );
+    assert_eq!(
+        offload(&Header { flags: 0, ..plain }, &bytes).map(|offload| offload.checksum),
+        Ok(RxChecksum::None)
+    );
     let both = flags::NEEDS_CSUM | flags::RSC_INFO;
     assert_eq!(offload(&Header { flags: both, ..plain }, &bytes), Err(VirtioError::Flags(both)));
     // RSC_INFO: the two fields hold something else, which is no business of the checksum.
-    let coalesced = Header { flags: flags::DATA_VALID | flags::RSC_INFO, csum_start: u16::MAX, csum_offset: u16::MAX, ..plain };
+    let coalesced = Header {
+        flags: flags::DATA_VALID | flags::RSC_INFO,
+        csum_start: u16::MAX,
+        csum_offset: u16::MAX,
+        ..plain
+    };
     assert!(offload(&coalesced, &bytes).is_ok());
 }
 
@@ -107,12 +136,19 @@ fn the_checksum_must_lie_in_the_packet() {
     let (bytes, header) = tcp4();
     let plain = Header { gso_type: 0, ..header };
     let last = (bytes.len() - 2) as u16;
-    for (csum_start, csum_offset, fits) in
-        [(last, 0, true), (0, last, true), (last, 1, false), (last - 16, 17, false), (u16::MAX, u16::MAX, false)]
-    {
+    for (csum_start, csum_offset, fits) in [
+        (last, 0, true),
+        (0, last, true),
+        (last, 1, false),
+        (last - 16, 17, false),
+        (u16::MAX, u16::MAX, false),
+    ] {
         let result = offload(&Header { csum_start, csum_offset, ..plain }, &bytes);
         if fits {
-            assert_eq!(result.map(|offload| offload.checksum), Ok(RxChecksum::Partial { start: csum_start, offset: csum_offset }));
+            assert_eq!(
+                result.map(|offload| offload.checksum),
+                Ok(RxChecksum::Partial { start: csum_start, offset: csum_offset })
+            );
         } else {
             let needed = usize::from(csum_start) + usize::from(csum_offset) + 2;
             assert_eq!(result, Err(VirtioError::ChecksumPlace { needed, got: bytes.len() }));
@@ -130,9 +166,15 @@ fn types_that_exist() {
             gso_type::NONE => assert_eq!(result.map(|offload| offload.gso), Ok(None)),
             0x01 | 0x81 => assert!(result.expect("TCP").gso.is_some()),
             // Known, but not of this packet.
-            0x04 | 0x84 | 0x03 | 0x05 => assert_eq!(result, Err(VirtioError::Protocol { gso_type: value })),
-            _ if base == 1 && value & 0x60 != 0x60 => assert_eq!(result, Err(VirtioError::Protocol { gso_type: value })),
-            _ if base == 4 && value & 0x60 != 0x60 => assert_eq!(result, Err(VirtioError::Protocol { gso_type: value })),
+            0x04 | 0x84 | 0x03 | 0x05 => {
+                assert_eq!(result, Err(VirtioError::Protocol { gso_type: value }))
+            }
+            _ if base == 1 && value & 0x60 != 0x60 => {
+                assert_eq!(result, Err(VirtioError::Protocol { gso_type: value }))
+            }
+            _ if base == 4 && value & 0x60 != 0x60 => {
+                assert_eq!(result, Err(VirtioError::Protocol { gso_type: value }))
+            }
             0x25 | 0x45 => assert_eq!(result, Err(VirtioError::Protocol { gso_type: value })),
             // ECN without TCP, both tunnel types, UFO in a tunnel, a tunnel of nothing, unknown
             // numbers.
@@ -145,7 +187,10 @@ fn types_that_exist() {
 fn sizes_that_mean_nothing() {
     let (bytes, header) = tcp4();
     for gso_size in [0, 0xffff] {
-        assert_eq!(offload(&Header { gso_size, ..header }, &bytes), Err(VirtioError::GsoSize(gso_size)));
+        assert_eq!(
+            offload(&Header { gso_size, ..header }, &bytes),
+            Err(VirtioError::GsoSize(gso_size))
+        );
         // Without a type the field means nothing.
         assert!(offload(&Header { gso_size, gso_type: 0, ..header }, &bytes).is_ok());
     }
@@ -188,17 +233,31 @@ fn the_type_must_be_that_of_the_packet() {
 #[test]
 fn the_checksum_of_a_super_packet_lies_where_its_protocol_has_it() {
     let (bytes, header) = tcp4();
-    assert_eq!(offload(&Header { csum_offset: 6, ..header }, &bytes), Err(VirtioError::ChecksumOffset { expected: 16, got: 6 }));
-    assert_eq!(offload(&Header { csum_start: 14, ..header }, &bytes), Err(VirtioError::ChecksumStart { expected: 34, got: 14 }));
+    assert_eq!(
+        offload(&Header { csum_offset: 6, ..header }, &bytes),
+        Err(VirtioError::ChecksumOffset { expected: 16, got: 6 })
+    );
+    assert_eq!(
+        offload(&Header { csum_start: 14, ..header }, &bytes),
+        Err(VirtioError::ChecksumStart { expected: 34, got: 14 })
+    );
     // TCP may come without; the kernel then looks for the header itself.
     let without = Header { flags: 0, csum_start: 1, csum_offset: 2, ..header };
     assert!(offload(&without, &bytes).expect("valid").gso.is_some());
 
     let (bytes, header) = sample(Frame::udp6(3000), gso_type::UDP_L4, 1000);
-    assert_eq!(offload(&Header { csum_offset: 16, ..header }, &bytes), Err(VirtioError::ChecksumOffset { expected: 6, got: 16 }));
+    assert_eq!(
+        offload(&Header { csum_offset: 16, ..header }, &bytes),
+        Err(VirtioError::ChecksumOffset { expected: 6, got: 16 })
+    );
     assert_eq!(offload(&Header { flags: 0, ..header }, &bytes), Err(VirtioError::NeedsChecksum));
     let (bytes, header) = sample(Frame::udp4(3000), gso_type::UDP, 1000);
-    assert!(offload(&Header { flags: 0, ..header }, &bytes).expect("UFO may come without").gso.is_some());
+    assert!(
+        offload(&Header { flags: 0, ..header }, &bytes)
+            .expect("UFO may come without")
+            .gso
+            .is_some()
+    );
 }
 
 #[test]
@@ -206,7 +265,10 @@ fn a_udp_super_packet_has_at_most_128_segments() {
     let (bytes, header) = sample(Frame::udp4(1280), gso_type::UDP_L4, 10);
     assert!(offload(&header, &bytes).expect("valid").gso.is_some());
     let (bytes, header) = sample(Frame::udp4(1281), gso_type::UDP_L4, 10);
-    assert_eq!(offload(&header, &bytes), Err(VirtioError::TooManySegments { payload: 1281, size: 10 }));
+    assert_eq!(
+        offload(&header, &bytes),
+        Err(VirtioError::TooManySegments { payload: 1281, size: 10 })
+    );
     // TCP may have any number.
     let (bytes, header) = sample(Frame::tcp4(1, 1281), gso_type::TCPV4, 1);
     assert!(offload(&header, &bytes).expect("valid").gso.is_some());
@@ -215,9 +277,15 @@ fn a_udp_super_packet_has_at_most_128_segments() {
 #[test]
 fn what_fits_one_segment_is_no_super_packet() {
     for (payload, gso) in [(999, false), (1000, false), (1001, true)] {
-        for (frame, gso_type) in [(Frame::tcp4(1, payload), 1), (Frame::tcp6(1, payload), 4), (Frame::udp4(payload), 5)] {
+        for (frame, gso_type) in
+            [(Frame::tcp4(1, payload), 1), (Frame::tcp6(1, payload), 4), (Frame::udp4(payload), 5)]
+        {
             let (bytes, header) = sample(frame, gso_type, 1000);
-            assert_eq!(offload(&header, &bytes).expect("valid").gso.is_some(), gso, "{gso_type} {payload}");
+            assert_eq!(
+                offload(&header, &bytes).expect("valid").gso.is_some(),
+                gso,
+                "{gso_type} {payload}"
+            );
         }
         // UFO counts the UDP header.
         let (bytes, header) = sample(Frame::udp4(payload), gso_type::UDP, 1008);
@@ -242,21 +310,30 @@ fn tunnels() {
     let (bytes, header) = tunnelled();
     let gso = offload(&header, &bytes).expect("valid").gso.expect("a super-packet");
     assert_eq!(gso, Gso::new(GsoKind::Tcp4, SegmentSize::new(1000).expect("a size")));
-    assert_eq!(header.offload(Format::Hash, &bytes, bytes.len(), Layer::Ethernet), Err(VirtioError::Format));
+    assert_eq!(
+        header.offload(Format::Hash, &bytes, bytes.len(), Layer::Ethernet),
+        Err(VirtioError::Format)
+    );
     assert_eq!(offload(&Header { flags: 0, ..header }, &bytes), Err(VirtioError::NeedsChecksum));
     let wrong = Header { outer_th_offset: 0, ..header };
     assert_eq!(offload(&wrong, &bytes), Err(VirtioError::OuterTransport { expected: 54, got: 0 }));
     let wrong = Header { inner_nh_offset: 54, ..header };
     assert_eq!(offload(&wrong, &bytes), Err(VirtioError::InnerNetwork { expected: 84, got: 54 }));
     let other = gso_type::TCPV4 | gso_type::UDP_TUNNEL_IPV4;
-    assert_eq!(offload(&Header { gso_type: other, ..header }, &bytes), Err(VirtioError::Protocol { gso_type: other }));
+    assert_eq!(
+        offload(&Header { gso_type: other, ..header }, &bytes),
+        Err(VirtioError::Protocol { gso_type: other })
+    );
     // The outer checksum: there as the flag says.
     let with = Header { flags: header.flags | flags::UDP_TUNNEL_CSUM, ..header };
     assert!(offload(&with, &bytes).is_ok());
     let (bytes, zero) = sample(Frame::tcp4(1, 3000).in_vxlan4(), other, 1000);
     let zero = Header { outer_th_offset: 34, inner_nh_offset: 64, ..zero };
     assert!(offload(&zero, &bytes).is_ok());
-    assert_eq!(offload(&Header { flags: zero.flags | flags::UDP_TUNNEL_CSUM, ..zero }, &bytes), Err(VirtioError::TunnelChecksum));
+    assert_eq!(
+        offload(&Header { flags: zero.flags | flags::UDP_TUNNEL_CSUM, ..zero }, &bytes),
+        Err(VirtioError::TunnelChecksum)
+    );
 }
 
 #[test]
@@ -314,8 +391,16 @@ fn what_is_written_is_read_again() {
                 let mut written = [0; Format::LONGEST];
                 header.write(&mut written, format, ByteOrder::NATIVE).expect("room");
                 let read = Header::read(&written, format, ByteOrder::NATIVE).expect("whole");
-                let expected = Offload::new(offload.checksum, Some(gso).filter(|_| frame.payload.len() > 1000)).with_hash(offload.hash);
-                assert_eq!(read.offload(format, &bytes, bytes.len(), layer), Ok(expected), "{kind:?} {format:?}");
+                let expected = Offload::new(
+                    offload.checksum,
+                    Some(gso).filter(|_| frame.payload.len() > 1000),
+                )
+                .with_hash(offload.hash);
+                assert_eq!(
+                    read.offload(format, &bytes, bytes.len(), layer),
+                    Ok(expected),
+                    "{kind:?} {format:?}"
+                );
                 if expected.gso.is_none() {
                     assert_eq!((read.gso_type, read.gso_size), (0, 0));
                 }
@@ -327,11 +412,19 @@ fn what_is_written_is_read_again() {
 #[test]
 fn without_ecn_in_the_type_all_segments_have_cwr() {
     // As Linux hands on super-packets of accurate ECN, and those of RFC 3168.
-    for (kind, base) in [(gso_type::TCPV4, Frame::tcp4(1, 3000)), (gso_type::TCPV6, Frame::tcp6(1, 3000))] {
-        for (flags, ecn, cwr) in
-            [(ACK | CWR, 0, Cwr::All), (ACK | CWR, gso_type::ECN, Cwr::First), (ACK, 0, Cwr::First), (ACK, gso_type::ECN, Cwr::First)]
-        {
-            let frame = base.clone().with_flags(flags).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
+    for (kind, base) in
+        [(gso_type::TCPV4, Frame::tcp4(1, 3000)), (gso_type::TCPV6, Frame::tcp6(1, 3000))]
+    {
+        for (flags, ecn, cwr) in [
+            (ACK | CWR, 0, Cwr::All),
+            (ACK | CWR, gso_type::ECN, Cwr::First),
+            (ACK, 0, Cwr::First),
+            (ACK, gso_type::ECN, Cwr::First),
+        ] {
+            let frame = base
+                .clone()
+                .with_flags(flags)
+                .with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
             let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
             let header = Header {
                 flags: flags::NEEDS_CSUM,
@@ -341,7 +434,8 @@ fn without_ecn_in_the_type_all_segments_have_cwr() {
                 csum_offset: 16,
                 ..Header::default()
             };
-            let offload = header.offload(Format::Plain, &bytes, bytes.len(), Layer::Ethernet).expect("valid");
+            let offload =
+                header.offload(Format::Plain, &bytes, bytes.len(), Layer::Ethernet).expect("valid");
             let gso = offload.gso.expect("a super-packet");
             assert_eq!(gso.cwr, cwr, "{flags:#x} {:#x}", header.gso_type);
             let packet = GsoPacket::linear(&bytes, gso).with_checksum(offload.checksum);
@@ -350,7 +444,12 @@ fn without_ecn_in_the_type_all_segments_have_cwr() {
                 found.push(segment.header()[offsets.transport + 13] & CWR as u8 != 0);
             });
             assert_eq!(plan.map(|plan| plan.segments), Ok(3));
-            assert_eq!(found, [flags & CWR != 0, cwr == Cwr::All, cwr == Cwr::All], "{:#x}", header.gso_type);
+            assert_eq!(
+                found,
+                [flags & CWR != 0, cwr == Cwr::All, cwr == Cwr::All],
+                "{:#x}",
+                header.gso_type
+            );
         }
     }
 }
@@ -375,17 +474,26 @@ fn what_cannot_be_said_is_refused_but_for_identifications() {
     assert_eq!(describe(reduced(3000), all), Err(VirtioError::CwrOnAll));
     assert_eq!(describe(frame.clone(), all), Ok(header));
     assert_eq!(describe(reduced(1000), all).map(|header| header.gso_type), Ok(0));
-    assert_eq!(describe(reduced(3000), offload).map(|header| header.gso_type), Ok(gso_type::TCPV4 | gso_type::ECN));
+    assert_eq!(
+        describe(reduced(3000), offload).map(|header| header.gso_type),
+        Ok(gso_type::TCPV4 | gso_type::ECN)
+    );
 
     let full = Offload::new(RxChecksum::None, offload.gso);
     assert_eq!(describe(frame.clone(), full), Err(VirtioError::NeedsChecksum));
     let udp = Offload::new(RxChecksum::Partial { start: 34, offset: 6 }, offload.gso);
     let dccp = Gso::new(GsoKind::Dccp, size(1000));
-    assert_eq!(describe(Frame::dccp4(1, 3000), Offload::new(udp.checksum, Some(dccp))), Err(VirtioError::Unnamed(GsoKind::Dccp)));
+    assert_eq!(
+        describe(Frame::dccp4(1, 3000), Offload::new(udp.checksum, Some(dccp))),
+        Err(VirtioError::Unnamed(GsoKind::Dccp))
+    );
     let gre = Offload::new(RxChecksum::Partial { start: 62, offset: 16 }, offload.gso);
     assert_eq!(describe(frame.clone().in_gre(), gre), Err(VirtioError::Unnamed(GsoKind::Tcp4)));
     let many = Gso::new(GsoKind::Udp, size(10));
-    assert!(matches!(describe(Frame::udp4(3000), Offload::new(udp.checksum, Some(many))), Err(VirtioError::TooManySegments { .. })));
+    assert!(matches!(
+        describe(Frame::udp4(3000), Offload::new(udp.checksum, Some(many))),
+        Err(VirtioError::TooManySegments { .. })
+    ));
     assert!(matches!(describe(Frame::tcp6(1, 3000), offload), Err(VirtioError::Protocol { .. })));
     let outside = Offload::new(RxChecksum::Partial { start: 9000, offset: 16 }, offload.gso);
     assert!(matches!(describe(frame.clone(), outside), Err(VirtioError::ChecksumPlace { .. })));
@@ -403,9 +511,18 @@ fn what_cannot_be_said_is_refused_but_for_identifications() {
 fn a_packet_with_a_header_is_cut_as_the_header_says() {
     let first = Frame::tcp4(1, 1000).at_ip();
     let whole = partial(Frame::tcp4(1, 3500).at_ip()).to_bytes();
-    let header = Header { flags: 1, gso_type: 1, gso_size: 1000, csum_start: 20, csum_offset: 16, ..Header::default() };
+    let header = Header {
+        flags: 1,
+        gso_type: 1,
+        gso_size: 1000,
+        csum_start: 20,
+        csum_offset: 16,
+        ..Header::default()
+    };
     let offload = header.offload(Format::Plain, &whole, whole.len(), Layer::Ip).expect("valid");
-    let packet = GsoPacket::linear(&whole, offload.gso).with_layer(Layer::Ip).with_checksum(offload.checksum);
+    let packet = GsoPacket::linear(&whole, offload.gso)
+        .with_layer(Layer::Ip)
+        .with_checksum(offload.checksum);
     let mut segments = Vec::new();
     let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
     Segmenter::new()

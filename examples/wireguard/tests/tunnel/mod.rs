@@ -65,7 +65,8 @@ impl Tunnel {
 
     /// The same between hosts that are there.
     pub fn between(hosts: TwoHosts, program: &Program, over_ipv6: bool) -> Result<Self, LabError> {
-        let folder = tempfile::tempdir().map_err(|error| LabError::system("a folder".to_owned(), error))?;
+        let folder =
+            tempfile::tempdir().map_err(|error| LabError::system("a folder".to_owned(), error))?;
         // Of hosts that are gone after the test.
         let secrets = [StaticSecret::from([1; 32]), StaticSecret::from([2; 32])];
         let end = |number: usize, station: &Station, other: &Station| End {
@@ -90,7 +91,11 @@ impl Tunnel {
     pub fn route(&self, ipv6: bool, from_b: bool) -> Route<'_> {
         let (client, server) = if from_b { (1, 0) } else { (0, 1) };
         let address = self.ends[server].address(ipv6);
-        Route { client: &self.ends[client].station.host, server: &self.ends[server].station.host, address }
+        Route {
+            client: &self.ends[client].station.host,
+            server: &self.ends[server].station.host,
+            address,
+        }
     }
 }
 
@@ -102,7 +107,11 @@ impl End {
 
     /// Its address in the tunnel.
     fn address(&self, ipv6: bool) -> IpAddr {
-        if ipv6 { Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, self.number.into()).into() } else { Ipv4Addr::new(10, 99, 0, self.number).into() }
+        if ipv6 {
+            Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, self.number.into()).into()
+        } else {
+            Ipv4Addr::new(10, 99, 0, self.number).into()
+        }
     }
 
     /// The TUN device.
@@ -138,7 +147,10 @@ impl End {
                 let threads = available_parallelism().map_err(failed("its threads"))?.to_string();
                 command.args(["--plain", "--threads", &threads]).arg(&interface).arg(&self.config)
             }
-            Program::Go(_) => command.args(["--foreground", &interface]).env("LOG_LEVEL", "error").stderr(Stdio::null()),
+            Program::Go(_) => command
+                .args(["--foreground", &interface])
+                .env("LOG_LEVEL", "error")
+                .stderr(Stdio::null()),
         };
         self.child = Some(command.stdin(Stdio::null()).spawn().map_err(failed("started"))?);
         let (link, start) = (self.link(), Instant::now());
@@ -175,7 +187,11 @@ impl End {
         let mut answer = [0; 64];
         let length = socket.read(&mut answer)?;
         let answer = String::from_utf8_lossy(&answer[..length]);
-        if answer.trim() == "errno=0" { Ok(()) } else { Err(std::io::Error::other(answer.into_owned())) }
+        if answer.trim() == "errno=0" {
+            Ok(())
+        } else {
+            Err(std::io::Error::other(answer.into_owned()))
+        }
     }
 
     /// Ends the endpoint without a warning.

@@ -4,7 +4,9 @@ use super::*;
 
 #[test]
 fn a_refused_super_packet_goes_again_in_segments_and_in_order() {
-    let refuse = |frame: &TxFrame| frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)));
+    let refuse = |frame: &TxFrame| {
+        frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)))
+    };
     let mut bench = Bench::refusing(|_| (), refuse);
     let frames = workload::w1(2 * workload::TRAIN);
     assert!(bytes(&bench.forward(&frames)) == frames, "two super-packets, one after the other");
@@ -16,19 +18,32 @@ fn a_refused_super_packet_goes_again_in_segments_and_in_order() {
     let before = bench.egress.shared.counts.fallbacks.value();
     assert!(bytes(&bench.forward(&frames)) == frames);
     let counts = &bench.egress.shared.counts;
-    assert_eq!((counts.fallbacks.value(), counts.segmented_for_refusal.value()), (before, 1), "the port is not asked again");
+    assert_eq!(
+        (counts.fallbacks.value(), counts.segmented_for_refusal.value()),
+        (before, 1),
+        "the port is not asked again"
+    );
 }
 
 #[test]
 fn a_refusal_is_remembered_for_the_kind_of_packet() {
-    let refuse =
-        |frame: &TxFrame| frame.gso.is_some_and(|gso| gso.kind == GsoKind::Tcp6).then(|| Stop::Offload(io::Error::from_raw_os_error(12)));
+    let refuse = |frame: &TxFrame| {
+        frame
+            .gso
+            .is_some_and(|gso| gso.kind == GsoKind::Tcp6)
+            .then(|| Stop::Offload(io::Error::from_raw_os_error(12)))
+    };
     let mut bench = Bench::refusing(|_| (), refuse);
     let run = |frame: Frame| frame.run(5).iter().map(Frame::to_bytes).collect::<Vec<_>>();
-    let (refused, taken) = (run(Frame::tcp6(1, 100)), [run(Frame::tcp4(1, 100)), run(Frame::tcp4(1, 100).tagged(7))]);
+    let (refused, taken) =
+        (run(Frame::tcp6(1, 100)), [run(Frame::tcp4(1, 100)), run(Frame::tcp4(1, 100).tagged(7))]);
     for _ in 0..REFUSAL_LIMIT {
         assert!(bytes(&bench.forward(&refused)) == refused);
-        assert_eq!(bench.forward(&taken[0]).len(), 1, "one that is taken in between is of another kind");
+        assert_eq!(
+            bench.forward(&taken[0]).len(),
+            1,
+            "one that is taken in between is of another kind"
+        );
     }
     let segmentation = bench.egress.shared.features().segmentation.expect("TSO is on");
     assert_eq!(segmentation.refused, ["TCP over IPv6"]);
@@ -47,7 +62,8 @@ fn refusals_with_successes_in_between_switch_nothing_off() {
         |_| (),
         move |frame: &TxFrame| {
             number += u32::from(frame.gso.is_some());
-            (frame.gso.is_some() && number % 2 == 1).then(|| Stop::Offload(io::Error::from_raw_os_error(22)))
+            (frame.gso.is_some() && number % 2 == 1)
+                .then(|| Stop::Offload(io::Error::from_raw_os_error(22)))
         },
     );
     let frames = workload::w1(30);
@@ -60,15 +76,25 @@ fn refusals_with_successes_in_between_switch_nothing_off() {
 
 #[test]
 fn a_refused_checksum_is_filled_in() {
-    let frame = Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
-    let refuse = |frame: &TxFrame| (!frame.is_plain()).then(|| Stop::Offload(io::Error::from_raw_os_error(5)));
+    let frame =
+        Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let refuse = |frame: &TxFrame| {
+        (!frame.is_plain()).then(|| Stop::Offload(io::Error::from_raw_os_error(5)))
+    };
     let mut bench = Bench::refusing(|_| (), refuse);
-    let sent = bench.pass(RxPacket::new(Buffer::from(frame)).with_checksum(RxChecksum::Partial { start: 34, offset: 16 }));
+    let sent = bench.pass(
+        RxPacket::new(Buffer::from(frame))
+            .with_checksum(RxChecksum::Partial { start: 34, offset: 16 }),
+    );
     check::frame(&sent[0].bytes, &Expect::default()).expect("a right frame");
     assert_eq!((sent.len(), bench.egress.shared.counts.fallbacks.value()), (1, 1));
-    let frame = Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let frame =
+        Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
     for _ in 0..2 * REFUSAL_LIMIT {
-        bench.pass(RxPacket::new(Buffer::from(frame.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 }));
+        bench.pass(
+            RxPacket::new(Buffer::from(frame.clone()))
+                .with_checksum(RxChecksum::Partial { start: 34, offset: 16 }),
+        );
     }
     let counts = &bench.egress.shared.counts;
     assert_eq!(counts.fallbacks.value(), u64::from(REFUSAL_LIMIT), "the port is not asked again");
@@ -116,8 +142,14 @@ fn a_port_that_is_down_or_gone_drops_the_rest_with_a_count() {
     let mut gone = Some(gone);
     let mut bench = Bench::refusing(|_| (), move |_| gone.take().map(Stop::Gone));
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-    aggregator.bypass(RxPacket::new(Buffer::from(frame)), &mut |packet: SuperPacket<'_, Buffer>| bench.add(packet));
-    assert_eq!(bench.egress.flush(&mut bench.outgoing, &mut bench.segmenter, &mut Copies::default()), Err(Broken));
+    aggregator
+        .bypass(RxPacket::new(Buffer::from(frame)), &mut |packet: SuperPacket<'_, Buffer>| {
+            bench.add(packet)
+        });
+    assert_eq!(
+        bench.egress.flush(&mut bench.outgoing, &mut bench.segmenter, &mut Copies::default()),
+        Err(Broken)
+    );
     assert_eq!(bench.drops("gone"), 1);
 }
 
@@ -132,7 +164,10 @@ fn a_full_port_is_asked_a_few_times_for_a_batch() {
             Some(Stop::Full)
         },
     );
-    let frames: Vec<_> = (0..256).flat_map(|flow| Frame::tcp4(flow, 100).run(1)).map(|frame| frame.to_bytes()).collect();
+    let frames: Vec<_> = (0..256)
+        .flat_map(|flow| Frame::tcp4(flow, 100).run(1))
+        .map(|frame| frame.to_bytes())
+        .collect();
     assert!(full.forward(&frames).is_empty());
     assert_eq!(full.drops("full"), 256);
     let asked = *asked.lock().expect("no panic");
@@ -149,7 +184,10 @@ fn a_port_that_has_room_again_gets_what_is_left() {
             (calls <= FULL_RETRIES + 1).then_some(Stop::Full)
         },
     );
-    let frames: Vec<_> = (0..64).flat_map(|flow| Frame::tcp4(flow, 100).run(1)).map(|frame| frame.to_bytes()).collect();
+    let frames: Vec<_> = (0..64)
+        .flat_map(|flow| Frame::tcp4(flow, 100).run(1))
+        .map(|frame| frame.to_bytes())
+        .collect();
     assert!(bytes(&bench.forward(&frames)) == frames[32..], "the second half");
     assert_eq!(bench.drops("full"), 32);
 }
@@ -159,9 +197,13 @@ fn what_leaves_is_limited_in_packets_and_in_bytes_of_the_frames_on_the_wire() {
     // 40 frames of 1,448 bytes of payload and 66 of headers.
     let frames = workload::w1(40);
     let wire = frames.iter().map(Vec::len).sum::<usize>() as u64;
-    for (name, burst, passing) in
-        [("tx_packet", 79, 1), ("tx_packet", 80, 2), ("tx_byte", 2 * wire - 1, 1), ("tx_byte", 2 * wire, 2), ("tx_byte", 1, 1)]
-    {
+    for (name, burst, passing) in [
+        ("tx_packet", 79, 1),
+        ("tx_packet", 80, 2),
+        ("tx_byte", 2 * wire - 1, 1),
+        ("tx_byte", 2 * wire, 2),
+        ("tx_byte", 1, 1),
+    ] {
         for tso in [true, false] {
             let mut bench = Bench::new(|_| ());
             bench.egress.shared.change(|settings| {
@@ -169,9 +211,14 @@ fn what_leaves_is_limited_in_packets_and_in_bytes_of_the_frames_on_the_wire() {
                 settings.limits.set(&format!("{name}_burst"), burst).expect("a limit");
             });
             bench.egress.refresh();
-            bench.egress.runtime.active = bench.egress.runtime.active.set(Feature::TcpSegmentationOffload, tso);
+            bench.egress.runtime.active =
+                bench.egress.runtime.active.set(Feature::TcpSegmentationOffload, tso);
             let passed = (0..5).filter(|_| !bench.forward(&frames).is_empty()).count();
-            assert_eq!((passed, bench.drops("tx_rate")), (passing, 5 - passing as u64), "{name} {burst} {tso}");
+            assert_eq!(
+                (passed, bench.drops("tx_rate")),
+                (passing, 5 - passing as u64),
+                "{name} {burst} {tso}"
+            );
         }
     }
 }

@@ -23,7 +23,11 @@ fn an_isolated_port_that_sends_ahead_mutes_no_port_that_is_not() {
     for round in 0..5 {
         let frame = broadcast(9, round);
         assert_eq!(bench.receive(ATTACKER, &frame), [0, 0, 1], "round {round}");
-        assert_eq!(bench.receive(GATEWAY, &frame), [1, 1, 0], "round {round}: the guest has not had it");
+        assert_eq!(
+            bench.receive(GATEWAY, &frame),
+            [1, 1, 0],
+            "round {round}: the guest has not had it"
+        );
         assert_eq!(bench.receive(ATTACKER, &frame), [0; 3], "round {round}: all have had it");
     }
     assert_eq!(bench.drops(GATEWAY, "loop"), 0);
@@ -40,7 +44,10 @@ fn an_isolated_port_that_sends_ahead_mutes_no_port_that_is_not() {
 #[test]
 fn what_was_dropped_as_a_storm_is_not_remembered() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
-    bench.ports[ATTACKER].0.change(|settings| settings.limits.set("storm_broadcast", 1)).expect("it is a limit");
+    bench.ports[ATTACKER]
+        .0
+        .change(|settings| settings.limits.set("storm_broadcast", 1))
+        .expect("it is a limit");
     arm(&mut bench);
     for round in 0..5 {
         let frame = broadcast(9, round);
@@ -79,7 +86,11 @@ fn a_report_that_somebody_sent_ahead_is_heard() {
     bench.output.snooping = Some(Arc::default());
     let message = |source: &str, to: &str, message: &[u8]| {
         let packet = packet4(2, source, to, message);
-        [&[1, 0, 0x5e, packet[17] & 0x7f, packet[18], packet[19], 2, 0, 0, 0, 0, 9, 8, 0][..], &packet].concat()
+        [
+            &[1, 0, 0x5e, packet[17] & 0x7f, packet[18], packet[19], 2, 0, 0, 0, 0, 9, 8, 0][..],
+            &packet,
+        ]
+        .concat()
     };
     // The last port asks, and ten seconds pass.
     bench.receive(3, &message("10.0.0.4", "224.0.0.1", &igmp(0x11, 100, "0.0.0.0")));
@@ -88,7 +99,11 @@ fn a_report_that_somebody_sent_ahead_is_heard() {
     let join = message("10.0.0.2", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
     assert_eq!(bench.receive(ATTACKER, &join), [0, 0, 0, 1], "to the router");
     bench.receive(GUEST, &join);
-    let data = [&[1, 0, 0x5e, 1, 2, 3, 2, 0, 0, 0, 0, 8, 8, 0][..], &packet4(17, "10.0.0.3", "239.1.2.3", &[0; 16])].concat();
+    let data = [
+        &[1, 0, 0x5e, 1, 2, 3, 2, 0, 0, 0, 0, 8, 8, 0][..],
+        &packet4(17, "10.0.0.3", "239.1.2.3", &[0; 16]),
+    ]
+    .concat();
     assert_eq!(bench.receive(GATEWAY, &data)[GUEST], 1, "it is in the group");
 }
 
@@ -108,7 +123,10 @@ fn a_loop_between_an_isolated_port_and_another_ends() {
             let (mut rounds, mut heard) = (0, [0; 4]);
             while let Some(port) = waiting.pop_front() {
                 rounds += 1;
-                assert!(rounds < 30, "isolated {isolated}, first at {first:?}: it goes round and round");
+                assert!(
+                    rounds < 30,
+                    "isolated {isolated}, first at {first:?}: it goes round and round"
+                );
                 bench.output.begin(0);
                 let sent = bench.receive(port, &frame);
                 for (other, back) in [(1, 2), (2, 1)] {
@@ -118,7 +136,10 @@ fn a_loop_between_an_isolated_port_and_another_ends() {
             }
             for port in [0, 3].into_iter().filter(|port| !first.contains(port)) {
                 let hears = port == 0 || first != [isolated] && first != [3];
-                assert!(!hears || heard[port] > 0, "isolated {isolated}, first at {first:?}: port {port}");
+                assert!(
+                    !hears || heard[port] > 0,
+                    "isolated {isolated}, first at {first:?}: port {port}"
+                );
             }
         }
         assert!(bench.drops(1, "loop") > 0 && bench.drops(2, "loop") > 0, "isolated {isolated}");

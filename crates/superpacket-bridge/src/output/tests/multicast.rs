@@ -74,7 +74,8 @@ fn a_group_of_one_vlan_is_none_of_another() {
     bench.ask(Some(20));
     assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(20)), [ASKER]);
     // A port that has left the VLAN is given nothing of it.
-    bench.output.egress[MEMBER].as_mut().expect("is there").vlans = Some(Arc::new(PortVlans::none()));
+    bench.output.egress[MEMBER].as_mut().expect("is there").vlans =
+        Some(Arc::new(PortVlans::none()));
     assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(10)), [ASKER]);
 }
 
@@ -106,7 +107,10 @@ fn a_message_in_several_buffers_is_heard_and_forwarding_holds() {
     forwarding(ASKER, |forwarding| forwarding.isolated = true);
     forwarding(SENDER, |forwarding| forwarding.isolated = true);
     assert_eq!(bench.given(SENDER, &data("239.1.2.3"), None), [MEMBER]);
-    assert_eq!((bench.given(SENDER, &data("239.9.9.9"), None), bench.drops(SENDER, "multicast")), (vec![], 1));
+    assert_eq!(
+        (bench.given(SENDER, &data("239.9.9.9"), None), bench.drops(SENDER, "multicast")),
+        (vec![], 1)
+    );
     assert_eq!(bench.given(SENDER, &data("224.0.0.5"), None), [OTHER]);
 }
 
@@ -118,12 +122,17 @@ fn a_question_that_hosts_do_not_hear_changes_nothing() {
     elsewhere[5] = 77;
     bench.given(ASKER, &elsewhere, None);
     bench.output.begin(11 * SECOND);
-    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), None), [MEMBER, OTHER, ASKER], "nobody has been asked");
+    assert_eq!(
+        bench.given(SENDER, &data("239.1.2.3"), None),
+        [MEMBER, OTHER, ASKER],
+        "nobody has been asked"
+    );
     assert_eq!(bench.ports[ASKER].0.counts.report("").mcast_malformed, 1);
     // What an isolated port asks, others that are isolated do not hear.
     let isolate = |bench: &mut Bench, is_isolated| {
         for port in [MEMBER, ASKER] {
-            bench.output.egress[port].as_mut().expect("is there").runtime.forwarding.isolated = is_isolated;
+            bench.output.egress[port].as_mut().expect("is there").runtime.forwarding.isolated =
+                is_isolated;
         }
     };
     isolate(&mut bench, true);

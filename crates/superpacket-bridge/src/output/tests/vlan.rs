@@ -37,19 +37,25 @@ impl Bench {
 
     /// The same of what these frames are aggregated to.
     fn take_all(&mut self, port: usize, frames: &[Vec<u8>], beside: bool) -> Vec<Vec<Left>> {
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: true }), HashKey::new(1));
+        let mut aggregator = Aggregator::new(
+            Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: true }),
+            HashKey::new(1),
+        );
         let filters_by = self.output.vlan_protocol;
         let packet = |frame: &Vec<u8>| {
             let mut packet = RxPacket::new(Buffer::from(frame.clone()));
-            let [protocol, control] = [12, 14].map(|at| u16::from_be_bytes([frame[at], frame[at + 1]]));
+            let [protocol, control] =
+                [12, 14].map(|at| u16::from_be_bytes([frame[at], frame[at + 1]]));
             if beside && protocol == filters_by.ether_type() {
-                packet = RxPacket::new(Buffer::from(untagged(frame))).with_vlan(VlanTag { protocol, control });
+                packet = RxPacket::new(Buffer::from(untagged(frame)))
+                    .with_vlan(VlanTag { protocol, control });
             }
             tag::sort(&mut packet, filters_by);
             packet
         };
         let mut packets = frames.iter().map(packet).collect();
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.output.forward(&self.ports[port].0, packet);
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
+            &mut |packet| self.output.forward(&self.ports[port].0, packet);
         aggregator.receive_batch(&mut packets, 0, sink);
         aggregator.flush_all(sink);
         self.sent()
@@ -72,7 +78,8 @@ fn tagged(frame: &[u8], control: u16) -> Vec<u8> {
 
 /// The frame with a tag of this protocol.
 fn tagged_by(protocol: VlanProtocol, frame: &[u8], control: u16) -> Vec<u8> {
-    [&frame[..12], &protocol.ether_type().to_be_bytes(), &control.to_be_bytes(), &frame[12..]].concat()
+    [&frame[..12], &protocol.ether_type().to_be_bytes(), &control.to_be_bytes(), &frame[12..]]
+        .concat()
 }
 
 /// The frame without its tag.
@@ -83,32 +90,62 @@ fn untagged(frame: &[u8]) -> Vec<u8> {
 /// Two stations' access ports of VLAN 10, one of VLAN 20, a trunk of both, and one of 20 to 30 that
 /// takes frames without a tag for 25.
 fn house() -> Bench {
-    filtering(&[&["10 pvid untagged"], &["10 pvid untagged"], &["20 pvid untagged"], &["10", "20"], &["20-30", "25 pvid"]])
+    filtering(&[
+        &["10 pvid untagged"],
+        &["10 pvid untagged"],
+        &["20 pvid untagged"],
+        &["10", "20"],
+        &["20-30", "25 pvid"],
+    ])
 }
 
 #[test]
 fn frames_pass_within_their_vlan_with_the_tags_of_each_port() {
     let frame = broadcast(1, 0);
     let mut bench = house();
-    assert_eq!(bench.gets(0, &frame), [None, Some(frame.clone()), None, Some(tagged(&frame, 10)), None]);
-    assert_eq!(bench.gets(2, &frame), [None, None, None, Some(tagged(&frame, 20)), Some(tagged(&frame, 20))]);
+    assert_eq!(
+        bench.gets(0, &frame),
+        [None, Some(frame.clone()), None, Some(tagged(&frame, 10)), None]
+    );
+    assert_eq!(
+        bench.gets(2, &frame),
+        [None, None, None, Some(tagged(&frame, 20)), Some(tagged(&frame, 20))]
+    );
     let of = |vlan| tagged(&broadcast(2, 0), vlan);
     let plain = untagged(&of(10));
-    assert_eq!(bench.gets(3, &of(10)), [Some(plain.clone()), Some(plain.clone()), None, None, None]);
+    assert_eq!(
+        bench.gets(3, &of(10)),
+        [Some(plain.clone()), Some(plain.clone()), None, None, None]
+    );
     assert_eq!(bench.gets(3, &of(20)), [None, None, Some(plain), None, Some(of(20))]);
     // Priorities go with a tag, and are lost with it, as Linux has it.
-    assert_eq!(bench.gets(3, &tagged(&frame, 0xb00a))[..2], [Some(frame.clone()), Some(frame.clone())]);
+    assert_eq!(
+        bench.gets(3, &tagged(&frame, 0xb00a))[..2],
+        [Some(frame.clone()), Some(frame.clone())]
+    );
     assert_eq!(bench.gets(0, &tagged(&frame, 0xb00a))[3], Some(tagged(&frame, 0xb00a)));
-    assert_eq!(bench.gets(0, &tagged(&frame, 0x6000)), [None, Some(frame.clone()), None, Some(tagged(&frame, 0x600a)), None]);
+    assert_eq!(
+        bench.gets(0, &tagged(&frame, 0x6000)),
+        [None, Some(frame.clone()), None, Some(tagged(&frame, 0x600a)), None]
+    );
     assert_eq!((0..5).map(|port| bench.drops(port, "vlan")).sum::<u64>(), 0);
     // What comes in a VLAN that its port is not in, or in none, or goes to nobody.
-    for (port, wrong) in
-        [(0, tagged(&frame, 20)), (3, frame.clone()), (3, tagged(&frame, 0xe000)), (3, tagged(&frame, 30)), (4, frame.clone())]
-    {
+    for (port, wrong) in [
+        (0, tagged(&frame, 20)),
+        (3, frame.clone()),
+        (3, tagged(&frame, 0xe000)),
+        (3, tagged(&frame, 30)),
+        (4, frame.clone()),
+    ] {
         assert_eq!(bench.gets(port, &wrong), [const { None }; 5], "port {port}");
     }
     assert_eq!([0, 3, 4].map(|port| bench.drops(port, "vlan")), [1, 3, 1]);
-    assert_eq!((0..5).map(|port| bench.drops(port, "forwarding") + bench.drops(port, "no_port")).sum::<u64>(), 0);
+    assert_eq!(
+        (0..5)
+            .map(|port| bench.drops(port, "forwarding") + bench.drops(port, "no_port"))
+            .sum::<u64>(),
+        0
+    );
 }
 
 #[test]
@@ -138,7 +175,8 @@ fn tags_of_other_kinds_say_no_vlan_of_this_bridge() {
     let expected = [None, Some(service.clone()), None, Some(tagged(&service, 10)), None];
     assert_eq!(bench.gets(0, &service), expected);
     // The same where the device has taken the tag out of the frame.
-    let beside = RxPacket::new(Buffer::from(broadcast(1, 0))).with_vlan(VlanTag { protocol: 0x88a8, control: 0x2014 });
+    let beside = RxPacket::new(Buffer::from(broadcast(1, 0)))
+        .with_vlan(VlanTag { protocol: 0x88a8, control: 0x2014 });
     let sent = bench.take(0, beside);
     assert_eq!([&sent[1][0].bytes, &sent[3][0].bytes], [&service, &tagged(&service, 10)]);
     // A tag within another stays.
@@ -149,19 +187,33 @@ fn tags_of_other_kinds_say_no_vlan_of_this_bridge() {
 #[test]
 fn a_provider_bridge_filters_by_the_service_s_tag_and_passes_the_customer_s() {
     // Two customers' ports of service 100, one of service 200, and a trunk of both.
-    let mut bench = provider(&[&["100 pvid untagged"], &["100 pvid untagged"], &["200 pvid untagged"], &["100", "200"]]);
+    let mut bench = provider(&[
+        &["100 pvid untagged"],
+        &["100 pvid untagged"],
+        &["200 pvid untagged"],
+        &["100", "200"],
+    ]);
     let plain = broadcast(1, 0);
     let service = |frame: &[u8], control| tagged_by(Dot1Ad, frame, control);
-    for customer in [plain.clone(), tagged(&plain, 7), tagged(&plain, 0xe000), tagged(&tagged(&plain, 9), 100)] {
-        assert_eq!(bench.gets(0, &customer), [None, Some(customer.clone()), None, Some(service(&customer, 100))]);
+    for customer in
+        [plain.clone(), tagged(&plain, 7), tagged(&plain, 0xe000), tagged(&tagged(&plain, 9), 100)]
+    {
+        assert_eq!(
+            bench.gets(0, &customer),
+            [None, Some(customer.clone()), None, Some(service(&customer, 100))]
+        );
         assert_eq!(bench.gets(2, &customer), [None, None, None, Some(service(&customer, 200))]);
         let arriving = service(&tagged(&broadcast(2, 0), 7), 0xa064);
         let without = tagged(&broadcast(2, 0), 7);
         assert_eq!(bench.gets(3, &arriving), [Some(without.clone()), Some(without), None, None]);
         // A customer's tag that the device has taken out of the frame goes back into it.
-        let beside = RxPacket::new(Buffer::from(plain.clone())).with_vlan(VlanTag { protocol: 0x8100, control: 7 });
+        let beside = RxPacket::new(Buffer::from(plain.clone()))
+            .with_vlan(VlanTag { protocol: 0x8100, control: 7 });
         let sent = bench.take(0, beside);
-        assert_eq!([&sent[1][0].bytes, &sent[3][0].bytes], [&tagged(&plain, 7), &service(&tagged(&plain, 7), 100)]);
+        assert_eq!(
+            [&sent[1][0].bytes, &sent[3][0].bytes],
+            [&tagged(&plain, 7), &service(&tagged(&plain, 7), 100)]
+        );
     }
     assert_eq!((0..4).map(|port| bench.drops(port, "vlan")).sum::<u64>(), 0);
     // A service's priority alone, at a customer's port; a customer's tag alone says no service.
@@ -175,7 +227,12 @@ fn a_provider_bridge_filters_by_the_service_s_tag_and_passes_the_customer_s() {
 
 #[test]
 fn an_address_is_another_in_each_service_whatever_the_customer_s_tag() {
-    let mut bench = provider(&[&["100 pvid untagged"], &["100 pvid untagged"], &["200 pvid untagged"], &["100", "200"]]);
+    let mut bench = provider(&[
+        &["100 pvid untagged"],
+        &["100 pvid untagged"],
+        &["200 pvid untagged"],
+        &["100", "200"],
+    ]);
     bench.gets(0, &tagged(&broadcast(1, 0), 7));
     bench.gets(3, &tagged_by(Dot1Ad, &broadcast(1, 0), 200));
     let frame = tagged(&unicast(2, 1), 8);
@@ -212,7 +269,10 @@ fn able_and_not() -> Bench {
 /// What a port that cuts super-packets itself puts on the wire, of what it was given.
 fn on_the_wire(left: &[Left]) -> Vec<Vec<u8>> {
     let mut bench = Bench::new(&[1500; 2], |_| ());
-    bench.lack(1, &[Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation, Feature::TxChecksumming]);
+    bench.lack(
+        1,
+        &[Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation, Feature::TxChecksumming],
+    );
     let mut frames = Vec::new();
     for left in left {
         let mut packet = RxPacket::new(Buffer::from(left.bytes.clone()));
@@ -252,17 +312,34 @@ fn cuts_the_same(protocol: VlanProtocol) {
             bench.output.vlan_protocol = protocol;
             let sent = bench.take_all(from, frames, beside);
             let control: u16 = if from == 0 { 0x600a } else { 10 };
-            let with: Vec<_> = plain.iter().map(|frame| tagged_by(protocol, frame, control)).collect();
+            let with: Vec<_> =
+                plain.iter().map(|frame| tagged_by(protocol, frame, control)).collect();
             for port in (0..7).filter(|&port| port != from) {
                 let expected = if port == 0 || port % 2 == 1 { &with } else { &plain };
                 let left = &sent[port];
-                assert!(port < 3 || left.iter().all(|left| left.segment.is_none()), "{name}: port {port} cuts nothing");
-                let came = if port >= 5 { left.iter().map(|left| left.bytes.clone()).collect() } else { on_the_wire(left) };
-                assert!(came == *expected, "{name}, from port {from}: port {port}: {} frames of {}", came.len(), expected.len());
+                assert!(
+                    port < 3 || left.iter().all(|left| left.segment.is_none()),
+                    "{name}: port {port} cuts nothing"
+                );
+                let came = if port >= 5 {
+                    left.iter().map(|left| left.bytes.clone()).collect()
+                } else {
+                    on_the_wire(left)
+                };
+                assert!(
+                    came == *expected,
+                    "{name}, from port {from}: port {port}: {} frames of {}",
+                    came.len(),
+                    expected.len()
+                );
             }
             let is_whole = ["TCP over IPv4", "TCP in a VLAN within"].contains(&name);
             if is_whole {
-                assert_eq!([1, 2].map(|port| sent[port].len()), if from == 2 { [1, 0] } else { [1, 1] }, "whole where they may be");
+                assert_eq!(
+                    [1, 2].map(|port| sent[port].len()),
+                    if from == 2 { [1, 0] } else { [1, 1] },
+                    "whole where they may be"
+                );
             }
             if is_whole && from == 0 {
                 assert_eq!((sent[1][0].segment, sent[2][0].segment), (Some(1_400), Some(1_400)));
@@ -276,24 +353,37 @@ fn cuts_the_same(protocol: VlanProtocol) {
 fn what_a_sender_left_undone_is_done_at_its_place_with_and_without_tags() {
     // A super-packet whose checksum is partial, and a single packet, with the tag in the frame.
     for (size, payload) in [(Some(1_400), 14_000), (None, 900)] {
-        let frame = Frame::tcp4(1, payload).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
-        let with = frame.clone().with(|frame| frame.vlans.insert(0, Vlan { vid: 10, ..Vlan::default() }));
+        let frame =
+            Frame::tcp4(1, payload).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
+        let with =
+            frame.clone().with(|frame| frame.vlans.insert(0, Vlan { vid: 10, ..Vlan::default() }));
         for (from, bytes, start) in [(0, with.to_bytes(), 38), (2, frame.to_bytes(), 34)] {
-            let mut packet = RxPacket::new(Buffer::from(bytes)).with_checksum(RxChecksum::Partial { start, offset: 16 });
-            packet.gso = size.map(|size| Gso::new(GsoKind::Tcp4, SegmentSize::new(size).expect("not zero")));
+            let mut packet = RxPacket::new(Buffer::from(bytes))
+                .with_checksum(RxChecksum::Partial { start, offset: 16 });
+            packet.gso =
+                size.map(|size| Gso::new(GsoKind::Tcp4, SegmentSize::new(size).expect("not zero")));
             let sent = able_and_not().take(from, packet);
             for port in (0..7).filter(|&port| port != from) {
                 let tags = usize::from(port == 0 || port % 2 == 1) * 4;
                 for left in &sent[port] {
                     let expected = RxChecksum::Partial { start: 34 + tags as u16, offset: 16 };
-                    assert!(!left.partial || left.checksum == expected, "port {port}: {:?}", left.checksum);
+                    assert!(
+                        !left.partial || left.checksum == expected,
+                        "port {port}: {:?}",
+                        left.checksum
+                    );
                 }
-                let frames = if port >= 5 { sent[port].iter().map(|left| left.bytes.clone()).collect() } else { on_the_wire(&sent[port]) };
+                let frames = if port >= 5 {
+                    sent[port].iter().map(|left| left.bytes.clone()).collect()
+                } else {
+                    on_the_wire(&sent[port])
+                };
                 assert_eq!(frames.len(), size.map_or(1, |_| 10));
                 for frame in &frames {
                     check::frame(frame, &Expect::default()).expect("a right frame");
                 }
-                let stream: Vec<u8> = frames.iter().flat_map(|frame| &frame[54 + tags..]).copied().collect();
+                let stream: Vec<u8> =
+                    frames.iter().flat_map(|frame| &frame[54 + tags..]).copied().collect();
                 assert!(stream == frame.to_bytes()[54..], "port {port}");
             }
         }
@@ -304,9 +394,13 @@ fn what_a_sender_left_undone_is_done_at_its_place_with_and_without_tags() {
 fn a_sender_that_is_told_of_a_packet_too_long_is_told_in_its_vlan() {
     // It must not be fragmented.
     let frame = Frame::udp4(1_400);
-    for (from, frame, offset) in [(0, frame.to_bytes(), 0), (1, tagged(&frame.to_bytes(), 0xa00a), 4)] {
+    for (from, frame, offset) in
+        [(0, frame.to_bytes(), 0), (1, tagged(&frame.to_bytes(), 0xa00a), 4)]
+    {
         let mut bench = filtering(&[&["10 pvid untagged"], &["10"], &["10 pvid untagged"]]);
-        bench.ports.iter().for_each(|(shared, _)| shared.change(|settings| settings.too_big = crate::settings::TooBig::Icmp));
+        bench.ports.iter().for_each(|(shared, _)| {
+            shared.change(|settings| settings.too_big = crate::settings::TooBig::Icmp)
+        });
         for (number, egress) in bench.output.egress.iter_mut().flatten().enumerate() {
             egress.runtime.too_big = crate::settings::TooBig::Icmp;
             egress.runtime.mtu = if number == from { 1500 } else { 1280 };
@@ -314,7 +408,11 @@ fn a_sender_that_is_told_of_a_packet_too_long_is_told_in_its_vlan() {
         let gets = bench.gets(from, &frame);
         let answer = gets[from].as_ref().expect("is told");
         assert_eq!(&answer[12 + offset..14 + offset], [8, 0]);
-        assert_eq!(offset != 0, answer[12..14] == [0x81, 0], "with a tag where its frames have one");
+        assert_eq!(
+            offset != 0,
+            answer[12..14] == [0x81, 0],
+            "with a tag where its frames have one"
+        );
         assert_eq!(gets.iter().flatten().count(), 1);
     }
 }

@@ -18,7 +18,8 @@ pub(super) struct History {
 impl History {
     /// Nothing yet, of a rate that is looked at so often.
     pub(super) fn new(interval: Duration) -> Self {
-        let looks = (MINUTE.as_secs_f64() / interval.as_secs_f64().max(0.001)).round().max(1.0) as usize;
+        let looks =
+            (MINUTE.as_secs_f64() / interval.as_secs_f64().max(0.001)).round().max(1.0) as usize;
         History { rates: VecDeque::with_capacity(looks), looks }
     }
 
@@ -42,7 +43,11 @@ impl History {
         let cell = |number: usize| {
             let from = number * self.looks / cells;
             let to = ((number + 1) * self.looks / cells).max(from + 1);
-            let known = || (from..to).filter_map(|look| self.rates.get(look.checked_sub(missing)?).copied().flatten());
+            let known = || {
+                (from..to).filter_map(|look| {
+                    self.rates.get(look.checked_sub(missing)?).copied().flatten()
+                })
+            };
             let count = known().count();
             (count > 0).then(|| (known().sum::<f64>() / count as f64) as u64)
         };
@@ -71,7 +76,11 @@ mod tests {
         [10.0, 20.0, 30.0].into_iter().for_each(|rate| history.push(Some(rate)));
         history.push(None);
         let cells = history.cells(60);
-        assert_eq!((cells[57], cells[58], cells[59]), (None, Some(15), Some(30)), "what is not known is no zero");
+        assert_eq!(
+            (cells[57], cells[58], cells[59]),
+            (None, Some(15), Some(30)),
+            "what is not known is no zero"
+        );
         // Fewer looks than cells: each takes several.
         let mut slow = History::new(Duration::from_secs(20));
         [1.0, 2.0].into_iter().for_each(|rate| slow.push(Some(rate)));

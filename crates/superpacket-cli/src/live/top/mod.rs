@@ -56,14 +56,22 @@ pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
         return Ok(print_json(&rates)?);
     }
     if !stdout().is_terminal() {
-        return Err(Failure::Usage("top draws on a terminal, and standard output is none: use --json".into()));
+        return Err(Failure::Usage(
+            "top draws on a terminal, and standard output is none: use --json".into(),
+        ));
     }
     let ending = Arc::new(AtomicBool::new(false));
     for signal in signals::ending() {
         signal_hook::flag::register(signal, ending.clone())?;
     }
     end_with_terminal(ending.clone())?;
-    let mut watch = Watch { path: client.path().to_owned(), client: Some(client), before: None, screen: Screen::new(interval), interval };
+    let mut watch = Watch {
+        path: client.path().to_owned(),
+        client: Some(client),
+        before: None,
+        screen: Screen::new(interval),
+        interval,
+    };
     // From here on the terminal is in another mode, also if something fails: it is put back in any
     // case.
     let mut terminal = ratatui::try_init()?;
@@ -83,7 +91,8 @@ fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
     let watch = move || {
         while !ending.load(Ordering::Relaxed) {
             // Standard input may be something else, whose end says nothing.
-            if is_closed(stdout().as_fd()) || (stdin().is_terminal() && is_closed(stdin().as_fd())) {
+            if is_closed(stdout().as_fd()) || (stdin().is_terminal() && is_closed(stdin().as_fd()))
+            {
                 ending.store(true, Ordering::Relaxed);
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -97,7 +106,8 @@ fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
 /// Returns whether a terminal is closed: its other end is gone.
 fn is_closed(terminal: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(&terminal, PollFlags::empty())];
-    poll(&mut waiting, Some(&Timespec::default())).is_ok() && waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    poll(&mut waiting, Some(&Timespec::default())).is_ok()
+        && waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 fn sample(client: &mut Client) -> Result<Sample, ClientError> {
@@ -124,9 +134,15 @@ impl Watch {
             }
             terminal.draw(|frame| draw(frame, &mut self.screen))?;
             // Short, so that a signal is noticed.
-            if event::poll(next.saturating_duration_since(Instant::now()).min(Duration::from_millis(200)))? {
+            if event::poll(
+                next.saturating_duration_since(Instant::now()).min(Duration::from_millis(200)),
+            )? {
                 match event::read()? {
-                    Event::Key(key) if key.kind == KeyEventKind::Press && self.screen.press(key) => return Ok(()),
+                    Event::Key(key)
+                        if key.kind == KeyEventKind::Press && self.screen.press(key) =>
+                    {
+                        return Ok(());
+                    }
                     // Anything else, a new size among it, is drawn at the next turn.
                     _ => {}
                 }

@@ -65,7 +65,11 @@ impl Sample {
     pub(super) fn since(&self, before: &Sample) -> Vec<PortRates> {
         let time = self.taken.saturating_duration_since(before.taken);
         let rates = |now: &PortStats| {
-            let state = self.ports.iter().find(|port| port.port == now.port).map_or("gone", |port| &port.state);
+            let state = self
+                .ports
+                .iter()
+                .find(|port| port.port == now.port)
+                .map_or("gone", |port| &port.state);
             let before = before.stats.iter().find(|before| before.port == now.port).unwrap_or(now);
             rates(now, before, state, time)
         };
@@ -79,9 +83,14 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
     let a_second = |number: f64| if time.is_zero() { 0.0 } else { number / time.as_secs_f64() };
     let rate = |read: fn(&PortStats) -> u64| a_second(difference(read));
     let each = |whole: f64, number: f64| if number > 0.0 { whole / number } else { 0.0 };
-    let counted = |total: u64, earlier: u64| Counted { rate: a_second(total.saturating_sub(earlier) as f64), total };
+    let counted = |total: u64, earlier: u64| Counted {
+        rate: a_second(total.saturating_sub(earlier) as f64),
+        total,
+    };
     let by_cause = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
-        let each = now.iter().map(|(cause, &total)| (cause.clone(), counted(total, before.get(cause).copied().unwrap_or_default())));
+        let each = now.iter().map(|(cause, &total)| {
+            (cause.clone(), counted(total, before.get(cause).copied().unwrap_or_default()))
+        });
         each.collect()
     };
     let lro = |name, read: fn(&PortStats) -> u64| (name, counted(read(now), read(before)));
@@ -96,10 +105,15 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
         merged: rate(|stats| stats.merged),
         packets_per_aggregate: each(difference(|stats| stats.merged) + aggregated, aggregated),
         packets_per_rx_super_packet: each(
-            difference(|stats| stats.rx_super_segments) + difference(|stats| stats.merged) + aggregated,
+            difference(|stats| stats.rx_super_segments)
+                + difference(|stats| stats.merged)
+                + aggregated,
             difference(|stats| stats.rx_super_packets) + aggregated,
         ),
-        packets_per_super_packet: each(difference(|stats| stats.tx_super_segments), difference(|stats| stats.tx_super_packets)),
+        packets_per_super_packet: each(
+            difference(|stats| stats.tx_super_segments),
+            difference(|stats| stats.tx_super_packets),
+        ),
         segmented: rate(|stats| stats.segmented),
         segmented_for_ids: rate(|stats| stats.segmented_for_ids),
         lro: [
@@ -144,9 +158,15 @@ mod tests {
         let [rates] = rates.as_slice() else { panic!("{rates:?}") };
         assert_eq!((rates.rx_packets, rates.rx_bits, rates.merged), (1000.0, 12_000_000.0, 900.0));
         assert_eq!((rates.packets_per_super_packet, rates.packets_per_aggregate), (10.0, 10.0));
-        assert_eq!(rates.packets_per_rx_super_packet, 27.5, "half of the super-packets came with 45 frames, half were made of 10");
+        assert_eq!(
+            rates.packets_per_rx_super_packet, 27.5,
+            "half of the super-packets came with 45 frames, half were made of 10"
+        );
         assert_eq!(rates.drops["rx_ring"], Counted { rate: 2.0, total: 7 });
-        assert_eq!((rates.reasons["poll_end"].rate, rates.lro["no_desc"]), (1000.0, Counted { rate: 6.0, total: 21 }));
+        assert_eq!(
+            (rates.reasons["poll_end"].rate, rates.lro["no_desc"]),
+            (1000.0, Counted { rate: 6.0, total: 21 })
+        );
         assert_eq!(rates.state, "gone", "the bridge does not name it any more");
     }
 

@@ -43,7 +43,10 @@ impl Screen {
     /// Keeps what is shown for the history.
     pub(super) fn record(&mut self) {
         for port in &self.ports {
-            let history = self.history.entry(port.port.clone()).or_insert_with(|| [(); 2].map(|()| History::new(self.interval)));
+            let history = self
+                .history
+                .entry(port.port.clone())
+                .or_insert_with(|| [(); 2].map(|()| History::new(self.interval)));
             for (history, bits) in history.iter_mut().zip([port.rx_bits, port.tx_bits]) {
                 history.push(Some(bits));
             }
@@ -64,14 +67,28 @@ impl Screen {
     /// How wide the column of names is: as the longest, if a screen of so many columns has room.
     fn name_width(&self, columns: u16) -> u16 {
         let others: u16 = COLUMNS.iter().map(|(_, width)| width + 1).sum();
-        let longest = self.ports.iter().map(|port| printable(&port.port).chars().count()).max().unwrap_or_default();
+        let longest = self
+            .ports
+            .iter()
+            .map(|port| printable(&port.port).chars().count())
+            .max()
+            .unwrap_or_default();
         (longest.max(4) as u16).min(columns.saturating_sub(others).max(8))
     }
 }
 
 /// The columns behind the port's name, with their widths: 80 columns leave the name 22.
-const COLUMNS: [(&str, u16); 9] =
-    [("state", 5), ("rx p/s", 6), ("Gb/s", 5), ("merged", 6), ("each", 5), ("tx p/s", 6), ("Gb/s", 5), ("each", 5), ("cut/s", 6)];
+const COLUMNS: [(&str, u16); 9] = [
+    ("state", 5),
+    ("rx p/s", 6),
+    ("Gb/s", 5),
+    ("merged", 6),
+    ("each", 5),
+    ("tx p/s", 6),
+    ("Gb/s", 5),
+    ("each", 5),
+    ("cut/s", 6),
+];
 
 /// From so many columns on, lists stand side by side.
 const WIDE: u16 = 120;
@@ -81,7 +98,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let mut rest = frame.area();
     let names = screen.name_width(rest.width);
     frame.render_widget(heading(screen), take(&mut rest, 1));
-    let [middle, legend] = Layout::vertical([Constraint::Min(0), Constraint::Length(2)]).areas(rest);
+    let [middle, legend] =
+        Layout::vertical([Constraint::Min(0), Constraint::Length(2)]).areas(rest);
     let mut rest = middle;
     let rows = (screen.ports.len() as u16).saturating_add(1);
     draw_ports(frame, take(&mut rest, rows.min(frame.area().height * 2 / 3)), screen, names);
@@ -107,13 +125,25 @@ fn take(area: &mut Rect, rows: u16) -> Rect {
 }
 
 fn heading(screen: &Screen) -> Line<'static> {
-    let mut line = Line::from(vec![Span::from("superpacket top").bold(), Span::from(format!("  {}", printable(&screen.title)))]);
+    let mut line = Line::from(vec![
+        Span::from("superpacket top").bold(),
+        Span::from(format!("  {}", printable(&screen.title))),
+    ]);
     match &screen.problem {
-        Some(problem) => line.push_span(Span::styled(format!("  {}", printable(problem)), Style::new().fg(Color::Red))),
+        Some(problem) => line.push_span(Span::styled(
+            format!("  {}", printable(problem)),
+            Style::new().fg(Color::Red),
+        )),
         None => {
-            let (packets, bits) =
-                screen.ports.iter().fold((0.0, 0.0), |(packets, bits), port| (packets + port.rx_packets, bits + port.rx_bits));
-            line.push_span(format!("  {} ports  {} p/s  {} Gb/s", screen.ports.len(), number(packets), gigabits(bits)));
+            let (packets, bits) = screen.ports.iter().fold((0.0, 0.0), |(packets, bits), port| {
+                (packets + port.rx_packets, bits + port.rx_bits)
+            });
+            line.push_span(format!(
+                "  {} ports  {} p/s  {} Gb/s",
+                screen.ports.len(),
+                number(packets),
+                gigabits(bits)
+            ));
         }
     }
     line
@@ -124,10 +154,12 @@ fn right(text: impl Into<String>) -> Cell<'static> {
 }
 
 fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen, names: u16) {
-    let header = std::iter::once(Cell::from("port")).chain(COLUMNS.iter().enumerate().map(|(index, (name, _))| match index {
-        0 => Cell::from(*name),
-        _ => right(*name),
-    }));
+    let header = std::iter::once(Cell::from("port")).chain(COLUMNS.iter().enumerate().map(
+        |(index, (name, _))| match index {
+            0 => Cell::from(*name),
+            _ => right(*name),
+        },
+    ));
     let rows = screen.ports.iter().map(|port| {
         let state = match port.state.as_str() {
             "up" => Style::new().fg(Color::Green),
@@ -147,8 +179,12 @@ fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen, names: u16
             right(number(port.segmented)),
         ])
     });
-    let widths = std::iter::once(names).chain(COLUMNS.iter().map(|(_, width)| *width)).map(Constraint::Length);
-    let table = Table::new(rows, widths).header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD))).column_spacing(1);
+    let widths = std::iter::once(names)
+        .chain(COLUMNS.iter().map(|(_, width)| *width))
+        .map(Constraint::Length);
+    let table = Table::new(rows, widths)
+        .header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)))
+        .column_spacing(1);
     frame.render_stateful_widget(table, area, &mut screen.state);
 }
 
@@ -165,7 +201,11 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
     for port in ports.into_iter().take(shown) {
         let [heading, place] = [take(&mut area, 1), take(&mut area, bars)];
         take(&mut area, u16::from(each > 2));
-        let halves = |area: Rect| Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).spacing(2).areas::<2>(area);
+        let halves = |area: Rect| {
+            Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)])
+                .spacing(2)
+                .areas::<2>(area)
+        };
         let (headings, places) = (halves(heading), halves(place));
         for (way, bits) in [port.rx_bits, port.tx_bits].into_iter().enumerate() {
             let (name, colour) = [("rx", Color::Cyan), ("tx", Color::Magenta)][way];
@@ -173,13 +213,22 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
             let most = history.map_or(bits, History::most);
             let text = format!("{name} {}, most {}", gigabits(bits), gigabits(most));
             let room = usize::from(headings[way].width).saturating_sub(text.len() + 1);
-            let mut port: String = if way == 0 { printable(&port.port).chars().take(room).collect() } else { String::new() };
+            let mut port: String = if way == 0 {
+                printable(&port.port).chars().take(room).collect()
+            } else {
+                String::new()
+            };
             if !port.is_empty() {
                 port.push(' ');
             }
-            frame.render_widget(Line::from(vec![Span::from(port).bold(), Span::from(text)]), headings[way]);
+            frame.render_widget(
+                Line::from(vec![Span::from(port).bold(), Span::from(text)]),
+                headings[way],
+            );
             if let Some(history) = history {
-                let bars = Sparkline::default().data(history.cells(usize::from(places[way].width))).max(most.max(1.0) as u64);
+                let bars = Sparkline::default()
+                    .data(history.cells(usize::from(places[way].width)))
+                    .max(most.max(1.0) as u64);
                 frame.render_widget(bars.style(Style::new().fg(colour)), places[way]);
             }
         }
@@ -203,41 +252,69 @@ impl List {
 
 /// Drops, LRO's counters where it was at work, and why packets left aggregation as they did.
 fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
-    let by_cause = |what: &'static str, nothing: &'static str, read: fn(&PortRates) -> &BTreeMap<String, Counted>| List {
-        header: vec![Cell::from("port"), Cell::from(what), right("a sec."), right("in all")],
-        rows: most_frequent(ports, read)
-            .into_iter()
-            .map(|(port, cause, counted)| {
-                let cells = [Cell::from(printable(port)), Cell::from(printable(cause))];
-                Row::new(cells.into_iter().chain([counted.rate, counted.total as f64].map(|count| right(number(count)))))
-            })
-            .collect(),
-        widths: vec![names, 22, 6, 6],
-        nothing,
-    };
+    let by_cause =
+        |what: &'static str,
+         nothing: &'static str,
+         read: fn(&PortRates) -> &BTreeMap<String, Counted>| List {
+            header: vec![Cell::from("port"), Cell::from(what), right("a sec."), right("in all")],
+            rows: most_frequent(ports, read)
+                .into_iter()
+                .map(|(port, cause, counted)| {
+                    let cells = [Cell::from(printable(port)), Cell::from(printable(cause))];
+                    Row::new(cells.into_iter().chain(
+                        [counted.rate, counted.total as f64].map(|count| right(number(count))),
+                    ))
+                })
+                .collect(),
+            widths: vec![names, 22, 6, 6],
+            nothing,
+        };
     let mut lists = vec![by_cause("drops by cause", "no drops", |port| &port.drops)];
     let at_work = ports.iter().filter(|port| port.lro.values().any(|counted| counted.total > 0));
     let lro: Vec<_> = at_work
         .map(|port| {
-            let rates = ["aggregated", "flushed", "no_desc"].map(|name| port.lro.get(name).copied().unwrap_or_default());
+            let rates = ["aggregated", "flushed", "no_desc"]
+                .map(|name| port.lro.get(name).copied().unwrap_or_default());
             let rates = rates.into_iter().flat_map(|counted| [counted.rate, counted.total as f64]);
-            Row::new(std::iter::once(Cell::from(printable(&port.port))).chain(rates.map(|count| right(number(count)))))
+            Row::new(
+                std::iter::once(Cell::from(printable(&port.port)))
+                    .chain(rates.map(|count| right(number(count)))),
+            )
         })
         .collect();
     if !lro.is_empty() {
-        let names_of = ["LRO port", "aggr./s", "in all", "flush/s", "in all", "no_desc/s", "in all"];
-        let header = names_of.into_iter().enumerate().map(|(index, name)| if index == 0 { Cell::from(name) } else { right(name) });
-        lists.push(List { header: header.collect(), rows: lro, widths: vec![names.max(8), 7, 6, 7, 6, 9, 6], nothing: "" });
+        let names_of =
+            ["LRO port", "aggr./s", "in all", "flush/s", "in all", "no_desc/s", "in all"];
+        let header = names_of
+            .into_iter()
+            .enumerate()
+            .map(|(index, name)| if index == 0 { Cell::from(name) } else { right(name) });
+        lists.push(List {
+            header: header.collect(),
+            rows: lro,
+            widths: vec![names.max(8), 7, 6, 7, 6, 9, 6],
+            nothing: "",
+        });
     }
     lists.push(by_cause("reason to leave", "nothing left aggregation", |port| &port.reasons));
     lists
 }
 
 /// What there was for each port and cause, the most frequent first.
-fn most_frequent(ports: &[PortRates], read: fn(&PortRates) -> &BTreeMap<String, Counted>) -> Vec<(&str, &str, Counted)> {
-    let each = ports.iter().flat_map(|port| read(port).iter().map(|(cause, counted)| (port.port.as_str(), cause.as_str(), *counted)));
+fn most_frequent(
+    ports: &[PortRates],
+    read: fn(&PortRates) -> &BTreeMap<String, Counted>,
+) -> Vec<(&str, &str, Counted)> {
+    let each = ports.iter().flat_map(|port| {
+        read(port).iter().map(|(cause, counted)| (port.port.as_str(), cause.as_str(), *counted))
+    });
     let mut all: Vec<_> = each.filter(|(.., counted)| counted.total > 0).collect();
-    all.sort_by(|a, b| b.2.rate.total_cmp(&a.2.rate).then(b.2.total.cmp(&a.2.total)).then_with(|| (a.0, a.1).cmp(&(b.0, b.1))));
+    all.sort_by(|a, b| {
+        b.2.rate
+            .total_cmp(&a.2.rate)
+            .then(b.2.total.cmp(&a.2.total))
+            .then_with(|| (a.0, a.1).cmp(&(b.0, b.1)))
+    });
     all
 }
 
@@ -253,7 +330,8 @@ fn places(area: &mut Rect, lists: &[List]) -> Vec<Rect> {
         let shares = lists.iter().enumerate().map(|(index, list)| {
             // An empty row lies between two lists.
             let behind = (lists.len() - index - 1) as u16;
-            let height = list.height().min((left.saturating_sub(behind) / (behind + 1)).max(1)).min(left);
+            let height =
+                list.height().min((left.saturating_sub(behind) / (behind + 1)).max(1)).min(left);
             left = left.saturating_sub(height + 1);
             height
         });
@@ -262,7 +340,10 @@ fn places(area: &mut Rect, lists: &[List]) -> Vec<Rect> {
     let side_by_side = area.width >= WIDE;
     let whole = match side_by_side {
         true => heights.first().copied().unwrap_or_default(),
-        false => heights.iter().sum::<u16>() + heights.iter().filter(|height| **height > 0).count().saturating_sub(1) as u16,
+        false => {
+            heights.iter().sum::<u16>()
+                + heights.iter().filter(|height| **height > 0).count().saturating_sub(1) as u16
+        }
     };
     let upper = take(area, area.height.saturating_sub(whole + 1));
     take(area, 1);

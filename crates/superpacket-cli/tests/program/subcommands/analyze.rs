@@ -17,7 +17,11 @@ fn traffic() -> Vec<Captured> {
         frames.push(data[index].clone());
         frames.push(udp[index].clone());
         if index % 2 == 1 {
-            frames.push(from_host(Frame::tcp4(9, 0).with(|frame| frame.tcp_mut().acknowledgement = 1000 * (index as u32 + 1)), 8));
+            frames.push(from_host(
+                Frame::tcp4(9, 0)
+                    .with(|frame| frame.tcp_mut().acknowledgement = 1000 * (index as u32 + 1)),
+                8,
+            ));
         }
     }
     spaced(&frames)
@@ -36,11 +40,19 @@ fn policies_are_compared_in_one_pass() {
     assert_eq!(report["policies"]["lro_acks"]["absorbed_acks"], 19);
     assert_eq!(report["policies"]["lro"]["packets_per_super_packet"], 40.0);
     assert_eq!(report["policies"]["gro_udp"]["reasons"]["window"], 1);
-    assert_eq!((report["traffic"]["pure_acks"].as_u64(), report["traffic"]["ack_share"].as_f64()), (Some(20), Some(0.2)));
-    assert_eq!((report["traffic"]["tcp_packets"].as_u64(), report["traffic"]["udp_packets"].as_u64()), (Some(60), Some(40)));
+    assert_eq!(
+        (report["traffic"]["pure_acks"].as_u64(), report["traffic"]["ack_share"].as_f64()),
+        (Some(20), Some(0.2))
+    );
+    assert_eq!(
+        (report["traffic"]["tcp_packets"].as_u64(), report["traffic"]["udp_packets"].as_u64()),
+        (Some(60), Some(40))
+    );
     // The common keys are those of what coalesce does by default.
     let coalesced = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "0"]);
-    for key in ["packets_in", "packets_out", "bytes_in", "bytes_out", "super_packets", "merged", "reasons"] {
+    for key in
+        ["packets_in", "packets_out", "bytes_in", "bytes_out", "super_packets", "merged", "reasons"]
+    {
         assert_eq!(report[key], coalesced[key], "{key}");
         assert_eq!(report["files"][0][key], coalesced[key], "{key}");
     }
@@ -51,7 +63,10 @@ fn policies_are_compared_in_one_pass() {
         (Some(40), Some(1), Some(true)),
         "UDP has more bytes"
     );
-    assert_eq!(bench.json(&["analyze", "in.pcap", "--top", "1"])["top_flows"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        bench.json(&["analyze", "in.pcap", "--top", "1"])["top_flows"].as_array().map(Vec::len),
+        Some(1)
+    );
 }
 
 #[test]
@@ -69,7 +84,15 @@ fn files_are_reported_each_and_together() {
     assert_eq!(report["top_flows"][0]["packets_in"], 80);
     let text = bench.run(&["analyze", "a.pcap", "b.pcap"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    for word in ["a.pcap", "all 2 files", "LRO", "GRO with UDP", "pure ACKs 20, 20.0 %", "super-packets", "UDP 10.0."] {
+    for word in [
+        "a.pcap",
+        "all 2 files",
+        "LRO",
+        "GRO with UDP",
+        "pure ACKs 20, 20.0 %",
+        "super-packets",
+        "UDP 10.0.",
+    ] {
         assert!(text.contains(word), "{word}: {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "in a pipe, too: {text}");
@@ -77,9 +100,10 @@ fn files_are_reported_each_and_together() {
 
 /// A capture whose names are an attack on a page.
 fn hostile(bench: &Bench) -> &'static str {
-    let interface =
-        Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("<script>document.title='owned'</script>\"'&\u{1b}[2J");
-    let name = if cfg!(windows) { "in'&amp;.pcapng" } else { "<img src=x onerror=alert(1)>'&.pcapng" };
+    let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)
+        .named("<script>document.title='owned'</script>\"'&\u{1b}[2J");
+    let name =
+        if cfg!(windows) { "in'&amp;.pcapng" } else { "<img src=x onerror=alert(1)>'&.pcapng" };
     bench.capture_of(name, &[interface], &traffic());
     name
 }
@@ -90,14 +114,25 @@ fn the_page_is_self_contained_and_escapes_text_of_the_capture() {
     let name = hostile(&bench);
     let output = bench.run(&["analyze", name, "--html", "report.html"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(!output.stdout.contains(&0x1b), "no control character of the capture reaches the terminal");
+    assert!(
+        !output.stdout.contains(&0x1b),
+        "no control character of the capture reaches the terminal"
+    );
     let page = std::fs::read_to_string(bench.path("report.html")).expect("is there");
     // Names may be broken behind their separators.
-    assert!(page.replace("<wbr>", "").contains("&lt;script&gt;document.title=&#39;owned&#39;&lt;/script&gt;&quot;&#39;&amp;\\u{1b}[2J"));
-    for forbidden in ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "\u{1b}"] {
+    assert!(page.replace("<wbr>", "").contains(
+        "&lt;script&gt;document.title=&#39;owned&#39;&lt;/script&gt;&quot;&#39;&amp;\\u{1b}[2J"
+    ));
+    for forbidden in
+        ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "\u{1b}"]
+    {
         assert!(!page.contains(forbidden), "{forbidden}");
     }
-    assert_eq!(page.matches("<svg role=\"img\"").count(), 6, "sizes, reasons, packets over time, each wide and narrow");
+    assert_eq!(
+        page.matches("<svg role=\"img\"").count(),
+        6,
+        "sizes, reasons, packets over time, each wide and narrow"
+    );
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     assert!(page.contains("prefers-color-scheme: dark"));
     for words in [
@@ -110,7 +145,10 @@ fn the_page_is_self_contained_and_escapes_text_of_the_capture() {
     ] {
         assert!(page.contains(words), "{words}");
     }
-    let names: Vec<_> = std::fs::read_dir(bench.path(".")).expect("lists").map(|entry| entry.expect("lists").file_name()).collect();
+    let names: Vec<_> = std::fs::read_dir(bench.path("."))
+        .expect("lists")
+        .map(|entry| entry.expect("lists").file_name())
+        .collect();
     assert_eq!(names.len(), 2, "no temporary file stays: {names:?}");
 }
 
@@ -120,7 +158,11 @@ fn the_page_does_not_overwrite_an_input() {
     let path = bench.capture("in.pcap", &traffic());
     let before = std::fs::read(&path).expect("reads");
     for html in ["in.pcap", "-", "absent/report.html"] {
-        assert_eq!(bench.run(&["analyze", "in.pcap", "--html", html]).status.code(), Some(2), "{html}");
+        assert_eq!(
+            bench.run(&["analyze", "in.pcap", "--html", html]).status.code(),
+            Some(2),
+            "{html}"
+        );
     }
     assert_eq!(std::fs::read(&path).expect("reads"), before);
 }
@@ -132,10 +174,20 @@ fn a_browser_shows_the_page() {
     let bench = Bench::new();
     let name = hostile(&bench);
     bench.json(&["analyze", name, "--html", "report.html"]);
-    let run = |dark, argument: &str| open(&bench, "report.html", dark, &["--hide-scrollbars", "--window-size=1000,1800", argument]);
+    let run = |dark, argument: &str| {
+        open(
+            &bench,
+            "report.html",
+            dark,
+            &["--hide-scrollbars", "--window-size=1000,1800", argument],
+        )
+    };
     let Some(output) = run(false, "--dump-dom") else { return };
     let document = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(document.contains("Packets over time") && !document.contains("<title>owned"), "nothing of the capture ran");
+    assert!(
+        document.contains("Packets over time") && !document.contains("<title>owned"),
+        "nothing of the capture ran"
+    );
     let [light, dark] = [false, true].map(|dark| {
         let picture = bench.path(&format!("{dark}.png"));
         run(dark, &format!("--screenshot={}", picture.display()));

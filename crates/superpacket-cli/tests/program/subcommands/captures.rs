@@ -30,7 +30,9 @@ fn wrong(path: &Path, expect: Expect) -> Option<(u64, u64)> {
     let (mut frames, mut wrong) = (0, 0);
     while let Some(frame) = reader.next_frame().ok()? {
         frames += 1;
-        wrong += u64::from(frame.is_truncated() || problem(frame.link_type(), frame.data, expect).is_some());
+        wrong += u64::from(
+            frame.is_truncated() || problem(frame.link_type(), frame.data, expect).is_some(),
+        );
     }
     Some((frames, wrong))
 }
@@ -46,9 +48,14 @@ fn verify_finds_no_mismatch_anywhere() {
             let output = bench.run(&[&["verify", &name, "--json"], arguments].concat());
             match output.status.code() {
                 Some(0) => {
-                    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+                    let report: serde_json::Value =
+                        serde_json::from_slice(&output.stdout).expect("JSON");
                     assert_eq!(report["mismatches"], 0, "{name}");
-                    assert_eq!(reasons(&report), report["packets_out"].as_u64().expect("a number"), "{name}");
+                    assert_eq!(
+                        reasons(&report),
+                        report["packets_out"].as_u64().expect("a number"),
+                        "{name}"
+                    );
                     merged += report["merged"].as_u64().expect("a number");
                 }
                 // Not a capture, or one with a record that cannot be: told with the file's name.
@@ -69,7 +76,8 @@ fn what_coalesce_and_segment_write_is_right() {
         let name = file.display().to_string();
         // What was wrong before may be wrong after; partial checksums were right, and must be whole
         // after.
-        let before = wrong(file, Expect { partial: true, trailing: true, big: true, ..Expect::default() });
+        let before =
+            wrong(file, Expect { partial: true, trailing: true, big: true, ..Expect::default() });
         for command in [
             &["coalesce", &name, "-o", "out.pcapng", "--json"][..],
             &["segment", &name, "-o", "out.pcapng", "--json"],
@@ -84,10 +92,16 @@ fn what_coalesce_and_segment_write_is_right() {
             let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
             let (frames, wrong_before) = before.expect("what the program reads can be read");
             assert_eq!(report["packets_in"], frames);
-            let (out, wrong_after) =
-                wrong(&bench.path("out.pcapng"), Expect { trailing: true, big: true, ..Expect::default() }).expect("is read");
+            let (out, wrong_after) = wrong(
+                &bench.path("out.pcapng"),
+                Expect { trailing: true, big: true, ..Expect::default() },
+            )
+            .expect("is read");
             assert_eq!(report["packets_out"], out);
-            assert!(wrong_after <= wrong_before, "{command:?}: {wrong_before} frames were wrong, {wrong_after} are");
+            assert!(
+                wrong_after <= wrong_before,
+                "{command:?}: {wrong_before} frames were wrong, {wrong_after} are"
+            );
             written += out;
             if command[0] == "segment" {
                 cut += report["super_packets"].as_u64().expect("a number");
@@ -102,18 +116,27 @@ fn analyze_takes_all_at_once() {
     let Some(files) = real_captures() else { return };
     let bench = Bench::new();
     let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    let arguments: Vec<&str> = ["analyze", "--json", "--html", "all.html"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let arguments: Vec<&str> = ["analyze", "--json", "--html", "all.html"]
+        .into_iter()
+        .chain(names.iter().map(String::as_str))
+        .collect();
     let output = bench.run(&arguments);
     assert!(matches!(output.status.code(), Some(0 | 2)), "{}", stderr(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let files = report["files"].as_array().expect("an array");
     assert!(files.len() > 200);
-    assert_eq!(report["packets_in"].as_u64(), Some(files.iter().map(|file| file["packets_in"].as_u64().expect("a number")).sum()));
+    assert_eq!(
+        report["packets_in"].as_u64(),
+        Some(files.iter().map(|file| file["packets_in"].as_u64().expect("a number")).sum())
+    );
     for policy in ["lro", "gro", "gro_udp", "lro_acks"] {
         let effect = &report["policies"][policy];
         assert_eq!(
             effect["packets_in"].as_u64(),
-            effect["packets_out"].as_u64().zip(effect["merged"].as_u64()).map(|(out, merged)| out + merged),
+            effect["packets_out"]
+                .as_u64()
+                .zip(effect["merged"].as_u64())
+                .map(|(out, merged)| out + merged),
             "{policy}"
         );
     }

@@ -54,10 +54,13 @@ fn headers_come_in_comments_and_in_records() {
     for size in [1000u16, 999] {
         let mut header = header.clone();
         header[4..6].copy_from_slice(&size.to_le_bytes());
-        let comments = commented(&[(packet.clone(), format!("virtio_net_hdr={}", hexadecimal(&header)))]);
+        let comments =
+            commented(&[(packet.clone(), format!("virtio_net_hdr={}", hexadecimal(&header)))]);
         std::fs::write(bench.path("left.pcapng"), comments).expect("writes");
         let length = (header.len() + packet.len()) as u32;
-        let records = [&b"superpacket-records 1 ethernet 10\n"[..], &length.to_le_bytes(), &header, &packet].concat();
+        let records =
+            [&b"superpacket-records 1 ethernet 10\n"[..], &length.to_le_bytes(), &header, &packet]
+                .concat();
         std::fs::write(bench.path("left.records"), records).expect("writes");
         for file in ["left.pcapng", "left.records"] {
             let output = bench.run(&["check", file, "--origin", "in.pcap", "--json"]);
@@ -68,17 +71,34 @@ fn headers_come_in_comments_and_in_records() {
                 "{file}: {report}"
             );
             if size == 1000 {
-                assert_eq!((output.status.code(), report["violations"].as_u64()), (Some(0), Some(0)), "{file}: {report}");
+                assert_eq!(
+                    (output.status.code(), report["violations"].as_u64()),
+                    (Some(0), Some(0)),
+                    "{file}: {report}"
+                );
             } else {
-                assert_eq!((output.status.code(), &report["by_rule"]), (Some(1), &serde_json::json!({"gso-size": 1})), "{file}: {report}");
+                assert_eq!(
+                    (output.status.code(), &report["by_rule"]),
+                    (Some(1), &serde_json::json!({"gso-size": 1})),
+                    "{file}: {report}"
+                );
                 assert_eq!(report["described"][0]["field"], "gso_size");
             }
         }
     }
-    std::fs::write(bench.path("left.pcapng"), commented(&[(packet, "virtio_net_hdr=01".to_owned())])).expect("writes");
+    std::fs::write(
+        bench.path("left.pcapng"),
+        commented(&[(packet, "virtio_net_hdr=01".to_owned())]),
+    )
+    .expect("writes");
     let output = bench.run(&["check", "left.pcapng", "--origin", "in.pcap"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("left.pcapng: packet 1") && stderr(&output).contains("hexadecimal digits"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("left.pcapng: packet 1")
+            && stderr(&output).contains("hexadecimal digits"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -86,15 +106,21 @@ fn what_is_wrong_fits_a_screen_and_is_printed_whole_on_request() {
     let bench = Bench::new();
     let flow = tcp_flow(60, 1000);
     bench.capture("in.pcap", &spaced(&flow));
-    let damaged: Vec<_> = flow.iter().map(|frame| frame.clone().with(|frame| frame.ipv4_mut().ttl -= 1)).collect();
+    let damaged: Vec<_> =
+        flow.iter().map(|frame| frame.clone().with(|frame| frame.ipv4_mut().ttl -= 1)).collect();
     bench.capture("out.pcap", &spaced(&damaged));
     let output = bench.run(&["check", "out.pcap", "--origin", "in.pcap"]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(text.lines().count() <= 24 && text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    for words in
-        ["packet 1 (original 1): ttl, ipv4.ttl: byte 22 is", "ttl (60): TTL or hop limit", "NOT faithful: 60 violations; the first 10"]
-    {
+    assert!(
+        text.lines().count() <= 24 && text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    for words in [
+        "packet 1 (original 1): ttl, ipv4.ttl: byte 22 is",
+        "ttl (60): TTL or hop limit",
+        "NOT faithful: 60 violations; the first 10",
+    ] {
         assert!(text.contains(words), "{words}: {text}");
     }
     let text = bench.run(&["check", "out.pcap", "--origin", "in.pcap", "--all"]).stdout;
@@ -111,14 +137,22 @@ fn link_headers_that_only_one_file_has_are_not_judged() {
         superpacket_io::capture::LinkType::RAW,
         superpacket_io::capture::TimeResolution::NANOSECONDS,
     )];
-    let ip: Vec<_> = flow.iter().map(|frame| Captured::at(0, frame.to_bytes()[14..].to_vec())).collect();
+    let ip: Vec<_> =
+        flow.iter().map(|frame| Captured::at(0, frame.to_bytes()[14..].to_vec())).collect();
     bench.capture_of("out.pcap", &interfaces, &ip);
     for (file, origin) in [("out.pcap", "in.pcap"), ("in.pcap", "out.pcap")] {
         let report = bench.json(&["check", file, "--origin", origin]);
-        assert_eq!((&report["violations"], &report["not_judged"]["link_headers"]), (&0.into(), &true.into()));
+        assert_eq!(
+            (&report["violations"], &report["not_judged"]["link_headers"]),
+            (&0.into(), &true.into())
+        );
     }
-    let text = String::from_utf8(bench.run(&["check", "out.pcap", "--origin", "in.pcap"]).stdout).expect("UTF-8");
-    assert!(text.contains("Not judged: the files begin at different layers: link headers."), "{text}");
+    let text = String::from_utf8(bench.run(&["check", "out.pcap", "--origin", "in.pcap"]).stdout)
+        .expect("UTF-8");
+    assert!(
+        text.contains("Not judged: the files begin at different layers: link headers."),
+        "{text}"
+    );
 }
 
 #[test]
@@ -129,11 +163,18 @@ fn rules_are_chosen_and_input_is_read_once() {
     bench.capture("in.pcap", &spaced(&same));
     let (packet, header) = merged(&same);
     let length = (header.len() + packet.len()) as u32;
-    let records = [&b"superpacket-records 1 ethernet 10\n"[..], &length.to_le_bytes(), &header, &packet].concat();
+    let records =
+        [&b"superpacket-records 1 ethernet 10\n"[..], &length.to_le_bytes(), &header, &packet]
+            .concat();
     std::fs::write(bench.path("left.records"), records).expect("writes");
     for (rules, code) in [("linux", 0), ("reversible", 1)] {
         let output = bench.run(&["check", "left.records", "--origin", "in.pcap", "--rules", rules]);
-        assert_eq!(output.status.code(), Some(code), "{rules}: {}", String::from_utf8_lossy(&output.stdout));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{rules}: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
     }
     let output = bench.run(&["check", "-", "--origin", "-"]);
     assert_eq!(output.status.code(), Some(2));
@@ -159,27 +200,42 @@ fn a_file_that_was_cut_short_has_an_exit_code_of_its_own() {
     std::fs::write(bench.path("cut.records"), &records[..records.len() / 3]).expect("writes");
     let capture = std::fs::read(bench.path("in.pcap")).expect("it was written");
     std::fs::write(bench.path("cut.pcap"), &capture[..capture.len() - 5]).expect("writes");
-    assert_eq!(bench.run(&["check", "whole.records", "--origin", "in.pcap"]).status.code(), Some(0));
-    for (file, origin, count) in
-        [("cut.records", "in.pcap", "missing"), ("cut.pcap", "in.pcap", "missing"), ("in.pcap", "cut.pcap", "without_origin")]
-    {
+    assert_eq!(
+        bench.run(&["check", "whole.records", "--origin", "in.pcap"]).status.code(),
+        Some(0)
+    );
+    for (file, origin, count) in [
+        ("cut.records", "in.pcap", "missing"),
+        ("cut.pcap", "in.pcap", "missing"),
+        ("in.pcap", "cut.pcap", "without_origin"),
+    ] {
         let output = bench.run(&["check", file, "--origin", origin, "--json"]);
         assert_eq!(output.status.code(), Some(3), "{file}, of {origin}: {}", stderr(&output));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!((&report["verdict"], &report["violations"]), (&"incomplete".into(), &0.into()));
         assert!(report["not_judged"][count].as_u64() > Some(0), "{report}");
-        let text = String::from_utf8(bench.run(&["check", file, "--origin", origin]).stdout).expect("UTF-8");
+        let text = String::from_utf8(bench.run(&["check", file, "--origin", origin]).stdout)
+            .expect("UTF-8");
         assert!(
-            text.contains("Not judged: ") && text.contains("the file was cut short") && text.contains("INCOMPLETE: no rule is broken"),
+            text.contains("Not judged: ")
+                && text.contains("the file was cut short")
+                && text.contains("INCOMPLETE: no rule is broken"),
             "{text}"
         );
         assert!(!text.contains("Faithful"), "{text}");
-        assert_eq!(bench.run(&["check", file, "--origin", origin, "--strict"]).status.code(), Some(2));
+        assert_eq!(
+            bench.run(&["check", file, "--origin", origin, "--strict"]).status.code(),
+            Some(2)
+        );
     }
     // A rule that is broken says more than what is missing.
-    let damaged: Vec<_> = flow.iter().map(|frame| frame.clone().with(|frame| frame.ipv4_mut().ttl -= 1)).collect();
+    let damaged: Vec<_> =
+        flow.iter().map(|frame| frame.clone().with(|frame| frame.ipv4_mut().ttl -= 1)).collect();
     bench.capture("damaged.pcap", &spaced(&damaged));
-    assert_eq!(bench.run(&["check", "damaged.pcap", "--origin", "cut.pcap"]).status.code(), Some(1));
+    assert_eq!(
+        bench.run(&["check", "damaged.pcap", "--origin", "cut.pcap"]).status.code(),
+        Some(1)
+    );
     let help = String::from_utf8(bench.run(&["help", "check"]).stdout).expect("UTF-8");
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("3 no rule is broken, but some packets could not be judged"), "{help}");

@@ -32,16 +32,30 @@ fn a_flow_becomes_one_packet_with_right_checksums_and_the_last_time() {
 fn a_poll_ends_after_batch_packets() {
     let bench = Bench::new();
     bench.capture("in.pcap", &spaced(&tcp_flow(40, 1000)));
-    let out = |batch: &str| bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", batch])["packets_out"].as_u64();
+    let out = |batch: &str| {
+        bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", batch])["packets_out"]
+            .as_u64()
+    };
     assert_eq!(out("10"), Some(4));
     assert_eq!(out("16"), Some(3));
     assert_eq!(out("0"), Some(1));
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "1"]);
-    assert_eq!((report["packets_out"].as_u64(), report["super_packets"].as_u64()), (Some(40), Some(0)));
-    assert_eq!(read(bench.path("out.pcap")), read(bench.path("in.pcap")), "nothing merged, nothing touched");
+    assert_eq!(
+        (report["packets_out"].as_u64(), report["super_packets"].as_u64()),
+        (Some(40), Some(0))
+    );
+    assert_eq!(
+        read(bench.path("out.pcap")),
+        read(bench.path("in.pcap")),
+        "nothing merged, nothing touched"
+    );
     let by_default = Bench::new();
     by_default.capture("in.pcap", &spaced(&Frame::tcp4(1000, 100).with_id(100).run(130)));
-    assert_eq!(by_default.json(&["coalesce", "in.pcap", "-o", "out.pcap"])["packets_out"], 3, "64, 64 and 2");
+    assert_eq!(
+        by_default.json(&["coalesce", "in.pcap", "-o", "out.pcap"])["packets_out"],
+        3,
+        "64, 64 and 2"
+    );
 }
 
 #[test]
@@ -52,17 +66,38 @@ fn nothing_is_held_longer_than_hold_by_the_captures_clock() {
     let frames: Vec<_> = flow
         .iter()
         .enumerate()
-        .map(|(index, frame)| Captured::at(if index < 4 { 0 } else { 100_000_000 } + index as u64 * 1000, frame.to_bytes()))
+        .map(|(index, frame)| {
+            Captured::at(
+                if index < 4 { 0 } else { 100_000_000 } + index as u64 * 1000,
+                frame.to_bytes(),
+            )
+        })
         .collect();
     bench.capture("in.pcap", &frames);
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
     assert_eq!(report["packets_out"], 2);
     assert_eq!(report["reasons"]["hold_time"], 1);
-    assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--hold", "3600s"])["packets_out"], 1);
-    assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "0"])["packets_out"], 2);
-    assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--hold", "500ns"])["packets_out"], 8);
-    assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--hold", "2us"])["packets_out"], 4, "0 to 2, then 3");
-    assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--hold", "0"])["packets_out"], 8);
+    assert_eq!(
+        bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--hold", "3600s"])["packets_out"],
+        1
+    );
+    assert_eq!(
+        bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "0"])["packets_out"],
+        2
+    );
+    assert_eq!(
+        bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--hold", "500ns"])["packets_out"],
+        8
+    );
+    assert_eq!(
+        bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--hold", "2us"])["packets_out"],
+        4,
+        "0 to 2, then 3"
+    );
+    assert_eq!(
+        bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--hold", "0"])["packets_out"],
+        8
+    );
 }
 
 #[test]
@@ -70,13 +105,15 @@ fn clocks_that_run_backwards_are_survived() {
     let bench = Bench::new();
     let flow = tcp_flow(9, 1000);
     let times = [1_000_000_000, 1_000_001_000, 1_000_000_500, 0, 1000, 2000, 3_000_000_000, 1, 2];
-    let frames: Vec<_> = flow.iter().zip(times).map(|(frame, time)| Captured::at(time, frame.to_bytes())).collect();
+    let frames: Vec<_> =
+        flow.iter().zip(times).map(|(frame, time)| Captured::at(time, frame.to_bytes())).collect();
     bench.capture("in.pcap", &frames);
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "0"]);
     // A step back within the hold time does not matter; larger ones end what was held.
     assert_eq!(report["packets_out"], 4);
     assert_eq!(report["packets_in"], 9);
-    let sizes: Vec<_> = read(bench.path("out.pcap")).iter().map(|frame| (frame.data.len() - 54) / 1000).collect();
+    let sizes: Vec<_> =
+        read(bench.path("out.pcap")).iter().map(|frame| (frame.data.len() - 54) / 1000).collect();
     assert_eq!(sizes, [3, 3, 1, 2]);
 }
 
@@ -88,8 +125,19 @@ fn limits_hold() {
     assert_eq!(report["packets_out"], 9);
     assert_eq!(report["reasons"]["packet_limit"], 8);
     bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--max-bytes", "4k"]);
-    assert!(read(bench.path("out.pcap")).iter().all(|frame| frame.data.len() - 14 <= 4096 && frame.data.len() > 3000));
-    for wrong in ["--max-bytes=10", "--max-bytes=1M", "--max-packets=0", "--max-packets=100000", "--batch=-1", "--hold=5"] {
+    assert!(
+        read(bench.path("out.pcap"))
+            .iter()
+            .all(|frame| frame.data.len() - 14 <= 4096 && frame.data.len() > 3000)
+    );
+    for wrong in [
+        "--max-bytes=10",
+        "--max-bytes=1M",
+        "--max-packets=0",
+        "--max-packets=100000",
+        "--batch=-1",
+        "--hold=5",
+    ] {
         let output = bench.run(&["coalesce", "in.pcap", "-o", "out.pcap", wrong]);
         assert_eq!(output.status.code(), Some(2), "{wrong}");
     }
@@ -99,7 +147,16 @@ fn limits_hold() {
 fn big_tcp_is_written_with_an_ip_length_of_0() {
     let bench = Bench::new();
     bench.capture("in.pcap", &spaced(&Frame::tcp6(1000, 1400).run(100)));
-    let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--max-bytes", "200000", "--batch", "0"]);
+    let report = bench.json(&[
+        "coalesce",
+        "in.pcap",
+        "-o",
+        "out.pcap",
+        "--max-bytes",
+        "200000",
+        "--batch",
+        "0",
+    ]);
     assert_eq!(report["packets_out"], 1);
     let out = read(bench.path("out.pcap"));
     assert_eq!(out[0].data.len(), 14 + 40 + 20 + 140_000);
@@ -112,12 +169,25 @@ fn big_tcp_over_ipv6_is_written_with_its_length_if_so_asked() {
     let bench = Bench::new();
     let frames = Frame::tcp6(1000, 1400).run(100);
     bench.capture("in.pcap", &spaced(&frames));
-    let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--max-bytes", "200000", "--jumbo-option", "--batch", "0"]);
+    let report = bench.json(&[
+        "coalesce",
+        "in.pcap",
+        "-o",
+        "out.pcap",
+        "--max-bytes",
+        "200000",
+        "--jumbo-option",
+        "--batch",
+        "0",
+    ]);
     assert_eq!(report["packets_out"], 1);
     let out = read(bench.path("out.pcap"));
     assert_eq!(out[0].data.len(), 14 + 40 + 8 + 20 + 140_000);
     // Next header 0, and then TCP, the option, and all behind the IPv6 header.
-    assert_eq!((out[0].data[20], &out[0].data[54..62]), (0, &[&[6, 0, 0xc2, 4][..], &140_028u32.to_be_bytes()].concat()[..]));
+    assert_eq!(
+        (out[0].data[20], &out[0].data[54..62]),
+        (0, &[&[6, 0, 0xc2, 4][..], &140_028u32.to_be_bytes()].concat()[..])
+    );
     let report = bench.json(&["segment", "out.pcap", "-o", "again.pcap", "--mtu", "1460"]);
     assert_eq!(report["packets_out"], 100);
     let again = read(bench.path("again.pcap"));
@@ -131,7 +201,10 @@ fn udp_aggregates_unless_told_not_to() {
     assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"])["packets_out"], 1);
     assert_right(&read(bench.path("out.pcap"))[0].data);
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--no-udp"]);
-    assert_eq!((report["packets_out"].as_u64(), report["reasons"]["udp_off"].as_u64()), (Some(5), Some(5)));
+    assert_eq!(
+        (report["packets_out"].as_u64(), report["reasons"]["udp_off"].as_u64()),
+        (Some(5), Some(5))
+    );
 }
 
 #[test]
@@ -142,16 +215,32 @@ fn lro_merges_what_gro_does_not_and_acks_on_request() {
     // The window changes in the middle: LRO takes the newest.
     frames[2].tcp_mut().window = 400;
     frames[3].tcp_mut().window = 400;
-    let mut acks: Vec<Frame> =
-        (0..6).map(|index| from_host(Frame::tcp4(5, 0).with(|frame| frame.tcp_mut().acknowledgement = 1000 + index * 2000), 7)).collect();
+    let mut acks: Vec<Frame> = (0..6)
+        .map(|index| {
+            from_host(
+                Frame::tcp4(5, 0)
+                    .with(|frame| frame.tcp_mut().acknowledgement = 1000 + index * 2000),
+                7,
+            )
+        })
+        .collect();
     frames.append(&mut acks);
     bench.capture("in.pcap", &spaced(&frames));
-    let out = |arguments: &[&str]| bench.json(&[&["coalesce", "in.pcap", "-o", "out.pcap"], arguments].concat());
+    let out = |arguments: &[&str]| {
+        bench.json(&[&["coalesce", "in.pcap", "-o", "out.pcap"], arguments].concat())
+    };
     assert_eq!(out(&[])["packets_out"], 2 + 6);
     assert_eq!(out(&["--mode", "lro"])["packets_out"], 1 + 6);
     let report = out(&["--mode", "lro", "--acks"]);
-    assert_eq!((report["packets_out"].as_u64(), report["absorbed_acks"].as_u64()), (Some(2), Some(5)));
-    assert_eq!(bench.run(&["coalesce", "in.pcap", "-o", "out.pcap", "--acks"]).status.code(), Some(2), "--acks is LRO's");
+    assert_eq!(
+        (report["packets_out"].as_u64(), report["absorbed_acks"].as_u64()),
+        (Some(2), Some(5))
+    );
+    assert_eq!(
+        bench.run(&["coalesce", "in.pcap", "-o", "out.pcap", "--acks"]).status.code(),
+        Some(2),
+        "--acks is LRO's"
+    );
 }
 
 #[test]
@@ -187,7 +276,11 @@ fn partial_checksums_merge_and_are_written_whole() {
         }
         bench.capture("in.pcap", &spaced(&flow));
         let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
-        assert_eq!((report["packets_out"].as_u64(), report["merged"].as_u64()), (Some(3), Some(3)), "{form:?}");
+        assert_eq!(
+            (report["packets_out"].as_u64(), report["merged"].as_u64()),
+            (Some(3), Some(3)),
+            "{form:?}"
+        );
         let out = read(bench.path("out.pcap"));
         out.iter().for_each(|frame| assert_right(&frame.data));
         for (single, original) in out[1..].iter().zip(&flow[4..]) {
@@ -213,7 +306,8 @@ fn wrong_checksums_pass_and_are_counted() {
 
 #[test]
 fn every_link_type_keeps_its_header() {
-    let ip: Vec<Vec<u8>> = tcp_flow(6, 500).iter().map(|frame| frame.clone().at_ip().to_bytes()).collect();
+    let ip: Vec<Vec<u8>> =
+        tcp_flow(6, 500).iter().map(|frame| frame.clone().at_ip().to_bytes()).collect();
     let sll = |kind: u8| [&[0, kind, 0, 1, 0, 6, 2, 0, 0, 0, 0, kind, 0, 0, 8, 0][..]].concat();
     let sll2 = [8, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0].to_vec();
     let types = [
@@ -227,9 +321,16 @@ fn every_link_type_keeps_its_header() {
     ];
     for (link_type, header) in types {
         let bench = Bench::new();
-        let frames: Vec<_> =
-            ip.iter().enumerate().map(|(index, packet)| Captured::at(index as u64, [&header[..], packet].concat())).collect();
-        bench.capture_of("in.pcap", &[Interface::new(link_type, TimeResolution::NANOSECONDS)], &frames);
+        let frames: Vec<_> = ip
+            .iter()
+            .enumerate()
+            .map(|(index, packet)| Captured::at(index as u64, [&header[..], packet].concat()))
+            .collect();
+        bench.capture_of(
+            "in.pcap",
+            &[Interface::new(link_type, TimeResolution::NANOSECONDS)],
+            &frames,
+        );
         let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
         assert_eq!(report["packets_out"], 1, "{link_type}");
         let out = read(bench.path("out.pcap"));
@@ -243,30 +344,50 @@ fn every_link_type_keeps_its_header() {
             frames.iter().map(|frame| &frame.data).collect::<Vec<_>>()
         );
         let verified = bench.json(&["verify", "in.pcap"]);
-        assert_eq!((verified["super_packets"].as_u64(), verified["mismatches"].as_u64()), (Some(1), Some(0)), "{link_type}");
+        assert_eq!(
+            (verified["super_packets"].as_u64(), verified["mismatches"].as_u64()),
+            (Some(1), Some(0)),
+            "{link_type}"
+        );
     }
     // Another link header is another flow: incoming and outgoing do not merge, and do not disturb
     // each other.
     let bench = Bench::new();
-    let other: Vec<Vec<u8>> = tcp_flow(6, 500).iter().map(|frame| from_host(frame.clone(), 5).at_ip().to_bytes()).collect();
+    let other: Vec<Vec<u8>> = tcp_flow(6, 500)
+        .iter()
+        .map(|frame| from_host(frame.clone(), 5).at_ip().to_bytes())
+        .collect();
     let frames: Vec<_> = (0..12u64)
         .map(|index| {
             Captured::at(
                 index,
-                if index % 2 == 0 { [sll(0), ip[index as usize / 2].clone()] } else { [sll(4), other[index as usize / 2].clone()] }
-                    .concat(),
+                if index % 2 == 0 {
+                    [sll(0), ip[index as usize / 2].clone()]
+                } else {
+                    [sll(4), other[index as usize / 2].clone()]
+                }
+                .concat(),
             )
         })
         .collect();
-    bench.capture_of("in.pcap", &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)], &frames);
+    bench.capture_of(
+        "in.pcap",
+        &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)],
+        &frames,
+    );
     assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"])["packets_out"], 2);
 }
 
 #[test]
 fn unknown_link_types_pass_untouched() {
     let bench = Bench::new();
-    let frames: Vec<_> = tcp_flow(3, 100).iter().map(|frame| Captured::at(0, frame.to_bytes())).collect();
-    bench.capture_of("in.pcap", &[Interface::new(LinkType(127), TimeResolution::MICROSECONDS)], &frames);
+    let frames: Vec<_> =
+        tcp_flow(3, 100).iter().map(|frame| Captured::at(0, frame.to_bytes())).collect();
+    bench.capture_of(
+        "in.pcap",
+        &[Interface::new(LinkType(127), TimeResolution::MICROSECONDS)],
+        &frames,
+    );
     for command in ["coalesce", "segment"] {
         let report = bench.json(&[command, "in.pcap", "-o", "out.pcap"]);
         assert_eq!(report["reasons"]["link_type"], 3);
@@ -277,22 +398,40 @@ fn unknown_link_types_pass_untouched() {
 #[test]
 fn many_link_headers_stay_in_order_and_lose_nothing() {
     let bench = Bench::new();
-    let sll = |peer: u32| [&[0u8, 0, 0, 1, 0, 6, 2, 0][..], &peer.to_be_bytes(), &[0, 0, 8, 0]].concat();
+    let sll =
+        |peer: u32| [&[0u8, 0, 0, 1, 0, 6, 2, 0][..], &peer.to_be_bytes(), &[0, 0, 8, 0]].concat();
     let flow = Frame::tcp4(1000, 300).with_id(1).run(40);
     let frames: Vec<_> = (0..1200u64)
-        .map(|index| Captured::at(index, [sll((index % 30) as u32), flow[index as usize / 30].clone().at_ip().to_bytes()].concat()))
+        .map(|index| {
+            Captured::at(
+                index,
+                [sll((index % 30) as u32), flow[index as usize / 30].clone().at_ip().to_bytes()]
+                    .concat(),
+            )
+        })
         .collect();
-    bench.capture_of("in.pcap", &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)], &frames);
+    bench.capture_of(
+        "in.pcap",
+        &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)],
+        &frames,
+    );
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "0"]);
     assert_eq!(
         report["packets_in"].as_u64(),
-        report["packets_out"].as_u64().zip(report["merged"].as_u64()).map(|(out, merged)| out + merged)
+        report["packets_out"]
+            .as_u64()
+            .zip(report["merged"].as_u64())
+            .map(|(out, merged)| out + merged)
     );
     let out = read(bench.path("out.pcap"));
     for peer in 0..30 {
         let header = sll(peer);
         let payload = |frames: &[Captured]| {
-            frames.iter().filter(|frame| frame.data.starts_with(&header)).flat_map(|frame| frame.data[56..].to_vec()).collect::<Vec<u8>>()
+            frames
+                .iter()
+                .filter(|frame| frame.data.starts_with(&header))
+                .flat_map(|frame| frame.data[56..].to_vec())
+                .collect::<Vec<u8>>()
         };
         assert_eq!(payload(&out), payload(&frames), "{peer}");
     }
@@ -311,7 +450,11 @@ fn output_keeps_format_interfaces_and_resolution() {
         .enumerate()
         .map(|(index, frame)| {
             let interface = index as u32 % 2;
-            let bytes = if interface == 0 { frame.to_bytes() } else { from_host(flow[index / 2].clone(), 3).at_ip().to_bytes() };
+            let bytes = if interface == 0 {
+                frame.to_bytes()
+            } else {
+                from_host(flow[index / 2].clone(), 3).at_ip().to_bytes()
+            };
             Captured { interface, ..Captured::at(index as u64 * 1000, bytes) }
         })
         .collect();
@@ -325,7 +468,13 @@ fn output_keeps_format_interfaces_and_resolution() {
     let kept: Vec<_> = reader
         .interfaces()
         .iter()
-        .map(|interface| (interface.name().map(|name| name.into_owned()), interface.link_type, interface.resolution))
+        .map(|interface| {
+            (
+                interface.name().map(|name| name.into_owned()),
+                interface.link_type,
+                interface.resolution,
+            )
+        })
         .collect();
     assert_eq!(
         kept,
@@ -337,9 +486,11 @@ fn output_keeps_format_interfaces_and_resolution() {
     // The name's ending chooses otherwise.
     let one = spaced(&tcp_flow(3, 200));
     bench.capture("one.pcap", &one);
-    for (name, magic) in
-        [("x.pcapng", [0x0a, 0x0d, 0x0d, 0x0a]), ("x.pcap", [0x4d, 0x3c, 0xb2, 0xa1]), ("x.pcap.zst", [0x28, 0xb5, 0x2f, 0xfd])]
-    {
+    for (name, magic) in [
+        ("x.pcapng", [0x0a, 0x0d, 0x0d, 0x0a]),
+        ("x.pcap", [0x4d, 0x3c, 0xb2, 0xa1]),
+        ("x.pcap.zst", [0x28, 0xb5, 0x2f, 0xfd]),
+    ] {
         bench.json(&["coalesce", "one.pcap", "-o", name]);
         assert_eq!(std::fs::read(bench.path(name)).expect("is there")[..4], magic, "{name}");
         assert_eq!(read(bench.path(name)).len(), 1);
@@ -362,14 +513,23 @@ fn compressed_captures_and_standard_streams_are_read_and_written() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("runs");
-        child.stdin.take().expect("piped").write_all(&std::fs::read(path).expect("reads")).expect("is taken");
+        child
+            .stdin
+            .take()
+            .expect("piped")
+            .write_all(&std::fs::read(path).expect("reads"))
+            .expect("is taken");
         let output = child.wait_with_output().expect("ends");
         assert_eq!(output.status.code(), Some(0));
         assert!(stderr(&output).contains("super-packets"), "the report goes to standard error");
         std::fs::write(bench.path("piped"), &output.stdout).expect("writes");
         assert_eq!(read(bench.path("piped")).len(), 1);
     }
-    assert_eq!(bench.run(&["coalesce", "in.pcap", "-o", "-", "--json"]).status.code(), Some(2), "two things cannot go to standard output");
+    assert_eq!(
+        bench.run(&["coalesce", "in.pcap", "-o", "-", "--json"]).status.code(),
+        Some(2),
+        "two things cannot go to standard output"
+    );
 }
 
 #[test]
@@ -405,9 +565,16 @@ fn a_failed_run_leaves_no_output() {
     std::fs::write(bench.path("out.pcap"), "precious").expect("writes");
     let output = bench.run(&["coalesce", "broken.pcap", "-o", "out.pcap"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("broken.pcap: packet 2, byte 894: record claims 4294967311 bytes"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("broken.pcap: packet 2, byte 894: record claims 4294967311 bytes"),
+        "{}",
+        stderr(&output)
+    );
     assert_eq!(std::fs::read(bench.path("out.pcap")).expect("is there"), b"precious");
-    let names: Vec<_> = std::fs::read_dir(bench.path(".")).expect("lists").map(|entry| entry.expect("lists").file_name()).collect();
+    let names: Vec<_> = std::fs::read_dir(bench.path("."))
+        .expect("lists")
+        .map(|entry| entry.expect("lists").file_name())
+        .collect();
     assert_eq!(names.len(), 3, "no temporary file stays: {names:?}");
 }
 
@@ -418,7 +585,10 @@ fn ipv4_header_checksums_left_to_the_device_do_not_keep_packets_apart() {
     let unfinished: Vec<Frame> = flow
         .iter()
         .map(|frame| {
-            frame.clone().with(|frame| (frame.ipv4_mut().checksum, frame.tcp_mut().checksum) = (Checksum::Zero, Checksum::Partial))
+            frame.clone().with(|frame| {
+                (frame.ipv4_mut().checksum, frame.tcp_mut().checksum) =
+                    (Checksum::Zero, Checksum::Partial)
+            })
         })
         .collect();
     bench.capture("right.pcap", &spaced(&flow));
@@ -432,5 +602,8 @@ fn ipv4_header_checksums_left_to_the_device_do_not_keep_packets_apart() {
     let report = bench.json(&["analyze", "in.pcap"]);
     assert_eq!(report["policies"]["gro"]["packets_out"], 1);
     let report = bench.json(&["verify", "in.pcap"]);
-    assert_eq!((&report["mismatches"], &report["reasons"]["bad_ip_checksum"]), (&0.into(), &4.into()));
+    assert_eq!(
+        (&report["mismatches"], &report["reasons"]["bad_ip_checksum"]),
+        (&0.into(), &4.into())
+    );
 }

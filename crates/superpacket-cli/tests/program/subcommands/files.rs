@@ -18,7 +18,12 @@ fn an_output_that_is_standard_input_is_refused() {
     let capture = bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 500).run(5)));
     let before = fs::read(&capture).expect("it was written");
     for arguments in [["coalesce", "-", "-o"], ["segment", "-", "-o"], ["analyze", "-", "--html"]] {
-        let output = program().args(arguments).arg(&capture).stdin(File::open(&capture).expect("it is there")).output().expect("it runs");
+        let output = program()
+            .args(arguments)
+            .arg(&capture)
+            .stdin(File::open(&capture).expect("it is there"))
+            .output()
+            .expect("it runs");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert_eq!(fs::read(&capture).expect("it is there"), before, "{arguments:?}");
     }
@@ -31,12 +36,27 @@ fn a_page_goes_through_links_and_into_pipes() {
     let (page, link) = (bench.path("page.html"), bench.path("link.html"));
     fs::write(&page, "old").expect("a file");
     std::os::unix::fs::symlink(&page, &link).expect("a link");
-    let status = program().arg("analyze").arg(&capture).arg("--html").arg(&link).stdout(Stdio::null()).status().expect("it runs");
+    let status = program()
+        .arg("analyze")
+        .arg(&capture)
+        .arg("--html")
+        .arg(&link)
+        .stdout(Stdio::null())
+        .status()
+        .expect("it runs");
     assert!(status.success());
-    assert!(fs::symlink_metadata(&link).expect("it is there").is_symlink(), "the link is not replaced");
+    assert!(
+        fs::symlink_metadata(&link).expect("it is there").is_symlink(),
+        "the link is not replaced"
+    );
     assert!(fs::read_to_string(&page).expect("it is there").contains("<svg"));
     // A pipe stands for any device.
-    let output = program().arg("analyze").arg(&capture).args(["--html", "/dev/stderr"]).output().expect("it runs");
+    let output = program()
+        .arg("analyze")
+        .arg(&capture)
+        .args(["--html", "/dev/stderr"])
+        .output()
+        .expect("it runs");
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("<svg"));
 }
@@ -48,10 +68,14 @@ fn an_output_behind_a_dangling_link_is_created_where_the_link_points() {
     fs::create_dir(bench.path("elsewhere")).expect("a directory");
     for command in ["coalesce", "segment"] {
         let link = format!("{command}.pcap");
-        std::os::unix::fs::symlink(format!("elsewhere/{command}"), bench.path(&link)).expect("a link");
+        std::os::unix::fs::symlink(format!("elsewhere/{command}"), bench.path(&link))
+            .expect("a link");
         let output = bench.run(&[command, "in.pcap", "-o", &link]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        assert!(fs::symlink_metadata(bench.path(&link)).expect("it is there").is_symlink(), "the link is not replaced");
+        assert!(
+            fs::symlink_metadata(bench.path(&link)).expect("it is there").is_symlink(),
+            "the link is not replaced"
+        );
         assert!(!read(bench.path(&format!("elsewhere/{command}"))).is_empty());
     }
     std::os::unix::fs::symlink("absent/file", bench.path("nowhere.pcap")).expect("a link");
@@ -67,7 +91,12 @@ fn an_interrupted_run_leaves_nothing_behind() {
     for signal in ["INT", "TERM", "HUP"] {
         let out = bench.path("out");
         fs::create_dir_all(&out).expect("a directory");
-        let mut child = program().args(["coalesce", "-", "-o"]).arg(out.join("out.pcap")).stdin(Stdio::piped()).spawn().expect("it runs");
+        let mut child = program()
+            .args(["coalesce", "-", "-o"])
+            .arg(out.join("out.pcap"))
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("it runs");
         let mut input = child.stdin.take().expect("a pipe");
         input.write_all(&fs::read(&capture).expect("it is there")).expect("it reads");
         let started = Instant::now();
@@ -75,7 +104,10 @@ fn an_interrupted_run_leaves_nothing_behind() {
             assert!(started.elapsed() < Duration::from_secs(20), "the output was not begun");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let killed = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().expect("kill");
+        let killed = Command::new("kill")
+            .args(["-s", signal, &child.id().to_string()])
+            .status()
+            .expect("kill");
         assert!(killed.success());
         assert_eq!(child.wait().expect("it ends").code(), Some(130), "{signal}");
         assert_eq!(fs::read_dir(&out).expect("it is there").count(), 0, "{signal}");

@@ -25,7 +25,13 @@ fn captured(cases: &[Case]) -> Vec<Captured> {
     let mut captured = Vec::new();
     for (case, start) in cases.iter().zip((0..).step_by(NEXT as usize)) {
         for (burst, start) in case.bursts.iter().zip((start..).step_by(BURST_INTERVAL as usize)) {
-            captured.extend(burst.frames.iter().zip((start..).step_by(1_000)).map(|(frame, time)| Captured::at(time, frame.to_bytes())));
+            captured.extend(
+                burst
+                    .frames
+                    .iter()
+                    .zip((start..).step_by(1_000))
+                    .map(|(frame, time)| Captured::at(time, frame.to_bytes())),
+            );
         }
     }
     captured
@@ -52,14 +58,28 @@ fn every_case_of_the_kernels_gro_test_arrives_as_the_table_says() {
             out[((packet.time - START) / NEXT) as usize].push(packet.data);
         }
         for (case, out) in cases.iter().zip(&out) {
-            let payloads: Vec<_> = out.iter().map(|packet| check::payload(packet, false).map_or(0, <[u8]>::len)).collect();
-            let lengths: Vec<_> = case.bursts.iter().flat_map(|burst| burst.arrives.clone()).collect();
-            assert_eq!(out.len(), lengths.len(), "{}: {payloads:?} arrive, not {lengths:?}", case.name);
+            let payloads: Vec<_> = out
+                .iter()
+                .map(|packet| check::payload(packet, false).map_or(0, <[u8]>::len))
+                .collect();
+            let lengths: Vec<_> =
+                case.bursts.iter().flat_map(|burst| burst.arrives.clone()).collect();
+            assert_eq!(
+                out.len(),
+                lengths.len(),
+                "{}: {payloads:?} arrive, not {lengths:?}",
+                case.name
+            );
             for ((packet, frames), length) in out.iter().zip(arrives(case)).zip(lengths) {
                 match frames {
                     [alone] => assert_eq!(*packet, alone.to_bytes(), "{}: not touched", case.name),
                     _ => {
-                        assert_eq!(check::payload(packet, false).map(<[u8]>::len), Some(length), "{}", case.name);
+                        assert_eq!(
+                            check::payload(packet, false).map(<[u8]>::len),
+                            Some(length),
+                            "{}",
+                            case.name
+                        );
                         assert_right(packet);
                     }
                 }
@@ -89,7 +109,10 @@ const FLOWS: u16 = 512;
 fn at_capacity() -> (Vec<String>, Vec<Captured>) {
     let paths = gro_table::capacity(FLOWS).into_iter().zip((0..).step_by(NEXT as usize));
     let captured = paths.map(|((path, frames), start)| {
-        let frames = frames.iter().zip((start..).step_by(1_000)).map(|(frame, time)| Captured::at(time, frame.to_bytes()));
+        let frames = frames
+            .iter()
+            .zip((start..).step_by(1_000))
+            .map(|(frame, time)| Captured::at(time, frame.to_bytes()));
         (path, frames.collect::<Vec<_>>())
     });
     let (paths, captured): (Vec<_>, Vec<_>) = captured.unzip();
@@ -104,7 +127,9 @@ fn as_many_flows_as_a_poll_has_merge_in_their_order_and_come_back() {
     let bench = Bench::new();
     bench.capture("in.pcap", &frames);
     let report = bench.json(&[&["coalesce", "in.pcap", "-o", "out.pcapng"][..], &HELD].concat());
-    for (name, expected) in [("packets_in", 2 * packets), ("packets_out", packets), ("super_packets", packets)] {
+    for (name, expected) in
+        [("packets_in", 2 * packets), ("packets_out", packets), ("super_packets", packets)]
+    {
         assert_eq!(report[name].as_u64(), Some(expected), "{name}");
     }
     let out = read(bench.path("out.pcapng"));
@@ -114,10 +139,18 @@ fn as_many_flows_as_a_poll_has_merge_in_their_order_and_come_back() {
         assert_eq!(out.iter().map(flow_of).collect::<HashSet<_>>().len(), flows, "{path}");
         for (flow, (packet, first)) in out.iter().zip(came).enumerate() {
             assert_eq!(flow_of(packet), flow_of(first), "{path}: flow {flow}");
-            assert_eq!(check::payload(&packet.data, false).map(<[u8]>::len), Some(400), "{path}: flow {flow}");
+            assert_eq!(
+                check::payload(&packet.data, false).map(<[u8]>::len),
+                Some(400),
+                "{path}: flow {flow}"
+            );
             assert_right(&packet.data);
         }
     }
     let report = bench.json(&[&["verify", "in.pcap"][..], &HELD].concat());
-    assert_eq!((report["mismatches"].as_u64(), report["merged"].as_u64()), (Some(0), Some(packets)), "{report}");
+    assert_eq!(
+        (report["mismatches"].as_u64(), report["merged"].as_u64()),
+        (Some(0), Some(packets)),
+        "{report}"
+    );
 }

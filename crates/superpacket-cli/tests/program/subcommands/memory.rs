@@ -12,14 +12,22 @@ const LIMIT: u64 = 64_000;
 
 /// Runs a command that must succeed, and returns its peak of resident memory in KB.
 fn peak(bench: &Bench, arguments: &[&str]) -> u64 {
-    let mut child = bench.command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("runs");
+    let mut child = bench
+        .command(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("runs");
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     loop {
         // The peak never sinks, so the last look before the end is close to it.
         let text = std::fs::read_to_string(&status).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        if let Some(now) = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|number| number.parse().ok()) {
+        if let Some(now) = line
+            .and_then(|line| line.trim().strip_suffix(" kB"))
+            .and_then(|number| number.parse().ok())
+        {
             peak = now;
         }
         if child.try_wait().expect("is ours").is_some() {
@@ -37,7 +45,18 @@ fn peak(bench: &Bench, arguments: &[&str]) -> u64 {
 fn all_commands(bench: &Bench, name: &str) {
     for arguments in [
         &["coalesce", name, "-o", "out.pcap", "--batch", "0", "--hold", "3600s"][..],
-        &["coalesce", name, "-o", "out.pcap", "--batch", "0", "--hold", "3600s", "--max-bytes", "524280"],
+        &[
+            "coalesce",
+            name,
+            "-o",
+            "out.pcap",
+            "--batch",
+            "0",
+            "--hold",
+            "3600s",
+            "--max-bytes",
+            "524280",
+        ],
         &["segment", name, "-o", "out.pcap", "--mtu", "68"],
         &["verify", name, "--batch", "0", "--hold", "3600s"],
         &["check", name, "--origin", name],
@@ -55,8 +74,18 @@ fn a_million_flows() {
     let bench = Bench::new();
     // A segment and its acknowledgement: 1.2 million flows, half of them each way.
     let size = 600_000u64 * (66 + 10 + 66);
-    let report =
-        bench.json(&["generate", "flows.pcap", "--size", &size.to_string(), "--flows", "600000", "--burst", "1", "--payload", "10"]);
+    let report = bench.json(&[
+        "generate",
+        "flows.pcap",
+        "--size",
+        &size.to_string(),
+        "--flows",
+        "600000",
+        "--burst",
+        "1",
+        "--payload",
+        "10",
+    ]);
     assert_eq!(report["packets_out"], 1_200_000);
     all_commands(&bench, "flows.pcap");
 }
@@ -69,22 +98,36 @@ fn flows_made_to_hold_as_much_as_they_can() {
     let mut frames = Vec::new();
     for round in 0..3u32 {
         for host in 0..1500u32 {
-            let flow = from_host(Frame::tcp4(1000 + round * 100, 1).with_id(round as u16 * 60), host).at_ip().run(60);
+            let flow =
+                from_host(Frame::tcp4(1000 + round * 100, 1).with_id(round as u16 * 60), host)
+                    .at_ip()
+                    .run(60);
             frames.extend(flow.iter().map(|frame| {
                 let peer = (host % 20).to_be_bytes();
-                Captured::at(0, [&[0, 0, 0, 1, 0, 6, 2, 0][..], &peer, &[0, 0, 8, 0], &frame.to_bytes()].concat())
+                Captured::at(
+                    0,
+                    [&[0, 0, 0, 1, 0, 6, 2, 0][..], &peer, &[0, 0, 8, 0], &frame.to_bytes()]
+                        .concat(),
+                )
             }));
         }
     }
-    bench.capture_of("tiny.pcap", &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)], &frames);
+    bench.capture_of(
+        "tiny.pcap",
+        &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)],
+        &frames,
+    );
     all_commands(&bench, "tiny.pcap");
     // The same in turns, so that all of them are held at once; then other flows that fill the
     // places anew.
     let mut frames = Vec::new();
     for group in 0..3u32 {
-        let flows: Vec<Vec<Frame>> =
-            (0..1000u32).map(|host| from_host(Frame::tcp4(1000, 1).with_id(0), group * 1000 + host).run(120)).collect();
-        frames.extend((0..120_000).map(|index| Captured::at(0, flows[index % 1000][index / 1000].to_bytes())));
+        let flows: Vec<Vec<Frame>> = (0..1000u32)
+            .map(|host| from_host(Frame::tcp4(1000, 1).with_id(0), group * 1000 + host).run(120))
+            .collect();
+        frames.extend(
+            (0..120_000).map(|index| Captured::at(0, flows[index % 1000][index / 1000].to_bytes())),
+        );
     }
     bench.capture("turns.pcap", &frames);
     all_commands(&bench, "turns.pcap");
@@ -93,8 +136,14 @@ fn flows_made_to_hold_as_much_as_they_can() {
 #[test]
 fn frames_of_16_megabytes() {
     let bench = Bench::new();
-    let frames: Vec<_> =
-        (0..4).map(|index| Captured::at(index, [&Frame::tcp4(1, 100).to_bytes()[..], &vec![7; 15_900_000]].concat())).collect();
+    let frames: Vec<_> = (0..4)
+        .map(|index| {
+            Captured::at(
+                index,
+                [&Frame::tcp4(1, 100).to_bytes()[..], &vec![7; 15_900_000]].concat(),
+            )
+        })
+        .collect();
     bench.capture("long.pcap", &frames);
     all_commands(&bench, "long.pcap");
     bench.capture("long.pcapng.zst", &frames);
@@ -105,7 +154,9 @@ fn frames_of_16_megabytes() {
 fn options_of_16_megabytes() {
     let bench = Bench::new();
     let little = |value: usize| (value as u32).to_le_bytes();
-    let block = |kind: usize, body: &[u8]| [&little(kind), &little(body.len() + 12), body, &little(body.len() + 12)].concat();
+    let block = |kind: usize, body: &[u8]| {
+        [&little(kind), &little(body.len() + 12), body, &little(body.len() + 12)].concat()
+    };
     let mut section = little(0x1a2b_3c4d).to_vec();
     section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
     let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
@@ -120,7 +171,11 @@ fn options_of_16_megabytes() {
         file.extend(block(6, &body));
     }
     std::fs::write(bench.path("long.pcapng"), file).expect("writes");
-    for (name, out) in [("long.pcapng", "out.pcapng"), ("long.pcapng", "out.pcap"), ("copy.pcapng.gz", "out.pcapng")] {
+    for (name, out) in [
+        ("long.pcapng", "out.pcapng"),
+        ("long.pcapng", "out.pcap"),
+        ("copy.pcapng.gz", "out.pcapng"),
+    ] {
         for arguments in [
             &["coalesce", name, "-o", out, "--batch", "0", "--hold", "3600s"][..],
             &["coalesce", name, "-o", out, "--batch", "1"],
@@ -129,7 +184,12 @@ fn options_of_16_megabytes() {
             &["verify", name, "--batch", "0", "--hold", "3600s"],
             &["check", name, "--origin", name],
             &["analyze", name, "--batch", "0", "--hold", "3600s"],
-            &["segment", name, "-o", if name.ends_with("gz") { "out.pcapng.gz" } else { "copy.pcapng.gz" }],
+            &[
+                "segment",
+                name,
+                "-o",
+                if name.ends_with("gz") { "out.pcapng.gz" } else { "copy.pcapng.gz" },
+            ],
         ] {
             let peak = peak(&bench, arguments);
             eprintln!("{peak} KB: {}", arguments.join(" "));

@@ -40,7 +40,15 @@ fn commented(frames: &[Frame]) -> Vec<u8> {
     let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
     for (index, frame) in frames.iter().enumerate() {
         let mut body = packet_body(index, frame);
-        body.extend([comment(index), option(3, &[2, 1, 2, 3, index as u8]), option(6, &[index as u8, 0, 0, 0]), vec![0; 4]].concat());
+        body.extend(
+            [
+                comment(index),
+                option(3, &[2, 1, 2, 3, index as u8]),
+                option(6, &[index as u8, 0, 0, 0]),
+                vec![0; 4],
+            ]
+            .concat(),
+        );
         file.extend(block(6, &body));
     }
     file
@@ -57,7 +65,13 @@ fn options(bench: &Bench, name: &str) -> Vec<(usize, Vec<u8>)> {
 }
 
 fn kept(number: usize) -> Vec<u8> {
-    [comment(number), option(3, &[2, 1, 2, 3, number as u8]), option(6, &[number as u8, 0, 0, 0]), vec![0; 4]].concat()
+    [
+        comment(number),
+        option(3, &[2, 1, 2, 3, number as u8]),
+        option(6, &[number as u8, 0, 0, 0]),
+        vec![0; 4],
+    ]
+    .concat()
 }
 
 fn kept_by_merged(number: usize) -> Vec<u8> {
@@ -79,7 +93,8 @@ fn options_stay_with_packets_that_were_held_and_the_last_ones_with_what_merged()
     found.sort();
     assert_eq!(found, [(54, kept(3)), (454, kept(1)), (54 + 1500, kept_by_merged(4))]);
     // Checksums that are filled in on the way change nothing of that.
-    let partial = from_host(Frame::tcp4(7, 400), 9).with(|frame| frame.tcp_mut().checksum = superpacket_traffic::frame::Checksum::Partial);
+    let partial = from_host(Frame::tcp4(7, 400), 9)
+        .with(|frame| frame.tcp_mut().checksum = superpacket_traffic::frame::Checksum::Partial);
     std::fs::write(bench.path("in.pcapng"), commented(&[partial])).expect("writes");
     bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng"]);
     assert_eq!(options(&bench, "out.pcapng"), [(454, kept(0))]);
@@ -143,10 +158,14 @@ fn added(number: usize) -> [u8; 8] {
 fn a_modified_pcap_stays_one_with_what_its_records_say() {
     let bench = Bench::new();
     let flow = tcp_flow(3, 500);
-    let frames = [flow[0].clone(), from_host(Frame::tcp4(7, 400), 9), flow[1].clone(), flow[2].clone()];
+    let frames =
+        [flow[0].clone(), from_host(Frame::tcp4(7, 400), 9), flow[1].clone(), flow[2].clone()];
     std::fs::write(bench.path("in.pcap"), modified(&frames)).expect("writes");
     bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
-    assert_eq!(std::fs::read(bench.path("out.pcap")).expect("reads")[..4], 0xa1b2_cd34u32.to_le_bytes());
+    assert_eq!(
+        std::fs::read(bench.path("out.pcap")).expect("reads")[..4],
+        0xa1b2_cd34u32.to_le_bytes()
+    );
     let mut found = options(&bench, "out.pcap");
     found.sort();
     assert_eq!(found, [(454, added(1).to_vec()), (1554, added(3).to_vec())]);
@@ -154,7 +173,15 @@ fn a_modified_pcap_stays_one_with_what_its_records_say() {
     bench.json(&["segment", "out.pcap", "-o", "again.pcap", "--mtu", "540"]);
     let mut found = options(&bench, "again.pcap");
     found.sort();
-    assert_eq!(found, [(454, added(1).to_vec()), (554, added(3).to_vec()), (554, added(3).to_vec()), (554, added(3).to_vec())]);
+    assert_eq!(
+        found,
+        [
+            (454, added(1).to_vec()),
+            (554, added(3).to_vec()),
+            (554, added(3).to_vec()),
+            (554, added(3).to_vec())
+        ]
+    );
     // What passes untouched comes out byte for byte.
     bench.json(&["segment", "in.pcap", "-o", "same.pcap"]);
     assert!(std::fs::read(bench.path("same.pcap")).expect("reads") == modified(&frames));

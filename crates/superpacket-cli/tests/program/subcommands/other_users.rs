@@ -50,7 +50,9 @@ const COMMANDS: [&[&str]; 5] = [
 
 #[test]
 fn no_command_of_root_makes_a_file_that_others_can_write() {
-    let Some(bench) = public_bench("no command of root makes a file that others can write") else { return };
+    let Some(bench) = public_bench("no command of root makes a file that others can write") else {
+        return;
+    };
     for command in COMMANDS {
         let out = bench.path("out");
         create(&out, OTHER, 0o6777);
@@ -64,7 +66,11 @@ fn no_command_of_root_makes_a_file_that_others_can_write() {
         lchown(&out, Some(OTHER), Some(OTHER)).expect("gives away");
         let output = bench.run(&[command, &["out"]].concat());
         assert_eq!(output.status.code(), Some(2), "{command:?}");
-        assert!(stderr(&output).contains("out belongs to another user (uid 65534) and is not followed"), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("out belongs to another user (uid 65534) and is not followed"),
+            "{}",
+            stderr(&output)
+        );
         assert_eq!(fs::read(bench.path("precious")).expect("reads"), b"old", "{command:?}");
         fs::remove_file(&out).expect("removes");
     }
@@ -74,7 +80,13 @@ fn no_command_of_root_makes_a_file_that_others_can_write() {
 fn run_as_other(bench: &Bench, arguments: &[&str]) -> Output {
     let program = File::open(env!("CARGO_BIN_EXE_superpacket")).expect("opens");
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
-    command.args(arguments).current_dir(bench.path(".")).uid(OTHER).gid(OTHER).output().expect("the program runs")
+    command
+        .args(arguments)
+        .current_dir(bench.path("."))
+        .uid(OTHER)
+        .gid(OTHER)
+        .output()
+        .expect("the program runs")
 }
 
 #[test]
@@ -92,7 +104,10 @@ fn another_user_keeps_the_modes_of_their_own_files_and_replaces_no_others() {
     create(&precious, 0, 0o666);
     let output = run_as_other(&bench, &["coalesce", "in.pcap", "-o", "precious"]);
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!((owner_and_mode(&precious), fs::read(&precious).expect("reads")), ((0, 0o666), b"old".to_vec()));
+    assert_eq!(
+        (owner_and_mode(&precious), fs::read(&precious).expect("reads")),
+        ((0, 0o666), b"old".to_vec())
+    );
     // Root's links are followed, as those in /dev are.
     symlink("out", bench.path("link")).expect("a link");
     let output = run_as_other(&bench, &["coalesce", "in.pcap", "-o", "link"]);

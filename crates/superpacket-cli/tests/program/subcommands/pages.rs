@@ -29,7 +29,9 @@ fn the_pages_of_captures_are_readable_on_a_screen_and_on_a_phone() {
     bench.json(&["analyze", input, "--html", "analyze.html"]);
     bench.json(&["steer", input, "--cpu-list", "0-63", "--html", "steer.html"]);
     // Ten minutes, so that the last label of the plot over time stands at its edge.
-    let frames = (0..=600).map(|second| Captured::at(second * 1_000_000_000, Frame::tcp4(1 + second as u32 * 1448, 1448).to_bytes()));
+    let frames = (0..=600).map(|second| {
+        Captured::at(second * 1_000_000_000, Frame::tcp4(1 + second as u32 * 1448, 1448).to_bytes())
+    });
     bench.capture("ten-minutes.pcap", &frames.collect::<Vec<_>>());
     bench.json(&["analyze", "ten-minutes.pcap", "--html", "ten-minutes.html"]);
     assert_readable(&bench, &[("analyze.html", 3), ("steer.html", 1), ("ten-minutes.html", 3)]);

@@ -7,8 +7,8 @@ use crate::support::*;
 
 const COMMANDS: &[&str] = if cfg!(target_os = "linux") {
     &[
-        "coalesce", "segment", "verify", "check", "analyze", "steer", "generate", "lab", "bridge", "features", "stats", "ports", "limits",
-        "rps", "top", "monitor", "mdb",
+        "coalesce", "segment", "verify", "check", "analyze", "steer", "generate", "lab", "bridge",
+        "features", "stats", "ports", "limits", "rps", "top", "monitor", "mdb",
     ]
 } else {
     &["coalesce", "segment", "verify", "check", "analyze", "steer", "generate"]
@@ -35,8 +35,14 @@ fn help_has_examples_and_goes_to_standard_output() {
         assert!(arguments.len() == 1 || text.contains("Examples:"), "{text}");
     }
     let text = String::from_utf8(bench.run(&["--help"]).stdout).expect("UTF-8");
-    assert!(text.contains("Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input"), "{text}");
-    assert!(!String::from_utf8_lossy(&bench.run(&["verify", "--help"]).stdout).contains("inject"), "the fault is for tests");
+    assert!(
+        text.contains("Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input"),
+        "{text}"
+    );
+    assert!(
+        !String::from_utf8_lossy(&bench.run(&["verify", "--help"]).stdout).contains("inject"),
+        "the fault is for tests"
+    );
     assert!(String::from_utf8_lossy(&bench.run(&["--version"]).stdout).starts_with("superpacket "));
 }
 
@@ -52,12 +58,17 @@ fn help_says_the_ranges_that_hold() {
         ("segment", "--udp-size", 1, 65_535),
     ] {
         let help = bench.run(&[command, "--help"]).stdout;
-        let help = String::from_utf8(help).expect("UTF-8").split_whitespace().collect::<Vec<_>>().join(" ");
+        let help = String::from_utf8(help)
+            .expect("UTF-8")
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         let (_, text) = help.split_once(&format!("{option} <N>")).expect("it is described");
         let text = text.split(" --").next().expect("some text");
         assert!(text.contains(&format!("{least} to {most}")), "{option}: {text}");
         for (value, code) in [(least - 1, 2), (least, 0), (most, 0), (most + 1, 2)] {
-            let output = bench.run(&[command, "in.pcap", "-o", "out.pcap", option, &value.to_string()]);
+            let output =
+                bench.run(&[command, "in.pcap", "-o", "out.pcap", option, &value.to_string()]);
             assert_eq!(output.status.code(), Some(code), "{option} {value}: {}", stderr(&output));
         }
     }
@@ -68,7 +79,10 @@ fn negative_values_are_refused_by_what_they_are() {
     let bench = Bench::new();
     bench.capture("in.pcap", &spaced(&tcp_flow(3, 100)));
     for (arguments, words) in [
-        (["coalesce", "--hold", "-1s"], "invalid value '-1s' for '--hold <DURATION>': a duration cannot be negative"),
+        (
+            ["coalesce", "--hold", "-1s"],
+            "invalid value '-1s' for '--hold <DURATION>': a duration cannot be negative",
+        ),
         (["coalesce", "--batch", "-1"], "invalid value '-1' for '--batch <N>'"),
         (["coalesce", "--max-bytes", "-5"], "invalid value '-5' for '--max-bytes <N>'"),
         (["coalesce", "--max-flows", "-1"], "-1 is not in 1..=1024"),
@@ -101,7 +115,11 @@ fn an_empty_capture_has_no_averages() {
     }
     for page in ["out.html", "both.html"] {
         let page = std::fs::read_to_string(bench.path(page)).expect("it was written");
-        assert!(page.contains("<b>-</b><span>fewer packets") && !page.contains("0.00x") && !page.contains("0.0 %"));
+        assert!(
+            page.contains("<b>-</b><span>fewer packets")
+                && !page.contains("0.00x")
+                && !page.contains("0.0 %")
+        );
     }
 }
 
@@ -114,7 +132,8 @@ fn what_is_wrong_with_a_compressed_file_is_said() {
     bytes.extend_from_slice(b"garbage");
     std::fs::write(bench.path("in.pcap.gz"), bytes).expect("writes");
     // A frame header with a window of 16 MiB: exponent 14.
-    std::fs::write(bench.path("in.pcap.zst"), [0x28, 0xb5, 0x2f, 0xfd, 0, 14 << 3, 1, 0, 0]).expect("writes");
+    std::fs::write(bench.path("in.pcap.zst"), [0x28, 0xb5, 0x2f, 0xfd, 0, 14 << 3, 1, 0, 0])
+        .expect("writes");
     for (name, words) in [
         ("in.pcap.gz", format!("in.pcap.gz: packet 4, byte 534: the gzip stream ends at byte {length} of the compressed file")),
         ("in.pcap.zst", "in.pcap.zst: packet 1, byte 0: not supported: its zstd window of 16777216 bytes is above the limit".to_owned()),
@@ -153,16 +172,29 @@ fn completions_and_man_pages_name_every_command() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let text = String::from_utf8(bench.run(&["completions", shell]).stdout).expect("UTF-8");
         // The script asks the program, and says which shell asks.
-        assert!(text.contains("superpacket -- ") && text.contains("_SUPERPACKET_COMPLETE"), "{shell} {text}");
+        assert!(
+            text.contains("superpacket -- ") && text.contains("_SUPERPACKET_COMPLETE"),
+            "{shell} {text}"
+        );
         if shell == "zsh" {
             let calls = text.matches("_clap_dynamic_completer_superpacket").count();
-            assert_eq!(calls, 3, "defined, registered, and called where the script is the function: {text}");
+            assert_eq!(
+                calls, 3,
+                "defined, registered, and called where the script is the function: {text}"
+            );
         }
         let mut command = bench.command(&["--", "superpacket", ""]);
-        let output = command.env("_SUPERPACKET_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "1").output().expect("runs");
+        let output = command
+            .env("_SUPERPACKET_COMPLETE", shell)
+            .env("_CLAP_COMPLETE_INDEX", "1")
+            .output()
+            .expect("runs");
         let text = String::from_utf8(output.stdout).expect("UTF-8");
-        let words: Vec<&str> = text.split(|sign: char| sign.is_whitespace() || sign == ':').collect();
-        COMMANDS.iter().for_each(|command| assert!(words.contains(command), "{shell} {command}: {text}"));
+        let words: Vec<&str> =
+            text.split(|sign: char| sign.is_whitespace() || sign == ':').collect();
+        COMMANDS
+            .iter()
+            .for_each(|command| assert!(words.contains(command), "{shell} {command}: {text}"));
     }
     let page = String::from_utf8(bench.run(&["man"]).stdout).expect("UTF-8");
     assert!(page.contains(".TH superpacket 1"), "{page}");
@@ -171,8 +203,14 @@ fn completions_and_man_pages_name_every_command() {
     assert!(page.contains(".TH superpacket-coalesce 1") && page.contains("hold"), "{page}");
     for command in COMMANDS {
         let page = String::from_utf8(bench.run(&["man", command]).stdout).expect("UTF-8");
-        assert!(page.contains(&format!(".TH superpacket-{command} 1")) && page.contains("\\-\\-json"), "{page}");
-        assert!(page.contains(".SH EXAMPLES\n.nf\nsuperpacket ") && !page.contains("EXTRA"), "{page}");
+        assert!(
+            page.contains(&format!(".TH superpacket-{command} 1")) && page.contains("\\-\\-json"),
+            "{page}"
+        );
+        assert!(
+            page.contains(".SH EXAMPLES\n.nf\nsuperpacket ") && !page.contains("EXTRA"),
+            "{page}"
+        );
     }
 }
 
@@ -212,15 +250,26 @@ fn a_file_cut_in_mid_record_is_processed_up_to_there() {
         let mut bytes = std::fs::read(&path).expect("reads");
         bytes.truncate(bytes.len() - 300);
         std::fs::write(&path, bytes).expect("writes");
-        for command in
-            [&["coalesce", name, "-o", "out.pcap"][..], &["segment", name, "-o", "out.pcap"], &["verify", name], &["analyze", name]]
-        {
+        for command in [
+            &["coalesce", name, "-o", "out.pcap"][..],
+            &["segment", name, "-o", "out.pcap"],
+            &["verify", name],
+            &["analyze", name],
+        ] {
             let output = bench.run(&[command, &["--json"]].concat());
             assert_eq!(output.status.code(), Some(0), "{command:?}");
             let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
             assert_eq!(report["packets_in"], 4, "{command:?}");
-            assert!(stderr(&output).contains(&format!("warning: {name}: cut short in packet 5")), "{}", stderr(&output));
-            let cut = if report["files"].is_array() { &report["files"][0]["cut_short"] } else { &report["cut_short"] };
+            assert!(
+                stderr(&output).contains(&format!("warning: {name}: cut short in packet 5")),
+                "{}",
+                stderr(&output)
+            );
+            let cut = if report["files"].is_array() {
+                &report["files"][0]["cut_short"]
+            } else {
+                &report["cut_short"]
+            };
             assert_eq!(cut["packet"], 5);
             std::fs::remove_file(bench.path("out.pcap")).ok();
             let output = bench.run(&[command, &["--strict"]].concat());
@@ -242,7 +291,12 @@ fn a_reader_that_stops_is_no_panic() {
         &["verify", "big.pcap"],
         &["completions", "bash"],
     ] {
-        let mut child = bench.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+        let mut child = bench
+            .command(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("runs");
         let mut stdout = child.stdout.take().expect("piped");
         stdout.read_exact(&mut [0; 1]).ok();
         drop(stdout);
@@ -268,21 +322,61 @@ fn no_progress_bar_where_nobody_looks() {
 fn generated_captures_are_right_and_always_the_same() {
     let bench = Bench::new();
     for workload in ["tcp", "udp", "mixed"] {
-        let report = bench.json(&["generate", "one.pcap", "--workload", workload, "--size", "500k", "--flows", "7", "--burst", "9"]);
-        bench.json(&["generate", "two.pcap", "--workload", workload, "--size", "500k", "--flows", "7", "--burst", "9"]);
+        let report = bench.json(&[
+            "generate",
+            "one.pcap",
+            "--workload",
+            workload,
+            "--size",
+            "500k",
+            "--flows",
+            "7",
+            "--burst",
+            "9",
+        ]);
+        bench.json(&[
+            "generate",
+            "two.pcap",
+            "--workload",
+            workload,
+            "--size",
+            "500k",
+            "--flows",
+            "7",
+            "--burst",
+            "9",
+        ]);
         assert!(
-            std::fs::read(bench.path("one.pcap")).expect("reads") == std::fs::read(bench.path("two.pcap")).expect("reads"),
+            std::fs::read(bench.path("one.pcap")).expect("reads")
+                == std::fs::read(bench.path("two.pcap")).expect("reads"),
             "{workload}"
         );
         let frames = read(bench.path("one.pcap"));
         assert_eq!(report["packets_out"].as_u64(), Some(frames.len() as u64));
-        assert!(report["bytes_out"].as_u64().is_some_and(|bytes| (512_000..550_000).contains(&bytes)));
+        assert!(
+            report["bytes_out"].as_u64().is_some_and(|bytes| (512_000..550_000).contains(&bytes))
+        );
         frames.iter().for_each(|frame| assert_right(&frame.data));
         assert!(frames.windows(2).all(|pair| pair[0].time < pair[1].time));
-        bench.json(&["generate", "super.pcap", "--workload", workload, "--size", "500k", "--flows", "7", "--burst", "9", "--uncut"]);
+        bench.json(&[
+            "generate",
+            "super.pcap",
+            "--workload",
+            workload,
+            "--size",
+            "500k",
+            "--flows",
+            "7",
+            "--burst",
+            "9",
+            "--uncut",
+        ]);
         read(bench.path("super.pcap")).iter().for_each(|frame| assert_right(&frame.data));
         let verified = bench.json(&["verify", "one.pcap"]);
-        assert!(verified["mismatches"] == 0 && verified["merged"].as_u64().is_some_and(|merged| merged > 100));
+        assert!(
+            verified["mismatches"] == 0
+                && verified["merged"].as_u64().is_some_and(|merged| merged > 100)
+        );
     }
 }
 
@@ -294,7 +388,8 @@ fn segmenting_generated_super_packets_gives_the_generated_segments() {
         bench.json(&[&["generate", name, "--size", "1M", "--flows", "3"][..], extra].concat());
     }
     bench.json(&["segment", "super.pcap", "-o", "out.pcap"]);
-    let data = |name: &str| read(bench.path(name)).into_iter().map(|frame| frame.data).collect::<Vec<_>>();
+    let data =
+        |name: &str| read(bench.path(name)).into_iter().map(|frame| frame.data).collect::<Vec<_>>();
     let (cut, out) = (data("cut.pcap"), data("out.pcap"));
     let common = cut.len().min(out.len());
     assert!(common > 600 && cut[..common] == out[..common]);
@@ -308,5 +403,7 @@ fn the_demo_capture_is_what_generate_makes() {
     assert!(read(&demo) == read(bench.path("demo.pcap.gz")));
     assert!(std::fs::metadata(&demo).expect("is there").len() < 300_000);
     let report = bench.json(&["verify", &demo.display().to_string()]);
-    assert!(report["mismatches"] == 0 && report["merged"].as_u64().is_some_and(|merged| merged > 500));
+    assert!(
+        report["mismatches"] == 0 && report["merged"].as_u64().is_some_and(|merged| merged > 500)
+    );
 }

@@ -11,7 +11,9 @@ use serde_json::Value;
 
 /// The commands after the word `unshare -Urn bash`, which begins them.
 fn walk() -> String {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("it is there");
+    let readme =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md"))
+            .expect("it is there");
     let (_, after) = readme.split_once("```sh\nunshare -Urn bash\n").expect("the walk begins so");
     after.split_once("```").expect("and ends").0.to_owned()
 }
@@ -19,7 +21,8 @@ fn walk() -> String {
 /// Walks it in namespaces that `unshare` with these flags makes, as user 65534 (nobody) if so
 /// asked.
 fn walk_as(flags: &str, nobody: bool) {
-    let user: &[&str] = if nobody { &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] } else { &[] };
+    let user: &[&str] =
+        if nobody { &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] } else { &[] };
     let command = |words: &[&str]| {
         let words = [user, words].concat();
         let mut command = Command::new(words[0]);
@@ -34,16 +37,20 @@ fn walk_as(flags: &str, nobody: bool) {
         return;
     }
     // Of its own, where another user may write, and run the program, wherever that was built.
-    let directory = std::env::temp_dir().join(format!("superpacket-readme-{}-{nobody}", std::process::id()));
+    let directory =
+        std::env::temp_dir().join(format!("superpacket-readme-{}-{nobody}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("made");
     std::fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("set");
-    std::fs::copy(env!("CARGO_BIN_EXE_superpacket"), directory.join("superpacket")).expect("copied");
+    std::fs::copy(env!("CARGO_BIN_EXE_superpacket"), directory.join("superpacket"))
+        .expect("copied");
     let files = directory.to_str().expect("a plain path");
     let walk = walk();
     // What looks at it on a terminal asks for numbers here, and two seconds do for a minute.
     let top = "superpacket top --control /tmp/bridge.sock\n";
     assert!(walk.contains(top) && walk.contains("--time 60s"), "{walk}");
-    let script = walk.replace("--time 60s", "--time 2s").replace(top, "wait $!\nsuperpacket stats --json --control /tmp/bridge.sock\n");
+    let script = walk
+        .replace("--time 60s", "--time 2s")
+        .replace(top, "wait $!\nsuperpacket stats --json --control /tmp/bridge.sock\n");
     let script = script.replace("/tmp/", &format!("{files}/"));
     // As the walk's shell ends: with all that it started, and its namespaces.
     let script = format!("trap 'kill $(jobs -p)' EXIT\n{script}");
@@ -57,8 +64,11 @@ fn walk_as(flags: &str, nobody: bool) {
     let (load, log) = (read("load.txt"), read("bridge.log"));
     std::fs::remove_dir_all(&directory).expect("removed");
     let said = String::from_utf8_lossy(&output.stderr);
-    let stats: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}; {log}"));
-    let of = |port: usize, counter: &str| stats[port][counter].as_u64().unwrap_or_else(|| panic!("{counter}: {stats}"));
+    let stats: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {said}; {log}"));
+    let of = |port: usize, counter: &str| {
+        stats[port][counter].as_u64().unwrap_or_else(|| panic!("{counter}: {stats}"))
+    };
     assert!(load.starts_with("TCP_STREAM, 1 connection\n"), "{load}{said}");
     assert!(of(0, "rx_super_packets") > 100 && of(1, "tx_super_packets") > 100, "{stats}");
     assert!(of(1, "tx_super_segments") > 10 * of(1, "tx_super_packets"), "{stats}");
@@ -80,16 +90,30 @@ fn anybody_may_walk_it_where_user_namespaces_are_allowed() {
 
 #[test]
 fn the_commands_of_the_crate_s_readme_run() {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("it is there");
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"))
+        .expect("it is there");
     let (_, after) = readme.split_once("```sh\n").expect("there are commands");
     let (commands, _) = after.split_once("```").expect("and they end");
-    assert!(commands.lines().count() >= 6 && commands.lines().all(|line| line.starts_with("superpacket ")), "{commands}");
+    assert!(
+        commands.lines().count() >= 6
+            && commands.lines().all(|line| line.starts_with("superpacket ")),
+        "{commands}"
+    );
     let directory = tempfile::tempdir().expect("made");
-    let programs = Path::new(env!("CARGO_BIN_EXE_superpacket")).parent().expect("it lies in a directory");
+    let programs =
+        Path::new(env!("CARGO_BIN_EXE_superpacket")).parent().expect("it lies in a directory");
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
-    let run = Command::new("sh").args(["-e", "-c", commands]).current_dir(&directory).env("PATH", path).output().expect("starts");
+    let run = Command::new("sh")
+        .args(["-e", "-c", commands])
+        .current_dir(&directory)
+        .env("PATH", path)
+        .output()
+        .expect("starts");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     for file in ["in.pcap", "large.pcap", "small.pcap"] {
-        assert!(std::fs::metadata(directory.path().join(file)).is_ok_and(|file| file.len() > 1_000_000), "{file}");
+        assert!(
+            std::fs::metadata(directory.path().join(file)).is_ok_and(|file| file.len() > 1_000_000),
+            "{file}"
+        );
     }
 }

@@ -1,15 +1,24 @@
 //! `superpacket segment`, sentence by sentence.
 
 use crate::support::*;
-use superpacket_traffic::frame::{ACK, Checksum, Extension, Frame, Icmp, Ip, PSH, SYN, Sctp, Transport};
+use superpacket_traffic::frame::{
+    ACK, Checksum, Extension, Frame, Icmp, Ip, PSH, SYN, Sctp, Transport,
+};
 
 /// Segments a capture of these frames; the report, and what came out.
-fn segment(bench: &Bench, frames: &[Frame], arguments: &[&str]) -> (serde_json::Value, Vec<Captured>) {
+fn segment(
+    bench: &Bench,
+    frames: &[Frame],
+    arguments: &[&str],
+) -> (serde_json::Value, Vec<Captured>) {
     bench.capture("in.pcap", &spaced(frames));
     let report = bench.json(&[&["segment", "in.pcap", "-o", "out.pcap"], arguments].concat());
     let out = read(bench.path("out.pcap"));
     assert_eq!(report["packets_out"].as_u64(), Some(out.len() as u64));
-    assert_eq!(report["bytes_out"].as_u64(), Some(out.iter().map(|frame| frame.data.len() as u64).sum()));
+    assert_eq!(
+        report["bytes_out"].as_u64(),
+        Some(out.iter().map(|frame| frame.data.len() as u64).sum())
+    );
     assert_eq!(reasons(&report), frames.len() as u64);
     (report, out)
 }
@@ -19,7 +28,10 @@ fn a_super_packet_becomes_what_a_wire_carries() {
     let bench = Bench::new();
     let super_packet = Frame::tcp4(1000, 14_600).with_id(100).with_flags(ACK | PSH);
     let (report, out) = segment(&bench, std::slice::from_ref(&super_packet), &[]);
-    assert_eq!((report["super_packets"].as_u64(), report["segments"].as_u64(), report["merged"].as_u64()), (Some(1), Some(10), Some(9)));
+    assert_eq!(
+        (report["super_packets"].as_u64(), report["segments"].as_u64(), report["merged"].as_u64()),
+        (Some(1), Some(10), Some(9))
+    );
     let mut wire = Frame::tcp4(1000, 1460).with_id(100).run(10);
     wire[9].tcp_mut().flags = ACK | PSH;
     for (index, (frame, expected)) in out.iter().zip(&wire).enumerate() {
@@ -84,13 +96,20 @@ fn frames_with_ip_length_0_and_partial_checksums_are_understood() {
             from_host(Frame::tcp4(1, 1000), 11).with(|frame| frame.tcp_mut().checksum = form),
         ];
         let (report, out) = segment(&bench, &frames, &[]);
-        assert_eq!((report["uncut"].as_u64(), report["super_packets"].as_u64()), (Some(0), Some(5)), "{form:?}: {report}");
+        assert_eq!(
+            (report["uncut"].as_u64(), report["super_packets"].as_u64()),
+            (Some(0), Some(5)),
+            "{form:?}: {report}"
+        );
         for frame in &out {
             assert!(frame.data.len() <= 1514);
             assert_right(&frame.data);
             assert_ne!(frame.data[16..20], [0; 4], "lengths are filled in");
         }
-        let payload: usize = out.iter().map(|frame| frame.data.len() - if frame.data[12] == 8 { 54 } else { 74 }).sum();
+        let payload: usize = out
+            .iter()
+            .map(|frame| frame.data.len() - if frame.data[12] == 8 { 54 } else { 74 })
+            .sum();
         assert_eq!(payload, 10_000 + 10_000 + 100 + 150_000 + 150_000 + 9000 + 1000);
     }
 }
@@ -117,21 +136,42 @@ fn partial_checksums_in_tunnels_are_filled_in() {
     };
     let nested = |payload: usize, outer: Checksum, inner: Checksum| {
         partial(Frame::tcp4(1, payload).in_vxlan4().in_geneve()).with(|frame| {
-            (frame.outer_udp_mut().checksum, frame.nested_mut().udp_mut().checksum) = (outer, inner);
+            (frame.outer_udp_mut().checksum, frame.nested_mut().udp_mut().checksum) =
+                (outer, inner);
         })
     };
     let frames = [
         partial(Frame::tcp4(1, 5000).in_vxlan4()),
-        partial(Frame::tcp4(1, 5000).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Right)),
-        partial(Frame::tcp4(1, 5000).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial)),
-        partial(Frame::tcp4(1, 500).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial)),
-        partial(Frame::tcp4(1, 501).in_geneve().with(|frame| frame.outer_udp_mut().checksum = Checksum::Right)),
+        partial(
+            Frame::tcp4(1, 5000)
+                .in_vxlan4()
+                .with(|frame| frame.outer_udp_mut().checksum = Checksum::Right),
+        ),
+        partial(
+            Frame::tcp4(1, 5000)
+                .in_vxlan4()
+                .with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial),
+        ),
+        partial(
+            Frame::tcp4(1, 500)
+                .in_vxlan4()
+                .with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial),
+        ),
+        partial(
+            Frame::tcp4(1, 501)
+                .in_geneve()
+                .with(|frame| frame.outer_udp_mut().checksum = Checksum::Right),
+        ),
         nested(5000, Checksum::Right, Checksum::Partial),
         nested(5000, Checksum::Partial, Checksum::Right),
         nested(500, Checksum::Partial, Checksum::Partial),
     ];
     let (report, out) = segment(&bench, &frames, &[]);
-    assert_eq!((report["uncut"].as_u64(), report["super_packets"].as_u64()), (Some(0), Some(5)), "{report}");
+    assert_eq!(
+        (report["uncut"].as_u64(), report["super_packets"].as_u64()),
+        (Some(0), Some(5)),
+        "{report}"
+    );
     out.iter().for_each(|frame| assert_right(&frame.data));
 }
 
@@ -181,7 +221,10 @@ fn with_df_clear_fragment_cuts_the_rest() {
     let body: Vec<u8> = out[8..11].iter().flat_map(|frame| frame.data[34..].to_vec()).collect();
     assert_eq!(body, whole.split_off(34));
     for frame in &out {
-        assert!(frame.data.len() <= 1514 || [frames[1].to_bytes(), frames[5].to_bytes()].contains(&frame.data));
+        assert!(
+            frame.data.len() <= 1514
+                || [frames[1].to_bytes(), frames[5].to_bytes()].contains(&frame.data)
+        );
     }
 }
 
@@ -191,7 +234,8 @@ fn ipv6_of_any_protocol_is_fragmented_as_its_sender_would_have() {
     let bench = Bench::new();
     let raw = |number| Frame::udp6(4001).with(|frame| frame.transport = Transport::Raw(number));
     let frames = [
-        Frame::udp6(4001).with(|frame| frame.transport = Transport::Icmp(Icmp { kind: 128, ..Icmp::default() })),
+        Frame::udp6(4001)
+            .with(|frame| frame.transport = Transport::Icmp(Icmp { kind: 128, ..Icmp::default() })),
         Frame::udp6(4001).with(|frame| frame.transport = Transport::Sctp(Sctp::default())),
         raw(50).tagged(9),
         Frame::udp6(4001),
@@ -203,7 +247,11 @@ fn ipv6_of_any_protocol_is_fragmented_as_its_sender_would_have() {
     let (report, _) = segment(&bench, &frames, &[]);
     assert_eq!(report["uncut"], 7, "{report}");
     let (report, out) = segment(&bench, &frames, &["--fragment"]);
-    assert_eq!((report["reasons"]["fragmented"].as_u64(), report["uncut"].as_u64()), (Some(7), Some(0)), "{report}");
+    assert_eq!(
+        (report["reasons"]["fragmented"].as_u64(), report["uncut"].as_u64()),
+        (Some(7), Some(0)),
+        "{report}"
+    );
     let mut fragments = out.iter();
     let mut ids = Vec::new();
     for frame in &frames {
@@ -222,7 +270,10 @@ fn ipv6_of_any_protocol_is_fragmented_as_its_sender_would_have() {
             assert_eq!(fragment.data[network + 6], 44, "a fragment header");
             let header = &fragment.data[network + 40..network + 48];
             assert_eq!(header[0], bytes[network + 6], "what it was before");
-            assert_eq!(usize::from(u16::from_be_bytes([header[2], header[3]]) & !7), contents.len());
+            assert_eq!(
+                usize::from(u16::from_be_bytes([header[2], header[3]]) & !7),
+                contents.len()
+            );
             ids.push(header[4..8].to_vec());
             contents.extend_from_slice(&fragment.data[network + 48..]);
             if header[3] & 1 == 0 {
@@ -250,10 +301,19 @@ fn datagrams_to_the_ports_of_tunnels_are_cut_if_they_are_none() {
         let (report, _) = segment(&bench, &frames, &[]);
         assert_eq!(report["reasons"]["udp_datagram"], 2, "{report}");
         let (report, out) = segment(&bench, &frames, &["--udp-size", "1200"]);
-        assert_eq!((report["segments"].as_u64(), report["uncut"].as_u64(), out.len()), (Some(10), Some(0), 11), "{report}");
-        let payload: Vec<u8> = out[..5].iter().flat_map(|frame| frame.data[42..].to_vec()).collect();
+        assert_eq!(
+            (report["segments"].as_u64(), report["uncut"].as_u64(), out.len()),
+            (Some(10), Some(0), 11),
+            "{report}"
+        );
+        let payload: Vec<u8> =
+            out[..5].iter().flat_map(|frame| frame.data[42..].to_vec()).collect();
         assert_eq!(payload, frames[0].payload);
-        assert_eq!(out[10].data, to(Frame::udp4(100)).to_bytes(), "only the checksum was filled in");
+        assert_eq!(
+            out[10].data,
+            to(Frame::udp4(100)).to_bytes(),
+            "only the checksum was filled in"
+        );
         out.iter().for_each(|frame| assert_right(&frame.data));
         let clear = frames.map(|frame| {
             frame.with(|frame| {
@@ -274,7 +334,8 @@ fn datagrams_to_the_ports_of_tunnels_are_cut_if_they_are_none() {
 #[test]
 fn udp_is_cut_into_datagrams_of_a_given_size() {
     let bench = Bench::new();
-    let (report, out) = segment(&bench, &[Frame::udp4(5000), Frame::udp4(1000)], &["--udp-size", "1200"]);
+    let (report, out) =
+        segment(&bench, &[Frame::udp4(5000), Frame::udp4(1000)], &["--udp-size", "1200"]);
     assert_eq!((report["segments"].as_u64(), out.len()), (Some(5), 6));
     out.iter().for_each(|frame| assert_right(&frame.data));
 }
@@ -304,8 +365,10 @@ fn what_coalesce_joined_segment_parts() {
     bench.capture("in.pcap", &spaced(&frames));
     assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "super.pcap"])["packets_out"], 4);
     assert_eq!(bench.json(&["segment", "super.pcap", "-o", "out.pcap"])["packets_out"], 60);
-    let mut before: Vec<_> = read(bench.path("in.pcap")).into_iter().map(|frame| frame.data).collect();
-    let mut after: Vec<_> = read(bench.path("out.pcap")).into_iter().map(|frame| frame.data).collect();
+    let mut before: Vec<_> =
+        read(bench.path("in.pcap")).into_iter().map(|frame| frame.data).collect();
+    let mut after: Vec<_> =
+        read(bench.path("out.pcap")).into_iter().map(|frame| frame.data).collect();
     before.sort();
     after.sort();
     assert!(before == after, "every byte came back");
@@ -316,7 +379,11 @@ fn impossible_mtus_are_refused() {
     let bench = Bench::new();
     bench.capture("in.pcap", &spaced(&tcp_flow(1, 100)));
     for mtu in ["0", "67", "65536", "many"] {
-        assert_eq!(bench.run(&["segment", "in.pcap", "-o", "out.pcap", "--mtu", mtu]).status.code(), Some(2), "{mtu}");
+        assert_eq!(
+            bench.run(&["segment", "in.pcap", "-o", "out.pcap", "--mtu", mtu]).status.code(),
+            Some(2),
+            "{mtu}"
+        );
     }
 }
 
@@ -330,7 +397,8 @@ fn ipv4_header_checksums_left_to_the_device_are_filled_in() {
         from_host(Frame::tcp4(1, 100), 2),
         from_host(Frame::udp4(100), 3),
         from_host(Frame::tcp4(1, 0).with_flags(SYN), 4),
-        from_host(Frame::udp4(60), 5).with(|frame| frame.transport = Transport::Icmp(Icmp::default())),
+        from_host(Frame::udp4(60), 5)
+            .with(|frame| frame.transport = Transport::Icmp(Icmp::default())),
         from_host(Frame::tcp4(1, 300), 6).in_ip6(),
     ];
     let unfinished = |frame: &Frame| {
@@ -350,7 +418,11 @@ fn ipv4_header_checksums_left_to_the_device_are_filled_in() {
     }
     // A transport checksum that is wrong is not touched; the header's is finished all the same.
     let wrong = Frame::tcp4(1, 5000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong);
-    let (report, out) = segment(&bench, &[wrong.clone().with(|frame| frame.ipv4_mut().checksum = Checksum::Zero)], &[]);
+    let (report, out) = segment(
+        &bench,
+        &[wrong.clone().with(|frame| frame.ipv4_mut().checksum = Checksum::Zero)],
+        &[],
+    );
     assert_eq!((&report["uncut"], out[0].data == wrong.to_bytes()), (&1.into(), true));
     // Of a frame that the snap length cut, the header is all there.
     let whole = Frame::tcp4(1, 5000);

@@ -16,12 +16,17 @@ const PUBLISHED: [(&str, &str, u32); 8] = [
     ("153.39.163.191:44251", "202.188.127.2:1303", 0x10e8_28a2),
     ("[3ffe:2501:200:1fff::7]:2794", "[3ffe:2501:200:3::1]:1766", 0x4020_7d3d),
     ("[3ffe:501:8::260:97ff:fe40:efab]:14230", "[ff02::1]:4739", 0xdde5_1bbf),
-    ("[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", "[fe80::200:f8ff:fe21:67cf]:38024", 0x02d1_feef),
+    (
+        "[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251",
+        "[fe80::200:f8ff:fe21:67cf]:38024",
+        0x02d1_feef,
+    ),
 ];
 
 /// A TCP segment between these ends.
 fn between(source: &str, destination: &str) -> Frame {
-    let [from, to]: [SocketAddr; 2] = [source, destination].map(|text| text.parse().expect("well formed"));
+    let [from, to]: [SocketAddr; 2] =
+        [source, destination].map(|text| text.parse().expect("well formed"));
     let frame = match (from, to) {
         (SocketAddr::V4(from), SocketAddr::V4(to)) => Frame::tcp4(1, 100).with(|frame| {
             let ip = frame.ipv4_mut();
@@ -42,7 +47,13 @@ fn between(source: &str, destination: &str) -> Frame {
 /// The published flows, the first with one packet, the second with two, and so on.
 fn published() -> Vec<Captured> {
     let flows = PUBLISHED.iter().enumerate();
-    spaced(&flows.flat_map(|(index, (source, destination, _))| between(source, destination).run(index + 1)).collect::<Vec<_>>())
+    spaced(
+        &flows
+            .flat_map(|(index, (source, destination, _))| {
+                between(source, destination).run(index + 1)
+            })
+            .collect::<Vec<_>>(),
+    )
 }
 
 fn rows<'a>(report: &'a Value, key: &str) -> &'a [Value] {
@@ -60,29 +71,62 @@ fn published_flows_go_where_the_kernel_sends_them() {
     // CPUs 2, 3, 5 and 40, as a mask and as a list.
     for host in [["--cpus", "100,0000002c"], ["--cpus", "0,,100,2C"], ["--cpu-list", "2-3,5,40"]] {
         let report = bench.json(&["steer", "in.pcap", host[0], host[1]]);
-        assert_eq!((report["command"].as_str(), report["file"].as_str()), (Some("steer"), Some("in.pcap")));
-        assert_eq!((report["mask"].as_str(), report["cpu_list"].as_str()), (Some("100,0000002c"), Some("2-3,5,40")));
-        assert_eq!((number(&report["packets_in"]), number(&report["packets_out"]), number(&report["reasons"]["steered"])), (36, 36, 36));
+        assert_eq!(
+            (report["command"].as_str(), report["file"].as_str()),
+            (Some("steer"), Some("in.pcap"))
+        );
+        assert_eq!(
+            (report["mask"].as_str(), report["cpu_list"].as_str()),
+            (Some("100,0000002c"), Some("2-3,5,40"))
+        );
+        assert_eq!(
+            (
+                number(&report["packets_in"]),
+                number(&report["packets_out"]),
+                number(&report["reasons"]["steered"])
+            ),
+            (36, 36, 36)
+        );
         let flows = rows(&report, "flows");
         assert_eq!(flows.len(), 8);
         for (index, (source, destination, hash)) in PUBLISHED.iter().enumerate() {
-            let [from, to]: [SocketAddr; 2] = [*source, *destination].map(|text| text.parse().expect("well formed"));
+            let [from, to]: [SocketAddr; 2] =
+                [*source, *destination].map(|text| text.parse().expect("well formed"));
             // The flows with the most packets come first.
             let flow = &flows[7 - index];
-            assert_eq!((flow["src"].as_str(), flow["dst"].as_str()), (Some(&*from.ip().to_string()), Some(&*to.ip().to_string())));
-            assert_eq!((number(&flow["sport"]), number(&flow["dport"])), (from.port().into(), to.port().into()));
-            assert_eq!((flow["proto"].as_str(), flow["hash"].as_str()), (Some("tcp"), Some(&*format!("{hash:08x}"))));
+            assert_eq!(
+                (flow["src"].as_str(), flow["dst"].as_str()),
+                (Some(&*from.ip().to_string()), Some(&*to.ip().to_string()))
+            );
+            assert_eq!(
+                (number(&flow["sport"]), number(&flow["dport"])),
+                (from.port().into(), to.port().into())
+            );
+            assert_eq!(
+                (flow["proto"].as_str(), flow["hash"].as_str()),
+                (Some("tcp"), Some(&*format!("{hash:08x}")))
+            );
             let cpu = [2, 3, 5, 40][(*hash >> 30) as usize];
-            assert_eq!((number(&flow["cpu"]), number(&flow["packets"])), (cpu, index as u64 + 1), "{source}");
+            assert_eq!(
+                (number(&flow["cpu"]), number(&flow["packets"])),
+                (cpu, index as u64 + 1),
+                "{source}"
+            );
         }
         let mut most = 0;
         for cpu in rows(&report, "cpus") {
             let own: Vec<_> = flows.iter().filter(|flow| flow["cpu"] == cpu["cpu"]).collect();
             assert_eq!(number(&cpu["flows"]), own.len() as u64);
-            assert_eq!(number(&cpu["packets"]), own.iter().map(|flow| number(&flow["packets"])).sum::<u64>());
+            assert_eq!(
+                number(&cpu["packets"]),
+                own.iter().map(|flow| number(&flow["packets"])).sum::<u64>()
+            );
             most = most.max(number(&cpu["packets"]));
         }
-        assert_eq!(rows(&report, "cpus").iter().map(|cpu| number(&cpu["cpu"])).collect::<Vec<_>>(), [2, 3, 5, 40]);
+        assert_eq!(
+            rows(&report, "cpus").iter().map(|cpu| number(&cpu["cpu"])).collect::<Vec<_>>(),
+            [2, 3, 5, 40]
+        );
         assert_eq!(report["imbalance"].as_f64(), Some(most as f64 / 9.0), "36 packets over 4 CPUs");
     }
 }
@@ -94,7 +138,10 @@ fn keys_directions_and_tunnels() {
     bench.capture("both.pcap", &spaced(&[there.clone(), there.reversed()]));
     let hashes = |arguments: &[&str]| {
         let report = bench.json(&[&["steer"], arguments].concat());
-        rows(&report, "flows").iter().map(|flow| flow["hash"].as_str().expect("text").to_owned()).collect::<Vec<_>>()
+        rows(&report, "flows")
+            .iter()
+            .map(|flow| flow["hash"].as_str().expect("text").to_owned())
+            .collect::<Vec<_>>()
     };
     let plain = hashes(&["both.pcap", "--cpus", "f"]);
     assert_eq!(plain[0], "51ccc178");
@@ -108,12 +155,19 @@ fn keys_directions_and_tunnels() {
     assert_ne!(repeated[0], plain[0]);
     bench.capture(
         "tunnel.pcap",
-        &spaced(&[there.clone().in_gre(), there.reversed().in_gre(), between(PUBLISHED[1].0, PUBLISHED[1].1).in_gre()]),
+        &spaced(&[
+            there.clone().in_gre(),
+            there.reversed().in_gre(),
+            between(PUBLISHED[1].0, PUBLISHED[1].1).in_gre(),
+        ]),
     );
     assert_eq!(hashes(&["tunnel.pcap", "--cpus", "f"]), [&plain[0], &plain[1], "c626b0ea"]);
     let report = bench.json(&["steer", "tunnel.pcap", "--cpus", "f", "--outer"]);
     let flows = rows(&report, "flows");
-    assert_eq!((flows.len(), number(&flows[0]["packets"]), flows[0]["proto"].as_str()), (1, 3, Some("gre")));
+    assert_eq!(
+        (flows.len(), number(&flows[0]["packets"]), flows[0]["proto"].as_str()),
+        (1, 3, Some("gre"))
+    );
     assert_eq!((flows[0]["sport"].as_u64(), report["headers"].as_str()), (None, Some("outer")));
 }
 
@@ -128,10 +182,16 @@ fn what_is_not_steered_is_counted_by_what_it_is() {
     frames.extend(spaced(&Frame::udp6(3000).fragments(1400, 1)));
     // The snap length cut the payload, not the ports.
     let whole = Frame::udp4(1000).to_bytes();
-    frames.push(Captured { original_length: whole.len() as u32, ..Captured::at(0, whole[..60].to_vec()) });
+    frames.push(Captured {
+        original_length: whole.len() as u32,
+        ..Captured::at(0, whole[..60].to_vec())
+    });
     bench.capture("in.pcap", &frames);
     let report = bench.json(&["steer", "in.pcap", "--cpus", "3"]);
-    assert_eq!((number(&report["reasons"]["no_hash"]), number(&report["reasons"]["steered"])), (1, 5));
+    assert_eq!(
+        (number(&report["reasons"]["no_hash"]), number(&report["reasons"]["steered"])),
+        (1, 5)
+    );
     assert_eq!(reasons(&report), number(&report["packets_out"]));
     let of = |proto: &str, ports: bool| {
         rows(&report, "flows")
@@ -144,11 +204,24 @@ fn what_is_not_steered_is_counted_by_what_it_is() {
     for off in ["", "0", ","] {
         let report = bench.json(&["steer", "in.pcap", "--cpus", off]);
         assert_eq!((number(&report["reasons"]["no_cpus"]), rows(&report, "cpus").len()), (5, 0));
-        assert!(rows(&report, "flows").iter().all(|flow| flow["cpu"].is_null()) && report["imbalance"].is_null());
-        assert!(String::from_utf8_lossy(&bench.run(&["steer", "in.pcap", "--cpus", off]).stdout).contains("steering is off"));
+        assert!(
+            rows(&report, "flows").iter().all(|flow| flow["cpu"].is_null())
+                && report["imbalance"].is_null()
+        );
+        assert!(
+            String::from_utf8_lossy(&bench.run(&["steer", "in.pcap", "--cpus", off]).stdout)
+                .contains("steering is off")
+        );
     }
-    bench.capture_of("can.pcap", &[Interface::new(LinkType(227), TimeResolution::NANOSECONDS)], &[Captured::at(0, vec![0; 16])]);
-    assert_eq!(number(&bench.json(&["steer", "can.pcap", "--cpus", "3"])["reasons"]["link_type"]), 1);
+    bench.capture_of(
+        "can.pcap",
+        &[Interface::new(LinkType(227), TimeResolution::NANOSECONDS)],
+        &[Captured::at(0, vec![0; 16])],
+    );
+    assert_eq!(
+        number(&bench.json(&["steer", "can.pcap", "--cpus", "3"])["reasons"]["link_type"]),
+        1
+    );
 }
 
 #[test]
@@ -157,7 +230,13 @@ fn the_flow_limit_drops_from_flows_with_more_than_half() {
     // Three of four packets are of one flow; the others are of flows of their own.
     let heavy = between(PUBLISHED[0].0, PUBLISHED[0].1).run(1500);
     let frames: Vec<_> = (0..2000usize)
-        .map(|index| if index % 4 == 3 { from_host(Frame::tcp4(1, 10), index as u32) } else { heavy[index / 4 * 3 + index % 4].clone() })
+        .map(|index| {
+            if index % 4 == 3 {
+                from_host(Frame::tcp4(1, 10), index as u32)
+            } else {
+                heavy[index / 4 * 3 + index % 4].clone()
+            }
+        })
         .collect();
     bench.capture("in.pcap", &spaced(&frames));
     let report = bench.json(&["steer", "in.pcap", "--cpus", "f"]);
@@ -166,8 +245,13 @@ fn the_flow_limit_drops_from_flows_with_more_than_half() {
     // All of them but the first 64.
     assert_eq!(number(&limit["packets"]), 1500 - 64);
     assert_eq!(number(&rows(&report, "flows")[0]["flow_limited"]), 1500 - 64);
-    assert_eq!(rows(&report, "cpus").iter().map(|cpu| number(&cpu["flow_limited"])).sum::<u64>(), 1500 - 64);
-    let text = String::from_utf8(bench.run(&["steer", "in.pcap", "--cpus", "f", "--top", "1"]).stdout).expect("UTF-8");
+    assert_eq!(
+        rows(&report, "cpus").iter().map(|cpu| number(&cpu["flow_limited"])).sum::<u64>(),
+        1500 - 64
+    );
+    let text =
+        String::from_utf8(bench.run(&["steer", "in.pcap", "--cpus", "f", "--top", "1"]).stdout)
+            .expect("UTF-8");
     for words in [
         "4 CPUs, 0-3",
         "with the published key",
@@ -175,7 +259,10 @@ fn the_flow_limit_drops_from_flows_with_more_than_half() {
         "1,436 packets (71.8 %) of 1 flows dropped",
         "51ccc178",
     ] {
-        assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}: {text}");
+        assert!(
+            text.split_whitespace().collect::<Vec<_>>().join(" ").contains(words),
+            "{words}: {text}"
+        );
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "in a pipe, too: {text}");
 }
@@ -190,7 +277,10 @@ fn what_cannot_be_read_is_named() {
             &["--cpus", "0x3"][..],
             "invalid value '0x3' for '--cpus <MASK>': EINVAL: 'x' at byte 1, in chunk \"0x3\", is not a hexadecimal digit",
         ),
-        (&["--cpus", "1,123456789"], "EOVERFLOW: chunk \"123456789\" at byte 2 has more than 8 digits"),
+        (
+            &["--cpus", "1,123456789"],
+            "EOVERFLOW: chunk \"123456789\" at byte 2 has more than 8 digits",
+        ),
         (&["--cpus", "0-3"], "EINVAL: '-' at byte 1"),
         (&["--cpus", "-1"], "EINVAL: '-' at byte 0"),
         (&["--cpu-list", "0-8192"], "ERANGE: \"0-8192\" at byte 0 goes beyond CPU 8191"),
@@ -203,7 +293,11 @@ fn what_cannot_be_read_is_named() {
     ] {
         let output = bench.run(&[&["steer", "in.pcap"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(output.stdout.is_empty() && stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+        assert!(
+            output.stdout.is_empty() && stderr(&output).contains(words),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
     }
     let output = bench.run(&["steer", "absent.pcap", "--cpus", "3"]);
     assert_eq!(output.status.code(), Some(2));
@@ -219,16 +313,35 @@ fn what_cannot_be_read_is_named() {
 #[test]
 fn flows_beyond_the_room_there_is_are_said_to_be_left_out() {
     let bench = Bench::new();
-    bench.json(&["generate", "flows.pcap", "--size", "10M", "--flows", "60000", "--burst", "1", "--payload", "10"]);
+    bench.json(&[
+        "generate",
+        "flows.pcap",
+        "--size",
+        "10M",
+        "--flows",
+        "60000",
+        "--burst",
+        "1",
+        "--payload",
+        "10",
+    ]);
     let report = bench.json(&["steer", "flows.pcap", "--cpus", "ff"]);
     let listed: u64 = rows(&report, "flows").iter().map(|flow| number(&flow["packets"])).sum();
     assert_eq!(rows(&report, "flows").len(), 100_000);
     let left_out = number(&report["left_out"]["packets"]);
     assert!(left_out > 1000);
     assert_eq!(listed + left_out, number(&report["packets_in"]));
-    assert_eq!(rows(&report, "cpus").iter().map(|cpu| number(&cpu["packets"])).sum::<u64>(), number(&report["packets_in"]));
+    assert_eq!(
+        rows(&report, "cpus").iter().map(|cpu| number(&cpu["packets"])).sum::<u64>(),
+        number(&report["packets_in"])
+    );
     let output = bench.run(&["steer", "flows.pcap", "--cpus", "ff"]);
-    assert!(stderr(&output).contains("warning: flows.pcap: flows beyond the first 100,000 are not listed"), "{}", stderr(&output));
+    assert!(
+        stderr(&output)
+            .contains("warning: flows.pcap: flows beyond the first 100,000 are not listed"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -241,7 +354,9 @@ fn the_page_is_self_contained_and_escapes_the_file_s_name() {
     let page = std::fs::read_to_string(bench.path("report.html")).expect("is there");
     // Names may be broken behind their separators.
     let page = page.replace("<wbr>", "");
-    for forbidden in ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import"] {
+    for forbidden in
+        ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import"]
+    {
         assert!(!page.contains(forbidden), "{forbidden}");
     }
     assert_eq!((page.matches("<svg role=\"img\"").count(), page.matches("</svg>").count()), (2, 2));

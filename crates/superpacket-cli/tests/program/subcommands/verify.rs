@@ -21,7 +21,9 @@ fn traffic() -> Vec<Captured> {
             .with(|frame| frame.ipv4_mut().source = [9, 9, 9, 9])
             .run(30),
     ];
-    let frames: Vec<_> = (0..flows.len() * 30).map(|index| flows[index % flows.len()][index / flows.len()].clone()).collect();
+    let frames: Vec<_> = (0..flows.len() * 30)
+        .map(|index| flows[index % flows.len()][index / flows.len()].clone())
+        .collect();
     spaced(&frames)
 }
 
@@ -29,14 +31,18 @@ fn traffic() -> Vec<Captured> {
 fn every_byte_comes_back() {
     let bench = Bench::new();
     bench.capture("in.pcap", &traffic());
-    for arguments in [&[][..], &["--batch", "0", "--hold", "1h"], &["--batch", "70"], &["--no-udp"]] {
+    for arguments in [&[][..], &["--batch", "0", "--hold", "1h"], &["--batch", "70"], &["--no-udp"]]
+    {
         let report = bench.json(&[&["verify", "in.pcap"], arguments].concat());
         assert_eq!(report["mismatches"], 0, "{report}");
         assert_eq!(report["packets_in"], 210);
         let merged = report["merged"].as_u64().expect("a number");
         assert!(merged > 100, "{merged}");
         assert_eq!(report["packets_out"].as_u64(), Some(210 - merged));
-        assert_eq!(report["segments"].as_u64(), report["super_packets"].as_u64().map(|packets| packets + merged));
+        assert_eq!(
+            report["segments"].as_u64(),
+            report["super_packets"].as_u64().map(|packets| packets + merged)
+        );
         assert_eq!(reasons(&report), 210 - merged);
     }
 }
@@ -62,7 +68,8 @@ fn packets_that_are_not_alike_come_back_too() {
         let report = bench.json(&[&["verify", "in.pcap"], arguments].concat());
         assert_eq!(report["mismatches"], 0, "{report}");
         assert!(packets.contains(&report["packets_out"].as_u64().expect("a number")), "{report}");
-        let damaged = bench.run(&[&["verify", "in.pcap", "--inject-fault", "1"], arguments].concat());
+        let damaged =
+            bench.run(&[&["verify", "in.pcap", "--inject-fault", "1"], arguments].concat());
         assert_eq!(damaged.status.code(), Some(1), "what is damaged is found");
     }
 }
@@ -70,14 +77,19 @@ fn packets_that_are_not_alike_come_back_too() {
 /// Flows of every protocol in every tunnel, a third of their packets a trap of some kind: one field
 /// changed, cut, padded, twice, lost, out of order.
 fn traps(seed: u64) -> Vec<Captured> {
-    let packets = generate(seed, &Config { impairments: Impairments::traps(), ..Config::default() }, 4000);
-    let captured = |packet: Generated| Captured { interface: u32::from(packet.starts_at_ip), ..Captured::at(packet.time_ns, packet.bytes) };
+    let packets =
+        generate(seed, &Config { impairments: Impairments::traps(), ..Config::default() }, 4000);
+    let captured = |packet: Generated| Captured {
+        interface: u32::from(packet.starts_at_ip),
+        ..Captured::at(packet.time_ns, packet.bytes)
+    };
     packets.into_iter().map(captured).collect()
 }
 
 #[test]
 fn traps_of_every_kind_come_back() {
-    let interfaces = [LinkType::ETHERNET, LinkType::RAW].map(|link_type| Interface::new(link_type, TimeResolution::NANOSECONDS));
+    let interfaces = [LinkType::ETHERNET, LinkType::RAW]
+        .map(|link_type| Interface::new(link_type, TimeResolution::NANOSECONDS));
     let mut seen = BTreeSet::new();
     for seed in 0..8 {
         let bench = Bench::new();
@@ -86,9 +98,17 @@ fn traps_of_every_kind_come_back() {
             let report = bench.json(&[&["verify", "in.pcapng"], arguments].concat());
             assert_eq!(report["mismatches"], 0, "seed {seed} {arguments:?}: {report}");
             assert_eq!(report["packets_in"], 4000);
-            assert!(report["merged"].as_u64().is_some_and(|merged| merged > 1000), "seed {seed} {arguments:?}: {report}");
+            assert!(
+                report["merged"].as_u64().is_some_and(|merged| merged > 1000),
+                "seed {seed} {arguments:?}: {report}"
+            );
             let reasons = report["reasons"].as_object().expect("an object");
-            seen.extend(reasons.iter().filter(|(_, count)| count.as_u64() != Some(0)).map(|(reason, _)| reason.clone()));
+            seen.extend(
+                reasons
+                    .iter()
+                    .filter(|(_, count)| count.as_u64() != Some(0))
+                    .map(|(reason, _)| reason.clone()),
+            );
         }
     }
     assert!(seen.len() >= 40, "{} reasons: {seen:?}", seen.len());
@@ -108,7 +128,11 @@ fn a_fault_in_a_merge_is_found() {
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert!(report["mismatches"].as_u64().is_some_and(|mismatches| mismatches >= 1));
     }
-    assert_eq!(bench.run(&["verify", "in.pcap", "--inject-fault", "100000"]).status.code(), Some(0), "there is no such super-packet");
+    assert_eq!(
+        bench.run(&["verify", "in.pcap", "--inject-fault", "100000"]).status.code(),
+        Some(0),
+        "there is no such super-packet"
+    );
 }
 
 #[test]
@@ -119,11 +143,23 @@ fn several_files_are_reported_each_and_together() {
     let report = bench.json(&["verify", "one.pcap", "two.pcapng.gz"]);
     assert_eq!(report["packets_in"], 420);
     let files = report["files"].as_array().expect("an array");
-    assert_eq!(files.iter().map(|file| file["file"].as_str().expect("a name")).collect::<Vec<_>>(), ["one.pcap", "two.pcapng.gz"]);
-    assert!(files.iter().all(|file| file["packets_in"] == 210 && reasons(file) == file["packets_out"].as_u64().expect("a number")));
+    assert_eq!(
+        files.iter().map(|file| file["file"].as_str().expect("a name")).collect::<Vec<_>>(),
+        ["one.pcap", "two.pcapng.gz"]
+    );
+    assert!(files.iter().all(|file| file["packets_in"] == 210
+        && reasons(file) == file["packets_out"].as_u64().expect("a number")));
     let text = bench.run(&["verify", "one.pcap", "two.pcapng.gz"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    for word in ["one.pcap", "two.pcapng.gz", "total", "merged", "super-packets", "mismatches", "Every byte came back"] {
+    for word in [
+        "one.pcap",
+        "two.pcapng.gz",
+        "total",
+        "merged",
+        "super-packets",
+        "mismatches",
+        "Every byte came back",
+    ] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }
@@ -137,7 +173,10 @@ fn one_unreadable_file_does_not_hide_the_others() {
         let output = bench.run(&[command, "text.pcap", "one.pcap", "absent.pcap", "--json"]);
         assert_eq!(output.status.code(), Some(2), "{command}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        assert_eq!((report["packets_in"].as_u64(), report["unreadable"].as_array().map(Vec::len)), (Some(210), Some(2)));
+        assert_eq!(
+            (report["packets_in"].as_u64(), report["unreadable"].as_array().map(Vec::len)),
+            (Some(210), Some(2))
+        );
         assert!(stderr(&output).contains("text.pcap: not a capture file"), "{}", stderr(&output));
         assert!(stderr(&output).contains("absent.pcap: cannot be opened"), "{}", stderr(&output));
     }

@@ -78,7 +78,10 @@ pub(super) enum Memory {
 /// # Panics
 /// If either number is 0 or their product overflows.
 pub(super) fn heap_layout(slots: usize, slot_size: usize) -> Layout {
-    let size = slots.checked_mul(slot_size).filter(|&size| size != 0).and_then(|size| size.checked_add(PAGE - 1));
+    let size = slots
+        .checked_mul(slot_size)
+        .filter(|&size| size != 0)
+        .and_then(|size| size.checked_add(PAGE - 1));
     let size = size.expect("a region has bytes, and fewer than the address space");
     Layout::from_size_align(size, 1).expect("fewer bytes than the address space")
 }
@@ -98,7 +101,9 @@ impl Memory {
     #[inline]
     pub(super) const fn start(&self) -> NonNull<u8> {
         match *self {
-            Memory::Heap { data, .. } | Memory::Mapped { data, .. } | Memory::Shared { data, .. } => data,
+            Memory::Heap { data, .. }
+            | Memory::Mapped { data, .. }
+            | Memory::Shared { data, .. } => data,
         }
     }
 }
@@ -111,7 +116,9 @@ impl Drop for Memory {
             Memory::Heap { block, layout, .. } => unsafe { dealloc(block.as_ptr(), layout) },
             // SAFETY: mapped with this length, as the caller of `Region::try_mapped` promised. No
             // buffer points into it any more, as for the flags.
-            Memory::Mapped { data, length } => drop(unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) }),
+            Memory::Mapped { data, length } => {
+                drop(unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) })
+            }
             // The owner is dropped with this value.
             Memory::Shared { .. } => {}
         }

@@ -50,7 +50,9 @@ pub(super) fn keep(region: Slots) {
 pub(super) fn free_returned() {
     loop {
         let mut orphans = orphans();
-        let Some(place) = orphans.regions.iter().position(|region| !region.are_lent()) else { return };
+        let Some(place) = orphans.regions.iter().position(|region| !region.are_lent()) else {
+            return;
+        };
         let region = orphans.regions.swap_remove(place);
         // Unmapping a ring closes its socket, for which the kernel takes its time.
         drop(orphans);

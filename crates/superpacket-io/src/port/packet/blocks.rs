@@ -54,8 +54,10 @@ impl Blocks {
         let (blocks, mut lent) = (mapped.region.slots() / (block_size / FLAG), Vec::new());
         lent.try_reserve_exact(blocks)?;
         lent.resize_with(blocks, Lent::default);
-        let (region, ignores_outgoing, lent) = (mapped.region, mapped.ignores_outgoing, lent.into_boxed_slice());
-        let ring = Blocks { region, block_size, lent, next: 0, cursor: None, taken: 0, ignores_outgoing };
+        let (region, ignores_outgoing, lent) =
+            (mapped.region, mapped.ignores_outgoing, lent.into_boxed_slice());
+        let ring =
+            Blocks { region, block_size, lent, next: 0, cursor: None, taken: 0, ignores_outgoing };
         Ok((ring, mapped.socket))
     }
 
@@ -65,7 +67,13 @@ impl Blocks {
     }
 
     /// Appends up to `limit` packets.
-    pub fn poll(&mut self, counters: &Counters, queue: u16, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> usize {
+    pub fn poll(
+        &mut self,
+        counters: &Counters,
+        queue: u16,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> usize {
         let mut count = 0;
         while count < limit {
             let Some(mut cursor) = self.cursor.or_else(|| self.open()) else { break };
@@ -104,9 +112,17 @@ impl Blocks {
 
     /// Appends the frame at `cursor`, unless it is to be left out, and moves on.
     #[inline]
-    fn take(&mut self, cursor: &mut Cursor, counters: &Counters, queue: u16, packets: &mut Vec<RxPacket<Buffer>>) -> bool {
+    fn take(
+        &mut self,
+        cursor: &mut Cursor,
+        counters: &Counters,
+        queue: u16,
+        packets: &mut Vec<RxPacket<Buffer>>,
+    ) -> bool {
         let offset = cursor.offset;
-        if offset + size_of::<libc::tpacket3_hdr>() + size_of::<libc::sockaddr_ll>() > self.block_size {
+        if offset + size_of::<libc::tpacket3_hdr>() + size_of::<libc::sockaddr_ll>()
+            > self.block_size
+        {
             // Never by the kernel's rules: the rest of the block is not to be believed.
             counters.dropped(queue, u64::from(cursor.frames) + 1);
             cursor.frames = 0;
@@ -114,7 +130,9 @@ impl Blocks {
         }
         // SAFETY: a frame's header lies within the block, as was just checked, and within what the
         // kernel has written; it is made of integers. Its alignment is not relied on.
-        let header = unsafe { self.start(self.next).add(offset).cast::<libc::tpacket3_hdr>().read_unaligned() };
+        let header = unsafe {
+            self.start(self.next).add(offset).cast::<libc::tpacket3_hdr>().read_unaligned()
+        };
         cursor.offset += header.tp_next_offset as usize;
         // SAFETY: there is no other variant, and it is made of integers.
         let extra = header.hv1;
@@ -133,7 +151,9 @@ impl Blocks {
         let to = from + header.tp_snaplen as usize;
         let (block, first) = (self.next * self.block_size, self.next * (self.block_size / FLAG));
         let lent = self.lent[self.next].frames;
-        let is_whole = header.tp_snaplen == header.tp_len && usize::from(header.tp_mac) >= VIRTIO && to <= self.block_size;
+        let is_whole = header.tp_snaplen == header.tp_len
+            && usize::from(header.tp_mac) >= VIRTIO
+            && to <= self.block_size;
         let buffer = if is_whole && lent < self.block_size / FLAG {
             // SAFETY: the bytes lie in a block that was handed over, and that goes back only when
             // none of its flags is set; nothing else writes to it.
@@ -200,7 +220,9 @@ impl Blocks {
     /// Did this machine send it? An address follows the frame's header.
     fn is_outgoing(&self, offset: usize) -> bool {
         // SAFETY: header and address lie within the block, as the caller has checked.
-        let kind = unsafe { self.start(self.next).add(offset + size_of::<libc::tpacket3_hdr>() + PACKET_TYPE).read() };
+        let kind = unsafe {
+            self.start(self.next).add(offset + size_of::<libc::tpacket3_hdr>() + PACKET_TYPE).read()
+        };
         kind == libc::PACKET_OUTGOING
     }
 }

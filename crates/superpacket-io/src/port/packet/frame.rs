@@ -29,8 +29,15 @@ pub(super) struct Metadata {
 /// # Errors
 /// [`VirtioError`] if the header contradicts the frame.
 #[inline]
-pub(super) fn packet(mut buffer: Buffer, metadata: &Metadata, queue: u16) -> Result<RxPacket<Buffer>, VirtioError> {
-    let header = *buffer.bytes().first_chunk::<VIRTIO>().ok_or(VirtioError::Short { needed: VIRTIO, got: buffer.bytes().len() })?;
+pub(super) fn packet(
+    mut buffer: Buffer,
+    metadata: &Metadata,
+    queue: u16,
+) -> Result<RxPacket<Buffer>, VirtioError> {
+    let header = *buffer
+        .bytes()
+        .first_chunk::<VIRTIO>()
+        .ok_or(VirtioError::Short { needed: VIRTIO, got: buffer.bytes().len() })?;
     buffer.skip(VIRTIO);
     let mut packet = RxPacket::new(buffer);
     packet.queue = queue;
@@ -44,11 +51,13 @@ pub(super) fn packet(mut buffer: Buffer, metadata: &Metadata, queue: u16) -> Res
     // Most single frames: no flag but DATA_VALID, no type.
     if header[0] & !flags::DATA_VALID == 0 && header[1] == gso_type::NONE {
         let is_valid = header[0] != 0 || metadata.status & libc::TP_STATUS_CSUM_VALID != 0;
-        packet.checksum = if is_valid { RxChecksum::Unnecessary { level: 0 } } else { RxChecksum::None };
+        packet.checksum =
+            if is_valid { RxChecksum::Unnecessary { level: 0 } } else { RxChecksum::None };
         return Ok(packet);
     }
     let header = Header::read(&header, Format::Plain, ByteOrder::NATIVE)?;
-    (packet.checksum, packet.gso) = offload(&header, packet.buffers().next().map_or(&[], Buffer::bytes))?;
+    (packet.checksum, packet.gso) =
+        offload(&header, packet.buffers().next().map_or(&[], Buffer::bytes))?;
     Ok(packet)
 }
 
@@ -64,9 +73,14 @@ fn offload(header: &Header, frame: &[u8]) -> Result<(RxChecksum, Option<Gso>), V
 
 /// A super-packet in a tunnel: the kernel names the type of what is inside, as if there were no
 /// tunnel (`virtio_net_hdr_from_skb`). The same rules hold for its inner headers.
-fn tunnelled(header: &Header, frame: &[u8], head: &[u8]) -> Result<(RxChecksum, Option<Gso>), VirtioError> {
+fn tunnelled(
+    header: &Header,
+    frame: &[u8],
+    head: &[u8],
+) -> Result<(RxChecksum, Option<Gso>), VirtioError> {
     let wrong = VirtioError::Protocol { gso_type: header.gso_type };
-    let layout = wire::parse(head, frame.len(), Layer::Ethernet).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
+    let layout = wire::parse(head, frame.len(), Layer::Ethernet)
+        .map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
     let kind = match (header.gso_type & !gso_type::ECN, layout.version, layout.protocol) {
         (gso_type::TCPV4, IpVersion::V4, Protocol::Tcp) => GsoKind::Tcp4,
         (gso_type::TCPV6, IpVersion::V6, Protocol::Tcp) => GsoKind::Tcp6,
@@ -78,15 +92,23 @@ fn tunnelled(header: &Header, frame: &[u8], head: &[u8]) -> Result<(RxChecksum, 
     }
     // Of two tunnels that Linux's GRO has merged by a hint, the inner headers keep the lengths of
     // the first segment (`geneve_post_decap_hint`).
-    if let (Some(_), Some(refusal @ (Refusal::Padded | Refusal::Truncated | Refusal::UdpLength))) = (layout.nested, layout.refusal) {
+    if let (Some(_), Some(refusal @ (Refusal::Padded | Refusal::Truncated | Refusal::UdpLength))) =
+        (layout.nested, layout.refusal)
+    {
         return Err(VirtioError::Headers(refusal));
     }
     let checksum = if header.flags & flags::NEEDS_CSUM != 0 {
         if header.csum_start != layout.transport {
-            return Err(VirtioError::ChecksumStart { expected: layout.transport, got: header.csum_start });
+            return Err(VirtioError::ChecksumStart {
+                expected: layout.transport,
+                got: header.csum_start,
+            });
         }
         if header.csum_offset != layout.protocol.checksum_offset() {
-            return Err(VirtioError::ChecksumOffset { expected: layout.protocol.checksum_offset(), got: header.csum_offset });
+            return Err(VirtioError::ChecksumOffset {
+                expected: layout.protocol.checksum_offset(),
+                got: header.csum_offset,
+            });
         }
         RxChecksum::Partial { start: header.csum_start, offset: header.csum_offset }
     } else if header.flags & flags::DATA_VALID != 0 {
@@ -94,7 +116,9 @@ fn tunnelled(header: &Header, frame: &[u8], head: &[u8]) -> Result<(RxChecksum, 
     } else {
         RxChecksum::None
     };
-    let size = SegmentSize::new(usize::from(header.gso_size)).ok_or(VirtioError::GsoSize(header.gso_size))?;
-    let payload = (layout.end as usize).min(frame.len()).saturating_sub(usize::from(layout.payload));
+    let size = SegmentSize::new(usize::from(header.gso_size))
+        .ok_or(VirtioError::GsoSize(header.gso_size))?;
+    let payload =
+        (layout.end as usize).min(frame.len()).saturating_sub(usize::from(layout.payload));
     Ok((checksum, (payload > size.get()).then_some(Gso::new(kind, size))))
 }

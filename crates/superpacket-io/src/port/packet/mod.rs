@@ -46,7 +46,10 @@ use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::DeviceFeatures;
 use super::interface::{Interface, InterfaceInfo};
-use super::{Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
+use super::{
+    Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive,
+    SpecError, Transmit,
+};
 use options::{Options, RingOptions};
 use receive::Receiver;
 use shared::{Counters, Shared};
@@ -88,28 +91,56 @@ impl PacketPort {
         let options = Options::parse(spec)?;
         let name = spec.name();
         let mut interface = Interface::open(name, spec.device())?;
-        let link = interface.link().map_err(|error| PortError::system(name, "asking for the interface (RTM_GETLINK)", error))?;
+        let link = interface.link().map_err(|error| {
+            PortError::system(name, "asking for the interface (RTM_GETLINK)", error)
+        })?;
         let link = link.ok_or_else(|| PortError::Gone { port: name.to_owned() })?;
         if !link.is_ethernet {
-            return Err(PortError::Unsupported { port: name.to_owned(), reason: "its frames have no Ethernet header".to_owned() });
+            return Err(PortError::Unsupported {
+                port: name.to_owned(),
+                reason: "its frames have no Ethernet header".to_owned(),
+            });
         }
         // All sockets are opened here: later calls may come from a thread in another network
         // namespace.
         let sender = Arc::new(Socket::sender(name, link.index)?);
         let (mut receivers, mut sockets) = (Vec::<Box<dyn Receive>>::new(), Vec::new());
         let mapped = Socket::receivers(name, link.index, &options)?;
-        let counters = Counters { rx_dropped: mapped.iter().map(|_| AtomicU64::new(0)).collect(), ..Counters::default() };
+        let counters = Counters {
+            rx_dropped: mapped.iter().map(|_| AtomicU64::new(0)).collect(),
+            ..Counters::default()
+        };
         let shared = Arc::new(Shared { name: name.to_owned(), counters });
         for (queue, mapped) in mapped.into_iter().enumerate() {
             let interface = Interface::open(name, spec.device())?;
-            let queue = Receiver::try_new(Arc::clone(&shared), interface, mapped, &options.ring, queue as u16);
-            let no_memory = |error| PortError::system(name, "taking memory to note what is lent of the ring", io::Error::from(error));
+            let queue = Receiver::try_new(
+                Arc::clone(&shared),
+                interface,
+                mapped,
+                &options.ring,
+                queue as u16,
+            );
+            let no_memory = |error| {
+                PortError::system(
+                    name,
+                    "taking memory to note what is lent of the ring",
+                    io::Error::from(error),
+                )
+            };
             let (receiver, socket) = queue.map_err(no_memory)?;
             receivers.push(Box::new(receiver));
             sockets.push(socket);
         }
         let capabilities = capabilities(name, &interface, &link, &options)?;
-        Ok(PacketPort { shared, hardware_address: link.hardware_address, interface, capabilities, receivers, sockets, sender })
+        Ok(PacketPort {
+            shared,
+            hardware_address: link.hardware_address,
+            interface,
+            capabilities,
+            receivers,
+            sockets,
+            sender,
+        })
     }
 }
 
@@ -124,7 +155,9 @@ impl Drop for PacketPort {
             while sockets.len() > share {
                 let some = sockets.split_off(sockets.len() - share);
                 // Where there is no thread to be had, they are closed here.
-                let _ = std::thread::Builder::new().name("superpacket-close".into()).spawn_scoped(scope, || drop(some));
+                let _ = std::thread::Builder::new()
+                    .name("superpacket-close".into())
+                    .spawn_scoped(scope, || drop(some));
             }
             drop(sockets);
         });
@@ -132,15 +165,24 @@ impl Drop for PacketPort {
 }
 
 /// What the interface's device does itself, and what the kernel does on the way to it.
-fn capabilities(port: &str, interface: &Interface, link: &InterfaceInfo, options: &Options) -> Result<Capabilities, PortError> {
-    let device =
-        DeviceFeatures::of(interface).map_err(|error| PortError::system(port, "asking for the device's offloads (SIOCETHTOOL)", error))?;
+fn capabilities(
+    port: &str,
+    interface: &Interface,
+    link: &InterfaceInfo,
+    options: &Options,
+) -> Result<Capabilities, PortError> {
+    let device = DeviceFeatures::of(interface).map_err(|error| {
+        PortError::system(port, "asking for the device's offloads (SIOCETHTOOL)", error)
+    })?;
     let has_hash = matches!(options.ring, RingOptions::Blocks { hash: true, .. });
     let features = FeatureSet::all()
         // Partial checksums are completed by the kernel where the device does not
         // (`skb_csum_hwoffload_help`), super-packets too: but a cut in software is better made
         // here, where the sums of the payloads are known.
-        .set(Feature::TcpSegmentationOffload, device.tcp_segmentation_offload || options.kernel_segmentation)
+        .set(
+            Feature::TcpSegmentationOffload,
+            device.tcp_segmentation_offload || options.kernel_segmentation,
+        )
         .set(Feature::TxUdpSegmentation, device.tx_udp_segmentation || options.kernel_segmentation)
         .set(Feature::ReceiveHashing, has_hash);
     let mut gso = GsoSupport::LINUX;
@@ -175,7 +217,11 @@ impl Port for PacketPort {
 
     fn state(&mut self) -> PortState {
         // An interface that left and came back is there, but its sockets have lost it.
-        if self.sender.is_attached() { self.interface.state() } else { PortState { link: LinkState::Gone, mtu: 0 } }
+        if self.sender.is_attached() {
+            self.interface.state()
+        } else {
+            PortState { link: LinkState::Gone, mtu: 0 }
+        }
     }
 
     fn counters(&mut self) -> PortCounters {
@@ -192,7 +238,9 @@ impl Port for PacketPort {
     fn queue_drops(&mut self) -> Vec<u64> {
         let counters = &self.shared.counters;
         // The kernel forgets what it has told.
-        (0..).zip(&self.sockets).for_each(|(queue, socket)| counters.dropped(queue, socket.take_drops()));
+        (0..)
+            .zip(&self.sockets)
+            .for_each(|(queue, socket)| counters.dropped(queue, socket.take_drops()));
         counters.rx_dropped.iter().map(|dropped| dropped.load(Ordering::Relaxed)).collect()
     }
 }

@@ -47,7 +47,19 @@ const MOST: usize = 1 << 30;
 /// The most that all queues of a port may ask for together: it is the kernel's own memory.
 const MOST_TOGETHER: u64 = 4 << 30;
 
-const KNOWN: [&str; 11] = ["version", "ring", "slot", "blocks", "block", "retire", "hash", "queues", "fanout", "promiscuous", "tso"];
+const KNOWN: [&str; 11] = [
+    "version",
+    "ring",
+    "slot",
+    "blocks",
+    "block",
+    "retire",
+    "hash",
+    "queues",
+    "fanout",
+    "promiscuous",
+    "tso",
+];
 
 /// The ways to share, by their names in port strings.
 const FANOUT: [(&str, u32); 6] = [
@@ -86,23 +98,36 @@ impl Options {
             return Err(options.wrong("queues", "takes a number from 1 to 256"));
         }
         if ring.bytes() as u64 * u64::from(queues) > MOST_TOGETHER {
-            return Err(options.wrong("queues", "takes fewer, or smaller rings: 4,096m of memory at most together"));
+            return Err(options.wrong(
+                "queues",
+                "takes fewer, or smaller rings: 4,096m of memory at most together",
+            ));
         }
         let name = options.get("fanout").unwrap_or("hash");
         let fanout = FANOUT.iter().find(|(known, _)| *known == name).map(|&(_, mode)| mode);
-        let fanout = fanout.ok_or_else(|| options.wrong("fanout", "takes hash, balance, cpu, rollover, random or queue"))?;
+        let fanout = fanout.ok_or_else(|| {
+            options.wrong("fanout", "takes hash, balance, cpu, rollover, random or queue")
+        })?;
         let kernel_segmentation = match options.get("tso") {
             None | Some("kernel") => true,
             Some("device") => false,
             Some(_) => return Err(options.wrong("tso", "takes device or kernel")),
         };
-        Ok(Options { ring, queues, fanout, promiscuous: options.switch("promiscuous", true)?, kernel_segmentation })
+        Ok(Options {
+            ring,
+            queues,
+            fanout,
+            promiscuous: options.switch("promiscuous", true)?,
+            kernel_segmentation,
+        })
     }
 }
 
 fn slots(spec: &PortSpec) -> Result<RingOptions, SpecError> {
     let options = spec.options();
-    if let Some(other) = ["blocks", "block", "retire", "hash"].into_iter().find(|key| options.get(key).is_some()) {
+    if let Some(other) =
+        ["blocks", "block", "retire", "hash"].into_iter().find(|key| options.get(key).is_some())
+    {
         return Err(options.wrong(other, "belongs to version=v3"));
     }
     let slot_size = options.bytes("slot", 2 << 10)?;
@@ -111,7 +136,10 @@ fn slots(spec: &PortSpec) -> Result<RingOptions, SpecError> {
     }
     let ring = options.bytes("ring", 4 << 20)?;
     if !ring.is_power_of_two() || !(4 * slot_size.max(4096)..=MOST).contains(&ring) {
-        return Err(options.wrong("ring", "takes a power of two, of 4 pages and 4 slots at least and 1,024m at most"));
+        return Err(options.wrong(
+            "ring",
+            "takes a power of two, of 4 pages and 4 slots at least and 1,024m at most",
+        ));
     }
     Ok(RingOptions::Slots { slots: ring / slot_size, slot_size })
 }
@@ -127,7 +155,9 @@ fn blocks(spec: &PortSpec) -> Result<RingOptions, SpecError> {
     }
     let blocks = options.value("blocks", "takes a number from 2 on", 16usize)?;
     if blocks < 2 || blocks.checked_mul(block_size).is_none_or(|bytes| bytes > MOST) {
-        return Err(options.wrong("blocks", "takes a number from 2 on, for 1,024m of memory at most"));
+        return Err(
+            options.wrong("blocks", "takes a number from 2 on, for 1,024m of memory at most")
+        );
     }
     let retire = options.value("retire", "takes milliseconds, 1 to 1000", 1)?;
     if !(1..=1000).contains(&retire) {
@@ -148,10 +178,21 @@ mod tests {
     fn a_bare_port_has_slots_of_2_kib_in_4_mib() {
         let options = parse("packet:eth0").expect("defaults");
         assert_eq!(options.ring, RingOptions::Slots { slots: 2048, slot_size: 2048 });
-        assert_eq!((options.queues, options.fanout, options.promiscuous, options.kernel_segmentation), (1, 0, true, true));
-        let options = parse("packet:eth0?version=v3&hash=on&queues=2&fanout=cpu&promiscuous=off&tso=device").expect("known");
-        assert_eq!(options.ring, RingOptions::Blocks { blocks: 16, block_size: 256 << 10, retire: 1, hash: true });
-        assert_eq!((options.queues, options.fanout, options.promiscuous, options.kernel_segmentation), (2, 2, false, false));
+        assert_eq!(
+            (options.queues, options.fanout, options.promiscuous, options.kernel_segmentation),
+            (1, 0, true, true)
+        );
+        let options =
+            parse("packet:eth0?version=v3&hash=on&queues=2&fanout=cpu&promiscuous=off&tso=device")
+                .expect("known");
+        assert_eq!(
+            options.ring,
+            RingOptions::Blocks { blocks: 16, block_size: 256 << 10, retire: 1, hash: true }
+        );
+        assert_eq!(
+            (options.queues, options.fanout, options.promiscuous, options.kernel_segmentation),
+            (2, 2, false, false)
+        );
     }
 
     #[test]

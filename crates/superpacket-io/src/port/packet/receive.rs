@@ -57,7 +57,15 @@ impl Receiver {
             }
         };
         let socket = Arc::new(socket);
-        let receiver = Receiver { shared, socket: Arc::clone(&socket), ring, interface, queue, was_empty: false, link: LinkState::Up };
+        let receiver = Receiver {
+            shared,
+            socket: Arc::clone(&socket),
+            ring,
+            interface,
+            queue,
+            was_empty: false,
+            link: LinkState::Up,
+        };
         Ok((receiver, socket))
     }
 
@@ -66,11 +74,17 @@ impl Receiver {
     /// The socket's error must be taken, or the socket stays readable for it. One call in two polls
     /// that found nothing is enough: who waits polls twice.
     fn check(&mut self) -> Result<usize, PortError> {
-        if self.link == LinkState::Up && (!std::mem::replace(&mut self.was_empty, true) || self.socket.take_error().is_none()) {
+        if self.link == LinkState::Up
+            && (!std::mem::replace(&mut self.was_empty, true) || self.socket.take_error().is_none())
+        {
             return Ok(0);
         }
         if self.link != LinkState::Gone {
-            self.link = if self.socket.is_attached() { self.interface.state().link } else { LinkState::Gone };
+            self.link = if self.socket.is_attached() {
+                self.interface.state().link
+            } else {
+                LinkState::Gone
+            };
         }
         let port = self.shared.name.clone();
         match self.link {
@@ -82,7 +96,11 @@ impl Receiver {
 }
 
 impl Receive for Receiver {
-    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
         let Receiver { shared, socket, ring, queue, .. } = self;
         let count = match ring {
             Ring::Slots(slots) => slots.poll(socket, &shared.counters, *queue, packets, limit),
@@ -132,6 +150,10 @@ impl Drop for Receiver {
 impl fmt::Debug for Receiver {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut output = formatter.debug_struct("Receiver");
-        output.field("port", &self.shared.name).field("queue", &self.queue).field("link", &self.link).finish_non_exhaustive()
+        output
+            .field("port", &self.shared.name)
+            .field("queue", &self.queue)
+            .field("link", &self.link)
+            .finish_non_exhaustive()
     }
 }

@@ -36,8 +36,13 @@ pub(super) struct Slots {
 impl Slots {
     /// The ring in `mapped`, and its socket.
     pub fn new(mapped: Mapped) -> (Self, Socket) {
-        let ring =
-            Slots { region: mapped.region, next: 0, taken: 0, long: LongFrames::default(), ignores_outgoing: mapped.ignores_outgoing };
+        let ring = Slots {
+            region: mapped.region,
+            next: 0,
+            taken: 0,
+            long: LongFrames::default(),
+            ignores_outgoing: mapped.ignores_outgoing,
+        };
         (ring, mapped.socket)
     }
 
@@ -47,7 +52,14 @@ impl Slots {
     }
 
     /// Appends up to `limit` packets.
-    pub fn poll(&mut self, socket: &Socket, counters: &Counters, queue: u16, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> usize {
+    pub fn poll(
+        &mut self,
+        socket: &Socket,
+        counters: &Counters,
+        queue: u16,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> usize {
         let mut count = 0;
         while count < limit && self.taken < self.region.slots() {
             let slot = self.next;
@@ -65,7 +77,14 @@ impl Slots {
 
     /// Appends the packet in a slot, unless it is to be left out.
     #[inline]
-    fn take(&mut self, slot: usize, socket: &Socket, counters: &Counters, queue: u16, packets: &mut Vec<RxPacket<Buffer>>) -> bool {
+    fn take(
+        &mut self,
+        slot: usize,
+        socket: &Socket,
+        counters: &Counters,
+        queue: u16,
+        packets: &mut Vec<RxPacket<Buffer>>,
+    ) -> bool {
         let start = self.start(slot);
         // SAFETY: a slot that was handed over starts with this structure, which is made of
         // integers; slots are aligned to 16 bytes.
@@ -88,7 +107,8 @@ impl Slots {
             // Longer than a slot, and the queue was full.
             None
         } else {
-            mac.checked_sub(VIRTIO).and_then(|from| self.region.lend(slot, from..mac + header.tp_snaplen as usize))
+            mac.checked_sub(VIRTIO)
+                .and_then(|from| self.region.lend(slot, from..mac + header.tp_snaplen as usize))
         };
         if !self.ignores_outgoing && self.is_outgoing(slot) {
             return false;
@@ -113,7 +133,11 @@ impl Slots {
     pub fn give_back(&mut self) {
         while self.taken != 0 {
             let slots = self.region.slots();
-            let slot = if self.next >= self.taken { self.next - self.taken } else { self.next + slots - self.taken };
+            let slot = if self.next >= self.taken {
+                self.next - self.taken
+            } else {
+                self.next + slots - self.taken
+            };
             if self.region.is_lent(slot) {
                 break;
             }
@@ -143,7 +167,8 @@ impl Slots {
     /// Did this machine send it? An address follows the slot's header.
     fn is_outgoing(&self, slot: usize) -> bool {
         // SAFETY: in a slot that was handed over, a whole address lies there.
-        let kind = unsafe { self.start(slot).add(size_of::<libc::tpacket2_hdr>() + PACKET_TYPE).read() };
+        let kind =
+            unsafe { self.start(slot).add(size_of::<libc::tpacket2_hdr>() + PACKET_TYPE).read() };
         kind == libc::PACKET_OUTGOING
     }
 }
@@ -176,7 +201,8 @@ impl LongFrames {
     /// Reads the next frame, of `length` bytes with its virtio header; `None` if there is none, or
     /// no memory for it: it is dropped then.
     fn read(&mut self, socket: impl AsFd, length: usize) -> Option<Buffer> {
-        let (pool, (slots, slot_size)) = if length <= USUAL.1 { (&mut self.usual, USUAL) } else { (&mut self.big, BIG) };
+        let (pool, (slots, slot_size)) =
+            if length <= USUAL.1 { (&mut self.usual, USUAL) } else { (&mut self.big, BIG) };
         if pool.is_none() {
             *pool = Pool::try_new(slots, slot_size);
         }
@@ -220,17 +246,22 @@ mod tests {
 
     /// Two ends of something that keeps the frames apart, as a packet socket does.
     fn pair() -> [std::os::fd::OwnedFd; 2] {
-        socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::empty(), None).expect("descriptors").into()
+        socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::empty(), None)
+            .expect("descriptors")
+            .into()
     }
 
     #[test]
     fn a_frame_that_there_is_no_memory_for_is_dropped() {
-        if is_run_in_a_child("port::packet::slots::tests::a_frame_that_there_is_no_memory_for_is_dropped") {
+        if is_run_in_a_child(
+            "port::packet::slots::tests::a_frame_that_there_is_no_memory_for_is_dropped",
+        ) {
             return;
         }
         let ([from, to], mut frames) = (pair(), LongFrames::default());
         let sent = [100_000, 90_000].map(|length| vec![length as u8; length]);
-        sent.iter().for_each(|frame| _ = send(&from, frame, SendFlags::empty()).expect("there is room"));
+        sent.iter()
+            .for_each(|frame| _ = send(&from, frame, SendFlags::empty()).expect("there is room"));
         limit_memory(4 << 20);
         let held = take_all_memory();
         let first = frames.read(&to, sent[0].len());

@@ -12,8 +12,9 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::options::{Options, RingOptions};
 use crate::port::{PortError, Region};
 use crate::system::{
-    Frames, PACKET_COPY_THRESH, PACKET_FANOUT, PACKET_IGNORE_OUTGOING, PACKET_RX_RING, PACKET_RX_RING_V3, PACKET_VERSION, PACKET_VNET_HDR,
-    PacketSocket, SO_DETACH_FILTER, attach_filter,
+    Frames, PACKET_COPY_THRESH, PACKET_FANOUT, PACKET_IGNORE_OUTGOING, PACKET_RX_RING,
+    PACKET_RX_RING_V3, PACKET_VERSION, PACKET_VNET_HDR, PacketSocket, SO_DETACH_FILTER,
+    attach_filter,
 };
 
 /// Bytes of frames longer than a slot that may wait in the receive queue, and of frames that may
@@ -48,10 +49,14 @@ pub(super) struct Mapped {
 
 impl Socket {
     fn open(port: &str, index: u32) -> Result<Self, PortError> {
-        let refused = |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
+        let refused =
+            |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
         let socket = PacketSocket::open().map_err(refused("opening a packet socket (socket)"))?;
-        rustix::io::ioctl_fionbio(&socket, true).map_err(|error| refused("opening a packet socket (FIONBIO)")(error.into()))?;
-        socket.set(PACKET_VNET_HDR, 1).map_err(refused("asking for virtio headers (PACKET_VNET_HDR)"))?;
+        rustix::io::ioctl_fionbio(&socket, true)
+            .map_err(|error| refused("opening a packet socket (FIONBIO)")(error.into()))?;
+        socket
+            .set(PACKET_VNET_HDR, 1)
+            .map_err(refused("asking for virtio headers (PACKET_VNET_HDR)"))?;
         Ok(Socket { socket, index, is_promiscuous: false, ring_outlives: AtomicBool::new(false) })
     }
 
@@ -63,10 +68,9 @@ impl Socket {
         let sender = Socket::open(port, index)?;
         // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
         let _ = sender.socket.set_send_buffer(SOCKET_BUFFER);
-        sender
-            .socket
-            .bind(index, Frames::None)
-            .map_err(|error| PortError::system(port, "binding the sending socket to the interface (bind)", error))?;
+        sender.socket.bind(index, Frames::None).map_err(|error| {
+            PortError::system(port, "binding the sending socket to the interface (bind)", error)
+        })?;
         Ok(sender)
     }
 
@@ -83,14 +87,26 @@ impl Socket {
             let shared = options.queues > 1;
             if shared {
                 // Until it has joined the others, it would see their packets too.
-                socket.close_filter().map_err(|error| PortError::system(port, "holding packets off (SO_ATTACH_FILTER)", error))?;
+                socket.close_filter().map_err(|error| {
+                    PortError::system(port, "holding packets off (SO_ATTACH_FILTER)", error)
+                })?;
             }
             let bound = socket.socket.bind(index, Frames::All);
-            bound.map_err(|error| PortError::system(port, "binding the receiving socket to the interface (bind)", error))?;
+            bound.map_err(|error| {
+                PortError::system(
+                    port,
+                    "binding the receiving socket to the interface (bind)",
+                    error,
+                )
+            })?;
             if shared {
                 let joined = socket.join(options.fanout, group);
-                group = Some(joined.map_err(|error| PortError::system(port, "sharing among several queues (PACKET_FANOUT)", error))?);
-                socket.open_filter().map_err(|error| PortError::system(port, "letting packets in (SO_DETACH_FILTER)", error))?;
+                group = Some(joined.map_err(|error| {
+                    PortError::system(port, "sharing among several queues (PACKET_FANOUT)", error)
+                })?);
+                socket.open_filter().map_err(|error| {
+                    PortError::system(port, "letting packets in (SO_DETACH_FILTER)", error)
+                })?;
             }
             mapped.push(one);
         }
@@ -98,24 +114,33 @@ impl Socket {
     }
 
     fn receiver(port: &str, index: u32, options: &Options) -> Result<Mapped, PortError> {
-        let refused = |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
+        let refused =
+            |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
         let mut receiver = Socket::open(port, index)?;
         let socket = &receiver.socket;
         let ignores_outgoing = socket.set(PACKET_IGNORE_OUTGOING, 1).is_ok();
         // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
         if !socket.set_receive_buffer(SOCKET_BUFFER).unwrap_or(false) {
             let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or(0);
-            tracing::info!(port, bytes, "no more than net.core.rmem_max for frames longer than a slot");
+            tracing::info!(
+                port,
+                bytes,
+                "no more than net.core.rmem_max for frames longer than a slot"
+            );
         }
         let version = match options.ring {
             RingOptions::Slots { .. } => libc::tpacket_versions::TPACKET_V2,
             RingOptions::Blocks { .. } => libc::tpacket_versions::TPACKET_V3,
         };
-        socket.set(PACKET_VERSION, version as i32).map_err(refused("choosing the ring's version (PACKET_VERSION)"))?;
+        socket
+            .set(PACKET_VERSION, version as i32)
+            .map_err(refused("choosing the ring's version (PACKET_VERSION)"))?;
         let (set, length, granularity) = match options.ring {
             RingOptions::Slots { slots, slot_size } => {
                 // Any other than 0: frames longer than a slot are queued whole.
-                socket.set(PACKET_COPY_THRESH, i32::MAX).map_err(refused("asking for long frames (PACKET_COPY_THRESH)"))?;
+                socket
+                    .set(PACKET_COPY_THRESH, i32::MAX)
+                    .map_err(refused("asking for long frames (PACKET_COPY_THRESH)"))?;
                 let length = slots * slot_size;
                 let block = length.min(slot_size.max(BLOCK));
                 let request = libc::tpacket_req {
@@ -142,13 +167,23 @@ impl Socket {
         };
         set.map_err(refused("taking memory for the ring (PACKET_RX_RING)"))?;
         if options.promiscuous {
-            socket.add_promiscuous(index).map_err(refused("asking for all frames (PACKET_MR_PROMISC)"))?;
+            socket
+                .add_promiscuous(index)
+                .map_err(refused("asking for all frames (PACKET_MR_PROMISC)"))?;
             receiver.is_promiscuous = true;
         }
         let socket = &receiver.socket;
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let data =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, socket, 0) };
+        let data = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                socket,
+                0,
+            )
+        };
         let data = data.map_err(|error| refused("mapping the ring (mmap)")(error.into()))?;
         // SAFETY: the kernel maps nothing at address 0 that it was not told to.
         let data = unsafe { NonNull::new_unchecked(data.cast::<u8>()) };
@@ -156,8 +191,11 @@ impl Socket {
         // only while its status says that it is the kernel's; the rings lend bytes after the status
         // said that they are ours, and change it only when nothing of the slot or block is lent.
         let region = unsafe { Region::try_mapped(data, length, granularity) };
-        let region =
-            region.ok_or_else(|| refused("taking memory to note which slots of the ring are lent")(io::ErrorKind::OutOfMemory.into()))?;
+        let region = region.ok_or_else(|| {
+            refused("taking memory to note which slots of the ring are lent")(
+                io::ErrorKind::OutOfMemory.into(),
+            )
+        })?;
         Ok(Mapped { socket: receiver, region, ignores_outgoing })
     }
 
@@ -191,7 +229,10 @@ impl Socket {
     /// What the system refused.
     pub fn close_filter(&self) -> io::Result<()> {
         // BPF_RET | BPF_K: of every packet, 0 bytes.
-        attach_filter(&self.socket, &[libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }])
+        attach_filter(
+            &self.socket,
+            &[libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }],
+        )
     }
 
     fn open_filter(&self) -> io::Result<()> {
@@ -203,7 +244,8 @@ impl Socket {
         // The group has a hook of its own: what the sockets ignore must be said again.
         let with = |flags: u32| group.unwrap_or(0) | (mode | flags) << 16;
         let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
-        let joined = self.socket.set(PACKET_FANOUT, with(unique | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING));
+        let joined =
+            self.socket.set(PACKET_FANOUT, with(unique | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING));
         if joined.is_err() {
             self.socket.set(PACKET_FANOUT, with(unique))?;
         }

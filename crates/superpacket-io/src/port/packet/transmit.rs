@@ -45,7 +45,9 @@ impl Transmitter {
             // `validate_xmit_skb`). A single frame that is too long stays so, whoever fills in its
             // checksum: the MTU has shrunk.
             Some(libc::EMSGSIZE) if frame.gso.is_none() => Stop::TooLong,
-            Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOMEM) if !frame.is_plain() => {
+            Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOMEM)
+                if !frame.is_plain() =>
+            {
                 counters.tx_refused.fetch_add(1, Ordering::Relaxed);
                 Stop::Offload(error)
             }
@@ -59,7 +61,9 @@ impl Transmitter {
                 Stop::Offload(error)
             }
             Some(libc::ENETDOWN) => Stop::Down,
-            Some(libc::ENXIO | libc::ENODEV | libc::EBADFD) => Stop::Gone(PortError::Gone { port: self.shared.name.clone() }),
+            Some(libc::ENXIO | libc::ENODEV | libc::EBADFD) => {
+                Stop::Gone(PortError::Gone { port: self.shared.name.clone() })
+            }
             _ => Stop::Refused(error),
         }
     }
@@ -87,13 +91,21 @@ impl Transmit for Transmitter {
 
 impl fmt::Debug for Transmitter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Transmitter").field("port", &self.shared.name).finish_non_exhaustive()
+        formatter
+            .debug_struct("Transmitter")
+            .field("port", &self.shared.name)
+            .finish_non_exhaustive()
     }
 }
 
 /// Describes frames from number `from` on, as many as fit one call. Stops before a frame that this
 /// kind of port cannot describe, and says why.
-fn gather<'a>(messages: &mut Messages<'_, 'a, VIRTIO>, outgoing: &'a Outgoing, batch: &TxBatch, from: usize) -> Option<io::Error> {
+fn gather<'a>(
+    messages: &mut Messages<'_, 'a, VIRTIO>,
+    outgoing: &'a Outgoing,
+    batch: &TxBatch,
+    from: usize,
+) -> Option<io::Error> {
     for frame in batch.frames()[from..].iter().take(MAX_MESSAGES) {
         if messages.pieces() >= MANY_PIECES {
             break;
@@ -115,7 +127,10 @@ fn gather<'a>(messages: &mut Messages<'_, 'a, VIRTIO>, outgoing: &'a Outgoing, b
 fn header(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> io::Result<[u8; VIRTIO]> {
     let mut bytes = [0; VIRTIO];
     if frame.layer != Layer::Ethernet {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an IP packet without Ethernet header"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "an IP packet without Ethernet header",
+        ));
     }
     if frame.is_plain() {
         return Ok(bytes);
@@ -123,8 +138,11 @@ fn header(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> io::Result<[
     let mut scratch = [0; MAX_HEADER];
     let head = batch.head(outgoing, frame, &mut scratch);
     let offload = Offload::new(frame.checksum, frame.gso);
-    let described = Header::describe(&offload, Format::Plain, head, frame.length as usize, frame.layer);
-    described.and_then(|header| header.write(&mut bytes, Format::Plain, ByteOrder::NATIVE)).map_err(unfit)?;
+    let described =
+        Header::describe(&offload, Format::Plain, head, frame.length as usize, frame.layer);
+    described
+        .and_then(|header| header.write(&mut bytes, Format::Plain, ByteOrder::NATIVE))
+        .map_err(unfit)?;
     Ok(bytes)
 }
 

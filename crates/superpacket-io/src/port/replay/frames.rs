@@ -40,7 +40,11 @@ pub(super) enum Read {
 }
 
 /// The next frame that can be replayed: whole, and of this layer, or of any if none is given.
-pub(super) fn read(reader: &mut Reader, layer: Option<Layer>, errors: &Errors) -> Result<Option<(Ready, Layer)>, CaptureError> {
+pub(super) fn read(
+    reader: &mut Reader,
+    layer: Option<Layer>,
+    errors: &Errors,
+) -> Result<Option<(Ready, Layer)>, CaptureError> {
     loop {
         match read_among(reader, usize::MAX, layer, errors)? {
             Read::Frame(frame, layer) => return Ok(Some((frame, layer))),
@@ -51,7 +55,12 @@ pub(super) fn read(reader: &mut Reader, layer: Option<Layer>, errors: &Errors) -
 }
 
 /// The same among the next `most` frames.
-pub(super) fn read_among(reader: &mut Reader, most: usize, layer: Option<Layer>, errors: &Errors) -> Result<Read, CaptureError> {
+pub(super) fn read_among(
+    reader: &mut Reader,
+    most: usize,
+    layer: Option<Layer>,
+    errors: &Errors,
+) -> Result<Read, CaptureError> {
     for _ in 0..most {
         let Some(frame) = reader.next_frame()? else { return Ok(Read::End) };
         match payload(&frame) {

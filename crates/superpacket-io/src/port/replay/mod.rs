@@ -51,7 +51,10 @@ use self::frames::Errors;
 use self::options::{Mode, Options};
 use self::player::Player;
 use self::recorder::{Discard, Recorder, RecorderEnd};
-use super::{Capabilities, LinkState, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
+use super::{
+    Capabilities, LinkState, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState,
+    Receive, SpecError, Transmit,
+};
 use crate::capture::same_file;
 
 /// A capture file.
@@ -74,22 +77,38 @@ impl ReplayPort {
     pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
         let options = Options::read(spec)?;
         let errors = Arc::new(Errors::default());
-        let unsupported = |reason: &str| PortError::Unsupported { port: spec.name().into(), reason: reason.into() };
+        let unsupported = |reason: &str| PortError::Unsupported {
+            port: spec.name().into(),
+            reason: reason.into(),
+        };
         let (player, layer, recorder) = match options.mode {
-            Mode::Record { layer } => (None, layer, Some(Recorder::create(spec.name(), spec.device(), None, layer)?)),
+            Mode::Record { layer } => {
+                (None, layer, Some(Recorder::create(spec.name(), spec.device(), None, layer)?))
+            }
             Mode::Replay { speed, times, record } => {
                 if let Some(record) = &record
-                    && same_file(spec.device(), record).map_err(|error| PortError::system(spec.name(), "compare the files", error))?
+                    && same_file(spec.device(), record).map_err(|error| {
+                        PortError::system(spec.name(), "compare the files", error)
+                    })?
                 {
                     return Err(unsupported("the capture would be recorded over itself"));
                 }
-                let player = Player::open(spec.name(), spec.device(), speed, times, Arc::clone(&errors))?;
+                let player =
+                    Player::open(spec.name(), spec.device(), speed, times, Arc::clone(&errors))?;
                 let (layer, format) = (player.layer(), player.format());
-                let recorder = record.map(|path| Recorder::create(spec.name(), &path, format, layer)).transpose()?;
+                let recorder = record
+                    .map(|path| Recorder::create(spec.name(), &path, format, layer))
+                    .transpose()?;
                 (Some(player), layer, recorder)
             }
         };
-        Ok(ReplayPort { text: spec.name().into(), layer, player, errors, recorder: recorder.map(Arc::new) })
+        Ok(ReplayPort {
+            text: spec.name().into(),
+            layer,
+            player,
+            errors,
+            recorder: recorder.map(Arc::new),
+        })
     }
 }
 

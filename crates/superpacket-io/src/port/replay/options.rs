@@ -48,8 +48,13 @@ impl Options {
                     None | Some("timed") => Speed::Times(1.0),
                     Some("max") => Speed::Max,
                     Some(number) => {
-                        let times = number.parse().ok().filter(|times: &f64| times.is_finite() && *times > 0.0);
-                        Speed::Times(times.ok_or_else(|| options.wrong("speed", "takes timed, max, or a number above 0: 2, 0.5"))?)
+                        let times = number
+                            .parse()
+                            .ok()
+                            .filter(|times: &f64| times.is_finite() && *times > 0.0);
+                        Speed::Times(times.ok_or_else(|| {
+                            options.wrong("speed", "takes timed, max, or a number above 0: 2, 0.5")
+                        })?)
                     }
                 };
                 let times = match options.get("loop") {
@@ -57,7 +62,9 @@ impl Options {
                     _ => Some(options.value("loop", "takes a number of times, or forever", 1)?),
                 };
                 if times != Some(1) && spec.device() == "-" {
-                    return Err(options.wrong("loop", "needs a file: standard input can be read once"));
+                    return Err(
+                        options.wrong("loop", "needs a file: standard input can be read once")
+                    );
                 }
                 Mode::Replay { speed, times, record: options.get("record").map(str::to_owned) }
             }
@@ -86,10 +93,15 @@ mod tests {
 
     #[test]
     fn the_forms_that_the_documentation_names() {
-        let replay = |speed, times, record: Option<&str>| Ok(Mode::Replay { speed, times, record: record.map(str::to_owned) });
+        let replay = |speed, times, record: Option<&str>| {
+            Ok(Mode::Replay { speed, times, record: record.map(str::to_owned) })
+        };
         assert_eq!(read("pcap:in"), replay(Speed::Times(1.0), Some(1), None));
         assert_eq!(read("pcap:in?speed=0.5&loop=forever"), replay(Speed::Times(0.5), None, None));
-        assert_eq!(read("pcap:in?speed=max&loop=3&record=out"), replay(Speed::Max, Some(3), Some("out")));
+        assert_eq!(
+            read("pcap:in?speed=max&loop=3&record=out"),
+            replay(Speed::Max, Some(3), Some("out"))
+        );
         assert_eq!(read("pcap:out?mode=record"), Ok(Mode::Record { layer: Layer::Ethernet }));
         assert_eq!(read("pcap:out?mode=record&layer=ip"), Ok(Mode::Record { layer: Layer::Ip }));
     }

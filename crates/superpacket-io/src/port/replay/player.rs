@@ -76,10 +76,22 @@ impl std::fmt::Debug for Input {
 
 impl Player {
     /// Opens the capture at `path` and reads its first frame; from a pipe, if it comes soon.
-    pub(super) fn open(text: &str, path: &str, speed: Speed, times: Option<u64>, errors: Arc<Errors>) -> Result<Self, PortError> {
+    pub(super) fn open(
+        text: &str,
+        path: &str,
+        speed: Speed,
+        times: Option<u64>,
+        errors: Arc<Errors>,
+    ) -> Result<Self, PortError> {
         let capture = |source: CaptureError| PortError::Capture { port: text.into(), source };
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC);
-        let timer = Arc::new(timer.map_err(|error| PortError::system(text, "make a timer (timerfd_create)", error))?);
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        );
+        let timer =
+            Arc::new(timer.map_err(|error| {
+                PortError::system(text, "make a timer (timerfd_create)", error)
+            })?);
         let opening = match Pipe::open(path).map_err(capture)? {
             None => Opening::of_file(Box::new(Reader::open(path).map_err(capture)?), &errors),
             Some(pipe) => Opening::of_pipe(pipe),
@@ -124,16 +136,20 @@ impl Player {
         for _ in 0..SKIPPED {
             let read = match &mut self.input {
                 None => return self.go_on_at_end(),
-                Some(Input::File(reader)) => match read_among(reader, SKIPPED_OF_FILE, Some(self.layer), &self.errors) {
-                    Ok(Read::Frame(frame, layer)) => Event::Frame(frame, layer),
-                    Ok(Read::LeftOut) => break,
-                    Ok(Read::End) => Event::End(reader.truncated().cloned()),
-                    Err(error) => Event::Failure(error),
-                },
-                Some(Input::Stream(stream)) => match stream.take(|| set_timer(&self.text, &self.timer, 0))? {
-                    Some(event) => event,
-                    None => return Ok(()),
-                },
+                Some(Input::File(reader)) => {
+                    match read_among(reader, SKIPPED_OF_FILE, Some(self.layer), &self.errors) {
+                        Ok(Read::Frame(frame, layer)) => Event::Frame(frame, layer),
+                        Ok(Read::LeftOut) => break,
+                        Ok(Read::End) => Event::End(reader.truncated().cloned()),
+                        Err(error) => Event::Failure(error),
+                    }
+                }
+                Some(Input::Stream(stream)) => {
+                    match stream.take(|| set_timer(&self.text, &self.timer, 0))? {
+                        Some(event) => event,
+                        None => return Ok(()),
+                    }
+                }
                 Some(Input::Pipe(_)) => {
                     self.start_reading()?;
                     continue;
@@ -162,8 +178,11 @@ impl Player {
     /// Has a thread read the pipe.
     fn start_reading(&mut self) -> Result<(), PortError> {
         if let Some(Input::Pipe(pipe)) = self.input.take() {
-            let stream = Stream::start(&self.text, pipe, Arc::clone(&self.timer), Arc::clone(&self.errors));
-            let stream = stream.map_err(|error| PortError::system(&self.text, "start a thread that reads the capture", error))?;
+            let stream =
+                Stream::start(&self.text, pipe, Arc::clone(&self.timer), Arc::clone(&self.errors));
+            let stream = stream.map_err(|error| {
+                PortError::system(&self.text, "start a thread that reads the capture", error)
+            })?;
             self.input = Some(Input::Stream(stream));
         }
         Ok(())
@@ -179,7 +198,12 @@ impl Player {
     /// At the end: from the start again, or nothing more.
     fn go_on_at_end(&mut self) -> Result<(), PortError> {
         // A capture without a frame that can be replayed would be read for ever.
-        if self.next.is_some() || self.input.is_some() || self.left == Some(0) || !self.clock.has_begun() || self.is_empty {
+        if self.next.is_some()
+            || self.input.is_some()
+            || self.left == Some(0)
+            || !self.clock.has_begun()
+            || self.is_empty
+        {
             return Ok(());
         }
         self.is_empty = true;
@@ -233,12 +257,22 @@ impl Opening {
     fn of_pipe(mut pipe: Pipe) -> Result<Self, CaptureError> {
         let start = pipe.look(FIRST_FRAME)?;
         let layer = start.layer.unwrap_or(Layer::Ethernet);
-        Ok(Opening { layer, format: start.format, next: None, input: Some(Input::Pipe(pipe)), end: None })
+        Ok(Opening {
+            layer,
+            format: start.format,
+            next: None,
+            input: Some(Input::Pipe(pipe)),
+            end: None,
+        })
     }
 }
 
 impl Receive for Player {
-    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
         if let Some(failure) = self.failure.take() {
             return self.wait_until(0).and(Err(failure));
         }

@@ -7,8 +7,8 @@ use superpacket::packet::Layer;
 
 use super::stream_writer::{NotWritten, OutputStream, StreamWriter};
 use crate::capture::{
-    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp,
-    Writer,
+    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant,
+    Record, Sink, TimeResolution, Timestamp, Writer,
 };
 use crate::port::{Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
 
@@ -29,17 +29,30 @@ enum Output {
 
 impl std::fmt::Debug for Recorder {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Recorder").field("text", &self.text).field("layer", &self.layer).finish_non_exhaustive()
+        formatter
+            .debug_struct("Recorder")
+            .field("text", &self.text)
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
     }
 }
 
 impl Recorder {
     /// Begins the file at `path`, for the port `text`. What its ending does not say of its format
     /// is as in `like`; times are in nanoseconds.
-    pub(super) fn create(text: &str, path: &str, like: Option<Format>, layer: Layer) -> Result<Self, PortError> {
+    pub(super) fn create(
+        text: &str,
+        path: &str,
+        like: Option<Format>,
+        layer: Layer,
+    ) -> Result<Self, PortError> {
         let capture = |source| PortError::Capture { port: text.into(), source };
-        let default = Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Nanoseconds };
-        let format = OutputFormat { resolution: Some(PcapVariant::Nanoseconds), ..OutputFormat::for_path(path, like.unwrap_or(default)) };
+        let default =
+            Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Nanoseconds };
+        let format = OutputFormat {
+            resolution: Some(PcapVariant::Nanoseconds),
+            ..OutputFormat::for_path(path, like.unwrap_or(default))
+        };
         let link_type = match layer {
             Layer::Ethernet => LinkType::ETHERNET,
             Layer::Ip => LinkType::RAW,
@@ -64,10 +77,18 @@ impl Recorder {
         }
     }
 
-    fn record(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, time: Timestamp) -> Result<(), Stop> {
+    fn record(
+        &self,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frame: &TxFrame,
+        time: Timestamp,
+    ) -> Result<(), Stop> {
         let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what);
         if !frame.is_plain() {
-            return Err(Stop::Offload(refused("a capture file cuts no super-packets and fills in no checksums")));
+            return Err(Stop::Offload(refused(
+                "a capture file cuts no super-packets and fills in no checksums",
+            )));
         }
         if frame.layer != self.layer {
             return Err(Stop::Refused(refused("the capture file has frames of another layer")));
@@ -76,15 +97,22 @@ impl Recorder {
         let writer = match &self.output {
             Output::File(writer) => writer,
             Output::Stream(stream) => {
-                return stream.write(frame.length as usize, slices, time).map_err(|refused| match refused {
-                    NotWritten::Full => Stop::Full,
-                    NotWritten::Failed(error) => self.gone(error),
+                return stream.write(frame.length as usize, slices, time).map_err(|refused| {
+                    match refused {
+                        NotWritten::Full => Stop::Full,
+                        NotWritten::Failed(error) => self.gone(error),
+                    }
                 });
             }
         };
         let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = writer.as_mut() else { return Err(self.gone(None)) };
-        let record = Record { interface: 0, time: Some(time), original_length: None, options: FrameOptions::NONE };
+        let record = Record {
+            interface: 0,
+            time: Some(time),
+            original_length: None,
+            options: FrameOptions::NONE,
+        };
         open.write(record, slices).map_err(|source| {
             // Half a record may have been written: nothing can follow it.
             *writer = None;
@@ -94,7 +122,10 @@ impl Recorder {
 
     fn gone(&self, why: Option<CaptureError>) -> Stop {
         let port = self.text.clone();
-        Stop::Gone(why.map_or_else(|| PortError::Gone { port: port.clone() }, |source| PortError::Capture { port: port.clone(), source }))
+        Stop::Gone(why.map_or_else(
+            || PortError::Gone { port: port.clone() },
+            |source| PortError::Capture { port: port.clone(), source },
+        ))
     }
 }
 
@@ -123,7 +154,9 @@ impl RecorderEnd {
 impl Transmit for RecorderEnd {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let time = Timestamp::from_nanoseconds((now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64));
+        let time = Timestamp::from_nanoseconds(
+            (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64),
+        );
         for (sent, frame) in batch.frames()[from..].iter().enumerate() {
             if let Err(stopped) = self.recorder.record(outgoing, batch, frame, time) {
                 return Progress { sent, stopped: Some(stopped) };

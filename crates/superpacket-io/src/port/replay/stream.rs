@@ -72,11 +72,19 @@ impl Pipe {
         if path == "-" {
             let file = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
             let is_file = file.metadata().map_err(failed)?.is_file();
-            return Ok((!is_file).then(|| Pipe { name: "standard input".to_owned(), file, head: Vec::new() }));
+            return Ok((!is_file).then(|| Pipe {
+                name: "standard input".to_owned(),
+                file,
+                head: Vec::new(),
+            }));
         }
         match std::fs::metadata(path) {
             Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => {
-                let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path).map_err(failed)?;
+                let file = OpenOptions::new()
+                    .read(true)
+                    .custom_flags(OFlags::NONBLOCK.bits() as i32)
+                    .open(path)
+                    .map_err(failed)?;
                 Ok(Some(Pipe { name: path.to_owned(), file, head: Vec::new() }))
             }
             // What cannot be opened is told by whoever opens files.
@@ -102,7 +110,8 @@ impl Pipe {
 
     /// What the bytes that have come say, and whether there is a frame among them.
     fn examine(&self) -> Result<(Start, bool), CaptureError> {
-        let mut reader = Reader::from_stream(&self.name, Box::new(io::Cursor::new(self.head.clone())))?;
+        let mut reader =
+            Reader::from_stream(&self.name, Box::new(io::Cursor::new(self.head.clone())))?;
         let format = Some(reader.format());
         // Counted when they are replayed.
         let first = read(&mut reader, None, &Errors::default())?.map(|(_, layer)| layer);
@@ -113,7 +122,10 @@ impl Pipe {
     fn read_more(&mut self, until: Instant) -> Result<bool, CaptureError> {
         let failed = |source| CaptureError::Open { file: self.name.clone(), source };
         let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) as _ };
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()) as _,
+        };
         match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&timeout)) {
             Ok(0) | Err(Errno::INTR) => return Ok(false),
             Ok(_) => {}
@@ -125,7 +137,14 @@ impl Pipe {
                 self.head.extend_from_slice(&bytes[..length]);
                 Ok(length == 0)
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(false)
+            }
             Err(error) => Err(failed(error)),
         }
     }
@@ -134,7 +153,9 @@ impl Pipe {
 /// What packets of a capture with this link type start with.
 const fn layer_of(link_type: LinkType) -> Layer {
     match link_type {
-        LinkType::RAW | LinkType::RAW_12 | LinkType::RAW_14 | LinkType::IPV4 | LinkType::IPV6 => Layer::Ip,
+        LinkType::RAW | LinkType::RAW_12 | LinkType::RAW_14 | LinkType::IPV4 | LinkType::IPV6 => {
+            Layer::Ip
+        }
         LinkType::NULL | LinkType::LOOP | LinkType::LINUX_SLL | LinkType::LINUX_SLL2 => Layer::Ip,
         _ => Layer::Ethernet,
     }
@@ -155,20 +176,35 @@ pub(super) struct Stream {
 impl Stream {
     /// Begins to read on a thread with the privileges of this one; `timer` becomes readable when
     /// there is an event and [`take`](Self::take) had found none.
-    pub(super) fn start(port: &str, pipe: Pipe, timer: Arc<OwnedFd>, errors: Arc<Errors>) -> io::Result<Self> {
+    pub(super) fn start(
+        port: &str,
+        pipe: Pipe,
+        timer: Arc<OwnedFd>,
+        errors: Arc<Errors>,
+    ) -> io::Result<Self> {
         let Pipe { name, file, head } = pipe;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let input = io::Cursor::new(head).chain(Input { file, stop: stop.try_clone()? });
         let (sender, events) = sync_channel(CAPACITY);
         let is_waiting = Arc::new(AtomicBool::new(false));
-        let tell = Tell { events: sender, is_waiting: Arc::clone(&is_waiting), timer, port: port.to_owned() };
-        let thread = std::thread::Builder::new().name("capture".into()).spawn(move || read_all(&name, Box::new(input), &tell, &errors))?;
+        let tell = Tell {
+            events: sender,
+            is_waiting: Arc::clone(&is_waiting),
+            timer,
+            port: port.to_owned(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("capture".into())
+            .spawn(move || read_all(&name, Box::new(input), &tell, &errors))?;
         Ok(Stream { events: Some(events), stop, is_waiting, thread: Some(thread) })
     }
 
     /// The next event, if there is one. Otherwise the timer, which must have been disarmed by
     /// `disarm`, becomes readable with the next.
-    pub(super) fn take<E>(&self, disarm: impl FnOnce() -> Result<(), E>) -> Result<Option<Event>, E> {
+    pub(super) fn take<E>(
+        &self,
+        disarm: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Option<Event>, E> {
         if let Some(event) = self.try_take() {
             return Ok(Some(event));
         }
@@ -252,7 +288,8 @@ struct Input {
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let mut descriptors = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::IN)];
+            let mut descriptors =
+                [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut descriptors, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -264,7 +301,11 @@ impl Read for Input {
             if !descriptors[1].revents().is_empty() {
                 match self.file.read(buffer) {
                     // Another process that reads there was faster.
-                    Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                        ) => {}
                     result => return result,
                 }
             }

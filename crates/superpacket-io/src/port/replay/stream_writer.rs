@@ -20,7 +20,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::capture::{CaptureError, FrameOptions, Interface, OutputFormat, OutputPlace, Record, Sink, Timestamp, Writer, open_special};
+use crate::capture::{
+    CaptureError, FrameOptions, Interface, OutputFormat, OutputPlace, Record, Sink, Timestamp,
+    Writer, open_special,
+};
 
 /// The most bytes that wait to be written, what is kept for each frame included.
 const CAPACITY: usize = 4 << 20;
@@ -64,17 +67,29 @@ impl OutputStream {
         if path == "-" {
             let file = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);
             let is_file = file.metadata().map_err(failed)?.is_file();
-            return Ok((!is_file).then(|| OutputStream { name: "standard output".to_owned(), file, piece: SHARED_PIECE }));
+            return Ok((!is_file).then(|| OutputStream {
+                name: "standard output".to_owned(),
+                file,
+                piece: SHARED_PIECE,
+            }));
         }
         match OutputPlace::find(Path::new(path)) {
             Ok(OutputPlace::Special) => {
-                let opened = open_special(Path::new(path), OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32));
-                let file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
-                    // A device without hardware gives the same error.
-                    Some(Errno::NXIO) if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) => {
-                        failed(io::Error::new(error.kind(), "nobody reads the pipe"))
+                let opened = open_special(
+                    Path::new(path),
+                    OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32),
+                );
+                let file = opened.map_err(|error| {
+                    match error.raw_os_error().map(Errno::from_raw_os_error) {
+                        // A device without hardware gives the same error.
+                        Some(Errno::NXIO)
+                            if std::fs::metadata(path)
+                                .is_ok_and(|metadata| metadata.file_type().is_fifo()) =>
+                        {
+                            failed(io::Error::new(error.kind(), "nobody reads the pipe"))
+                        }
+                        _ => failed(error),
                     }
-                    _ => failed(error),
                 })?;
                 Ok(Some(OutputStream { name: path.to_owned(), file, piece: usize::MAX }))
             }
@@ -144,7 +159,9 @@ struct Queue {
 impl Queue {
     /// Makes room for a frame of so many bytes, if there is any.
     fn reserve(&self, length: usize) -> bool {
-        let add = |waiting: usize| waiting.checked_add(length + KEPT_PER_FRAME).filter(|sum| *sum <= CAPACITY);
+        let add = |waiting: usize| {
+            waiting.checked_add(length + KEPT_PER_FRAME).filter(|sum| *sum <= CAPACITY)
+        };
         self.length.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
     }
 
@@ -164,7 +181,12 @@ impl Queue {
 
 impl StreamWriter {
     /// Begins a capture of one interface.
-    pub(super) fn new(port: &str, output: OutputStream, format: OutputFormat, interface: Interface) -> Self {
+    pub(super) fn new(
+        port: &str,
+        output: OutputStream,
+        format: OutputFormat,
+        interface: Interface,
+    ) -> Self {
         StreamWriter {
             port: port.to_owned(),
             queue: Arc::default(),
@@ -179,7 +201,12 @@ impl StreamWriter {
     }
 
     /// Has a frame be written, of so many bytes in these pieces, if there is room for it.
-    pub(super) fn write<'a>(&self, length: usize, pieces: impl Iterator<Item = &'a [u8]>, time: Timestamp) -> Result<(), NotWritten> {
+    pub(super) fn write<'a>(
+        &self,
+        length: usize,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        time: Timestamp,
+    ) -> Result<(), NotWritten> {
         if self.queue.has_failed.load(Ordering::Acquire) {
             return Err(self.queue.failed());
         }
@@ -236,7 +263,10 @@ impl StreamWriter {
 
 impl Drop for StreamWriter {
     fn drop(&mut self) {
-        let mut state = std::mem::replace(self.state.get_mut().unwrap_or_else(PoisonError::into_inner), State::Failed);
+        let mut state = std::mem::replace(
+            self.state.get_mut().unwrap_or_else(PoisonError::into_inner),
+            State::Failed,
+        );
         // A capture without frames has a header all the same.
         self.start(&mut state);
         if let State::Writing(Thread { frames, stop, end, handle }) = state {
@@ -259,7 +289,11 @@ impl Drop for StreamWriter {
 }
 
 /// Writes what comes, until nothing more can come.
-fn write_all(mut writer: Writer, waiting: &Receiver<Frame>, queue: &Queue) -> Result<(), CaptureError> {
+fn write_all(
+    mut writer: Writer,
+    waiting: &Receiver<Frame>,
+    queue: &Queue,
+) -> Result<(), CaptureError> {
     loop {
         let next = match waiting.try_recv() {
             // A reader that waits gets what there is.
@@ -270,7 +304,12 @@ fn write_all(mut writer: Writer, waiting: &Receiver<Frame>, queue: &Queue) -> Re
             next => next.ok(),
         };
         let Some(Frame { bytes, time }) = next else { return writer.finish().map(drop) };
-        let record = Record { interface: 0, time: Some(time), original_length: None, options: FrameOptions::NONE };
+        let record = Record {
+            interface: 0,
+            time: Some(time),
+            original_length: None,
+            options: FrameOptions::NONE,
+        };
         writer.write(record, [&bytes[..]])?;
         queue.release(bytes.len());
     }
@@ -286,7 +325,8 @@ struct Output {
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            let mut descriptors = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::OUT)];
+            let mut descriptors =
+                [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::OUT)];
             match poll(&mut descriptors, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -297,7 +337,11 @@ impl Write for Output {
             // A reader that is gone counts too: to write says what it is.
             if !descriptors[1].revents().is_empty() {
                 match self.file.write(&bytes[..bytes.len().min(self.piece)]) {
-                    Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                        ) => {}
                     result => return result,
                 }
             }

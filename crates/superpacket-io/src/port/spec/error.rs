@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum SpecError {
     /// It does not start with a kind and a colon.
-    #[error("port {port:?} starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:")]
+    #[error(
+        "port {port:?} starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:"
+    )]
     Kind {
         /// The port string.
         port: String,
@@ -65,10 +67,17 @@ impl SpecError {
             return self.to_string();
         }
         match self {
-            SpecError::Kind { .. } => "it starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:".to_owned(),
+            SpecError::Kind { .. } => {
+                "it starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:"
+                    .to_owned()
+            }
             SpecError::Device { .. } => "it names no interface or file".to_owned(),
-            SpecError::Modelled { .. } => "it is in memory or a model NIC: superpacket-model opens it".to_owned(),
-            SpecError::Nested { .. } => format!("it nests more than {} model NICs (nic:...@nic:...)", super::MOST_NESTED),
+            SpecError::Modelled { .. } => {
+                "it is in memory or a model NIC: superpacket-model opens it".to_owned()
+            }
+            SpecError::Nested { .. } => {
+                format!("it nests more than {} model NICs (nic:...@nic:...)", super::MOST_NESTED)
+            }
             SpecError::Name { name, problem, .. } => format!("name {name:?} {problem}"),
             SpecError::Option { option, problem, .. } => format!("option {option:?} {problem}"),
         }

@@ -20,9 +20,12 @@ pub(super) fn split(text: &str) -> (Option<&str>, &str) {
 
 /// Says what is wrong with a name, behind the name itself.
 pub(super) fn check(name: &str) -> Result<(), String> {
-    let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    let is_allowed =
+        |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     if name.is_empty() || name.chars().count() > LONGEST || !name.chars().all(is_allowed) {
-        return Err(format!("is not 1 to {LONGEST} letters (a to z, A to Z), digits, \"-\", \"_\" and \".\""));
+        return Err(format!(
+            "is not 1 to {LONGEST} letters (a to z, A to Z), digits, \"-\", \"_\" and \".\""
+        ));
     }
     if !name.starts_with(|first: char| first.is_ascii_alphabetic()) {
         return Err("does not begin with a letter (a to z, A to Z)".into());

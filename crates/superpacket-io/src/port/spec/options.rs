@@ -15,8 +15,13 @@ impl SpecOptions {
     pub(super) fn parse(port: &str, text: &str, separator: char) -> Result<Self, SpecError> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for part in text.split(separator).filter(|part| !part.is_empty()) {
-            let wrong = |problem: &str| SpecError::Option { port: port.into(), option: part.into(), problem: problem.into() };
-            let (key, value) = part.split_once('=').ok_or_else(|| wrong("has no value: write option=value"))?;
+            let wrong = |problem: &str| SpecError::Option {
+                port: port.into(),
+                option: part.into(),
+                problem: problem.into(),
+            };
+            let (key, value) =
+                part.split_once('=').ok_or_else(|| wrong("has no value: write option=value"))?;
             if pairs.iter().any(|(known, _)| known == key) {
                 return Err(wrong("is there twice"));
             }
@@ -49,11 +54,14 @@ impl SpecOptions {
     pub fn bytes(&self, key: &str, default: usize) -> Result<usize, SpecError> {
         let Some(value) = self.get(key) else { return Ok(default) };
         let lower = value.to_ascii_lowercase();
-        let (digits, unit) =
-            match lower.strip_suffix('k').map(|digits| (digits, 1 << 10)).or(lower.strip_suffix('m').map(|digits| (digits, 1 << 20))) {
-                Some(scaled) => scaled,
-                None => (lower.as_str(), 1),
-            };
+        let (digits, unit) = match lower
+            .strip_suffix('k')
+            .map(|digits| (digits, 1 << 10))
+            .or(lower.strip_suffix('m').map(|digits| (digits, 1 << 20)))
+        {
+            Some(scaled) => scaled,
+            None => (lower.as_str(), 1),
+        };
         let bytes = digits.parse::<usize>().ok().and_then(|digits| digits.checked_mul(unit));
         bytes.ok_or_else(|| self.wrong(key, "takes a number of bytes: 2048, 4k, 1m"))
     }
@@ -84,8 +92,11 @@ impl SpecOptions {
     pub fn only(&self, known: &[&str]) -> Result<(), SpecError> {
         match self.pairs.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             None => Ok(()),
-            Some((key, _)) if known.is_empty() => Err(self.wrong(key, "is not known: this kind of port has none")),
-            Some((key, _)) => Err(self.wrong(key, &format!("is not known: this kind of port has {}", known.join(", ")))),
+            Some((key, _)) if known.is_empty() => {
+                Err(self.wrong(key, "is not known: this kind of port has none"))
+            }
+            Some((key, _)) => Err(self
+                .wrong(key, &format!("is not known: this kind of port has {}", known.join(", ")))),
         }
     }
 }
@@ -96,11 +107,30 @@ mod tests {
 
     #[test]
     fn values_are_read_with_their_units() {
-        let spec: PortSpec = "packet:eth0?ring=4m&slot=2k&fanout=3&outgoing=on".parse().expect("well formed");
+        let spec: PortSpec =
+            "packet:eth0?ring=4m&slot=2k&fanout=3&outgoing=on".parse().expect("well formed");
         let options = spec.options();
-        assert_eq!((options.bytes("ring", 0), options.bytes("slot", 0), options.bytes("none", 5)), (Ok(4 << 20), Ok(2048), Ok(5)));
-        assert_eq!((options.value("fanout", "takes a number", 0), options.switch("outgoing", false)), (Ok(3u16), Ok(true)));
-        assert!(options.bytes("outgoing", 0).expect_err("no number").to_string().contains("outgoing=on"));
-        assert!(options.only(&["ring", "slot", "fanout"]).expect_err("one more").to_string().contains("ring, slot, fanout"));
+        assert_eq!(
+            (options.bytes("ring", 0), options.bytes("slot", 0), options.bytes("none", 5)),
+            (Ok(4 << 20), Ok(2048), Ok(5))
+        );
+        assert_eq!(
+            (options.value("fanout", "takes a number", 0), options.switch("outgoing", false)),
+            (Ok(3u16), Ok(true))
+        );
+        assert!(
+            options
+                .bytes("outgoing", 0)
+                .expect_err("no number")
+                .to_string()
+                .contains("outgoing=on")
+        );
+        assert!(
+            options
+                .only(&["ring", "slot", "fanout"])
+                .expect_err("one more")
+                .to_string()
+                .contains("ring, slot, fanout")
+        );
     }
 }

@@ -58,7 +58,12 @@ impl Device {
     ///
     /// # Errors
     /// [`PortError`]
-    pub(super) fn open(text: &str, kind: TunKind, name: &str, options: &Options) -> Result<Self, PortError> {
+    pub(super) fn open(
+        text: &str,
+        kind: TunKind,
+        name: &str,
+        options: &Options,
+    ) -> Result<Self, PortError> {
         let system = |action| move |error: io::Error| PortError::system(text, action, error);
         let (found, first) = attach_first(text, kind, name, options.queues > 1)?;
         let identity = first.identity().map_err(system("ask for the interface (TUNGETIFF)"))?;
@@ -82,7 +87,11 @@ impl Device {
         let state = interface.state();
         let drops = DropCounter::open(&identity.name);
         Ok(Device {
-            text: if name == identity.name { text.to_owned() } else { text.replacen(name, &identity.name, 1) },
+            text: if name == identity.name {
+                text.to_owned()
+            } else {
+                text.replacen(name, &identity.name, 1)
+            },
             kind,
             format,
             order: options.order.unwrap_or(ByteOrder::NATIVE),
@@ -124,7 +133,12 @@ impl Device {
         if header.flags == 0 && header.gso_type == gso_type::NONE {
             return Ok(Offload::default());
         }
-        header.offload(self.format, &packet[..packet.len().min(MAX_HEADER)], packet.len(), self.layer())
+        header.offload(
+            self.format,
+            &packet[..packet.len().min(MAX_HEADER)],
+            packet.len(),
+            self.layer(),
+        )
     }
 
     /// Logs, once, that the kernel handed over what cannot be understood.
@@ -164,7 +178,9 @@ impl Device {
     /// The interface in the device's own network namespace, through a thread that enters it.
     fn find(&self, name: &str) -> Result<Interface, PortError> {
         let system = |action| move |error: io::Error| PortError::system(&self.text, action, error);
-        let namespace = self.queues[0].namespace().map_err(system("ask for the network namespace (TUNGETDEVNETNS)"))?;
+        let namespace = self.queues[0]
+            .namespace()
+            .map_err(system("ask for the network namespace (TUNGETDEVNETNS)"))?;
         let enter = || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|error| system("enter the network namespace (setns)")(error.into()))?;
@@ -199,13 +215,20 @@ const BETWEEN: Duration = Duration::from_millis(10);
 ///
 /// A device that was just closed may be busy for a moment more: a child that another thread has
 /// forked holds it until it executes its program.
-fn attach_first(text: &str, kind: TunKind, name: &str, several: bool) -> Result<(Option<Interface>, TunQueue), PortError> {
+fn attach_first(
+    text: &str,
+    kind: TunKind,
+    name: &str,
+    several: bool,
+) -> Result<(Option<Interface>, TunQueue), PortError> {
     let mut attempt = 1;
     loop {
         let found = Interface::open(text, name).ok();
         match attach(text, kind, name, several)? {
             Ok(queue) => return Ok((found, queue)),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => std::thread::sleep(BETWEEN),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => {
+                std::thread::sleep(BETWEEN)
+            }
             Err(error) => return Err(refused(text, kind, several, found.as_ref(), error)),
         }
         attempt += 1;
@@ -213,7 +236,12 @@ fn attach_first(text: &str, kind: TunKind, name: &str, several: bool) -> Result<
 }
 
 /// Attaches one queue; the inner error is that of `TUNSETIFF`.
-fn attach(text: &str, kind: TunKind, name: &str, several: bool) -> Result<io::Result<TunQueue>, PortError> {
+fn attach(
+    text: &str,
+    kind: TunKind,
+    name: &str,
+    several: bool,
+) -> Result<io::Result<TunQueue>, PortError> {
     let fd = open_tun().map_err(|error| PortError::system(text, "open /dev/net/tun", error))?;
     Ok(TunQueue::attach(fd, name, kind, several))
 }
@@ -222,40 +250,79 @@ fn attach(text: &str, kind: TunKind, name: &str, several: bool) -> Result<io::Re
 ///
 /// What the kernel takes from us depends on its version alone, and on the header's length;
 /// `TUNSETOFFLOAD` tells the version.
-fn set_up_offloads(queue: &TunQueue, text: &str, options: &Options) -> Result<(Format, bool), PortError> {
+fn set_up_offloads(
+    queue: &TunQueue,
+    text: &str,
+    options: &Options,
+) -> Result<(Format, bool), PortError> {
     let system = |action| move |error: io::Error| PortError::system(text, action, error);
-    let set_header = |format| queue.set_header(format, options.order).map_err(system("choose the header (TUNSETVNETHDRSZ, TUNSETVNETLE)"));
+    let set_header = |format| {
+        queue
+            .set_header(format, options.order)
+            .map_err(system("choose the header (TUNSETVNETHDRSZ, TUNSETVNETLE)"))
+    };
     // The header goes first: offloads for tunnels with a header that is too short for them make
     // every read fail with EFAULT.
     set_header(Format::Tunnel)?;
     let taken = |offloads: &HostOffloads| queue.set_offloads(offloads.bits()).is_ok();
     let known = HostOffloads::LADDER.into_iter().find(taken).unwrap_or(HostOffloads::NONE);
-    let format = options.header.unwrap_or(if known.has_tunnels() { Format::Tunnel } else { Format::Plain });
+    let format =
+        options.header.unwrap_or(if known.has_tunnels() { Format::Tunnel } else { Format::Plain });
     let possible = if format == Format::Tunnel { known } else { known.without_tunnels() };
     let wanted = options.offloads.unwrap_or(possible);
     if !possible.contain(wanted) {
-        let reason = format!("the kernel, or a header of {} bytes, has no {}", format.length(), wanted.beyond(possible));
+        let reason = format!(
+            "the kernel, or a header of {} bytes, has no {}",
+            format.length(),
+            wanted.beyond(possible)
+        );
         return Err(PortError::Unsupported { port: text.into(), reason });
     }
-    queue.set_offloads(wanted.bits()).map_err(system("choose what the host may leave undone (TUNSETOFFLOAD)"))?;
+    queue
+        .set_offloads(wanted.bits())
+        .map_err(system("choose what the host may leave undone (TUNSETOFFLOAD)"))?;
     set_header(format)?;
     Ok((format, known.has_udp()))
 }
 
 /// Why the kernel refused to attach.
-fn refused(text: &str, kind: TunKind, several: bool, found: Option<&Interface>, error: io::Error) -> PortError {
+fn refused(
+    text: &str,
+    kind: TunKind,
+    several: bool,
+    found: Option<&Interface>,
+    error: io::Error,
+) -> PortError {
     let unsupported = |reason| PortError::Unsupported { port: text.into(), reason };
     let queues = if several { "several queues" } else { "one queue" };
     match (error.raw_os_error(), found) {
         (Some(libc::EINVAL), Some(interface)) => match interface.ethtool().driver() {
-            Ok(driver) if driver == "tun" => {
-                unsupported(format!("{:?} is there, and is not a {} device with {queues}", interface.name(), kind.name()))
-            }
-            Ok(driver) => unsupported(format!("{:?} is there, and is not a {} device but {driver}", interface.name(), kind.name())),
-            Err(_) => unsupported(format!("{:?} is there, and is not a {} device", interface.name(), kind.name())),
+            Ok(driver) if driver == "tun" => unsupported(format!(
+                "{:?} is there, and is not a {} device with {queues}",
+                interface.name(),
+                kind.name()
+            )),
+            Ok(driver) => unsupported(format!(
+                "{:?} is there, and is not a {} device but {driver}",
+                interface.name(),
+                kind.name()
+            )),
+            Err(_) => unsupported(format!(
+                "{:?} is there, and is not a {} device",
+                interface.name(),
+                kind.name()
+            )),
         },
-        (Some(libc::EBUSY), _) => PortError::system(text, "attach to the device, which another process has open (TUNSETIFF)", error),
-        (Some(libc::E2BIG), _) => PortError::system(text, "attach to the device, all of whose queues are taken (TUNSETIFF)", error),
+        (Some(libc::EBUSY), _) => PortError::system(
+            text,
+            "attach to the device, which another process has open (TUNSETIFF)",
+            error,
+        ),
+        (Some(libc::E2BIG), _) => PortError::system(
+            text,
+            "attach to the device, all of whose queues are taken (TUNSETIFF)",
+            error,
+        ),
         _ => PortError::system(text, "make or attach to the device (TUNSETIFF)", error),
     }
 }
@@ -272,7 +339,8 @@ struct DropCounter {
 impl DropCounter {
     fn open(name: &str) -> Self {
         // Of this thread: the namespace is a thread's own. An open file keeps to it.
-        let mut counter = DropCounter { file: File::open("/proc/thread-self/net/dev").ok(), before: 0, last: 0 };
+        let mut counter =
+            DropCounter { file: File::open("/proc/thread-self/net/dev").ok(), before: 0, last: 0 };
         counter.before = counter.absolute(name).unwrap_or(0);
         counter
     }
@@ -303,7 +371,8 @@ impl DropCounter {
 /// The interface's transmit drops: what the host could not hand over. Eight columns of receiving
 /// come first, then bytes, packets, errors, drops.
 fn dropped(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
+    let line =
+        text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().nth(11)?.parse().ok()
 }
 

@@ -48,7 +48,10 @@ use self::device::Device;
 use self::options::Options;
 use self::receive::{Slots, TapReceiver};
 use self::transmit::TapTransmitter;
-use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortKind, PortSpec, PortState, Receive, SpecError, Transmit};
+use super::{
+    Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortKind, PortSpec, PortState,
+    Receive, SpecError, Transmit,
+};
 use crate::system::TunKind;
 
 /// A TAP or TUN device.
@@ -72,9 +75,12 @@ impl TapPort {
         let options = Options::read(spec.options())?;
         let mode = if spec.kind() == PortKind::Tun { TunKind::Tun } else { TunKind::Tap };
         // Before a device is made that may stay.
-        let slots = slots(options.queues).map_err(|error| PortError::system(spec.name(), "taking memory for what is received", error))?;
+        let slots = slots(options.queues).map_err(|error| {
+            PortError::system(spec.name(), "taking memory for what is received", error)
+        })?;
         let device = Arc::new(Device::open(spec.name(), mode, spec.device(), &options)?);
-        let receiver = |(queue, slots)| Box::new(TapReceiver::new(Arc::clone(&device), queue, slots)) as _;
+        let receiver =
+            |(queue, slots)| Box::new(TapReceiver::new(Arc::clone(&device), queue, slots)) as _;
         let receivers = (0..).zip(slots).map(receiver).collect();
         Ok(TapPort { device, receivers, next: 0 })
     }
@@ -84,7 +90,10 @@ impl TapPort {
 fn slots(queues: u16) -> io::Result<Vec<Slots>> {
     let slots: Option<Vec<Slots>> = (0..queues).map(|_| Slots::try_new(queues)).collect();
     slots.ok_or_else(|| {
-        let says = format!("there are no {} MiB for {queues} queues: fewer by queues=N", Slots::bytes(queues) >> 20);
+        let says = format!(
+            "there are no {} MiB for {queues} queues: fewer by queues=N",
+            Slots::bytes(queues) >> 20
+        );
         io::Error::new(io::ErrorKind::OutOfMemory, says)
     })
 }
@@ -95,7 +104,9 @@ impl Port for TapPort {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let features = FeatureSet::all().without(Feature::ReceiveHashing).set(Feature::TxUdpSegmentation, self.device.takes_udp);
+        let features = FeatureSet::all()
+            .without(Feature::ReceiveHashing)
+            .set(Feature::TxUdpSegmentation, self.device.takes_udp);
         let mut gso = GsoSupport::LINUX;
         gso.udp = self.device.takes_udp;
         gso.udp_tunnels = self.device.format == Format::Tunnel;

@@ -34,7 +34,8 @@ impl HostOffloads {
     /// Every packet finished: cut, and with its checksums.
     pub(super) const NONE: HostOffloads = HostOffloads(0);
 
-    const TCP: HostOffloads = HostOffloads(libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN);
+    const TCP: HostOffloads =
+        HostOffloads(libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN);
 
     /// With UDP segmentation, of Linux 6.2.
     const UDP: HostOffloads = HostOffloads(Self::TCP.0 | libc::TUN_F_USO4 | libc::TUN_F_USO6);
@@ -54,13 +55,20 @@ impl HostOffloads {
             "off" => return Ok(Some(Self::NONE)),
             _ => {}
         }
-        let bits = value.split(',').try_fold(0, |bits, name| match NAMES.iter().find(|known| known.0 == name) {
-            Some((_, bit)) => Ok(bits | bit),
-            None => Err(format!("takes on, off, or some of {}", NAMES.map(|known| known.0).join(","))),
+        let bits = value.split(',').try_fold(0, |bits, name| {
+            match NAMES.iter().find(|known| known.0 == name) {
+                Some((_, bit)) => Ok(bits | bit),
+                None => Err(format!(
+                    "takes on, off, or some of {}",
+                    NAMES.map(|known| known.0).join(",")
+                )),
+            }
         })?;
         match NEEDS.iter().find(|(of, one)| bits & of != 0 && bits & one == 0) {
             None => Ok(Some(HostOffloads(bits))),
-            Some(&(of, one)) => Err(format!("has {} without {}", HostOffloads(of), HostOffloads(one))),
+            Some(&(of, one)) => {
+                Err(format!("has {} without {}", HostOffloads(of), HostOffloads(one)))
+            }
         }
     }
 
@@ -121,7 +129,10 @@ mod tests {
         assert_eq!(HostOffloads::parse("on"), Ok(None));
         assert_eq!(HostOffloads::parse("off"), Ok(Some(HostOffloads::NONE)));
         assert_eq!(HostOffloads::parse("csum,tso4,tso6,ecn"), Ok(Some(HostOffloads::TCP)));
-        assert_eq!(HostOffloads::parse("csum,tso4,tso6,ecn,uso,tunnel,tunnel-csum"), Ok(Some(HostOffloads::ALL)));
+        assert_eq!(
+            HostOffloads::parse("csum,tso4,tso6,ecn,uso,tunnel,tunnel-csum"),
+            Ok(Some(HostOffloads::ALL))
+        );
         assert_eq!(HostOffloads::UDP.to_string(), "csum,tso4,tso6,ecn,uso");
         assert_eq!(HostOffloads::NONE.to_string(), "off");
     }
@@ -130,7 +141,10 @@ mod tests {
     fn what_the_kernel_would_refuse_is_named() {
         assert_eq!(HostOffloads::parse("tso4"), Err("has tso4 without csum".into()));
         assert_eq!(HostOffloads::parse("csum,ecn"), Err("has ecn without tso4,tso6".into()));
-        assert_eq!(HostOffloads::parse("csum,tso6,tunnel-csum"), Err("has tunnel-csum without tunnel".into()));
+        assert_eq!(
+            HostOffloads::parse("csum,tso6,tunnel-csum"),
+            Err("has tunnel-csum without tunnel".into())
+        );
         assert!(HostOffloads::parse("csum,lro").expect_err("no name").contains("tunnel-csum"));
     }
 }

@@ -59,7 +59,15 @@ impl Options {
             Some("big") => Some(ByteOrder::Big),
             Some(_) => return Err(options.wrong("endian", "takes native, little or big")),
         };
-        Ok(Options { queues, persist: switch("persist")?, mtu, up: switch("up")?, offloads, header, order })
+        Ok(Options {
+            queues,
+            persist: switch("persist")?,
+            mtu,
+            up: switch("up")?,
+            offloads,
+            header,
+            order,
+        })
     }
 }
 
@@ -75,15 +83,26 @@ mod tests {
     #[test]
     fn nothing_asked_is_nothing_changed() {
         let options = read("tap:t0").expect("no option is needed");
-        assert_eq!((options.queues, options.persist, options.mtu, options.up), (1, None, None, None));
+        assert_eq!(
+            (options.queues, options.persist, options.mtu, options.up),
+            (1, None, None, None)
+        );
         assert!(options.offloads.is_none() && options.header.is_none() && options.order.is_none());
     }
 
     #[test]
     fn values_are_checked_and_named() {
-        let options = read("tun:t0?queues=4&persist=on&mtu=9000&up=off&offload=csum&header=12&endian=little").expect("all known");
-        assert_eq!((options.queues, options.persist, options.mtu, options.up), (4, Some(true), Some(9000), Some(false)));
-        assert_eq!((options.header, options.order), (Some(Format::Buffers), Some(ByteOrder::Little)));
+        let options =
+            read("tun:t0?queues=4&persist=on&mtu=9000&up=off&offload=csum&header=12&endian=little")
+                .expect("all known");
+        assert_eq!(
+            (options.queues, options.persist, options.mtu, options.up),
+            (4, Some(true), Some(9000), Some(false))
+        );
+        assert_eq!(
+            (options.header, options.order),
+            (Some(Format::Buffers), Some(ByteOrder::Little))
+        );
         for (text, says) in [
             ("tap:t0?queues=0", "queues=0"),
             ("tap:t0?queues=257", "1 to 256"),

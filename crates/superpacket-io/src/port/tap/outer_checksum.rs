@@ -15,7 +15,12 @@ pub(super) struct Front {
 impl Front {
     /// Makes the first bytes of a frame of `length` bytes that begins with `head`; `None` where the
     /// frame goes as it is.
-    pub(super) fn of(described: &Header, head: &[u8], length: usize, layer: Layer) -> Option<Front> {
+    pub(super) fn of(
+        described: &Header,
+        head: &[u8],
+        length: usize,
+        layer: Layer,
+    ) -> Option<Front> {
         let head = &head[..head.len().min(MAX_HEADER)];
         let (place, value) = described.outer_checksum(head, length, layer)?;
         let end = place + 2;
@@ -45,14 +50,20 @@ mod tests {
         let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(100).expect("not 0"));
         let checksum = RxChecksum::Partial { start: frame.offsets().transport as u16, offset: 16 };
         let offload = Offload::new(checksum, Some(gso));
-        let header = Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet).expect("virtio can say it");
+        let header =
+            Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet)
+                .expect("virtio can say it");
         let front = Front::of(&header, &bytes, bytes.len(), Layer::Ethernet);
         (bytes, front)
     }
 
     #[test]
     fn the_outer_checksum_is_the_sum_of_the_pseudo_header_and_nothing_else_changes() {
-        for frame in [Frame::tcp4(1, 1_000).in_vxlan4(), Frame::tcp4(1, 1_000).in_vxlan6(), Frame::tcp4(1, 1_000).in_geneve()] {
+        for frame in [
+            Frame::tcp4(1, 1_000).in_vxlan4(),
+            Frame::tcp4(1, 1_000).in_vxlan6(),
+            Frame::tcp4(1, 1_000).in_geneve(),
+        ] {
             let frame = frame.with(|frame| {
                 frame.tcp_mut().checksum = Checksum::Partial;
                 frame.outer_udp_mut().checksum = Checksum::Right;
@@ -78,14 +89,20 @@ mod tests {
             frame.outer_udp_mut().checksum = Checksum::Partial;
         });
         assert!(front(&frame).1.is_none());
-        assert!(front(&frame.with(|frame| frame.outer_udp_mut().checksum = Checksum::Raw(0x1234))).1.is_none());
+        assert!(
+            front(&frame.with(|frame| frame.outer_udp_mut().checksum = Checksum::Raw(0x1234)))
+                .1
+                .is_none()
+        );
     }
 
     #[test]
     fn without_an_outer_checksum_a_frame_goes_as_it_is() {
-        let plain = Frame::tcp4(1, 1_000).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
+        let plain =
+            Frame::tcp4(1, 1_000).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
         assert!(front(&plain.clone()).1.is_none());
-        let without = plain.in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero);
+        let without =
+            plain.in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero);
         assert!(front(&without).1.is_none());
     }
 }

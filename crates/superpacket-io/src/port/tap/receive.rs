@@ -59,7 +59,8 @@ impl Slots {
 
     /// Bytes of the slots of so many queues together.
     pub(super) fn bytes(queues: u16) -> usize {
-        usize::from(queues) * (share(SMALL_SLOTS, queues) * SMALL_SLOT + share(LARGE_SLOTS, queues) * LARGE_SLOT)
+        usize::from(queues)
+            * (share(SMALL_SLOTS, queues) * SMALL_SLOT + share(LARGE_SLOTS, queues) * LARGE_SLOT)
     }
 }
 
@@ -83,11 +84,17 @@ impl TapReceiver {
 
     /// The packet of which `length` bytes, header included, lie in the large slot; the second value
     /// says whether it keeps that slot.
-    fn packet(&mut self, large: usize, length: usize, time: u64) -> Option<(RxPacket<Buffer>, bool)> {
+    fn packet(
+        &mut self,
+        large: usize,
+        length: usize,
+        time: u64,
+    ) -> Option<(RxPacket<Buffer>, bool)> {
         let format = self.device.format;
         let start = format.length();
         let bytes = self.large.slot_mut(large)?;
-        let packet = bytes.get(start..length).filter(|packet| !packet.is_empty() && length < LARGE_SLOT)?;
+        let packet =
+            bytes.get(start..length).filter(|packet| !packet.is_empty() && length < LARGE_SLOT)?;
         let offload = match self.device.offload(bytes, packet) {
             Ok(offload) => offload,
             Err(error) => {
@@ -112,7 +119,11 @@ impl TapReceiver {
 }
 
 impl Receive for TapReceiver {
-    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
         // From the first slots on: what came back is in the cache.
         self.small.rewind();
         self.large.rewind();
@@ -121,7 +132,9 @@ impl Receive for TapReceiver {
         for _ in 0..limit {
             let Some(large) = free.take().or_else(|| self.large.free()) else { break };
             let Some(bytes) = self.large.slot_mut(large) else { break };
-            match rustix::io::retry_on_intr(|| rustix::io::read(self.device.queue(self.queue), &mut *bytes)) {
+            match rustix::io::retry_on_intr(|| {
+                rustix::io::read(self.device.queue(self.queue), &mut *bytes)
+            }) {
                 Ok(length) => match self.packet(large, length, time) {
                     Some((packet, keeps)) => {
                         packets.push(packet);
@@ -134,7 +147,9 @@ impl Receive for TapReceiver {
                     }
                 },
                 Err(Errno::AGAIN) => break,
-                Err(Errno::BADFD | Errno::NODEV | Errno::NXIO) if count == 0 => return Err(self.device.gone()),
+                Err(Errno::BADFD | Errno::NODEV | Errno::NXIO) if count == 0 => {
+                    return Err(self.device.gone());
+                }
                 Err(Errno::BADFD | Errno::NODEV | Errno::NXIO) => break,
                 // The kernel could not describe or copy this packet, and has dropped it.
                 Err(_) => {
@@ -166,7 +181,8 @@ mod tests {
 
     #[test]
     fn many_queues_have_fewer_slots_each() {
-        let slots = [1, 32, 33, 64, 128, 256].map(|queues| (share(SMALL_SLOTS, queues), share(LARGE_SLOTS, queues)));
+        let slots = [1, 32, 33, 64, 128, 256]
+            .map(|queues| (share(SMALL_SLOTS, queues), share(LARGE_SLOTS, queues)));
         assert_eq!(slots, [(1024, 64), (1024, 64), (992, 62), (512, 32), (256, 16), (256, 16)]);
         let mebibytes = [1, 32, 64, 128, 256].map(|queues| Slots::bytes(queues) >> 20);
         assert_eq!(mebibytes, [6, 202, 202, 202, 404]);

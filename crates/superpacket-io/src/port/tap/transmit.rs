@@ -34,9 +34,9 @@ impl TapTransmitter {
         let mut header = [0; Format::LONGEST];
         let mut front = None;
         if !frame.is_plain() {
-            front = self
-                .describe(outgoing, batch, frame, &mut header)
-                .map_err(|error| Stop::Offload(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+            front = self.describe(outgoing, batch, frame, &mut header).map_err(|error| {
+                Stop::Offload(io::Error::new(io::ErrorKind::InvalidInput, error))
+            })?;
         }
         let header = &header[..self.device.format.length()];
         let slices = batch.slices(frame);
@@ -48,7 +48,8 @@ impl TapTransmitter {
                 rest -= skipped;
                 &bytes[skipped..]
             });
-            let all: Vec<_> = [header, front.bytes()].into_iter().chain(behind).map(IoSlice::new).collect();
+            let all: Vec<_> =
+                [header, front.bytes()].into_iter().chain(behind).map(IoSlice::new).collect();
             self.write(&all)
         } else if slices.len() < INLINE {
             let mut all = [IoSlice::new(&[]); INLINE];
@@ -58,18 +59,33 @@ impl TapTransmitter {
             }
             self.write(&all[..=slices.len()])
         } else {
-            let all: Vec<_> = std::iter::once(header).chain(slices.iter().map(|slice| outgoing.slice(*slice))).map(IoSlice::new).collect();
+            let all: Vec<_> = std::iter::once(header)
+                .chain(slices.iter().map(|slice| outgoing.slice(*slice)))
+                .map(IoSlice::new)
+                .collect();
             self.write(&all)
         };
         result.map_err(|error| self.stop(frame, error))
     }
 
     /// Writes the frame's header; of a frame that cannot go as it is, its front is returned.
-    fn describe(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, header: &mut [u8]) -> Result<Option<Front>, VirtioError> {
+    fn describe(
+        &self,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frame: &TxFrame,
+        header: &mut [u8],
+    ) -> Result<Option<Front>, VirtioError> {
         let offload = Offload::new(frame.checksum, frame.gso);
         let mut scratch = [0; MAX_HEADER];
         let head = batch.head(outgoing, frame, &mut scratch);
-        let described = Header::describe(&offload, self.device.format, head, frame.length as usize, frame.layer)?;
+        let described = Header::describe(
+            &offload,
+            self.device.format,
+            head,
+            frame.length as usize,
+            frame.layer,
+        )?;
         described.write(header, self.device.format, self.device.order)?;
         Ok(Front::of(&described, head, frame.length as usize, frame.layer))
     }
@@ -77,7 +93,8 @@ impl TapTransmitter {
     #[inline]
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<(), Errno> {
         // A packet is taken whole or not at all.
-        rustix::io::retry_on_intr(|| rustix::io::writev(self.device.queue(self.queue), slices)).map(drop)
+        rustix::io::retry_on_intr(|| rustix::io::writev(self.device.queue(self.queue), slices))
+            .map(drop)
     }
 
     #[cold]

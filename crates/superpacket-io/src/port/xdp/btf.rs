@@ -20,14 +20,18 @@ const KIND_FUNC: u32 = 12;
 pub(super) fn kernel_function(name: &str) -> io::Result<i32> {
     let said = |kind, what: &str| io::Error::new(kind, format!("{KERNEL}: {what}"));
     let bytes = fs::read(KERNEL).map_err(|error| said(error.kind(), &error.to_string()))?;
-    let number = function(&bytes, name).ok_or_else(|| said(io::ErrorKind::InvalidData, "not a description of types that is known"))?;
-    number.ok_or_else(|| said(io::ErrorKind::NotFound, &format!("the kernel has no function {name}")))
+    let number = function(&bytes, name).ok_or_else(|| {
+        said(io::ErrorKind::InvalidData, "not a description of types that is known")
+    })?;
+    number
+        .ok_or_else(|| said(io::ErrorKind::NotFound, &format!("the kernel has no function {name}")))
 }
 
 /// The number of the function `name`: `Some(None)` if there is none, `None` if the bytes are no
 /// BTF, or have kinds of types that are not known.
 fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
-    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?));
+    let word =
+        |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?));
     let magic = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
     if magic != MAGIC {
         return None;
@@ -46,7 +50,8 @@ fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
         let Some((description, rest)) = types.split_first_chunk::<12>() else { break };
         // `struct btf_type`: where its name lies, kind and count, and a size or a type.
         let [a, b, c, d, e, f, g, h, ..] = *description;
-        let (name_offset, info) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+        let (name_offset, info) =
+            (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
         let (kind, count) = (info >> 24 & 0x1f, info as usize & 0xffff);
         let more = match kind {
             // Pointers, forward declarations, `typedef`, `volatile`, `const`, `restrict`,
@@ -79,8 +84,12 @@ mod tests {
     /// alike.
     fn description() -> Vec<u8> {
         let strings = b"\0int\0pair\0first\0hash_all\0hash\0";
-        let at =
-            |name: &str| strings.windows(name.len() + 1).position(|window| window == [name.as_bytes(), b"\0"].concat()).expect(name) as u32;
+        let at = |name: &str| {
+            strings
+                .windows(name.len() + 1)
+                .position(|window| window == [name.as_bytes(), b"\0"].concat())
+                .expect(name) as u32
+        };
         let types: Vec<u32> = [
             &[at("int"), 1 << 24, 4, 32][..],
             &[at("pair"), 4 << 24 | 1, 4, at("first"), 1, 0],
@@ -90,7 +99,9 @@ mod tests {
         ]
         .concat();
         let types: Vec<u8> = types.into_iter().flat_map(u32::to_ne_bytes).collect();
-        let header = [24, 0, types.len() as u32, types.len() as u32, strings.len() as u32].map(u32::to_ne_bytes).concat();
+        let header = [24, 0, types.len() as u32, types.len() as u32, strings.len() as u32]
+            .map(u32::to_ne_bytes)
+            .concat();
         [&MAGIC.to_ne_bytes()[..], &[1, 0], &header, &types, strings].concat()
     }
 

@@ -13,7 +13,9 @@ use superpacket::wire::ethernet;
 use super::counts::Counts;
 use super::queue::Queue;
 use super::shared::Shared;
-use crate::port::{Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame};
+use crate::port::{
+    Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame,
+};
 
 /// How often a look at an empty ring asks the kernel whether the interface is still up, in
 /// nanoseconds.
@@ -44,7 +46,11 @@ impl Receiver {
         };
         let now = clock_gettime(ClockId::MonotonicCoarse);
         let now = now.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec);
-        if !(needs_wakeup || self.is_down || self.shared.facts.busy_poll || now.wrapping_sub(self.asked) >= INTERVAL) {
+        if !(needs_wakeup
+            || self.is_down
+            || self.shared.facts.busy_poll
+            || now.wrapping_sub(self.asked) >= INTERVAL)
+        {
             return Ok(());
         }
         self.asked = now;
@@ -63,8 +69,18 @@ impl Receiver {
 }
 
 impl Receive for Receiver {
-    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
-        let count = self.queue.receive().take(packets, limit, self.queue.number(), &self.queue.counts, &self.shared.facts);
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
+        let count = self.queue.receive().take(
+            packets,
+            limit,
+            self.queue.number(),
+            &self.queue.counts,
+            &self.shared.facts,
+        );
         if count == 0 && limit != 0 {
             self.idle()?;
         }

@@ -104,15 +104,17 @@ mod tests {
             };
             program.into_iter().map(word).collect::<Vec<_>>().join(" ")
         };
-        let plain =
-            "bf16000000000000 6162100000000000 1811000007000000 0000000000000000 b703000002000000 8500000033000000 9500000000000000";
+        let plain = "bf16000000000000 6162100000000000 1811000007000000 0000000000000000 b703000002000000 8500000033000000 9500000000000000";
         assert_eq!(hex(program(7, None)), plain);
         let hashing = program(7, Some(99));
         assert_eq!(size_of::<Instruction>(), 8);
         // Both ways past the part that fills the metadata lead to what it has in common with the
         // plain one.
         let lands = |code: u8| {
-            let at = hashing.iter().position(|instruction| instruction.code == code).expect("it is there");
+            let at = hashing
+                .iter()
+                .position(|instruction| instruction.code == code)
+                .expect("it is there");
             hashing[at + 1 + hashing[at].offset as usize]
         };
         let common = program(7, None)[1];

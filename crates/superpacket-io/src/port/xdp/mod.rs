@@ -74,7 +74,10 @@ use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::has_feature;
 use super::interface::Interface;
-use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
+use super::{
+    Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive,
+    SpecError, Transmit,
+};
 use ends::{Receiver, Sender};
 use facts::Facts;
 use opening::Opening;
@@ -145,7 +148,9 @@ impl XdpPort {
     pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
         let options = Options::read(spec)?;
         let mut interface = Interface::open(spec.name(), spec.device())?;
-        let system = |action: &'static str| move |error: io::Error| PortError::system(spec.name(), action, error);
+        let system = |action: &'static str| {
+            move |error: io::Error| PortError::system(spec.name(), action, error)
+        };
         let link = interface.link().map_err(system("asking for the interface (RTM_GETLINK)"))?;
         let link = link.ok_or_else(|| PortError::Gone { port: spec.name().into() })?;
         let driver = interface.ethtool().driver().unwrap_or_default();
@@ -169,12 +174,16 @@ impl XdpPort {
             )));
         }
         for queue in &queues {
-            redirect.set(queue.number(), queue.socket()).map_err(system("giving frames to a socket (BPF_MAP_UPDATE_ELEM)"))?;
+            redirect
+                .set(queue.number(), queue.socket())
+                .map_err(system("giving frames to a socket (BPF_MAP_UPDATE_ELEM)"))?;
         }
         let promiscuous = options.promiscuous.then(|| socket::promiscuous(link.index)).transpose();
-        let promiscuous = promiscuous.map_err(system("asking for frames to all addresses (PACKET_MR_PROMISC)"))?;
+        let promiscuous = promiscuous
+            .map_err(system("asking for frames to all addresses (PACKET_MR_PROMISC)"))?;
         let zero_copy = queues.iter().all(|queue| queue.is_zero_copy());
-        let detect = options.partial == Switch::On || (options.partial == Switch::Auto && driver == "veth");
+        let detect =
+            options.partial == Switch::On || (options.partial == Switch::Auto && driver == "veth");
         if driver != "veth" && has_feature(&interface, "rx-vlan-hw-parse").unwrap_or(false) {
             tracing::warn!(
                 port = spec.name(),
@@ -262,7 +271,11 @@ impl fmt::Display for XdpPort {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let copy = if self.is_zero_copy() { "zero copy" } else { "copy" };
         let several = if self.several { ", multi-buffer" } else { "" };
-        write!(formatter, "{} ({}, {}, {copy}{several})", self.shared.facts.name, self.driver, self.slot)
+        write!(
+            formatter,
+            "{} ({}, {}, {copy}{several})",
+            self.shared.facts.name, self.driver, self.slot
+        )
     }
 }
 
@@ -290,14 +303,20 @@ impl Port for XdpPort {
         if std::mem::replace(&mut self.are_receivers_out, true) {
             return Vec::new();
         }
-        let end = |queue: &Arc<Queue>| Box::new(Receiver::new(Arc::clone(&self.shared), Arc::clone(queue))) as Box<dyn Receive>;
+        let end = |queue: &Arc<Queue>| {
+            Box::new(Receiver::new(Arc::clone(&self.shared), Arc::clone(queue))) as Box<dyn Receive>
+        };
         self.shared.queues.iter().map(end).collect()
     }
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
         let place = self.next_sender % self.shared.queues.len();
         self.next_sender += 1;
-        Ok(Box::new(Sender::new(Arc::clone(&self.shared), Arc::clone(&self.shared.queues[place]), place as u16)))
+        Ok(Box::new(Sender::new(
+            Arc::clone(&self.shared),
+            Arc::clone(&self.shared.queues[place]),
+            place as u16,
+        )))
     }
 
     fn state(&mut self) -> PortState {
@@ -320,4 +339,5 @@ impl Port for XdpPort {
     }
 }
 
-const _: () = assert!(MAX_CHUNKS as u32 * 2048 > ipv4::HEADER_LENGTH as u32 + 9000 && HEADROOM < 2048);
+const _: () =
+    assert!(MAX_CHUNKS as u32 * 2048 > ipv4::HEADER_LENGTH as u32 + 9000 && HEADROOM < 2048);

@@ -50,10 +50,15 @@ impl Opening<'_> {
 
     /// Loads the program for `queues`; the second value says whether it takes frames of several
     /// buffers.
-    pub(super) fn program(&self, queues: &[u32], needed: bool) -> Result<(Redirect, bool), PortError> {
+    pub(super) fn program(
+        &self,
+        queues: &[u32],
+        needed: bool,
+    ) -> Result<(Redirect, bool), PortError> {
         let map = || {
             let size = queues.iter().max().map_or(1, |last| last + 1);
-            Redirect::map(size).map_err(|error| self.system("making a map of sockets (BPF_MAP_CREATE)", error))
+            Redirect::map(size)
+                .map_err(|error| self.system("making a map of sockets (BPF_MAP_CREATE)", error))
         };
         let fragments = self.options.multi_buffer != Switch::Off;
         let hash = self.options.hash.then(|| self.hash()).transpose()?;
@@ -89,12 +94,18 @@ impl Opening<'_> {
     /// What a program needs to hash.
     fn hash(&self) -> Result<Hash, PortError> {
         let function = kernel_function("bpf_xdp_metadata_rx_hash");
-        let function = function.map_err(|error| self.unsupported(format!("hash=on needs Linux 6.3, and its types described: {error}")))?;
+        let function = function.map_err(|error| {
+            self.unsupported(format!("hash=on needs Linux 6.3, and its types described: {error}"))
+        })?;
         Ok(Hash { function, interface: self.link.index })
     }
 
     /// Attaches it where the options say.
-    pub(super) fn attach(&self, redirect: &Redirect, interface: &mut Interface) -> Result<(Attachment, Slot), PortError> {
+    pub(super) fn attach(
+        &self,
+        redirect: &Redirect,
+        interface: &mut Interface,
+    ) -> Result<(Attachment, Slot), PortError> {
         let slots: &[Slot] = match self.options.attach {
             Attach::Auto if !self.options.hash => &[Slot::Native, Slot::Generic],
             Attach::Auto | Attach::Native => &[Slot::Native],
@@ -108,8 +119,12 @@ impl Opening<'_> {
             };
             match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => return Err(self.taken(interface)),
-                Some(libc::ENODEV) => return Err(PortError::Gone { port: self.spec.name().into() }),
-                Some(libc::EPERM | libc::EACCES) => return Err(self.system("attaching an XDP program (BPF_LINK_CREATE)", error)),
+                Some(libc::ENODEV) => {
+                    return Err(PortError::Gone { port: self.spec.name().into() });
+                }
+                Some(libc::EPERM | libc::EACCES) => {
+                    return Err(self.system("attaching an XDP program (BPF_LINK_CREATE)", error));
+                }
                 _ if slots.len() > 1 && slot == Slot::Native => {
                     tracing::info!(port = self.spec.name(), driver = self.driver, %error, "no XDP program in the driver: it goes behind it");
                 }
@@ -135,17 +150,29 @@ impl Opening<'_> {
 
     fn no_slot(&self, slot: Slot, error: &io::Error) -> PortError {
         let why = match error.raw_os_error() {
-            Some(libc::EOPNOTSUPP) => format!(": the driver {:?} has no XDP: mode=generic needs none", self.driver),
-            Some(libc::ERANGE) => format!(": the MTU of {} is too large for the driver, or veth's other end's is", self.link.mtu),
+            Some(libc::EOPNOTSUPP) => {
+                format!(": the driver {:?} has no XDP: mode=generic needs none", self.driver)
+            }
+            Some(libc::ERANGE) => format!(
+                ": the MTU of {} is too large for the driver, or veth's other end's is",
+                self.link.mtu
+            ),
             Some(libc::EINVAL) => ": links of XDP programs need Linux 5.9".into(),
             _ => String::new(),
         };
-        self.unsupported(format!("attaching an XDP program with mode={slot} (BPF_LINK_CREATE): {error}{why}"))
+        self.unsupported(format!(
+            "attaching an XDP program with mode={slot} (BPF_LINK_CREATE): {error}{why}"
+        ))
     }
 
     /// Opens and binds a socket for each queue; the second value says whether frames may have
     /// several chunks.
-    pub(super) fn bind(&self, numbers: &[u32], slot: Slot, needed: bool) -> Result<(Vec<Arc<Queue>>, bool), PortError> {
+    pub(super) fn bind(
+        &self,
+        numbers: &[u32],
+        slot: Slot,
+        needed: bool,
+    ) -> Result<(Vec<Arc<Queue>>, bool), PortError> {
         let several = self.options.multi_buffer == Switch::On || needed;
         let mut attempts = Vec::new();
         if self.options.copying != Copying::Copy && slot == Slot::Native {
@@ -162,8 +189,12 @@ impl Opening<'_> {
         // The memory stays between attempts: pinning it takes a while.
         let Options { frames, frame_size, .. } = self.options;
         let mapping = |error: io::Error| self.system(MAPPING, error);
-        let _umem = Lease::take(frame_size, frames, numbers.len()).map_err(mapping)?.first().map(|lease| Arc::clone(lease.umem()));
-        let mut refusal = self.unsupported("copy=zero needs mode=native, which the driver does not have".into());
+        let _umem = Lease::take(frame_size, frames, numbers.len())
+            .map_err(mapping)?
+            .first()
+            .map(|lease| Arc::clone(lease.umem()));
+        let mut refusal =
+            self.unsupported("copy=zero needs mode=native, which the driver does not have".into());
         for (flags, several) in attempts {
             match self.sockets(numbers, flags, several) {
                 Ok(queues) => return Ok((queues, several)),
@@ -181,7 +212,15 @@ impl Opening<'_> {
                     // What another way of copying does not change.
                     if matches!(
                         number,
-                        Some(libc::EBUSY | libc::EPERM | libc::ENODEV | libc::ENXIO | libc::ENETDOWN | libc::ENOBUFS | libc::ENOMEM)
+                        Some(
+                            libc::EBUSY
+                                | libc::EPERM
+                                | libc::ENODEV
+                                | libc::ENXIO
+                                | libc::ENETDOWN
+                                | libc::ENOBUFS
+                                | libc::ENOMEM
+                        )
                     ) {
                         break;
                     }
@@ -191,7 +230,12 @@ impl Opening<'_> {
         Err(refusal)
     }
 
-    fn sockets(&self, numbers: &[u32], copying: SocketAddrXdpFlags, several: bool) -> Result<Vec<Arc<Queue>>, Failed> {
+    fn sockets(
+        &self,
+        numbers: &[u32],
+        copying: SocketAddrXdpFlags,
+        several: bool,
+    ) -> Result<Vec<Arc<Queue>>, Failed> {
         let Options { frames, frame_size, .. } = self.options;
         let leases = Lease::take(frame_size, frames, numbers.len()).map_err(unmapped)?;
         let flags = if several { copying | SocketAddrXdpFlags::XDP_USE_SG } else { copying };
@@ -207,7 +251,13 @@ impl Opening<'_> {
     /// Opens and binds the socket of a queue. It shares what another socket registered, where one
     /// is bound with the same flags; else it registers the memory itself. `opened` are the port's
     /// queues so far.
-    fn socket(&self, number: u32, lease: Lease, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -> Result<Arc<Queue>, Failed> {
+    fn socket(
+        &self,
+        number: u32,
+        lease: Lease,
+        flags: SocketAddrXdpFlags,
+        opened: &[Arc<Queue>],
+    ) -> Result<Arc<Queue>, Failed> {
         let umem = Arc::clone(lease.umem());
         let mut lease = Some(lease);
         for shared in sharing(&umem, flags, opened) {
@@ -234,8 +284,10 @@ impl Opening<'_> {
         let own = shared.is_none().then(|| &**lease.umem());
         let socket = Socket::open(own, self.options.ring_size())?;
         socket.tune(self.options.busy_poll);
-        let action = "binding a socket to a queue (bind; EBUSY: another AF_XDP socket has the queue)";
-        Queue::bind(self.link.index, number, lease, socket, flags, shared).map_err(|error| Failed { action, error })
+        let action =
+            "binding a socket to a queue (bind; EBUSY: another AF_XDP socket has the queue)";
+        Queue::bind(self.link.index, number, lease, socket, flags, shared)
+            .map_err(|error| Failed { action, error })
     }
 }
 
@@ -251,12 +303,19 @@ fn sharing(umem: &Arc<Umem>, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -
     }
     // Another device that moves frames itself is not asked whether it takes those of several
     // chunks too, when it is bound to a UMEM that has them.
-    let mut queues = if several && flags.contains(SocketAddrXdpFlags::XDP_ZEROCOPY) { opened.to_vec() } else { Queue::of(umem) };
+    let mut queues = if several && flags.contains(SocketAddrXdpFlags::XDP_ZEROCOPY) {
+        opened.to_vec()
+    } else {
+        Queue::of(umem)
+    };
     queues.retain(|queue| queue.flags() == flags);
     queues
 }
 
 /// Does the error say something of the queue or its interface, whosever memory it is?
 fn is_about_queue(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EPERM | libc::ENODEV | libc::ENXIO | libc::ENETDOWN))
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::EPERM | libc::ENODEV | libc::ENXIO | libc::ENETDOWN)
+    )
 }

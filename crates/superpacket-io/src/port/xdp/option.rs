@@ -61,8 +61,19 @@ pub(super) struct Options {
 }
 
 /// All options.
-const KNOWN: [&str; 11] =
-    ["queue", "mode", "copy", "frames", "frame", "multi_buffer", "gather", "busy_poll", "partial", "promiscuous", "hash"];
+const KNOWN: [&str; 11] = [
+    "queue",
+    "mode",
+    "copy",
+    "frames",
+    "frame",
+    "multi_buffer",
+    "gather",
+    "busy_poll",
+    "partial",
+    "promiscuous",
+    "hash",
+];
 
 impl Options {
     /// Reads those of a port string.
@@ -74,17 +85,23 @@ impl Options {
         options.only(&KNOWN)?;
         let one_of = |key: &str, takes: &str, values: &[&str]| match options.get(key) {
             None => Ok(0),
-            Some(value) => values.iter().position(|known| *known == value).ok_or_else(|| options.wrong(key, takes)),
+            Some(value) => values
+                .iter()
+                .position(|known| *known == value)
+                .ok_or_else(|| options.wrong(key, takes)),
         };
         let attach = [Attach::Auto, Attach::Native, Attach::Generic]
             [one_of("mode", "takes auto, native or generic", &["auto", "native", "generic"])?];
-        let copying = [Copying::Auto, Copying::Copy, Copying::Zero][one_of("copy", "takes auto, copy or zero", &["auto", "copy", "zero"])?];
+        let copying = [Copying::Auto, Copying::Copy, Copying::Zero]
+            [one_of("copy", "takes auto, copy or zero", &["auto", "copy", "zero"])?];
         if attach == Attach::Generic && copying == Copying::Zero {
-            return Err(options.wrong("copy", "is not available with mode=generic: zero copy needs the driver"));
+            return Err(options
+                .wrong("copy", "is not available with mode=generic: zero copy needs the driver"));
         }
         let hash = options.switch("hash", false)?;
         if attach == Attach::Generic && hash {
-            return Err(options.wrong("hash", "is not available with mode=generic: the driver is asked for it"));
+            return Err(options
+                .wrong("hash", "is not available with mode=generic: the driver is asked for it"));
         }
         let switches = [Switch::Auto, Switch::On, Switch::Off];
         let frames = options.value("frames", "takes a power of two from 64 to 65536", 4096u32)?;
@@ -102,10 +119,14 @@ impl Options {
         if queue.is_some_and(|queue| queue >= u32::from(u16::MAX)) {
             return Err(options.wrong("queue", "takes a number less than 65535"));
         }
-        let multi_buffer = switches[one_of("multi_buffer", "takes auto, on or off", &["auto", "on", "off"])?];
+        let multi_buffer =
+            switches[one_of("multi_buffer", "takes auto, on or off", &["auto", "on", "off"])?];
         let gather = options.switch("gather", false)?;
         if gather && multi_buffer == Switch::Off {
-            return Err(options.wrong("gather", "is not available with multi_buffer=off: such frames lie in several chunks"));
+            return Err(options.wrong(
+                "gather",
+                "is not available with multi_buffer=off: such frames lie in several chunks",
+            ));
         }
         Ok(Options {
             queue,
@@ -117,7 +138,8 @@ impl Options {
             multi_buffer: if gather { Switch::On } else { multi_buffer },
             gather,
             busy_poll: options.value("busy_poll", "takes microseconds", 0)?,
-            partial: switches[one_of("partial", "takes auto, detect or off", &["auto", "detect", "off"])?],
+            partial: switches
+                [one_of("partial", "takes auto, detect or off", &["auto", "detect", "off"])?],
             promiscuous: options.switch("promiscuous", true)?,
             hash,
         })
@@ -152,9 +174,18 @@ mod tests {
     #[test]
     fn what_is_left_out_is_chosen() {
         let options = read("xdp:eth0").expect("no option");
-        assert_eq!((options.queue, options.attach, options.copying), (None, Attach::Auto, Copying::Auto));
-        assert_eq!((options.frames, options.frame_size, options.ring_size(), options.room()), (4096, 2048, 2048, 1792));
-        assert_eq!((options.multi_buffer, options.partial, options.busy_poll), (Switch::Auto, Switch::Auto, 0));
+        assert_eq!(
+            (options.queue, options.attach, options.copying),
+            (None, Attach::Auto, Copying::Auto)
+        );
+        assert_eq!(
+            (options.frames, options.frame_size, options.ring_size(), options.room()),
+            (4096, 2048, 2048, 1792)
+        );
+        assert_eq!(
+            (options.multi_buffer, options.partial, options.busy_poll),
+            (Switch::Auto, Switch::Auto, 0)
+        );
         assert!(options.promiscuous && !options.hash && !options.gather);
     }
 
@@ -177,7 +208,11 @@ mod tests {
             hash: true,
         };
         assert_eq!(options, expected);
-        assert_eq!(read("xdp:eth0?gather=on").expect("known").multi_buffer, Switch::On, "such frames lie in several chunks");
+        assert_eq!(
+            read("xdp:eth0?gather=on").expect("known").multi_buffer,
+            Switch::On,
+            "such frames lie in several chunks"
+        );
     }
 
     #[test]

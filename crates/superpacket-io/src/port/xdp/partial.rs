@@ -28,10 +28,19 @@ fn seeded(head: &[u8], length: usize) -> Option<RxChecksum> {
     };
     let end = (layout.end as usize).min(network + stated);
     let transport = end.checked_sub(usize::from(layout.transport))?;
-    let pseudo = pseudo_header(head.get(network..)?, layout.version, layout.protocol.number(), u32::try_from(transport).ok()?).fold();
+    let pseudo = pseudo_header(
+        head.get(network..)?,
+        layout.version,
+        layout.protocol.number(),
+        u32::try_from(transport).ok()?,
+    )
+    .fold();
     let found = be16(usize::from(layout.checksum()))?;
     // A zero UDP checksum means that there is none.
-    (found == pseudo && found != 0).then(|| RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() })
+    (found == pseudo && found != 0).then(|| RxChecksum::Partial {
+        start: layout.transport,
+        offset: layout.protocol.checksum_offset(),
+    })
 }
 
 #[cfg(test)]
@@ -58,7 +67,11 @@ mod tests {
         assert_eq!(detect(&bytes, bytes.len()), RxChecksum::None);
         seed(&mut bytes, network, transport);
         assert_eq!(detect(&bytes, bytes.len()), RxChecksum::Partial { start: 34, offset: 16 });
-        assert_eq!(detect(&bytes[..100], bytes.len()), RxChecksum::Partial { start: 34, offset: 16 }, "the headers are enough");
+        assert_eq!(
+            detect(&bytes[..100], bytes.len()),
+            RxChecksum::Partial { start: 34, offset: 16 },
+            "the headers are enough"
+        );
         bytes[50] ^= 1;
         assert_eq!(detect(&bytes, bytes.len()), RxChecksum::None, "a wrong checksum is not a seed");
     }
@@ -85,7 +98,10 @@ mod tests {
         bytes[transport + 18..transport + 20].copy_from_slice(&sum.checksum().to_be_bytes());
         assert!(Sum::new(pseudo).add(sum_ranges(Simd::scalar(), [&bytes[transport..]])).is_valid());
         assert_eq!(detect(&bytes, bytes.len()), RxChecksum::Partial { start: 34, offset: 16 });
-        let filled = transport_field(Protocol::Tcp, Sum::new(sum_ranges(Simd::scalar(), [&bytes[transport..]])).checksum());
+        let filled = transport_field(
+            Protocol::Tcp,
+            Sum::new(sum_ranges(Simd::scalar(), [&bytes[transport..]])).checksum(),
+        );
         assert_eq!(filled, pseudo);
     }
 

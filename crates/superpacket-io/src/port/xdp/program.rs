@@ -94,7 +94,11 @@ impl Redirect {
     /// What the system refused: `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`, `EINVAL` for a
     /// driver without metadata or a kernel before Linux 6.3 that is to hash; else with the
     /// verifier's words.
-    pub(super) fn load(map: SocketMap, fragments: bool, hash: Option<&Hash>) -> Result<Self, Refused> {
+    pub(super) fn load(
+        map: SocketMap,
+        fragments: bool,
+        hash: Option<&Hash>,
+    ) -> Result<Self, Refused> {
         let bound = if hash.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
         let several = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
         let program = XdpProgram {
@@ -110,10 +114,15 @@ impl Redirect {
             match program.load(&mut log) {
                 Ok(program) => return Ok(Redirect { map, program }),
                 // Whoever lacks a permission learns nothing from the verifier.
-                Err(error) if log.is_empty() && error.raw_os_error() != Some(libc::EPERM) => log = vec![0u8; LOG],
+                Err(error) if log.is_empty() && error.raw_os_error() != Some(libc::EPERM) => {
+                    log = vec![0u8; LOG]
+                }
                 Err(error) => {
                     let words = log.split(|&byte| byte == 0).next().unwrap_or_default();
-                    return Err(Refused { error, log: String::from_utf8_lossy(words).trim().to_owned() });
+                    return Err(Refused {
+                        error,
+                        log: String::from_utf8_lossy(words).trim().to_owned(),
+                    });
                 }
             }
         }

@@ -57,11 +57,17 @@ impl Queue {
         let Socket { rx, fill, tx, completion, descriptor } = socket;
         let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
         let receive = ReceiveHalf::new(rx, fill, part.receive, Arc::clone(&umem), first);
-        let send = SendHalf::new(tx, completion, part.send, Arc::clone(&umem), first, several, posted);
+        let send =
+            SendHalf::new(tx, completion, part.send, Arc::clone(&umem), first, several, posted);
         // Before Linux 5.14 the namespace has no number: nothing is released there.
-        let place = namespace_cookie(&descriptor).ok().map(|namespace| QueuePlace { namespace, interface, queue: number });
+        let place = namespace_cookie(&descriptor).ok().map(|namespace| QueuePlace {
+            namespace,
+            interface,
+            queue: number,
+        });
         let (receive, send, counts) = (Mutex::new(receive), Mutex::new(send), Counts::default());
-        let queue = Arc::new(Queue { receive, send, descriptor, lease, number, place, flags, counts });
+        let queue =
+            Arc::new(Queue { receive, send, descriptor, lease, number, place, flags, counts });
         socket::bind(queue.socket(), interface, number, flags, shared.map(Queue::socket))?;
         if let Some(place) = place {
             umem::release(place);
@@ -75,7 +81,11 @@ impl Queue {
 
     /// The queues that have parts of this UMEM.
     pub(super) fn of(umem: &Arc<Umem>) -> Vec<Arc<Self>> {
-        all().iter().filter_map(Weak::upgrade).filter(|queue| Arc::ptr_eq(queue.umem(), umem)).collect()
+        all()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|queue| Arc::ptr_eq(queue.umem(), umem))
+            .collect()
     }
 
     /// Which of the interface's queues it is.
@@ -129,7 +139,8 @@ impl Queue {
 
     /// Does the device itself move its frames?
     pub(super) fn is_zero_copy(&self) -> bool {
-        sockopt::xdp_options(&self.descriptor).is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
+        sockopt::xdp_options(&self.descriptor)
+            .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
     /// What the socket counted; `None` if it does not say.

@@ -30,7 +30,13 @@ pub(super) struct ReceiveHalf {
 }
 
 impl ReceiveHalf {
-    pub(super) fn new(rx: Consumer<XdpDesc>, fill: Producer<u64>, region: Region, umem: Arc<Umem>, first: u32) -> Self {
+    pub(super) fn new(
+        rx: Consumer<XdpDesc>,
+        fill: Producer<u64>,
+        region: Region,
+        umem: Arc<Umem>,
+        first: u32,
+    ) -> Self {
         // Whoever had the memory before may have left some of it with others.
         let outstanding = (0..region.slots() as u32).collect();
         let mut half = ReceiveHalf { rx, fill, region: Some(region), umem, first, outstanding };
@@ -47,7 +53,8 @@ impl ReceiveHalf {
         let mut room = fill.room();
         self.outstanding.retain(|&slot| {
             // Lent first: once it is not, no descriptor for it is added.
-            let keep = room == 0 || region.is_lent(slot as usize) || umem.is_in_flight(first + slot);
+            let keep =
+                room == 0 || region.is_lent(slot as usize) || umem.is_in_flight(first + slot);
             if !keep {
                 fill.push(u64::from(first + slot) * size);
                 room -= 1;
@@ -60,7 +67,14 @@ impl ReceiveHalf {
 
     /// Appends up to `limit` frames of the RX ring, which say that they came by the queue of this
     /// number.
-    pub(super) fn take(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize, number: u32, counts: &Counts, facts: &Facts) -> usize {
+    pub(super) fn take(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+        number: u32,
+        counts: &Counts,
+        facts: &Facts,
+    ) -> usize {
         let available = self.rx.available();
         if available == 0 {
             return 0;
@@ -69,7 +83,8 @@ impl ReceiveHalf {
         let time = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
         let (mut used, mut count) = (0, 0);
         while count < limit && used < available {
-            let continued = |index| self.rx.peek(index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
+            let continued =
+                |index| self.rx.peek(index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
             // The kernel publishes a frame's descriptors at once; if it ever does not, the frame
             // waits for its rest.
             let Some(last) = (used..available).find(|&index| !continued(index)) else { break };
@@ -82,7 +97,10 @@ impl ReceiveHalf {
                     packet.queue = number as u16;
                     if facts.detect {
                         let length = packet.length();
-                        let checksum = packet.buffers().next().map(|first| partial::detect(first.bytes(), length));
+                        let checksum = packet
+                            .buffers()
+                            .next()
+                            .map(|first| partial::detect(first.bytes(), length));
                         packet.checksum = checksum.unwrap_or_default();
                     }
                     packets.push(packet);
@@ -105,7 +123,9 @@ impl ReceiveHalf {
         for index in from + 1..=last {
             // All chunks are taken, so that they come back, whatever the others are.
             let buffer = self.buffer(index);
-            packet = packet.zip(buffer).and_then(|(mut packet, buffer)| packet.push(buffer).is_ok().then_some(packet));
+            packet = packet
+                .zip(buffer)
+                .and_then(|(mut packet, buffer)| packet.push(buffer).is_ok().then_some(packet));
         }
         packet
     }
@@ -127,7 +147,8 @@ impl ReceiveHalf {
     /// `index`.
     fn hash(&mut self, index: u32) -> Option<FlowHash> {
         let (slot, within) = self.locate(index)?;
-        let before = self.region.as_mut()?.slot_mut(slot)?.get_mut(within.checked_sub(METADATA)?..within)?;
+        let before =
+            self.region.as_mut()?.slot_mut(slot)?.get_mut(within.checked_sub(METADATA)?..within)?;
         let (mark, hash) = before.split_first_chunk_mut::<4>()?;
         let is_there = u32::from_ne_bytes(std::mem::take(mark)) == MARK;
         let hash = u32::from_ne_bytes(hash.try_into().ok()?);

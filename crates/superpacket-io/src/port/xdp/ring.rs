@@ -45,16 +45,29 @@ unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Entry> Ring<T> {
     /// Maps the ring of `size` entries, a power of two, that lies at `place` of the socket.
-    fn map(socket: BorrowedFd<'_>, place: u64, offsets: &XdpRingOffset, size: u32) -> io::Result<Self> {
+    fn map(
+        socket: BorrowedFd<'_>,
+        place: u64,
+        offsets: &XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Self> {
         // `struct xdp_ring` without flags is older than Linux 5.4, and so than the links that this
         // port needs.
         let flags = offsets.flags.ok_or(io::ErrorKind::Unsupported)?;
         // The words lie before the entries, whose offset bounds theirs.
-        let word = |offset: u64| offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= offsets.desc);
+        let word = |offset: u64| {
+            offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= offsets.desc)
+        };
         let words = word(offsets.producer) && word(offsets.consumer) && word(flags);
-        let entries = usize::try_from(offsets.desc).ok().filter(|entries| entries.is_multiple_of(align_of::<T>()));
-        let bytes = (size as usize).checked_mul(size_of::<T>()).filter(|_| words && size.is_power_of_two());
-        let length = entries.zip(bytes).and_then(|(entries, bytes)| entries.checked_add(bytes)).ok_or(io::ErrorKind::InvalidData)?;
+        let entries = usize::try_from(offsets.desc)
+            .ok()
+            .filter(|entries| entries.is_multiple_of(align_of::<T>()));
+        let bytes =
+            (size as usize).checked_mul(size_of::<T>()).filter(|_| words && size.is_power_of_two());
+        let length = entries
+            .zip(bytes)
+            .and_then(|(entries, bytes)| entries.checked_add(bytes))
+            .ok_or(io::ErrorKind::InvalidData)?;
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let map = unsafe {
             rustix::mm::mmap(
@@ -133,7 +146,12 @@ impl<T: Entry> Producer<T> {
     ///
     /// # Errors
     /// What `mmap` refused.
-    pub(super) fn map(socket: BorrowedFd<'_>, place: u64, offsets: &XdpRingOffset, size: u32) -> io::Result<Self> {
+    pub(super) fn map(
+        socket: BorrowedFd<'_>,
+        place: u64,
+        offsets: &XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Self> {
         let ring = Ring::map(socket, place, offsets, size)?;
         let head = ring.producer().load(Ordering::Relaxed);
         Ok(Producer { ring, head, published: head })
@@ -142,7 +160,9 @@ impl<T: Entry> Producer<T> {
     /// How many entries can be written.
     pub(super) fn room(&self) -> u32 {
         // Acquire: the kernel has read the entries that it gave back.
-        self.ring.size.saturating_sub(self.head.wrapping_sub(self.ring.consumer().load(Ordering::Acquire)))
+        self.ring
+            .size
+            .saturating_sub(self.head.wrapping_sub(self.ring.consumer().load(Ordering::Acquire)))
     }
 
     /// Writes an entry, of which [`room`](Self::room) said that there is place for it: the kernel
@@ -164,7 +184,9 @@ impl<T: Entry> Producer<T> {
 
     /// How many published entries the kernel has not taken.
     pub(super) fn untaken(&self) -> u32 {
-        self.published.wrapping_sub(self.ring.consumer().load(Ordering::Acquire)).min(self.ring.size)
+        self.published
+            .wrapping_sub(self.ring.consumer().load(Ordering::Acquire))
+            .min(self.ring.size)
     }
 
     /// Does the kernel wait for a system call before it takes more?
@@ -185,7 +207,12 @@ impl<T: Entry> Consumer<T> {
     ///
     /// # Errors
     /// What `mmap` refused.
-    pub(super) fn map(socket: BorrowedFd<'_>, place: u64, offsets: &XdpRingOffset, size: u32) -> io::Result<Self> {
+    pub(super) fn map(
+        socket: BorrowedFd<'_>,
+        place: u64,
+        offsets: &XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Self> {
         let ring = Ring::map(socket, place, offsets, size)?;
         let tail = ring.consumer().load(Ordering::Relaxed);
         Ok(Consumer { ring, tail })
@@ -217,16 +244,21 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    const OFFSETS: XdpRingOffset = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(32) };
+    const OFFSETS: XdpRingOffset =
+        XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(32) };
 
     /// Both ends of a ring in a file in memory, which starts at the counters' `first` value.
     fn ring(size: u32, first: u32) -> (Producer<u64>, Consumer<u64>) {
-        let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).expect("a file in memory");
+        let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC)
+            .expect("a file in memory");
         rustix::fs::ftruncate(&file, 128 + u64::from(size) * 8).expect("sized");
         for place in [0, 64] {
             rustix::io::pwrite(&file, &first.to_ne_bytes(), place).expect("written");
         }
-        let ends = (Producer::map(file.as_fd(), 0, &OFFSETS, size), Consumer::map(file.as_fd(), 0, &OFFSETS, size));
+        let ends = (
+            Producer::map(file.as_fd(), 0, &OFFSETS, size),
+            Consumer::map(file.as_fd(), 0, &OFFSETS, size),
+        );
         (ends.0.expect("mapped"), ends.1.expect("mapped"))
     }
 
@@ -240,9 +272,15 @@ mod tests {
         assert_eq!((consumer.available(), producer.untaken()), (0, 0));
         producer.publish();
         assert_eq!((consumer.available(), producer.untaken(), producer.room()), (8, 8, 0));
-        assert_eq!((0..8).map(|index| consumer.peek(index)).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+        assert_eq!(
+            (0..8).map(|index| consumer.peek(index)).collect::<Vec<_>>(),
+            (0..8).collect::<Vec<_>>()
+        );
         consumer.release(5);
-        assert_eq!((consumer.available(), consumer.peek(0), producer.room(), producer.untaken()), (3, 5, 5, 3));
+        assert_eq!(
+            (consumer.available(), consumer.peek(0), producer.room(), producer.untaken()),
+            (3, 5, 5, 3)
+        );
     }
 
     #[test]
@@ -284,7 +322,8 @@ mod tests {
 
     #[test]
     fn offsets_that_make_no_sense_are_refused() {
-        let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).expect("a file in memory");
+        let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC)
+            .expect("a file in memory");
         for (offsets, size) in [
             (XdpRingOffset { producer: 2, ..OFFSETS }, 8),
             (XdpRingOffset { consumer: 4096, ..OFFSETS }, 8),
@@ -297,7 +336,10 @@ mod tests {
             (XdpRingOffset { desc: u64::MAX - 7, ..OFFSETS }, 8),
             (XdpRingOffset { desc: u64::MAX - 63, ..OFFSETS }, 8),
         ] {
-            assert!(Producer::<u64>::map(file.as_fd(), 0, &offsets, size).is_err(), "{offsets:?} {size}");
+            assert!(
+                Producer::<u64>::map(file.as_fd(), 0, &offsets, size).is_err(),
+                "{offsets:?} {size}"
+            );
         }
     }
 }

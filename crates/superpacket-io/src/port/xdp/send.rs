@@ -124,13 +124,18 @@ impl SendHalf {
         if count == 0 {
             return;
         }
-        let (size, slots) = (u64::from(self.umem.frame_size()), self.region.as_ref().map_or(0, Region::slots) as u32);
+        let (size, slots) = (
+            u64::from(self.umem.frame_size()),
+            self.region.as_ref().map_or(0, Region::slots) as u32,
+        );
         for index in 0..count {
             let chunk = (self.completion.peek(index) / size) as u32;
             match chunk.checked_sub(self.first) {
                 Some(slot) if slot < slots => self.free.push(slot),
                 _ => {
-                    if let Some(posted) = self.posted.get_mut(chunk as usize).filter(|posted| **posted != 0) {
+                    if let Some(posted) =
+                        self.posted.get_mut(chunk as usize).filter(|posted| **posted != 0)
+                    {
                         *posted -= 1;
                         self.umem.complete(chunk);
                     }
@@ -152,7 +157,13 @@ impl SendHalf {
     }
 
     /// Writes descriptors for a frame, and says whether there was room.
-    pub(super) fn push(&mut self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, counts: &Counts) -> bool {
+    pub(super) fn push(
+        &mut self,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frame: &TxFrame,
+        counts: &Counts,
+    ) -> bool {
         let slices = batch.slices(frame);
         let place = self.place(outgoing, slices, frame.length as usize);
         let descriptors = match place {
@@ -217,7 +228,12 @@ impl SendHalf {
             }
             // The kernel takes a page for each further descriptor, so a frame that fits one chunk
             // is better copied.
-            _ if length > chunk && slices.len() <= MAX_CHUNKS && slices.iter().all(|slice| locate(slice).is_some()) => Place::Chunks,
+            _ if length > chunk
+                && slices.len() <= MAX_CHUNKS
+                && slices.iter().all(|slice| locate(slice).is_some()) =>
+            {
+                Place::Chunks
+            }
             _ => Place::Copy(length.div_ceil(chunk)),
         }
     }
@@ -241,11 +257,18 @@ impl SendHalf {
                 continue;
             }
             let Some(slot) = self.free.pop() else { return false };
-            let chunk = self.region.as_mut().and_then(|region| region.slot_mut(slot as usize)?.get_mut(..bytes.len()));
+            let chunk = self
+                .region
+                .as_mut()
+                .and_then(|region| region.slot_mut(slot as usize)?.get_mut(..bytes.len()));
             let Some(chunk) = chunk else { return false };
             chunk.copy_from_slice(bytes);
             Counts::add(&counts.bytes_copied, bytes.len() as u64);
-            self.tx.push(XdpDesc { addr: u64::from(self.first + slot) * size, len: bytes.len() as u32, options });
+            self.tx.push(XdpDesc {
+                addr: u64::from(self.first + slot) * size,
+                len: bytes.len() as u32,
+                options,
+            });
         }
         true
     }
@@ -282,7 +305,12 @@ impl SendHalf {
     /// cannot take now stays in the ring.
     ///
     /// The result says why the interface takes nothing more, if so.
-    pub(super) fn kick(&mut self, socket: BorrowedFd<'_>, counts: &Counts, facts: &Facts) -> Option<Stop> {
+    pub(super) fn kick(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        counts: &Counts,
+        facts: &Facts,
+    ) -> Option<Stop> {
         self.tx.publish();
         let mut left = self.tx.untaken();
         let mut patience = 1;

@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
-    XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING,
+    XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc,
+    XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
-use crate::system::{PacketSocket, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, XDP_MAX_TX_SKB_BUDGET};
+use crate::system::{
+    PacketSocket, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, XDP_MAX_TX_SKB_BUDGET,
+};
 
 /// How long a queue may stay busy that a socket has just been closed on: the kernel gives it up in
 /// deferred work.
@@ -62,25 +65,44 @@ impl Socket {
     /// What failed, and why.
     pub(super) fn open(umem: Option<&Umem>, ring_size: u32) -> Result<Self, Failed> {
         let failed = Failed::at;
-        let descriptor = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
-            .map_err(failed("opening an AF_XDP socket (socket)"))?;
+        let descriptor = rustix::net::socket_with(
+            AddressFamily::XDP,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(failed("opening an AF_XDP socket (socket)"))?;
         if let Some(umem) = umem {
             register(descriptor.as_fd(), umem).map_err(failed(
                 "pinning memory for frames (XDP_UMEM_REG; without CAP_IPC_LOCK, RLIMIT_MEMLOCK limits it, and frames=N asks for less)",
             ))?;
         }
-        sockopt::set_xdp_umem_fill_ring_size(&descriptor, ring_size).map_err(failed("making a ring (XDP_UMEM_FILL_RING)"))?;
-        sockopt::set_xdp_umem_completion_ring_size(&descriptor, ring_size).map_err(failed("making a ring (XDP_UMEM_COMPLETION_RING)"))?;
-        sockopt::set_xdp_rx_ring_size(&descriptor, ring_size).map_err(failed("making a ring (XDP_RX_RING)"))?;
-        sockopt::set_xdp_tx_ring_size(&descriptor, ring_size).map_err(failed("making a ring (XDP_TX_RING)"))?;
-        let offsets = sockopt::xdp_mmap_offsets(&descriptor).map_err(failed("asking for the rings' layout (XDP_MMAP_OFFSETS)"))?;
+        sockopt::set_xdp_umem_fill_ring_size(&descriptor, ring_size)
+            .map_err(failed("making a ring (XDP_UMEM_FILL_RING)"))?;
+        sockopt::set_xdp_umem_completion_ring_size(&descriptor, ring_size)
+            .map_err(failed("making a ring (XDP_UMEM_COMPLETION_RING)"))?;
+        sockopt::set_xdp_rx_ring_size(&descriptor, ring_size)
+            .map_err(failed("making a ring (XDP_RX_RING)"))?;
+        sockopt::set_xdp_tx_ring_size(&descriptor, ring_size)
+            .map_err(failed("making a ring (XDP_TX_RING)"))?;
+        let offsets = sockopt::xdp_mmap_offsets(&descriptor)
+            .map_err(failed("asking for the rings' layout (XDP_MMAP_OFFSETS)"))?;
         let mapping = |error| Failed { action: "mapping a ring (mmap)", error };
         let socket = descriptor.as_fd();
         Ok(Socket {
-            rx: Consumer::map(socket, XDP_PGOFF_RX_RING, &offsets.rx, ring_size).map_err(mapping)?,
-            fill: Producer::map(socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, ring_size).map_err(mapping)?,
-            tx: Producer::map(socket, XDP_PGOFF_TX_RING, &offsets.tx, ring_size).map_err(mapping)?,
-            completion: Consumer::map(socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, ring_size).map_err(mapping)?,
+            rx: Consumer::map(socket, XDP_PGOFF_RX_RING, &offsets.rx, ring_size)
+                .map_err(mapping)?,
+            fill: Producer::map(socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, ring_size)
+                .map_err(mapping)?,
+            tx: Producer::map(socket, XDP_PGOFF_TX_RING, &offsets.tx, ring_size)
+                .map_err(mapping)?,
+            completion: Consumer::map(
+                socket,
+                XDP_UMEM_PGOFF_COMPLETION_RING,
+                &offsets.cr,
+                ring_size,
+            )
+            .map_err(mapping)?,
             descriptor,
         })
     }
@@ -121,7 +143,9 @@ fn register(socket: BorrowedFd<'_>, umem: &Umem) -> Result<(), Errno> {
             tx_metadata_len: 0,
         };
         match sockopt::set_xdp_umem_reg(socket, registration) {
-            Err(Errno::NOBUFS) if start.elapsed() < RELEASE => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::NOBUFS) if start.elapsed() < RELEASE => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
             result => return result,
         }
     }
@@ -141,7 +165,10 @@ pub(super) fn bind(
     shared: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let attempt = || match shared {
-        None => rustix::net::bind(socket, &SocketAddrXdp::new(flags | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, interface, queue)),
+        None => rustix::net::bind(
+            socket,
+            &SocketAddrXdp::new(flags | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, interface, queue),
+        ),
         Some(shared_umem_fd) => {
             let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface, queue);
             rustix::net::bind(socket, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd })
@@ -150,7 +177,9 @@ pub(super) fn bind(
     let start = Instant::now();
     loop {
         match attempt() {
-            Err(Errno::BUSY) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::BUSY) if start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
             result => return Ok(result?),
         }
     }
@@ -164,7 +193,9 @@ pub(super) fn sharing_keeps_several() -> bool {
 
 /// Is the kernel's release, such as `6.12.1-arch1`, this version or newer?
 fn is_at_least(release: &str, version: (u32, u32)) -> bool {
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map_while(|number| number.parse().ok());
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map_while(|number| number.parse().ok());
     numbers.next().zip(numbers.next()).is_some_and(|found| found >= version)
 }
 

@@ -81,7 +81,11 @@ struct Withheld {
 
 impl fmt::Debug for Umem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Umem").field("bytes", &self.mapping.length).field("frame_size", &self.frame_size).finish_non_exhaustive()
+        formatter
+            .debug_struct("Umem")
+            .field("bytes", &self.mapping.length)
+            .field("frame_size", &self.frame_size)
+            .finish_non_exhaustive()
     }
 }
 
@@ -101,9 +105,16 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(length: usize) -> io::Result<Self> {
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let data =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
-        let mapping = Mapping { data: NonNull::new(data.cast()).ok_or(io::ErrorKind::OutOfMemory)?, length };
+        let data = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        let mapping =
+            Mapping { data: NonNull::new(data.cast()).ok_or(io::ErrorKind::OutOfMemory)?, length };
         // Fewer entries in the TLB, where the system has large pages; and no copy of pinned pages
         // in a child process. Neither is needed.
         for advice in [Advice::LinuxHugepage, Advice::LinuxDontFork] {
@@ -156,7 +167,9 @@ impl Lease {
     pub(super) fn take(frame_size: u32, frames: u32, count: usize) -> io::Result<Vec<Lease>> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|umem| umem.strong_count() != 0);
-        let fits = |umem: &Arc<Umem>| umem.frame_size == frame_size && umem.frames == frames && umem.free().len() >= count;
+        let fits = |umem: &Arc<Umem>| {
+            umem.frame_size == frame_size && umem.frames == frames && umem.free().len() >= count
+        };
         let known = all.iter().filter_map(Weak::upgrade).find(fits);
         let umem = match known {
             Some(umem) => umem,
@@ -170,7 +183,13 @@ impl Lease {
         let parts: Vec<Part> = umem.free().drain(..count).collect();
         Ok(parts
             .into_iter()
-            .map(|part| Lease { umem: Arc::clone(&umem), number: part.number, part: Some(part), left: Vec::new(), in_use: None })
+            .map(|part| Lease {
+                umem: Arc::clone(&umem),
+                number: part.number,
+                part: Some(part),
+                left: Vec::new(),
+                in_use: None,
+            })
             .collect())
     }
 
@@ -181,8 +200,16 @@ impl Lease {
     pub(super) fn again(umem: &Arc<Umem>) -> io::Result<Lease> {
         let part = umem.free().pop_back();
         match part {
-            Some(part) => Ok(Lease { umem: Arc::clone(umem), number: part.number, part: Some(part), left: Vec::new(), in_use: None }),
-            None => Lease::take(umem.frame_size, umem.frames, 1)?.pop().ok_or_else(|| io::ErrorKind::OutOfMemory.into()),
+            Some(part) => Ok(Lease {
+                umem: Arc::clone(umem),
+                number: part.number,
+                part: Some(part),
+                left: Vec::new(),
+                in_use: None,
+            }),
+            None => Lease::take(umem.frame_size, umem.frames, 1)?
+                .pop()
+                .ok_or_else(|| io::ErrorKind::OutOfMemory.into()),
         }
     }
 
@@ -220,7 +247,9 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let (part, posted) = (self.part.take(), std::mem::take(&mut self.left));
         match (part, self.in_use) {
-            (Some(part), Some(place)) => self.umem.withheld().push(Withheld { place, part, posted }),
+            (Some(part), Some(place)) => {
+                self.umem.withheld().push(Withheld { place, part, posted })
+            }
             (Some(part), None) => self.umem.free_part(part, &posted),
             (None, _) => {}
         }
@@ -230,9 +259,15 @@ impl Drop for Lease {
 /// Frees what was withheld because of sockets that were bound to this queue: another has just been
 /// bound there.
 pub(super) fn release(place: QueuePlace) {
-    let umems: Vec<Arc<Umem>> = ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    let umems: Vec<Arc<Umem>> = ALL
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .iter()
+        .filter_map(Weak::upgrade)
+        .collect();
     for umem in umems {
-        let released: Vec<Withheld> = umem.withheld().extract_if(.., |withheld| withheld.place == Some(place)).collect();
+        let released: Vec<Withheld> =
+            umem.withheld().extract_if(.., |withheld| withheld.place == Some(place)).collect();
         released.into_iter().for_each(|withheld| umem.free_part(withheld.part, &withheld.posted));
     }
 }
@@ -251,7 +286,9 @@ pub(super) fn list<T: Default>(length: usize) -> io::Result<Vec<T>> {
 impl Umem {
     fn new(frame_size: u32, frames: u32, parts: usize) -> io::Result<Self> {
         let chunks = parts.checked_mul(frames as usize);
-        let length = chunks.and_then(|chunks| chunks.checked_mul(frame_size as usize)).filter(|&length| length as u64 <= MOST);
+        let length = chunks
+            .and_then(|chunks| chunks.checked_mul(frame_size as usize))
+            .filter(|&length| length as u64 <= MOST);
         let length = length.ok_or_else(|| {
             let says =
                 format!("{parts} times {frames} frames of {frame_size} bytes are more than 16 GiB: fewer queues, or less by frames=N");
@@ -265,7 +302,14 @@ impl Umem {
             // SAFETY: the chunks lie in the mapping, which is zeroed and stays while `owner` lives,
             // and every chunk is in one region. The kernel writes only to chunks that the queue put
             // into the fill ring, which it does when they are not lent.
-            let region = unsafe { Region::try_shared(owner, mapping.data.add(chunk * frame_size as usize), half, frame_size as usize) };
+            let region = unsafe {
+                Region::try_shared(
+                    owner,
+                    mapping.data.add(chunk * frame_size as usize),
+                    half,
+                    frame_size as usize,
+                )
+            };
             region.ok_or(io::ErrorKind::OutOfMemory)
         };
         let part = |number| {
@@ -329,7 +373,8 @@ impl Umem {
         }
         let within = offset % self.frame_size as usize;
         let chunk = (offset / self.frame_size as usize) as u32;
-        (within + bytes.len() <= self.frame_size as usize && chunk % self.frames < self.frames / 2).then_some(offset as u64)
+        (within + bytes.len() <= self.frame_size as usize && chunk % self.frames < self.frames / 2)
+            .then_some(offset as u64)
     }
 
     /// A descriptor for this chunk goes into a TX ring.
@@ -362,11 +407,17 @@ mod tests {
         let third = Lease::take(2048, 64, 1).expect("memory");
         assert!(Arc::ptr_eq(first[0].umem(), second[1].umem()));
         assert!(!Arc::ptr_eq(first[0].umem(), third[0].umem()), "full");
-        assert_eq!([&first[0], &first[1], &second[0], &second[1]].map(Lease::first), [0, 64, 128, 192]);
+        assert_eq!(
+            [&first[0], &first[1], &second[0], &second[1]].map(Lease::first),
+            [0, 64, 128, 192]
+        );
         let other = Lease::take(4096, 64, 1).expect("memory");
         assert!(!Arc::ptr_eq(first[0].umem(), other[0].umem()), "another size of chunks");
         let part = first[0].part().expect("once");
-        assert_eq!((part.receive.slots(), part.send.slots(), part.receive.slot_size()), (32, 32, 2048));
+        assert_eq!(
+            (part.receive.slots(), part.send.slots(), part.receive.slot_size()),
+            (32, 32, 2048)
+        );
         assert!(first[0].part().is_none());
     }
 
@@ -396,7 +447,11 @@ mod tests {
         assert_eq!(umem.locate(buffer.bytes()), Some(3 * 2048 + 256));
         assert_eq!(umem.locate(&buffer.bytes()[10..20]), Some(3 * 2048 + 266));
         assert_eq!(umem.locate(&[]), None);
-        assert_eq!(umem.locate(part.send.slot_mut(0).expect("free")), None, "a chunk for sending is never lent");
+        assert_eq!(
+            umem.locate(part.send.slot_mut(0).expect("free")),
+            None,
+            "a chunk for sending is never lent"
+        );
         assert_eq!(umem.locate(&[0; 10]), None, "not in the UMEM");
         drop(buffer);
     }
@@ -446,7 +501,11 @@ mod tests {
             umem.is_in_flight(chunk) && !Arc::ptr_eq(other.umem(), &umem)
         };
         assert!(is_withheld(), "not given to another port, and the chunk is not received into");
-        for other in [QueuePlace { namespace: 9, ..place }, QueuePlace { interface: 9, ..place }, QueuePlace { queue: 9, ..place }] {
+        for other in [
+            QueuePlace { namespace: 9, ..place },
+            QueuePlace { interface: 9, ..place },
+            QueuePlace { queue: 9, ..place },
+        ] {
             release(other);
             assert!(is_withheld(), "{other:?}");
         }

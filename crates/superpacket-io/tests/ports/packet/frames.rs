@@ -13,12 +13,19 @@ fn both_ways(options: &'static str) {
         pair();
         let mut port = OpenPort::new(&format!("packet:port0{options}"));
         let peer = PacketSocket::open("peer0");
-        let frames: Vec<_> = (0..300).map(|number| frame(number, [60, 14, 61, 1514, 700, 1513][number % 6])).collect();
+        let frames: Vec<_> = (0..300)
+            .map(|number| frame(number, [60, 14, 61, 1514, 700, 1513][number % 6]))
+            .collect();
         frames.iter().for_each(|frame| peer.send(frame));
         let received = port.receive(300);
         assert!(bytes(&received) == frames, "what came is not what was sent");
-        assert!(received.iter().all(|packet| packet.checksum == RxChecksum::None && packet.gso.is_none() && packet.vlan.is_none()));
-        assert!(received.iter().all(|packet| packet.time > 1_600_000_000 * 1_000_000_000), "in nanoseconds since 1970");
+        assert!(received.iter().all(|packet| packet.checksum == RxChecksum::None
+            && packet.gso.is_none()
+            && packet.vlan.is_none()));
+        assert!(
+            received.iter().all(|packet| packet.time > 1_600_000_000 * 1_000_000_000),
+            "in nanoseconds since 1970"
+        );
         assert!(received.windows(2).all(|pair| pair[0].time <= pair[1].time));
         drop(received);
         port.receivers[0].give_back();
@@ -26,7 +33,10 @@ fn both_ways(options: &'static str) {
         for some in frames.chunks(50) {
             let progress = port.send(some);
             assert!(progress.sent == 50 && progress.stopped.is_none(), "{progress:?}");
-            assert!(some.iter().all(|frame| peer.receive() == *frame), "what arrived is not what was sent");
+            assert!(
+                some.iter().all(|frame| peer.receive() == *frame),
+                "what arrived is not what was sent"
+            );
         }
         // Neither what the port sent itself comes back, nor what another socket sent.
         PacketSocket::open("port0").send(&frames[0]);
@@ -70,7 +80,10 @@ fn tags(options: &'static str) {
         let mut port = OpenPort::new(&format!("packet:port0{options}"));
         let (peer, witness) = (PacketSocket::open("peer0"), Witness::open("peer0"));
         let plain = superpacket_traffic::workload::w1(1).remove(0);
-        let kinds = [VlanTag { protocol: 0x8100, control: 0x2064 }, VlanTag { protocol: 0x88a8, control: 0 }];
+        let kinds = [
+            VlanTag { protocol: 0x8100, control: 0x2064 },
+            VlanTag { protocol: 0x88a8, control: 0 },
+        ];
         for tag in kinds {
             let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
             let tagged = [&plain[..12], &[a, b, c, d], &plain[12..]].concat();
@@ -106,7 +119,9 @@ fn frames_longer_than_a_slot_keep_their_place() {
         ip("link set peer0 mtu 60000");
         let peer = PacketSocket::open("peer0");
         let mut port = OpenPort::new("packet:port0");
-        let frames: Vec<_> = (0..100).map(|number| frame(number, [60, 9014, 1972, 1973, 60_014, 1800][number % 6])).collect();
+        let frames: Vec<_> = (0..100)
+            .map(|number| frame(number, [60, 9014, 1972, 1973, 60_014, 1800][number % 6]))
+            .collect();
         frames.iter().for_each(|frame| peer.send(frame));
         let received = port.receive(100);
         assert!(bytes(&received) == frames, "one after the other, whole");
@@ -130,7 +145,11 @@ fn long_frames_beyond_the_socket_s_memory_are_counted() {
         frames.iter().for_each(|frame| peer.send(frame));
         let received = bytes(&port.poll());
         let dropped = port.port.counters().rx_dropped as usize;
-        assert!(dropped != 0 && received.len() + dropped == 400, "{} and {dropped}", received.len());
+        assert!(
+            dropped != 0 && received.len() + dropped == 400,
+            "{} and {dropped}",
+            received.len()
+        );
         assert!(received == frames[..received.len()], "those that came first are whole");
         peer.send(&frames[0]);
         assert!(bytes(&port.receive(1)) == frames[..1], "it goes on");

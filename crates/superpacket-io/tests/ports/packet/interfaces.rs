@@ -22,7 +22,9 @@ fn error(spec: &str) -> PortError {
 #[test]
 fn what_cannot_be_opened_is_named() {
     in_namespace(|| {
-        assert!(matches!(error("packet:none0"), PortError::NoInterface { interface, .. } if interface == "none0"));
+        assert!(
+            matches!(error("packet:none0"), PortError::NoInterface { interface, .. } if interface == "none0")
+        );
         assert!(matches!(error("packet:lo?speed=9"), PortError::Spec(_)));
     });
 }
@@ -32,12 +34,30 @@ fn capabilities_are_the_device_s() {
     in_namespace(|| {
         pair();
         let capabilities = OpenPort::new("packet:port0").port.capabilities();
-        for feature in [Feature::TxChecksumming, Feature::ScatterGather, Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation] {
+        for feature in [
+            Feature::TxChecksumming,
+            Feature::ScatterGather,
+            Feature::TcpSegmentationOffload,
+            Feature::TxUdpSegmentation,
+        ] {
             assert!(capabilities.features.contains(feature), "{feature}: a veth has it");
         }
         assert!(!capabilities.features.contains(Feature::ReceiveHashing));
-        assert!(OpenPort::new("packet:port0?version=v3&hash=on").port.capabilities().features.contains(Feature::ReceiveHashing));
-        assert_eq!((capabilities.max_slices, capabilities.gso.max_ipv4_length, capabilities.gso.max_segments), (1023, 65_517, 65_535));
+        assert!(
+            OpenPort::new("packet:port0?version=v3&hash=on")
+                .port
+                .capabilities()
+                .features
+                .contains(Feature::ReceiveHashing)
+        );
+        assert_eq!(
+            (
+                capabilities.max_slices,
+                capabilities.gso.max_ipv4_length,
+                capabilities.gso.max_segments
+            ),
+            (1023, 65_517, 65_535)
+        );
         assert!(!capabilities.gso.udp_tunnels && !capabilities.gso.fixed_ids);
         ip("link set port0 gso_max_size 40000 gso_max_segs 20");
         let capabilities = OpenPort::new("packet:port0").port.capabilities();
@@ -45,10 +65,18 @@ fn capabilities_are_the_device_s() {
         assert_eq!(capabilities.gso.max_ipv4_length, 39_981, "the kernel lowers both limits");
         ip("link set port0 gso_max_size 100000");
         let gso = OpenPort::new("packet:port0").port.capabilities().gso;
-        assert_eq!((gso.max_ipv4_length, gso.max_ipv6_length), (39_981, 99_981), "each IP version has its own");
+        assert_eq!(
+            (gso.max_ipv4_length, gso.max_ipv6_length),
+            (39_981, 99_981),
+            "each IP version has its own"
+        );
         set_offload("port0", ETHTOOL_STSO, false);
         let without = OpenPort::new("packet:port0?tso=device").port.capabilities().features;
-        assert!(!without.contains(Feature::TcpSegmentationOffload) && without.contains(Feature::TxChecksumming), "{without:?}");
+        assert!(
+            !without.contains(Feature::TcpSegmentationOffload)
+                && without.contains(Feature::TxChecksumming),
+            "{without:?}"
+        );
         let handed_over = OpenPort::new("packet:port0").port.capabilities().features;
         assert!(handed_over.contains(Feature::TcpSegmentationOffload));
     });
@@ -63,11 +91,17 @@ fn the_hardware_address_and_the_mtu_are_the_interface_s() {
         assert_eq!(port.port.hardware_address(), Some([2, 0, 0, 0, 0, 0x42]));
         assert_eq!(port.port.state(), PortState { link: LinkState::Up, mtu: 1500 });
         let progress = port.send(&[frame(0, 1514), frame(1, 1515), frame(2, 60)]);
-        assert!(progress.sent == 1 && matches!(progress.stopped, Some(Stop::TooLong)), "{progress:?}");
+        assert!(
+            progress.sent == 1 && matches!(progress.stopped, Some(Stop::TooLong)),
+            "{progress:?}"
+        );
         // Too long is too long, and no fault of the offload's.
         let partial = RxChecksum::Partial { start: 34, offset: 6 };
         let progress = port.send_with(&[(&frame(1, 1515), partial, None)]);
-        assert!(progress.sent == 0 && matches!(progress.stopped, Some(Stop::TooLong)), "{progress:?}");
+        assert!(
+            progress.sent == 0 && matches!(progress.stopped, Some(Stop::TooLong)),
+            "{progress:?}"
+        );
         ip("link set port0 mtu 2000");
         ip("link set peer0 mtu 2000");
         assert_eq!(port.port.state().mtu, 2000);
@@ -101,7 +135,10 @@ fn a_port_waits_for_an_interface_that_is_down() {
                 assert!(!wait(&*port.receivers[0], 10), "and then can wait again");
                 assert_eq!(port.port.state().link, LinkState::Down);
                 let progress = port.send(&[frame(1, 60)]);
-                assert!(progress.sent == 0 && matches!(progress.stopped, Some(Stop::Down)), "{progress:?}");
+                assert!(
+                    progress.sent == 0 && matches!(progress.stopped, Some(Stop::Down)),
+                    "{progress:?}"
+                );
                 ip("link set port0 up");
                 assert_eq!(port.port.state().link, LinkState::Up);
                 assert_eq!(port.receivers[0].poll(&mut packets, 9).expect("up again"), 0);
@@ -136,7 +173,10 @@ fn assert_gone(port: &mut OpenPort) {
     let mut packets = Vec::new();
     let told = (0..2).find_map(|_| port.receivers[0].poll(&mut packets, 9).err());
     assert!(matches!(told, Some(PortError::Gone { .. })), "{told:?}");
-    assert!(matches!(port.receivers[0].poll(&mut packets, 9), Err(PortError::Gone { .. })), "and it stays gone");
+    assert!(
+        matches!(port.receivers[0].poll(&mut packets, 9), Err(PortError::Gone { .. })),
+        "and it stays gone"
+    );
     assert_eq!(port.port.state(), PortState { link: LinkState::Gone, mtu: 0 });
     let progress = port.send(&[frame(1, 60)]);
     assert!(progress.sent == 0 && matches!(progress.stopped, Some(Stop::Gone(_))), "{progress:?}");
@@ -146,7 +186,8 @@ fn assert_gone(port: &mut OpenPort) {
 fn an_interface_that_goes_is_gone_even_if_another_takes_its_name() {
     in_namespace(|| {
         pair();
-        let (mut port, mut unaware) = (OpenPort::new("packet:port0"), OpenPort::new("packet:port0?version=v3"));
+        let (mut port, mut unaware) =
+            (OpenPort::new("packet:port0"), OpenPort::new("packet:port0?version=v3"));
         PacketSocket::open("peer0").send(&frame(3, 80));
         ip("link del port0");
         // What came before can still be read.
@@ -156,7 +197,11 @@ fn an_interface_that_goes_is_gone_even_if_another_takes_its_name() {
         assert_gone(&mut port);
         drop(unaware.receive(1));
         assert_gone(&mut unaware);
-        assert_eq!(OpenPort::new("packet:port0").port.state().link, LinkState::Up, "it can be opened again");
+        assert_eq!(
+            OpenPort::new("packet:port0").port.state().link,
+            LinkState::Up,
+            "it can be opened again"
+        );
     });
 }
 
@@ -166,7 +211,14 @@ fn an_interface_that_went_and_came_back_has_left_its_port() {
         pair();
         let mut port = OpenPort::new("packet:port0");
         // The host's thread outlives the interface's stay there.
-        let (host, here) = (Host::new(), format!("/proc/{}/task/{}/ns/net", std::process::id(), rustix::thread::gettid().as_raw_nonzero()));
+        let (host, here) = (
+            Host::new(),
+            format!(
+                "/proc/{}/task/{}/ns/net",
+                std::process::id(),
+                rustix::thread::gettid().as_raw_nonzero()
+            ),
+        );
         ip(&format!("link set port0 netns {}", host.namespace()));
         host.ip(&format!("link set port0 netns {here}"));
         ip("link set port0 up");
@@ -177,7 +229,8 @@ fn an_interface_that_went_and_came_back_has_left_its_port() {
 /// The packet sockets of this thread's namespace: for each, the number of the interface that it is
 /// bound to, and its inode.
 fn packet_sockets() -> Vec<(u32, String)> {
-    let table = std::fs::read_to_string("/proc/thread-self/net/packet").expect("sockets of packet(7)");
+    let table =
+        std::fs::read_to_string("/proc/thread-self/net/packet").expect("sockets of packet(7)");
     let columns = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
     columns.map(|columns| (columns[4].parse().expect("a number"), columns[8].to_owned())).collect()
 }
@@ -185,11 +238,16 @@ fn packet_sockets() -> Vec<(u32, String)> {
 /// How many rings of these sockets are mapped.
 fn rings(sockets: &[(u32, String)]) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
-    maps.lines().filter(|line| sockets.iter().any(|(_, inode)| line.contains(&format!("socket:[{inode}]")))).count()
+    maps.lines()
+        .filter(|line| sockets.iter().any(|(_, inode)| line.contains(&format!("socket:[{inode}]"))))
+        .count()
 }
 
 fn promiscuity(interface: &str) -> u32 {
-    let output = Command::new("ip").args(["-d", "link", "show", "dev", interface]).output().expect("iproute2 is installed");
+    let output = Command::new("ip")
+        .args(["-d", "link", "show", "dev", interface])
+        .output()
+        .expect("iproute2 is installed");
     let text = String::from_utf8(output.stdout).expect("text");
     let mut words = text.split_whitespace().skip_while(|word| *word != "promiscuity");
     words.nth(1).expect("promiscuity").parse().expect("a number")
@@ -202,7 +260,11 @@ fn a_port_that_is_closed_while_its_packets_are_in_use_leaves_nothing_behind() {
         let peer = PacketSocket::open("peer0");
         let before = packet_sockets().len();
         // Sockets that share with others (`PACKET_FANOUT`) cannot be unbound.
-        for (options, is_shared) in [("ring=64k", false), ("version=v3&blocks=4&block=64k", false), ("ring=64k&queues=2", true)] {
+        for (options, is_shared) in [
+            ("ring=64k", false),
+            ("version=v3&blocks=4&block=64k", false),
+            ("ring=64k&queues=2", true),
+        ] {
             let mut port = OpenPort::new(&format!("packet:port0?{options}"));
             assert_eq!(promiscuity("port0"), if is_shared { 2 } else { 1 }, "{options}");
             let sent = (0..8).map(|number| frame(number, 300)).collect::<Vec<_>>();
@@ -213,7 +275,9 @@ fn a_port_that_is_closed_while_its_packets_are_in_use_leaves_nothing_behind() {
                 while held.is_empty() {
                     assert!(start.elapsed() < PATIENCE, "nothing comes");
                     sent.iter().for_each(|frame| peer.send(frame));
-                    port.receivers.iter_mut().for_each(|receiver| _ = receiver.poll(&mut held, 8).expect("the interface is up"));
+                    port.receivers.iter_mut().for_each(|receiver| {
+                        _ = receiver.poll(&mut held, 8).expect("the interface is up")
+                    });
                 }
                 held
             } else {
@@ -247,7 +311,12 @@ fn a_port_that_is_closed_while_its_packets_are_in_use_leaves_nothing_behind() {
             drop(held);
             let start = Instant::now();
             while packet_sockets().len() > before || rings(&left) != 0 {
-                assert!(start.elapsed() < PATIENCE, "{options}: {:?}, {} rings", packet_sockets(), rings(&left));
+                assert!(
+                    start.elapsed() < PATIENCE,
+                    "{options}: {:?}, {} rings",
+                    packet_sockets(),
+                    rings(&left)
+                );
                 std::thread::sleep(Duration::from_millis(5));
             }
         }

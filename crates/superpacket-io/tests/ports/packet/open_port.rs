@@ -8,7 +8,9 @@ use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::Gso;
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::port::{Buffer, Outgoing, POLL_LIMIT, Port, Progress, Receive, Transmit, TxBatch, open};
+use superpacket_io::port::{
+    Buffer, Outgoing, POLL_LIMIT, Port, Progress, Receive, Transmit, TxBatch, open,
+};
 
 pub struct OpenPort {
     pub port: Box<dyn Port>,
@@ -38,7 +40,12 @@ impl OpenPort {
         let mut packets = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(5);
         while packets.len() < count {
-            assert!(Instant::now() < deadline, "{} packets came of {count}, {:?}", packets.len(), self.port.counters());
+            assert!(
+                Instant::now() < deadline,
+                "{} packets came of {count}, {:?}",
+                packets.len(),
+                self.port.counters()
+            );
             wait(&*self.receivers[0], 100);
             let limit = (count - packets.len()).min(POLL_LIMIT);
             self.receivers[0].poll(&mut packets, limit).expect("the interface is up");
@@ -48,7 +55,8 @@ impl OpenPort {
 
     /// Sends frames as they are.
     pub fn send(&mut self, frames: &[Vec<u8>]) -> Progress {
-        let frames: Vec<_> = frames.iter().map(|frame| (&frame[..], RxChecksum::None, None)).collect();
+        let frames: Vec<_> =
+            frames.iter().map(|frame| (&frame[..], RxChecksum::None, None)).collect();
         self.send_with(&frames)
     }
 
@@ -65,16 +73,26 @@ impl OpenPort {
 /// Waits until the receiver is readable.
 pub fn wait(receiver: &dyn Receive, milliseconds: i64) -> bool {
     let timeout = Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
-    poll(&mut [PollFd::new(&receiver.readiness().as_fd(), PollFlags::IN)], Some(&timeout)).expect("poll") != 0
+    poll(&mut [PollFd::new(&receiver.readiness().as_fd(), PollFlags::IN)], Some(&timeout))
+        .expect("poll")
+        != 0
 }
 
 /// The bytes of packets.
 pub fn bytes(packets: &[RxPacket<Buffer>]) -> Vec<Vec<u8>> {
-    packets.iter().map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect()).collect()
+    packets
+        .iter()
+        .map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect())
+        .collect()
 }
 
 /// Puts packets through an aggregator, so that they can be pushed to a batch.
-pub fn push(packets: &mut Vec<RxPacket<Buffer>>, outgoing: &mut Outgoing, batch: &mut TxBatch, max_slices: usize) {
+pub fn push(
+    packets: &mut Vec<RxPacket<Buffer>>,
+    outgoing: &mut Outgoing,
+    batch: &mut TxBatch,
+    max_slices: usize,
+) {
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
     let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
         let staged = outgoing.stage(&packet);

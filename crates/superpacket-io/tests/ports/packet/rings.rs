@@ -39,7 +39,10 @@ fn a_held_slot_stops_the_ring_until_it_is_let_go() {
             assert!(port.receivers[0].is_crowded());
             received.truncate(1);
             port.receivers[0].give_back();
-            assert!(port.receivers[0].is_crowded(), "behind the one that is held, nothing goes back");
+            assert!(
+                port.receivers[0].is_crowded(),
+                "behind the one that is held, nothing goes back"
+            );
             peer.send(&frame(99, 100));
             assert!(port.poll().is_empty());
             assert!(bytes(&received) == frames[..1], "nobody wrote to it");
@@ -73,7 +76,11 @@ fn a_held_frame_stops_the_blocks_until_it_is_let_go() {
             frames.iter().for_each(|frame| peer.send(frame));
             std::thread::sleep(Duration::from_millis(20));
             let more = port.poll();
-            assert!(!more.is_empty() && more.len() < count, "the blocks before the held frame's came back: {} of {count}", more.len());
+            assert!(
+                !more.is_empty() && more.len() < count,
+                "the blocks before the held frame's came back: {} of {count}",
+                more.len()
+            );
             assert_eq!(bytes(&[middle]), held);
             drop(more);
             port.receivers[0].give_back();
@@ -142,11 +149,16 @@ fn queues_share_flows_and_lose_none() {
                 assert!(packets.len() > 50, "{mode}: queue {queue} has {}", packets.len());
                 assert!(packets.iter().all(|packet| usize::from(packet.queue) == queue));
                 let bytes = bytes(&packets);
-                flows.push(bytes.iter().map(|frame| frame[26..38].to_vec()).collect::<BTreeSet<_>>());
+                flows.push(
+                    bytes.iter().map(|frame| frame[26..38].to_vec()).collect::<BTreeSet<_>>(),
+                );
                 all.extend(bytes);
             }
             assert_eq!(all.len(), 512, "{mode}");
-            assert!(all.iter().collect::<BTreeSet<_>>() == frames.iter().collect(), "{mode}: each once");
+            assert!(
+                all.iter().collect::<BTreeSet<_>>() == frames.iter().collect(),
+                "{mode}: each once"
+            );
             if mode == "hash" {
                 assert!(flows[0].is_disjoint(&flows[1]), "a flow stays in its queue");
             }
@@ -165,7 +177,10 @@ fn buffers_outlive_their_port() {
             let received = port.receive(1);
             drop(port);
             (0..5000).for_each(|number| peer.send(&frame(number, 500)));
-            assert!(bytes(&received)[0] == frame(5, 500), "nothing is written to what is left of the ring");
+            assert!(
+                bytes(&received)[0] == frame(5, 500),
+                "nothing is written to what is left of the ring"
+            );
         }
     });
 }

@@ -32,7 +32,8 @@ fn super_packets_cross_as_one_in_each_direction() {
             pair();
             let mut port = OpenPort::new(&format!("packet:port0?version={version}"));
             let witness = Witness::open("peer0");
-            let (tcp, udp) = (w4(1, Checksum::Partial).remove(0), w5_super(1, Checksum::Partial).remove(0));
+            let (tcp, udp) =
+                (w4(1, Checksum::Partial).remove(0), w5_super(1, Checksum::Partial).remove(0));
             let small = frame(1, 60);
             let progress = port.send_with(&[
                 (&tcp, TCP, Some(gso(GsoKind::Tcp4, TCP_PAYLOAD))),
@@ -53,7 +54,10 @@ fn super_packets_cross_as_one_in_each_direction() {
             let size = |bytes| SegmentSize::new(bytes).expect("in range");
             assert_eq!(received[0].gso, Some(Gso::new(GsoKind::Tcp4, size(TCP_PAYLOAD))));
             assert_eq!(received[2].gso, Some(Gso::new(GsoKind::Udp, size(UDP_PAYLOAD))));
-            assert_eq!(received.iter().map(|packet| packet.checksum).collect::<Vec<_>>(), [TCP, RxChecksum::None, UDP]);
+            assert_eq!(
+                received.iter().map(|packet| packet.checksum).collect::<Vec<_>>(),
+                [TCP, RxChecksum::None, UDP]
+            );
         });
     }
 }
@@ -70,13 +74,20 @@ fn a_super_packet_s_tag_is_stripped_and_put_back() {
         let mut received = port.receive(1);
         assert!(bytes(&received)[0] == tcp);
         let tag = superpacket::packet::VlanTag { protocol: 0x8100, control: 0x2064 };
-        assert_eq!((received[0].vlan, received[0].checksum), (Some(tag), TCP), "the checksum starts where it does without the tag");
+        assert_eq!(
+            (received[0].vlan, received[0].checksum),
+            (Some(tag), TCP),
+            "the checksum starts where it does without the tag"
+        );
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         push(&mut received, &mut outgoing, &mut batch, 1023);
         assert_eq!(batch.frames()[0].checksum, RxChecksum::Partial { start: 38, offset: 16 });
         assert_eq!(port.transmitter.transmit(&outgoing, &batch, 0).sent, 1);
         let seen = witness.receive();
-        assert_eq!((seen.kind, seen.numbers, seen.tag), ((1, 1), (TCP_PAYLOAD as u16, 34, 16), Some((0x8100, 0x2064))));
+        assert_eq!(
+            (seen.kind, seen.numbers, seen.tag),
+            ((1, 1), (TCP_PAYLOAD as u16, 34, 16), Some((0x8100, 0x2064)))
+        );
         assert!(seen.bytes == tcp);
     });
 }
@@ -87,10 +98,15 @@ fn what_the_device_lacks_the_kernel_does() {
         pair();
         let mut port = OpenPort::new("packet:port0");
         let witness = Witness::open("peer0");
-        let partial = Frame::tcp4(1, 100).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+        let partial = Frame::tcp4(1, 100)
+            .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
+            .to_bytes();
         assert_eq!(port.send_with(&[(&partial, TCP, None)]).sent, 1);
         let seen = witness.receive();
-        assert!((seen.kind, seen.numbers) == ((1, 0), (0, 34, 16)) && seen.bytes == partial, "left to whoever receives it");
+        assert!(
+            (seen.kind, seen.numbers) == ((1, 0), (0, 34, 16)) && seen.bytes == partial,
+            "left to whoever receives it"
+        );
         set_offload("port0", ETHTOOL_STXCSUM, false);
         assert_eq!(port.send_with(&[(&partial, TCP, None)]).sent, 1);
         let seen = witness.receive();
@@ -98,8 +114,11 @@ fn what_the_device_lacks_the_kernel_does() {
         let tcp = w4(1, Checksum::Partial).remove(0);
         assert_eq!(port.send_with(&[(&tcp, TCP, Some(gso(GsoKind::Tcp4, TCP_PAYLOAD)))]).sent, 1);
         let segments: Vec<_> = (0..45).map(|_| witness.receive()).collect();
-        assert!(segments.iter().all(|seen| seen.kind.1 == 0 && seen.bytes.len() == 66 + TCP_PAYLOAD));
-        let payload: Vec<u8> = segments.iter().flat_map(|seen| &seen.bytes[66..]).copied().collect();
+        assert!(
+            segments.iter().all(|seen| seen.kind.1 == 0 && seen.bytes.len() == 66 + TCP_PAYLOAD)
+        );
+        let payload: Vec<u8> =
+            segments.iter().flat_map(|seen| &seen.bytes[66..]).copied().collect();
         assert!(payload == tcp[66..]);
     });
 }
@@ -110,7 +129,9 @@ fn a_super_packet_of_more_slices_than_a_message_takes_is_sent_in_one_piece() {
         pair();
         let mut port = OpenPort::new("packet:port0");
         let witness = Witness::open("peer0");
-        let whole = Frame::tcp4(7, 48 * 1300).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+        let whole = Frame::tcp4(7, 48 * 1300)
+            .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
+            .to_bytes();
         let cut = gso(GsoKind::Tcp4, 48).with_checksum(superpacket::segment::ChecksumForm::Partial);
         let mut segments = Vec::new();
         let mut segmenter = Segmenter::new();
@@ -144,7 +165,8 @@ fn the_most_slices_are_gathered() {
         // 1,022 segments and a header.
         let first = Frame::tcp4(7, 60);
         let frames: Vec<_> = first.run(1022).iter().map(Frame::to_bytes).collect();
-        let mut packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
+        let mut packets: Vec<_> =
+            frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         push(&mut packets, &mut outgoing, &mut batch, port.port.capabilities().max_slices);
         assert_eq!(batch.slices(&batch.frames()[0]).len(), 1023);
@@ -162,11 +184,19 @@ fn what_no_header_can_say_is_refused_and_the_rest_is_not_sent() {
         let mut port = OpenPort::new("packet:port0");
         let witness = Witness::open("peer0");
         let (tcp, small) = (w4(1, Checksum::Partial).remove(0), frame(1, 60));
-        for (checksum, wrong) in [(TCP, GsoKind::Dccp), (RxChecksum::None, GsoKind::Tcp4), (TCP, GsoKind::Tcp6)] {
-            let frames: [(&[u8], _, _); 3] =
-                [(&small, RxChecksum::None, None), (&tcp, checksum, Some(gso(wrong, TCP_PAYLOAD))), (&small, RxChecksum::None, None)];
+        for (checksum, wrong) in
+            [(TCP, GsoKind::Dccp), (RxChecksum::None, GsoKind::Tcp4), (TCP, GsoKind::Tcp6)]
+        {
+            let frames: [(&[u8], _, _); 3] = [
+                (&small, RxChecksum::None, None),
+                (&tcp, checksum, Some(gso(wrong, TCP_PAYLOAD))),
+                (&small, RxChecksum::None, None),
+            ];
             let progress = port.send_with(&frames);
-            assert!(progress.sent == 1 && matches!(progress.stopped, Some(Stop::Offload(_))), "{progress:?}");
+            assert!(
+                progress.sent == 1 && matches!(progress.stopped, Some(Stop::Offload(_))),
+                "{progress:?}"
+            );
             assert!(witness.receive().bytes == small);
         }
         assert_eq!(port.port.counters().tx_refused, 3);
@@ -179,9 +209,15 @@ fn what_the_kernel_refuses_of_a_partial_checksum_is_an_offload_s_fault() {
         pair();
         let mut port = OpenPort::new("packet:port0");
         // As long as the MTU allows only with segmentation: a checksum does not help.
-        let long = Frame::tcp4(1, 3000).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+        let long = Frame::tcp4(1, 3000)
+            .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
+            .to_bytes();
         let progress = port.send_with(&[(&long, TCP, None)]);
-        assert!(progress.sent == 0 && matches!(progress.stopped, Some(Stop::Offload(_) | Stop::TooLong)), "{progress:?}");
+        assert!(
+            progress.sent == 0
+                && matches!(progress.stopped, Some(Stop::Offload(_) | Stop::TooLong)),
+            "{progress:?}"
+        );
     });
 }
 

@@ -26,19 +26,26 @@ struct Passed {
 /// Passes packets from one port to the other, until both are empty after `done`.
 fn forward(ports: &mut [OpenPort; 2], done: &AtomicBool) -> Passed {
     let mut passed = Passed::default();
-    let (mut packets, mut outgoing, mut batch) = (Vec::<RxPacket<Buffer>>::new(), Outgoing::new(), TxBatch::new());
+    let (mut packets, mut outgoing, mut batch) =
+        (Vec::<RxPacket<Buffer>>::new(), Outgoing::new(), TxBatch::new());
     loop {
         let was_done = done.load(Ordering::Acquire);
         let mut idle = true;
         for from in 0..2 {
             for queue in 0..ports[from].receivers.len() {
-                let count = ports[from].receivers[queue].poll(&mut packets, POLL_LIMIT).expect("up");
+                let count =
+                    ports[from].receivers[queue].poll(&mut packets, POLL_LIMIT).expect("up");
                 idle &= count == 0;
                 if from == 0 {
                     passed.packets += count;
-                    passed.super_packets += packets.iter().filter(|packet| packet.gso.is_some()).count();
-                    passed.longest = packets.iter().map(RxPacket::length).fold(passed.longest, usize::max);
-                    passed.partial += packets.iter().filter(|packet| matches!(packet.checksum, RxChecksum::Partial { .. })).count();
+                    passed.super_packets +=
+                        packets.iter().filter(|packet| packet.gso.is_some()).count();
+                    passed.longest =
+                        packets.iter().map(RxPacket::length).fold(passed.longest, usize::max);
+                    passed.partial += packets
+                        .iter()
+                        .filter(|packet| matches!(packet.checksum, RxChecksum::Partial { .. }))
+                        .count();
                 }
                 push(&mut packets, &mut outgoing, &mut batch, 1023);
                 let mut sent = 0;
@@ -72,7 +79,12 @@ fn pattern(at: usize) -> u8 {
 
 /// Sends `length` bytes from host `a` to `address` on host `b`, through ports with these options;
 /// `prepare` sets up the hosts and devices: `a0` and `b0` there, `port0` and `port1` here.
-fn transfer(options: &str, length: usize, address: &'static str, prepare: impl FnOnce(&Host, &Host)) -> Passed {
+fn transfer(
+    options: &str,
+    length: usize,
+    address: &'static str,
+    prepare: impl FnOnce(&Host, &Host),
+) -> Passed {
     quiet();
     let (a, b) = (Host::new(), Host::new());
     ip(&format!("link add port0 type veth peer name a0 netns {}", a.namespace()));
@@ -82,7 +94,8 @@ fn transfer(options: &str, length: usize, address: &'static str, prepare: impl F
     b.ip("link set b0 up");
     ip("link set port0 up");
     ip("link set port1 up");
-    let mut ports = ["packet:port0", "packet:port1"].map(|port| OpenPort::new(&format!("{port}{options}")));
+    let mut ports =
+        ["packet:port0", "packet:port1"].map(|port| OpenPort::new(&format!("{port}{options}")));
     let (listening, port) = std::sync::mpsc::channel();
     let receiver = b.start(move || {
         let listener = TcpListener::bind((address, 0)).expect("bind");
@@ -110,7 +123,11 @@ fn transfer(options: &str, length: usize, address: &'static str, prepare: impl F
     let passed = forward(&mut ports, &done);
     assert_eq!(sender.wait(), "thanks");
     let received = receiver.wait();
-    assert!(received.len() == length && received.iter().enumerate().all(|(at, &byte)| byte == pattern(at)), "every byte in its place");
+    assert!(
+        received.len() == length
+            && received.iter().enumerate().all(|(at, &byte)| byte == pattern(at)),
+        "every byte in its place"
+    );
     assert_eq!(passed.refused, 0, "{passed:?}");
     passed
 }
@@ -123,7 +140,12 @@ fn ipv4(a: &Host, b: &Host) {
 fn tcp(options: &'static str) {
     in_namespace(move || {
         let passed = transfer(options, 8 << 20, "10.0.0.2", ipv4);
-        assert!(passed.super_packets > 50 && passed.longest > 20_000 && passed.partial >= passed.super_packets, "{options}: {passed:?}");
+        assert!(
+            passed.super_packets > 50
+                && passed.longest > 20_000
+                && passed.partial >= passed.super_packets,
+            "{options}: {passed:?}"
+        );
     });
 }
 
@@ -155,7 +177,13 @@ fn big_tcp_passes_whole() {
             let passed = transfer(options, 48 << 20, "fd00::2", |a, b| {
                 for (host, device, address) in [(a, "a0", "fd00::1"), (b, "b0", "fd00::2")] {
                     host.ip(&format!("link set {device} gso_max_size 185000 gro_max_size 185000"));
-                    host.run(move || std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "0").expect("its own"));
+                    host.run(move || {
+                        std::fs::write(
+                            format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"),
+                            "0",
+                        )
+                        .expect("its own")
+                    });
                     host.ip(&format!("address add {address}/64 dev {device} nodad"));
                 }
                 ip("link set port0 gso_max_size 185000");
@@ -186,7 +214,9 @@ fn super_packets_in_vxlan_are_received() {
         a.ip("link set vx0 up");
         let mut port = OpenPort::new("packet:port0");
         // What a stack behind the tunnel would send.
-        let inner = superpacket_traffic::workload::w4(1, superpacket_traffic::frame::Checksum::Partial).remove(0);
+        let inner =
+            superpacket_traffic::workload::w4(1, superpacket_traffic::frame::Checksum::Partial)
+                .remove(0);
         let sent = inner.clone();
         a.run(move || {
             Witness::open("vx0").send(header(1, 66, 1448, 34, 16), &sent);
@@ -195,9 +225,14 @@ fn super_packets_in_vxlan_are_received() {
         let received = super::open_port::bytes(std::slice::from_ref(&packet)).remove(0);
         assert!(received[50..] == inner, "behind outer Ethernet, IP, UDP and VXLAN headers");
         let said = packet.gso.expect("a super-packet");
-        assert_eq!((said.size.get(), packet.checksum), (1448, RxChecksum::Partial { start: 84, offset: 16 }));
+        assert_eq!(
+            (said.size.get(), packet.checksum),
+            (1448, RxChecksum::Partial { start: 84, offset: 16 })
+        );
         let slices = [&received[..]];
-        let whole = GsoPacket::new(&slices, Gso::new(said.kind, said.size)).with_layer(packet.layer).with_checksum(packet.checksum);
+        let whole = GsoPacket::new(&slices, Gso::new(said.kind, said.size))
+            .with_layer(packet.layer)
+            .with_checksum(packet.checksum);
         let mut count = 0;
         let cut = Segmenter::new().segment(&whole, &SegmentOptions::default(), |_| count += 1);
         cut.expect("the engine cuts it");

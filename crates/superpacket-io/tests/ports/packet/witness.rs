@@ -33,26 +33,40 @@ impl Witness {
         witness.set(libc::SOL_SOCKET, libc::SO_RCVTIMEO, &libc::timeval { tv_sec: 5, tv_usec: 0 });
         let name = std::ffi::CString::new(interface).expect("no zero");
         // SAFETY: all zeros are an address; the name ends with a zero.
-        let (mut address, index) = unsafe { (std::mem::zeroed::<libc::sockaddr_ll>(), libc::if_nametoindex(name.as_ptr())) };
+        let (mut address, index) = unsafe {
+            (std::mem::zeroed::<libc::sockaddr_ll>(), libc::if_nametoindex(name.as_ptr()))
+        };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
         address.sll_ifindex = index as i32;
         // SAFETY: the address lives through the call and has this length.
-        let bound = unsafe { libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32) };
+        let bound =
+            unsafe { libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32) };
         assert_eq!(bound, 0, "bind: {}", io::Error::last_os_error());
         witness
     }
 
     fn set<T>(&self, level: i32, name: i32, value: &T) {
         // SAFETY: the value lives through the call and has this length.
-        let set = unsafe { libc::setsockopt(self.0.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), size_of::<T>() as u32) };
+        let set = unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                level,
+                name,
+                std::ptr::from_ref(value).cast(),
+                size_of::<T>() as u32,
+            )
+        };
         assert_eq!(set, 0, "setsockopt {name}: {}", io::Error::last_os_error());
     }
 
     /// Sends a frame behind a virtio header of 10 bytes.
     pub fn send(&self, header: [u8; 10], frame: &[u8]) {
         let bytes = [&header, frame].concat();
-        assert_eq!(rustix::net::send(&self.0, &bytes, rustix::net::SendFlags::empty()), Ok(bytes.len()));
+        assert_eq!(
+            rustix::net::send(&self.0, &bytes, rustix::net::SendFlags::empty()),
+            Ok(bytes.len())
+        );
     }
 
     /// The next frame; waits 5 seconds at most.
@@ -63,7 +77,8 @@ impl Witness {
         // SAFETY: all zeros are a message header.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (&raw mut iovec, 1);
-        (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+        (message.msg_control, message.msg_controllen) =
+            (control.as_mut_ptr().cast(), size_of_val(&control));
         // SAFETY: the message points at memory that lives through the call.
         let length = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, 0) };
         assert!(length >= 10, "no frame within 5 seconds: {}", io::Error::last_os_error());
@@ -71,9 +86,11 @@ impl Witness {
         let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
         assert!(!first.is_null(), "PACKET_AUXDATA gives some");
         // SAFETY: the first and only control message is this structure.
-        let auxiliary = unsafe { libc::CMSG_DATA(first).cast::<libc::tpacket_auxdata>().read_unaligned() };
+        let auxiliary =
+            unsafe { libc::CMSG_DATA(first).cast::<libc::tpacket_auxdata>().read_unaligned() };
         let number = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
-        let tag = (auxiliary.tp_status & libc::TP_STATUS_VLAN_VALID != 0).then_some((auxiliary.tp_vlan_tpid, auxiliary.tp_vlan_tci));
+        let tag = (auxiliary.tp_status & libc::TP_STATUS_VLAN_VALID != 0)
+            .then_some((auxiliary.tp_vlan_tpid, auxiliary.tp_vlan_tci));
         let (kind, numbers) = ((bytes[0], bytes[1]), (number(4), number(6), number(8)));
         Seen { bytes: bytes[10..length as usize].to_vec(), kind, numbers, tag }
     }

@@ -29,11 +29,16 @@ fn exchange(mut stream: TcpStream) {
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
     let mut sender = stream.try_clone().expect("a descriptor");
-    let sending = std::thread::spawn(move || sender.write_all(&(0..LENGTH).map(byte).collect::<Vec<_>>()).expect("the other end reads"));
+    let sending = std::thread::spawn(move || {
+        sender.write_all(&(0..LENGTH).map(byte).collect::<Vec<_>>()).expect("the other end reads")
+    });
     let mut bytes = vec![0; LENGTH];
     stream.read_exact(&mut bytes).expect("the other end sends");
     sending.join().expect("sent");
-    assert!(bytes.iter().enumerate().all(|(index, &found)| found == byte(index)), "the bytes are not those that were sent");
+    assert!(
+        bytes.iter().enumerate().all(|(index, &found)| found == byte(index)),
+        "the bytes are not those that were sent"
+    );
 }
 
 #[test]
@@ -46,19 +51,28 @@ fn packets_are_joined_and_cut_in_one_umem_and_no_payload_is_copied() {
             host.ip(&format!("addr add 10.0.0.{number}/24 dev {interface}"));
             host.ip(&format!("addr add fd00::{number}/64 dev {interface} nodad"));
         }
-        let (mut one, mut other) = (example::open("a1").expect("a port"), example::open("b1").expect("a port"));
-        let mut ways = [Way::new(&mut one, &mut other).expect("a direction"), Way::new(&mut other, &mut one).expect("the other direction")];
+        let (mut one, mut other) =
+            (example::open("a1").expect("a port"), example::open("b1").expect("a port"));
+        let mut ways = [
+            Way::new(&mut one, &mut other).expect("a direction"),
+            Way::new(&mut other, &mut one).expect("the other direction"),
+        ];
         for address in ["10.0.0.2", "fd00::2"] {
-            let listener = hosts[1].run(move || TcpListener::bind((address, 7)).expect("the address is the host's"));
+            let listener = hosts[1]
+                .run(move || TcpListener::bind((address, 7)).expect("the address is the host's"));
             let mut tasks = [
                 Some(hosts[1].start(move || exchange(listener.accept().expect("a connection").0))),
-                Some(hosts[0].start(move || exchange(TcpStream::connect((address, 7)).expect("a connection")))),
+                Some(hosts[0].start(move || {
+                    exchange(TcpStream::connect((address, 7)).expect("a connection"))
+                })),
             ];
             let start = Instant::now();
             while tasks.iter().any(Option::is_some) {
                 assert!(start.elapsed() < 3 * PATIENCE, "the transfer has stopped");
                 let ends = ways.iter().flat_map(|way| &way.receivers);
-                let mut ready: Vec<_> = ends.map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN)).collect();
+                let mut ready: Vec<_> = ends
+                    .map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN))
+                    .collect();
                 poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 })).expect("poll");
                 ways.iter_mut().for_each(|way| way.forward().expect("the ports live"));
                 for task in &mut tasks {
@@ -68,13 +82,32 @@ fn packets_are_joined_and_cut_in_one_umem_and_no_payload_is_copied() {
         }
         for (way, port) in ways.iter().zip([&mut other, &mut one]) {
             let statistics = port.statistics();
-            assert!(way.received > 2 * way.decisions && way.received > 10_000, "{} packets, {} decisions", way.received, way.decisions);
-            assert_eq!((way.dropped, statistics.tx_invalid, statistics.tx_refused), (0, 0, 0), "{statistics:?}");
+            assert!(
+                way.received > 2 * way.decisions && way.received > 10_000,
+                "{} packets, {} decisions",
+                way.received,
+                way.decisions
+            );
+            assert_eq!(
+                (way.dropped, statistics.tx_invalid, statistics.tx_refused),
+                (0, 0, 0),
+                "{statistics:?}"
+            );
             // All that came has left, and no frame was copied whole.
-            assert_eq!(statistics.sent_gathered + statistics.sent_in_place, way.received, "{statistics:?}");
-            assert!(statistics.sent_by_copy == 0 && statistics.sent_gathered > 10_000, "{statistics:?}");
+            assert_eq!(
+                statistics.sent_gathered + statistics.sent_in_place,
+                way.received,
+                "{statistics:?}"
+            );
+            assert!(
+                statistics.sent_by_copy == 0 && statistics.sent_gathered > 10_000,
+                "{statistics:?}"
+            );
             let copied = statistics.bytes_copied / statistics.sent_gathered;
-            assert!(HEADERS.contains(&copied), "{copied} bytes of a frame were copied: {statistics:?}");
+            assert!(
+                HEADERS.contains(&copied),
+                "{copied} bytes of a frame were copied: {statistics:?}"
+            );
         }
     });
 }

@@ -7,7 +7,9 @@ use superpacket::packet::{Layer, RxChecksum};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::{Buffer, Outgoing, Port, Stop, TxBatch};
 
-use super::{Passage, frame, has_program, link, open, receiver, refused, send, send_all, with_links};
+use super::{
+    Passage, frame, has_program, link, open, receiver, refused, send, send_all, with_links,
+};
 use crate::cable::{bytes, receive};
 use crate::support::{PacketSocket, ip};
 
@@ -24,12 +26,18 @@ fn frames_pass_both_ways_bit_for_bit() {
             let mut port = open(&format!("xdp:a1{options}"));
             assert_eq!(port.is_native(), !options.contains("generic"), "veth has XDP");
             assert!(!port.is_zero_copy(), "veth copies");
-            let (mut receiver, mut transmitter) = (receiver(&mut port), port.transmitter().expect("one"));
+            let (mut receiver, mut transmitter) =
+                (receiver(&mut port), port.transmitter().expect("one"));
             let peer = PacketSocket::open("a0");
             for round in 0..8 {
                 let lengths = [14, 15, 59, 60, 61, 64, 65, 128, 590, 1024, 1513, 1514];
-                let mut frames: Vec<_> =
-                    lengths.iter().cycle().take(60).enumerate().map(|(number, length)| frame(round * 60 + number, *length)).collect();
+                let mut frames: Vec<_> = lengths
+                    .iter()
+                    .cycle()
+                    .take(60)
+                    .enumerate()
+                    .map(|(number, length)| frame(round * 60 + number, *length))
+                    .collect();
                 send(&mut *transmitter, &frames);
                 for frame in &frames {
                     assert_eq!(peer.receive(), *frame, "from {port}");
@@ -41,13 +49,22 @@ fn frames_pass_both_ways_bit_for_bit() {
                 frames.iter().for_each(|frame| peer.send(frame));
                 let packets = receive(&mut *receiver, frames.len());
                 assert_eq!(packets.iter().map(bytes).collect::<Vec<_>>(), frames, "to {port}");
-                assert!(packets.iter().all(|packet| packet.checksum == RxChecksum::None && packet.vlan.is_none() && packet.time != 0));
+                assert!(packets.iter().all(|packet| packet.checksum == RxChecksum::None
+                    && packet.vlan.is_none()
+                    && packet.time != 0));
                 drop(packets);
                 receiver.give_back();
             }
             let (statistics, counters) = (port.statistics(), port.counters());
-            assert_eq!((statistics.sent_by_copy, statistics.sent_in_place, statistics.tx_invalid), (480, 0, 0));
-            assert_eq!((counters.rx_dropped, counters.rx_errors, counters.tx_refused), (0, 0, 0), "{statistics:?}");
+            assert_eq!(
+                (statistics.sent_by_copy, statistics.sent_in_place, statistics.tx_invalid),
+                (480, 0, 0)
+            );
+            assert_eq!(
+                (counters.rx_dropped, counters.rx_errors, counters.tx_refused),
+                (0, 0, 0),
+                "{statistics:?}"
+            );
         }
     });
 }
@@ -64,7 +81,8 @@ fn an_interface_whose_driver_has_no_xdp_is_opened_behind_it() {
             assert!(port.to_string().contains("generic"), "{port}");
             assert_eq!(port.queues(), [0]);
             assert!(has_program("lo"));
-            let (mut receiver, mut transmitter) = (receiver(&mut port), port.transmitter().expect("one"));
+            let (mut receiver, mut transmitter) =
+                (receiver(&mut port), port.transmitter().expect("one"));
             let frames: Vec<_> = (0..40).map(|number| frame(number, 60 + 36 * number)).collect();
             send(&mut *transmitter, &frames);
             let packets = receive(&mut *receiver, frames.len());
@@ -74,9 +92,10 @@ fn an_interface_whose_driver_has_no_xdp_is_opened_behind_it() {
             assert!(!has_program("lo"), "the program goes with its port");
         }
         // What was asked for by name has nothing to fall back to, and leaves nothing behind.
-        for (spec, says) in
-            [("xdp:lo?mode=native", "has no XDP: mode=generic needs none"), ("xdp:lo?copy=zero", "copy=zero needs mode=native")]
-        {
+        for (spec, says) in [
+            ("xdp:lo?mode=native", "has no XDP: mode=generic needs none"),
+            ("xdp:lo?copy=zero", "copy=zero needs mode=native"),
+        ] {
             let message = refused(spec);
             assert!(message.contains(says), "{message}");
             assert!(!has_program("lo"));
@@ -108,7 +127,10 @@ fn frames_that_cannot_be_sent_are_refused_by_cause() {
         ip("link set a0 mtu 1600");
         ip("link set a1 mtu 1600");
         std::thread::sleep(Duration::from_millis(20));
-        assert!(matches!(attempt(1).stopped, Some(Stop::Refused(_))), "the long frame passed, and the next is wrong");
+        assert!(
+            matches!(attempt(1).stopped, Some(Stop::Refused(_))),
+            "the long frame passed, and the next is wrong"
+        );
         assert_eq!(peer.receive(), frame(2, 1519));
         assert_eq!(port.state().mtu, 1600);
     });
@@ -119,12 +141,15 @@ fn a_frame_is_forwarded_from_where_it_came_in() {
     with_links(1500, || {
         // So few chunks that each is used hundreds of times.
         let (mut one, mut other) = (open("xdp:a1?frames=128"), open("xdp:b1?frames=128"));
-        let (mut receiver, mut transmitter) = (receiver(&mut one), other.transmitter().expect("one"));
+        let (mut receiver, mut transmitter) =
+            (receiver(&mut one), other.transmitter().expect("one"));
         let (source, target) = (PacketSocket::open("a0"), PacketSocket::open("b0"));
         let mut passage = Passage::new();
         let rounds = 500;
         for round in 0..rounds {
-            let frames: Vec<_> = (0..24).map(|number| frame(round * 24 + number, 60 + (round * 31 + number * 101) % 1455)).collect();
+            let frames: Vec<_> = (0..24)
+                .map(|number| frame(round * 24 + number, 60 + (round * 31 + number * 101) % 1455))
+                .collect();
             frames.iter().for_each(|frame| source.send(frame));
             let mut packets = receive(&mut *receiver, frames.len());
             passage.pass(&mut packets, &mut *transmitter);
@@ -139,7 +164,11 @@ fn a_frame_is_forwarded_from_where_it_came_in() {
             (rounds as u64 * 24, 0),
             "every frame left the chunk that it came in, none was copied"
         );
-        assert_eq!((received.rx_dropped, received.rx_ring_full, sent.tx_invalid), (0, 0, 0), "{received:?}");
+        assert_eq!(
+            (received.rx_dropped, received.rx_ring_full, sent.tx_invalid),
+            (0, 0, 0),
+            "{received:?}"
+        );
 
         // With chunks of another size the memory is another, and frames are copied.
         let mut third = open("xdp:b0?frame=4k");
@@ -167,19 +196,27 @@ fn a_chunk_sent_through_two_ports_comes_back_when_both_are_done() {
             let (mut outgoing, mut batches) = (Outgoing::new(), [TxBatch::new(), TxBatch::new()]);
             let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
                 let staged = outgoing.stage(&packet);
-                batches.iter_mut().for_each(|batch| batch.push_packet(&mut outgoing, &staged, &packet, 1024));
+                batches
+                    .iter_mut()
+                    .for_each(|batch| batch.push_packet(&mut outgoing, &staged, &packet, 1024));
                 outgoing.keep(staged, &mut packet);
             };
             aggregator.receive_batch(&mut packets, 0, sink);
             aggregator.poll_end(0, sink);
-            transmitters.iter_mut().zip(&batches).for_each(|(transmitter, batch)| send_all(&mut **transmitter, &outgoing, batch));
+            transmitters
+                .iter_mut()
+                .zip(&batches)
+                .for_each(|(transmitter, batch)| send_all(&mut **transmitter, &outgoing, batch));
             drop(outgoing);
             receiver.give_back();
             for target in &targets {
                 frames.iter().for_each(|frame| assert_eq!(target.receive(), *frame));
             }
         }
-        assert!(ports[1..].iter_mut().all(|port| port.statistics().sent_in_place == 4800 && port.statistics().sent_by_copy == 0));
+        assert!(
+            ports[1..].iter_mut().all(|port| port.statistics().sent_in_place == 4800
+                && port.statistics().sent_by_copy == 0)
+        );
         assert_eq!(ports[0].counters().rx_dropped, 0, "no chunk was lost on the way");
     });
 }

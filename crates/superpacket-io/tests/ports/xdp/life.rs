@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 use rustix::thread::CapabilitySet;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket_io::port::xdp::XdpPort;
-use superpacket_io::port::{LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch};
+use superpacket_io::port::{
+    LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
+};
 
-use super::{PATIENCE, Passage, frame, has_program, link, open, receiver, refused, send, until_error, with_links, without};
+use super::{
+    PATIENCE, Passage, frame, has_program, link, open, receiver, refused, send, until_error,
+    with_links, without,
+};
 use crate::cable::{bytes, receive};
 use crate::support::{PacketSocket, ip};
 
@@ -18,7 +23,8 @@ use crate::support::{PacketSocket, ip};
 fn down_and_up_again() {
     with_links(1500, || {
         let mut port = open("xdp:a1");
-        let (mut receiver, mut transmitter) = (receiver(&mut port), port.transmitter().expect("one"));
+        let (mut receiver, mut transmitter) =
+            (receiver(&mut port), port.transmitter().expect("one"));
         let peer = PacketSocket::open("a0");
         assert_eq!(port.state().link, LinkState::Up);
         for _ in 0..3 {
@@ -26,7 +32,13 @@ fn down_and_up_again() {
             assert!(matches!(until_error(&mut *receiver), PortError::Down { .. }));
             assert_eq!(port.state().link, LinkState::Down);
             let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-            batch.push_bytes(&mut outgoing, &frame(5, 100), RxChecksum::None, None, Layer::Ethernet);
+            batch.push_bytes(
+                &mut outgoing,
+                &frame(5, 100),
+                RxChecksum::None,
+                None,
+                Layer::Ethernet,
+            );
             let stopped = (0..3).find_map(|_| transmitter.transmit(&outgoing, &batch, 0).stopped);
             assert!(matches!(stopped, Some(Stop::Down)), "{stopped:?}");
             ip("link set a1 up");
@@ -57,7 +69,8 @@ fn an_interface_that_is_removed_is_gone_and_its_port_opens_again() {
     with_links(1500, || {
         for _ in 0..3 {
             let mut port = open("xdp:a1");
-            let (mut receiver, mut transmitter) = (receiver(&mut port), port.transmitter().expect("one"));
+            let (mut receiver, mut transmitter) =
+                (receiver(&mut port), port.transmitter().expect("one"));
             let peer = PacketSocket::open("a0");
             peer.send(&frame(1, 100));
             let held = receive(&mut *receiver, 1);
@@ -66,11 +79,18 @@ fn an_interface_that_is_removed_is_gone_and_its_port_opens_again() {
             assert!(matches!(error, PortError::Gone { .. }) && error.is_transient(), "{error}");
             assert_eq!(port.state().link, LinkState::Gone);
             let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-            batch.push_bytes(&mut outgoing, &frame(5, 100), RxChecksum::None, None, Layer::Ethernet);
+            batch.push_bytes(
+                &mut outgoing,
+                &frame(5, 100),
+                RxChecksum::None,
+                None,
+                Layer::Ethernet,
+            );
             let stopped = (0..3).find_map(|_| transmitter.transmit(&outgoing, &batch, 0).stopped);
             assert!(matches!(stopped, Some(Stop::Gone(_))), "{stopped:?}");
             port.counters();
-            let error = XdpPort::open(&"xdp:a1".parse().expect("a port string")).expect_err("it is gone");
+            let error =
+                XdpPort::open(&"xdp:a1".parse().expect("a port string")).expect_err("it is gone");
             assert!(matches!(error, PortError::NoInterface { .. }), "{error}");
             link("a0", "a1", 1500, "");
             drop((port, receiver, transmitter));
@@ -86,7 +106,11 @@ fn another_program_is_not_replaced() {
         assert!(has_program("a1"));
         for mode in ["auto", "native", "generic"] {
             let message = refused(&format!("xdp:a1?mode={mode}"));
-            assert!(message.contains("another XDP program (number ") && message.contains("ip link set dev a1 xdp off"), "{message}");
+            assert!(
+                message.contains("another XDP program (number ")
+                    && message.contains("ip link set dev a1 xdp off"),
+                "{message}"
+            );
         }
         assert!(has_program("a1"));
         drop(first);
@@ -152,13 +176,19 @@ fn a_killed_process_leaves_no_program() {
             });
             let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
             let passes = lines.map_while(Result::ok).any(|line| line.contains("frames pass"));
-            let (had_program, taken) = (has_program("a1"), XdpPort::open(&"xdp:a1".parse().expect("a port string")).is_err());
+            let (had_program, taken) = (
+                has_program("a1"),
+                XdpPort::open(&"xdp:a1".parse().expect("a port string")).is_err(),
+            );
             child.kill().expect("it runs");
             child.wait().expect("it is ours");
             // The peer goes on sending for a while.
             std::thread::sleep(Duration::from_millis(5));
             killed.store(true, Ordering::Relaxed);
-            assert!(passes && had_program && taken, "it held the port: {passes}, {had_program}, {taken}");
+            assert!(
+                passes && had_program && taken,
+                "it held the port: {passes}, {had_program}, {taken}"
+            );
         });
         // As many as its socket surely had room for.
         for _ in 0..PASSED / 5 {
@@ -167,7 +197,10 @@ fn a_killed_process_leaves_no_program() {
         }
         let start = Instant::now();
         while has_program("a1") || interface() != before {
-            assert!(start.elapsed() < PATIENCE, "the program is still there, or its interface is not as before");
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the program is still there, or its interface is not as before"
+            );
         }
         let mut port = open("xdp:a1");
         let mut receiver = receiver(&mut port);
@@ -179,7 +212,11 @@ fn a_killed_process_leaves_no_program() {
 
 /// Sends all that comes back, unchanged; `passed` is told each time how many frames these are so
 /// far.
-fn send_back(receiver: &mut dyn Receive, transmitter: &mut dyn Transmit, mut passed: impl FnMut(usize)) {
+fn send_back(
+    receiver: &mut dyn Receive,
+    transmitter: &mut dyn Transmit,
+    mut passed: impl FnMut(usize),
+) {
     let (mut passage, mut packets, mut count) = (Passage::new(), Vec::new(), 0);
     let start = Instant::now();
     while start.elapsed() < PATIENCE {

@@ -17,7 +17,9 @@ use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::xdp::XdpPort;
-use superpacket_io::port::{Buffer, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch};
+use superpacket_io::port::{
+    Buffer, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
+};
 
 use crate::support::{in_namespace, ip, quiet, skip};
 
@@ -33,7 +35,9 @@ fn with_links(mtu: u32, test: impl FnOnce()) {
             link(one, other, mtu, "");
         }
         match XdpPort::open(&"xdp:a1?mode=generic".parse().expect("a port string")) {
-            Err(PortError::System { action, source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            Err(PortError::System { action, source, .. })
+                if source.kind() == ErrorKind::PermissionDenied =>
+            {
                 skip(&format!("XDP programs are forbidden here: {action}: {source}"));
             }
             Err(error) => panic!("{error}"),
@@ -46,7 +50,9 @@ fn with_links(mtu: u32, test: impl FnOnce()) {
 }
 
 fn link(one: &str, other: &str, mtu: u32, queues: &str) {
-    ip(&format!("link add {one} mtu {mtu} {queues} type veth peer name {other} mtu {mtu} {queues}"));
+    ip(&format!(
+        "link add {one} mtu {mtu} {queues} type veth peer name {other} mtu {mtu} {queues}"
+    ));
     ip(&format!("link set {one} up"));
     ip(&format!("link set {other} up"));
 }
@@ -62,7 +68,8 @@ fn refused(spec: &str) -> String {
 /// Frame number `number`: of an experimental ethertype, so that no stack answers, and like no
 /// other.
 fn frame(number: usize, length: usize) -> Vec<u8> {
-    let mut frame: Vec<u8> = (0..length).map(|index| (index * 7 + number * 13 + index * number / 251) as u8).collect();
+    let mut frame: Vec<u8> =
+        (0..length).map(|index| (index * 7 + number * 13 + index * number / 251) as u8).collect();
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
     frame[6..12].copy_from_slice(&[2, 0, 0, 1, (number >> 8) as u8, number as u8]);
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
@@ -73,7 +80,9 @@ fn frame(number: usize, length: usize) -> Vec<u8> {
 fn datagram(port: u8) -> Vec<u8> {
     let mut frame = frame(1, 14 + 48);
     frame[12..14].copy_from_slice(&[8, 0]);
-    frame[14..34].copy_from_slice(&[0x45, 0, 0, 48, 0, 1, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+    frame[14..34].copy_from_slice(&[
+        0x45, 0, 0, 48, 0, 1, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2,
+    ]);
     let checksum = superpacket::checksum::ipv4_header(&frame[14..34]);
     frame[24..26].copy_from_slice(&checksum.to_be_bytes());
     frame[34..42].copy_from_slice(&[0x80, port, 0, 9, 0, 28, 0, 0]);
@@ -119,7 +128,11 @@ struct Passage {
 impl Passage {
     fn new() -> Self {
         let policy = Policy::gro().with_partial_checksums().with_max_packets(1);
-        Passage { aggregator: Aggregator::new(policy, HashKey::new(1)), outgoing: Outgoing::new(), batch: TxBatch::new() }
+        Passage {
+            aggregator: Aggregator::new(policy, HashKey::new(1)),
+            outgoing: Outgoing::new(),
+            batch: TxBatch::new(),
+        }
     }
 
     fn pass(&mut self, packets: &mut Vec<RxPacket<Buffer>>, to: &mut dyn Transmit) {
@@ -139,7 +152,10 @@ impl Passage {
 
 /// Is an XDP program attached?
 fn has_program(interface: &str) -> bool {
-    let output = Command::new("ip").args(["-d", "link", "show", "dev", interface]).output().expect("iproute2 is installed");
+    let output = Command::new("ip")
+        .args(["-d", "link", "show", "dev", interface])
+        .output()
+        .expect("iproute2 is installed");
     assert!(output.status.success());
     String::from_utf8_lossy(&output.stdout).contains("xdp")
 }

@@ -20,7 +20,11 @@ use crate::support::{PacketSocket, ip, not_built_in};
 fn the_driver_is_asked_for_the_flow_hash() {
     with_links(1500, || {
         let port = match XdpPort::open(&"xdp:a1?hash=on".parse().expect("a port string")) {
-            Err(PortError::Unsupported { reason, .. }) if reason.contains("hash=on needs Linux 6.3") => return not_built_in(&reason),
+            Err(PortError::Unsupported { reason, .. })
+                if reason.contains("hash=on needs Linux 6.3") =>
+            {
+                return not_built_in(&reason);
+            }
             Err(error) => panic!("{error}"),
             Ok(port) => port,
         };
@@ -40,8 +44,13 @@ fn the_driver_is_asked_for_the_flow_hash() {
                 let frame = bytes(&packet);
                 match frame[12..14] {
                     [8, 0] => {
-                        let (flow, hash) = (usize::from(frame[35]), packet.hash.expect("a flow has a hash"));
-                        assert_eq!(frame, datagram(flow as u8), "nothing else of the frame has changed");
+                        let (flow, hash) =
+                            (usize::from(frame[35]), packet.hash.expect("a flow has a hash"));
+                        assert_eq!(
+                            frame,
+                            datagram(flow as u8),
+                            "nothing else of the frame has changed"
+                        );
                         flows.insert(hash.0);
                         if round == 0 {
                             assert_eq!(flow, hashes.len(), "in order");
@@ -51,7 +60,10 @@ fn the_driver_is_asked_for_the_flow_hash() {
                     }
                     // The kernel hashes what it knows by addresses: the same for all that have the
                     // same.
-                    _ => assert!(packet.hash.is_none_or(|hash| !flows.contains(&hash.0)), "no flow's hash"),
+                    _ => assert!(
+                        packet.hash.is_none_or(|hash| !flows.contains(&hash.0)),
+                        "no flow's hash"
+                    ),
                 }
             }
             receiver.give_back();
@@ -94,7 +106,8 @@ fn unfinished_checksums_of_a_veth_are_recognized() {
             for packet in &packets {
                 let frame = bytes(packet);
                 let (protocol, offset) = (frame[23], if frame[23] == 17 { 6 } else { 16 });
-                let pseudo = pseudo_header(&frame[14..], IpVersion::V4, protocol, (frame.len() - 34) as u32);
+                let pseudo =
+                    pseudo_header(&frame[14..], IpVersion::V4, protocol, (frame.len() - 34) as u32);
                 let sum = sum_ranges(Simd::scalar(), [&frame[34..]]);
                 assert!(!pseudo.add(sum).is_valid(), "the other end left it unfinished");
                 states.push((partial, protocol, packet.checksum));
@@ -103,14 +116,28 @@ fn unfinished_checksums_of_a_veth_are_recognized() {
                     // Filled in as a device would: over the field as it is.
                     let mut filled = frame.clone();
                     let place = 34 + usize::from(offset);
-                    filled[place..place + 2].copy_from_slice(&Sum::new(sum).checksum().to_be_bytes());
+                    filled[place..place + 2]
+                        .copy_from_slice(&Sum::new(sum).checksum().to_be_bytes());
                     assert!(pseudo.add(sum_ranges(Simd::scalar(), [&filled[34..]])).is_valid());
                 }
             }
         }
-        let recognized = |state: &&(&str, u8, RxChecksum)| matches!(state.2, RxChecksum::Partial { .. });
-        assert_eq!(states.iter().filter(recognized).map(|state| (state.0, state.1)).collect::<HashSet<_>>().len(), 4, "{states:?}");
-        assert!(states.iter().all(|state| (state.0 == "off") == (state.2 == RxChecksum::None)), "{states:?}");
+        let recognized =
+            |state: &&(&str, u8, RxChecksum)| matches!(state.2, RxChecksum::Partial { .. });
+        assert_eq!(
+            states
+                .iter()
+                .filter(recognized)
+                .map(|state| (state.0, state.1))
+                .collect::<HashSet<_>>()
+                .len(),
+            4,
+            "{states:?}"
+        );
+        assert!(
+            states.iter().all(|state| (state.0 == "off") == (state.2 == RxChecksum::None)),
+            "{states:?}"
+        );
     });
 }
 
@@ -119,7 +146,12 @@ fn capabilities_are_those_of_af_xdp() {
     with_links(1500, || {
         let port = open("xdp:a1");
         let capabilities = port.capabilities();
-        for feature in [Feature::TxChecksumming, Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation, Feature::ReceiveHashing] {
+        for feature in [
+            Feature::TxChecksumming,
+            Feature::TcpSegmentationOffload,
+            Feature::TxUdpSegmentation,
+            Feature::ReceiveHashing,
+        ] {
             assert!(!capabilities.features.contains(feature), "{feature}");
         }
         for feature in [Feature::ScatterGather, Feature::GenericReceiveOffload] {

@@ -8,7 +8,9 @@ use rustix::thread::CapabilitySet;
 use superpacket_io::port::xdp::XdpPort;
 use superpacket_io::port::{POLL_LIMIT, Port};
 
-use super::{PATIENCE, Passage, datagram, frame, link, open, receiver, refused, send, with_links, without};
+use super::{
+    PATIENCE, Passage, datagram, frame, link, open, receiver, refused, send, with_links, without,
+};
 use crate::cable::{bytes, receive};
 use crate::support::{PacketSocket, ip};
 
@@ -45,7 +47,8 @@ fn several_queues() {
         assert!(counts[0] != 0 && counts[1] != 0, "{counts:?}");
 
         // Ends for sending go round the queues.
-        let mut transmitters = [port.transmitter().expect("one"), port.transmitter().expect("another")];
+        let mut transmitters =
+            [port.transmitter().expect("one"), port.transmitter().expect("another")];
         for (index, transmitter) in transmitters.iter_mut().enumerate() {
             send(&mut **transmitter, &[frame(index, 90)]);
             assert_eq!(peer.receive(), frame(index, 90));
@@ -102,7 +105,8 @@ fn memory_is_charged_once_for_all_queues() {
 /// Limits the memory that this process may lock, where it lacks `CAP_IPC_LOCK`, to `bytes`.
 fn limit_locked_memory(bytes: u64) {
     let maximum = getrlimit(Resource::Memlock).maximum.map(|maximum| maximum.max(bytes));
-    setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), maximum }).expect("a privilege to raise it");
+    setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), maximum })
+        .expect("a privilege to raise it");
 }
 
 /// Sends a frame from `first_peer` through both ports to `second_peer`.

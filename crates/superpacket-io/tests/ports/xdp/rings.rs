@@ -17,14 +17,17 @@ fn ends_work_on_different_threads() {
         const FRAMES: usize = 12_000;
         let expected = |number| frame(number, 60 + number % 1400);
         let (mut one, mut other) = (open("xdp:a1?frames=512"), open("xdp:b1?frames=512"));
-        let (mut receiver, mut transmitter) = (receiver(&mut one), other.transmitter().expect("one"));
+        let (mut receiver, mut transmitter) =
+            (receiver(&mut one), other.transmitter().expect("one"));
         let (source, target) = (PacketSocket::open("a0"), PacketSocket::open("b0"));
         let (queue, received) = std::sync::mpsc::sync_channel::<Vec<RxPacket<Buffer>>>(4);
         let (acknowledge, acknowledged) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut passage = Passage::new();
-                received.iter().for_each(|mut packets| passage.pass(&mut packets, &mut *transmitter));
+                received
+                    .iter()
+                    .for_each(|mut packets| passage.pass(&mut packets, &mut *transmitter));
             });
             scope.spawn(move || {
                 let mut count = 0;
@@ -49,7 +52,10 @@ fn ends_work_on_different_threads() {
                 }
             }
         });
-        assert_eq!((one.counters().rx_dropped, other.statistics().sent_in_place), (0, FRAMES as u64));
+        assert_eq!(
+            (one.counters().rx_dropped, other.statistics().sent_in_place),
+            (0, FRAMES as u64)
+        );
     });
 }
 
@@ -57,17 +63,26 @@ fn ends_work_on_different_threads() {
 fn frames_in_several_chunks() {
     with_links(9000, || {
         for mode in ["native", "generic"] {
-            let (mut one, mut other) = (open(&format!("xdp:a1?mode={mode}&frames=256")), open(&format!("xdp:b1?mode={mode}&frames=256")));
+            let (mut one, mut other) = (
+                open(&format!("xdp:a1?mode={mode}&frames=256")),
+                open(&format!("xdp:b1?mode={mode}&frames=256")),
+            );
             assert!(one.to_string().contains("multi-buffer"), "{one}");
-            let (mut receiver, mut transmitter) = (receiver(&mut one), other.transmitter().expect("one"));
+            let (mut receiver, mut transmitter) =
+                (receiver(&mut one), other.transmitter().expect("one"));
             let (source, target) = (PacketSocket::open("a0"), PacketSocket::open("b0"));
             let mut passage = Passage::new();
             for round in 0..100 {
                 let lengths = [9014, 60, 1792, 1793, 2048, 2049, 3584, 3585, 9013, 8960];
-                let frames: Vec<_> = lengths.iter().enumerate().map(|(number, length)| frame(round * 10 + number, *length)).collect();
+                let frames: Vec<_> = lengths
+                    .iter()
+                    .enumerate()
+                    .map(|(number, length)| frame(round * 10 + number, *length))
+                    .collect();
                 frames.iter().for_each(|frame| source.send(frame));
                 let mut packets = receive(&mut *receiver, frames.len());
-                let pieces: Vec<_> = packets.iter().map(|packet| packet.buffers().count()).collect();
+                let pieces: Vec<_> =
+                    packets.iter().map(|packet| packet.buffers().count()).collect();
                 assert_eq!(pieces, lengths.map(|length| length.div_ceil(1792)), "{mode}");
                 assert_eq!(packets.iter().map(bytes).collect::<Vec<_>>(), frames);
                 passage.pass(&mut packets, &mut *transmitter);
@@ -79,7 +94,10 @@ fn frames_in_several_chunks() {
             }
             let statistics = other.statistics();
             // Two frames in two chunks each, of 1,793 and 2,048 bytes, fit one.
-            assert_eq!((statistics.sent_in_place, statistics.sent_by_copy, statistics.tx_invalid), (800, 1200, 0));
+            assert_eq!(
+                (statistics.sent_in_place, statistics.sent_by_copy, statistics.tx_invalid),
+                (800, 1200, 0)
+            );
             assert_eq!(one.counters().rx_dropped, 0);
         }
         let message = refused("xdp:a1?multi_buffer=off");
@@ -149,7 +167,11 @@ fn an_exhausted_ring_is_counted_and_recovers() {
         let start = Instant::now();
         while port.counters().rx_dropped < 50 {
             receiver.give_back();
-            assert_eq!(receiver.poll(&mut Vec::new(), POLL_LIMIT).expect("the port lives"), 0, "nothing can come");
+            assert_eq!(
+                receiver.poll(&mut Vec::new(), POLL_LIMIT).expect("the port lives"),
+                0,
+                "nothing can come"
+            );
             assert!(start.elapsed() < PATIENCE, "{:?}", port.statistics());
         }
         assert_eq!(port.counters().rx_dropped, 50);
@@ -159,7 +181,12 @@ fn an_exhausted_ring_is_counted_and_recovers() {
         assert!(!receiver.is_crowded());
         (0..32).for_each(|number| peer.send(&frame(1000 + number, 100)));
         let packets = receive(&mut *receiver, 32);
-        assert!(packets.iter().enumerate().all(|(number, packet)| bytes(packet) == frame(1000 + number, 100)));
+        assert!(
+            packets
+                .iter()
+                .enumerate()
+                .all(|(number, packet)| bytes(packet) == frame(1000 + number, 100))
+        );
         assert_eq!(port.counters().rx_dropped, 50);
 
         // A full TX ring refuses, and takes more when there is room: 32 chunks for 100 frames.
@@ -174,7 +201,8 @@ fn an_exhausted_ring_is_counted_and_recovers() {
 fn the_kernel_is_called_for_batches_not_for_frames() {
     with_links(1500, || {
         let mut port = open("xdp:a1");
-        let (mut receiver, mut transmitter) = (receiver(&mut port), port.transmitter().expect("one"));
+        let (mut receiver, mut transmitter) =
+            (receiver(&mut port), port.transmitter().expect("one"));
         let peer = PacketSocket::open("a0");
         let frames: Vec<_> = (0..128).map(|number| frame(number, 100)).collect();
         send(&mut *transmitter, &frames);
@@ -187,6 +215,10 @@ fn the_kernel_is_called_for_batches_not_for_frames() {
         let packets = receive(&mut *receiver, 128);
         drop(packets);
         receiver.give_back();
-        assert_eq!(port.statistics().rx_wakeups, before, "a copying kernel looks at the fill ring by itself");
+        assert_eq!(
+            port.statistics().rx_wakeups,
+            before,
+            "a copying kernel looks at the fill ring by itself"
+        );
     });
 }

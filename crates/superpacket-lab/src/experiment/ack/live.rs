@@ -68,10 +68,17 @@ pub(super) struct Arrangement {
 impl Arrangement {
     /// Makes it: with pure-ACK aggregation or without. Where nothing else is asked for, the sender
     /// has a CPU of its own, if there are two.
-    pub(super) fn new(receiver: Receiver, acks: bool, source: Source, cpus: &Cpus) -> Result<Self, LabError> {
+    pub(super) fn new(
+        receiver: Receiver,
+        acks: bool,
+        source: Source,
+        cpus: &Cpus,
+    ) -> Result<Self, LabError> {
         let hosts = Hosts::new()?;
         let (first, others) = split_cpus()?;
-        let asked = |cpus: &[usize], otherwise: &[usize]| if cpus.is_empty() { otherwise.to_vec() } else { cpus.to_vec() };
+        let asked = |cpus: &[usize], otherwise: &[usize]| {
+            if cpus.is_empty() { otherwise.to_vec() } else { cpus.to_vec() }
+        };
         let (sender, bridge) = (asked(&cpus.sender, &[first]), asked(&cpus.bridge, &others));
         let account = receive_apart(&hosts, &sender)?;
         // What the sender's device hands to the card, the card fetches. Best effort: where it is
@@ -80,7 +87,10 @@ impl Arrangement {
         // Segments for the receiver that takes them one by one: the kernel cuts them.
         hosts.b_side.set_feature("tcp-segmentation-offload", receiver.segments() > 1)?;
         let quick = receiver != Receiver::Delaying;
-        hosts.b.link.set_neighbour_route(hosts.a.ipv4, RouteMetrics { window: Some(WINDOW), quick_acknowledgements: quick })?;
+        hosts.b.link.set_neighbour_route(
+            hosts.a.ipv4,
+            RouteMetrics { window: Some(WINDOW), quick_acknowledgements: quick },
+        )?;
         let (towards_a, mut towards_b) = (port("packet:port-a")?, port("packet:port-b")?);
         towards_b.features = towards_b.features.with(Feature::LargeReceiveOffload);
         // Nothing is held beyond the poll that brought it: an ACK that waits is throughput lost.
@@ -110,7 +120,13 @@ impl Arrangement {
             pinning: self.pinning.clone(),
             ..TcpBulk::default()
         };
-        let received = || if let Account::Thread(path) = &self.account { task_time(path) } else { Ok(Duration::ZERO) };
+        let received = || {
+            if let Account::Thread(path) = &self.account {
+                task_time(path)
+            } else {
+                Ok(Duration::ZERO)
+            }
+        };
         let ([a_before, b_before], before) = (self.stage.stats()?, received()?);
         let clocks = Clocks::now()?;
         let report = load.run(&self.stage.route())?;
@@ -169,7 +185,10 @@ mod tests {
 
     #[test]
     fn masks_are_as_sysfs_takes_them() {
-        assert_eq!((mask(&[0]), mask(&[1]), mask(&[1, 2, 3])), ("1".into(), "2".into(), "e".into()));
+        assert_eq!(
+            (mask(&[0]), mask(&[1]), mask(&[1, 2, 3])),
+            ("1".into(), "2".into(), "e".into())
+        );
         assert_eq!(mask(&[32]), "1,00000000");
     }
 }

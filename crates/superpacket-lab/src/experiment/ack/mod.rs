@@ -11,14 +11,24 @@ mod model;
 use std::collections::BTreeSet;
 
 use self::live::{Arrangement, Sample};
-use super::{Column, Entry, Experiment, Figure, Form, Mark, Plan, Ratio, Row, Session, Side, Table, Variant};
+use super::{
+    Column, Entry, Experiment, Figure, Form, Mark, Plan, Ratio, Row, Session, Side, Table, Variant,
+};
 use crate::error::LabError;
 use crate::experiment::spent;
 use crate::load::{PatternFile, Source};
 use crate::paired::{Paired, Summary};
 
 /// The experiment.
-pub const ENTRY: Entry = Entry { name: NAME, headline: HEADLINE, source: SOURCE, summary: SUMMARY, live, measurements, model: model::run };
+pub const ENTRY: Entry = Entry {
+    name: NAME,
+    headline: HEADLINE,
+    source: SOURCE,
+    summary: SUMMARY,
+    live,
+    measurements,
+    model: model::run,
+};
 
 const NAME: &str = "ack";
 const HEADLINE: &str = "a sender, pure ACKs aggregated over ACKs as they come (Gallatin, 2007)";
@@ -49,7 +59,8 @@ type Measured = [f64; 5];
 
 impl Receiver {
     /// Those that the source had come first, in its order.
-    const ALL: [Self; 5] = [Self::Aggregating, Self::Eighth, Self::Each, Self::Second, Self::Delaying];
+    const ALL: [Self; 5] =
+        [Self::Aggregating, Self::Eighth, Self::Each, Self::Second, Self::Delaying];
 
     /// Those that a plan measures.
     fn measured(plan: Plan) -> &'static [Self] {
@@ -89,8 +100,12 @@ impl Receiver {
     /// What a report of one screen calls its marks on demand and throughput.
     fn briefs(self) -> [Option<&'static str>; 2] {
         match self {
-            Self::Aggregating => [Some("receiver aggregates: CPU a KB"), Some("receiver aggregates: throughput")],
-            Self::Eighth => [Some("receiver ACKs 8:1: CPU a KB"), Some("receiver ACKs 8:1: throughput")],
+            Self::Aggregating => {
+                [Some("receiver aggregates: CPU a KB"), Some("receiver aggregates: throughput")]
+            }
+            Self::Eighth => {
+                [Some("receiver ACKs 8:1: CPU a KB"), Some("receiver ACKs 8:1: throughput")]
+            }
             Self::Each | Self::Second | Self::Delaying => [None; 2],
         }
     }
@@ -99,12 +114,16 @@ impl Receiver {
     /// aggregation, and with it.
     fn source(self) -> Option<[Measured; 3]> {
         match self {
-            Self::Eighth => {
-                Some([[9280.09, 7.14, 45.37, 0.252, 1.602], [8530.80, 10.51, 44.60, 0.404, 1.713], [9249.65, 7.21, 45.90, 0.255, 1.626]])
-            }
-            Self::Aggregating => {
-                Some([[9442.65, 16.24, 69.31, 0.282, 1.203], [9442.88, 20.10, 69.11, 0.349, 1.199], [9443.30, 16.95, 68.97, 0.294, 1.197]])
-            }
+            Self::Eighth => Some([
+                [9280.09, 7.14, 45.37, 0.252, 1.602],
+                [8530.80, 10.51, 44.60, 0.404, 1.713],
+                [9249.65, 7.21, 45.90, 0.255, 1.626],
+            ]),
+            Self::Aggregating => Some([
+                [9442.65, 16.24, 69.31, 0.282, 1.203],
+                [9442.88, 20.10, 69.11, 0.349, 1.199],
+                [9443.30, 16.95, 68.97, 0.294, 1.197],
+            ]),
             Self::Each | Self::Second | Self::Delaying => None,
         }
     }
@@ -151,7 +170,10 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
                 );
             }
             let time = session.plan.time;
-            variants.push(Variant::new(format!("{NAME}: receiver {}, {row}", receiver.name()), move || arrangement.measure(time)));
+            variants.push(Variant::new(
+                format!("{NAME}: receiver {}, {row}", receiver.name()),
+                move || arrangement.measure(time),
+            ));
         }
     }
     let samples = session.interleaved(&mut variants)?;
@@ -167,7 +189,12 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     notes.insert(
         "The sender's CPU is its program's and that of what receives for it, the receiver's is its program's; the source's are the whole machines', of two or four cores.",
     );
-    Ok(report(receivers, &samples, session.plan.rounds, notes.into_iter().map(str::to_owned).collect()))
+    Ok(report(
+        receivers,
+        &samples,
+        session.plan.rounds,
+        notes.into_iter().map(str::to_owned).collect(),
+    ))
 }
 
 /// A column of the rounds' samples.
@@ -175,20 +202,43 @@ fn values(samples: &[Sample], value: fn(&Sample) -> f64) -> Vec<f64> {
     samples.iter().map(value).collect()
 }
 
-fn report(receivers: &[Receiver], samples: &[Vec<Sample>], rounds: usize, notes: Vec<String>) -> Experiment {
+fn report(
+    receivers: &[Receiver],
+    samples: &[Vec<Sample>],
+    rounds: usize,
+    notes: Vec<String>,
+) -> Experiment {
     let mut rows = Vec::new();
     let mut marks = Vec::new();
     for (&receiver, pair) in receivers.iter().zip(samples.chunks_exact(2)) {
-        let demand = Paired::new(&values(&pair[1], |sample| sample.demand), &values(&pair[0], |sample| sample.demand));
+        let demand = Paired::new(
+            &values(&pair[1], |sample| sample.demand),
+            &values(&pair[0], |sample| sample.demand),
+        );
         let group = format!("receiver {}", receiver.name());
         let source = receiver.source();
-        let measured = |row: usize| source.map_or([None; 5], |source| source[row].map(Some)).into_iter().chain([None; 2]).collect();
+        let measured = |row: usize| {
+            source
+                .map_or([None; 5], |source| source[row].map(Some))
+                .into_iter()
+                .chain([None; 2])
+                .collect()
+        };
         if source.is_some() {
             let figures = vec![None; COLUMNS.len()];
-            rows.push(Row { group: group.clone(), name: DRIVER.0.into(), figures, source: measured(0), ratio: None, source_ratio: None });
+            rows.push(Row {
+                group: group.clone(),
+                name: DRIVER.0.into(),
+                figures,
+                source: measured(0),
+                ratio: None,
+                source_ratio: None,
+            });
         }
         for (on, (samples, name)) in pair.iter().zip(ROWS).enumerate() {
-            let figure = |value: fn(&Sample) -> f64| Some(Figure::from(Summary::new(&values(samples, value))));
+            let figure = |value: fn(&Sample) -> f64| {
+                Some(Figure::from(Summary::new(&values(samples, value))))
+            };
             let figures = vec![
                 figure(|sample| sample.throughput * 1000.0),
                 figure(|sample| sample.sender_cpu),
@@ -207,11 +257,15 @@ fn report(receivers: &[Receiver], samples: &[Vec<Sample>], rounds: usize, notes:
                 source_ratio: source.filter(|_| on == 1).map(|source| source[2][3] / source[1][3]),
             });
         }
-        let throughput = Paired::new(&values(&pair[1], |sample| sample.throughput), &values(&pair[0], |sample| sample.throughput));
+        let throughput = Paired::new(
+            &values(&pair[1], |sample| sample.throughput),
+            &values(&pair[0], |sample| sample.throughput),
+        );
         let of_source = |column: usize| source.map(|source| source[2][column] / source[1][column]);
         let [less, more] = receiver.briefs();
         let mark = |what: &str, paired: &Paired, side, target, brief, source| {
-            let mark = Mark::paired(format!("{NAME}: {what}, with over without"), paired, side, target);
+            let mark =
+                Mark::paired(format!("{NAME}: {what}, with over without"), paired, side, target);
             Mark { brief, source, ..mark }
         };
         if let Some(target) = receiver.demand_target() {
@@ -221,9 +275,16 @@ fn report(receivers: &[Receiver], samples: &[Vec<Sample>], rounds: usize, notes:
         let name = format!("throughput, receiver {}", receiver.name());
         marks.push(mark(&name, &throughput, Side::AtLeast, 1.0, more, of_source(0)));
     }
-    let accounts = receivers.iter().flat_map(|&receiver| ROWS.map(|row| (receiver, row))).zip(samples).map(|((receiver, row), samples)| {
-        spent::row(format!("receiver {}", receiver.name()), row, samples.iter().map(|sample| &sample.spent))
-    });
+    let accounts =
+        receivers.iter().flat_map(|&receiver| ROWS.map(|row| (receiver, row))).zip(samples).map(
+            |((receiver, row), samples)| {
+                spent::row(
+                    format!("receiver {}", receiver.name()),
+                    row,
+                    samples.iter().map(|sample| &sample.spent),
+                )
+            },
+        );
     let accounts = spent::table(accounts.collect(), rounds);
     let table = Table {
         title: "TCP SENDFILE, local sender".into(),
@@ -234,7 +295,14 @@ fn report(receivers: &[Receiver], samples: &[Vec<Sample>], rounds: usize, notes:
         plot: Some(3),
         made: None,
     };
-    Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables: vec![table, accounts], marks, notes }
+    Experiment {
+        name: NAME,
+        source: SOURCE,
+        summary: SUMMARY,
+        tables: vec![table, accounts],
+        marks,
+        notes,
+    }
 }
 
 #[cfg(test)]
@@ -242,7 +310,13 @@ mod tests {
     use super::*;
 
     fn samples(throughput: f64, demand: f64) -> Vec<Sample> {
-        [0.99, 1.0, 1.01].map(|noise| Sample { throughput: throughput * noise, demand: demand * noise, ..Sample::default() }).into()
+        [0.99, 1.0, 1.01]
+            .map(|noise| Sample {
+                throughput: throughput * noise,
+                demand: demand * noise,
+                ..Sample::default()
+            })
+            .into()
     }
 
     #[test]
@@ -252,21 +326,35 @@ mod tests {
         let rows = &experiment.tables[0].rows;
         // Driver, without, with; twice, as in the source.
         assert_eq!(rows.len(), 6);
-        let ours: Vec<_> = rows.iter().map(|row| (row.figures[0].is_some(), row.ratio.is_some())).collect();
+        let ours: Vec<_> =
+            rows.iter().map(|row| (row.figures[0].is_some(), row.ratio.is_some())).collect();
         assert_eq!(ours, [[(false, false), (true, false), (true, true)]; 2].concat());
-        let ratios = [2, 5].map(|row: usize| rows[row].ratio.as_ref().and_then(|ratio| ratio.value).expect("little spread"));
+        let ratios = [2, 5].map(|row: usize| {
+            rows[row].ratio.as_ref().and_then(|ratio| ratio.value).expect("little spread")
+        });
         assert!((ratios[0] - 0.5).abs() < 1e-9 && (ratios[1] - 0.9).abs() < 1e-9, "{ratios:?}");
         assert!((rows[5].source_ratio.expect("measured") - 0.631).abs() < 1e-3);
-        let marks: Vec<_> = experiment.marks.iter().map(|mark| (mark.met, mark.source.map(|source| (source * 100.0).round()))).collect();
+        let marks: Vec<_> = experiment
+            .marks
+            .iter()
+            .map(|mark| (mark.met, mark.source.map(|source| (source * 100.0).round())))
+            .collect();
         let (met, missed) = (Some(true), Some(false));
-        assert_eq!(marks, [(met, Some(84.0)), (met, Some(100.0)), (missed, Some(63.0)), (missed, Some(108.0))]);
+        assert_eq!(
+            marks,
+            [(met, Some(84.0)), (met, Some(100.0)), (missed, Some(63.0)), (missed, Some(108.0))]
+        );
     }
 
     #[test]
     fn every_figure_of_the_source_stands_in_its_table() {
         let all = [samples(5.0, 0.6), samples(5.0, 0.3), samples(7.0, 0.3), samples(7.0, 0.27)];
         let experiment = report(&Receiver::ALL[..2], &all, 3, Vec::new());
-        let source: Vec<Vec<f64>> = experiment.tables[0].rows.iter().map(|row| row.source.iter().copied().flatten().collect()).collect();
+        let source: Vec<Vec<f64>> = experiment.tables[0]
+            .rows
+            .iter()
+            .map(|row| row.source.iter().copied().flatten().collect())
+            .collect();
         // Mb/s, % of sender and receiver, us/KB of sender and receiver: against an aggregating
         // receiver, then against Solaris.
         assert_eq!(
@@ -284,9 +372,18 @@ mod tests {
 
     #[test]
     fn throughput_is_a_mark_of_every_receiver() {
-        let all: Vec<_> = Receiver::ALL.iter().flat_map(|_| [samples(5.0, 0.6), samples(4.0, 0.3)]).collect();
+        let all: Vec<_> =
+            Receiver::ALL.iter().flat_map(|_| [samples(5.0, 0.6), samples(4.0, 0.3)]).collect();
         let marks = report(&Receiver::ALL, &all, 3, Vec::new()).marks;
-        let lost: Vec<_> = marks.iter().filter(|mark| mark.name.contains("throughput")).map(|mark| (mark.target, mark.met)).collect();
-        assert_eq!(lost, [(1.0, Some(false)); 5], "less time that the sender needs makes no loss good");
+        let lost: Vec<_> = marks
+            .iter()
+            .filter(|mark| mark.name.contains("throughput"))
+            .map(|mark| (mark.target, mark.met))
+            .collect();
+        assert_eq!(
+            lost,
+            [(1.0, Some(false)); 5],
+            "less time that the sender needs makes no loss good"
+        );
     }
 }

@@ -27,7 +27,8 @@ const COLUMNS: [Column; 8] = [
 ];
 
 /// One that delays its ACKs goes by a clock, and there is none here.
-const RECEIVERS: [Receiver; 4] = [Receiver::Aggregating, Receiver::Eighth, Receiver::Each, Receiver::Second];
+const RECEIVERS: [Receiver; 4] =
+    [Receiver::Aggregating, Receiver::Eighth, Receiver::Each, Receiver::Second];
 
 pub(super) fn run() -> Result<Experiment, LabError> {
     let (mut rows, mut most) = (Vec::new(), 0.0f64);
@@ -35,12 +36,23 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         let [without, with] = [count(receiver, false)?, count(receiver, true)?];
         let ratio = with.delivered as f64 / without.delivered as f64;
         for (counts, name) in [without, with].into_iter().zip(ROWS) {
-            let figures =
-                [counts.frames, counts.delivered, counts.parsed, counts.checksums, counts.pages, counts.copied, counts.bytes, counts.polls];
+            let figures = [
+                counts.frames,
+                counts.delivered,
+                counts.parsed,
+                counts.checksums,
+                counts.pages,
+                counts.copied,
+                counts.bytes,
+                counts.polls,
+            ];
             rows.push(Row {
                 group: format!("receiver {}", receiver.name()),
                 name: name.into(),
-                figures: figures.into_iter().map(|count| Some(Figure::exact(count as f64))).collect(),
+                figures: figures
+                    .into_iter()
+                    .map(|count| Some(Figure::exact(count as f64)))
+                    .collect(),
                 source: vec![None; COLUMNS.len()],
                 ratio: (name == ROWS[1]).then(|| Ratio::exact(ROWS[0], "delivered", ratio)),
                 source_ratio: None,
@@ -52,11 +64,26 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     let mark = Mark::exact(name, Form::Model, most, Side::AtMost, 1.0);
     let marks = vec![mark.in_brief("counted: ACKs a wake-up, aggregated", None)];
     let title = format!("ACKs for {SEGMENTS} segments, the card polled after every {INTERVAL}");
-    let table = Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: Some(1), made: None };
+    let table = Table {
+        title,
+        form: Form::Model,
+        columns: COLUMNS.into(),
+        rows,
+        rounds: 1,
+        plot: Some(1),
+        made: None,
+    };
     let notes = vec![
         "Counted ACKs are of 54 bytes, without timestamps, and padded to 60 on the wire, as the source's: what merges is trimmed, what is alone is left as it came.".to_owned(),
     ];
-    Ok(Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables: vec![table], marks, notes })
+    Ok(Experiment {
+        name: NAME,
+        source: SOURCE,
+        summary: SUMMARY,
+        tables: vec![table],
+        marks,
+        notes,
+    })
 }
 
 /// Receives the ACKs of all segments, each for so many of them.
@@ -80,19 +107,40 @@ mod tests {
     fn what_the_host_is_handed_is_counted_exactly() -> Result<(), LabError> {
         // ACKs at the card, and so many at the host without aggregation; with it one for each
         // wake-up.
-        let expected = [(Receiver::Eighth, 1440), (Receiver::Aggregating, 640), (Receiver::Each, 11_520), (Receiver::Second, 5760)];
+        let expected = [
+            (Receiver::Eighth, 1440),
+            (Receiver::Aggregating, 640),
+            (Receiver::Each, 11_520),
+            (Receiver::Second, 5760),
+        ];
         let polls = 144;
         for (receiver, acks) in expected {
             let (without, with) = (count(receiver, false)?, count(receiver, true)?);
-            assert_eq!((without.frames, without.delivered, without.polls), (acks, acks, polls), "{receiver:?}");
-            assert_eq!((with.frames, with.delivered, with.polls), (acks, polls, polls), "{receiver:?}");
-            assert_eq!((without.checksums, with.checksums), (acks, acks), "each is verified once, by the card");
+            assert_eq!(
+                (without.frames, without.delivered, without.polls),
+                (acks, acks, polls),
+                "{receiver:?}"
+            );
+            assert_eq!(
+                (with.frames, with.delivered, with.polls),
+                (acks, polls, polls),
+                "{receiver:?}"
+            );
+            assert_eq!(
+                (without.checksums, with.checksums),
+                (acks, acks),
+                "each is verified once, by the card"
+            );
             // The driver reads each ACK in either case: it merges data, whether it merges ACKs or
             // not.
             assert_eq!((without.parsed, with.parsed), (2 * acks, acks + polls));
             assert_eq!((without.copied, with.copied), (0, 0));
             // 54 bytes and 6 of padding.
-            assert_eq!((without.bytes, with.bytes), (acks * 60, polls * 54), "what merges is trimmed");
+            assert_eq!(
+                (without.bytes, with.bytes),
+                (acks * 60, polls * 54),
+                "what merges is trimmed"
+            );
         }
         Ok(())
     }
@@ -105,7 +153,11 @@ mod tests {
         assert_eq!(experiment.tables[0].rows.len(), 8);
         let again = run()?;
         for (row, other) in experiment.tables[0].rows.iter().zip(&again.tables[0].rows) {
-            assert_eq!((&row.name, &row.figures, &row.ratio), (&other.name, &other.figures, &other.ratio), "every run gives the same");
+            assert_eq!(
+                (&row.name, &row.figures, &row.ratio),
+                (&other.name, &other.figures, &other.ratio),
+                "every run gives the same"
+            );
         }
         Ok(())
     }

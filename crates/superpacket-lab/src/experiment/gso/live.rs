@@ -7,7 +7,9 @@ use super::{AT_EGRESS, BEFORE, ENTRY, LINEAR_TARGET, SOURCE_THROUGHPUT, TARGET};
 use crate::error::LabError;
 use crate::experiment::plan::{Cpus, Plan, Session, Variant};
 use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
-use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several, arrange};
+use crate::experiment::segmentation::bridged::{
+    Bridged, Carried, Ip, Kind, Place, Several, arrange,
+};
 use crate::experiment::segmentation::carried::{demand, mark, row};
 use crate::experiment::spent;
 use crate::load::{TcpBulk, UdpBulk, Until};
@@ -40,15 +42,32 @@ struct Pair {
 /// The comparisons of a plan, in the order in which they are to be read.
 fn pairs(plan: Plan) -> Vec<Pair> {
     let (packet, tap) = (Place::new(Kind::Packet), Place::new(Kind::Tap));
-    let (by_kernel, by_engine, tap_by_engine) = (packet.cut_by_the_kernel(), packet.cut_by_the_engine(), tap.cut_by_the_engine());
-    let pair = |group, load, from, to| Pair { group, load, from, to, mark: None, is_source: false, full: true };
+    let (by_kernel, by_engine, tap_by_engine) =
+        (packet.cut_by_the_kernel(), packet.cut_by_the_engine(), tap.cut_by_the_engine());
+    let pair = |group, load, from, to| Pair {
+        group,
+        load,
+        from,
+        to,
+        mark: None,
+        is_source: false,
+        full: true,
+    };
     let tcp4 = Load::Tcp(Ip::V4);
     let marked = |target, brief, pair| Pair { mark: Some((target, brief)), full: false, ..pair };
     let by_kernel_v4 = pair("TCPv4, packet ports, the kernel cuts", tcp4, packet, by_kernel);
     let all = vec![
         Pair { is_source: true, ..marked(TARGET, "packet ports, the kernel cuts", by_kernel_v4) },
-        marked(TARGET, "packet ports, the engine cuts", pair("TCPv4, packet ports, the engine cuts", tcp4, packet, by_engine)),
-        marked(TARGET, "TAP ports, the engine cuts", pair("TCPv4, TAP ports, the engine cuts", tcp4, tap, tap_by_engine)),
+        marked(
+            TARGET,
+            "packet ports, the engine cuts",
+            pair("TCPv4, packet ports, the engine cuts", tcp4, packet, by_engine),
+        ),
+        marked(
+            TARGET,
+            "TAP ports, the engine cuts",
+            pair("TCPv4, TAP ports, the engine cuts", tcp4, tap, tap_by_engine),
+        ),
         marked(
             LINEAR_TARGET,
             "linear packet port, the engine cuts",
@@ -61,8 +80,18 @@ fn pairs(plan: Plan) -> Vec<Pair> {
         ),
         pair("TCPv6, packet ports, the kernel cuts", Load::Tcp(Ip::V6), packet, by_kernel),
         pair("TCPv6, TAP ports, the engine cuts", Load::Tcp(Ip::V6), tap, tap_by_engine),
-        pair("UDP, 40,000 datagrams a second, packet ports, the kernel cuts", Load::Udp, packet, by_kernel),
-        pair("UDP, 40,000 datagrams a second, TAP ports, the engine cuts", Load::Udp, tap, tap_by_engine),
+        pair(
+            "UDP, 40,000 datagrams a second, packet ports, the kernel cuts",
+            Load::Udp,
+            packet,
+            by_kernel,
+        ),
+        pair(
+            "UDP, 40,000 datagrams a second, TAP ports, the engine cuts",
+            Load::Udp,
+            tap,
+            tap_by_engine,
+        ),
     ];
     all.into_iter().filter(|pair| !(pair.full && plan.quick)).collect()
 }
@@ -108,7 +137,8 @@ fn compare(
     make: impl FnOnce(&[Vec<Place>], &Cpus) -> Vec<Result<Bridged, LabError>>,
 ) -> Result<(), LabError> {
     let pairs = pairs(session.plan);
-    let places = |pair: &Pair| [pair.from.cut_by_its_host(), pair.from].map(|from| vec![from, pair.to]);
+    let places =
+        |pair: &Pair| [pair.from.cut_by_its_host(), pair.from].map(|from| vec![from, pair.to]);
     let made = make(&pairs.iter().flat_map(places).collect::<Vec<_>>(), session.cpus);
     let (hosts, comparisons) = comparisons(pairs, made)?;
     let mut variants = Vec::new();
@@ -119,7 +149,10 @@ fn compare(
             let load = comparison.pair.load;
             comparison.attempt(|| hosts.greet(&hosts.route(0, 1, ip(load))))?;
             let measure = move || comparison.attempt(|| measure(hosts, 1, load, session.plan.time));
-            variants.push(Variant::new(format!("gso: {}, cut {place}", comparison.pair.group), measure));
+            variants.push(Variant::new(
+                format!("gso: {}, cut {place}", comparison.pair.group),
+                measure,
+            ));
         }
     }
     let mut measured = session.interleaved(&mut variants)?.into_iter();
@@ -127,30 +160,46 @@ fn compare(
     let mut rows = Vec::new();
     for comparison in comparisons {
         let pair = &comparison.pair;
-        let rounds = if comparison.first.is_some() { measured.by_ref().take(2).collect() } else { Vec::new() };
+        let rounds = if comparison.first.is_some() {
+            measured.by_ref().take(2).collect()
+        } else {
+            Vec::new()
+        };
         if let Some(reason) = comparison.failed.into_inner() {
             experiment.notes.push(format!("The rows \"{}\" are missing: {reason}.", pair.group));
             experiment.marks.extend(pair.mark.map(|(target, brief)| {
-                Mark::unmeasured(mark_name(pair), Side::AtLeast, target, reason).in_brief(brief, source_gain(pair))
+                Mark::unmeasured(mark_name(pair), Side::AtLeast, target, reason)
+                    .in_brief(brief, source_gain(pair))
             }));
             continue;
         }
-        let rounds: Vec<Vec<Carried>> =
-            rounds.into_iter().map(|rounds: Vec<Option<Carried>>| rounds.into_iter().flatten().collect()).collect();
+        let rounds: Vec<Vec<Carried>> = rounds
+            .into_iter()
+            .map(|rounds: Vec<Option<Carried>>| rounds.into_iter().flatten().collect())
+            .collect();
         let [before, after] = &rounds[..] else { continue };
         rows.push(Row { source: source(pair, 0), ..row(pair.group, BEFORE, before, None) });
         let late = row(pair.group, AT_EGRESS, after, Some((BEFORE, before)));
         // Datagrams come at a rate that both carry: what differs is what they cost.
         let late = match pair.load {
             Load::Tcp(_) => late,
-            Load::Udp => Row { ratio: Some(Ratio::paired(BEFORE, "service_demand", &demand(after, before))), ..late },
+            Load::Udp => Row {
+                ratio: Some(Ratio::paired(BEFORE, "service_demand", &demand(after, before))),
+                ..late
+            },
         };
         rows.push(Row { source: source(pair, 1), source_ratio: source_gain(pair), ..late });
         if let Some((target, brief)) = pair.mark {
-            experiment.marks.push(mark(&mark_name(pair), after, before, target).in_brief(brief, source_gain(pair)));
+            experiment.marks.push(
+                mark(&mark_name(pair), after, before, target).in_brief(brief, source_gain(pair)),
+            );
         }
     }
-    experiment.tables.push(table("Segmentation before the bridge and at its egress, MTU 1500".into(), rows, session));
+    experiment.tables.push(table(
+        "Segmentation before the bridge and at its egress, MTU 1500".into(),
+        rows,
+        session,
+    ));
     Ok(())
 }
 
@@ -177,13 +226,18 @@ struct Comparison {
 }
 
 /// The comparisons, and the hosts of those that can be made: two each, in order.
-fn comparisons(pairs: Vec<Pair>, made: Vec<Result<Bridged, LabError>>) -> Result<(Several, Vec<Comparison>), LabError> {
+fn comparisons(
+    pairs: Vec<Pair>,
+    made: Vec<Result<Bridged, LabError>>,
+) -> Result<(Several, Vec<Comparison>), LabError> {
     let (mut hosts, mut comparisons, mut made) = (Several::none(), Vec::new(), made.into_iter());
     for pair in pairs {
         let mut comparison = Comparison { pair, first: None, failed: RefCell::new(None) };
         // Both are taken, also where the first failed.
         let both: Vec<_> = made.by_ref().take(2).collect();
-        if let Some(both) = comparison.attempt(|| both.into_iter().collect::<Result<Vec<_>, _>>())? {
+        if let Some(both) =
+            comparison.attempt(|| both.into_iter().collect::<Result<Vec<_>, _>>())?
+        {
             comparison.first = Some(hosts.len());
             both.into_iter().for_each(|bridged| hosts.push(bridged));
         }
@@ -197,13 +251,20 @@ impl Comparison {
     ///
     /// # Errors
     /// What fails where there are no TAP devices; [`LabError::Cancelled`] everywhere.
-    fn attempt<T>(&self, work: impl FnOnce() -> Result<T, LabError>) -> Result<Option<T>, LabError> {
+    fn attempt<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, LabError>,
+    ) -> Result<Option<T>, LabError> {
         if self.failed.borrow().is_some() {
             return Ok(None);
         }
         match work() {
             Ok(done) => Ok(Some(done)),
-            Err(error) if [self.pair.from, self.pair.to].iter().all(|place| place.kind != Kind::Tap) => Err(error),
+            Err(error)
+                if [self.pair.from, self.pair.to].iter().all(|place| place.kind != Kind::Tap) =>
+            {
+                Err(error)
+            }
             Err(LabError::Cancelled) => Err(LabError::Cancelled),
             Err(error) => {
                 self.failed.replace(Some(error.to_string()));
@@ -215,7 +276,11 @@ impl Comparison {
 
 /// The source's figure of a row: throughput without GSO, and with it.
 fn source(pair: &Pair, place: usize) -> Vec<Option<f64>> {
-    if pair.is_source { [Some(SOURCE_THROUGHPUT[place])].into_iter().chain([None; spent::COLUMNS.len()]).collect() } else { Vec::new() }
+    if pair.is_source {
+        [Some(SOURCE_THROUGHPUT[place])].into_iter().chain([None; spent::COLUMNS.len()]).collect()
+    } else {
+        Vec::new()
+    }
 }
 
 /// A bridge of which one port has TSO and one has not: TSO for both, with the fallback; or for
@@ -224,7 +289,8 @@ fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
     let packet = Place::new(Kind::Packet);
     let ports = [packet, packet.cut_by_the_kernel()];
     let with = [packet, ports[0], ports[1]];
-    let hosts = Several::new(&[with.map(Place::cut_by_its_host).into(), with.into()], session.cpus)?;
+    let hosts =
+        Several::new(&[with.map(Place::cut_by_its_host).into(), with.into()], session.cpus)?;
     let groups = [("TSO off on the whole bridge", &hosts[0]), ("with the fallback", &hosts[1])];
     let targets = [(1, "to the port with TSO"), (2, "to the port without")];
     let tcp = Load::Tcp(Ip::V4);
@@ -232,22 +298,38 @@ fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
     for (group, hosts) in groups {
         for (to, name) in targets {
             hosts.greet(&hosts.route(0, to, Ip::V4))?;
-            variants.push(Variant::new(format!("gso: {group}, {name}"), move || measure(hosts, to, tcp, session.plan.time)));
+            variants.push(Variant::new(format!("gso: {group}, {name}"), move || {
+                measure(hosts, to, tcp, session.plan.time)
+            }));
         }
     }
     let measured = session.interleaved(&mut variants)?;
     let rows = measured.iter().enumerate().map(|(place, rounds)| {
-        let ((group, _), (_, name)) = (groups[place / targets.len()], targets[place % targets.len()]);
-        let against = place.checked_sub(targets.len()).map(|other| (groups[0].0, &measured[other][..]));
+        let ((group, _), (_, name)) =
+            (groups[place / targets.len()], targets[place % targets.len()]);
+        let against =
+            place.checked_sub(targets.len()).map(|other| (groups[0].0, &measured[other][..]));
         row(group, name, rounds, against)
     });
-    Ok(table("TCPv4 through a bridge of one port with TSO and one without".into(), rows.collect(), session))
+    Ok(table(
+        "TCPv4 through a bridge of one port with TSO and one without".into(),
+        rows.collect(),
+        session,
+    ))
 }
 
 fn table(title: String, rows: Vec<Row>, session: &Session<'_>) -> Table {
     let throughput = Column { name: "throughput", title: "throughput", unit: "Mb/s", digits: 0 };
     let columns = [throughput].into_iter().chain(spent::COLUMNS).collect();
-    Table { title, form: Form::Live, columns, rows, rounds: session.plan.rounds, plot: Some(0), made: None }
+    Table {
+        title,
+        form: Form::Live,
+        columns,
+        rows,
+        rounds: session.plan.rounds,
+        plot: Some(0),
+        made: None,
+    }
 }
 
 fn ip(load: Load) -> Ip {
@@ -258,11 +340,19 @@ fn ip(load: Load) -> Ip {
 fn measure(hosts: &Bridged, to: usize, load: Load, time: Duration) -> Result<Carried, LabError> {
     let route = hosts.route(0, to, ip(load));
     match load {
-        Load::Tcp(_) => hosts.tcp(&TcpBulk { until: Until::Time(time), ..TcpBulk::default() }, &route),
+        Load::Tcp(_) => {
+            hosts.tcp(&TcpBulk { until: Until::Time(time), ..TcpBulk::default() }, &route)
+        }
         // Datagrams that fill a frame, in super-packets of just below 64 KB. Faster, most would be
         // lost: the sooner the less a send call costs.
         Load::Udp => {
-            let load = UdpBulk { datagram: 1472, segments: 44, datagrams_per_second: Some(DATAGRAMS), time, ..UdpBulk::default() };
+            let load = UdpBulk {
+                datagram: 1472,
+                segments: 44,
+                datagrams_per_second: Some(DATAGRAMS),
+                time,
+                ..UdpBulk::default()
+            };
             hosts.udp(&load, &route)
         }
     }
@@ -292,23 +382,42 @@ mod tests {
             let mut made = arrange(&packet, cpus).into_iter();
             places
                 .iter()
-                .map(|places| if is_tap(places) { Err(refusal()) } else { made.next().unwrap_or_else(|| Err(refusal())) })
+                .map(|places| {
+                    if is_tap(places) {
+                        Err(refusal())
+                    } else {
+                        made.next().unwrap_or_else(|| Err(refusal()))
+                    }
+                })
                 .collect()
         };
         let done = compare(&Session::new(PLAN, &Unwatched), &mut experiment, without);
         if available_or_skip(done).is_none() {
             return;
         }
-        let groups: Vec<_> = experiment.tables[0].rows.iter().map(|row| row.group.as_str()).collect();
-        let expected =
-            ["TCPv4, packet ports, the kernel cuts", "TCPv4, packet ports, the engine cuts", "TCPv4, linear packet port, the engine cuts"];
+        let groups: Vec<_> =
+            experiment.tables[0].rows.iter().map(|row| row.group.as_str()).collect();
+        let expected = [
+            "TCPv4, packet ports, the kernel cuts",
+            "TCPv4, packet ports, the engine cuts",
+            "TCPv4, linear packet port, the engine cuts",
+        ];
         assert_eq!(groups, expected.map(|group| [group; 2]).concat());
         assert!(
-            experiment.notes.iter().filter(|note| note.contains("/dev/net/tun") && note.contains("TAP")).count() == 2,
+            experiment
+                .notes
+                .iter()
+                .filter(|note| note.contains("/dev/net/tun") && note.contains("TAP"))
+                .count()
+                == 2,
             "{:?}",
             experiment.notes
         );
-        let missing: Vec<_> = experiment.marks.iter().filter(|mark| mark.value.is_none() && mark.spread == [0.0; 2]).collect();
+        let missing: Vec<_> = experiment
+            .marks
+            .iter()
+            .filter(|mark| mark.value.is_none() && mark.spread == [0.0; 2])
+            .collect();
         assert_eq!((experiment.marks.len(), missing.len()), (5, 2), "{:?}", experiment.marks);
         for mark in missing {
             assert!(
@@ -323,11 +432,15 @@ mod tests {
     #[test]
     fn what_fails_elsewhere_fails_the_experiment_and_the_end_is_the_end() {
         let mut pairs = pairs(PLAN);
-        let tap = pairs.remove(pairs.iter().position(|pair| is_tap(&[pair.from])).expect("there are some"));
+        let tap = pairs
+            .remove(pairs.iter().position(|pair| is_tap(&[pair.from])).expect("there are some"));
         let comparison = |pair| Comparison { pair, first: None, failed: RefCell::new(None) };
         let (packet, tap) = (comparison(pairs.remove(0)), comparison(tap));
         assert!(packet.attempt(|| Err::<(), _>(refusal())).is_err());
-        assert!(matches!(tap.attempt(|| Err::<(), _>(LabError::Cancelled)), Err(LabError::Cancelled)));
+        assert!(matches!(
+            tap.attempt(|| Err::<(), _>(LabError::Cancelled)),
+            Err(LabError::Cancelled)
+        ));
         assert!(matches!(tap.attempt(|| Ok(1)), Ok(Some(1))));
         // In the middle of a measurement too; what comes after is not even tried.
         assert!(matches!(tap.attempt(|| Err::<(), _>(refusal())), Ok(None)));

@@ -42,7 +42,12 @@ struct Taken {
 }
 
 /// Sends 64 super-packets' worth to host number `to`, whole or cut before the bridge.
-fn take(transport: Transport, cards: &[NicSettings], to: u8, whole: bool) -> Result<Taken, LabError> {
+fn take(
+    transport: Transport,
+    cards: &[NicSettings],
+    to: u8,
+    whole: bool,
+) -> Result<Taken, LabError> {
     let bytes = SUPER_PACKETS * transport.longest() as u64;
     let stack = Stack::new(transport, to, bytes, if whole { transport.longest() } else { 0 });
     let mut counts = forward(stack, cards, |_, _| ())?;
@@ -56,20 +61,39 @@ impl Taken {
     fn row(&self, group: &str, name: &str, against: Option<(&str, &Taken)>) -> Row {
         let Self { handled, wakes, exit, sums } = self;
         let card_sums = exit.card.tx_filled + exit.card.tx_segments;
-        let figures = [*handled, *wakes, exit.segments, exit.sent.packets, exit.sent.copied, *sums, card_sums, exit.frames];
+        let figures = [
+            *handled,
+            *wakes,
+            exit.segments,
+            exit.sent.packets,
+            exit.sent.copied,
+            *sums,
+            card_sums,
+            exit.frames,
+        ];
         Row {
             group: group.into(),
             name: name.into(),
             figures: figures.map(|count| Some(Figure::exact(count as f64))).into(),
             source: Vec::new(),
-            ratio: against.map(|(name, other)| Ratio::exact(name, "parsed", *handled as f64 / other.handled as f64)),
+            ratio: against.map(|(name, other)| {
+                Ratio::exact(name, "parsed", *handled as f64 / other.handled as f64)
+            }),
             source_ratio: None,
         }
     }
 }
 
 fn table(title: String, rows: Vec<Row>) -> Table {
-    Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: None, made: None }
+    Table {
+        title,
+        form: Form::Model,
+        columns: COLUMNS.into(),
+        rows,
+        rounds: 1,
+        plot: None,
+        made: None,
+    }
 }
 
 /// Counts it.
@@ -82,7 +106,9 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     let bare = NicSettings { checksums: false, ..linear };
     let (mut rows, mut most) = (Vec::new(), 0);
     for transport in Transport::ALL {
-        for (card, kind) in [(gathering, "scatter/gather"), (linear, "linear"), (bare, "linear, no checksums")] {
+        for (card, kind) in
+            [(gathering, "scatter/gather"), (linear, "linear"), (bare, "linear, no checksums")]
+        {
             let before = take(transport, &[card], 2, false)?;
             let after = take(transport, &[card], 2, true)?;
             let group = format!("{}, {kind}", transport.name());
@@ -92,12 +118,22 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         }
     }
     // Of any protocol and to any card, what is cut at the egress goes through the bridge whole.
-    let name = "gso: packets through the bridge for each super-packet that is cut at the egress, at most";
-    let mark = Mark::exact(name, Form::Model, most as f64 / SUPER_PACKETS as f64, Side::AtMost, 1.0);
+    let name =
+        "gso: packets through the bridge for each super-packet that is cut at the egress, at most";
+    let mark =
+        Mark::exact(name, Form::Model, most as f64 / SUPER_PACKETS as f64, Side::AtMost, 1.0);
     let marks = vec![mark.in_brief("counted: packets a super-packet", None)];
-    let streams = table(format!("{SUPER_PACKETS} super-packets of 64 KB to a card without TSO, MTU 1500"), rows);
+    let streams = table(
+        format!("{SUPER_PACKETS} super-packets of 64 KB to a card without TSO, MTU 1500"),
+        rows,
+    );
     let note = "DCCP is counted only: kernels speak it no more.";
-    Ok(Experiment { tables: vec![streams, mixed()?], marks, notes: vec![note.into()], ..Experiment::new(&ENTRY) })
+    Ok(Experiment {
+        tables: vec![streams, mixed()?],
+        marks,
+        notes: vec![note.into()],
+        ..Experiment::new(&ENTRY)
+    })
 }
 
 const WITHOUT: &str = "TSO off on the whole bridge";
@@ -112,7 +148,12 @@ fn mixed() -> Result<Table, LabError> {
         rows.push(without.row(name, WITHOUT, None));
         rows.push(with.row(name, "with the fallback", Some((WITHOUT, &without))));
     }
-    Ok(table(format!("{SUPER_PACKETS} super-packets of 64 KB of TCPv4 through a bridge of one card with TSO and one without"), rows))
+    Ok(table(
+        format!(
+            "{SUPER_PACKETS} super-packets of 64 KB of TCPv4 through a bridge of one card with TSO and one without"
+        ),
+        rows,
+    ))
 }
 
 #[cfg(test)]
@@ -121,7 +162,8 @@ mod tests {
 
     /// The rows of a table: name of the group, and all counts.
     fn counts(table: &Table) -> Vec<(String, Vec<u64>)> {
-        let counts = |row: &Row| row.figures.iter().flatten().map(|figure| figure.value as u64).collect();
+        let counts =
+            |row: &Row| row.figures.iter().flatten().map(|figure| figure.value as u64).collect();
         table.rows.iter().map(|row| (format!("{}: {}", row.group, row.name), counts(row))).collect()
     }
 
@@ -131,16 +173,33 @@ mod tests {
         let rows = counts(&experiment.tables[0]);
         // 64 super-packets, the segments in each, and the bytes of an Ethernet frame and of its
         // headers.
-        let transports = [("TCPv4", 45, 1514, 66), ("TCPv6", 45, 1514, 86), ("UDP", 44, 1514, 42), ("DCCP", 44, 1514, 50)];
+        let transports = [
+            ("TCPv4", 45, 1514, 66),
+            ("TCPv6", 45, 1514, 86),
+            ("UDP", 44, 1514, 42),
+            ("DCCP", 44, 1514, 50),
+        ];
         let mut expected = Vec::new();
         for (name, each, frame, headers) in transports {
             let all = 64 * each;
             // Packets through the bridge, wake-ups, cut, given to the card, bytes copied, checksums
             // by the engine and by the card, frames.
             for (kind, before, after) in [
-                ("scatter/gather", [all, each, 0, all, 0, 0, all, all], [64, 1, all, all, all * headers, 0, all, all]),
-                ("linear", [all, each, 0, all, 0, 0, all, all], [64, 1, all, all, all * frame, 0, all, all]),
-                ("linear, no checksums", [all, each, 0, all, all * frame, all, 0, all], [64, 1, all, all, all * frame, all, 0, all]),
+                (
+                    "scatter/gather",
+                    [all, each, 0, all, 0, 0, all, all],
+                    [64, 1, all, all, all * headers, 0, all, all],
+                ),
+                (
+                    "linear",
+                    [all, each, 0, all, 0, 0, all, all],
+                    [64, 1, all, all, all * frame, 0, all, all],
+                ),
+                (
+                    "linear, no checksums",
+                    [all, each, 0, all, all * frame, all, 0, all],
+                    [64, 1, all, all, all * frame, all, 0, all],
+                ),
             ] {
                 expected.push((format!("{name}, {kind}: {BEFORE}"), before.to_vec()));
                 expected.push((format!("{name}, {kind}: {AT_EGRESS}"), after.to_vec()));
@@ -164,7 +223,10 @@ mod tests {
             (without, WITHOUT, cut_before),
             (without, "with the fallback", [64, 1, all, all, all * 66, 0, all, all]),
         ];
-        let expected: Vec<_> = expected.into_iter().map(|(to, name, counts)| (format!("{to}: {name}"), counts.to_vec())).collect();
+        let expected: Vec<_> = expected
+            .into_iter()
+            .map(|(to, name, counts)| (format!("{to}: {name}"), counts.to_vec()))
+            .collect();
         assert_eq!(counts(&table), expected);
     }
 }

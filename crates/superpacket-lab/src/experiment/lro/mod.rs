@@ -16,7 +16,15 @@ use crate::error::LabError;
 use crate::load::{PatternFile, Source};
 
 /// The experiment.
-pub const ENTRY: Entry = Entry { name: NAME, headline: HEADLINE, source: SOURCE, summary: SUMMARY, live, measurements, model: model::run };
+pub const ENTRY: Entry = Entry {
+    name: NAME,
+    headline: HEADLINE,
+    source: SOURCE,
+    summary: SUMMARY,
+    live,
+    measurements,
+    model: model::run,
+};
 
 const NAME: &str = "lro";
 const HEADLINE: &str = "throughput by LRO to a receiver, timestamps off (Gallatin, 2007)";
@@ -130,8 +138,13 @@ fn cells(quick: bool) -> Vec<Vec<Cell>> {
     }
     // Where the count is no less than the bytes, it is measured once.
     let differs = |cell: &Cell| cell.2 != Merge::LroByCount || is_limited(cell.1);
-    let group =
-        |buffers| Mtus::ALL.into_iter().flat_map(move |mtus| Merge::ALL.map(|merge| (buffers, mtus, merge))).filter(differs).collect();
+    let group = |buffers| {
+        Mtus::ALL
+            .into_iter()
+            .flat_map(move |mtus| Merge::ALL.map(|merge| (buffers, mtus, merge)))
+            .filter(differs)
+            .collect()
+    };
     Buffers::ALL.into_iter().map(group).collect()
 }
 
@@ -149,7 +162,13 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
             session.check()?;
             let arrangement = Arrangement::new(buffers, mtus, merge, file.clone(), session.cpus)?;
             refused = refused.or_else(|| arrangement.refused.clone());
-            let name = format!("{NAME}: {}, MTU {} to {}, {}", buffers.name(), mtus.sender, mtus.receiver, merge.name());
+            let name = format!(
+                "{NAME}: {}, MTU {} to {}, {}",
+                buffers.name(),
+                mtus.sender,
+                mtus.receiver,
+                merge.name()
+            );
             let time = session.plan.time;
             variants.push(Variant::new(name, move || arrangement.measure(time)));
         }

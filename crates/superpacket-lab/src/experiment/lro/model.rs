@@ -39,7 +39,10 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         for buffers in Buffers::ALL {
             let none = count(buffers, mtus, Merge::Not)?;
             let mut rows = Vec::new();
-            for merge in Merge::ALL.into_iter().filter(|merge| *merge != Merge::LroByCount || is_limited(mtus)) {
+            for merge in Merge::ALL
+                .into_iter()
+                .filter(|merge| *merge != Merge::LroByCount || is_limited(mtus))
+            {
                 let counts = count(buffers, mtus, merge)?;
                 rows.push(row(merge, counts, none));
                 if merge == Merge::Lro && mtus != Mtus::JUMBO {
@@ -48,7 +51,9 @@ pub(super) fn run() -> Result<Experiment, LabError> {
                 }
             }
             match groups.last_mut() {
-                Some((names, same)) if figures(same) == figures(&rows) => names.push(buffers.name()),
+                Some((names, same)) if figures(same) == figures(&rows) => {
+                    names.push(buffers.name())
+                }
                 _ => groups.push((vec![buffers.name()], rows)),
             }
         }
@@ -56,15 +61,27 @@ pub(super) fn run() -> Result<Experiment, LabError> {
             let group = names.join(", ");
             rows.into_iter().map(move |row| Row { group: group.clone(), ..row })
         });
-        let title = format!("{BYTES} bytes by MTU {} to {}, {POLL} frames a poll", mtus.sender, mtus.receiver);
+        let title = format!(
+            "{BYTES} bytes by MTU {} to {}, {POLL} frames a poll",
+            mtus.sender, mtus.receiver
+        );
         tables.push(table(title, &COLUMNS, rows.collect(), Some(1)));
     }
     let rows = Buffers::ALL.into_iter().map(|buffers| {
-        let [small, jumbo] = [Mtus::SMALL, Mtus::JUMBO].map(|mtus| count(buffers, mtus, Merge::Not));
+        let [small, jumbo] =
+            [Mtus::SMALL, Mtus::JUMBO].map(|mtus| count(buffers, mtus, Merge::Not));
         let (small, jumbo) = (small?, jumbo?);
-        let figures = [small.pages, small.pieces, jumbo.pages, jumbo.pieces].map(|count| Some(Figure::exact(count as f64)));
+        let figures = [small.pages, small.pieces, jumbo.pages, jumbo.pieces]
+            .map(|count| Some(Figure::exact(count as f64)));
         let source = vec![None; BUFFERS.len()];
-        Ok(Row { group: String::new(), name: buffers.name().into(), figures: figures.into(), source, ratio: None, source_ratio: None })
+        Ok(Row {
+            group: String::new(),
+            name: buffers.name().into(),
+            figures: figures.into(),
+            source,
+            ratio: None,
+            source_ratio: None,
+        })
     });
     let rows = rows.collect::<Result<Vec<_>, LabError>>()?;
     tables.push(table("What the card fills, however it is merged".into(), &BUFFERS, rows, None));
@@ -74,7 +91,14 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         // 64 KB hold 44 frames of 1500 bytes.
         Mark::exact(name, Form::Model, most, Side::AtMost, 2.0).in_brief(brief, None)
     });
-    Ok(Experiment { name: NAME, source: SOURCE, summary: SUMMARY, marks: marks.collect(), tables, notes: Vec::new() })
+    Ok(Experiment {
+        name: NAME,
+        source: SOURCE,
+        summary: SUMMARY,
+        marks: marks.collect(),
+        tables,
+        notes: Vec::new(),
+    })
 }
 
 fn table(title: String, columns: &[Column], rows: Vec<Row>, plot: Option<usize>) -> Table {
@@ -87,7 +111,14 @@ fn figures(rows: &[Row]) -> Vec<&[Option<Figure>]> {
 }
 
 fn row(merge: Merge, counts: Counts, none: Counts) -> Row {
-    let figures = [counts.frames, counts.delivered, counts.parsed, counts.checksums, counts.copied, counts.polls];
+    let figures = [
+        counts.frames,
+        counts.delivered,
+        counts.parsed,
+        counts.checksums,
+        counts.copied,
+        counts.polls,
+    ];
     let ratio = counts.delivered as f64 / none.delivered as f64;
     Row {
         group: String::new(),
@@ -137,19 +168,39 @@ mod tests {
         // handed.
         let by_driver = if merge == Merge::Not { 0 } else { counts.frames };
         assert_eq!(counts.parsed, by_driver + counts.delivered);
-        Ok([counts.frames, counts.delivered, counts.pieces, counts.pages, counts.copied, counts.polls])
+        Ok([
+            counts.frames,
+            counts.delivered,
+            counts.pieces,
+            counts.pages,
+            counts.copied,
+            counts.polls,
+        ])
     }
 
     #[test]
     fn pages_are_shared_and_what_lro_merges_is_handed_over_whole() -> Result<(), LabError> {
         for mtus in [Mtus::SMALL, Mtus::MIXED] {
-            for (buffers, pages) in [(Buffers::Page4K, 5120), (Buffers::Page8K, 2560), (Buffers::Page16K, 1280), (Buffers::Page32K, 640)] {
+            for (buffers, pages) in [
+                (Buffers::Page4K, 5120),
+                (Buffers::Page8K, 2560),
+                (Buffers::Page16K, 1280),
+                (Buffers::Page32K, 640),
+            ] {
                 // A poll's 64 frames are one packet of 44 segments, as many as 64 KB hold, and one
                 // of 20: the receiver's MTU is no limit.
                 for merge in [Merge::Lro, Merge::Gro] {
-                    assert_eq!(counted(buffers, mtus, merge)?, [10_240, 320, 10_240, pages, 0, 160], "{buffers:?} {mtus:?} {merge:?}");
+                    assert_eq!(
+                        counted(buffers, mtus, merge)?,
+                        [10_240, 320, 10_240, pages, 0, 160],
+                        "{buffers:?} {mtus:?} {merge:?}"
+                    );
                 }
-                assert_eq!(counted(buffers, mtus, Merge::Not)?, [10_240, 10_240, 10_240, pages, 0, 160], "{buffers:?} {mtus:?}");
+                assert_eq!(
+                    counted(buffers, mtus, Merge::Not)?,
+                    [10_240, 10_240, 10_240, pages, 0, 160],
+                    "{buffers:?} {mtus:?}"
+                );
             }
         }
         Ok(())
@@ -157,12 +208,19 @@ mod tests {
 
     #[test]
     fn counted_as_the_source_counted_runs_end_after_seven_frames() -> Result<(), LabError> {
-        assert_eq!((count_limit(Mtus::SMALL), count_limit(Mtus::MIXED), count_limit(Mtus::JUMBO)), (43, 7, 7));
+        assert_eq!(
+            (count_limit(Mtus::SMALL), count_limit(Mtus::MIXED), count_limit(Mtus::JUMBO)),
+            (43, 7, 7)
+        );
         // Nine of seven and one of one a poll, where there were two.
-        assert_eq!(counted(Buffers::Page4K, Mtus::MIXED, Merge::LroByCount)?, [10_240, 1600, 10_240, 5120, 0, 160]);
+        assert_eq!(
+            counted(Buffers::Page4K, Mtus::MIXED, Merge::LroByCount)?,
+            [10_240, 1600, 10_240, 5120, 0, 160]
+        );
         // Where MTUs are the same, the count is no less than what 64 KB hold.
         for mtus in [Mtus::SMALL, Mtus::JUMBO] {
-            let both = [Merge::Lro, Merge::LroByCount].map(|merge| counted(Buffers::Page4K, mtus, merge));
+            let both =
+                [Merge::Lro, Merge::LroByCount].map(|merge| counted(Buffers::Page4K, mtus, merge));
             let [by_bytes, by_count] = both;
             assert_eq!(by_bytes?, by_count?, "{mtus:?}");
         }
@@ -171,19 +229,37 @@ mod tests {
 
     #[test]
     fn linear_buffers_cost_a_copy_of_every_byte_that_merges() -> Result<(), LabError> {
-        assert_eq!(counted(Buffers::Linear, Mtus::SMALL, Merge::Lro)?, [10_240, 320, 10_240, 10_240, BYTES, 160]);
-        assert_eq!(counted(Buffers::Linear, Mtus::SMALL, Merge::Not)?, [10_240, 10_240, 10_240, 10_240, 0, 160]);
+        assert_eq!(
+            counted(Buffers::Linear, Mtus::SMALL, Merge::Lro)?,
+            [10_240, 320, 10_240, 10_240, BYTES, 160]
+        );
+        assert_eq!(
+            counted(Buffers::Linear, Mtus::SMALL, Merge::Not)?,
+            [10_240, 10_240, 10_240, 10_240, 0, 160]
+        );
         Ok(())
     }
 
     #[test]
     fn jumbo_frames_span_small_pages() -> Result<(), LabError> {
         // Seven of them fill 64 KB: ten packets a poll.
-        let expected =
-            [(Buffers::Page4K, 5006, 5006), (Buffers::Page8K, 3337, 3336), (Buffers::Page16K, 1669, 1668), (Buffers::Page32K, 1669, 574)];
+        let expected = [
+            (Buffers::Page4K, 5006, 5006),
+            (Buffers::Page8K, 3337, 3336),
+            (Buffers::Page16K, 1669, 1668),
+            (Buffers::Page32K, 1669, 574),
+        ];
         for (buffers, pieces, pages) in expected {
-            assert_eq!(counted(buffers, Mtus::JUMBO, Merge::Lro)?, [1669, 261, pieces, pages, 0, 27], "{buffers:?}");
-            assert_eq!(counted(buffers, Mtus::JUMBO, Merge::Not)?, [1669, 1669, pieces, pages, 0, 27], "{buffers:?}");
+            assert_eq!(
+                counted(buffers, Mtus::JUMBO, Merge::Lro)?,
+                [1669, 261, pieces, pages, 0, 27],
+                "{buffers:?}"
+            );
+            assert_eq!(
+                counted(buffers, Mtus::JUMBO, Merge::Not)?,
+                [1669, 1669, pieces, pages, 0, 27],
+                "{buffers:?}"
+            );
         }
         Ok(())
     }
@@ -191,16 +267,27 @@ mod tests {
     #[test]
     fn headers_are_parsed_once_more_by_a_driver_that_merges() -> Result<(), LabError> {
         let parsed = |mtus, merge| Ok::<_, LabError>(count(Buffers::Page4K, mtus, merge)?.parsed);
-        assert_eq!((parsed(Mtus::SMALL, Merge::Lro)?, parsed(Mtus::SMALL, Merge::Not)?), (10_560, 10_240));
-        assert_eq!((parsed(Mtus::JUMBO, Merge::Gro)?, parsed(Mtus::JUMBO, Merge::Not)?), (1930, 1669));
+        assert_eq!(
+            (parsed(Mtus::SMALL, Merge::Lro)?, parsed(Mtus::SMALL, Merge::Not)?),
+            (10_560, 10_240)
+        );
+        assert_eq!(
+            (parsed(Mtus::JUMBO, Merge::Gro)?, parsed(Mtus::JUMBO, Merge::Not)?),
+            (1930, 1669)
+        );
         Ok(())
     }
 
     #[test]
-    fn its_marks_are_met_by_these_counts_and_buffers_that_count_alike_are_one_row() -> Result<(), LabError> {
+    fn its_marks_are_met_by_these_counts_and_buffers_that_count_alike_are_one_row()
+    -> Result<(), LabError> {
         let experiment = run()?;
         let shown: Vec<_> = experiment.tables.iter().map(|table| table.rows.len()).collect();
-        assert_eq!(shown, [6, 8, 6, 5], "pages and linear buffers; by count where MTUs differ; and what the sizes of pages change");
+        assert_eq!(
+            shown,
+            [6, 8, 6, 5],
+            "pages and linear buffers; by count where MTUs differ; and what the sizes of pages change"
+        );
         assert_eq!(experiment.tables[0].rows[0].group, "4K pg, 8K pg, 16Kpg, 32Kpg");
         let values: Vec<_> = experiment.marks.iter().map(|mark| (mark.value, mark.met)).collect();
         assert_eq!(values, [(Some(2.0), Some(true)); 2]);

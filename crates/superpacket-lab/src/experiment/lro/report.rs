@@ -53,13 +53,27 @@ impl Mtus {
     /// The source's Gb/s and % CPU by `inet_lro` and without LRO, for each of the buffers.
     fn source(self) -> [[f64; 4]; 5] {
         match (self.sender, self.receiver) {
-            (1500, 1500) => {
-                [[8.8, 77.0, 3.7, 89.0], [9.1, 77.0, 3.7, 89.0], [9.4, 73.0, 3.8, 89.0], [9.4, 72.0, 3.9, 89.0], [5.5, 90.0, 4.1, 92.0]]
-            }
-            (1500, _) => {
-                [[7.3, 79.0, 3.7, 89.0], [7.6, 79.0, 3.7, 89.0], [8.0, 78.0, 3.8, 89.0], [8.2, 79.0, 3.9, 89.0], [4.9, 92.0, 4.1, 92.0]]
-            }
-            _ => [[9.6, 66.0, 8.3, 71.0], [9.9, 63.0, 8.4, 72.0], [9.9, 55.0, 8.7, 70.0], [9.9, 53.0, 8.9, 67.0], [9.9, 68.0, 8.7, 72.0]],
+            (1500, 1500) => [
+                [8.8, 77.0, 3.7, 89.0],
+                [9.1, 77.0, 3.7, 89.0],
+                [9.4, 73.0, 3.8, 89.0],
+                [9.4, 72.0, 3.9, 89.0],
+                [5.5, 90.0, 4.1, 92.0],
+            ],
+            (1500, _) => [
+                [7.3, 79.0, 3.7, 89.0],
+                [7.6, 79.0, 3.7, 89.0],
+                [8.0, 78.0, 3.8, 89.0],
+                [8.2, 79.0, 3.9, 89.0],
+                [4.9, 92.0, 4.1, 92.0],
+            ],
+            _ => [
+                [9.6, 66.0, 8.3, 71.0],
+                [9.9, 63.0, 8.4, 72.0],
+                [9.9, 55.0, 8.7, 70.0],
+                [9.9, 53.0, 8.9, 67.0],
+                [9.9, 68.0, 8.7, 72.0],
+            ],
         }
     }
 }
@@ -81,12 +95,26 @@ pub(super) fn report(measured: &Measured, rounds: usize, refused: Option<String>
     let mut tables = Vec::new();
     for mtus in Mtus::ALL {
         let row = |((buffers, source), driver)| row(measured, buffers, mtus, source, driver);
-        let rows: Vec<_> = Buffers::ALL.into_iter().zip(mtus.source()).zip(mtus.driver()).filter_map(row).collect();
+        let rows: Vec<_> = Buffers::ALL
+            .into_iter()
+            .zip(mtus.source())
+            .zip(mtus.driver())
+            .filter_map(row)
+            .collect();
         if !rows.is_empty() {
-            tables.push(Table { title: mtus.title(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: Some(2), made: None });
+            tables.push(Table {
+                title: mtus.title(),
+                form: Form::Live,
+                columns: COLUMNS.into(),
+                rows,
+                rounds,
+                plot: Some(2),
+                made: None,
+            });
         }
     }
-    let accounts: Vec<Row> = Mtus::ALL.into_iter().flat_map(|mtus| accounts(measured, mtus)).collect();
+    let accounts: Vec<Row> =
+        Mtus::ALL.into_iter().flat_map(|mtus| accounts(measured, mtus)).collect();
     tables.push(spent::table(accounts, rounds));
     let mut notes = vec![
         "The receiver's CPU is its program's, its softirqs' and the driver's, which does in software what a card does in silicon: it copies each frame to its \
@@ -101,7 +129,9 @@ pub(super) fn report(measured: &Measured, rounds: usize, refused: Option<String>
         DRIVER.to_owned(),
         spent::NOTE.to_owned(),
     ];
-    notes.extend(refused.map(|why| format!("Not all of the source's settings are in force: {why}.")));
+    notes.extend(
+        refused.map(|why| format!("Not all of the source's settings are in force: {why}.")),
+    );
     let marks = Buffers::ALL.into_iter().flat_map(|buffers| marks(measured, buffers)).collect();
     Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes }
 }
@@ -121,23 +151,41 @@ fn marks(measured: &Measured, buffers: Buffers) -> impl Iterator<Item = Mark> {
             "MTU 1500 to 9000 over 1500 to 1500",
             "the same, 7 frames at most over 44",
         ],
-        Buffers::Linear => &["skb: LRO over none", "skb: CPU a Gb, LRO over none", "skb: MTU 1500 to 9000 over to 1500"],
+        Buffers::Linear => &[
+            "skb: LRO over none",
+            "skb: CPU a Gb, LRO over none",
+            "skb: MTU 1500 to 9000 over to 1500",
+        ],
         _ => &[],
     };
-    let mark = |place: usize, what: &str, paired: Option<Paired>, side, target, source: Option<f64>| {
-        let mark = paired.map(|paired| Mark::paired(format!("{NAME}: {}, {what}", buffers.name()), &paired, side, target));
-        mark.map(|mark| Mark { brief: briefs.get(place).copied(), source, ..mark })
-    };
+    let mark =
+        |place: usize, what: &str, paired: Option<Paired>, side, target, source: Option<f64>| {
+            let mark = paired.map(|paired| {
+                Mark::paired(format!("{NAME}: {}, {what}", buffers.name()), &paired, side, target)
+            });
+            mark.map(|mark| Mark { brief: briefs.get(place).copied(), source, ..mark })
+        };
     let throughput = |sample: &Sample| sample.throughput;
-    let row = |mtus: Mtus| Buffers::ALL.into_iter().zip(mtus.source()).zip(mtus.driver()).find(|((found, _), _)| *found == buffers);
+    let row = |mtus: Mtus| {
+        Buffers::ALL
+            .into_iter()
+            .zip(mtus.source())
+            .zip(mtus.driver())
+            .find(|((found, _), _)| *found == buffers)
+    };
     let (small, mixed) = (row(Mtus::SMALL), row(Mtus::MIXED));
     let source = |of: fn([f64; 4]) -> f64| small.map(|((_, source), _)| of(source));
-    let by_driver = small.zip(mixed).and_then(|((_, small), (_, mixed))| Some(mixed?[0] / small?[0]));
+    let by_driver =
+        small.zip(mixed).and_then(|((_, small), (_, mixed))| Some(mixed?[0] / small?[0]));
     let by_count = mixed.and_then(|((_, source), driver)| Some(source[0] / driver?[0]));
     let linear = buffers == Buffers::Linear;
     let mixed_lro = (buffers, Mtus::MIXED, Merge::Lro);
     // The source's driver had no linear buffers to hold them against.
-    let counted = if linear { None } else { paired(measured, (buffers, Mtus::MIXED, Merge::LroByCount), mixed_lro, throughput) };
+    let counted = if linear {
+        None
+    } else {
+        paired(measured, (buffers, Mtus::MIXED, Merge::LroByCount), mixed_lro, throughput)
+    };
     [
         mark(
             0,
@@ -155,8 +203,22 @@ fn marks(measured: &Measured, buffers: Buffers) -> impl Iterator<Item = Mark> {
             1.0,
             source(|[lro, lro_cpu, none, none_cpu]| (lro_cpu / lro) / (none_cpu / none)),
         ),
-        mark(2, "LRO, MTU 1500 to 9000 over 1500 to 1500", paired(measured, mixed_lro, lro, throughput), Side::AtLeast, 0.98, by_driver),
-        mark(3, "LRO of at most 0xffff/MTU frames over LRO, MTU 1500 to 9000: the source's loss", counted, Side::AtMost, LOSS, by_count),
+        mark(
+            2,
+            "LRO, MTU 1500 to 9000 over 1500 to 1500",
+            paired(measured, mixed_lro, lro, throughput),
+            Side::AtLeast,
+            0.98,
+            by_driver,
+        ),
+        mark(
+            3,
+            "LRO of at most 0xffff/MTU frames over LRO, MTU 1500 to 9000: the source's loss",
+            counted,
+            Side::AtMost,
+            LOSS,
+            by_count,
+        ),
     ]
     .into_iter()
     .flatten()
@@ -164,19 +226,34 @@ fn marks(measured: &Measured, buffers: Buffers) -> impl Iterator<Item = Mark> {
 
 /// Where the CPU time went, in the order of the tables.
 fn accounts(measured: &Measured, mtus: Mtus) -> impl Iterator<Item = Row> {
-    let cells = Buffers::ALL.into_iter().flat_map(move |buffers| Merge::ALL.map(|merge| (buffers, mtus, merge)));
+    let cells = Buffers::ALL
+        .into_iter()
+        .flat_map(move |buffers| Merge::ALL.map(|merge| (buffers, mtus, merge)));
     cells.filter_map(move |cell| {
         let (buffers, Mtus { sender, receiver }, merge) = cell;
         let group = format!("MTU {sender} to {receiver}, {}", buffers.name());
-        Some(spent::row(group, merge.name(), find(measured, cell)?.iter().map(|sample| &sample.spent)))
+        Some(spent::row(
+            group,
+            merge.name(),
+            find(measured, cell)?.iter().map(|sample| &sample.spent),
+        ))
     })
 }
 
 /// The row of some buffers; `None` where LRO was not measured with them.
-fn row(measured: &Measured, buffers: Buffers, mtus: Mtus, source: [f64; 4], driver: Option<[f64; 2]>) -> Option<Row> {
+fn row(
+    measured: &Measured,
+    buffers: Buffers,
+    mtus: Mtus,
+    source: [f64; 4],
+    driver: Option<[f64; 2]>,
+) -> Option<Row> {
     let cell = |merge| (buffers, mtus, merge);
     find(measured, cell(Merge::Lro))?;
-    let figure = |merge, value| find(measured, cell(merge)).map(|samples| Figure::from(Summary::new(&values(samples, value))));
+    let figure = |merge, value| {
+        find(measured, cell(merge))
+            .map(|samples| Figure::from(Summary::new(&values(samples, value))))
+    };
     let ratio = paired(measured, cell(Merge::Lro), cell(Merge::Not), |sample| sample.throughput);
     let [lro, lro_cpu, none, none_cpu] = source;
     // What the source's inet_lro counted beside what is counted so here.
@@ -225,7 +302,14 @@ mod tests {
     use super::*;
 
     fn samples(throughput: f64, cpu: f64) -> Vec<Sample> {
-        [0.99, 1.0, 1.01].map(|noise| Sample { throughput: throughput * noise, cpu, merged: 40.0, ..Sample::default() }).into()
+        [0.99, 1.0, 1.01]
+            .map(|noise| Sample {
+                throughput: throughput * noise,
+                cpu,
+                merged: 40.0,
+                ..Sample::default()
+            })
+            .into()
     }
 
     #[test]
@@ -235,40 +319,83 @@ mod tests {
             Merge::LroByCount => 5.0,
             _ => 6.0,
         };
-        let measured: Measured = cells(true).concat().into_iter().map(|cell| (cell, samples(throughput(&cell), 90.0))).collect();
+        let measured: Measured = cells(true)
+            .concat()
+            .into_iter()
+            .map(|cell| (cell, samples(throughput(&cell), 90.0)))
+            .collect();
         let experiment = report(&measured, 3, None);
-        let marks: Vec<_> = experiment.marks.iter().map(|mark| (mark.value.map(|value| (value * 100.0).round()), mark.met)).collect();
+        let marks: Vec<_> = experiment
+            .marks
+            .iter()
+            .map(|mark| (mark.value.map(|value| (value * 100.0).round()), mark.met))
+            .collect();
         let met = |value| (Some(value), Some(true));
         assert_eq!(marks, [met(300.0), met(33.0), met(100.0), met(83.0), met(300.0), met(33.0)]);
         // Of the source: 8.8/3.7, (77/8.8)/(89/3.7), 8.9/8.9, 7.3/8.9; 5.5/4.1, (90/5.5)/(92/4.1).
-        let source: Vec<_> = experiment.marks.iter().map(|mark| mark.source.map(|value| (value * 100.0).round())).collect();
+        let source: Vec<_> = experiment
+            .marks
+            .iter()
+            .map(|mark| mark.source.map(|value| (value * 100.0).round()))
+            .collect();
         assert_eq!(source, [238.0, 36.0, 100.0, 82.0, 134.0, 73.0].map(Some));
-        assert_eq!(experiment.tables.len(), 3, "two pairs of MTUs, none of 9000 to 9000, and where the CPU time went");
+        assert_eq!(
+            experiment.tables.len(),
+            3,
+            "two pairs of MTUs, none of 9000 to 9000, and where the CPU time went"
+        );
     }
 
     #[test]
     fn the_full_form_has_the_sources_rows_with_its_figures() {
-        let measured: Measured = cells(false).concat().into_iter().map(|cell| (cell, samples(5.0, 50.0))).collect();
+        let measured: Measured =
+            cells(false).concat().into_iter().map(|cell| (cell, samples(5.0, 50.0))).collect();
         assert_eq!(measured.len(), 50);
         let experiment = report(&measured, 3, Some("a sysctl".into()));
         assert!(experiment.notes.iter().any(|note| note.contains("a sysctl")));
-        assert_eq!(experiment.tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), [5, 5, 5, 50]);
+        assert_eq!(
+            experiment.tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(),
+            [5, 5, 5, 50]
+        );
         let source = |table: usize, row: usize, name: &str| {
             let place = COLUMNS.iter().position(|column| column.name == name).expect("a column");
             experiment.tables[table].rows[row].source[place]
         };
-        assert_eq!((source(0, 0, "lro_throughput"), source(0, 0, "count_throughput")), (Some(8.8), None));
-        let skb = ["lro_throughput", "count_throughput", "count_cpu", "none_throughput"].map(|name| source(1, 4, name));
-        assert_eq!(skb, [None, Some(4.9), Some(92.0), Some(4.1)], "counted as the source's inet_lro");
-        let driver = |table, row| ["driver_throughput", "driver_cpu"].map(|name| source(table, row, name));
+        assert_eq!(
+            (source(0, 0, "lro_throughput"), source(0, 0, "count_throughput")),
+            (Some(8.8), None)
+        );
+        let skb = ["lro_throughput", "count_throughput", "count_cpu", "none_throughput"]
+            .map(|name| source(1, 4, name));
+        assert_eq!(
+            skb,
+            [None, Some(4.9), Some(92.0), Some(4.1)],
+            "counted as the source's inet_lro"
+        );
+        let driver =
+            |table, row| ["driver_throughput", "driver_cpu"].map(|name| source(table, row, name));
         assert_eq!(driver(0, 0), [Some(8.9), Some(78.0)]);
-        assert_eq!(driver(1, 3), [Some(9.4), Some(72.0)], "with the receiver's MTU it did not change");
+        assert_eq!(
+            driver(1, 3),
+            [Some(9.4), Some(72.0)],
+            "with the receiver's MTU it did not change"
+        );
         assert_eq!((driver(2, 1), driver(2, 4)), ([Some(9.9), Some(60.0)], [None; 2]));
         let linear = &experiment.tables[1].rows[4];
-        assert!(linear.figures[2..].iter().all(Option::is_some) && linear.figures[..2] == [None; 2], "nobody has that driver");
+        assert!(
+            linear.figures[2..].iter().all(Option::is_some) && linear.figures[..2] == [None; 2],
+            "nobody has that driver"
+        );
         let ratio = |row: &Row| row.source_ratio.map(|ratio| (ratio * 100.0).round());
         let ratios: Vec<_> = experiment.tables[0].rows.iter().filter_map(ratio).collect();
-        assert_eq!(ratios, [238.0, 246.0, 247.0, 241.0, 134.0], "as the source's own figures have them");
-        assert!(experiment.marks.iter().any(|mark| mark.met == Some(false)), "what is no faster is not called so");
+        assert_eq!(
+            ratios,
+            [238.0, 246.0, 247.0, 241.0, 134.0],
+            "as the source's own figures have them"
+        );
+        assert!(
+            experiment.marks.iter().any(|mark| mark.met == Some(false)),
+            "what is no faster is not called so"
+        );
     }
 }

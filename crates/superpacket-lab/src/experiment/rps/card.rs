@@ -48,7 +48,12 @@ struct Case {
 const CASES: [Case; 6] = [
     Case { name: "one queue, no steering", queues: 1, mask: "0", reports_hash: true },
     Case { name: "one queue, mask fffe", queues: 1, mask: "fffe", reports_hash: true },
-    Case { name: "one queue, mask fffe, no hash of the card", queues: 1, mask: "fffe", reports_hash: false },
+    Case {
+        name: "one queue, mask fffe, no hash of the card",
+        queues: 1,
+        mask: "fffe",
+        reports_hash: false,
+    },
     Case { name: "4 queues, no steering", queues: 4, mask: "0", reports_hash: true },
     Case { name: "4 queues, mask eeee", queues: 4, mask: "eeee", reports_hash: true },
     Case { name: "8 queues, no steering", queues: 8, mask: "0", reports_hash: true },
@@ -73,15 +78,23 @@ struct Counted {
 pub(super) fn table() -> Result<Table, LabError> {
     let rows = CASES.iter().map(|case| {
         let counted = run(case)?;
-        let busy: Vec<u64> = counted.packets.iter().copied().filter(|&packets| packets > 0).collect();
-        let (sum, most) = (busy.iter().sum::<u64>() as f64, busy.iter().copied().max().unwrap_or(0) as f64);
+        let busy: Vec<u64> =
+            counted.packets.iter().copied().filter(|&packets| packets > 0).collect();
+        let (sum, most) =
+            (busy.iter().sum::<u64>() as f64, busy.iter().copied().max().unwrap_or(0) as f64);
         let imbalance = most * busy.len() as f64 / sum;
         let Counted { parsed, hashed, copied, checksums, wakes, .. } = counted;
-        let [parsed, hashed, copied, checksums, wakes] = [parsed, hashed, copied, checksums, wakes].map(|count| count as f64);
-        Ok(exact_row(case.name, &[sum, parsed, hashed, copied, checksums, busy.len() as f64, most, imbalance, wakes]))
+        let [parsed, hashed, copied, checksums, wakes] =
+            [parsed, hashed, copied, checksums, wakes].map(|count| count as f64);
+        Ok(exact_row(
+            case.name,
+            &[sum, parsed, hashed, copied, checksums, busy.len() as f64, most, imbalance, wakes],
+        ))
     });
     Ok(Table {
-        title: format!("Model NIC: {CONNECTIONS} connections, {REQUESTS} requests each, polls of {DEFAULT_WEIGHT} packets, {CPUS} CPUs"),
+        title: format!(
+            "Model NIC: {CONNECTIONS} connections, {REQUESTS} requests each, polls of {DEFAULT_WEIGHT} packets, {CPUS} CPUs"
+        ),
         form: Form::Model,
         columns: COLUMNS.into(),
         rows: rows.collect::<Result<_, LabError>>()?,
@@ -92,12 +105,20 @@ pub(super) fn table() -> Result<Table, LabError> {
 }
 
 fn run(case: &Case) -> Result<Counted, LabError> {
-    let failed = |error: PortError| LabError::system(format!("model NIC, {}", case.name), std::io::Error::other(error));
-    let settings = NicSettings { queues: case.queues, hash: case.reports_hash, sums: RxSums::None, ..NicSettings::default() };
+    let failed = |error: PortError| {
+        LabError::system(format!("model NIC, {}", case.name), std::io::Error::other(error))
+    };
+    let settings = NicSettings {
+        queues: case.queues,
+        hash: case.reports_hash,
+        sums: RxSums::None,
+        ..NicSettings::default()
+    };
     let (mut card, mut wire) = pair(&settings, &MemorySettings::default()).map_err(failed)?;
     let mut queues = card.receivers();
     let mut transmitter = wire.transmitter().map_err(failed)?;
-    let mask = CpuMask::parse(case.mask, CPUS).map_err(|error| LabError::Invalid { what: case.mask.into(), reason: error.to_string() })?;
+    let mask = CpuMask::parse(case.mask, CPUS)
+        .map_err(|error| LabError::Invalid { what: case.mask.into(), reason: error.to_string() })?;
     let steering = || {
         let mut steering = Steering::new(FlowHasher::toeplitz(&settings.key));
         steering.set_mask(&mask);
@@ -110,12 +131,19 @@ fn run(case: &Case) -> Result<Counted, LabError> {
     let frames: Vec<Vec<u8>> = (0..REQUESTS).flat_map(|_| (0..CONNECTIONS).map(request)).collect();
     for frames in frames.chunks(burst) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
+        frames.iter().for_each(|frame| {
+            batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet)
+        });
         let progress = transmitter.transmit(&outgoing, &batch, 0);
         if progress.sent != frames.len() {
-            return Err(LabError::system(format!("model NIC, {}: {progress:?}", case.name), std::io::ErrorKind::WriteZero));
+            return Err(LabError::system(
+                format!("model NIC, {}: {progress:?}", case.name),
+                std::io::ErrorKind::WriteZero,
+            ));
         }
-        for (queue, (receive, (steering, completions))) in queues.iter_mut().zip(&mut steerings).enumerate() {
+        for (queue, (receive, (steering, completions))) in
+            queues.iter_mut().zip(&mut steerings).enumerate()
+        {
             let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
             while receive.poll(&mut packets, DEFAULT_WEIGHT).map_err(failed)? > 0 {
                 let receiving = queue * CPUS / usize::from(case.queues);
@@ -129,7 +157,8 @@ fn run(case: &Case) -> Result<Counted, LabError> {
     counted.checksums = seen.sums_verified;
     // The card writes each byte once; whatever lies elsewhere when it is steered was copied there.
     counted.copied += seen.rx_copied - seen.rx_bytes;
-    counted.hashed = steerings.iter().map(|(steering, _)| steering.hasher().counters().computed).sum();
+    counted.hashed =
+        steerings.iter().map(|(steering, _)| steering.hasher().counters().computed).sum();
     Ok(counted)
 }
 

@@ -14,12 +14,14 @@ pub(super) fn tables() -> [Table; 2] {
 }
 
 fn processes() -> Table {
-    let measured = Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
+    let measured =
+        Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
     let costs = Costs::calibrated(&measured, DRIVER_SHARE);
     let rate = |setup: &Setup| {
         // As many connections as the source had, and as many more as keep more CPUs busy.
         let connections = 500.max(64 * setup.cpus as u32);
-        simulate(&setup.clone().with_connections(connections), 20_000_000, 40_000_000).transactions_per_second
+        simulate(&setup.clone().with_connections(connections), 20_000_000, 40_000_000)
+            .transactions_per_second
     };
     let rows = [1, 2, 4, 8, 16, 32, 64].map(|cpus: usize| {
         let one = Setup { cache_group: GROUP, ..Setup::new(cpus, 1, costs) };
@@ -31,7 +33,10 @@ fn processes() -> Table {
             rate(&several),
             rate(&several.clone().with_cache_aware_rps()),
         ];
-        Row { ratio: Some(Ratio::exact("one queue", "all", figures[4] / figures[0])), ..exact_row(cpus_named(cpus), &figures) }
+        Row {
+            ratio: Some(Ratio::exact("one queue", "all", figures[4] / figures[0])),
+            ..exact_row(cpus_named(cpus), &figures)
+        }
     });
     let column = |name, title| Column { name, title, unit: "1/s", digits: 0 };
     Table {
@@ -52,16 +57,23 @@ fn processes() -> Table {
 }
 
 fn workers() -> Table {
-    let rate = |workers, receiving| simulate(&setup(workers, receiving), 10_000_000, 4_000_000).transactions_per_second;
+    let rate = |workers, receiving| {
+        simulate(&setup(workers, receiving), 10_000_000, 4_000_000).transactions_per_second
+    };
     let alone = rate(0, 1);
     let rows = [1, 2, 4, 8, 16, 32, 64].map(|workers: usize| {
         let figures = [rate(workers, 1), rate(workers, workers.div_ceil(GROUP))];
         let name = format!("{workers} worker{}", if workers == 1 { "" } else { "s" });
-        Row { ratio: Some(Ratio::exact("in place, on one CPU", "several", figures[1] / alone)), ..exact_row(name, &figures) }
+        Row {
+            ratio: Some(Ratio::exact("in place, on one CPU", "several", figures[1] / alone)),
+            ..exact_row(name, &figures)
+        }
     });
     let column = |name, title| Column { name, title, unit: "1/s", digits: 0 };
     Table {
-        title: format!("This project's workers, 1 us of work a packet: packets a second ({alone:.0} in place, on one CPU)"),
+        title: format!(
+            "This project's workers, 1 us of work a packet: packets a second ({alone:.0} in place, on one CPU)"
+        ),
         form: Form::Simulated,
         columns: vec![column("one", "one receiving CPU"), column("several", "one for 8 workers")],
         rows: rows.into(),
@@ -75,7 +87,11 @@ fn workers() -> Table {
 /// is never what is missing.
 fn setup(workers: usize, receiving: usize) -> Setup {
     let cpus = workers + receiving;
-    let setup = Setup { cache_group: cpus / receiving, client_delay: 10_000, ..Setup::new(cpus, receiving, Costs::WORKERS) };
+    let setup = Setup {
+        cache_group: cpus / receiving,
+        client_delay: 10_000,
+        ..Setup::new(cpus, receiving, Costs::WORKERS)
+    };
     let setup = setup.with_connections(4000);
     if workers == 0 { setup } else { setup.with_cache_aware_rps() }
 }

@@ -14,7 +14,9 @@ use super::{CPU, TRANSACTIONS, empty};
 use crate::cpu::pin_this_thread;
 use crate::error::LabError;
 use crate::experiment::spent::{self, Clocks, Load, Spent};
-use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Session, Side, Table, Variant};
+use crate::experiment::{
+    Column, Experiment, Figure, Form, Mark, Ratio, Row, Session, Side, Table, Variant,
+};
 use crate::host::Host;
 use crate::link::Link;
 use crate::load::{Route, TcpTransactions};
@@ -63,7 +65,8 @@ const COLUMNS: [Column; 4] = [
 
 /// Measures it: the tables, a mark on this bridge, and what is to be said of them.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
-    let topology = Topology::read().map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
+    let topology = Topology::read()
+        .map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
     let usable = topology.usable();
     let arrangements = arrangements(&usable, &topology, session.plan.quick);
     let mut variants: Vec<Variant<'_, Measured>> = arrangements
@@ -80,16 +83,26 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let measured = session.interleaved(&mut variants)?;
     let rates = |row: usize| values(&measured[row], |measured| measured.per_second);
     let tables = [CONNECTIONS, 1].into_iter().map(|count| {
-        let rows = (0..arrangements.len()).filter(|&row| arrangements[row].connections == count).map(|row| {
-            let arrangement = &arrangements[row];
-            let ratio = arrangement.against.map(|against| {
-                let paired = Paired::new(&rates(row), &rates(against));
-                Ratio::paired(format!("{}, {}", arrangements[against].group, arrangements[against].name), TRANSACTIONS.name, &paired)
+        let rows = (0..arrangements.len())
+            .filter(|&row| arrangements[row].connections == count)
+            .map(|row| {
+                let arrangement = &arrangements[row];
+                let ratio = arrangement.against.map(|against| {
+                    let paired = Paired::new(&rates(row), &rates(against));
+                    Ratio::paired(
+                        format!("{}, {}", arrangements[against].group, arrangements[against].name),
+                        TRANSACTIONS.name,
+                        &paired,
+                    )
+                });
+                row_of(arrangement, &measured[row], ratio)
             });
-            row_of(arrangement, &measured[row], ratio)
-        });
         Table {
-            title: format!("{} x TCP_RR of 1 byte between two hosts on this machine ({} CPUs)", count, usable.len()),
+            title: format!(
+                "{} x TCP_RR of 1 byte between two hosts on this machine ({} CPUs)",
+                count,
+                usable.len()
+            ),
             form: Form::Live,
             columns: COLUMNS.into(),
             rows: rows.collect(),
@@ -101,12 +114,19 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let mut tables: Vec<Table> = tables.collect();
     let accounts = arrangements.iter().zip(&measured).map(|(arrangement, measured)| {
         let name = format!("{}, {}", connections(arrangement.connections), arrangement.name);
-        let mut row = spent::row(arrangement.group, name, measured.iter().map(|measured| &measured.spent));
-        row.figures.push(Some(Summary::new(&values(measured, |measured| measured.transaction)).into()));
+        let mut row =
+            spent::row(arrangement.group, name, measured.iter().map(|measured| &measured.spent));
+        row.figures
+            .push(Some(Summary::new(&values(measured, |measured| measured.transaction)).into()));
         row
     });
     let mut accounts = spent::table(accounts.collect(), session.plan.rounds);
-    accounts.columns.push(Column { name: "transaction_demand", title: "all three", unit: "us/Tr", digits: 1 });
+    accounts.columns.push(Column {
+        name: "transaction_demand",
+        title: "all three",
+        unit: "us/Tr",
+        digits: 1,
+    });
     tables.push(accounts);
     let mark = |name: String, [row, against]: [usize; 2], target: f64| {
         Mark::paired(name, &Paired::new(&rates(row), &rates(against)), Side::AtLeast, target)
@@ -136,14 +156,23 @@ fn connections(count: usize) -> String {
 
 fn row_of(arrangement: &Arrangement, measured: &[Measured], ratio: Option<Ratio>) -> Row {
     let steered = |place: usize| -> Option<Figure> {
-        let values: Vec<f64> = measured.iter().filter_map(|measured| Some(measured.steered?[place])).collect();
+        let values: Vec<f64> =
+            measured.iter().filter_map(|measured| Some(measured.steered?[place])).collect();
         (!values.is_empty()).then(|| Summary::new(&values).into())
     };
-    let [rates, cpu] = [values(measured, |measured| measured.per_second), values(measured, |measured| measured.spent.machine)];
+    let [rates, cpu] = [
+        values(measured, |measured| measured.per_second),
+        values(measured, |measured| measured.spent.machine),
+    ];
     Row {
         group: arrangement.group.into(),
         name: arrangement.name.clone(),
-        figures: vec![Some(Summary::new(&rates).into()), Some(Summary::new(&cpu).into()), steered(0), steered(1)],
+        figures: vec![
+            Some(Summary::new(&rates).into()),
+            Some(Summary::new(&cpu).into()),
+            steered(0),
+            steered(1),
+        ],
         source: vec![None; COLUMNS.len()],
         ratio,
         source_ratio: None,
@@ -169,7 +198,13 @@ const ONE_ADAPTS: usize = 7;
 fn arrangements(usable: &CpuMask, topology: &Topology, quick: bool) -> Vec<Arrangement> {
     const KERNEL: &str = "the kernel's bridge";
     const BRIDGE: &str = "this bridge";
-    let arrangement = |group, name: String, middle, against| Arrangement { group, name, middle, against, connections: CONNECTIONS };
+    let arrangement = |group, name: String, middle, against| Arrangement {
+        group,
+        name,
+        middle,
+        against,
+        connections: CONNECTIONS,
+    };
     let mask = |mask: &CpuMask| format!("with RPS, mask {mask}");
     let adapting = |mask: &CpuMask| format!("with RPS, mask {mask}, adapting");
     let one = |arrangement: Arrangement| Arrangement { connections: 1, ..arrangement };
@@ -207,7 +242,11 @@ fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
             usable.len()
         ));
     }
-    notes.push(format!("rps_cpus auto, if CPU {} receives: {}.", usable.first().map_or(0, Cpu::number), auto(usable, topology).why));
+    notes.push(format!(
+        "rps_cpus auto, if CPU {} receives: {}.",
+        usable.first().map_or(0, Cpu::number),
+        auto(usable, topology).why
+    ));
     notes
 }
 
@@ -218,7 +257,8 @@ fn measure(arrangement: &Arrangement, session: &Session<'_>) -> Result<Measured,
     let (_kernel, bridge) = join(&hosts, middle, &session.cpus.bridge)?;
     let route = Route::ipv4(&hosts.a, &hosts.b);
     // Addresses are resolved and learned before anything is timed, and workers started.
-    TcpTransactions { connections, time: Duration::from_millis(20), ..TcpTransactions::default() }.run(&route)?;
+    TcpTransactions { connections, time: Duration::from_millis(20), ..TcpTransactions::default() }
+        .run(&route)?;
     let (time, pinning) = (session.plan.time, session.cpus.pinning());
     let transactions = TcpTransactions { connections, time, pinning, ..TcpTransactions::default() };
     let before = Clocks::now()?;
@@ -230,17 +270,26 @@ fn measure(arrangement: &Arrangement, session: &Session<'_>) -> Result<Measured,
         transaction: spent.demand * bytes as f64 / 1024.0,
         // What the kernel's bridge does is done by whoever sends.
         spent: Spent { bridge: spent.bridge.filter(|_| bridge.is_some()), ..spent },
-        steered: bridge.filter(|_| matches!(middle, Middle::Ours(mask, _) if !mask.is_empty())).map(|bridge| steered(&bridge.stats())),
+        steered: bridge
+            .filter(|_| matches!(middle, Middle::Ours(mask, _) if !mask.is_empty()))
+            .map(|bridge| steered(&bridge.stats())),
     })
 }
 
 fn steered(ports: &[PortStats]) -> [f64; 2] {
     let sum = |value: fn(&PortStats) -> u64| ports.iter().map(value).sum::<u64>() as f64;
     let steered = sum(|port| port.steered);
-    [steered * 100.0 / sum(|port| port.rx_packets).max(1.0), sum(|port| port.wake_ups) * 1000.0 / steered.max(1.0)]
+    [
+        steered * 100.0 / sum(|port| port.rx_packets).max(1.0),
+        sum(|port| port.wake_ups) * 1000.0 / steered.max(1.0),
+    ]
 }
 
-fn join(hosts: &ThreeHosts, middle: &Middle, cpus: &[usize]) -> Result<(Option<Link>, Option<Bridge>), LabError> {
+fn join(
+    hosts: &ThreeHosts,
+    middle: &Middle,
+    cpus: &[usize],
+) -> Result<(Option<Link>, Option<Bridge>), LabError> {
     match middle {
         Middle::Kernel(mask) => {
             let bridge = hosts.with_kernel_bridge()?;
@@ -262,7 +311,8 @@ fn join(hosts: &ThreeHosts, middle: &Middle, cpus: &[usize]) -> Result<(Option<L
             let start = || {
                 // Threads run where the thread that starts them may run.
                 pin_this_thread(cpus)?;
-                Bridge::start(settings).map_err(|error| LabError::system("the bridge", io::Error::other(error)))
+                Bridge::start(settings)
+                    .map_err(|error| LabError::system("the bridge", io::Error::other(error)))
             };
             Ok((None, Some(hosts.middle.run(start)?)))
         }
@@ -271,7 +321,9 @@ fn join(hosts: &ThreeHosts, middle: &Middle, cpus: &[usize]) -> Result<(Option<L
 
 fn port(side: &Link, mask: &CpuMask, in_place: InPlace) -> Result<PortSettings, LabError> {
     let text = format!("packet:{}", side.name());
-    let spec = text.parse().map_err(|error| LabError::Invalid { what: text, reason: format!("{error}") })?;
+    let spec = text
+        .parse()
+        .map_err(|error| LabError::Invalid { what: text, reason: format!("{error}") })?;
     let mut port = PortSettings::new(spec);
     port.steering.rps_cpus.set(None, mask.clone());
     port.steering.in_place = Some(in_place);

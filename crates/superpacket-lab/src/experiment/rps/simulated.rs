@@ -48,7 +48,12 @@ enum Change {
 const MACHINES: [Machine; 3] = [
     Machine {
         title: "e1000e on 8 core Intel: one receive queue",
-        measured: Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 },
+        measured: Measured {
+            cpus: 8,
+            queues: 1,
+            transactions_per_second: 108_000.0,
+            utilisation: 0.33,
+        },
         rows: &[
             ("Without RPS", Change::Nothing, Some([108.0, 33.0])),
             ("With RPS, mask fe", Change::Spared, Some([311.0, 64.0])),
@@ -56,11 +61,22 @@ const MACHINES: [Machine; 3] = [
             ("With RPS, mask 0e: CPUs that share a cache", Change::Near, None),
             ("With RPS, mask fe, and RFS", Change::Rfs, None),
         ],
-        marks: &[(1, 0, "rps: one receive queue on 8 CPUs, RPS against none", "simulated, 8 CPUs: RPS over none", 2.9)],
+        marks: &[(
+            1,
+            0,
+            "rps: one receive queue on 8 CPUs, RPS against none",
+            "simulated, 8 CPUs: RPS over none",
+            2.9,
+        )],
     },
     Machine {
         title: "forcedeth on 16 core AMD: one receive queue",
-        measured: Measured { cpus: 16, queues: 1, transactions_per_second: 156_000.0, utilisation: 0.15 },
+        measured: Measured {
+            cpus: 16,
+            queues: 1,
+            transactions_per_second: 156_000.0,
+            utilisation: 0.15,
+        },
         rows: &[
             ("Without RPS", Change::Nothing, Some([156.0, 15.0])),
             ("With RPS, mask fffe", Change::Spared, Some([404.0, 49.0])),
@@ -68,11 +84,22 @@ const MACHINES: [Machine; 3] = [
             ("With RPS, mask 000e: CPUs that share a cache", Change::Near, None),
             ("With RPS, mask fffe, and RFS", Change::Rfs, None),
         ],
-        marks: &[(1, 0, "rps: one receive queue on 16 CPUs, RPS against none", "simulated, 16 CPUs: RPS over none", 2.6)],
+        marks: &[(
+            1,
+            0,
+            "rps: one receive queue on 16 CPUs, RPS against none",
+            "simulated, 16 CPUs: RPS over none",
+            2.6,
+        )],
     },
     Machine {
         title: "bnx2x on 16 core AMD: several receive queues",
-        measured: Measured { cpus: 16, queues: 4, transactions_per_second: 567_000.0, utilisation: 0.61 },
+        measured: Measured {
+            cpus: 16,
+            queues: 4,
+            transactions_per_second: 567_000.0,
+            utilisation: 0.61,
+        },
         rows: &[
             ("Without RPS (4 HW RX queues)", Change::Nothing, Some([567.0, 61.0])),
             ("Without RPS (8 HW RX queues)", Change::TwiceTheQueues, Some([738.0, 96.0])),
@@ -81,15 +108,28 @@ const MACHINES: [Machine; 3] = [
             ("With RPS (4 HW RX queues), mask eeee, and RFS", Change::Rfs, None),
         ],
         marks: &[
-            (2, 0, "rps: 4 receive queues and RPS against 4 queues", "simulated: 4 queues, RPS over none", 1.5),
+            (
+                2,
+                0,
+                "rps: 4 receive queues and RPS against 4 queues",
+                "simulated: 4 queues, RPS over none",
+                1.5,
+            ),
             // The source's order: with RPS, half of the queues did more.
-            (2, 1, "rps: 4 receive queues and RPS against 8 queues", "simulated: 4 with RPS over 8 queues", 1.0),
+            (
+                2,
+                1,
+                "rps: 4 receive queues and RPS against 8 queues",
+                "simulated: 4 with RPS over 8 queues",
+                1.0,
+            ),
         ],
     },
 ];
 
 /// In thousands, as the source has them: its figures are of three digits.
-const KILO_TRANSACTIONS: Column = Column { name: "kilo_transactions", title: "K tps", unit: "", digits: 1 };
+const KILO_TRANSACTIONS: Column =
+    Column { name: "kilo_transactions", title: "K tps", unit: "", digits: 1 };
 
 const COLUMNS: [Column; 8] = [
     KILO_TRANSACTIONS,
@@ -125,42 +165,57 @@ impl Machine {
     /// [`SHARES`].
     fn sweep(&self, change: Change) -> [f64; 4] {
         SHARES.map(|share| {
-            simulate(&self.setup(change, share), WARM_UP, SHORT).transactions_per_second / self.measured.transactions_per_second
+            simulate(&self.setup(change, share), WARM_UP, SHORT).transactions_per_second
+                / self.measured.transactions_per_second
         })
     }
 
     fn table(&self) -> (Table, Vec<Mark>) {
-        let outcomes: Vec<Outcome> = self.rows.iter().map(|(_, change, _)| self.run(*change)).collect();
+        let outcomes: Vec<Outcome> =
+            self.rows.iter().map(|(_, change, _)| self.run(*change)).collect();
         let base = &outcomes[0];
         // What the source measured is shown for other shares too.
         let sweeps: Vec<Option<[f64; 4]>> = self
             .rows
             .iter()
             .enumerate()
-            .map(|(row, (_, change, source))| (row > 0 && source.is_some()).then(|| self.sweep(*change)))
+            .map(|(row, (_, change, source))| {
+                (row > 0 && source.is_some()).then(|| self.sweep(*change))
+            })
             .collect();
-        let gain = |outcome: &Outcome| outcome.transactions_per_second / base.transactions_per_second;
-        let rows = self.rows.iter().zip(&outcomes).enumerate().map(|(index, ((name, _, source), outcome))| {
-            let [rate, cpu] = source.map_or([None; 2], |source| source.map(Some));
-            let compared = index > 0;
-            let swept = sweeps[index].map_or([None; 4], |sweep| sweep.map(|gain| Some(Figure::exact(gain))));
-            let row = exact_row(*name, &figures(outcome));
-            Row {
-                figures: row.figures.into_iter().chain(swept).collect(),
-                source: [rate, cpu].into_iter().chain([None; 6]).collect(),
-                ratio: compared.then(|| Ratio::exact(self.rows[0].0, KILO_TRANSACTIONS.name, gain(outcome))),
-                source_ratio: rate.filter(|_| compared).map(|rate| rate * 1000.0 / self.measured.transactions_per_second),
-                ..row
-            }
-        });
+        let gain =
+            |outcome: &Outcome| outcome.transactions_per_second / base.transactions_per_second;
+        let rows = self.rows.iter().zip(&outcomes).enumerate().map(
+            |(index, ((name, _, source), outcome))| {
+                let [rate, cpu] = source.map_or([None; 2], |source| source.map(Some));
+                let compared = index > 0;
+                let swept = sweeps[index]
+                    .map_or([None; 4], |sweep| sweep.map(|gain| Some(Figure::exact(gain))));
+                let row = exact_row(*name, &figures(outcome));
+                Row {
+                    figures: row.figures.into_iter().chain(swept).collect(),
+                    source: [rate, cpu].into_iter().chain([None; 6]).collect(),
+                    ratio: compared.then(|| {
+                        Ratio::exact(self.rows[0].0, KILO_TRANSACTIONS.name, gain(outcome))
+                    }),
+                    source_ratio: rate
+                        .filter(|_| compared)
+                        .map(|rate| rate * 1000.0 / self.measured.transactions_per_second),
+                    ..row
+                }
+            },
+        );
         let marks = self.marks.iter().map(|&(row, against, name, brief, target)| {
-            let value = outcomes[row].transactions_per_second / outcomes[against].transactions_per_second;
+            let value =
+                outcomes[row].transactions_per_second / outcomes[against].transactions_per_second;
             let other = sweeps[against].unwrap_or([1.0; 4]);
-            let swept = sweeps[row].into_iter().flatten().zip(other).map(|(gain, other)| gain / other);
+            let swept =
+                sweeps[row].into_iter().flatten().zip(other).map(|(gain, other)| gain / other);
             let range = swept.fold([value; 2], |[low, high], gain| [low.min(gain), high.max(gain)]);
             let source = |row: usize| self.rows[row].2.map(|[rate, _]| rate);
             let in_source = source(row).zip(source(against)).map(|(rate, other)| rate / other);
-            Mark::ranged(name, Form::Simulated, value, range, Side::AtLeast, target, ASSUMPTION).in_brief(brief, in_source)
+            Mark::ranged(name, Form::Simulated, value, range, Side::AtLeast, target, ASSUMPTION)
+                .in_brief(brief, in_source)
         });
         let marks = marks.collect();
         let table = Table {
@@ -184,7 +239,12 @@ const ASSUMPTION: &str = "the driver's share of the receive work, which the sour
 
 fn figures(outcome: &Outcome) -> [f64; 4] {
     let ipis = outcome.counts.ipis as f64 * 1000.0 / outcome.counts.transactions.max(1) as f64;
-    [outcome.transactions_per_second / 1000.0, outcome.utilisation * 100.0, ipis, outcome.imbalance()]
+    [
+        outcome.transactions_per_second / 1000.0,
+        outcome.utilisation * 100.0,
+        ipis,
+        outcome.imbalance(),
+    ]
 }
 
 /// The three machines, and their marks.

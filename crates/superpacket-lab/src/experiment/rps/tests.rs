@@ -33,11 +33,17 @@ fn table<'a>(experiment: &'a Experiment, title: &str) -> &'a super::super::Table
 fn simulated_figures_are_exact_and_meet_the_marks() {
     let experiment = model().expect("the model NIC needs nothing but descriptors");
     // Reached with the share that is assumed, and the ends of the range, in thousandths.
-    let marks: Vec<_> = experiment.marks.iter().map(|mark| (mark.value, mark.spread, mark.target, mark.met)).collect();
+    let marks: Vec<_> = experiment
+        .marks
+        .iter()
+        .map(|mark| (mark.value, mark.spread, mark.target, mark.met))
+        .collect();
     let thousandths = |value: f64| (value * 1000.0).round();
     let marks: Vec<_> = marks
         .into_iter()
-        .map(|(value, [low, high], target, met)| (value.map(thousandths), [thousandths(low), thousandths(high)], target, met))
+        .map(|(value, [low, high], target, met)| {
+            (value.map(thousandths), [thousandths(low), thousandths(high)], target, met)
+        })
         .collect();
     assert_eq!(
         marks,
@@ -49,43 +55,86 @@ fn simulated_figures_are_exact_and_meet_the_marks() {
         ]
     );
     for mark in &experiment.marks {
-        assert_eq!((mark.form, mark.met.is_none()), (Form::Simulated, mark.reason.is_some()), "{mark:?}");
+        assert_eq!(
+            (mark.form, mark.met.is_none()),
+            (Form::Simulated, mark.reason.is_some()),
+            "{mark:?}"
+        );
     }
     // In thousands: what is simulated, to the last transaction, and the source's own figures.
     type Source<'a> = &'a [Option<f64>];
     let expected: [(&str, &[f64], Source<'_>); 3] = [
-        ("e1000e", &[108.0, 343.39, 267.39, 346.87, 340.9], &[Some(108.0), Some(311.0), None, None, None]),
-        ("forcedeth", &[156.01, 472.12, 413.57, 492.8, 468.37], &[Some(156.0), Some(404.0), None, None, None]),
-        ("bnx2x", &[567.07, 1131.43, 1040.62, 1082.34, 1115.42], &[Some(567.0), Some(738.0), Some(854.0), None, None]),
+        (
+            "e1000e",
+            &[108.0, 343.39, 267.39, 346.87, 340.9],
+            &[Some(108.0), Some(311.0), None, None, None],
+        ),
+        (
+            "forcedeth",
+            &[156.01, 472.12, 413.57, 492.8, 468.37],
+            &[Some(156.0), Some(404.0), None, None, None],
+        ),
+        (
+            "bnx2x",
+            &[567.07, 1131.43, 1040.62, 1082.34, 1115.42],
+            &[Some(567.0), Some(738.0), Some(854.0), None, None],
+        ),
     ];
     for (title, rates, source) in expected {
         let table = table(&experiment, title);
         assert_eq!(
-            table.rows.iter().map(|row| row.figures[0].map_or(0.0, |figure| thousandths(figure.value) / 1000.0)).collect::<Vec<_>>(),
+            table
+                .rows
+                .iter()
+                .map(|row| row.figures[0].map_or(0.0, |figure| thousandths(figure.value) / 1000.0))
+                .collect::<Vec<_>>(),
             rates,
             "{title}"
         );
-        assert_eq!(table.rows.iter().map(|row| row.source[0]).collect::<Vec<_>>(), source, "{title}");
+        assert_eq!(
+            table.rows.iter().map(|row| row.source[0]).collect::<Vec<_>>(),
+            source,
+            "{title}"
+        );
         for row in &table.rows {
-            assert_eq!((row.figures.len(), row.source.len()), (table.columns.len(), table.columns.len()), "{}", row.name);
+            assert_eq!(
+                (row.figures.len(), row.source.len()),
+                (table.columns.len(), table.columns.len()),
+                "{}",
+                row.name
+            );
         }
     }
-    let ratios = experiment.tables.iter().flat_map(|table| &table.rows).filter_map(|row| row.ratio.as_ref()?.value);
-    assert!(ratios.clone().all(|ratio| ratio > 0.5 && ratio.is_finite()), "{:?}", ratios.collect::<Vec<_>>());
+    let ratios = experiment
+        .tables
+        .iter()
+        .flat_map(|table| &table.rows)
+        .filter_map(|row| row.ratio.as_ref()?.value);
+    assert!(
+        ratios.clone().all(|ratio| ratio > 0.5 && ratio.is_finite()),
+        "{:?}",
+        ratios.collect::<Vec<_>>()
+    );
     // One queue scales to its CPU's end, a queue for every 8 CPUs on and on.
     let curve = table(&experiment, "The same Intel machine");
     let at_64 = values(curve.rows.last().expect("64 CPUs"));
     assert!(at_64[1] < 3.3 * at_64[0] && at_64[4] > 25.0 * at_64[0], "{at_64:?}");
     let workers = table(&experiment, "This project's workers");
-    let at_64 = workers.rows.last().expect("64 workers").ratio.as_ref().and_then(|ratio| ratio.value);
+    let at_64 =
+        workers.rows.last().expect("64 workers").ratio.as_ref().and_then(|ratio| ratio.value);
     assert!(at_64.is_some_and(|ratio| (60.0..68.0).contains(&ratio)), "{at_64:?}");
 }
 
 #[test]
 fn packets_on_the_model_nic_are_counted_exactly() {
     let table = card::table().expect("the model NIC needs nothing but descriptors");
-    let counts: Vec<_> =
-        table.rows.iter().map(|row| values(row).iter().map(|value| (value * 1000.0).round() / 1000.0).collect::<Vec<_>>()).collect();
+    let counts: Vec<_> = table
+        .rows
+        .iter()
+        .map(|row| {
+            values(row).iter().map(|value| (value * 1000.0).round() / 1000.0).collect::<Vec<_>>()
+        })
+        .collect();
     // Packets, parsed by the card, hashed by us, bytes copied, checksums, CPUs, the busiest,
     // imbalance, wake-ups.
     let expected = [
@@ -108,8 +157,11 @@ fn the_same_load_runs_on_this_machine() {
     let [many, one, accounts] = &experiment.tables[..] else { panic!("{:?}", experiment.tables) };
     for row in many.rows.iter().chain(&one.rows) {
         println!("   {} {:60} {:?} {:?}", row.group, row.name, row.figures, row.ratio);
-        let figures: Vec<_> = row.figures.iter().map(|figure| figure.map(|figure| figure.value)).collect();
-        let [Some(per_second), Some(cpu), steered, wake_ups] = figures[..] else { panic!("{row:?}") };
+        let figures: Vec<_> =
+            row.figures.iter().map(|figure| figure.map(|figure| figure.value)).collect();
+        let [Some(per_second), Some(cpu), steered, wake_ups] = figures[..] else {
+            panic!("{row:?}")
+        };
         assert!(per_second > 0.0 && cpu > 0.0 && cpu <= 100.0, "{row:?}");
         // The bridge hands packets over if it has a mask, and does not wake its workers up for each
         // of them.

@@ -50,8 +50,17 @@ impl Place {
     /// A host and a port that have every offload but aggregation: it would join again what was cut,
     /// and its gain is another experiment's.
     pub(crate) fn new(kind: Kind) -> Self {
-        let features = PortSettings::new(port_string("memory:any")).features.without(Feature::GenericReceiveOffload);
-        Self { kind, host_tso: true, gso_max_size: None, device_tso: true, features, gro_past_push: false }
+        let features = PortSettings::new(port_string("memory:any"))
+            .features
+            .without(Feature::GenericReceiveOffload);
+        Self {
+            kind,
+            host_tso: true,
+            gso_max_size: None,
+            device_tso: true,
+            features,
+            gro_past_push: false,
+        }
     }
 
     /// The host's stack cuts its super-packets itself.
@@ -66,7 +75,10 @@ impl Place {
 
     /// What leaves by this port is cut by the engine.
     pub(crate) fn cut_by_the_engine(self) -> Self {
-        let features = self.features.without(Feature::TcpSegmentationOffload).without(Feature::TxUdpSegmentation);
+        let features = self
+            .features
+            .without(Feature::TcpSegmentationOffload)
+            .without(Feature::TxUdpSegmentation);
         Self { device_tso: false, features, ..self }
     }
 
@@ -100,8 +112,12 @@ impl Bridged {
             let host = Host::new(&format!("H{number}"))?;
             let text = match place.kind {
                 Kind::Packet => {
-                    let (link, side) = Link::veth(&host, "eth0", &middle, &format!("port-{number}"))?;
-                    side.set_features(&[("tcp-segmentation-offload", place.device_tso), ("tx-udp-segmentation", place.device_tso)])?;
+                    let (link, side) =
+                        Link::veth(&host, "eth0", &middle, &format!("port-{number}"))?;
+                    side.set_features(&[
+                        ("tcp-segmentation-offload", place.device_tso),
+                        ("tx-udp-segmentation", place.device_tso),
+                    ])?;
                     let text = format!("packet:{}", side.name());
                     ends.push(Err((link, side)));
                     text
@@ -131,9 +147,16 @@ impl Bridged {
                     (link, None)
                 }
             };
-            link.set_features(&[("tcp-segmentation-offload", place.host_tso), ("tx-udp-segmentation", place.host_tso)])?;
+            link.set_features(&[
+                ("tcp-segmentation-offload", place.host_tso),
+                ("tx-udp-segmentation", place.host_tso),
+            ])?;
             if let Some(size) = place.gso_max_size {
-                link.set_size_limits(SizeLimits { gso_max_size: Some(size), gso_ipv4_max_size: Some(size), ..SizeLimits::default() })?;
+                link.set_size_limits(SizeLimits {
+                    gso_max_size: Some(size),
+                    gso_ipv4_max_size: Some(size),
+                    ..SizeLimits::default()
+                })?;
             }
             stations.push(Station::new(link, number)?);
             sides.push(side);
@@ -155,8 +178,11 @@ impl Bridged {
     /// # Errors
     /// As [`TcpTransactions::run`].
     pub(crate) fn greet(&self, route: &Route<'_>) -> Result<(), LabError> {
-        TcpTransactions { time: Duration::from_millis(5), ..TcpTransactions::default() }.run(route)?;
-        TcpBulk { until: Until::Time(Duration::from_millis(20)), ..TcpBulk::default() }.run(route).map(drop)
+        TcpTransactions { time: Duration::from_millis(5), ..TcpTransactions::default() }
+            .run(route)?;
+        TcpBulk { until: Until::Time(Duration::from_millis(20)), ..TcpBulk::default() }
+            .run(route)
+            .map(drop)
     }
 
     /// Runs a bulk load.
@@ -164,7 +190,8 @@ impl Bridged {
     /// # Errors
     /// As [`TcpBulk::run`].
     pub(crate) fn tcp(&self, load: &TcpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
-        let (load, before) = (TcpBulk { pinning: self.pinning.clone(), ..load.clone() }, Clocks::now()?);
+        let (load, before) =
+            (TcpBulk { pinning: self.pinning.clone(), ..load.clone() }, Clocks::now()?);
         Carried::new(&(&load.run(route)?).into(), &before)
     }
 
@@ -173,7 +200,8 @@ impl Bridged {
     /// # Errors
     /// As [`UdpBulk::run`].
     pub(crate) fn udp(&self, load: &UdpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
-        let (load, before) = (UdpBulk { pinning: self.pinning.clone(), ..load.clone() }, Clocks::now()?);
+        let (load, before) =
+            (UdpBulk { pinning: self.pinning.clone(), ..load.clone() }, Clocks::now()?);
         Carried::new(&(&load.run(route)?).into(), &before)
     }
 }
@@ -188,7 +216,9 @@ pub(crate) fn arrange(arrangements: &[Vec<Place>], cpus: &Cpus) -> Vec<Result<Br
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for places in arrangements {
-            let thread = thread::Builder::new().name("lab:arrange".into()).spawn_scoped(scope, || Bridged::new(places, cpus));
+            let thread = thread::Builder::new()
+                .name("lab:arrange".into())
+                .spawn_scoped(scope, || Bridged::new(places, cpus));
             threads.push(thread.context(|| "starting a thread".into()));
         }
         let join = |thread: thread::ScopedJoinHandle<'_, Result<Bridged, LabError>>| {
@@ -263,7 +293,8 @@ pub(crate) struct Carried {
 
 impl Carried {
     fn new(load: &Load, before: &Clocks) -> Result<Self, LabError> {
-        let megabytes = if load.seconds > 0.0 { load.bytes as f64 / load.seconds / 1e6 } else { 0.0 };
+        let megabytes =
+            if load.seconds > 0.0 { load.bytes as f64 / load.seconds / 1e6 } else { 0.0 };
         Ok(Self { megabytes, spent: before.spent(load)? })
     }
 

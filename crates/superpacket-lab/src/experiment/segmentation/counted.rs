@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use superpacket::packet::Layer;
-use superpacket_io::port::{Capabilities, Outgoing, Port, PortCounters, PortError, PortState, Progress, Receive, Transmit, TxBatch};
+use superpacket_io::port::{
+    Capabilities, Outgoing, Port, PortCounters, PortError, PortState, Progress, Receive, Transmit,
+    TxBatch,
+};
 
 /// What a port was given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +78,10 @@ impl Port for Counted {
     }
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
-        Ok(Box::new(CountedTransmit { inner: self.inner.transmitter()?, tally: self.tally.clone() }))
+        Ok(Box::new(CountedTransmit {
+            inner: self.inner.transmitter()?,
+            tally: self.tally.clone(),
+        }))
     }
 
     fn state(&mut self) -> PortState {
@@ -107,7 +113,11 @@ impl Transmit for CountedTransmit {
             sent.packets += 1;
             sent.pieces += slices.len() as u64;
             sent.bytes += u64::from(frame.length);
-            sent.copied += slices.iter().filter(|slice| !slice.is_received()).map(|slice| slice.length() as u64).sum::<u64>();
+            sent.copied += slices
+                .iter()
+                .filter(|slice| !slice.is_received())
+                .map(|slice| slice.length() as u64)
+                .sum::<u64>();
             *sent.lengths.entry(frame.length).or_default() += 1;
         }
         progress

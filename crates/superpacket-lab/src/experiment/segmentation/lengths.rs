@@ -27,7 +27,10 @@ pub(crate) type Lengths = BTreeMap<u32, u64>;
 ///
 /// # Errors
 /// What `work` returns; [`LabError::System`] where the interface cannot be watched.
-pub(crate) fn while_doing<T>(link: &Link, work: impl FnOnce() -> Result<T, LabError>) -> Result<(T, Lengths), LabError> {
+pub(crate) fn while_doing<T>(
+    link: &Link,
+    work: impl FnOnce() -> Result<T, LabError>,
+) -> Result<(T, Lengths), LabError> {
     let socket = RawSocket::open(link, RawOptions::default())?;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -48,7 +51,9 @@ fn watch(socket: &RawSocket, done: &AtomicBool) -> Result<Lengths, LabError> {
             Ok((_, length)) => *lengths.entry(length as u32).or_default() += 1,
             Err(Errno::AGAIN | Errno::INTR) if done.load(Ordering::Acquire) => return Ok(lengths),
             Err(Errno::AGAIN | Errno::INTR) => socket.wait(Duration::from_millis(10))?,
-            Err(error) => return Err(LabError::system("counting frames by length", io::Error::from(error))),
+            Err(error) => {
+                return Err(LabError::system("counting frames by length", io::Error::from(error)));
+            }
         }
     }
 }
@@ -60,7 +65,10 @@ pub(crate) fn largest_payload(lengths: &Lengths) -> u32 {
 
 /// The payload of TCP over IPv4 in these frames, in bytes.
 pub(crate) fn payload(lengths: &Lengths) -> u64 {
-    lengths.iter().map(|(length, count)| u64::from(length.saturating_sub(TCP4_HEADERS)) * count).sum()
+    lengths
+        .iter()
+        .map(|(length, count)| u64::from(length.saturating_sub(TCP4_HEADERS)) * count)
+        .sum()
 }
 
 /// The columns of a histogram.
@@ -87,7 +95,8 @@ pub(crate) fn histogram(group: &str, lengths: &Lengths) -> Vec<Row> {
     let mut classes = [(0u64, 0u64); CLASSES.len()];
     for (length, count) in lengths {
         let payload = length.saturating_sub(TCP4_HEADERS);
-        let class = CLASSES.iter().position(|(bound, _)| payload <= *bound).unwrap_or(CLASSES.len() - 1);
+        let class =
+            CLASSES.iter().position(|(bound, _)| payload <= *bound).unwrap_or(CLASSES.len() - 1);
         classes[class].0 += count;
         classes[class].1 += count * u64::from(payload);
     }
@@ -96,7 +105,9 @@ pub(crate) fn histogram(group: &str, lengths: &Lengths) -> Vec<Row> {
     let row = |((_, name), (frames, bytes)): (&(u32, &str), (u64, u64))| Row {
         group: group.into(),
         name: (*name).into(),
-        figures: [frames as f64, bytes as f64 / whole * 100.0].map(|value| Some(Figure::exact(value))).into(),
+        figures: [frames as f64, bytes as f64 / whole * 100.0]
+            .map(|value| Some(Figure::exact(value)))
+            .into(),
         source: Vec::new(),
         ratio: None,
         source_ratio: None,
@@ -110,15 +121,28 @@ mod tests {
 
     #[test]
     fn frames_are_counted_where_they_belong() {
-        let lengths = Lengths::from([(54, 1), (66, 2), (66 + 1_448, 10), (66 + 15_928, 5), (66 + 20_000, 1)]);
+        let lengths =
+            Lengths::from([(54, 1), (66, 2), (66 + 1_448, 10), (66 + 15_928, 5), (66 + 20_000, 1)]);
         let rows = histogram("off", &lengths);
-        let shown: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.figures[0].map(|figure| figure.value))).collect();
+        let shown: Vec<_> = rows
+            .iter()
+            .map(|row| (row.name.as_str(), row.figures[0].map(|figure| figure.value)))
+            .collect();
         assert_eq!(
             shown,
-            [("no payload", Some(3.0)), ("1,448 bytes", Some(10.0)), ("15,928 bytes", Some(5.0)), ("15,929 to 65,159 bytes", Some(1.0))]
+            [
+                ("no payload", Some(3.0)),
+                ("1,448 bytes", Some(10.0)),
+                ("15,928 bytes", Some(5.0)),
+                ("15,929 to 65,159 bytes", Some(1.0))
+            ]
         );
-        let shares: f64 = rows.iter().filter_map(|row| row.figures[1]).map(|figure| figure.value).sum();
+        let shares: f64 =
+            rows.iter().filter_map(|row| row.figures[1]).map(|figure| figure.value).sum();
         assert!((shares - 100.0).abs() < 1e-9, "{shares}");
-        assert_eq!((largest_payload(&lengths), payload(&lengths)), (20_000, 10 * 1_448 + 5 * 15_928 + 20_000));
+        assert_eq!(
+            (largest_payload(&lengths), payload(&lengths)),
+            (20_000, 10 * 1_448 + 5 * 15_928 + 20_000)
+        );
     }
 }

@@ -59,13 +59,19 @@ pub(crate) struct Exit {
 ///
 /// # Errors
 /// [`LabError::System`] if the system gives no more file descriptors.
-pub(crate) fn forward(mut stack: Stack, cards: &[NicSettings], mut look: impl FnMut(usize, &[u8])) -> Result<Counts, LabError> {
+pub(crate) fn forward(
+    mut stack: Stack,
+    cards: &[NicSettings],
+    mut look: impl FnMut(usize, &[u8]),
+) -> Result<Counts, LabError> {
     let mut bridge = Forwarder::new(64, Duration::from_secs(3600), HashKey::new(4));
     let settings = MemorySettings { slots: RING, ..MemorySettings::default() };
-    let (host, port) = memory::pair(&MemorySettings::default(), &settings).map_err(|error| refused("a link in memory", &error))?;
+    let (host, port) = memory::pair(&MemorySettings::default(), &settings)
+        .map_err(|error| refused("a link in memory", &error))?;
     let mut sender = Wire::new(host)?;
     join(&mut bridge, Box::new(port))?;
-    let mut exits = cards.iter().map(|card| Far::new(&mut bridge, card)).collect::<Result<Vec<_>, _>>()?;
+    let mut exits =
+        cards.iter().map(|card| Far::new(&mut bridge, card)).collect::<Result<Vec<_>, _>>()?;
     // Everybody says once where he is.
     sender.hello(1);
     round(&mut bridge)?;
@@ -79,7 +85,9 @@ pub(crate) fn forward(mut stack: Stack, cards: &[NicSettings], mut look: impl Fn
     let before = bridge.stats()[0].rx_packets;
     let mut wakes = 0;
     loop {
-        while sender.batch.frames().len() < RING && stack.push(&mut sender.outgoing, &mut sender.batch) {}
+        while sender.batch.frames().len() < RING
+            && stack.push(&mut sender.outgoing, &mut sender.batch)
+        {}
         if sender.send() == 0 {
             break;
         }
@@ -90,7 +98,11 @@ pub(crate) fn forward(mut stack: Stack, cards: &[NicSettings], mut look: impl Fn
         }
     }
     let stats = bridge.stats();
-    let exits = exits.into_iter().zip(&stats[1..]).map(|(exit, stats)| exit.end(stats.segments, stats.checksummed)).collect();
+    let exits = exits
+        .into_iter()
+        .zip(&stats[1..])
+        .map(|(exit, stats)| exit.end(stats.segments, stats.checksummed))
+        .collect();
     Ok(Counts { handled: stats[0].rx_packets - before, wakes, exits })
 }
 
@@ -101,7 +113,9 @@ fn round(bridge: &mut Forwarder) -> Result<usize, LabError> {
 
 /// Joins a port without aggregation: it would join again what was cut.
 fn join(bridge: &mut Forwarder, port: Box<dyn Port>) -> Result<(), LabError> {
-    let mut settings = PortSettings::new("memory:model".parse().map_err(|error| refused("a port string", &error))?);
+    let mut settings = PortSettings::new(
+        "memory:model".parse().map_err(|error| refused("a port string", &error))?,
+    );
     settings.features = settings.features.without(Feature::GenericReceiveOffload);
     bridge.join(settings, port).map_err(|error| refused("a port in memory", &error))
 }
@@ -119,8 +133,15 @@ struct Wire {
 impl Wire {
     fn new(mut port: MemoryPort) -> Result<Self, LabError> {
         let transmit = port.transmitter().map_err(|error| refused("a link in memory", &error))?;
-        let receive = port.receivers().pop().ok_or_else(|| refused("a link in memory", &std::fmt::Error))?;
-        Ok(Self { transmit, receive, outgoing: Outgoing::new(), batch: TxBatch::new(), _port: port })
+        let receive =
+            port.receivers().pop().ok_or_else(|| refused("a link in memory", &std::fmt::Error))?;
+        Ok(Self {
+            transmit,
+            receive,
+            outgoing: Outgoing::new(),
+            batch: TxBatch::new(),
+            _port: port,
+        })
     }
 
     /// Sends what was pushed; how many packets that were.
@@ -163,7 +184,8 @@ struct Far {
 /// A card, and what reads its counters.
 fn card(settings: &NicSettings) -> Result<(Counted, Tally, NicMonitor, Wire), LabError> {
     let wire = MemorySettings { slots: WIRE, ..MemorySettings::default() };
-    let (card, host) = nic::pair(settings, &wire).map_err(|error| refused("a model NIC", &error))?;
+    let (card, host) =
+        nic::pair(settings, &wire).map_err(|error| refused("a model NIC", &error))?;
     let monitor = card.monitor();
     let (counted, tally) = Counted::new(Box::new(card));
     Ok((counted, tally, monitor, Wire::new(host)?))
@@ -174,7 +196,14 @@ impl Far {
     fn new(bridge: &mut Forwarder, settings: &NicSettings) -> Result<Self, LabError> {
         let (counted, tally, monitor, wire) = card(settings)?;
         join(bridge, Box::new(counted))?;
-        Ok(Self { wire, monitor, tally, before: NicCounters::default(), frames: 0, digest: XxHash3_64::new() })
+        Ok(Self {
+            wire,
+            monitor,
+            tally,
+            before: NicCounters::default(),
+            frames: 0,
+            digest: XxHash3_64::new(),
+        })
     }
 
     /// What comes from now on counts.
@@ -196,8 +225,19 @@ impl Far {
 
     fn end(self, segments: u64, filled: u64) -> Exit {
         let (now, before) = (self.monitor.counters(), self.before);
-        let card = NicCounters { tx_frames: now.tx_frames - before.tx_frames, tx_bytes: now.tx_bytes - before.tx_bytes, ..now };
-        Exit { segments, filled, sent: self.tally.take(), card, frames: self.frames, digest: self.digest.finish() }
+        let card = NicCounters {
+            tx_frames: now.tx_frames - before.tx_frames,
+            tx_bytes: now.tx_bytes - before.tx_bytes,
+            ..now
+        };
+        Exit {
+            segments,
+            filled,
+            sent: self.tally.take(),
+            card,
+            frames: self.frames,
+            digest: self.digest.finish(),
+        }
     }
 }
 
@@ -206,10 +246,21 @@ impl Far {
 ///
 /// # Errors
 /// [`LabError::System`] if the system gives no more file descriptors.
-pub(crate) fn send(mut stack: Stack, settings: &NicSettings, mut look: impl FnMut(&[u8])) -> Result<Exit, LabError> {
+pub(crate) fn send(
+    mut stack: Stack,
+    settings: &NicSettings,
+    mut look: impl FnMut(&[u8]),
+) -> Result<Exit, LabError> {
     let (mut counted, tally, monitor, wire) = card(settings)?;
     let mut transmit = counted.transmitter().map_err(|error| refused("a model NIC", &error))?;
-    let mut far = Far { wire, monitor, tally, before: NicCounters::default(), frames: 0, digest: XxHash3_64::new() };
+    let mut far = Far {
+        wire,
+        monitor,
+        tally,
+        before: NicCounters::default(),
+        frames: 0,
+        digest: XxHash3_64::new(),
+    };
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
     loop {
         while batch.frames().len() < RING && stack.push(&mut outgoing, &mut batch) {}
@@ -218,7 +269,10 @@ pub(crate) fn send(mut stack: Stack, settings: &NicSettings, mut look: impl FnMu
         }
         let progress = transmit.transmit(&outgoing, &batch, 0);
         if let Some(stop) = progress.stopped {
-            return Err(LabError::system("a model NIC", std::io::Error::other(format!("it stopped sending: {stop:?}"))));
+            return Err(LabError::system(
+                "a model NIC",
+                std::io::Error::other(format!("it stopped sending: {stop:?}")),
+            ));
         }
         far.take(&mut look);
         batch.clear();
@@ -237,23 +291,35 @@ mod tests {
         let largest = if whole { transport.longest() } else { 0 };
         let mut frames = Vec::new();
         let stack = Stack::new(transport, 2, 200_000, largest);
-        let counts = forward(stack, &[*card], |_, frame| frames.push(frame.to_vec())).expect("memory is there");
+        let counts = forward(stack, &[*card], |_, frame| frames.push(frame.to_vec()))
+            .expect("memory is there");
         (frames, counts)
     }
 
     #[test]
     fn the_same_frames_arrive_wherever_they_are_cut() {
         for transport in Transport::ALL {
-            let card = NicSettings { tso: nic::TsoLimit::Off, uso: false, ..NicSettings::default() };
-            for card in
-                [card, NicSettings { scatter_gather: false, ..card }, NicSettings { checksums: false, ..card }, NicSettings::default()]
-            {
+            let card =
+                NicSettings { tso: nic::TsoLimit::Off, uso: false, ..NicSettings::default() };
+            for card in [
+                card,
+                NicSettings { scatter_gather: false, ..card },
+                NicSettings { checksums: false, ..card },
+                NicSettings::default(),
+            ] {
                 let (before, counts) = frames(transport, &card, false);
                 let (after, late) = frames(transport, &card, true);
-                assert_eq!(before.len(), 200_000usize.div_ceil(transport.segment_size()), "{transport:?}");
+                assert_eq!(
+                    before.len(),
+                    200_000usize.div_ceil(transport.segment_size()),
+                    "{transport:?}"
+                );
                 assert!(before == after, "{transport:?}, {card:?}");
                 assert_eq!(counts.exits[0].digest, late.exits[0].digest);
-                assert_eq!((counts.handled, late.handled), (before.len() as u64, 200_000u64.div_ceil(transport.longest() as u64)));
+                assert_eq!(
+                    (counts.handled, late.handled),
+                    (before.len() as u64, 200_000u64.div_ceil(transport.longest() as u64))
+                );
                 for frame in &after {
                     let checked = superpacket_traffic::check::frame(frame, &Expect::default());
                     assert!(checked.is_ok(), "{transport:?}: {checked:?}");

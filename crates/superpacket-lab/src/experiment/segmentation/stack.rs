@@ -28,7 +28,8 @@ pub(crate) enum Transport {
 
 impl Transport {
     /// All, in the order of source 004.
-    pub(crate) const ALL: [Transport; 4] = [Transport::Tcp4, Transport::Tcp6, Transport::Udp, Transport::Dccp];
+    pub(crate) const ALL: [Transport; 4] =
+        [Transport::Tcp4, Transport::Tcp6, Transport::Udp, Transport::Dccp];
 
     /// As tables call it.
     pub(crate) const fn name(self) -> &'static str {
@@ -81,7 +82,8 @@ impl Transport {
     /// Bytes of payload in the longest super-packet of whole segments.
     pub(crate) const fn longest(self) -> usize {
         // An IPv6 length counts from behind the header on.
-        let headers = self.header_length() + if matches!(self, Transport::Tcp6) { 0 } else { self.network_length() };
+        let headers = self.header_length()
+            + if matches!(self, Transport::Tcp6) { 0 } else { self.network_length() };
         (LONGEST - headers) / self.segment_size() * self.segment_size()
     }
 }
@@ -105,7 +107,15 @@ impl Stack {
     pub(crate) fn new(transport: Transport, to: u8, bytes: u64, largest: usize) -> Self {
         let size = transport.segment_size();
         let largest = (largest / size * size).clamp(size, transport.longest());
-        Self { transport, to, payload: Pattern::new(4), sent: 0, end: bytes, largest, bytes: Vec::new() }
+        Self {
+            transport,
+            to,
+            payload: Pattern::new(4),
+            sent: 0,
+            end: bytes,
+            largest,
+            bytes: Vec::new(),
+        }
     }
 
     /// Hands the next packet down; `false`: all is sent.
@@ -115,7 +125,9 @@ impl Stack {
             return false;
         }
         let size = self.transport.segment_size();
-        let gso = SegmentSize::new(size).filter(|_| length > size).map(|size| Gso::new(self.transport.kind(), size));
+        let gso = SegmentSize::new(size)
+            .filter(|_| length > size)
+            .map(|size| Gso::new(self.transport.kind(), size));
         self.write(length);
         let (_, offset) = self.transport.protocol();
         let start = ethernet::HEADER_LENGTH + self.transport.network_length();
@@ -150,7 +162,8 @@ impl Stack {
                 put16(ip, ipv4::ID, segments as u16);
                 put16(ip, ipv4::FRAGMENT, ipv4::DONT_FRAGMENT);
                 (ip[ipv4::TTL], ip[ipv4::PROTOCOL]) = (64, number);
-                ip[ipv4::ADDRESSES..ipv4::HEADER_LENGTH].copy_from_slice(&[10, 77, 0, 1, 10, 77, 0, to]);
+                ip[ipv4::ADDRESSES..ipv4::HEADER_LENGTH]
+                    .copy_from_slice(&[10, 77, 0, 1, 10, 77, 0, to]);
                 let sum = ipv4_header(&ip[..ipv4::HEADER_LENGTH]);
                 put16(ip, ipv4::CHECKSUM, sum);
             }
@@ -170,7 +183,8 @@ impl Stack {
         put16(own, 2, 5_001);
         match transport {
             Transport::Tcp4 | Transport::Tcp6 => {
-                own[tcp::SEQUENCE..tcp::SEQUENCE + 4].copy_from_slice(&(self.sent as u32 + 1).to_be_bytes());
+                own[tcp::SEQUENCE..tcp::SEQUENCE + 4]
+                    .copy_from_slice(&(self.sent as u32 + 1).to_be_bytes());
                 own[tcp::ACKNOWLEDGEMENT + 3] = 1;
                 (own[tcp::DATA_OFFSET], own[tcp::FLAGS]) = (8 << 4, tcp::ACK);
                 put16(own, tcp::WINDOW, 501);
@@ -180,7 +194,8 @@ impl Stack {
             Transport::Dccp => {
                 // Long sequence numbers (X), and a checksum over all of the payload (coverage 0).
                 (own[dccp::DATA_OFFSET], own[dccp::TYPE]) = (4, dccp::DATA << 1 | 1);
-                own[dccp::LONG_SEQUENCE..dccp::LONG_SEQUENCE + 6].copy_from_slice(&segments.to_be_bytes()[2..]);
+                own[dccp::LONG_SEQUENCE..dccp::LONG_SEQUENCE + 6]
+                    .copy_from_slice(&segments.to_be_bytes()[2..]);
             }
         }
         let sum = pseudo_header(&bytes[network..header], transport.version(), number, rest).fold();
@@ -212,6 +227,9 @@ mod tests {
         while stack.push(&mut outgoing, &mut batch) {}
         let lengths: Vec<u32> = batch.frames().iter().map(|frame| frame.length).collect();
         assert_eq!(lengths, [14 + 20 + 16 + 2 * 1464, 14 + 20 + 16 + 4_000 - 2 * 1464]);
-        assert_eq!(batch.frames().iter().map(|frame| frame.gso.is_some()).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(
+            batch.frames().iter().map(|frame| frame.gso.is_some()).collect::<Vec<_>>(),
+            [true, false]
+        );
     }
 }

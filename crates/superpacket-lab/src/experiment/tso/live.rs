@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use superpacket_features::Feature;
 
-use super::{BETA, BETA_SPEED, Client, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark};
+use super::{
+    BETA, BETA_SPEED, Client, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark,
+};
 use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Figure, Form, Ratio, Row, Table};
 use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
 use crate::experiment::segmentation::carried::{self, costs, speed, summed};
-use crate::experiment::segmentation::lengths::{self, Lengths, histogram, largest_payload, payload, while_doing};
+use crate::experiment::segmentation::lengths::{
+    self, Lengths, histogram, largest_payload, payload, while_doing,
+};
 use crate::experiment::spent;
 use crate::load::{PatternFile, Source, TcpBulk, Until};
 
@@ -32,7 +36,9 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let file = PatternFile::new(if plan.quick { FILE / QUICK_PART } else { FILE }, 3)?;
     let settings = Client::ALL.into_iter().flat_map(|client| {
         let variants = VARIANTS.into_iter().zip(senders()).take(client.variants(plan));
-        variants.map(move |(variant, sender)| (format!("tso: {}, {variant}", client.name()), arrange(sender, client)))
+        variants.map(move |(variant, sender)| {
+            (format!("tso: {}, {variant}", client.name()), arrange(sender, client))
+        })
     });
     let (names, arrangements): (Vec<_>, Vec<_>) = settings.unzip();
     let hosts = Several::new(&arrangements, session.cpus)?;
@@ -45,8 +51,11 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         session.check()?;
         sizes.push(frames(hosts, &file)?);
     }
-    let mut variants: Vec<Variant<'_, Carried>> =
-        names.into_iter().zip(hosts.iter()).map(|(name, hosts)| Variant::new(name, || transfer(hosts, &file, file.size()))).collect();
+    let mut variants: Vec<Variant<'_, Carried>> = names
+        .into_iter()
+        .zip(hosts.iter())
+        .map(|(name, hosts)| Variant::new(name, || transfer(hosts, &file, file.size())))
+        .collect();
     let measured = session.interleaved(&mut variants)?;
 
     let mut experiment = Experiment::new(&ENTRY);
@@ -63,40 +72,74 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
                 group: client.name().into(),
                 name: VARIANTS[variant].into(),
                 figures: speeds(loads).into_iter().chain(costs(loads)).collect(),
-                source: SOURCE_SPEED.get(variant).filter(|_| is_source).map_or_else(Vec::new, |speeds| source(*speeds)),
+                source: SOURCE_SPEED
+                    .get(variant)
+                    .filter(|_| is_source)
+                    .map_or_else(Vec::new, |speeds| source(*speeds)),
                 ratio: (variant != 0).then(|| Ratio::paired(VARIANTS[0], "average", &paired)),
-                source_ratio: (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]),
+                source_ratio: (is_source && variant == 1)
+                    .then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]),
             });
             if variant != 0 {
                 let mark = carried::mark(&mark(client, variant), loads, rounds[0], TARGET);
-                let slower = (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]);
+                let slower =
+                    (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]);
                 experiment.marks.push(mark.in_brief(client.briefs()[variant - 1], slower));
             }
         }
     }
-    rows.extend(BETA_SPEED.into_iter().zip(VARIANTS).enumerate().map(|(variant, (speeds, name))| Row {
-        group: BETA.into(),
-        name: name.into(),
-        figures: vec![None; 2 + spent::COLUMNS.len()],
-        source: source(speeds),
-        ratio: None,
-        source_ratio: (variant == 1).then(|| BETA_SPEED[1][0] / BETA_SPEED[0][0]),
-    }));
+    rows.extend(BETA_SPEED.into_iter().zip(VARIANTS).enumerate().map(
+        |(variant, (speeds, name))| Row {
+            group: BETA.into(),
+            name: name.into(),
+            figures: vec![None; 2 + spent::COLUMNS.len()],
+            source: source(speeds),
+            ratio: None,
+            source_ratio: (variant == 1).then(|| BETA_SPEED[1][0] / BETA_SPEED[0][0]),
+        },
+    ));
     let speed = |name, title| Column { name, title, unit: "MB/s", digits: 1 };
-    let columns = [speed("average", "average speed"), speed("best", "max speed")].into_iter().chain(spent::COLUMNS).collect();
-    let which = if last == plan.rounds { format!("all {last}") } else { format!("the last {last} of {}", plan.rounds) };
+    let columns = [speed("average", "average speed"), speed("best", "max speed")]
+        .into_iter()
+        .chain(spent::COLUMNS)
+        .collect();
+    let which = if last == plan.rounds {
+        format!("all {last}")
+    } else {
+        format!("the last {last} of {}", plan.rounds)
+    };
     let part = if plan.quick { "a tenth of the source's file, " } else { "" };
-    let title = format!("{part}{} bytes by sendfile, {} transfers with each setting", file.size(), plan.rounds);
-    let made =
-        format!("measured, average and best of {which} transfers, and between what half of these lie; CPU and us/KB are their medians");
-    experiment.tables.push(Table { title, form: Form::Live, columns, rows, rounds: last, plot: Some(0), made: Some(made) });
-    let rows = sizes.iter().zip(VARIANTS).flat_map(|(sizes, variant)| histogram(variant, sizes)).collect();
-    let title =
-        format!("Payload of the frames that the sender's device gave to the port, in a transfer of its own to the {}", Client::Wire.name());
+    let title = format!(
+        "{part}{} bytes by sendfile, {} transfers with each setting",
+        file.size(),
+        plan.rounds
+    );
+    let made = format!(
+        "measured, average and best of {which} transfers, and between what half of these lie; CPU and us/KB are their medians"
+    );
+    experiment.tables.push(Table {
+        title,
+        form: Form::Live,
+        columns,
+        rows,
+        rounds: last,
+        plot: Some(0),
+        made: Some(made),
+    });
+    let rows =
+        sizes.iter().zip(VARIANTS).flat_map(|(sizes, variant)| histogram(variant, sizes)).collect();
+    let title = format!(
+        "Payload of the frames that the sender's device gave to the port, in a transfer of its own to the {}",
+        Client::Wire.name()
+    );
     // More than all: what was sent again.
-    let seen = |sizes: &Lengths| format!("{:.1} %", payload(sizes) as f64 / file.size() as f64 * 100.0);
+    let seen =
+        |sizes: &Lengths| format!("{:.1} %", payload(sizes) as f64 / file.size() as f64 * 100.0);
     let seen = sizes.iter().map(seen).collect::<Vec<_>>().join(", ");
-    let made = format!("measured once, over the whole of a transfer of {} bytes: the frames seen hold {seen} of them", file.size());
+    let made = format!(
+        "measured once, over the whole of a transfer of {} bytes: the frames seen hold {seen} of them",
+        file.size()
+    );
     experiment.tables.push(Table {
         title,
         form: Form::Live,
@@ -139,14 +182,21 @@ fn arrange(sender: Place, client: Client) -> Vec<Place> {
 
 /// Sends so much of the file.
 fn transfer(hosts: &Bridged, file: &Arc<PatternFile>, bytes: u64) -> Result<Carried, LabError> {
-    let load = TcpBulk { source: Source::File(Arc::clone(file)), until: Until::Bytes(bytes), ..TcpBulk::default() };
+    let load = TcpBulk {
+        source: Source::File(Arc::clone(file)),
+        until: Until::Bytes(bytes),
+        ..TcpBulk::default()
+    };
     hosts.tcp(&load, &hosts.route(0, 1, Ip::V4))
 }
 
 /// The lengths of the frames that arrive at the sender's port while the file is sent once.
 fn frames(hosts: &Bridged, file: &Arc<PatternFile>) -> Result<Lengths, LabError> {
     let Some(port) = &hosts.sides[0] else {
-        return Err(LabError::Invalid { what: "a TAP device".into(), reason: "it has no other side to be watched".into() });
+        return Err(LabError::Invalid {
+            what: "a TAP device".into(),
+            reason: "it has no other side to be watched".into(),
+        });
     };
     Ok(while_doing(port, || transfer(hosts, file, file.size()))?.1)
 }
@@ -155,7 +205,10 @@ fn frames(hosts: &Bridged, file: &Arc<PatternFile>) -> Result<Lengths, LabError>
 fn speeds(loads: &[Carried]) -> [Option<Figure>; 2] {
     let all = summed(loads, |load| load.megabytes);
     let average = loads.iter().map(|load| load.megabytes).sum::<f64>() / loads.len().max(1) as f64;
-    [Some(Figure { value: average, low: all.lower_quartile, high: all.upper_quartile }), Some(Figure::exact(all.greatest))]
+    [
+        Some(Figure { value: average, low: all.lower_quartile, high: all.upper_quartile }),
+        Some(Figure::exact(all.greatest)),
+    ]
 }
 
 /// The source's figures as a row has them: it measured no CPU.

@@ -40,8 +40,11 @@ const fn count(name: &'static str, title: &'static str) -> Column {
 }
 
 /// The cards of the variants, and the most payload that their hosts' stacks give them at once.
-const CARDS: [(TsoLimit, usize); 3] =
-    [(TsoLimit::Off, 0), (TsoLimit::Payload(SOURCE_PAYLOAD), SOURCE_PAYLOAD as usize), (TsoLimit::Full, usize::MAX)];
+const CARDS: [(TsoLimit, usize); 3] = [
+    (TsoLimit::Off, 0),
+    (TsoLimit::Payload(SOURCE_PAYLOAD), SOURCE_PAYLOAD as usize),
+    (TsoLimit::Full, usize::MAX),
+];
 
 /// The most payload of a packet in bytes, by variant: whole segments of 1,448.
 const LARGEST: [u64; 3] = [1_448, SOURCE_PAYLOAD as u64, 45 * 1_448];
@@ -55,12 +58,19 @@ fn card(tso: TsoLimit) -> NicSettings {
 
 /// Sends the part of the file as each variant does.
 fn send_all() -> Result<Vec<Exit>, LabError> {
-    CARDS.map(|(tso, largest)| send(Stack::new(Transport::Tcp4, 2, PART, largest), &card(tso), |_| ())).into_iter().collect()
+    CARDS
+        .map(|(tso, largest)| {
+            send(Stack::new(Transport::Tcp4, 2, PART, largest), &card(tso), |_| ())
+        })
+        .into_iter()
+        .collect()
 }
 
 /// Sends it in super-packets of 64 KB through a bridge to each variant's card.
 fn forward_all() -> Result<Vec<Counts>, LabError> {
-    let pass = |(tso, _)| forward(Stack::new(Transport::Tcp4, 2, PART, usize::MAX), &[card(tso)], |_, _| ());
+    let pass = |(tso, _)| {
+        forward(Stack::new(Transport::Tcp4, 2, PART, usize::MAX), &[card(tso)], |_, _| ())
+    };
     CARDS.map(pass).into_iter().collect()
 }
 
@@ -76,14 +86,31 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     for (variant, exit) in exits.iter().enumerate() {
         let Exit { sent, card, frames, .. } = exit;
         let largest = u64::from(largest_payload(&sent.lengths));
-        let figures = [sent.packets, largest, sent.calls, card.tx_segments, card.tx_segments + card.tx_filled, *frames];
-        let ratio = (variant != 0).then(|| Ratio::exact(VARIANTS[0], "sent", sent.packets as f64 / off));
+        let figures = [
+            sent.packets,
+            largest,
+            sent.calls,
+            card.tx_segments,
+            card.tx_segments + card.tx_filled,
+            *frames,
+        ];
+        let ratio =
+            (variant != 0).then(|| Ratio::exact(VARIANTS[0], "sent", sent.packets as f64 / off));
         rows.push(Row { ratio, ..row(VARIANTS[variant], figures) });
         if variant != 0 {
             // The stack has as few packets as hold the file, each as large as the card takes.
             let fewest = PART.div_ceil(LARGEST[variant]);
-            let name = format!("tso: packets of the stack, {}, over the fewest that hold the file", VARIANTS[variant]);
-            let mark = Mark::exact(name, Form::Model, sent.packets as f64 / fewest as f64, Side::AtMost, 1.0);
+            let name = format!(
+                "tso: packets of the stack, {}, over the fewest that hold the file",
+                VARIANTS[variant]
+            );
+            let mark = Mark::exact(
+                name,
+                Form::Model,
+                sent.packets as f64 / fewest as f64,
+                Side::AtMost,
+                1.0,
+            );
             experiment.marks.push(mark.in_brief(COUNTED[variant - 1], None));
         }
     }
@@ -96,10 +123,26 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         plot: None,
         made: None,
     };
-    let sizes = exits.iter().zip(VARIANTS).flat_map(|(exit, variant)| histogram(variant, &exit.sent.lengths)).collect();
-    experiment.tables.push(table(format!("A 64th of the file ({PART} bytes) to a model NIC, MTU 1500"), &COLUMNS, rows));
-    experiment.tables.push(table("Payload of the frames given to the model NIC".into(), &lengths::COLUMNS, sizes));
-    let rows = forward_all()?.iter().zip(VARIANTS).map(|(counts, variant)| row(variant, bridged(counts))).collect();
+    let sizes = exits
+        .iter()
+        .zip(VARIANTS)
+        .flat_map(|(exit, variant)| histogram(variant, &exit.sent.lengths))
+        .collect();
+    experiment.tables.push(table(
+        format!("A 64th of the file ({PART} bytes) to a model NIC, MTU 1500"),
+        &COLUMNS,
+        rows,
+    ));
+    experiment.tables.push(table(
+        "Payload of the frames given to the model NIC".into(),
+        &lengths::COLUMNS,
+        sizes,
+    ));
+    let rows = forward_all()?
+        .iter()
+        .zip(VARIANTS)
+        .map(|(counts, variant)| row(variant, bridged(counts)))
+        .collect();
     let title = "The same, sent in super-packets of 64 KB through a bridge to a model NIC with these settings";
     experiment.tables.push(table(title.into(), &BRIDGED, rows));
     Ok(experiment)
@@ -113,13 +156,31 @@ fn bridged(counts: &Counts) -> [u64; 10] {
     let largest = u64::from(largest_payload(&sent.lengths));
     let card_sums = card.tx_segments + card.tx_filled;
     // These cards fill in checksums: the engine's are those of packets that it did not cut.
-    [*handled, *wakes, exit.segments, sent.packets, largest, sent.copied, exit.filled, card.tx_segments, card_sums, exit.frames]
+    [
+        *handled,
+        *wakes,
+        exit.segments,
+        sent.packets,
+        largest,
+        sent.copied,
+        exit.filled,
+        card.tx_segments,
+        card_sums,
+        exit.frames,
+    ]
 }
 
 /// A row of counts.
 fn row<const N: usize>(name: &str, counts: [u64; N]) -> Row {
     let figures = counts.map(|count| Some(Figure::exact(count as f64))).into();
-    Row { group: String::new(), name: name.into(), figures, source: Vec::new(), ratio: None, source_ratio: None }
+    Row {
+        group: String::new(),
+        name: name.into(),
+        figures,
+        source: Vec::new(),
+        ratio: None,
+        source_ratio: None,
+    }
 }
 
 #[cfg(test)]
@@ -131,11 +192,23 @@ mod tests {
         let exits = send_all().expect("memory is there");
         let segments = PART.div_ceil(1448);
         assert_eq!((PART, segments), (10_397_408, 7_181));
-        let shown = |exit: &Exit| (exit.sent.packets, largest_payload(&exit.sent.lengths), exit.sent.calls);
-        assert_eq!(exits.iter().map(shown).collect::<Vec<_>>(), [(7_181, 1_448, 113), (653, 15_928, 11), (160, 65_160, 3)]);
+        let shown =
+            |exit: &Exit| (exit.sent.packets, largest_payload(&exit.sent.lengths), exit.sent.calls);
+        assert_eq!(
+            exits.iter().map(shown).collect::<Vec<_>>(),
+            [(7_181, 1_448, 113), (653, 15_928, 11), (160, 65_160, 3)]
+        );
         for exit in &exits {
-            assert_eq!((exit.frames, exit.digest), (segments, exits[0].digest), "the same bytes on the wire");
-            assert_eq!(exit.card.tx_filled + exit.card.tx_segments, segments, "every checksum is the card's");
+            assert_eq!(
+                (exit.frames, exit.digest),
+                (segments, exits[0].digest),
+                "the same bytes on the wire"
+            );
+            assert_eq!(
+                exit.card.tx_filled + exit.card.tx_segments,
+                segments,
+                "every checksum is the card's"
+            );
         }
         assert_eq!(exits.iter().map(|exit| exit.card.tx_cut).collect::<Vec<_>>(), [0, 653, 160]);
     }
@@ -153,7 +226,10 @@ mod tests {
         ];
         assert_eq!(all.iter().map(bridged).collect::<Vec<_>>(), expected);
         let direct = send_all().expect("memory is there");
-        assert!(all.iter().all(|counts| counts.exits[0].digest == direct[0].digest), "the same bytes on the wire");
+        assert!(
+            all.iter().all(|counts| counts.exits[0].digest == direct[0].digest),
+            "the same bytes on the wire"
+        );
     }
 
     #[test]
@@ -161,7 +237,11 @@ mod tests {
         let experiment = run().expect("memory is there");
         let values: Vec<_> = experiment.marks.iter().map(|mark| (mark.value, mark.met)).collect();
         assert_eq!(values, [(Some(1.0), Some(true)); 2]);
-        let sizes: Vec<_> = experiment.tables[1].rows.iter().map(|row| (row.group.as_str(), row.name.as_str())).collect();
+        let sizes: Vec<_> = experiment.tables[1]
+            .rows
+            .iter()
+            .map(|row| (row.group.as_str(), row.name.as_str()))
+            .collect();
         let [off, limited, full] = VARIANTS;
         // The last of each is what was left of the file.
         let expected = [

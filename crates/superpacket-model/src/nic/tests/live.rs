@@ -35,31 +35,42 @@ fn arrive(port: &mut dyn Receive, bytes: usize) -> Vec<(Vec<u8>, RxChecksum)> {
 }
 
 fn inside() {
-    let link = |arguments: &str| Command::new("ip").args(arguments.split(' ')).status().is_ok_and(|status| status.success());
-    let made = ["link add nic0 type veth peer name nic1", "link set nic0 up", "link set nic1 up"].into_iter().all(link);
+    let link = |arguments: &str| {
+        Command::new("ip").args(arguments.split(' ')).status().is_ok_and(|status| status.success())
+    };
+    let made = ["link add nic0 type veth peer name nic1", "link set nic0 up", "link set nic1 up"]
+        .into_iter()
+        .all(link);
     if !made {
         assert!(std::env::var_os("CI").is_none(), "no veth pair");
         eprintln!("SKIPPED: no veth pair");
         return;
     }
     let open = |text: &str| open(&text.parse::<PortSpec>().expect("well formed")).expect(text);
-    let (mut card, mut other) = (open("nic:page=4k,copy=80,csum=complete@packet:nic0"), open("packet:nic1"));
+    let (mut card, mut other) =
+        (open("nic:page=4k,copy=80,csum=complete@packet:nic0"), open("packet:nic1"));
     let (mut card_in, mut other_in) = (card.receivers().remove(0), other.receivers().remove(0));
     assert_eq!((card.state(), card.hardware_address().is_some()), (other.state(), true));
 
     let large = Frame::tcp4(1, 28_960).with_id(5);
     let packet = partial(&large, GsoKind::Tcp4, 1448);
     for direction in ["in", "out"] {
-        let (from, to) = if direction == "in" { (&mut other, &mut card_in) } else { (&mut card, &mut other_in) };
-        let progress = send(&mut *from.transmitter().expect("opens"), std::slice::from_ref(&packet));
+        let (from, to) =
+            if direction == "in" { (&mut other, &mut card_in) } else { (&mut card, &mut other_in) };
+        let progress =
+            send(&mut *from.transmitter().expect("opens"), std::slice::from_ref(&packet));
         assert!(progress.sent == 1 && progress.stopped.is_none(), "{direction}: {progress:?}");
         let frames = arrive(&mut **to, large.payload.len());
         assert_eq!(frames.len(), 20, "{direction}");
         for (frame, checksum) in &frames {
             check::frame(frame, &check::Expect::default()).expect("whole, with right checksums");
-            assert!(direction == "out" || matches!(checksum, RxChecksum::Complete(_)), "{checksum:?}");
+            assert!(
+                direction == "out" || matches!(checksum, RxChecksum::Complete(_)),
+                "{checksum:?}"
+            );
         }
-        let payload: Vec<u8> = frames.iter().flat_map(|(frame, _)| frame[54..].iter().copied()).collect();
+        let payload: Vec<u8> =
+            frames.iter().flat_map(|(frame, _)| frame[54..].iter().copied()).collect();
         assert_eq!(payload, large.payload, "{direction}");
     }
     assert_eq!(card.counters().rx_dropped, 0);

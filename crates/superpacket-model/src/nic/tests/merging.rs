@@ -42,14 +42,16 @@ fn merge(settings: &NicSettings, policy: Policy, feed: &dyn Fn(&mut Bench)) -> (
 fn frames(size: usize) -> Vec<Frame> {
     let first = Frame::tcp4(1, size).run(11);
     let second = Frame::tcp6(9, size - 1).with_timestamps(1, 2).tagged(7).run(11);
-    let mut mixed: Vec<_> = first.into_iter().zip(second).flat_map(|(first, second)| [first, second]).collect();
+    let mut mixed: Vec<_> =
+        first.into_iter().zip(second).flat_map(|(first, second)| [first, second]).collect();
     *mixed[12].checksum_mut().expect("has one") = Checksum::Wrong;
     mixed.push(Frame::udp4(41));
     mixed.push(mixed[20].following().with(|frame| frame.payload.truncate(33)));
     mixed
 }
 
-const PAGES: [PageSize; 5] = [PageSize::Linear, PageSize::Page4K, PageSize::Page8K, PageSize::Page16K, PageSize::Page32K];
+const PAGES: [PageSize; 5] =
+    [PageSize::Linear, PageSize::Page4K, PageSize::Page8K, PageSize::Page16K, PageSize::Page32K];
 
 #[test]
 fn pages_merge_as_linear_buffers_do() {
@@ -59,11 +61,24 @@ fn pages_merge_as_linear_buffers_do() {
                 let mut first: Option<Vec<Merged>> = None;
                 for (page, copy) in PAGES.into_iter().flat_map(|page| [(page, 0), (page, 80)]) {
                     let settings = NicSettings { page, copy, sums, mtu, ..NicSettings::default() };
-                    let (merged, read) = merge(&settings, policy, &|bench| send_all(&mut *bench.wire_out, &frames(size)));
-                    assert!(merged.iter().any(|packet| packet.packets >= 5), "{page:?} {sums:?} {merged:?}");
+                    let (merged, read) = merge(&settings, policy, &|bench| {
+                        send_all(&mut *bench.wire_out, &frames(size))
+                    });
+                    assert!(
+                        merged.iter().any(|packet| packet.packets >= 5),
+                        "{page:?} {sums:?} {merged:?}"
+                    );
                     assert_eq!(merged.iter().map(|packet| packet.packets).sum::<u32>(), 24);
-                    assert!(sums == RxSums::None || read <= 1, "only what is damaged is read: {read}");
-                    let expected = first.get_or_insert(merged.iter().map(|one| Merged { bytes: one.bytes.clone(), ..*one }).collect());
+                    assert!(
+                        sums == RxSums::None || read <= 1,
+                        "only what is damaged is read: {read}"
+                    );
+                    let expected = first.get_or_insert(
+                        merged
+                            .iter()
+                            .map(|one| Merged { bytes: one.bytes.clone(), ..*one })
+                            .collect(),
+                    );
                     assert_eq!(&merged, expected, "{page:?} {copy} {sums:?}");
                 }
             }
@@ -76,8 +91,10 @@ fn kept_tags_and_padding_merge_too() {
     let frames: Vec<_> = Frame::tcp4(1, 4).tagged(7).run(6);
     for padding in [Padding::Off, Padding::Zero, Padding::Garbage] {
         for sums in [RxSums::None, RxSums::Verified, RxSums::Complete] {
-            let settings = NicSettings { sums, padding, strip_vlan: false, ..NicSettings::default() };
-            let (merged, _) = merge(&settings, Policy::lro(), &|bench| send_all(&mut *bench.wire_out, &frames));
+            let settings =
+                NicSettings { sums, padding, strip_vlan: false, ..NicSettings::default() };
+            let (merged, _) =
+                merge(&settings, Policy::lro(), &|bench| send_all(&mut *bench.wire_out, &frames));
             // Padding that is not zero is no padding that LRO may cut off without a trace, where
             // the device summed it.
             if padding != Padding::Garbage {
@@ -85,9 +102,16 @@ fn kept_tags_and_padding_merge_too() {
                 assert_eq!(merged[0].bytes.len(), 58 + 24);
             }
             assert_eq!(merged.iter().map(|packet| packet.packets).sum::<u32>(), 6);
-            let payload: Vec<u8> =
-                merged.iter().flat_map(|packet| packet.bytes[58..].iter().copied().take(4 * packet.packets as usize)).collect();
-            assert_eq!(payload, frames.iter().flat_map(|frame| frame.payload.clone()).collect::<Vec<_>>());
+            let payload: Vec<u8> = merged
+                .iter()
+                .flat_map(|packet| {
+                    packet.bytes[58..].iter().copied().take(4 * packet.packets as usize)
+                })
+                .collect();
+            assert_eq!(
+                payload,
+                frames.iter().flat_map(|frame| frame.payload.clone()).collect::<Vec<_>>()
+            );
         }
     }
 }

@@ -10,7 +10,8 @@ use super::super::{Padding, PageSize, RxSums};
 use super::{Bench, NicSettings};
 use crate::fixture::{Sent, gathered, partial, receive, send, send_all};
 
-const PAGES: [PageSize; 5] = [PageSize::Page4K, PageSize::Page8K, PageSize::Page16K, PageSize::Page32K, PageSize::Linear];
+const PAGES: [PageSize; 5] =
+    [PageSize::Page4K, PageSize::Page8K, PageSize::Page16K, PageSize::Page32K, PageSize::Linear];
 
 /// Are the sums the same number? 0x0000 and 0xFFFF are.
 fn same(left: u16, right: u16) -> bool {
@@ -19,11 +20,21 @@ fn same(left: u16, right: u16) -> bool {
 
 #[test]
 fn frames_of_all_sizes_arrive_bit_for_bit() {
-    let frames: Vec<_> =
-        (6..8964).step_by(37).chain([1446, 1460, 8946, 8960]).map(|payload| Frame::tcp4(payload, payload as usize)).collect();
+    let frames: Vec<_> = (6..8964)
+        .step_by(37)
+        .chain([1446, 1460, 8946, 8960])
+        .map(|payload| Frame::tcp4(payload, payload as usize))
+        .collect();
     for page in PAGES {
         for (headroom, copy) in [(0, 0), (2, 0), (256, 0), (0, 80), (34, 256), (0, 1)] {
-            let mut bench = Bench::new(&NicSettings { page, headroom, copy, mtu: 9000, ring: 256, ..NicSettings::default() });
+            let mut bench = Bench::new(&NicSettings {
+                page,
+                headroom,
+                copy,
+                mtu: 9000,
+                ring: 256,
+                ..NicSettings::default()
+            });
             send_all(&mut *bench.wire_out, &frames);
             let received = receive(&mut *bench.card_in);
             assert_eq!(received.len(), frames.len());
@@ -35,12 +46,24 @@ fn frames_of_all_sizes_arrive_bit_for_bit() {
                     Some(page) => (headroom + rest).div_ceil(page),
                     None => 1,
                 };
-                assert_eq!(packet.buffers().count(), usize::from(copy != 0) + if rest == 0 { 0 } else { pages });
+                assert_eq!(
+                    packet.buffers().count(),
+                    usize::from(copy != 0) + if rest == 0 { 0 } else { pages }
+                );
             }
             let counters = bench.card.monitor().counters();
-            assert_eq!(counters.rx_copied, frames.iter().map(|frame| frame.to_bytes().len() as u64).sum::<u64>());
-            assert_eq!(counters.rx_buffers, received.iter().map(|packet| packet.buffers().count() as u64).sum::<u64>());
-            assert_eq!((counters.rx_frames, counters.rx_delivered), (frames.len() as u64, frames.len() as u64));
+            assert_eq!(
+                counters.rx_copied,
+                frames.iter().map(|frame| frame.to_bytes().len() as u64).sum::<u64>()
+            );
+            assert_eq!(
+                counters.rx_buffers,
+                received.iter().map(|packet| packet.buffers().count() as u64).sum::<u64>()
+            );
+            assert_eq!(
+                (counters.rx_frames, counters.rx_delivered),
+                (frames.len() as u64, frames.len() as u64)
+            );
         }
     }
 }
@@ -64,9 +87,15 @@ fn the_sum_of_all_is_of_what_is_delivered() {
     let frames: Vec<_> = (0..70)
         .chain([500, 501, 1446, 1447])
         .flat_map(|payload| {
-            [Frame::tcp4(payload, payload as usize), Frame::udp6(payload as usize), Frame::tcp6(1, payload as usize).in_vxlan4()]
+            [
+                Frame::tcp4(payload, payload as usize),
+                Frame::udp6(payload as usize),
+                Frame::tcp6(1, payload as usize).in_vxlan4(),
+            ]
         })
-        .flat_map(|frame| [frame.clone(), frame.clone().tagged(100), frame.clone().tagged(100).tagged(7)])
+        .flat_map(|frame| {
+            [frame.clone(), frame.clone().tagged(100), frame.clone().tagged(100).tagged(7)]
+        })
         .chain([
             Frame::tcp4(1, 31).with(|frame| frame.trailer = vec![0xa5; 9]),
             Frame::tcp4(1, 300).with(|frame| frame.trailer = vec![0xa5; 5]),
@@ -91,9 +120,18 @@ fn the_sum_of_all_is_of_what_is_delivered() {
                 assert_eq!(received.len(), frames.len());
                 for packet in &received {
                     let bytes = gathered(packet);
-                    let RxChecksum::Complete(sum) = packet.checksum else { panic!("{:?}", packet.checksum) };
-                    assert!(same(sum, checksum::sum(&bytes[14..])), "{padding:?} {strip_vlan} {}", bytes.len());
-                    assert!(padding == Padding::Off || bytes.len() + 4 * usize::from(packet.vlan.is_some()) >= 60);
+                    let RxChecksum::Complete(sum) = packet.checksum else {
+                        panic!("{:?}", packet.checksum)
+                    };
+                    assert!(
+                        same(sum, checksum::sum(&bytes[14..])),
+                        "{padding:?} {strip_vlan} {}",
+                        bytes.len()
+                    );
+                    assert!(
+                        padding == Padding::Off
+                            || bytes.len() + 4 * usize::from(packet.vlan.is_some()) >= 60
+                    );
                 }
                 assert_eq!(bench.card.monitor().counters().sums_complete, frames.len() as u64);
             }
@@ -103,7 +141,9 @@ fn the_sum_of_all_is_of_what_is_delivered() {
 
 #[test]
 fn verified_checksums_are_told_by_level_and_wrong_ones_not() {
-    let wrong = |frame: Frame| frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong);
+    let wrong = |frame: Frame| {
+        frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong)
+    };
     let unnecessary = |level| RxChecksum::Unnecessary { level };
     let cases = [
         (Frame::tcp4(1, 101), unnecessary(0)),
@@ -113,12 +153,17 @@ fn verified_checksums_are_told_by_level_and_wrong_ones_not() {
         (wrong(Frame::tcp4(1, 700)), RxChecksum::None),
         (wrong(Frame::udp6(700)), RxChecksum::None),
     ];
-    let mut bench = Bench::new(&NicSettings { padding: Padding::Garbage, ..NicSettings::default() });
+    let mut bench =
+        Bench::new(&NicSettings { padding: Padding::Garbage, ..NicSettings::default() });
     send_all(&mut *bench.wire_out, cases.iter().map(|(frame, _)| frame));
-    let arp = Sent { bytes: [vec![1; 12], vec![8, 6], vec![0; 28]].concat(), ..Sent::from(&Vec::new()) };
+    let arp =
+        Sent { bytes: [vec![1; 12], vec![8, 6], vec![0; 28]].concat(), ..Sent::from(&Vec::new()) };
     assert_eq!(send(&mut *bench.wire_out, &[arp]).sent, 1);
     let found: Vec<_> = receive(&mut *bench.card_in).iter().map(|packet| packet.checksum).collect();
-    assert_eq!(found, cases.iter().map(|(_, expected)| *expected).chain([RxChecksum::None]).collect::<Vec<_>>());
+    assert_eq!(
+        found,
+        cases.iter().map(|(_, expected)| *expected).chain([RxChecksum::None]).collect::<Vec<_>>()
+    );
     let counters = bench.card.monitor().counters();
     assert_eq!((counters.sums_verified, counters.sums_wrong), (5, 3));
 
@@ -146,7 +191,11 @@ fn tags_are_taken_out_or_left() {
 
 #[test]
 fn padding_is_what_the_settings_say() {
-    for (padding, bytes) in [(Padding::Off, &[][..]), (Padding::Zero, &[0; 6]), (Padding::Garbage, &[0xde, 0xad, 0xbe, 0xef, 0xde, 0xad])] {
+    for (padding, bytes) in [
+        (Padding::Off, &[][..]),
+        (Padding::Zero, &[0; 6]),
+        (Padding::Garbage, &[0xde, 0xad, 0xbe, 0xef, 0xde, 0xad]),
+    ] {
         let mut bench = Bench::new(&NicSettings { padding, ..NicSettings::default() });
         send_all(&mut *bench.wire_out, [&Frame::tcp4(1, 0), &Frame::tcp4(1, 6)]);
         let received = receive(&mut *bench.card_in);
@@ -161,7 +210,12 @@ fn super_packets_arrive_as_the_frames_that_a_wire_carries() {
     let large = Frame::tcp4(1, 10_000).with_id(7);
     let datagrams = Frame::udp6(5001);
     for sums in [RxSums::None, RxSums::Verified, RxSums::Complete] {
-        let mut bench = Bench::new(&NicSettings { sums, strip_vlan: false, padding: Padding::Garbage, ..NicSettings::default() });
+        let mut bench = Bench::new(&NicSettings {
+            sums,
+            strip_vlan: false,
+            padding: Padding::Garbage,
+            ..NicSettings::default()
+        });
         let packets = [
             partial(&large, GsoKind::Tcp4, 1448),
             partial(&large.clone().tagged(9), GsoKind::Tcp4, 1001),
@@ -175,17 +229,27 @@ fn super_packets_arrive_as_the_frames_that_a_wire_carries() {
         let cut = |payload: usize, size: usize, headers: usize| {
             (0..payload.div_ceil(size)).map(move |index| headers + size.min(payload - index * size))
         };
-        let expected: Vec<_> = cut(10_000, 1448, 54).chain(cut(10_000, 1001, 58)).chain(cut(5001, 1000, 62)).chain([60, 141]).collect();
+        let expected: Vec<_> = cut(10_000, 1448, 54)
+            .chain(cut(10_000, 1001, 58))
+            .chain(cut(5001, 1000, 62))
+            .chain([60, 141])
+            .collect();
         assert_eq!(lengths, expected);
         let mut stream = Vec::new();
         for (index, packet) in received.iter().enumerate() {
             let bytes = gathered(packet);
-            check::frame(&bytes, &check::Expect { trailing: true, ..check::Expect::default() }).expect("whole, with right checksums");
+            check::frame(&bytes, &check::Expect { trailing: true, ..check::Expect::default() })
+                .expect("whole, with right checksums");
             assert!(packet.gso().is_none());
             match packet.checksum {
                 RxChecksum::None => assert_eq!(sums, RxSums::None),
-                RxChecksum::Unnecessary { level } => assert_eq!((sums, level), (RxSums::Verified, 0)),
-                RxChecksum::Complete(sum) => assert!(sums == RxSums::Complete && same(sum, checksum::sum(&bytes[14..])), "{index}"),
+                RxChecksum::Unnecessary { level } => {
+                    assert_eq!((sums, level), (RxSums::Verified, 0))
+                }
+                RxChecksum::Complete(sum) => assert!(
+                    sums == RxSums::Complete && same(sum, checksum::sum(&bytes[14..])),
+                    "{index}"
+                ),
                 RxChecksum::Partial { .. } => panic!("a wire knows no partial checksums"),
             }
             if index < 7 {
@@ -194,7 +258,10 @@ fn super_packets_arrive_as_the_frames_that_a_wire_carries() {
         }
         assert_eq!(stream, large.payload);
         let counters = bench.card.monitor().counters();
-        assert_eq!((counters.rx_cut, counters.rx_filled, counters.rx_malformed), (3, expected.len() as u64, 0));
+        assert_eq!(
+            (counters.rx_cut, counters.rx_filled, counters.rx_malformed),
+            (3, expected.len() as u64, 0)
+        );
     }
 }
 
@@ -207,8 +274,13 @@ fn a_senders_wrong_pseudo_header_is_not_taken_for_right() {
         assert_eq!(send(&mut *bench.wire_out, std::slice::from_ref(&unfilled)).sent, 1);
         let received = receive(&mut *bench.card_in);
         match received[0].checksum {
-            RxChecksum::Complete(sum) => assert!(same(sum, checksum::sum(&gathered(&received[0])[14..]))),
-            other => assert_eq!((other, bench.card.monitor().counters().sums_wrong), (RxChecksum::None, 1)),
+            RxChecksum::Complete(sum) => {
+                assert!(same(sum, checksum::sum(&gathered(&received[0])[14..])))
+            }
+            other => assert_eq!(
+                (other, bench.card.monitor().counters().sums_wrong),
+                (RxChecksum::None, 1)
+            ),
         }
     }
 }
@@ -219,9 +291,18 @@ fn what_is_longer_than_the_mtu_is_dropped_and_counted() {
     let fits = Frame::tcp4(1, 1460);
     send_all(
         &mut *bench.wire_out,
-        [&fits, &fits.clone().tagged(3), &Frame::tcp4(1, 1461), &Frame::tcp4(1, 1461).tagged(3), &Frame::tcp4(1, 9000)],
+        [
+            &fits,
+            &fits.clone().tagged(3),
+            &Frame::tcp4(1, 1461),
+            &Frame::tcp4(1, 1461).tagged(3),
+            &Frame::tcp4(1, 9000),
+        ],
     );
-    assert_eq!(send(&mut *bench.wire_out, &[partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1461)]).sent, 1);
+    assert_eq!(
+        send(&mut *bench.wire_out, &[partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1461)]).sent,
+        1
+    );
     assert_eq!(receive(&mut *bench.card_in).len(), 2 + 1, "the last of the super-packet is short");
     assert_eq!(bench.card.monitor().counters().rx_too_long, 3 + 3);
     assert_eq!(bench.card.counters().rx_errors, 6);
@@ -243,15 +324,22 @@ fn a_super_packet_that_contradicts_itself_is_counted() {
 fn without_a_wire_super_packets_arrive_whole() {
     for page in PAGES {
         for copy in [0, 128] {
-            let settings = NicSettings { wire: false, page, copy, headroom: 64, ..NicSettings::default() };
+            let settings =
+                NicSettings { wire: false, page, copy, headroom: 64, ..NicSettings::default() };
             let mut bench = Bench::new(&settings);
             let mut large = partial(&Frame::tcp4(1, 65_495), GsoKind::Tcp4, 1448);
             large.gso = large.gso.map(|gso| gso.with_id(superpacket::segment::IpId::Fixed));
-            assert_eq!(send(&mut *bench.wire_out, &[large.clone(), Sent::from(&Frame::tcp4(1, 9))]).sent, 2);
+            assert_eq!(
+                send(&mut *bench.wire_out, &[large.clone(), Sent::from(&Frame::tcp4(1, 9))]).sent,
+                2
+            );
             let received = receive(&mut *bench.card_in);
             assert_eq!(gathered(&received[0]), large.bytes);
             assert_eq!(received[0].checksum, large.checksum);
-            assert_eq!(received[0].gso().map(|gso| (gso.size, gso.id)), large.gso.map(|gso| (gso.size, gso.id)));
+            assert_eq!(
+                received[0].gso().map(|gso| (gso.size, gso.id)),
+                large.gso.map(|gso| (gso.size, gso.id))
+            );
             assert_eq!(received[1].checksum, RxChecksum::Unnecessary { level: 0 });
         }
     }
@@ -271,18 +359,32 @@ fn checksums_are_filled_in_as_frames_are_copied() {
     };
     for page in PAGES {
         for (headroom, copy) in [(0, 0), (2, 80), (0, 35), (0, 51)] {
-            let mut bench = Bench::new(&NicSettings { page, headroom, copy, mtu: 9000, ring: 512, ..NicSettings::default() });
+            let mut bench = Bench::new(&NicSettings {
+                page,
+                headroom,
+                copy,
+                mtu: 9000,
+                ring: 512,
+                ..NicSettings::default()
+            });
             let frames: Vec<_> = lengths().flat_map(of_length).collect();
-            let sent: Vec<_> = frames.iter().map(|(frame, kind)| partial(frame, *kind, 0)).collect();
+            let sent: Vec<_> =
+                frames.iter().map(|(frame, kind)| partial(frame, *kind, 0)).collect();
             assert_eq!(send(&mut *bench.wire_out, &sent).sent, sent.len());
             let received = receive(&mut *bench.card_in);
             assert_eq!(received.len(), frames.len());
             for (packet, (frame, _)) in received.iter().zip(&frames) {
-                assert!(gathered(packet) == frame.to_bytes(), "{page:?} {headroom} {copy} {frame:?}");
+                assert!(
+                    gathered(packet) == frame.to_bytes(),
+                    "{page:?} {headroom} {copy} {frame:?}"
+                );
                 assert_eq!(packet.checksum, RxChecksum::Unnecessary { level: 0 });
             }
             let counters = bench.card.monitor().counters();
-            assert_eq!((counters.rx_filled, counters.sums_verified, counters.sums_wrong), (sent.len() as u64, sent.len() as u64, 0));
+            assert_eq!(
+                (counters.rx_filled, counters.sums_verified, counters.sums_wrong),
+                (sent.len() as u64, sent.len() as u64, 0)
+            );
         }
     }
 }

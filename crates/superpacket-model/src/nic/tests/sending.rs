@@ -39,18 +39,33 @@ fn super_packets_are_cut_and_checksums_filled_in() {
     let udp = partial(&Frame::udp4(5_000), GsoKind::Udp, 999);
     let single = partial(&Frame::udp6(77), GsoKind::Udp, 0);
     let plain = Sent::from(&Frame::tcp4(5, 6));
-    let progress = send(&mut *bench.card_out, &[tcp.clone(), plain.clone(), fixed.clone(), six.clone(), udp.clone(), single]);
+    let progress = send(
+        &mut *bench.card_out,
+        &[tcp.clone(), plain.clone(), fixed.clone(), six.clone(), udp.clone(), single],
+    );
     assert!(progress.sent == 6 && progress.stopped.is_none(), "{progress:?}");
     let received = receive(&mut *bench.wire_in);
-    let expected: Vec<_> =
-        [cut(&tcp), vec![plain.bytes], cut(&fixed), cut(&six), cut(&udp), vec![Frame::udp6(77).to_bytes()]].into_iter().flatten().collect();
+    let expected: Vec<_> = [
+        cut(&tcp),
+        vec![plain.bytes],
+        cut(&fixed),
+        cut(&six),
+        cut(&udp),
+        vec![Frame::udp6(77).to_bytes()],
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     assert_eq!(received.iter().map(gathered).collect::<Vec<_>>(), expected);
     for packet in &received {
         check::frame(&gathered(packet), &check::Expect::default()).expect("right");
         assert!(packet.gso.is_none() && !matches!(packet.checksum, RxChecksum::Partial { .. }));
     }
     let counters = bench.card.monitor().counters();
-    assert_eq!((counters.tx_cut, counters.tx_segments, counters.tx_filled), (4, (42 + 42 + 10 + 6), 1));
+    assert_eq!(
+        (counters.tx_cut, counters.tx_segments, counters.tx_filled),
+        (4, (42 + 42 + 10 + 6), 1)
+    );
     assert_eq!(counters.tx_frames, expected.len() as u64);
     assert_eq!(counters.tx_bytes, expected.iter().map(|frame| frame.len() as u64).sum::<u64>());
 }
@@ -70,16 +85,23 @@ fn plain_frames_go_as_they_are() {
 #[test]
 fn the_tso_limit_is_exact() {
     let packet = |payload| partial(&Frame::tcp4(1, payload), GsoKind::Tcp4, 1448);
-    let mut bench = Bench::new(&NicSettings { tso: TsoLimit::Payload(15_928), ..NicSettings::default() });
+    let mut bench =
+        Bench::new(&NicSettings { tso: TsoLimit::Payload(15_928), ..NicSettings::default() });
     assert_eq!(bench.card.capabilities().gso.max_payload, 15_928);
     assert_eq!(send(&mut *bench.card_out, &[packet(15_928)]).sent, 1);
     assert!(is_offload(&mut *bench.card_out, &packet(15_929)));
     assert_eq!(receive(&mut *bench.wire_in).len(), 11);
     // UDP is not meant.
-    assert_eq!(send(&mut *bench.card_out, &[partial(&Frame::udp4(40_000), GsoKind::Udp, 1000)]).sent, 1);
+    assert_eq!(
+        send(&mut *bench.card_out, &[partial(&Frame::udp4(40_000), GsoKind::Udp, 1000)]).sent,
+        1
+    );
 
     let mut full = Bench::new(&NicSettings::default());
-    assert_eq!((full.card.capabilities().gso.max_payload, full.card.capabilities().gso.max_ipv4_length), (u32::MAX, 65_536));
+    assert_eq!(
+        (full.card.capabilities().gso.max_payload, full.card.capabilities().gso.max_ipv4_length),
+        (u32::MAX, 65_536)
+    );
     assert_eq!(send(&mut *full.card_out, &[packet(65_495)]).sent, 1);
     let mut big = packet(65_495);
     big.bytes.resize(65_537 + 14, 0);
@@ -108,32 +130,51 @@ fn what_the_card_lacks_it_refuses() {
         (NicSettings { scatter_gather: false, ..default }, vec![&tcp, &udp], vec![&single]),
     ] {
         let mut bench = Bench::new(&settings);
-        assert!(refused.iter().all(|packet| is_offload(&mut *bench.card_out, packet)), "{settings:?}");
-        assert!(taken.iter().all(|packet| send(&mut *bench.card_out, &[(*packet).clone()]).sent == 1), "{settings:?}");
+        assert!(
+            refused.iter().all(|packet| is_offload(&mut *bench.card_out, packet)),
+            "{settings:?}"
+        );
+        assert!(
+            taken.iter().all(|packet| send(&mut *bench.card_out, &[(*packet).clone()]).sent == 1),
+            "{settings:?}"
+        );
         assert_eq!(bench.card.capabilities().max_slices == 1, !settings.scatter_gather);
     }
     let mut bench = Bench::new(&default);
-    for long in [Sent::from(&Frame::tcp4(1, 1461)), partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1461)] {
+    for long in
+        [Sent::from(&Frame::tcp4(1, 1461)), partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1461)]
+    {
         assert!(matches!(send(&mut *bench.card_out, &[long]).stopped, Some(Stop::TooLong)));
     }
     // What comes before is sent.
     let progress = send(&mut *bench.card_out, &[single, tcp, tunnel, udp]);
-    assert!(progress.sent == 2 && matches!(progress.stopped, Some(Stop::Offload(_))), "{progress:?}");
+    assert!(
+        progress.sent == 2 && matches!(progress.stopped, Some(Stop::Offload(_))),
+        "{progress:?}"
+    );
     assert_eq!(receive(&mut *bench.wire_in).len(), 1 + 5);
 }
 
 #[test]
 fn a_super_packet_stopped_in_the_middle_is_finished() {
     for by_receiver in [false, true] {
-        let mut bench = Bench::with(&NicSettings::default(), &MemorySettings { slots: 7, ..MemorySettings::default() });
-        let packets: Vec<_> = (0..4).map(|index| partial(&Frame::tcp4(index * 10_000, 5000), GsoKind::Tcp4, 1000)).collect();
+        let mut bench = Bench::with(
+            &NicSettings::default(),
+            &MemorySettings { slots: 7, ..MemorySettings::default() },
+        );
+        let packets: Vec<_> = (0..4)
+            .map(|index| partial(&Frame::tcp4(index * 10_000, 5000), GsoKind::Tcp4, 1000))
+            .collect();
         let (outgoing, batch) = batch(&packets);
         let (mut from, mut received) = (0, Vec::new());
         for round in 0.. {
             assert!(round < 20);
             let progress = bench.card_out.transmit(&outgoing, &batch, from);
             if round == 0 {
-                assert!(progress.sent == 2 && matches!(progress.stopped, Some(Stop::Full)), "the second is begun: {progress:?}");
+                assert!(
+                    progress.sent == 2 && matches!(progress.stopped, Some(Stop::Full)),
+                    "the second is begun: {progress:?}"
+                );
             }
             from += progress.sent;
             received.extend(receive(&mut *bench.wire_in).iter().map(gathered));
@@ -150,17 +191,27 @@ fn a_super_packet_stopped_in_the_middle_is_finished() {
         received.extend(receive(&mut *bench.wire_in).iter().map(gathered));
         assert_eq!(received, packets.iter().flat_map(cut).collect::<Vec<_>>());
         let counters = bench.card.monitor().counters();
-        assert_eq!((counters.tx_cut, counters.tx_segments, counters.tx_frames, counters.tx_lost), (4, 20, 20, 0));
+        assert_eq!(
+            (counters.tx_cut, counters.tx_segments, counters.tx_frames, counters.tx_lost),
+            (4, 20, 20, 0)
+        );
     }
 }
 
 #[test]
 fn what_is_left_when_the_link_goes_down_is_counted_as_lost() {
-    let mut bench = Bench::with(&NicSettings::default(), &MemorySettings { slots: 3, ..MemorySettings::default() });
-    let progress = send(&mut *bench.card_out, &[partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1000)]);
+    let mut bench = Bench::with(
+        &NicSettings::default(),
+        &MemorySettings { slots: 3, ..MemorySettings::default() },
+    );
+    let progress =
+        send(&mut *bench.card_out, &[partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1000)]);
     assert!(progress.sent == 1 && progress.stopped.is_none(), "{progress:?}");
     bench.other.control().set_state(LinkState::Down);
-    assert!(matches!(send(&mut *bench.card_out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped, Some(Stop::Down)));
+    assert!(matches!(
+        send(&mut *bench.card_out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped,
+        Some(Stop::Down)
+    ));
     assert_eq!(bench.card.monitor().counters().tx_lost, 2);
     bench.other.control().set_state(LinkState::Up);
     assert_eq!(receive(&mut *bench.wire_in).len(), 3);
@@ -170,15 +221,23 @@ fn what_is_left_when_the_link_goes_down_is_counted_as_lost() {
 
 #[test]
 fn without_a_wire_super_packets_leave_whole_within_the_limits() {
-    let mut bench = Bench::new(&NicSettings { wire: false, tso: TsoLimit::Payload(15_928), ..NicSettings::default() });
+    let mut bench = Bench::new(&NicSettings {
+        wire: false,
+        tso: TsoLimit::Payload(15_928),
+        ..NicSettings::default()
+    });
     let fits = partial(&Frame::tcp4(1, 15_928), GsoKind::Tcp4, 1448);
     let long = partial(&Frame::tcp4(1, 15_929), GsoKind::Tcp4, 1448);
     assert_eq!(send(&mut *bench.card_out, std::slice::from_ref(&fits)).sent, 1);
     let progress = send(&mut *bench.card_out, &[fits.clone(), long, fits.clone()]);
-    assert!(progress.sent == 1 && matches!(progress.stopped, Some(Stop::Offload(_))), "{progress:?}");
+    assert!(
+        progress.sent == 1 && matches!(progress.stopped, Some(Stop::Offload(_))),
+        "{progress:?}"
+    );
     let received = receive(&mut *bench.wire_in);
     assert_eq!(received.len(), 2);
-    assert!(received.iter().all(|packet| gathered(packet) == fits.bytes && packet.gso().map(|gso| gso.size.get()) == Some(1448)));
+    assert!(received.iter().all(|packet| gathered(packet) == fits.bytes
+        && packet.gso().map(|gso| gso.size.get()) == Some(1448)));
     assert_eq!(bench.card.monitor().counters().tx_cut, 0);
 }
 
@@ -189,12 +248,23 @@ fn a_frame_that_the_wrapped_port_refuses_does_not_stop_the_rest() {
     let (inner, mut other) = memory::pair(&narrow, &MemorySettings::default()).expect("opens");
     let control = inner.control();
     control.set_mtu(0);
-    let mut card = super::NicPort::new("nic", &NicSettings { mtu: 1500, ..NicSettings::default() }, Box::new(inner)).expect("opens");
+    let mut card = super::NicPort::new(
+        "nic",
+        &NicSettings { mtu: 1500, ..NicSettings::default() },
+        Box::new(inner),
+    )
+    .expect("opens");
     // The wrapped port's MTU has changed since.
     control.set_mtu(1000);
     assert_eq!(card.state().mtu, 1000);
     let mut out = card.transmitter().expect("opens");
-    let progress = send(&mut *out, &[partial(&Frame::tcp4(1, 3000), GsoKind::Tcp4, 1400), partial(&Frame::tcp4(1, 90), GsoKind::Tcp4, 0)]);
+    let progress = send(
+        &mut *out,
+        &[
+            partial(&Frame::tcp4(1, 3000), GsoKind::Tcp4, 1400),
+            partial(&Frame::tcp4(1, 90), GsoKind::Tcp4, 0),
+        ],
+    );
     assert!(progress.sent == 2 && progress.stopped.is_none(), "{progress:?}");
     assert_eq!(receive(&mut *other.receivers().remove(0)).len(), 2, "the short ones");
     assert_eq!(card.monitor().counters().tx_lost, 2);

@@ -10,13 +10,17 @@ use crate::open;
 
 fn settings(text: &str) -> Result<NicSettings, String> {
     let spec: PortSpec = text.parse().expect("well formed");
-    NicSettings::from_options(spec.options(), spec.inner().is_some()).map_err(|error| error.to_string())
+    NicSettings::from_options(spec.options(), spec.inner().is_some())
+        .map_err(|error| error.to_string())
 }
 
 #[test]
 fn every_setting_can_be_written() {
     assert_eq!(settings("nic:"), Ok(NicSettings::default()));
-    assert_eq!(settings("nic:@packet:eth0"), Ok(NicSettings { full: RingFull::Wait, ..NicSettings::default() }));
+    assert_eq!(
+        settings("nic:@packet:eth0"),
+        Ok(NicSettings { full: RingFull::Wait, ..NicSettings::default() })
+    );
     let text = "nic:page=16k,headroom=2,copy=80,csum=complete,vlan=keep,pad=garbage,queues=8,hash=off,ring=64,full=wait,mtu=9000,\
                 sg=off,tx=off,tso=15928,uso=off,tunnels=on,wire=off,link=there";
     let expected = NicSettings {
@@ -40,10 +44,17 @@ fn every_setting_can_be_written() {
         ..NicSettings::default()
     };
     assert_eq!(settings(text), Ok(expected));
-    for (text, page) in [("4k", PageSize::Page4K), ("8k", PageSize::Page8K), ("32k", PageSize::Page32K), ("linear", PageSize::Linear)] {
+    for (text, page) in [
+        ("4k", PageSize::Page4K),
+        ("8k", PageSize::Page8K),
+        ("32k", PageSize::Page32K),
+        ("linear", PageSize::Linear),
+    ] {
         assert_eq!(settings(&format!("nic:page={text}")).expect("right").page, page);
     }
-    for (text, tso) in [("off", TsoLimit::Off), ("64k", TsoLimit::Full), ("1448", TsoLimit::Payload(1448))] {
+    for (text, tso) in
+        [("off", TsoLimit::Off), ("64k", TsoLimit::Full), ("1448", TsoLimit::Payload(1448))]
+    {
         assert_eq!(settings(&format!("nic:tso={text}")).expect("right").tso, tso);
     }
 }
@@ -86,7 +97,12 @@ fn a_wrong_setting_is_named() {
     let spec: PortSpec = "nic:ring=0@memory:never".parse().expect("well formed");
     assert!(open(&spec).expect_err("wrong").to_string().contains("ring=0"));
     let out_of_range = NicSettings { copy: 999, ..NicSettings::default() };
-    assert!(super::pair(&out_of_range, &Default::default()).expect_err("wrong").to_string().contains("copy"));
+    assert!(
+        super::pair(&out_of_range, &Default::default())
+            .expect_err("wrong")
+            .to_string()
+            .contains("copy")
+    );
 }
 
 #[test]
@@ -100,10 +116,14 @@ fn a_card_is_one_end_of_a_link_or_wraps_a_port() {
         let open = |text: &str| open(&text.parse().expect("well formed")).expect(text);
         let (mut left, mut right): (Box<dyn Port>, Box<dyn Port>) = (open(card), open(other));
         assert_eq!((left.name(), right.name()), (card, other));
-        let ((mut left_in, mut left_out), (mut right_in, mut right_out)) = (ends(&mut *left), ends(&mut *right));
+        let ((mut left_in, mut left_out), (mut right_in, mut right_out)) =
+            (ends(&mut *left), ends(&mut *right));
         send_all(&mut *left_out, [&Frame::tcp4(1, 100)]);
         send_all(&mut *right_out, [&Frame::tcp4(1, 100)]);
-        assert_eq!((receive(&mut *left_in)[0].length(), receive(&mut *right_in)[0].length()), (154, 154));
+        assert_eq!(
+            (receive(&mut *left_in)[0].length(), receive(&mut *right_in)[0].length()),
+            (154, 154)
+        );
         assert!(left.capabilities().features.contains(Feature::ReceiveHashing));
         assert_eq!((left.state().mtu, left.hardware_address()), (1500, None));
     }
@@ -113,7 +133,10 @@ fn a_card_is_one_end_of_a_link_or_wraps_a_port() {
 fn offloads_that_need_one_that_is_off_are_off() {
     let features = |text: &str| settings(text).expect("right").features();
     let without_sg = features("nic:sg=off");
-    assert!(!without_sg.contains(Feature::TcpSegmentationOffload) && without_sg.contains(Feature::GenericReceiveOffload));
+    assert!(
+        !without_sg.contains(Feature::TcpSegmentationOffload)
+            && without_sg.contains(Feature::GenericReceiveOffload)
+    );
     assert!(!features("nic:tx=off").contains(Feature::TxUdpSegmentation));
     assert!(!features("nic:hash=off").contains(Feature::ReceiveHashing));
     assert!(features("nic:csum=none").contains(Feature::RxChecksumming), "its user verifies");
@@ -122,8 +145,14 @@ fn offloads_that_need_one_that_is_off_are_off() {
 /// Each of the numbers is in range, but not what they take together.
 #[test]
 fn more_memory_than_a_card_may_have_is_refused() {
-    for options in ["ring=65536,queues=128", "ring=65536,queues=128,page=32k,mtu=65000", "ring=65536,queues=64,page=linear"] {
-        let error = crate::open(&format!("nic:{options},link=large").parse().expect("well formed")).map(drop).expect_err(options);
+    for options in [
+        "ring=65536,queues=128",
+        "ring=65536,queues=128,page=32k,mtu=65000",
+        "ring=65536,queues=64,page=linear",
+    ] {
+        let error = crate::open(&format!("nic:{options},link=large").parse().expect("well formed"))
+            .map(drop)
+            .expect_err(options);
         assert!(error.to_string().contains("more memory than there is, or than 4 GiB"), "{error}");
     }
 }

@@ -26,7 +26,13 @@ impl<B> Held<B> {
         let sum = facts.sum.unwrap_or(0);
         match (storage, packet.rest) {
             (Storage::Fragments, None) => {
-                self.pieces.push(Piece { buffer: Some(packet.first), start: header as u32, length: facts.payload, sum, flags });
+                self.pieces.push(Piece {
+                    buffer: Some(packet.first),
+                    start: header as u32,
+                    length: facts.payload,
+                    sum,
+                    flags,
+                });
                 None
             }
             (Storage::Fragments, Some(mut chain)) => {
@@ -59,13 +65,21 @@ impl<B> Held<B> {
                 let packet = RxPacket { rest, ..RxPacket::new(packet.first) };
                 let start = if first {
                     self.linear.clear();
-                    packet.buffers().for_each(|buffer| self.linear.extend_from_slice(memory.bytes(buffer)));
+                    packet
+                        .buffers()
+                        .for_each(|buffer| self.linear.extend_from_slice(memory.bytes(buffer)));
                     header as u32
                 } else {
                     self.append(ranges(&packet, header, end, memory), facts.payload)
                 };
                 if facts.payload > 0 {
-                    self.pieces.push(Piece { buffer: None, start, length: facts.payload, sum, flags });
+                    self.pieces.push(Piece {
+                        buffer: None,
+                        start,
+                        length: facts.payload,
+                        sum,
+                        flags,
+                    });
                 }
                 packet.rest.map(|mut chain| {
                     chain.buffers_mut().clear();
@@ -78,7 +92,12 @@ impl<B> Held<B> {
     /// Joins the payload of a packet that has been counted in to the first packet's buffer, in
     /// which the payload before it lies.
     #[inline(always)]
-    pub(in crate::aggregate) fn join_in_place<P: Poll<B>>(&mut self, packet: &RxPacket<B>, facts: &Facts, poll: &mut P) {
+    pub(in crate::aggregate) fn join_in_place<P: Poll<B>>(
+        &mut self,
+        packet: &RxPacket<B>,
+        facts: &Facts,
+        poll: &mut P,
+    ) {
         let header = usize::from(self.layout.payload);
         if let Some(Piece { buffer: Some(first), .. }) = self.pieces.first() {
             let kept = header + (self.payload - facts.payload) as usize;
@@ -88,7 +107,11 @@ impl<B> Held<B> {
 
     /// Copies the last packet's payload behind the others'; returns where it starts.
     #[inline(always)]
-    pub(super) fn append<'a>(&mut self, payload: impl IntoIterator<Item = &'a [u8]>, length: u32) -> u32 {
+    pub(super) fn append<'a>(
+        &mut self,
+        payload: impl IntoIterator<Item = &'a [u8]>,
+        length: u32,
+    ) -> u32 {
         // Padding behind the first packet goes as soon as something follows it.
         self.linear.truncate(usize::from(self.layout.payload) + (self.payload - length) as usize);
         let start = self.linear.len() as u32;

@@ -37,7 +37,13 @@ impl<B> Held<B> {
         match joined {
             Ok(joined) => Ok(Attempt::Joined(joined)),
             // An ACK that may not be absorbed tells the sender something by being one of its own.
-            Err(reason) if facts.payload == 0 && matches!(reason, Reason::DuplicateAck | Reason::WindowUpdate | Reason::AckOlder) => {
+            Err(reason)
+                if facts.payload == 0
+                    && matches!(
+                        reason,
+                        Reason::DuplicateAck | Reason::WindowUpdate | Reason::AckOlder
+                    ) =>
+            {
                 Err(reason)
             }
             Err(reason) => Ok(Attempt::Ended(reason)),
@@ -47,7 +53,13 @@ impl<B> Held<B> {
     /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow
     /// must end before it.
     #[inline(always)]
-    fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts, segments: &Segments) -> Result<Joined, Reason> {
+    fn join_gro(
+        &mut self,
+        packet: &RxPacket<B>,
+        header: &[u8],
+        facts: &Facts,
+        segments: &Segments,
+    ) -> Result<Joined, Reason> {
         let is_super_packet = segments.count > 1;
         if facts.sequence != self.next_sequence {
             return Err(Reason::Sequence);
@@ -72,7 +84,10 @@ impl<B> Held<B> {
         }
         // Those before it have a CWR each, or had theirs on the first.
         let flags = usize::from(self.layout.transport) + tcp::FLAGS;
-        if segments.cwr_on_first && self.layout.protocol == Protocol::Tcp && byte(header, flags) & tcp::CWR != 0 {
+        if segments.cwr_on_first
+            && self.layout.protocol == Protocol::Tcp
+            && byte(header, flags) & tcp::CWR != 0
+        {
             return Err(Reason::FlagsChanged);
         }
         // DCCP's packets are counted, not its bytes, and all are of one length.
@@ -92,7 +107,12 @@ impl<B> Held<B> {
             }
             let (mut outer_run, mut nested_run) = (self.outer_id_run, self.nested_id_run);
             if outer.version == IpVersion::V4 {
-                let next = outer_run.next(self.packets, self.only_one(), facts.outer_id, segments.outer_id);
+                let next = outer_run.next(
+                    self.packets,
+                    self.only_one(),
+                    facts.outer_id,
+                    segments.outer_id,
+                );
                 outer_run = next.ok_or(Reason::IpId)?;
             }
             if let Some(Outer { version: IpVersion::V4, network, .. }) = self.layout.nested {
@@ -116,7 +136,12 @@ impl<B> Held<B> {
     /// Takes a packet whose headers match, by LRO's rules. `Err` says why the flow must end before
     /// it.
     #[inline]
-    pub(super) fn join_lro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts) -> Result<Joined, Reason> {
+    pub(super) fn join_lro(
+        &mut self,
+        packet: &RxPacket<B>,
+        header: &[u8],
+        facts: &Facts,
+    ) -> Result<Joined, Reason> {
         if facts.sequence != self.next_sequence {
             return Err(Reason::Sequence);
         }
@@ -125,8 +150,12 @@ impl<B> Held<B> {
         }
         let pure = facts.payload == 0;
         let transport = usize::from(self.layout.transport);
-        if pure && be32(header, transport + tcp::ACKNOWLEDGEMENT) == be32(&self.header, transport + tcp::ACKNOWLEDGEMENT) {
-            let same_window = be16(header, transport + tcp::WINDOW) == be16(&self.header, transport + tcp::WINDOW);
+        if pure
+            && be32(header, transport + tcp::ACKNOWLEDGEMENT)
+                == be32(&self.header, transport + tcp::ACKNOWLEDGEMENT)
+        {
+            let same_window = be16(header, transport + tcp::WINDOW)
+                == be16(&self.header, transport + tcp::WINDOW);
             return Err(if same_window { Reason::DuplicateAck } else { Reason::WindowUpdate });
         }
         if self.payload + facts.payload > self.payload_limit {
@@ -150,8 +179,12 @@ impl<B> Held<B> {
     #[inline(always)]
     pub(super) fn is_older(&self, header: &[u8]) -> Option<Reason> {
         let transport = usize::from(self.layout.transport);
-        let before = |offset: usize| is_before(be32(header, transport + offset), be32(&self.header, transport + offset));
-        if usize::from(self.layout.payload) - transport > tcp::HEADER_LENGTH && before(tcp::TIMESTAMP_VALUE) {
+        let before = |offset: usize| {
+            is_before(be32(header, transport + offset), be32(&self.header, transport + offset))
+        };
+        if usize::from(self.layout.payload) - transport > tcp::HEADER_LENGTH
+            && before(tcp::TIMESTAMP_VALUE)
+        {
             return Some(Reason::TimestampOlder);
         }
         before(tcp::ACKNOWLEDGEMENT).then_some(Reason::AckOlder)
@@ -161,7 +194,9 @@ impl<B> Held<B> {
     #[inline(always)]
     pub(super) fn take_over(&mut self, header: &[u8]) {
         let transport = usize::from(self.layout.transport);
-        let mut newest = |offset: usize| put32(&mut self.header, transport + offset, be32(header, transport + offset));
+        let mut newest = |offset: usize| {
+            put32(&mut self.header, transport + offset, be32(header, transport + offset))
+        };
         newest(tcp::ACKNOWLEDGEMENT);
         if usize::from(self.layout.payload) - transport > tcp::HEADER_LENGTH {
             newest(tcp::TIMESTAMP_VALUE);
@@ -177,7 +212,8 @@ impl<B> Held<B> {
             None => 1,
             Some(chain) => 1 + chain.buffers().len(),
         };
-        policy.storage == Storage::Fragments && self.pieces.len() + more > policy.max_fragments as usize
+        policy.storage == Storage::Fragments
+            && self.pieces.len() + more > policy.max_fragments as usize
     }
 }
 

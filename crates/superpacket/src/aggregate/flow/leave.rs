@@ -10,7 +10,9 @@ use crate::memory::Memory;
 use crate::packet::RxChecksum;
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
 use crate::super_packet::{Metadata, Piece, SuperPacket};
-use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp, usual};
+use crate::wire::{
+    IpVersion, Layout, Outer, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp, usual,
+};
 use superpacket_simd::Simd;
 
 /// What leaving changed of a held packet.
@@ -29,7 +31,12 @@ pub(in crate::aggregate) struct Leaving {
 impl<B> Held<B> {
     /// Makes a merged packet ready to leave: headers that fit what merged.
     #[inline(always)]
-    pub(in crate::aggregate) fn finish<M: Memory<B>>(&mut self, policy: &Policy, simd: Simd, memory: &M) -> Leaving {
+    pub(in crate::aggregate) fn finish<M: Memory<B>>(
+        &mut self,
+        policy: &Policy,
+        simd: Simd,
+        memory: &M,
+    ) -> Leaving {
         // The first of the usual layouts nearest.
         if self.usual == usual::ETHERNET_IPV4 {
             self.finish_as::<{ usual::ETHERNET_IPV4 }, M>(policy, simd, memory)
@@ -41,7 +48,9 @@ impl<B> Held<B> {
     #[inline(never)]
     fn finish_other<M: Memory<B>>(&mut self, policy: &Policy, simd: Simd, memory: &M) -> Leaving {
         match self.usual {
-            usual::ETHERNET_IPV6 => self.finish_as::<{ usual::ETHERNET_IPV6 }, M>(policy, simd, memory),
+            usual::ETHERNET_IPV6 => {
+                self.finish_as::<{ usual::ETHERNET_IPV6 }, M>(policy, simd, memory)
+            }
             usual::IPV4 => self.finish_as::<{ usual::IPV4 }, M>(policy, simd, memory),
             usual::IPV6 => self.finish_as::<{ usual::IPV6 }, M>(policy, simd, memory),
             _ => self.finish_as::<{ usual::NONE }, M>(policy, simd, memory),
@@ -49,7 +58,12 @@ impl<B> Held<B> {
     }
 
     #[inline(always)]
-    fn finish_as<const USUAL: u8, M: Memory<B>>(&mut self, policy: &Policy, simd: Simd, memory: &M) -> Leaving {
+    fn finish_as<const USUAL: u8, M: Memory<B>>(
+        &mut self,
+        policy: &Policy,
+        simd: Simd,
+        memory: &M,
+    ) -> Leaving {
         let layout = &self.layout.known::<USUAL>();
         if self.uneven.on {
             self.finish_parts();
@@ -76,10 +90,19 @@ impl<B> Held<B> {
             let header = transport_header(self.header.get(transport..start).unwrap_or(&[]));
             let total = pseudo.add_sum(header).add(self.payload_sum(simd, memory));
             put16(&mut self.header, checksum, transport_field(layout.protocol, total.checksum()));
-            RxChecksum::Unnecessary { level: if layout.outer.is_some() { self.outer_checksums.count_ones() as u8 } else { 0 } }
+            RxChecksum::Unnecessary {
+                level: if layout.outer.is_some() {
+                    self.outer_checksums.count_ones() as u8
+                } else {
+                    0
+                },
+            }
         } else {
             put16(&mut self.header, checksum, pseudo.fold());
-            RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() }
+            RxChecksum::Partial {
+                start: layout.transport,
+                offset: layout.protocol.checksum_offset(),
+            }
         };
         if let Some(outer) = layout.outer {
             // The inner one first, which the one outside covers.
@@ -90,12 +113,19 @@ impl<B> Held<B> {
         }
         if policy.storage == Storage::Linear {
             self.linear.truncate(start + self.payload as usize);
-            if let (Some(to), Some(from)) = (self.linear.get_mut(..start), self.header.get(..start)) {
+            if let (Some(to), Some(from)) = (self.linear.get_mut(..start), self.header.get(..start))
+            {
                 to.copy_from_slice(from);
             }
         }
         let end = u32::from(layout.payload) + self.payload;
-        Leaving { header: start, end, length: u64::from(end), checksum: state, gso: if lro { None } else { self.first_gso(layout) } }
+        Leaving {
+            header: start,
+            end,
+            length: u64::from(end),
+            checksum: state,
+            gso: if lro { None } else { self.first_gso(layout) },
+        }
     }
 
     /// Adds to an IPv6 packet whose length was left out a hop-by-hop header that says it (RFC 2675,
@@ -106,7 +136,10 @@ impl<B> Held<B> {
         let network = usize::from(self.layout.network);
         let place = network + ipv6::HEADER_LENGTH;
         let left_out = leaving.end as usize > place + usize::from(u16::MAX);
-        if self.layout.version == IpVersion::V4 || !left_out || leaving.header + ADDED > self.header.len() {
+        if self.layout.version == IpVersion::V4
+            || !left_out
+            || leaving.header + ADDED > self.header.len()
+        {
             return;
         }
         self.header.copy_within(place..leaving.header, place + ADDED);
@@ -132,7 +165,9 @@ impl<B> Held<B> {
         if !self.linear.is_empty() {
             self.linear.splice(place..place, [0; ADDED]);
             self.pieces.iter_mut().for_each(|piece| piece.start += ADDED as u32);
-            if let (Some(to), Some(from)) = (self.linear.get_mut(..leaving.header), self.header.get(..leaving.header)) {
+            if let (Some(to), Some(from)) =
+                (self.linear.get_mut(..leaving.header), self.header.get(..leaving.header))
+            {
                 to.copy_from_slice(from);
             }
         }
@@ -151,7 +186,11 @@ impl<B> Held<B> {
     /// tunnel: behind a header that names the tunnel, Linux needs it there.
     #[cold]
     pub(in crate::aggregate) fn seed_outer_checksum(&mut self, leaving: &Leaving) {
-        let Some(outer) = self.layout.outer.filter(|outer| outer.tunnel.is_udp() && leaving.gso.is_some()) else { return };
+        let Some(outer) =
+            self.layout.outer.filter(|outer| outer.tunnel.is_udp() && leaving.gso.is_some())
+        else {
+            return;
+        };
         if outer.checksum(&self.header).is_none() {
             return;
         }
@@ -168,21 +207,42 @@ impl<B> Held<B> {
         if self.linear.is_empty() {
             for piece in &mut self.pieces {
                 piece.start = 0;
-                piece.length = piece.buffer.as_ref().map_or(0, |buffer| memory.bytes(buffer).len()) as u32;
+                piece.length =
+                    piece.buffer.as_ref().map_or(0, |buffer| memory.bytes(buffer).len()) as u32;
                 piece.flags = 0;
             }
         } else {
             self.pieces.clear();
-            self.pieces.push(Piece { buffer: None, start: 0, length: self.linear.len() as u32, sum: 0, flags: 0 });
+            self.pieces.push(Piece {
+                buffer: None,
+                start: 0,
+                length: self.linear.len() as u32,
+                sum: 0,
+                flags: 0,
+            });
         }
-        let form = if let RxChecksum::Partial { .. } = self.checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+        let form = if let RxChecksum::Partial { .. } = self.checksum {
+            ChecksumForm::Partial
+        } else {
+            ChecksumForm::Full
+        };
         let gso = self.gso.map(|gso| gso.with_checksum(form));
-        Leaving { header: 0, end: self.layout.end, length: self.bytes, checksum: self.checksum, gso }
+        Leaving {
+            header: 0,
+            end: self.layout.end,
+            length: self.bytes,
+            checksum: self.checksum,
+            gso,
+        }
     }
 
     /// The packet as the sink sees it.
     #[inline(always)]
-    pub(in crate::aggregate) fn super_packet(&mut self, leaving: &Leaving, reason: Reason) -> SuperPacket<'_, B, ()> {
+    pub(in crate::aggregate) fn super_packet(
+        &mut self,
+        leaving: &Leaving,
+        reason: Reason,
+    ) -> SuperPacket<'_, B, ()> {
         let metadata = Metadata {
             layer: self.layer,
             layout: Some(Layout { end: leaving.end, ..self.layout }),
@@ -225,11 +285,19 @@ impl<B> Held<B> {
         // All packets carried the same CWR, since flags must be equal: so do all segments, unless
         // it was only the first segment's of a super-packet.
         let flags = byte(&self.header, usize::from(layout.transport) + tcp::FLAGS) & !self.flags;
-        let cwr = if layout.protocol == Protocol::Tcp && flags & tcp::CWR != 0 { Cwr::All } else { Cwr::First };
+        let cwr = if layout.protocol == Protocol::Tcp && flags & tcp::CWR != 0 {
+            Cwr::All
+        } else {
+            Cwr::First
+        };
         Some(Gso {
             id: self.id_run.form(),
             outer_id: self.outer_id_run.form(),
-            nested_id: if layout.nested.is_some() { self.nested_id_run.form() } else { IpId::Increment },
+            nested_id: if layout.nested.is_some() {
+                self.nested_id_run.form()
+            } else {
+                IpId::Increment
+            },
             cwr,
             checksum: self.field.form(),
             ..Gso::new(kind, SegmentSize::new(self.segment_size as usize)?)
@@ -278,7 +346,11 @@ impl<B> Held<B> {
                 let length = u16::try_from(end - network).unwrap_or(0);
                 let id = be16(&self.header, network + ipv4::ID);
                 put16(&mut self.header, network + ipv4::TOTAL_LENGTH, length);
-                put16(&mut self.header, network + ipv4::CHECKSUM, Sum::new(constant).add(length).add(id).checksum());
+                put16(
+                    &mut self.header,
+                    network + ipv4::CHECKSUM,
+                    Sum::new(constant).add(length).add(id).checksum(),
+                );
             }
             IpVersion::V6 => {
                 let length = u16::try_from(end - network - ipv6::HEADER_LENGTH).unwrap_or(0);
@@ -289,7 +361,13 @@ impl<B> Held<B> {
 
     /// A tunnel's UDP or GRE checksum, if it has one, from headers alone: the inner packet sums to
     /// what its pseudo-header leaves.
-    fn write_outer_checksum(&mut self, transport: u16, outer: Outer, payload: usize, inner_pseudo: Sum) {
+    fn write_outer_checksum(
+        &mut self,
+        transport: u16,
+        outer: Outer,
+        payload: usize,
+        inner_pseudo: Sum,
+    ) {
         if let Some(place) = outer.checksum(&self.header) {
             let end = payload + self.payload as usize;
             let found = be16(&self.header, place);
@@ -302,12 +380,19 @@ impl<B> Held<B> {
     /// it.
     fn payload_sum(&self, simd: Simd, memory: &impl Memory<B>) -> u16 {
         let partly_covered = self.layout.protocol == Protocol::Dccp
-            && byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f != 0;
+            && byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE)
+                & 0x0f
+                != 0;
         if partly_covered {
             // Coverage counts from the start of the merged packet's data, as it did in the first
             // packet's.
-            let covered =
-                (usize::from(byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f) - 1) * 4;
+            let covered = (usize::from(
+                byte(
+                    &self.header,
+                    usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE,
+                ) & 0x0f,
+            ) - 1)
+                * 4;
             let mut left = covered;
             return sum_ranges(
                 simd,
@@ -320,7 +405,10 @@ impl<B> Held<B> {
             );
         }
         if !self.sums {
-            return sum_ranges(simd, self.pieces.iter().map(|piece| piece.bytes(memory, &self.linear)));
+            return sum_ranges(
+                simd,
+                self.pieces.iter().map(|piece| piece.bytes(memory, &self.linear)),
+            );
         }
         let mut offset = 0;
         let mut total = Sum::default();

@@ -48,7 +48,11 @@ pub(in crate::aggregate) fn prefetch_ahead<B>(batch: &[RxPacket<B>], memory: &im
 
 /// Hints that the packet `ahead` of the first of `batch` will be joined soon.
 #[inline(always)]
-pub(in crate::aggregate) fn prefetch_payload<B>(batch: &[RxPacket<B>], ahead: usize, memory: &impl Memory<B>) {
+pub(in crate::aggregate) fn prefetch_payload<B>(
+    batch: &[RxPacket<B>],
+    ahead: usize,
+    memory: &impl Memory<B>,
+) {
     if let Some(packet) = batch.get(ahead) {
         let bytes = memory.bytes(&packet.first);
         prefetch_range(bytes, bytes.len());
@@ -78,10 +82,14 @@ impl<B> Held<B> {
         poll: &mut P,
     ) -> Run {
         // Behind a first packet that is longer than what may merge, ACKs end the flow.
-        let absorbs = LRO && matches!(options.mode, Mode::Lro { acks: true }) && self.payload <= self.payload_limit;
+        let absorbs = LRO
+            && matches!(options.mode, Mode::Lro { acks: true })
+            && self.payload <= self.payload_limit;
         if absorbs && self.in_sequence {
             let run = match self.usual {
-                usual::ETHERNET_IPV4 => self.absorb_run::<{ usual::ETHERNET_IPV4 }, P>(batch, options, counters, poll),
+                usual::ETHERNET_IPV4 => {
+                    self.absorb_run::<{ usual::ETHERNET_IPV4 }, P>(batch, options, counters, poll)
+                }
                 _ => self.absorb_run::<{ usual::NONE }, P>(batch, options, counters, poll),
             };
             if run.packets > 0 {
@@ -95,11 +103,12 @@ impl<B> Held<B> {
         };
         let length = poll.bytes(&packet.first).len();
         match packet.checksum {
-            RxChecksum::Unnecessary { .. } if LRO || P::SUMS || options.want_sum => {
-                self.usual_run::<LRO, true, true, P>(length, batch, options, storage, counters, poll)
-            }
-            RxChecksum::Unnecessary { .. } => self.usual_run::<LRO, true, false, P>(length, batch, options, storage, counters, poll),
-            _ => self.usual_run::<LRO, false, true, P>(length, batch, options, storage, counters, poll),
+            RxChecksum::Unnecessary { .. } if LRO || P::SUMS || options.want_sum => self
+                .usual_run::<LRO, true, true, P>(length, batch, options, storage, counters, poll),
+            RxChecksum::Unnecessary { .. } => self
+                .usual_run::<LRO, true, false, P>(length, batch, options, storage, counters, poll),
+            _ => self
+                .usual_run::<LRO, false, true, P>(length, batch, options, storage, counters, poll),
         }
     }
 
@@ -126,32 +135,56 @@ impl<B> Held<B> {
             let frame = poll.bytes(&packet.first);
             let end = match layout.version {
                 IpVersion::V4 => network + usize::from(be16(frame, network + ipv4::TOTAL_LENGTH)),
-                IpVersion::V6 => network + ipv6::HEADER_LENGTH + usize::from(be16(frame, network + ipv6::PAYLOAD_LENGTH)),
+                IpVersion::V6 => {
+                    network
+                        + ipv6::HEADER_LENGTH
+                        + usize::from(be16(frame, network + ipv6::PAYLOAD_LENGTH))
+                }
             };
             // First what tells data and packets of other flows most cheaply.
-            if end != start || layout.protocol != Protocol::Tcp || be32(frame, transport + tcp::SEQUENCE) != self.next_sequence as u32 {
+            if end != start
+                || layout.protocol != Protocol::Tcp
+                || be32(frame, transport + tcp::SEQUENCE) != self.next_sequence as u32
+            {
                 break;
             }
-            if packet.rest.is_some() || packet.gso.is_some() || packet.vlan != self.vlan || packet.layer != self.layer {
+            if packet.rest.is_some()
+                || packet.gso.is_some()
+                || packet.vlan != self.vlan
+                || packet.layer != self.layer
+            {
                 break;
             }
             if frame.len() < start || !mask::equal(frame, &self.header, &self.mask, start) {
                 break;
             }
             prefetch_ahead(batch.as_slice(), poll);
-            let (Some(fields), Some(padding)) = (frame.get(transport..start), frame.get(start..)) else { break };
-            if byte(fields, tcp::FLAGS) != tcp::ACK || lro_refusal(frame, &self.layout).is_some() || self.is_older(frame).is_some() {
+            let (Some(fields), Some(padding)) = (frame.get(transport..start), frame.get(start..))
+            else {
+                break;
+            };
+            if byte(fields, tcp::FLAGS) != tcp::ACK
+                || lro_refusal(frame, &self.layout).is_some()
+                || self.is_older(frame).is_some()
+            {
                 break;
             }
             // The same acknowledgement again is a duplicate or a window update, and tells by
             // itself.
-            if be32(fields, tcp::ACKNOWLEDGEMENT) == be32(&self.header, transport + tcp::ACKNOWLEDGEMENT) {
+            if be32(fields, tcp::ACKNOWLEDGEMENT)
+                == be32(&self.header, transport + tcp::ACKNOWLEDGEMENT)
+            {
                 break;
             }
             if layout.version == IpVersion::V4 {
                 let length_and_id = be32(frame, network + ipv4::TOTAL_LENGTH);
                 let (length, id) = ((length_and_id >> 16) as u16, length_and_id as u16);
-                if !ipv4_sums_up(self.constants.ip, length, id, be16(frame, network + ipv4::CHECKSUM)) {
+                if !ipv4_sums_up(
+                    self.constants.ip,
+                    length,
+                    id,
+                    be16(frame, network + ipv4::CHECKSUM),
+                ) {
                     break;
                 }
             }
@@ -164,7 +197,8 @@ impl<B> Held<B> {
                 _ => false,
             };
             // Padding that does not sum to zero may be part of a device's checksum.
-            if !verified || !padding.is_empty() && !matches!(options.simd.sum(padding), 0 | 0xffff) {
+            if !verified || !padding.is_empty() && !matches!(options.simd.sum(padding), 0 | 0xffff)
+            {
                 break;
             }
             self.take_over(poll.bytes(&packet.first));
@@ -198,21 +232,31 @@ impl<B> Held<B> {
         counters: &mut Counters,
         poll: &mut P,
     ) -> Run {
-        let holds = |most: usize| usize::from(self.layout.payload) <= most && most <= length && storage == Storage::Fragments;
+        let holds = |most: usize| {
+            usize::from(self.layout.payload) <= most
+                && most <= length
+                && storage == Storage::Fragments
+        };
         match self.usual {
-            usual::ETHERNET_IPV4 if holds(USUAL_HEADER) => {
-                self.run::<LRO, VERIFIED, SUMS, { usual::ETHERNET_IPV4 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
-            }
-            usual::ETHERNET_IPV6 if holds(LONGER_HEADER) => {
-                self.run::<LRO, VERIFIED, SUMS, { usual::ETHERNET_IPV6 }, LONGER_HEADER, P>(batch, options, storage, counters, poll)
-            }
-            usual::IPV4 if holds(USUAL_HEADER) => {
-                self.run::<LRO, VERIFIED, SUMS, { usual::IPV4 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
-            }
-            usual::IPV6 if holds(USUAL_HEADER) => {
-                self.run::<LRO, VERIFIED, SUMS, { usual::IPV6 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
-            }
-            _ => self.run::<LRO, VERIFIED, true, { usual::NONE }, 0, P>(batch, options, storage, counters, poll),
+            usual::ETHERNET_IPV4 if holds(USUAL_HEADER) => self
+                .run::<LRO, VERIFIED, SUMS, { usual::ETHERNET_IPV4 }, USUAL_HEADER, P>(
+                    batch, options, storage, counters, poll,
+                ),
+            usual::ETHERNET_IPV6 if holds(LONGER_HEADER) => self
+                .run::<LRO, VERIFIED, SUMS, { usual::ETHERNET_IPV6 }, LONGER_HEADER, P>(
+                    batch, options, storage, counters, poll,
+                ),
+            usual::IPV4 if holds(USUAL_HEADER) => self
+                .run::<LRO, VERIFIED, SUMS, { usual::IPV4 }, USUAL_HEADER, P>(
+                    batch, options, storage, counters, poll,
+                ),
+            usual::IPV6 if holds(USUAL_HEADER) => self
+                .run::<LRO, VERIFIED, SUMS, { usual::IPV6 }, USUAL_HEADER, P>(
+                    batch, options, storage, counters, poll,
+                ),
+            _ => self.run::<LRO, VERIFIED, true, { usual::NONE }, 0, P>(
+                batch, options, storage, counters, poll,
+            ),
         }
     }
 
@@ -221,7 +265,14 @@ impl<B> Held<B> {
     /// in fragments. `VERIFIED`: the device has verified the checksums of them all, else of none.
     /// `SUMS`: their sums are kept; else they are verified and nobody asks.
     #[inline(never)]
-    fn run<const LRO: bool, const VERIFIED: bool, const SUMS: bool, const USUAL: u8, const HEADERS: usize, P: Poll<B>>(
+    fn run<
+        const LRO: bool,
+        const VERIFIED: bool,
+        const SUMS: bool,
+        const USUAL: u8,
+        const HEADERS: usize,
+        P: Poll<B>,
+    >(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
         options: &ExamineOptions,
@@ -238,7 +289,8 @@ impl<B> Held<B> {
         let held = self.payload;
         let longest = if LRO { u32::MAX } else { self.segment_size };
         // What each packet changes is kept here until the run ends.
-        let (mut sequence, mut payload, mut packets) = (self.next_sequence as u32, self.payload, self.packets);
+        let (mut sequence, mut payload, mut packets) =
+            (self.next_sequence as u32, self.payload, self.packets);
         let mut id = self.id_run.expected(packets);
         while let Some(packet) = batch.as_slice().first() {
             let frame = poll.bytes(&packet.first);
@@ -251,11 +303,17 @@ impl<B> Held<B> {
             if protocol == Protocol::Tcp && be32(headers, transport + tcp::SEQUENCE) != sequence {
                 break;
             }
-            if packet.rest.is_some() || packet.gso.is_some() || packet.vlan != self.vlan || packet.layer != self.layer {
+            if packet.rest.is_some()
+                || packet.gso.is_some()
+                || packet.vlan != self.vlan
+                || packet.layer != self.layer
+            {
                 break;
             }
             let alike = match headers.first_chunk::<HEADERS>() {
-                Some(headers) if HEADERS > 0 => mask::equal_in::<HEADERS>(headers, &self.header, &self.mask),
+                Some(headers) if HEADERS > 0 => {
+                    mask::equal_in::<HEADERS>(headers, &self.header, &self.mask)
+                }
                 _ => mask::equal(headers, &self.header, &self.mask, start),
             };
             if !alike {
@@ -265,9 +323,16 @@ impl<B> Held<B> {
             if !P::IN_PLACE {
                 prefetch_ahead(batch.as_slice(), poll);
             }
-            let (Some(transport_header), Some(more)) = (headers.get(transport..), frame.len().checked_sub(start)) else { break };
+            let (Some(transport_header), Some(more)) =
+                (headers.get(transport..), frame.len().checked_sub(start))
+            else {
+                break;
+            };
             let more = more as u32;
-            if more.wrapping_sub(1) >= longest || payload + more > self.payload_limit || self.pieces.len() >= options.max_fragments {
+            if more.wrapping_sub(1) >= longest
+                || payload + more > self.payload_limit
+                || self.pieces.len() >= options.max_fragments
+            {
                 break;
             }
             let end = match version {
@@ -279,12 +344,21 @@ impl<B> Held<B> {
                     } else if length_and_id as u16 != id {
                         break;
                     }
-                    if !ipv4_sums_up(self.constants.ip, length, id, be16(headers, network + ipv4::CHECKSUM)) {
+                    if !ipv4_sums_up(
+                        self.constants.ip,
+                        length,
+                        id,
+                        be16(headers, network + ipv4::CHECKSUM),
+                    ) {
                         break;
                     }
                     network + usize::from(length)
                 }
-                IpVersion::V6 => network + ipv6::HEADER_LENGTH + usize::from(be16(headers, network + ipv6::PAYLOAD_LENGTH)),
+                IpVersion::V6 => {
+                    network
+                        + ipv6::HEADER_LENGTH
+                        + usize::from(be16(headers, network + ipv6::PAYLOAD_LENGTH))
+                }
             };
             if end != frame.len() {
                 break;
@@ -292,22 +366,41 @@ impl<B> Held<B> {
             let canonical = match protocol {
                 Protocol::Tcp => be16(transport_header, tcp::CHECKSUM) != 0xffff,
                 // None is not 0 that was summed.
-                Protocol::Udp if usize::from(be16(transport_header, udp::LENGTH)) == end - transport => {
+                Protocol::Udp
+                    if usize::from(be16(transport_header, udp::LENGTH)) == end - transport =>
+                {
                     be16(transport_header, udp::CHECKSUM) != 0
                 }
                 Protocol::Udp | Protocol::Dccp => break,
             };
-            if !canonical || LRO && (lro_refusal(headers, &self.layout).is_some() || self.is_older(headers).is_some()) {
+            if !canonical
+                || LRO
+                    && (lro_refusal(headers, &self.layout).is_some()
+                        || self.is_older(headers).is_some())
+            {
                 break;
             }
             // LRO's fields end where the header does.
-            let fields = if LRO { headers.get(transport..start).unwrap_or(&[]) } else { transport_header };
+            let fields =
+                if LRO { headers.get(transport..start).unwrap_or(&[]) } else { transport_header };
             let varying = varying_sum(fields, protocol, LRO);
-            let all_but_payload = self.constants.transport.add32((end - transport) as u32).add_sum(varying);
+            let all_but_payload =
+                self.constants.transport.add32((end - transport) as u32).add_sum(varying);
             // If this one's payload is read, so will be that of those which follow, most likely.
-            let ahead = batch.as_slice().get(if P::IN_PLACE { JOIN_AHEAD } else { READ_AHEAD }).map(|ahead| &ahead.first);
-            let flags = if protocol == Protocol::Tcp { byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN) } else { 0 };
-            let first = if P::IN_PLACE { self.pieces.first().and_then(|piece| piece.buffer.as_ref()) } else { None };
+            let ahead = batch
+                .as_slice()
+                .get(if P::IN_PLACE { JOIN_AHEAD } else { READ_AHEAD })
+                .map(|ahead| &ahead.first);
+            let flags = if protocol == Protocol::Tcp {
+                byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN)
+            } else {
+                0
+            };
+            let first = if P::IN_PLACE {
+                self.pieces.first().and_then(|piece| piece.buffer.as_ref())
+            } else {
+                None
+            };
             let kept = start + payload as usize;
             let sum = match packet.checksum {
                 RxChecksum::Unnecessary { .. } if VERIFIED && !SUMS => 0,
@@ -315,8 +408,18 @@ impl<B> Held<B> {
                 RxChecksum::None if !VERIFIED => {
                     let sum = match first {
                         // Copied and summed in one pass, and taken back if the sum is wrong.
-                        Some(first) => poll.join_and_sum(first, kept, &packet.first, start..end, ahead, options.simd),
-                        None => options.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), bytes_from(start, ahead, poll)),
+                        Some(first) => poll.join_and_sum(
+                            first,
+                            kept,
+                            &packet.first,
+                            start..end,
+                            ahead,
+                            options.simd,
+                        ),
+                        None => options.simd.sum_ahead(
+                            frame.get(start..).unwrap_or(&[]),
+                            bytes_from(start, ahead, poll),
+                        ),
                     };
                     if !all_but_payload.add(sum).is_valid() {
                         if let Some(first) = first {
@@ -419,12 +522,18 @@ mod tests {
     #[test]
     fn an_ipv4_header_sums_up_if_its_checksum_is_that_of_its_fields() {
         let edges = [0, 1, 2, 0x4500, 0x7fff, 0x8000, 0xfffd, 0xfffe, 0xffff];
-        for (constant, length, id) in edges.iter().flat_map(|a| edges.iter().flat_map(move |b| edges.map(|c| (*a, *b, c)))) {
+        for (constant, length, id) in
+            edges.iter().flat_map(|a| edges.iter().flat_map(move |b| edges.map(|c| (*a, *b, c))))
+        {
             let right = Sum::new(constant).add(length).add(id).checksum();
             for checksum in 0..=u16::MAX {
                 // 0xffff stands for 0 in no canonical header; all zeros are no header.
                 let valid = checksum == right && checksum != 0xffff;
-                assert_eq!(ipv4_sums_up(constant, length, id, checksum), valid, "{constant:x} {length:x} {id:x} {checksum:x}");
+                assert_eq!(
+                    ipv4_sums_up(constant, length, id, checksum),
+                    valid,
+                    "{constant:x} {length:x} {id:x} {checksum:x}"
+                );
             }
         }
     }

@@ -45,10 +45,14 @@ impl<B> Held<B> {
         if layout.version == IpVersion::V4 && segments.id == Some(IpId::Fixed) {
             self.id_run.step = 0;
         }
-        if layout.outer.is_some_and(|outer| outer.version == IpVersion::V4) && segments.outer_id == Some(IpId::Fixed) {
+        if layout.outer.is_some_and(|outer| outer.version == IpVersion::V4)
+            && segments.outer_id == Some(IpId::Fixed)
+        {
             self.outer_id_run.step = 0;
         }
-        if layout.nested.is_some_and(|nested| nested.version == IpVersion::V4) && segments.nested_id == Some(IpId::Fixed) {
+        if layout.nested.is_some_and(|nested| nested.version == IpVersion::V4)
+            && segments.nested_id == Some(IpId::Fixed)
+        {
             self.nested_id_run.step = 0;
         }
         self.count_further(&segments);
@@ -56,7 +60,10 @@ impl<B> Held<B> {
             self.end_part();
         }
         let flags = usize::from(layout.transport) + tcp::FLAGS;
-        if layout.protocol == Protocol::Tcp && segments.cwr_on_first && byte(&self.header, flags) & tcp::CWR != 0 {
+        if layout.protocol == Protocol::Tcp
+            && segments.cwr_on_first
+            && byte(&self.header, flags) & tcp::CWR != 0
+        {
             // Those that follow have none, and sum up without it.
             self.flags |= tcp::CWR;
             if let Some(field) = self.header.get_mut(flags) {

@@ -76,7 +76,8 @@ impl<B> Held<B> {
 
     #[cold]
     fn goes_on_behind(&mut self, reason: Reason) -> bool {
-        let goes_on = matches!(reason, Reason::Push | Reason::ShortSegment) && self.flags & tcp::FIN == 0;
+        let goes_on =
+            matches!(reason, Reason::Push | Reason::ShortSegment) && self.flags & tcp::FIN == 0;
         if goes_on {
             self.end_part();
         }
@@ -116,7 +117,12 @@ impl<B> Held<B> {
     fn close_part(&mut self) {
         if let Some(gso) = self.gso(&self.layout) {
             let payload = self.payload - self.uneven.payload;
-            self.uneven.parts.push(Part { gso, payload, identification: self.uneven.id, flags: self.flags });
+            self.uneven.parts.push(Part {
+                gso,
+                payload,
+                identification: self.uneven.id,
+                flags: self.flags,
+            });
         }
         self.flags = 0;
     }

@@ -33,17 +33,33 @@ impl<B> Receiver<B> {
             prefetch_ahead(batch.as_slice(), poll);
             let Some(packet) = self.arrived(batch, length) else { break };
             // What was found out of it is said again: not every build would see it.
-            debug_assert!(packet.rest.is_none() && packet.gso.is_none(), "else it is not such a packet");
+            debug_assert!(
+                packet.rest.is_none() && packet.gso.is_none(),
+                "else it is not such a packet"
+            );
             core::mem::forget(packet.rest);
             let packet = RxPacket { layer: usual::layer(USUAL), gso: None, rest: None, ..packet };
-            self.out.hand_over(packet, length, Some(&layout), 0, reason, &mut self.counters, &mut self.undelivered, poll)?;
+            self.out.hand_over(
+                packet,
+                length,
+                Some(&layout),
+                0,
+                reason,
+                &mut self.counters,
+                &mut self.undelivered,
+                poll,
+            )?;
         }
         Ok(())
     }
 
     /// The layout of the first packet, if it has no payload, why it passes, and its length.
     #[inline(always)]
-    fn empty<const USUAL: u8, P: Poll<B>>(&self, batch: &[RxPacket<B>], poll: &P) -> Option<(Layout, Reason, usize)> {
+    fn empty<const USUAL: u8, P: Poll<B>>(
+        &self,
+        batch: &[RxPacket<B>],
+        poll: &P,
+    ) -> Option<(Layout, Reason, usize)> {
         let next = batch.first()?;
         if next.rest.is_some() || next.gso.is_some() {
             return None;
@@ -56,7 +72,8 @@ impl<B> Receiver<B> {
         }
         let layout = Layout::usual(USUAL, payload, end);
         let refusal = self.refusal::<USUAL, _>(next, header, &layout, length, poll);
-        let reason = refusal.or_else(|| examine::<true, _>(next, header, &layout, None, &self.options, poll).err());
+        let reason = refusal
+            .or_else(|| examine::<true, _>(next, header, &layout, None, &self.options, poll).err());
         Some((layout, reason.unwrap_or(Reason::NoPayload), length))
     }
 }

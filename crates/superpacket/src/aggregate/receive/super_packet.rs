@@ -38,26 +38,38 @@ impl<B> Receiver<B> {
         poll: &mut P,
     ) -> Result<SuperPacketOutcome, P::Error> {
         let header = gathered.map_or(poll.bytes(&packet.first), Gathered::bytes);
-        let merges = packet.gso.as_ref().filter(|gso| segments::may_merge(gso, header, layout, self.in_force.mode));
+        let merges = packet
+            .gso
+            .as_ref()
+            .filter(|gso| segments::may_merge(gso, header, layout, self.in_force.mode));
         let Some(gso) = merges else { return Ok(SuperPacketOutcome::Refused(Reason::SuperPacket)) };
         let segments = Segments::of(gso, layout.end - u32::from(layout.payload));
         let tried = match slot {
-            NONE => examine::<true, _>(packet, header, layout, None, &self.options, poll).map(|facts| (None, facts)),
-            _ => self.try_join::<true, _>(slot, packet, header, layout, poll).map(|(attempt, facts)| (Some(attempt), facts)),
+            NONE => examine::<true, _>(packet, header, layout, None, &self.options, poll)
+                .map(|facts| (None, facts)),
+            _ => self
+                .try_join::<true, _>(slot, packet, header, layout, poll)
+                .map(|(attempt, facts)| (Some(attempt), facts)),
         };
         let (attempt, facts) = match tried {
             Ok(tried) => tried,
             Err(reason) => return Ok(SuperPacketOutcome::Refused(reason)),
         };
         match attempt {
-            Some(Attempt::Joined(_)) => return Ok(SuperPacketOutcome::Joined(facts, segments.last(facts.payload))),
+            Some(Attempt::Joined(_)) => {
+                return Ok(SuperPacketOutcome::Joined(facts, segments.last(facts.payload)));
+            }
             Some(Attempt::Ended(reason)) => self.emit(slot, reason, poll)?,
             None => {}
         }
         Ok(match segments.ending(facts.payload, packet_limit(layout, &self.in_force)) {
-            Some(Reason::ShortSegment) if may_be_uneven::<B, P>(layout, &self.in_force) => SuperPacketOutcome::Begins(facts),
+            Some(Reason::ShortSegment) if may_be_uneven::<B, P>(layout, &self.in_force) => {
+                SuperPacketOutcome::Begins(facts)
+            }
             Some(reason) => SuperPacketOutcome::Ended(reason),
-            None if self.in_force.merge_past_push => SuperPacketOutcome::Begins(Facts { flags: facts.flags & !tcp::PSH, ..facts }),
+            None if self.in_force.merge_past_push => {
+                SuperPacketOutcome::Begins(Facts { flags: facts.flags & !tcp::PSH, ..facts })
+            }
             None => SuperPacketOutcome::Begins(facts),
         })
     }

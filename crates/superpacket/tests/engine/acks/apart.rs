@@ -1,7 +1,9 @@
 //! What says more than "so far": duplicates, window updates, options, flags, and what does not fit.
 
 use superpacket::aggregate::Reason;
-use superpacket_traffic::frame::{ACK, AE, CWR, ECE, FIN, Frame, PSH, RST, SYN, URG, sack, timestamps};
+use superpacket_traffic::frame::{
+    ACK, AE, CWR, ECE, FIN, Frame, PSH, RST, SYN, URG, sack, timestamps,
+};
 
 use super::{ack, acks, assert_merged, assert_untouched, both_modes, data, numbers, tcp};
 use crate::support::*;
@@ -38,22 +40,33 @@ fn an_older_ack_flushes_and_passes() {
 #[test]
 fn a_duplicate_ack_is_told_apart() {
     assert_apart(|frame| frame, |frame| frame, Reason::DuplicateAck);
-    assert_apart(|frame| frame.with_timestamps(5, 6), |frame| frame.with_timestamps(7, 6), Reason::DuplicateAck);
+    assert_apart(
+        |frame| frame.with_timestamps(5, 6),
+        |frame| frame.with_timestamps(7, 6),
+        Reason::DuplicateAck,
+    );
     assert_apart(|frame| frame.tagged(7).padded_to(60), |frame| frame, Reason::DuplicateAck);
 }
 
 #[test]
 fn a_window_update_is_told_apart() {
     for window in [0, 500, 502, 0xffff] {
-        assert_apart(|frame| frame, |frame| frame.with(|frame| frame.tcp_mut().window = window), Reason::WindowUpdate);
+        assert_apart(
+            |frame| frame,
+            |frame| frame.with(|frame| frame.tcp_mut().window = window),
+            Reason::WindowUpdate,
+        );
     }
 }
 
 #[test]
 fn other_options_are_told_apart() {
-    let with = |options: Vec<u8>| move |frame: Frame| frame.with(|frame| frame.tcp_mut().options = options.clone());
+    let with = |options: Vec<u8>| {
+        move |frame: Frame| frame.with(|frame| frame.tcp_mut().options = options.clone())
+    };
     for number in [200, 201] {
-        let newer = move |frame: Frame| frame.with(|frame| frame.tcp_mut().acknowledgement = number);
+        let newer =
+            move |frame: Frame| frame.with(|frame| frame.tcp_mut().acknowledgement = number);
         let blocks = sack(&[(1000, 2000)]);
         assert_apart(|frame| frame, |frame| with(blocks.clone())(newer(frame)), Reason::TcpOptions);
         assert_apart(
@@ -61,19 +74,32 @@ fn other_options_are_told_apart() {
             |frame| with([timestamps(5, 6), blocks.clone()].concat())(newer(frame)),
             Reason::TcpOptions,
         );
-        assert_apart(|frame| frame, |frame| with(vec![1, 1, 1, 1])(newer(frame)), Reason::TcpOptions);
-        assert_apart(|frame| frame.with_timestamps(5, 6), |frame| newer(frame).with_timestamps(5, 0), Reason::TcpOptions);
+        assert_apart(
+            |frame| frame,
+            |frame| with(vec![1, 1, 1, 1])(newer(frame)),
+            Reason::TcpOptions,
+        );
+        assert_apart(
+            |frame| frame.with_timestamps(5, 6),
+            |frame| newer(frame).with_timestamps(5, 0),
+            Reason::TcpOptions,
+        );
     }
 }
 
 #[test]
 fn congestion_is_told_apart() {
     for number in [200, 201] {
-        let newer = move |frame: Frame| frame.with(|frame| frame.tcp_mut().acknowledgement = number);
+        let newer =
+            move |frame: Frame| frame.with(|frame| frame.tcp_mut().acknowledgement = number);
         for flags in [ACK | ECE, ACK | CWR, ACK | ECE | CWR, ACK | AE | ECE] {
             assert_apart(|frame| frame, |frame| newer(frame).with_flags(flags), Reason::Congestion);
         }
-        assert_apart(|frame| frame, |frame| newer(frame).with(|frame| frame.ipv4_mut().tos = 3), Reason::Congestion);
+        assert_apart(
+            |frame| frame,
+            |frame| newer(frame).with(|frame| frame.ipv4_mut().tos = 3),
+            Reason::Congestion,
+        );
     }
 }
 
@@ -97,7 +123,10 @@ fn every_one_of_a_row_of_duplicates_passes() {
         for policy in both_modes() {
             let run = run(policy, &input);
             assert_eq!(numbers(&run), row);
-            run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
+            run.outputs
+                .iter()
+                .zip(&input)
+                .for_each(|(output, packet)| assert_untouched(output, packet));
             assert_eq!(run.counters.absorbed_acks, 0);
             assert_eq!(run.counters.reason(Reason::DuplicateAck), count as u64);
         }
@@ -115,9 +144,17 @@ fn duplicates_are_told_across_polls_and_flows() {
     for policy in both_modes() {
         for batch in [1, 2, 3, 4, 5, 12] {
             let run = run_polls(policy, &input, batch);
-            let outputs: Vec<_> = run.outputs.iter().filter(|output| output.bytes[12] == 8).collect();
-            assert!(outputs.iter().take(4).all(|output| output.metadata.packets == 1), "{batch}: {:?}", run.reasons());
-            assert_eq!(outputs[..4].iter().map(|output| tcp(output).acknowledgement).collect::<Vec<_>>(), [100; 4]);
+            let outputs: Vec<_> =
+                run.outputs.iter().filter(|output| output.bytes[12] == 8).collect();
+            assert!(
+                outputs.iter().take(4).all(|output| output.metadata.packets == 1),
+                "{batch}: {:?}",
+                run.reasons()
+            );
+            assert_eq!(
+                outputs[..4].iter().map(|output| tcp(output).acknowledgement).collect::<Vec<_>>(),
+                [100; 4]
+            );
             assert_eq!(run.counters.reason(Reason::DuplicateAck), 3 + 5, "{batch}");
             let others = run.outputs.iter().filter(|output| output.bytes[12] == 0x86);
             assert_eq!(others.map(|output| output.metadata.packets).collect::<Vec<_>>(), [1; 6]);
@@ -133,7 +170,11 @@ fn a_window_update_of_an_ack_that_has_left_passes() {
         for batch in [1, 2, 3] {
             let run = run_polls(policy, &input, batch);
             assert_eq!(numbers(&run), [100, 100, 200]);
-            assert_eq!((run.counters.reason(Reason::WindowUpdate), run.counters.absorbed_acks), (1, 0), "{batch}");
+            assert_eq!(
+                (run.counters.reason(Reason::WindowUpdate), run.counters.absorbed_acks),
+                (1, 0),
+                "{batch}"
+            );
         }
     }
 }
@@ -142,12 +183,17 @@ fn a_window_update_of_an_ack_that_has_left_passes() {
 fn an_ack_that_repeats_what_data_or_a_selective_ack_said_passes() {
     let sacked = ack(100).with(|frame| frame.tcp_mut().options = sack(&[(1000, 2000)]));
     for policy in both_modes() {
-        let after_selective = run(policy, &[Packet::from(sacked.clone()), ack(100).into(), ack(200).into()]);
-        assert_eq!(after_selective.reasons(), [Reason::TcpOptions, Reason::DuplicateAck, Reason::PollEnd]);
+        let after_selective =
+            run(policy, &[Packet::from(sacked.clone()), ack(100).into(), ack(200).into()]);
+        assert_eq!(
+            after_selective.reasons(),
+            [Reason::TcpOptions, Reason::DuplicateAck, Reason::PollEnd]
+        );
         assert_eq!(numbers(&after_selective), [100, 100, 200]);
 
         let follower = |number| ack(number).with(|frame| frame.tcp_mut().sequence = 501);
-        let after_data = run_polls(policy, &packets(&[data(1, 100), follower(100), follower(200)]), 1);
+        let after_data =
+            run_polls(policy, &packets(&[data(1, 100), follower(100), follower(200)]), 1);
         assert_eq!(after_data.reasons(), [Reason::PollEnd, Reason::DuplicateAck, Reason::PollEnd]);
     }
 }
@@ -168,7 +214,11 @@ fn a_new_connection_on_old_ports_is_not_held_against() {
 
 #[test]
 fn visibly_padded_acks_are_told_apart() {
-    let newer = |frame: Frame| frame.with(|frame| (frame.tcp_mut().acknowledgement, frame.trailer) = (250, vec![0, 0, 0, 0, 0, 1]));
+    let newer = |frame: Frame| {
+        frame.with(|frame| {
+            (frame.tcp_mut().acknowledgement, frame.trailer) = (250, vec![0, 0, 0, 0, 0, 1])
+        })
+    };
     assert_apart(|frame| frame, newer, Reason::Padded);
 }
 
@@ -176,7 +226,11 @@ fn visibly_padded_acks_are_told_apart() {
 fn an_ack_from_elsewhere_in_the_sequence_is_not_absorbed() {
     // A keep-alive stands one byte back (RFC 9293, section 3.8.4).
     for sequence in [0, 2, 501] {
-        let input = packets(&[ack(100), ack(200), ack(300).with(|frame| frame.tcp_mut().sequence = sequence)]);
+        let input = packets(&[
+            ack(100),
+            ack(200),
+            ack(300).with(|frame| frame.tcp_mut().sequence = sequence),
+        ]);
         for policy in both_modes() {
             let run = run(policy, &input);
             assert_eq!(run.reasons(), [Reason::Sequence, Reason::PollEnd]);
@@ -192,14 +246,20 @@ fn an_older_timestamp_is_not_absorbed() {
     for policy in both_modes() {
         let run = run(policy, &input);
         assert_eq!(run.reasons(), [Reason::TimestampOlder, Reason::PollEnd]);
-        run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
+        run.outputs
+            .iter()
+            .zip(&input)
+            .for_each(|(output, packet)| assert_untouched(output, packet));
     }
 }
 
 #[test]
 fn a_wrong_checksum_is_told_apart() {
     let newer = |frame: Frame| {
-        frame.with(|frame| (frame.tcp_mut().acknowledgement, frame.tcp_mut().checksum) = (250, superpacket_traffic::frame::Checksum::Wrong))
+        frame.with(|frame| {
+            (frame.tcp_mut().acknowledgement, frame.tcp_mut().checksum) =
+                (250, superpacket_traffic::frame::Checksum::Wrong)
+        })
     };
     assert_apart(|frame| frame, newer, Reason::BadChecksum);
 }

@@ -7,9 +7,14 @@ use crate::support::*;
 
 #[test]
 fn acks_join_held_data() {
-    let follower = |number| ack(number).with(|frame| (frame.tcp_mut().sequence, frame.tcp_mut().window) = (1001, 77));
+    let follower = |number| {
+        ack(number).with(|frame| (frame.tcp_mut().sequence, frame.tcp_mut().window) = (1001, 77))
+    };
     for policy in both_modes() {
-        let run = run(policy, &packets(&[data(1, 10), data(501, 10), follower(20), follower(30).padded_to(60)]));
+        let run = run(
+            policy,
+            &packets(&[data(1, 10), data(501, 10), follower(20), follower(30).padded_to(60)]),
+        );
         assert_eq!(run.reasons(), [Reason::PollEnd]);
         assert_merged(&run.outputs[0], 4, 2, 1000);
         assert_eq!((tcp(&run.outputs[0]).acknowledgement, tcp(&run.outputs[0]).window), (30, 77));
@@ -24,7 +29,10 @@ fn data_joins_held_acks() {
             let run = run(policy, &packets(&[head.clone(), ack(20), data(1, 20), data(501, 30)]));
             assert_eq!(run.reasons(), [Reason::PollEnd]);
             assert_merged(&run.outputs[0], 4, 2, 1000);
-            assert_eq!((tcp(&run.outputs[0]).acknowledgement, run.outputs[0].metadata.largest_payload), (30, 500));
+            assert_eq!(
+                (tcp(&run.outputs[0]).acknowledgement, run.outputs[0].metadata.largest_payload),
+                (30, 500)
+            );
             assert_eq!((run.counters.merged, run.counters.absorbed_acks), (3, 2));
         }
     }
@@ -34,7 +42,10 @@ fn data_joins_held_acks() {
 fn acks_between_data() {
     let follower = |sequence, number| ack(number).with(|frame| frame.tcp_mut().sequence = sequence);
     for policy in both_modes() {
-        let run = run(policy, &packets(&[data(1, 10), follower(501, 20), data(501, 20), follower(1001, 30)]));
+        let run = run(
+            policy,
+            &packets(&[data(1, 10), follower(501, 20), data(501, 20), follower(1001, 30)]),
+        );
         assert_eq!(run.reasons(), [Reason::PollEnd]);
         assert_merged(&run.outputs[0], 4, 2, 1000);
         assert_eq!(tcp(&run.outputs[0]).acknowledgement, 30);

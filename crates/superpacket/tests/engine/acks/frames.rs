@@ -12,7 +12,10 @@ use crate::support::*;
 fn padded_acks_of_60_bytes_are_trimmed() {
     // 54 bytes and 6 of padding, as every driver of source 000 sees them.
     for padding in [[0; 6], [0xff; 6], [0x12, 0x34, 0xed, 0xcb, 0, 0]] {
-        let frames: Vec<_> = [100, 200, 300].into_iter().map(|number| ack(number).with(|frame| frame.trailer = padding.to_vec())).collect();
+        let frames: Vec<_> = [100, 200, 300]
+            .into_iter()
+            .map(|number| ack(number).with(|frame| frame.trailer = padding.to_vec()))
+            .collect();
         for buffers in [vec![], vec![54], vec![57], vec![20, 30, 7, 1]] {
             let input: Vec<_> = packets(&frames)
                 .into_iter()
@@ -23,9 +26,16 @@ fn padded_acks_of_60_bytes_are_trimmed() {
                 })
                 .collect();
             for policy in both_modes() {
-                for checksum in [None, Some(RxChecksum::None), Some(RxChecksum::Unnecessary { level: 0 })] {
-                    let input: Vec<_> =
-                        input.iter().map(|packet| Packet { checksum: checksum.unwrap_or(packet.checksum), ..packet.clone() }).collect();
+                for checksum in
+                    [None, Some(RxChecksum::None), Some(RxChecksum::Unnecessary { level: 0 })]
+                {
+                    let input: Vec<_> = input
+                        .iter()
+                        .map(|packet| Packet {
+                            checksum: checksum.unwrap_or(packet.checksum),
+                            ..packet.clone()
+                        })
+                        .collect();
                     let run = run(policy, &input);
                     assert_eq!(run.reasons(), [Reason::PollEnd], "{padding:x?} {buffers:?}");
                     assert_merged(&run.outputs[0], 3, 2, 0);
@@ -42,7 +52,11 @@ fn a_mixture_of_padded_and_unpadded_acks_merges() {
         let frames: Vec<_> = [100, 200, 300]
             .into_iter()
             .enumerate()
-            .map(|(index, number)| if padded >> index & 1 == 1 { ack(number).padded_to(60) } else { ack(number) })
+            .map(
+                |(index, number)| {
+                    if padded >> index & 1 == 1 { ack(number).padded_to(60) } else { ack(number) }
+                },
+            )
             .collect();
         for policy in both_modes() {
             let run = run(policy, &packets(&frames));
@@ -69,7 +83,10 @@ fn tagged_acks_merge() {
                 let run = run(policy, input);
                 assert_eq!(run.outputs.len(), 1, "{:?}", run.reasons());
                 assert_merged(&run.outputs[0], 3, 2, 0);
-                assert_eq!((numbers(&run), run.outputs[0].metadata.vlan), (vec![300], input[0].vlan));
+                assert_eq!(
+                    (numbers(&run), run.outputs[0].metadata.vlan),
+                    (vec![300], input[0].vlan)
+                );
             }
         }
     }
@@ -77,7 +94,9 @@ fn tagged_acks_merge() {
 
 #[test]
 fn acks_of_different_tags_are_of_different_flows() {
-    let input: Vec<_> = [(100, 7), (200, 8), (300, 7), (400, 8)].map(|(number, vid)| Packet::from(ack(number).tagged(vid))).to_vec();
+    let input: Vec<_> = [(100, 7), (200, 8), (300, 7), (400, 8)]
+        .map(|(number, vid)| Packet::from(ack(number).tagged(vid)))
+        .to_vec();
     for policy in both_modes() {
         assert_eq!(numbers(&run(policy, &input)), [300, 400]);
     }

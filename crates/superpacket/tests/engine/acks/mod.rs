@@ -52,11 +52,18 @@ fn assert_merged(output: &Output, packets: u32, absorbed: u32, payload: usize) {
     let metadata = output.metadata;
     assert_eq!((metadata.packets, metadata.absorbed_acks), (packets, absorbed));
     assert_eq!((metadata.checksum, metadata.gso), (RxChecksum::Unnecessary { level: 0 }, None));
-    let checked = check::frame(&output.bytes, &Expect::default()).expect("right lengths and checksums");
+    let checked =
+        check::frame(&output.bytes, &Expect::default()).expect("right lengths and checksums");
     assert_eq!((checked.checksums, checked.trailing), (1, 0));
-    assert!(output.bytes[checked.payload.clone()] == stream_bytes(1, payload), "the payload of {payload} bytes is not the stream's");
+    assert!(
+        output.bytes[checked.payload.clone()] == stream_bytes(1, payload),
+        "the payload of {payload} bytes is not the stream's"
+    );
     let layout = metadata.layout.expect("a layout");
-    assert_eq!((usize::from(layout.payload), layout.end as usize), (checked.payload.start, output.bytes.len()));
+    assert_eq!(
+        (usize::from(layout.payload), layout.end as usize),
+        (checked.payload.start, output.bytes.len())
+    );
 }
 
 #[track_caller]
@@ -69,13 +76,19 @@ fn assert_untouched(output: &Output, packet: &Packet) {
 
 #[test]
 fn the_newest_of_a_run_leaves() {
-    let frames: Vec<_> =
-        (1..=20u32).map(|index| ack(index * 1448).with(|frame| frame.tcp_mut().window = 1000 - 7 * index as u16)).collect();
+    let frames: Vec<_> = (1..=20u32)
+        .map(|index| {
+            ack(index * 1448).with(|frame| frame.tcp_mut().window = 1000 - 7 * index as u16)
+        })
+        .collect();
     for policy in both_modes() {
         let run = run(policy, &packets(&frames));
         assert_eq!(run.reasons(), [Reason::PollEnd]);
         assert_merged(&run.outputs[0], 20, 19, 0);
-        assert_eq!((tcp(&run.outputs[0]).acknowledgement, tcp(&run.outputs[0]).window), (20 * 1448, 1000 - 7 * 20));
+        assert_eq!(
+            (tcp(&run.outputs[0]).acknowledgement, tcp(&run.outputs[0]).window),
+            (20 * 1448, 1000 - 7 * 20)
+        );
         assert_eq!(run.outputs[0].bytes.len(), 54);
     }
 }
@@ -86,7 +99,11 @@ fn the_newest_timestamps_leave() {
     for base in [Frame::tcp4(1, 0), Frame::tcp6(1, 0)] {
         let frames: Vec<_> = (100..)
             .zip(values)
-            .map(|(number, (value, echo))| base.clone().with_timestamps(value, echo).with(|frame| frame.tcp_mut().acknowledgement = number))
+            .map(|(number, (value, echo))| {
+                base.clone()
+                    .with_timestamps(value, echo)
+                    .with(|frame| frame.tcp_mut().acknowledgement = number)
+            })
             .collect();
         for policy in both_modes() {
             for count in 2..=4 {
@@ -115,7 +132,13 @@ fn newest_is_by_sequence_arithmetic() {
 
 #[test]
 fn a_single_ack_leaves_untouched() {
-    for frame in [ack(5), ack(5).with_timestamps(1, 2), ack(5).tagged(7), ack(5).padded_to(60), Frame::tcp6(1, 0)] {
+    for frame in [
+        ack(5),
+        ack(5).with_timestamps(1, 2),
+        ack(5).tagged(7),
+        ack(5).padded_to(60),
+        Frame::tcp6(1, 0),
+    ] {
         let packet = Packet::from(frame);
         let sum = RxChecksum::Complete(checksum::sum(&packet.bytes[14..]));
         for packet in [packet.clone(), packet.with_checksum(sum)] {
@@ -134,7 +157,10 @@ fn switched_off_every_ack_passes() {
     for storage in [Storage::Fragments, Storage::Linear] {
         let run = run(Policy::lro().with_storage(storage), &input);
         assert_eq!(run.reasons(), [Reason::NoPayload; 3]);
-        run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
+        run.outputs
+            .iter()
+            .zip(&input)
+            .for_each(|(output, packet)| assert_untouched(output, packet));
         assert_eq!((run.counters.absorbed_acks, run.counters.aggregated), (0, 0));
     }
     let gro = run(Policy::gro().with_partial_checksums(), &input);
@@ -165,20 +191,34 @@ fn an_absorbed_ack_gives_its_buffers_back() {
     for policy in both_modes() {
         let mut aggregator = Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
         let mut sink = |_: SuperPacket<'_, AnyBytes<'static>>| {};
-        let buffers: Vec<std::rc::Rc<[u8]>> = [100, 200, 300].iter().map(|&number| ack(number).to_bytes().into()).collect();
+        let buffers: Vec<std::rc::Rc<[u8]>> =
+            [100, 200, 300].iter().map(|&number| ack(number).to_bytes().into()).collect();
         let second: std::rc::Rc<[u8]> = std::rc::Rc::new([]);
         for buffer in &buffers {
-            let mut packet = RxPacket::new(AnyBytes::Counted(buffer.clone())).with_chain(aggregator.chain());
+            let mut packet =
+                RxPacket::new(AnyBytes::Counted(buffer.clone())).with_chain(aggregator.chain());
             assert!(packet.push(AnyBytes::Counted(second.clone())).is_ok(), "room");
             aggregator.receive(packet, 0, &mut sink);
         }
         let kept = usize::from(policy.storage == Storage::Fragments);
-        assert_eq!(std::rc::Rc::strong_count(&second), 1 + kept, "only the held one keeps its second buffer");
+        assert_eq!(
+            std::rc::Rc::strong_count(&second),
+            1 + kept,
+            "only the held one keeps its second buffer"
+        );
         assert_eq!(buffers[1..].iter().map(std::rc::Rc::strong_count).collect::<Vec<_>>(), [1, 1]);
         assert!(aggregator.counters().balanced());
-        assert_eq!((aggregator.counters().held, aggregator.counters().held_bytes), (1, 54), "an absorbed ACK is held no more");
+        assert_eq!(
+            (aggregator.counters().held, aggregator.counters().held_bytes),
+            (1, 54),
+            "an absorbed ACK is held no more"
+        );
         let chain: Chain<_> = aggregator.chain();
-        assert_eq!(RxPacket::new(AnyBytes::Counted(buffers[0].clone())).with_chain(chain).length(), 54, "a chain comes back empty");
+        assert_eq!(
+            RxPacket::new(AnyBytes::Counted(buffers[0].clone())).with_chain(chain).length(),
+            54,
+            "a chain comes back empty"
+        );
     }
 }
 
@@ -186,15 +226,20 @@ fn an_absorbed_ack_gives_its_buffers_back() {
 fn an_ack_that_is_to_be_cut_passes() {
     let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(100).expect("not zero"));
     for policy in both_modes() {
-        let mut aggregator = Aggregator::new(policy, HashKey::new(1)).with_simd(superpacket::Simd::detect());
-        let mut input: Vec<_> =
-            [100, 200, 300, 400].iter().map(|&number| RxPacket::new(AnyBytes::Counted(ack(number).to_bytes().into()))).collect();
+        let mut aggregator =
+            Aggregator::new(policy, HashKey::new(1)).with_simd(superpacket::Simd::detect());
+        let mut input: Vec<_> = [100, 200, 300, 400]
+            .iter()
+            .map(|&number| RxPacket::new(AnyBytes::Counted(ack(number).to_bytes().into())))
+            .collect();
         for (index, packet) in input.iter_mut().enumerate() {
             packet.checksum = RxChecksum::Unnecessary { level: 0 };
             packet.gso = (index == 2).then_some(gso);
         }
         let mut reasons = Vec::new();
-        let mut sink = |packet: SuperPacket<'_, AnyBytes<'static>>| reasons.push((packet.metadata.reason, packet.metadata.packets));
+        let mut sink = |packet: SuperPacket<'_, AnyBytes<'static>>| {
+            reasons.push((packet.metadata.reason, packet.metadata.packets))
+        };
         aggregator.receive_batch(&mut input, 0, &mut sink);
         aggregator.flush_all(&mut sink);
         assert_eq!(reasons[..2], [(Reason::Overtaken, 2), (Reason::SuperPacket, 1)]);
@@ -204,13 +249,23 @@ fn an_ack_that_is_to_be_cut_passes() {
 
 #[test]
 fn metadata_and_counters() {
-    let input: Vec<_> = acks(&[100, 200, 300]).into_iter().zip([5, 6, 9]).map(|(packet, time)| Packet { time, ..packet }).collect();
+    let input: Vec<_> = acks(&[100, 200, 300])
+        .into_iter()
+        .zip([5, 6, 9])
+        .map(|(packet, time)| Packet { time, ..packet })
+        .collect();
     for policy in both_modes() {
         let run = run(policy, &input);
         let metadata = run.outputs[0].metadata;
-        assert_eq!((metadata.packets, metadata.absorbed_acks, metadata.largest_payload, metadata.time), (3, 2, 0, 9));
+        assert_eq!(
+            (metadata.packets, metadata.absorbed_acks, metadata.largest_payload, metadata.time),
+            (3, 2, 0, 9)
+        );
         let counters = run.counters;
-        assert_eq!((counters.packets_in, counters.packets_out, counters.merged, counters.absorbed_acks), (3, 1, 2, 2));
+        assert_eq!(
+            (counters.packets_in, counters.packets_out, counters.merged, counters.absorbed_acks),
+            (3, 1, 2, 2)
+        );
         assert_eq!((counters.aggregated, counters.flushed, counters.super_packets), (3, 1, 1));
         assert_eq!((counters.bytes_in, counters.bytes_out), (162, 54));
     }
@@ -218,11 +273,18 @@ fn metadata_and_counters() {
 
 #[test]
 fn acks_take_descriptors_as_data_does() {
-    let flow = |index: u16, number| ack(number).with(|frame| frame.tcp_mut().source_port = 1000 + index);
-    let input: Vec<_> = [100, 200].iter().flat_map(|&number| (0..9).map(move |index| Packet::from(flow(index, number)))).collect();
+    let flow =
+        |index: u16, number| ack(number).with(|frame| frame.tcp_mut().source_port = 1000 + index);
+    let input: Vec<_> = [100, 200]
+        .iter()
+        .flat_map(|&number| (0..9).map(move |index| Packet::from(flow(index, number))))
+        .collect();
     for policy in both_modes() {
         let run = run(policy, &input);
-        assert_eq!((run.counters.no_desc, run.counters.absorbed_acks, run.counters.packets_out), (2, 8, 10));
+        assert_eq!(
+            (run.counters.no_desc, run.counters.absorbed_acks, run.counters.packets_out),
+            (2, 8, 10)
+        );
         assert_eq!(numbers(&run), [[100, 200].as_slice(), &[200; 8]].concat());
     }
 }

@@ -24,7 +24,10 @@ pub fn reversed(packets: &[Packet]) -> Run {
 /// The same by another policy.
 #[track_caller]
 pub fn reversed_by(policy: Policy, packets: &[Packet]) -> Run {
-    let scattered: Vec<_> = packets.iter().map(|packet| packet.clone().in_buffers_of(packet.bytes.len().div_ceil(17).max(40))).collect();
+    let scattered: Vec<_> = packets
+        .iter()
+        .map(|packet| packet.clone().in_buffers_of(packet.bytes.len().div_ceil(17).max(40)))
+        .collect();
     let reference = run(policy.with_partial_checksums(), packets);
     assert_reversed(packets, &reference);
     for storage in [Storage::Fragments, Storage::Linear] {
@@ -33,11 +36,19 @@ pub fn reversed_by(policy: Policy, packets: &[Packet]) -> Run {
                 let policy = policy.with_storage(storage).with_checksum(checksum);
                 let single = run(policy, packets);
                 assert_reversed(packets, &single);
-                assert_eq!((counts(&single), single.reasons()), (counts(&reference), reference.reasons()), "{policy:?}");
+                assert_eq!(
+                    (counts(&single), single.reasons()),
+                    (counts(&reference), reference.reasons()),
+                    "{policy:?}"
+                );
                 let batched = run_batches(policy, packets, packets.len().max(1)).outputs;
                 assert_eq!(batched.len(), single.outputs.len(), "{policy:?}");
                 for (batched, single) in batched.iter().zip(&single.outputs) {
-                    assert_eq!((&batched.bytes, &batched.metadata), (&single.bytes, &single.metadata), "{policy:?}");
+                    assert_eq!(
+                        (&batched.bytes, &batched.metadata),
+                        (&single.bytes, &single.metadata),
+                        "{policy:?}"
+                    );
                 }
             }
         }
@@ -81,12 +92,23 @@ pub fn two_flows(first: &Frame, second: &Frame) {
 /// The same for packets.
 #[track_caller]
 pub fn two_flows_of(first: &[Packet], second: &[Packet]) {
-    let turns: Vec<_> = first.iter().zip(second).flat_map(|(first, second)| [first.clone(), second.clone()]).collect();
+    let turns: Vec<_> = first
+        .iter()
+        .zip(second)
+        .flat_map(|(first, second)| [first.clone(), second.clone()])
+        .collect();
     for storage in [Storage::Fragments, Storage::Linear] {
-        let run = run(Policy::gro_with_udp().with_partial_checksums().with_storage(storage), &turns);
-        assert_eq!((counts(&run), run.reasons()), (vec![first.len() as u32, second.len() as u32], vec![Reason::PollEnd; 2]));
+        let run =
+            run(Policy::gro_with_udp().with_partial_checksums().with_storage(storage), &turns);
+        assert_eq!(
+            (counts(&run), run.reasons()),
+            (vec![first.len() as u32, second.len() as u32], vec![Reason::PollEnd; 2])
+        );
         for (output, packets) in run.outputs.iter().zip([first, second]) {
-            assert_eq!(output.cut(), packets.iter().map(|packet| packet.bytes.clone()).collect::<Vec<_>>());
+            assert_eq!(
+                output.cut(),
+                packets.iter().map(|packet| packet.bytes.clone()).collect::<Vec<_>>()
+            );
             assert_eq!(output.metadata.vlan, packets[0].vlan);
         }
     }
@@ -145,7 +167,11 @@ pub fn differs(base: &Frame, reason: Reason, edit: impl Fn(&mut Frame)) {
 /// What arrives around a packet that does not merge: counts, and the poll's end as the reason of
 /// each.
 fn around(place: usize) -> (Vec<u32>, Vec<Reason>) {
-    let counts: Vec<_> = [place, 1, FRAMES - 1 - place].into_iter().filter(|&count| count > 0).map(|count| count as u32).collect();
+    let counts: Vec<_> = [place, 1, FRAMES - 1 - place]
+        .into_iter()
+        .filter(|&count| count > 0)
+        .map(|count| count as u32)
+        .collect();
     let reasons = vec![Reason::PollEnd; counts.len()];
     (counts, reasons)
 }
@@ -153,7 +179,8 @@ fn around(place: usize) -> (Vec<u32>, Vec<Reason>) {
 /// A packet whose transport checksum a device is still to fill in.
 pub fn partial(frame: &Frame) -> Packet {
     let mut frame = frame.clone();
-    *frame.checksum_mut().expect("a transport with a checksum") = superpacket_traffic::frame::Checksum::Partial;
+    *frame.checksum_mut().expect("a transport with a checksum") =
+        superpacket_traffic::frame::Checksum::Partial;
     let offset = match frame.transport {
         superpacket_traffic::frame::Transport::Tcp(_) => 16,
         _ => 6,

@@ -57,14 +57,23 @@ fn polls_allocate_nothing() {
                         packet
                     })
                     .collect();
-                let mut aggregator = BatchAggregator::new(Layer::Ethernet, policy.with_storage(storage), KEY);
-                assert_steady(|| assert_eq!(poll_with(&mut aggregator, false, &packets, &mut |_| Ok(())), Ok(())));
-                let mut aggregator = BatchAggregator::framed(Framing::TAP, policy.with_storage(storage), KEY);
+                let mut aggregator =
+                    BatchAggregator::new(Layer::Ethernet, policy.with_storage(storage), KEY);
                 assert_steady(|| {
-                    let result = gather_with(&mut aggregator, false, &packets, &mut |slices: &[IoSlice<'_>]| {
-                        std::hint::black_box(slices);
-                        Ok(())
-                    });
+                    assert_eq!(poll_with(&mut aggregator, false, &packets, &mut |_| Ok(())), Ok(()))
+                });
+                let mut aggregator =
+                    BatchAggregator::framed(Framing::TAP, policy.with_storage(storage), KEY);
+                assert_steady(|| {
+                    let result = gather_with(
+                        &mut aggregator,
+                        false,
+                        &packets,
+                        &mut |slices: &[IoSlice<'_>]| {
+                            std::hint::black_box(slices);
+                            Ok(())
+                        },
+                    );
                     assert_eq!(result, Ok(()));
                 });
             }

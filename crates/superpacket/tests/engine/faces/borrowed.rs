@@ -5,7 +5,10 @@ use proptest::prelude::*;
 use superpacket::aggregate::{BorrowPacket, Borrowed, BufferIndex, Counters, Mode, Policy};
 use superpacket::{Layer, Metadata, Reason, RxChecksum, RxPacket, SuperPacket};
 
-use super::traffic::{KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, policies, policy, poll, poll_with, receive_all, traffic};
+use super::traffic::{
+    KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, policies, policy, poll, poll_with,
+    receive_all, traffic,
+};
 use crate::support::{Aggregator, AnyBytes, BatchAggregator, Packet, unknown};
 
 /// The promise that it can move to another thread, and stay.
@@ -35,7 +38,8 @@ fn to_owned(packet: &RxPacket<&[u8]>) -> RxPacket<Vec<u8>> {
     let mut buffers = packet.buffers().map(|buffer| buffer.to_vec());
     let mut owned = RxPacket::new(buffers.next().expect("a packet has a buffer"));
     buffers.for_each(|buffer| owned.push(buffer).expect("as many as before"));
-    (owned.queue, owned.layer, owned.hash, owned.checksum) = (packet.queue, packet.layer, packet.hash, packet.checksum);
+    (owned.queue, owned.layer, owned.hash, owned.checksum) =
+        (packet.queue, packet.layer, packet.hash, packet.checksum);
     (owned.vlan, owned.gso, owned.time) = (packet.vlan, packet.gso, packet.time);
     owned
 }
@@ -50,7 +54,8 @@ fn assert_same(policy: Policy, packets: &[Packet], size: usize) {
     let mut any_alone = false;
     for (packets, (expected, counters)) in packets.chunks(size).zip(owned(policy, packets, size)) {
         let alone = packets.len() == 1 && matches!(policy.mode, Mode::Gro { .. });
-        let expected: Vec<_> = if alone { expected.into_iter().map(Seen::alone).collect() } else { expected };
+        let expected: Vec<_> =
+            if alone { expected.into_iter().map(Seen::alone).collect() } else { expected };
         let found = poll(&mut aggregator, &receive_all(packets));
         assert!(!alone || found[0].metadata.reason == Reason::Alone);
         let found = if alone { found.into_iter().map(Seen::alone).collect() } else { found };
@@ -88,7 +93,12 @@ fn hold_times_hold_nothing() {
     for policy in policies() {
         let packets = traffic(5, 300, false);
         let packets = receive_all(&packets);
-        let seen = |hold_time| poll(&mut BatchAggregator::new(Layer::Ip, policy.with_hold_time(hold_time), KEY), &packets);
+        let seen = |hold_time| {
+            poll(
+                &mut BatchAggregator::new(Layer::Ip, policy.with_hold_time(hold_time), KEY),
+                &packets,
+            )
+        };
         assert_eq!(seen(u64::MAX), seen(0));
     }
 }
@@ -108,22 +118,60 @@ fn bytes_of_any_kind_can_be_borrowed() {
     fn of<P: BorrowPacket>(layer: Layer, policy: Policy, packets: &[P]) -> (Vec<Seen>, Counters) {
         let mut aggregator = BatchAggregator::new(layer, policy, KEY);
         let mut seen = Vec::new();
-        aggregator.poll(packets, |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| seen.push(Seen::of(&packet)));
+        aggregator.poll(packets, |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| {
+            seen.push(Seen::of(&packet))
+        });
         assert_nothing_held(&aggregator);
         (seen, *aggregator.counters())
     }
     for layer in [Layer::Ethernet, Layer::Ip] {
         let mut merged = 0;
-        let mut bytes: Vec<Vec<u8>> =
-            traffic(4, 3_000, false).into_iter().filter(|packet| packet.layer == layer).map(|packet| packet.bytes).collect();
+        let mut bytes: Vec<Vec<u8>> = traffic(4, 3_000, false)
+            .into_iter()
+            .filter(|packet| packet.layer == layer)
+            .map(|packet| packet.bytes)
+            .collect();
         for policy in policies() {
-            let received = bytes.iter().map(|bytes| if layer == Layer::Ip { RxPacket::ip(&bytes[..]) } else { RxPacket::new(&bytes[..]) });
+            let received = bytes.iter().map(|bytes| {
+                if layer == Layer::Ip {
+                    RxPacket::ip(&bytes[..])
+                } else {
+                    RxPacket::new(&bytes[..])
+                }
+            });
             let expected = of(Layer::Ethernet, policy, &received.collect::<Vec<_>>());
             merged += expected.1.merged;
-            assert_eq!(of(layer, policy, &bytes.iter().map(|bytes| AnyBytes::Borrowed(bytes)).collect::<Vec<_>>()), expected);
-            assert_eq!(of(layer, policy, &bytes.iter_mut().map(|bytes| AnyBytes::Exclusive(bytes)).collect::<Vec<_>>()), expected);
-            assert_eq!(of(layer, policy, &bytes.iter().cloned().map(AnyBytes::Vector).collect::<Vec<_>>()), expected);
-            assert_eq!(of(layer, policy, &bytes.iter().map(|bytes| AnyBytes::Boxed(bytes.clone().into())).collect::<Vec<_>>()), expected);
+            assert_eq!(
+                of(
+                    layer,
+                    policy,
+                    &bytes.iter().map(|bytes| AnyBytes::Borrowed(bytes)).collect::<Vec<_>>()
+                ),
+                expected
+            );
+            assert_eq!(
+                of(
+                    layer,
+                    policy,
+                    &bytes.iter_mut().map(|bytes| AnyBytes::Exclusive(bytes)).collect::<Vec<_>>()
+                ),
+                expected
+            );
+            assert_eq!(
+                of(layer, policy, &bytes.iter().cloned().map(AnyBytes::Vector).collect::<Vec<_>>()),
+                expected
+            );
+            assert_eq!(
+                of(
+                    layer,
+                    policy,
+                    &bytes
+                        .iter()
+                        .map(|bytes| AnyBytes::Boxed(bytes.clone().into()))
+                        .collect::<Vec<_>>()
+                ),
+                expected
+            );
         }
         for bytes in &mut bytes {
             let copy = bytes.clone();
@@ -142,14 +190,20 @@ fn a_packet_alone_in_a_call_passes_unread() {
     let frames = superpacket_traffic::workload::w1(2);
     let reasons = |policy: Policy, frames: &[Vec<u8>]| {
         let mut aggregator = BatchAggregator::new(Layer::Ethernet, policy, KEY);
-        let seen: Vec<_> = poll(&mut aggregator, &unknown(Layer::Ethernet, frames)).iter().map(|seen| seen.metadata).collect();
+        let seen: Vec<_> = poll(&mut aggregator, &unknown(Layer::Ethernet, frames))
+            .iter()
+            .map(|seen| seen.metadata)
+            .collect();
         let read = if seen[0].reason == Reason::Alone { 0 } else { frames.len() };
         assert_eq!(aggregator.counters().verified_in_software, read as u64);
         seen
     };
     for policy in [Policy::gro(), Policy::gro_with_udp().with_max_packets(1)] {
         let seen = reasons(policy, &frames[..1]);
-        assert!(matches!(seen[..], [Metadata { reason: Reason::Alone, layout: None, packets: 1, largest_payload: 0, .. }]));
+        assert!(matches!(
+            seen[..],
+            [Metadata { reason: Reason::Alone, layout: None, packets: 1, largest_payload: 0, .. }]
+        ));
         assert_eq!(seen[0].checksum, RxChecksum::None);
     }
     assert_eq!(reasons(Policy::lro(), &frames[..1])[0].reason, Reason::PollEnd);
@@ -160,7 +214,9 @@ fn a_packet_alone_in_a_call_passes_unread() {
     let mut packets = Vec::new();
     for frame in &frames {
         packets.extend(
-            poll(&mut aggregator, &unknown(Layer::Ethernet, core::slice::from_ref(frame))).iter().map(|seen| seen.metadata.packets),
+            poll(&mut aggregator, &unknown(Layer::Ethernet, core::slice::from_ref(frame)))
+                .iter()
+                .map(|seen| seen.metadata.packets),
         );
     }
     assert_eq!(packets, [1, 1]);
@@ -180,7 +236,10 @@ fn buffers_are_told_by_number() {
         for piece in packet.take_pieces() {
             let (start, length) = (piece.start(), piece.length());
             let index = piece.into_buffer().expect("fragments have buffers");
-            let buffer: &[u8] = packets[index.packet()].buffers().nth(index.buffer()).expect("a buffer of the packet");
+            let buffer: &[u8] = packets[index.packet()]
+                .buffers()
+                .nth(index.buffer())
+                .expect("a buffer of the packet");
             found.extend_from_slice(&buffer[start..start + length]);
             pieces += 1;
         }

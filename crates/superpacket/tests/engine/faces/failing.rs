@@ -8,7 +8,8 @@ use superpacket::aggregate::{Delivery, Mode, Policy, Storage};
 use superpacket::{Layer, RxPacket, SuperPacket};
 
 use super::traffic::{
-    BorrowedPacket, KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, gather_with, policies, poll, poll_with, receive_all, traffic,
+    BorrowedPacket, KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, gather_with, policies,
+    poll, poll_with, receive_all, traffic,
 };
 use crate::support::AnyBytes;
 use crate::support::Packet;
@@ -46,7 +47,10 @@ impl Failing {
         }
     }
 
-    fn take<B, M: superpacket::memory::Memory<B>>(&mut self, packet: &mut SuperPacket<'_, B, M>) -> Result<(), usize> {
+    fn take<B, M: superpacket::memory::Memory<B>>(
+        &mut self,
+        packet: &mut SuperPacket<'_, B, M>,
+    ) -> Result<(), usize> {
         let fails = self.fails();
         let taken = matches!(self.failure, Failure::Taken(_));
         self.tries += 1;
@@ -80,7 +84,10 @@ fn assert_same(found: &[Seen], expected: &[Seen], few_flows: bool, what: &dyn st
         let mut all: Vec<_> = all.iter().map(plain).collect();
         if few_flows {
             all.sort_by_cached_key(|seen| {
-                let flow = superpacket_traffic::check::flow_key(&seen.bytes, seen.metadata.layer == Layer::Ip);
+                let flow = superpacket_traffic::check::flow_key(
+                    &seen.bytes,
+                    seen.metadata.layer == Layer::Ip,
+                );
                 format!("{flow:?} {:?}", seen.metadata.vlan.map(|tag| tag.control & 0x0fff))
             });
         }
@@ -91,7 +98,17 @@ fn assert_same(found: &[Seen], expected: &[Seen], few_flows: bool, what: &dyn st
 
 /// How many packets and bytes came and left: of the counters, what a failure does not change.
 fn sizes(counters: &superpacket::Counters) -> [u64; 8] {
-    let superpacket::Counters { packets_in, packets_out, merged, held, bytes_in, bytes_out, super_packets, absorbed_acks, .. } = *counters;
+    let superpacket::Counters {
+        packets_in,
+        packets_out,
+        merged,
+        held,
+        bytes_in,
+        bytes_out,
+        super_packets,
+        absorbed_acks,
+        ..
+    } = *counters;
     [packets_in, packets_out, merged, held, bytes_in, bytes_out, super_packets, absorbed_acks]
 }
 
@@ -124,7 +141,12 @@ enum Call {
 }
 
 /// Makes these calls, each again until the sink has not failed.
-fn calls(policy: Policy, packets: &[Packet], calls: &[Call], failure: Failure) -> (Vec<Seen>, usize) {
+fn calls(
+    policy: Policy,
+    packets: &[Packet],
+    calls: &[Call],
+    failure: Failure,
+) -> (Vec<Seen>, usize) {
     let mut aggregator: Aggregator<Vec<u8>> = Aggregator::new(policy, KEY);
     let mut failing = Failing::new(failure);
     let (mut at, mut handed_over) = (0, 0);
@@ -187,15 +209,44 @@ fn scripts() -> Vec<Vec<Call>> {
     use Call::{Batch, Bypass, FlushAll, FlushFlow, FlushOlder, PollEnd, SetPolicy};
     vec![
         vec![Batch(30), PollEnd, Batch(1), Batch(20), FlushAll],
-        vec![Batch(9), Bypass, Bypass, Batch(10), FlushFlow, Bypass, Batch(20), Bypass, PollEnd, Bypass, Bypass],
-        vec![Batch(12), Batch(12), FlushOlder(1), Batch(12), FlushOlder(2), FlushFlow, PollEnd, FlushOlder(0)],
-        vec![Batch(15), SetPolicy(Policy::lro_with_acks()), Batch(15), SetPolicy(Policy::gro_with_udp().with_max_flows(2)), Batch(20)],
+        vec![
+            Batch(9),
+            Bypass,
+            Bypass,
+            Batch(10),
+            FlushFlow,
+            Bypass,
+            Batch(20),
+            Bypass,
+            PollEnd,
+            Bypass,
+            Bypass,
+        ],
+        vec![
+            Batch(12),
+            Batch(12),
+            FlushOlder(1),
+            Batch(12),
+            FlushOlder(2),
+            FlushFlow,
+            PollEnd,
+            FlushOlder(0),
+        ],
+        vec![
+            Batch(15),
+            SetPolicy(Policy::lro_with_acks()),
+            Batch(15),
+            SetPolicy(Policy::gro_with_udp().with_max_flows(2)),
+            Batch(20),
+        ],
     ]
 }
 
 /// All policies but those under which a packet may have neither payload nor pieces: see `faults`.
 fn with_pieces() -> impl Iterator<Item = Policy> {
-    policies().into_iter().filter(|policy| (policy.mode, policy.storage) != (Mode::Lro { acks: true }, Storage::Linear))
+    policies().into_iter().filter(|policy| {
+        (policy.mode, policy.storage) != (Mode::Lro { acks: true }, Storage::Linear)
+    })
 }
 
 /// A bypassed packet leaves with what was held of its flow before it; where that is refused, all
@@ -206,14 +257,20 @@ fn all_calls(policy: Policy, seed: u64) {
         let (expected, tries) = calls(policy, &packets, &script, Failure::At(usize::MAX, 0));
         assert_eq!(expected.len(), tries);
         let few = |policy: &Policy| policy.max_flows < 8;
-        let few_flows = few(&policy) || script.iter().any(|call| matches!(call, Call::SetPolicy(policy) if few(policy)));
+        let few_flows = few(&policy)
+            || script.iter().any(|call| matches!(call, Call::SetPolicy(policy) if few(policy)));
         for at in 0..tries {
             for failure in [Failure::At(at, 1), Failure::At(at, 5), Failure::Taken(at)] {
                 let (found, _) = calls(policy, &packets, &script, failure);
                 assert_same(&found, &expected, few_flows, &(failure, policy, &script));
             }
         }
-        assert_same(&calls(policy, &packets, &script, Failure::Always).0, &expected, few_flows, &(policy, &script));
+        assert_same(
+            &calls(policy, &packets, &script, Failure::Always).0,
+            &expected,
+            few_flows,
+            &(policy, &script),
+        );
     }
 }
 
@@ -258,7 +315,11 @@ pub fn one_by_one() {
 }
 
 /// A poll of borrowed packets that goes on until it is through.
-fn resumed(aggregator: &mut BatchAggregator, packets: &[RxPacket<&[u8]>], failure: Failure) -> (Vec<Seen>, usize) {
+fn resumed(
+    aggregator: &mut BatchAggregator,
+    packets: &[RxPacket<&[u8]>],
+    failure: Failure,
+) -> (Vec<Seen>, usize) {
     let mut failing = Failing::new(failure);
     let sink = &mut |mut packet: BorrowedPacket<'_, '_, '_>| failing.take(&mut packet);
     let mut result = poll_with(aggregator, false, packets, sink);
@@ -293,11 +354,17 @@ pub fn resume_everywhere(policy: Policy, seed: u64) {
     for at in 0..expected.len() {
         for failure in [Failure::At(at, 1), Failure::At(at, 7), Failure::Taken(at)] {
             let mut aggregator = BatchAggregator::new(Layer::Ip, policy, KEY);
-            assert_same(&resumed(&mut aggregator, &packets, failure).0, &expected, policy.max_flows < 8, &(failure, policy));
+            assert_same(
+                &resumed(&mut aggregator, &packets, failure).0,
+                &expected,
+                policy.max_flows < 8,
+                &(failure, policy),
+            );
             assert_eq!(sizes(aggregator.counters()), sizes(plain.counters()));
         }
     }
-    let (found, tries) = resumed(&mut BatchAggregator::new(Layer::Ip, policy, KEY), &packets, Failure::Always);
+    let (found, tries) =
+        resumed(&mut BatchAggregator::new(Layer::Ip, policy, KEY), &packets, Failure::Always);
     assert_same(&found, &expected, policy.max_flows < 8, &policy);
     assert_eq!(tries, 2 * expected.len());
 }
@@ -316,7 +383,9 @@ fn slices_that_were_refused_come_again() {
                 if tries == fails_at + 1 {
                     return Err(tries);
                 }
-                seen.push(slices.iter().flat_map(|slice| slice.iter()).copied().collect::<Vec<u8>>());
+                seen.push(
+                    slices.iter().flat_map(|slice| slice.iter()).copied().collect::<Vec<u8>>(),
+                );
                 Ok(())
             };
             let mut result = gather_with(&mut aggregator, false, &packets, &mut sink);
@@ -340,14 +409,19 @@ fn slices_that_were_refused_come_again() {
 #[test]
 fn a_new_poll_gives_up_what_is_left() {
     for (seed, policy) in (0..).zip(policies()) {
-        let (old, new) = (traffic(FIRST_SEED + seed, 60, seed.is_multiple_of(3)), traffic(seed + 40, 60, seed.is_multiple_of(2)));
+        let (old, new) = (
+            traffic(FIRST_SEED + seed, 60, seed.is_multiple_of(3)),
+            traffic(seed + 40, 60, seed.is_multiple_of(2)),
+        );
         let (old, new) = (receive_all(&old), receive_all(&new));
         let mut plain = BatchAggregator::new(Layer::Ip, policy, KEY);
         let deliveries = poll(&mut plain, &old).len();
         for at in 0..deliveries {
             let mut aggregator = BatchAggregator::new(Layer::Ip, policy, KEY);
             let mut failing = Failing::new(Failure::At(at, 1));
-            let failed = poll_with(&mut aggregator, false, &old, &mut |mut packet| failing.take(&mut packet));
+            let failed = poll_with(&mut aggregator, false, &old, &mut |mut packet| {
+                failing.take(&mut packet)
+            });
             assert!(failed.is_err() && aggregator.unfinished() > 0);
             let before = aggregator.counters().packets_in;
             // An empty poll, another policy and a new poll do the same.
@@ -371,8 +445,10 @@ fn a_new_poll_gives_up_what_is_left() {
 #[test]
 fn buffers_are_released_wherever_it_ends() {
     for (seed, policy) in (0..).zip(policies()) {
-        let packets: Vec<_> =
-            traffic(FIRST_SEED + seed, 80, false).into_iter().map(|packet| (packet.layer, Rc::<[u8]>::from(packet.bytes))).collect();
+        let packets: Vec<_> = traffic(FIRST_SEED + seed, 80, false)
+            .into_iter()
+            .map(|packet| (packet.layer, Rc::<[u8]>::from(packet.bytes)))
+            .collect();
         let received = || {
             packets.iter().map(|(layer, buffer)| {
                 let mut packet = RxPacket::new(AnyBytes::Counted(buffer.clone()));
@@ -383,14 +459,19 @@ fn buffers_are_released_wherever_it_ends() {
         };
         for at in 0..20 {
             let mut aggregator = Aggregator::new(policy, KEY);
-            let mut failing = Failing::new(if at % 2 == 0 { Failure::At(at, 9) } else { Failure::Taken(at) });
+            let mut failing =
+                Failing::new(if at % 2 == 0 { Failure::At(at, 9) } else { Failure::Taken(at) });
             let mut batch: Vec<_> = received().collect();
-            let mut sink = |mut packet: SuperPacket<'_, AnyBytes<'static>>| failing.take(&mut packet);
+            let mut sink =
+                |mut packet: SuperPacket<'_, AnyBytes<'static>>| failing.take(&mut packet);
             let _ = aggregator.receive_batch(&mut batch, 0, &mut sink);
             let _ = aggregator.flush_all(&mut sink);
             assert_eq!(aggregator.counters().packets_in as usize + batch.len(), packets.len());
             drop((batch, aggregator));
-            assert!(packets.iter().all(|(_, buffer)| Rc::strong_count(buffer) == 1), "{policy:?} {at}");
+            assert!(
+                packets.iter().all(|(_, buffer)| Rc::strong_count(buffer) == 1),
+                "{policy:?} {at}"
+            );
         }
     }
 }

@@ -15,8 +15,10 @@ use crate::support::{Aggregator, BatchAggregator, unknown};
 #[test]
 fn linear_storage_loses_nothing_in_place() {
     let frames = workload::w1(3);
-    for (policy, written) in [(Policy::gro(), 1), (Policy::lro(), 1), (Policy::lro_with_acks(), 1)] {
-        let mut aggregator = BatchAggregator::new(Layer::Ethernet, policy.with_storage(Storage::Linear), KEY);
+    for (policy, written) in [(Policy::gro(), 1), (Policy::lro(), 1), (Policy::lro_with_acks(), 1)]
+    {
+        let mut aggregator =
+            BatchAggregator::new(Layer::Ethernet, policy.with_storage(Storage::Linear), KEY);
         let mut buffers: Vec<_> = frames
             .iter()
             .map(|frame| {
@@ -34,9 +36,12 @@ fn linear_storage_loses_nothing_in_place() {
 #[test]
 fn linear_storage_keeps_to_the_limit_of_slices() {
     let frames: Vec<_> = Frame::tcp4(1, 1).run(3_000).iter().map(Frame::to_bytes).collect();
-    let mut aggregator = BatchAggregator::framed(Framing::TAP, Policy::gro().with_storage(Storage::Linear), KEY);
+    let mut aggregator =
+        BatchAggregator::framed(Framing::TAP, Policy::gro().with_storage(Storage::Linear), KEY);
     let mut most = 0;
-    aggregator.poll_gathered(&unknown(Layer::Ethernet, &frames), |slices: &[IoSlice<'_>]| most = most.max(slices.len()));
+    aggregator.poll_gathered(&unknown(Layer::Ethernet, &frames), |slices: &[IoSlice<'_>]| {
+        most = most.max(slices.len())
+    });
     assert!(most <= MAX_SLICES, "{most}");
 }
 
@@ -50,7 +55,8 @@ fn a_packet_that_a_failed_sink_kept_from_being_taken_is_not_left_behind() {
     // This one is not come to: the garbage is refused once more.
     assert!(aggregator.receive(RxPacket::new(&frames[0]), 0, fails).is_err());
     let mut sizes = Vec::new();
-    let mut sink = |packet: SuperPacket<'_, &[u8]>| sizes.push((packet.length(), packet.metadata.packets));
+    let mut sink =
+        |packet: SuperPacket<'_, &[u8]>| sizes.push((packet.length(), packet.metadata.packets));
     aggregator.receive_batch(&mut vec![RxPacket::new(&frames[1])], 0, &mut sink);
     aggregator.poll_end(0, &mut sink);
     aggregator.flush_all(&mut sink);
@@ -75,17 +81,20 @@ fn merged_acks_without_pieces_are_kept_when_the_sink_refuses_them() {
 
 #[test]
 fn a_super_packet_whose_headers_lie_in_two_buffers_keeps_its_claim() {
-    let frame = Frame::tcp4(1, 3_000).with(|frame| *frame.checksum_mut().expect("TCP") = Checksum::Partial);
+    let frame =
+        Frame::tcp4(1, 3_000).with(|frame| *frame.checksum_mut().expect("TCP") = Checksum::Partial);
     let bytes = frame.to_bytes();
     let received = |cut: usize| {
-        let mut packet = RxPacket::new(&bytes[..cut]).with_gso(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_000).expect("not 0")));
+        let mut packet = RxPacket::new(&bytes[..cut])
+            .with_gso(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_000).expect("not 0")));
         packet.push(&bytes[cut..]).expect("there is room");
         packet.with_checksum(superpacket::RxChecksum::Partial { start: 34, offset: 16 })
     };
     let header = |cut: usize| {
         let mut aggregator = BatchAggregator::framed(Framing::TAP, Policy::gro(), KEY);
         let mut written = Vec::new();
-        aggregator.poll_gathered(&[received(cut)], |slices: &[IoSlice<'_>]| written = slices[0].to_vec());
+        aggregator
+            .poll_gathered(&[received(cut)], |slices: &[IoSlice<'_>]| written = slices[0].to_vec());
         written
     };
     assert_eq!(header(14), header(100));
@@ -103,7 +112,8 @@ fn undelivered_packets_take_no_more_memory_than_there_are() {
     for _ in 0..100_000 {
         // One of those that wait goes out, and the next is refused.
         let mut takes = true;
-        let mut sink = |_: SuperPacket<'_, &[u8]>| if core::mem::take(&mut takes) { Ok(()) } else { Err(()) };
+        let mut sink =
+            |_: SuperPacket<'_, &[u8]>| if core::mem::take(&mut takes) { Ok(()) } else { Err(()) };
         assert!(aggregator.bypass(RxPacket::new(&garbage[..]), &mut sink).is_err());
     }
     let undelivered = aggregator.undelivered();
@@ -114,13 +124,16 @@ fn undelivered_packets_take_no_more_memory_than_there_are() {
 #[test]
 fn what_is_given_up_is_noted_of_no_flow() {
     // Merged ACKs of a poll that failed; then one that acknowledges more.
-    let ack = |number: u32| Frame::tcp4(1, 0).with(|frame| frame.tcp_mut().acknowledgement = number).to_bytes();
+    let ack = |number: u32| {
+        Frame::tcp4(1, 0).with(|frame| frame.tcp_mut().acknowledgement = number).to_bytes()
+    };
     let polls = [[ack(0x9000_0000), vec![1, 2, 3]], [ack(0x9000_1000), ack(0x9000_2000)]];
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::lro_with_acks(), KEY);
     let polls = polls.each_ref().map(|poll| unknown(Layer::Ethernet, poll));
     assert!(aggregator.poll(&polls[0], |_| Err(())).is_err());
     let mut seen = Vec::new();
-    aggregator.poll(&polls[1], |packet| seen.push((packet.metadata.packets, packet.metadata.reason)));
+    aggregator
+        .poll(&polls[1], |packet| seen.push((packet.metadata.packets, packet.metadata.reason)));
     assert_eq!(seen, [(2, Reason::PollEnd)]);
 }
 
@@ -138,7 +151,9 @@ fn a_sink_that_panics_leaves_nothing_of_its_packet_to_the_next() {
         };
         let expected = seen(&mut BatchAggregator::new(Layer::Ethernet, Policy::gro(), KEY));
         let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::gro(), KEY);
-        let panicked = catch_unwind(AssertUnwindSafe(|| aggregator.poll(packets, |_| -> () { panic!("the sink") })));
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            aggregator.poll(packets, |_| -> () { panic!("the sink") })
+        }));
         assert!(panicked.is_err());
         assert_eq!(seen(&mut aggregator), expected);
         assert!(aggregator.counters().balanced());

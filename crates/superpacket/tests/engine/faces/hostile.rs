@@ -14,10 +14,15 @@ use crate::support::{BatchAggregator, unknown};
 fn all_faces(packets: &[Vec<u8>], layer: Layer, policy: Policy, offset: usize, format: Format) {
     let received = unknown(layer, packets);
     let framing = Framing::new(format, ByteOrder::Big, layer);
-    for mut aggregator in [BatchAggregator::new(layer, policy, KEY), BatchAggregator::framed(framing, policy, KEY)] {
+    for mut aggregator in
+        [BatchAggregator::new(layer, policy, KEY), BatchAggregator::framed(framing, policy, KEY)]
+    {
         for _ in 0..2 {
             let seen = poll(&mut aggregator, &received);
-            assert_eq!(seen.iter().map(|seen| seen.metadata.packets as usize).sum::<usize>(), packets.len());
+            assert_eq!(
+                seen.iter().map(|seen| seen.metadata.packets as usize).sum::<usize>(),
+                packets.len()
+            );
             let (mut gathered, before) = (0, aggregator.counters().packets_out);
             let result = gather_with(&mut aggregator, false, &received, &mut |_| {
                 gathered += 1;
@@ -92,9 +97,16 @@ fn nothing_and_zeros_harm_nobody() {
         }
     }
     for layer in [Layer::Ethernet, Layer::Ip] {
-        let mut aggregator = BatchAggregator::framed(Framing::new(Framing::TUN.format, Framing::TUN.order, layer), Policy::gro(), KEY);
+        let mut aggregator = BatchAggregator::framed(
+            Framing::new(Framing::TUN.format, Framing::TUN.order, layer),
+            Policy::gro(),
+            KEY,
+        );
         let mut slices = [[0u8; 0]; 3];
-        let mut buffers: Vec<_> = slices.iter_mut().map(|slice| AnyBuffer(Box::new(SliceBuffer::new(slice, 9)))).collect();
+        let mut buffers: Vec<_> = slices
+            .iter_mut()
+            .map(|slice| AnyBuffer(Box::new(SliceBuffer::new(slice, 9))))
+            .collect();
         // There is no buffer at all before the packets.
         assert_eq!(aggregator.join_in_place(&mut buffers, 10).map(<[usize]>::len), Ok(3));
         assert_eq!(aggregator.join_in_place(&mut buffers, usize::MAX).map(<[usize]>::len), Ok(3));

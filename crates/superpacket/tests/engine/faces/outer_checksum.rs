@@ -19,12 +19,17 @@ fn framing(layer: Layer) -> Framing {
 /// Packets of one flow in each kind of tunnel in UDP, with this outer checksum.
 fn flows(outer: Checksum) -> Vec<Vec<Frame>> {
     let inner = [Frame::tcp4(1, 500), Frame::tcp6(1, 500), Frame::udp4(500), Frame::udp6(500)];
-    let tunnels: [fn(Frame) -> Frame; 4] = [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, |frame| {
-        let Ip::V6(outer) = frame.clone().in_vxlan6().tunnel_mut().ip.clone() else { panic!("over IPv6") };
-        frame.in_geneve().with(|frame| frame.tunnel_mut().ip = Ip::V6(outer))
-    }];
-    let in_tunnels = inner.iter().flat_map(|inner| tunnels.iter().map(|through| through(inner.clone())));
-    let with_checksum = in_tunnels.map(|frame| frame.with(|frame| frame.outer_udp_mut().checksum = outer));
+    let tunnels: [fn(Frame) -> Frame; 4] =
+        [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, |frame| {
+            let Ip::V6(outer) = frame.clone().in_vxlan6().tunnel_mut().ip.clone() else {
+                panic!("over IPv6")
+            };
+            frame.in_geneve().with(|frame| frame.tunnel_mut().ip = Ip::V6(outer))
+        }];
+    let in_tunnels =
+        inner.iter().flat_map(|inner| tunnels.iter().map(|through| through(inner.clone())));
+    let with_checksum =
+        in_tunnels.map(|frame| frame.with(|frame| frame.outer_udp_mut().checksum = outer));
     with_checksum.flat_map(|frame| [frame.clone().at_ip().run(4), frame.run(4)]).collect()
 }
 
@@ -32,8 +37,12 @@ fn flows(outer: Checksum) -> Vec<Vec<Frame>> {
 fn expected(frame: &Frame, length: usize) -> (usize, u16) {
     let network = frame.offsets().outer.expect("a tunnel");
     let (transport, sum) = match &frame.tunnel.as_ref().expect("a tunnel").ip {
-        Ip::V4(ip) => (network + 20, pseudo_v4(ip.source, ip.destination, 17, (length - network - 20) as u32)),
-        Ip::V6(ip) => (network + 40, pseudo_v6(ip.source, ip.destination, 17, (length - network - 40) as u32)),
+        Ip::V4(ip) => {
+            (network + 20, pseudo_v4(ip.source, ip.destination, 17, (length - network - 20) as u32))
+        }
+        Ip::V6(ip) => {
+            (network + 40, pseudo_v6(ip.source, ip.destination, 17, (length - network - 40) as u32))
+        }
     };
     (transport + 6, sum)
 }
@@ -52,9 +61,12 @@ fn framed(frames: &[Frame]) -> [Vec<u8>; 2] {
     let packets: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
     let mut aggregator = superpacket::BatchAggregator::framed(framing, Policy::gro_with_udp(), KEY);
     let mut gathered = Vec::new();
-    aggregator.poll_gathered(&packets, |slices| gathered.push(slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<_>>()));
+    aggregator.poll_gathered(&packets, |slices| {
+        gathered.push(slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<_>>())
+    });
     assert_eq!(gathered.len(), 1, "all merge");
-    let mut buffers: Vec<_> = packets.iter().map(|packet| [&[0; 24][..], packet].concat()).collect();
+    let mut buffers: Vec<_> =
+        packets.iter().map(|packet| [&[0; 24][..], packet].concat()).collect();
     buffers.iter_mut().for_each(|buffer| buffer.reserve_exact(4_000));
     assert_eq!(aggregator.join_in_place(&mut buffers, 24), Ok(&[0][..]));
     [gathered.remove(0), buffers.remove(0)]
@@ -80,7 +92,11 @@ fn a_merged_packet_has_the_sum_of_the_pseudo_header_there() {
             assert_eq!(header.flags, flags::NEEDS_CSUM | flags::UDP_TUNNEL_CSUM);
             let (place, sum) = expected(&frames[0], left.len() - 24);
             assert_eq!(field(&left[24..], place), sum);
-            assert_eq!(header.outer_checksum(&left[24..], left.len() - 24, framing.layer), None, "nothing is left to do");
+            assert_eq!(
+                header.outer_checksum(&left[24..], left.len() - 24, framing.layer),
+                None,
+                "nothing is left to do"
+            );
         }
     }
     for frames in flows(Checksum::Zero) {
@@ -101,7 +117,11 @@ fn both_forms_are_cut_into_the_same_segments() {
         assert_eq!(seeded, in_place);
         // Without a framing it holds the checksum that is right for the whole.
         let mut whole = Vec::new();
-        let mut aggregator = BatchAggregator::new(framing.layer, Policy::gro_with_udp().with_partial_checksums(), KEY);
+        let mut aggregator = BatchAggregator::new(
+            framing.layer,
+            Policy::gro_with_udp().with_partial_checksums(),
+            KEY,
+        );
         aggregator.poll(&packets, |packet| {
             whole.extend_from_slice(&framing.header(&packet).expect("a header"));
             packet.copy_to(&mut whole);
@@ -110,7 +130,10 @@ fn both_forms_are_cut_into_the_same_segments() {
         let has_checksum = field(&whole[24..], place) != 0;
         assert_eq!(has_checksum, whole != seeded);
         let header = Header::read(&whole, Format::Tunnel, ByteOrder::Little).expect("24 bytes");
-        assert_eq!(header.outer_checksum(&whole[24..], whole.len() - 24, framing.layer), has_checksum.then_some((place, sum)));
+        assert_eq!(
+            header.outer_checksum(&whole[24..], whole.len() - 24, framing.layer),
+            has_checksum.then_some((place, sum))
+        );
         for read in [&seeded, &whole] {
             let mut segments = Vec::new();
             let plan = Segmenter::new().split(framing, read, &mut segments).expect("it can be cut");
@@ -128,13 +151,15 @@ fn a_super_packet_that_passes_gets_the_sum_too() {
         let [seeded, _] = framed(&frames);
         let header = Header::read(&seeded, Format::Tunnel, ByteOrder::Little).expect("24 bytes");
         let (place, _) = expected(&frames[0], seeded.len() - 24);
-        let Offload { checksum, gso, .. } =
-            header.offload(Format::Tunnel, &seeded[24..], seeded.len() - 24, framing.layer).expect("a valid header");
+        let Offload { checksum, gso, .. } = header
+            .offload(Format::Tunnel, &seeded[24..], seeded.len() - 24, framing.layer)
+            .expect("a valid header");
         let mut whole = frames[0].clone();
         whole.payload = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
         *whole.checksum_mut().expect("it has one") = Checksum::Partial;
         let right = whole.to_bytes();
-        let damaged = whole.with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong).to_bytes();
+        let damaged =
+            whole.with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong).to_bytes();
         for (bytes, left) in [
             (&right, field(&seeded[24..], place)),
             (&seeded[24..].to_vec(), field(&seeded[24..], place)),
@@ -142,13 +167,16 @@ fn a_super_packet_that_passes_gets_the_sum_too() {
         ] {
             for cut in [0, 1, place - 1, place + 1, place + 2, place + 30] {
                 let (first, rest) = bytes.split_at(cut);
-                let mut packet = RxPacket::new(first).with_checksum(checksum).with_gso(gso.expect("a super-packet"));
+                let mut packet = RxPacket::new(first)
+                    .with_checksum(checksum)
+                    .with_gso(gso.expect("a super-packet"));
                 packet.layer = framing.layer;
                 assert!(packet.push(rest).is_ok());
                 let mut gathered = Vec::new();
-                superpacket::BatchAggregator::framed(framing, Policy::gro_with_udp(), KEY).poll_gathered(&[packet], |slices| {
-                    gathered.extend(slices.iter().flat_map(|slice| slice.iter().copied()));
-                });
+                superpacket::BatchAggregator::framed(framing, Policy::gro_with_udp(), KEY)
+                    .poll_gathered(&[packet], |slices| {
+                        gathered.extend(slices.iter().flat_map(|slice| slice.iter().copied()));
+                    });
                 assert_eq!(field(&gathered[24..], place), left);
                 let mut others = gathered[24..].to_vec();
                 others[place..place + 2].copy_from_slice(&bytes[place..place + 2]);

@@ -6,7 +6,9 @@ use superpacket::virtio::Framing;
 use superpacket::{Layer, SuperPacket};
 use superpacket_traffic::frame::{Frame, Ip};
 
-use super::traffic::{KEY, OwnedSink, Seen, assert_equal, counted, policy, poll, receive_all, traffic};
+use super::traffic::{
+    KEY, OwnedSink, Seen, assert_equal, counted, policy, poll, receive_all, traffic,
+};
 use crate::support::Packet;
 use crate::support::allocations::live_bytes;
 use crate::support::{Aggregator, BatchAggregator, unknown};
@@ -74,12 +76,19 @@ fn limits_without_sense_lose_nothing() {
                 let policy = set(base, limit);
                 let mut aggregator = BatchAggregator::new(Layer::Ip, policy, KEY);
                 let seen = poll(&mut aggregator, &packets);
-                assert_eq!(seen.iter().map(|seen| seen.metadata.packets as usize).sum::<usize>(), packets.len(), "{policy:?}");
+                assert_eq!(
+                    seen.iter().map(|seen| seen.metadata.packets as usize).sum::<usize>(),
+                    packets.len(),
+                    "{policy:?}"
+                );
             }
         }
     }
     // The largest table is that of 1,048,576 flows.
-    assert_eq!(Aggregator::<Vec<u8>>::new(Policy::gro().with_max_flows(0), KEY).policy().max_flows, 1);
+    assert_eq!(
+        Aggregator::<Vec<u8>>::new(Policy::gro().with_max_flows(0), KEY).policy().max_flows,
+        1
+    );
 }
 
 #[test]

@@ -15,7 +15,11 @@ fn arrivals() -> Vec<Arrival> {
     let flows = [Frame::tcp4(1, 100).run(30), Frame::tcp6(1, 90).run(30)];
     let parts = |at: usize| [(at, at + 4), (at + 4, at + 5), (at + 5, at + 10)];
     let turns = (0..30).step_by(10).flat_map(|at| flows.iter().map(move |frames| (at, frames)));
-    turns.flat_map(|(at, frames)| parts(at).map(|(from, to)| Arrival::of(&frames[from..to], Known::Partial))).collect()
+    turns
+        .flat_map(|(at, frames)| {
+            parts(at).map(|(from, to)| Arrival::of(&frames[from..to], Known::Partial))
+        })
+        .collect()
 }
 
 fn borrow(arrivals: &[Arrival]) -> Vec<Received<'_>> {
@@ -35,7 +39,14 @@ fn owned(policy: Policy, arrivals: &[Arrival]) -> Vec<Seen> {
         seen.push(Seen::of(&packet));
         Ok(())
     };
-    assert_eq!(aggregator.receive_batch(&mut arrivals.iter().map(Arrival::receive).collect(), 0, &mut sink), Ok(()));
+    assert_eq!(
+        aggregator.receive_batch(
+            &mut arrivals.iter().map(Arrival::receive).collect(),
+            0,
+            &mut sink
+        ),
+        Ok(())
+    );
     assert_eq!(aggregator.poll_end(0, &mut sink), Ok(()));
     seen
 }
@@ -45,9 +56,13 @@ fn borrowed_ones_give_what_owned_ones_give() {
     let arrivals = arrivals();
     for policy in policies() {
         let expected = owned(policy, &arrivals);
-        assert_eq!(poll(&mut BatchAggregator::new(Layer::Ethernet, policy, KEY), &borrow(&arrivals)), expected);
+        assert_eq!(
+            poll(&mut BatchAggregator::new(Layer::Ethernet, policy, KEY), &borrow(&arrivals)),
+            expected
+        );
     }
-    let merged: Vec<_> = owned(Policy::gro(), &arrivals).iter().map(|seen| seen.metadata.packets).collect();
+    let merged: Vec<_> =
+        owned(Policy::gro(), &arrivals).iter().map(|seen| seen.metadata.packets).collect();
     assert_eq!(merged, [9, 9]);
 }
 
@@ -95,7 +110,8 @@ fn gathered_behind_a_header_they_come_apart_again() {
     for (write, frames) in writes.iter().zip(flows) {
         let mut space = vec![0; 65_536];
         let mut buffers = BackToBack::new(&mut space);
-        let Plan { segments, segment_length, .. } = Segmenter::new().split(Framing::TAP, write, &mut buffers).expect("the header says how");
+        let Plan { segments, segment_length, .. } =
+            Segmenter::new().split(Framing::TAP, write, &mut buffers).expect("the header says how");
         assert_eq!(segments as usize, frames.len());
         for (found, frame) in space.chunks(segment_length).zip(&frames) {
             assert_eq!(found, frame.to_bytes());

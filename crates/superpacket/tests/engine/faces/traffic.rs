@@ -3,7 +3,9 @@
 use std::io::IoSlice;
 
 use proptest::prelude::*;
-use superpacket::aggregate::{Borrowed, BufferIndex, Counters, Delivery, HashKey, NoHeadroom, Policy, Storage};
+use superpacket::aggregate::{
+    Borrowed, BufferIndex, Counters, Delivery, HashKey, NoHeadroom, Policy, Storage,
+};
 use superpacket::memory::Memory;
 use superpacket::segment::{ChecksumForm, Gso, GsoKind, SegmentSize};
 use superpacket::{FlowHash, Layer, Metadata, Reason, RxChecksum, RxPacket, SuperPacket, VlanTag};
@@ -39,10 +41,19 @@ fn packet(generated: Generated, scatter: usize) -> Packet {
 /// The generator's traffic: few flows at a time and mostly outside tunnels, or all there is.
 pub fn traffic(seed: u64, count: usize, scattered: bool) -> Vec<Packet> {
     let combinations = Combination::all();
-    let plain = Config { combinations: combinations.iter().copied().take(6).collect(), flows: 6, burst: (4, 40), ..Config::default() };
+    let plain = Config {
+        combinations: combinations.iter().copied().take(6).collect(),
+        flows: 6,
+        burst: (4, 40),
+        ..Config::default()
+    };
     let config = if seed.is_multiple_of(2) { Config::default() } else { plain };
     let scatter = |index: usize| if scattered { index * 5 % 18 } else { 0 };
-    generate(seed, &config, count).into_iter().enumerate().map(|(index, generated)| packet(generated, scatter(index))).collect()
+    generate(seed, &config, count)
+        .into_iter()
+        .enumerate()
+        .map(|(index, generated)| packet(generated, scatter(index)))
+        .collect()
 }
 
 /// The packet as it is received, with a queue, a hash and, now and then, the claim that it is a
@@ -56,7 +67,8 @@ pub fn receive(packet: &Packet, number: usize) -> RxPacket<&[u8]> {
         rest = others;
     }
     pieces.push(rest);
-    let mut received = RxPacket::new(pieces[0]).with_checksum(packet.checksum).with_time(packet.time);
+    let mut received =
+        RxPacket::new(pieces[0]).with_checksum(packet.checksum).with_time(packet.time);
     for piece in &pieces[1..] {
         received.push(piece).expect("at most 17 buffers");
     }
@@ -90,7 +102,11 @@ impl std::fmt::Debug for Seen {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Metadata { reason, packets, checksum, gso, time, .. } = self.metadata;
         let pieces = self.pieces.len();
-        write!(formatter, "{} bytes, {packets} packets, {reason:?}, {checksum:?}, {gso:?}, at {time}, {pieces} pieces", self.bytes.len())
+        write!(
+            formatter,
+            "{} bytes, {packets} packets, {reason:?}, {checksum:?}, {gso:?}, at {time}, {pieces} pieces",
+            self.bytes.len()
+        )
     }
 }
 
@@ -102,15 +118,24 @@ impl Seen {
         if let Some(contiguous) = packet.contiguous() {
             assert_eq!(contiguous, bytes);
         }
-        let pieces = packet.pieces().iter().map(|piece| (piece.has_buffer(), piece.start(), piece.length(), piece.segment_sum()));
-        Seen { bytes, metadata: packet.metadata, header: packet.header().len(), pieces: pieces.collect() }
+        let pieces = packet
+            .pieces()
+            .iter()
+            .map(|piece| (piece.has_buffer(), piece.start(), piece.length(), piece.segment_sum()));
+        Seen {
+            bytes,
+            metadata: packet.metadata,
+            header: packet.header().len(),
+            pieces: pieces.collect(),
+        }
     }
 
     /// As it is if its packet comes alone in a call, which does not look at it and leaves it where
     /// it lies.
     pub fn alone(mut self) -> Self {
         self.pieces.clear();
-        (self.metadata.reason, self.metadata.layout, self.metadata.largest_payload) = (Reason::Alone, None, 0);
+        (self.metadata.reason, self.metadata.layout, self.metadata.largest_payload) =
+            (Reason::Alone, None, 0);
         self
     }
 }
@@ -131,12 +156,21 @@ pub fn poll_with<'p>(
     packets: &[Received<'p>],
     sink: BorrowedSink<'_, 'p>,
 ) -> Result<(), usize> {
-    if resume { aggregator.resume(packets, |packet| sink(packet)) } else { aggregator.poll(packets, |packet| sink(packet)) }
+    if resume {
+        aggregator.resume(packets, |packet| sink(packet))
+    } else {
+        aggregator.poll(packets, |packet| sink(packet))
+    }
 }
 
 /// `poll_gathered`, or `resume_gathered`.
 #[inline(never)]
-pub fn gather_with(aggregator: &mut BatchAggregator, resume: bool, packets: &[Received<'_>], sink: SlicesSink<'_>) -> Result<(), usize> {
+pub fn gather_with(
+    aggregator: &mut BatchAggregator,
+    resume: bool,
+    packets: &[Received<'_>],
+    sink: SlicesSink<'_>,
+) -> Result<(), usize> {
     if resume {
         aggregator.resume_gathered(packets, |slices| sink(slices))
     } else {
@@ -146,7 +180,11 @@ pub fn gather_with(aggregator: &mut BatchAggregator, resume: bool, packets: &[Re
 
 /// `join_in_place` of vectors.
 #[inline(never)]
-pub fn join_with(aggregator: &mut BatchAggregator, buffers: &mut [Vec<u8>], offset: usize) -> Result<Vec<usize>, NoHeadroom> {
+pub fn join_with(
+    aggregator: &mut BatchAggregator,
+    buffers: &mut [Vec<u8>],
+    offset: usize,
+) -> Result<Vec<usize>, NoHeadroom> {
     aggregator.join_in_place(buffers, offset).map(<[usize]>::to_vec)
 }
 
@@ -166,7 +204,12 @@ pub fn poll(aggregator: &mut BatchAggregator, packets: &[Received<'_>]) -> Vec<S
 pub fn bytes_at(layer: Layer, seed: u64, count: usize) -> Vec<Vec<u8>> {
     let at = |packet: Packet| match (packet.layer, layer) {
         (at, layer) if at == layer => Some(packet.bytes),
-        (Layer::Ethernet, _) if packet.bytes.get(12..14).is_some_and(|kind| kind == [8, 0] || kind == [0x86, 0xdd]) => {
+        (Layer::Ethernet, _)
+            if packet
+                .bytes
+                .get(12..14)
+                .is_some_and(|kind| kind == [8, 0] || kind == [0x86, 0xdd]) =>
+        {
             Some(packet.bytes[14..].to_vec())
         }
         _ => None,
@@ -190,12 +233,21 @@ pub fn counted(counters: &Counters) -> Counters {
 
 /// Each mode, with each storage and form of checksums.
 pub fn policies() -> Vec<Policy> {
-    let modes = [Policy::gro(), Policy::gro_with_udp(), Policy::lro().with_max_flows(64), Policy::lro_with_acks()];
+    let modes = [
+        Policy::gro(),
+        Policy::gro_with_udp(),
+        Policy::lro().with_max_flows(64),
+        Policy::lro_with_acks(),
+    ];
     let mut policies = Vec::new();
     for mode in modes {
         for storage in [Storage::Fragments, Storage::Linear] {
             let form = |form| mode.with_storage(storage).with_checksum(form);
-            policies.extend([form(ChecksumForm::Full), form(ChecksumForm::Partial), form(ChecksumForm::Partial).with_trusted_input()]);
+            policies.extend([
+                form(ChecksumForm::Full),
+                form(ChecksumForm::Partial),
+                form(ChecksumForm::Partial).with_trusted_input(),
+            ]);
         }
     }
     policies
@@ -223,8 +275,14 @@ pub fn policy() -> impl Strategy<Value = Policy> {
 /// Asserts that both are the same packets, and says which is not.
 #[track_caller]
 pub fn assert_equal(found: &[Seen], expected: &[Seen], what: &dyn std::fmt::Debug) {
-    if let Some(index) = found.iter().zip(expected).position(|(found, expected)| found != expected) {
-        panic!("{what:?}: packet {index} of {}:\n{:?}\n{:?}", expected.len(), found[index], expected[index]);
+    if let Some(index) = found.iter().zip(expected).position(|(found, expected)| found != expected)
+    {
+        panic!(
+            "{what:?}: packet {index} of {}:\n{:?}\n{:?}",
+            expected.len(),
+            found[index],
+            expected[index]
+        );
     }
     assert_eq!(found.len(), expected.len(), "{what:?}");
 }

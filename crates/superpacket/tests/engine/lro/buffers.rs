@@ -12,15 +12,24 @@ use crate::support::*;
 
 #[test]
 fn a_9000_byte_frame_in_4k_pages() {
-    for frame in [Frame::tcp4(1, 8948).with_timestamps(1, 2), Frame::tcp4(1, 8947).with_timestamps(1, 2).tagged(7), Frame::tcp6(1, 8927)] {
+    for frame in [
+        Frame::tcp4(1, 8948).with_timestamps(1, 2),
+        Frame::tcp4(1, 8947).with_timestamps(1, 2).tagged(7),
+        Frame::tcp6(1, 8927),
+    ] {
         // The driver's first page starts with two bytes of alignment: all boundaries move, and
         // those of odd first buffers are odd.
         for first in [4096, 4094, 4093, 255, 54, 33, 1] {
-            let knows: [fn(&Packet) -> RxChecksum; 3] = [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
+            let knows: [fn(&Packet) -> RxChecksum; 3] =
+                [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
             for knows in knows {
                 let input: Vec<_> = packets(&frame.run(7))
                     .into_iter()
-                    .map(|packet| Packet { checksum: knows(&packet), buffers: vec![first, 4096, 4096], ..packet })
+                    .map(|packet| Packet {
+                        checksum: knows(&packet),
+                        buffers: vec![first, 4096, 4096],
+                        ..packet
+                    })
                     .collect();
                 for policy in both_modes() {
                     let run = run(policy, &input);
@@ -39,7 +48,10 @@ fn boundaries_at_every_offset() {
     for policy in both_modes() {
         for first in 0..length {
             for second in [0, 1, 2, 3, 50] {
-                let input: Vec<_> = packets(&frames).into_iter().map(|packet| Packet { buffers: vec![first, second], ..packet }).collect();
+                let input: Vec<_> = packets(&frames)
+                    .into_iter()
+                    .map(|packet| Packet { buffers: vec![first, second], ..packet })
+                    .collect();
                 let run = run(policy, &input);
                 assert_eq!(run.outputs.len(), 1, "{first} {second} {:?}", run.reasons());
                 assert_merged(&run.outputs[0], 1, 194, 2);
@@ -52,7 +64,8 @@ fn boundaries_at_every_offset() {
 fn seventeen_buffers_of_each_size() {
     for size in 9..=70 {
         let frame = Frame::tcp4(1, 17 * size - 54);
-        let input: Vec<_> = packets(&frame.run(4)).into_iter().map(|packet| packet.in_buffers_of(size)).collect();
+        let input: Vec<_> =
+            packets(&frame.run(4)).into_iter().map(|packet| packet.in_buffers_of(size)).collect();
         assert_eq!(input[0].buffers.len() + 1, MAX_BUFFERS);
         for policy in both_modes() {
             let run = run(policy, &input);
@@ -79,10 +92,19 @@ fn sums_of_buffers_behind_odd_boundaries_are_rotated() {
     // A checksum made by adding the buffers' sums as if each began at an even offset: whoever adds
     // them so would take it for right.
     let right = Frame::tcp4(1, 1000).to_bytes();
-    let (mut sum, payload) = (checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 1020), [54..101, 101..134, 134..1054]);
-    sum = checksum::add(sum, checksum::add(checksum::sum(&right[34..50]), checksum::sum(&right[52..54])));
-    let unrotated = !payload.into_iter().fold(sum, |sum, range| checksum::add(sum, checksum::sum(&right[range])));
-    let wrong = Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Raw(unrotated));
+    let (mut sum, payload) = (
+        checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 1020),
+        [54..101, 101..134, 134..1054],
+    );
+    sum = checksum::add(
+        sum,
+        checksum::add(checksum::sum(&right[34..50]), checksum::sum(&right[52..54])),
+    );
+    let unrotated = !payload
+        .into_iter()
+        .fold(sum, |sum, range| checksum::add(sum, checksum::sum(&right[range])));
+    let wrong =
+        Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Raw(unrotated));
     for policy in both_modes() {
         let run = run(policy, &[Packet { buffers: vec![101, 33], ..wrong.clone().into() }]);
         assert_eq!(run.reasons(), [Reason::BadChecksum]);
@@ -92,8 +114,10 @@ fn sums_of_buffers_behind_odd_boundaries_are_rotated() {
 #[test]
 fn what_passes_or_stays_single_keeps_its_buffers() {
     let single = Packet { buffers: vec![20, 30, 0, 1, 500], ..Frame::tcp4(1, 1000).into() };
-    let refused =
-        Packet { buffers: vec![20, 30, 0, 1, 500], ..Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong).into() };
+    let refused = Packet {
+        buffers: vec![20, 30, 0, 1, 500],
+        ..Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong).into()
+    };
     for packet in [&single, &refused] {
         for policy in both_modes() {
             let mut aggregator = aggregator(policy);
@@ -150,7 +174,8 @@ fn chains_that_nobody_takes_back_do_not_pile_up() {
     let frame = Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong);
     let mut aggregator = aggregator(Policy::lro());
     for _ in 0..10_000 {
-        aggregator.receive(on_chain(Chain::new(), &frame), 0, &mut |_: SuperPacket<'_, Vec<u8>>| {});
+        aggregator
+            .receive(on_chain(Chain::new(), &frame), 0, &mut |_: SuperPacket<'_, Vec<u8>>| {});
     }
     let kept = format!("{aggregator:?}").matches("ChainStorage").count();
     assert!((1..=1024).contains(&kept), "{kept} chains kept");

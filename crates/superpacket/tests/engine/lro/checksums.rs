@@ -18,15 +18,27 @@ fn shapes(frame: &Frame) -> Vec<Frame> {
 #[test]
 fn whatever_the_device_knows_segments_of_any_length_merge() {
     for length in [1, 2, 999, 1000, 1447, 1448] {
-        for base in [Frame::tcp4(77, length), Frame::tcp6(77, length), Frame::tcp4(77, length).with_timestamps(0x0102_0304, 0x0506_0708)] {
+        for base in [
+            Frame::tcp4(77, length),
+            Frame::tcp6(77, length),
+            Frame::tcp4(77, length).with_timestamps(0x0102_0304, 0x0506_0708),
+        ] {
             for shape in shapes(&base) {
-                let known: [fn(&Packet) -> RxChecksum; 3] = [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
+                let known: [fn(&Packet) -> RxChecksum; 3] =
+                    [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
                 for knows in known {
-                    let input: Vec<_> =
-                        packets(&shape.run(5)).into_iter().map(|packet| Packet { checksum: knows(&packet), ..packet }).collect();
+                    let input: Vec<_> = packets(&shape.run(5))
+                        .into_iter()
+                        .map(|packet| Packet { checksum: knows(&packet), ..packet })
+                        .collect();
                     for policy in both_modes() {
                         let run = run(policy, &input);
-                        assert_eq!(run.reasons(), [Reason::PollEnd], "{:?} {length}", input[0].checksum);
+                        assert_eq!(
+                            run.reasons(),
+                            [Reason::PollEnd],
+                            "{:?} {length}",
+                            input[0].checksum
+                        );
                         assert_merged(&run.outputs[0], 77, 5 * length, 5);
                     }
                 }
@@ -39,7 +51,10 @@ fn whatever_the_device_knows_segments_of_any_length_merge() {
 fn only_what_nobody_vouches_for_is_read() {
     let input = packets(&Frame::tcp4(1, 1000).run(5));
     let read = |knows: fn(&Packet) -> RxChecksum| {
-        let input: Vec<_> = input.iter().map(|packet| Packet { checksum: knows(packet), ..packet.clone() }).collect();
+        let input: Vec<_> = input
+            .iter()
+            .map(|packet| Packet { checksum: knows(packet), ..packet.clone() })
+            .collect();
         run(Policy::lro(), &input).counters.verified_in_software
     };
     assert_eq!(read(|_| RxChecksum::None), 5);
@@ -68,10 +83,16 @@ fn packets_of_which_the_device_knows_different_things_merge() {
 #[test]
 fn a_wrong_tcp_checksum_is_refused() {
     for shape in shapes(&Frame::tcp4(1, 1001)).into_iter().chain(shapes(&Frame::tcp6(1, 1000))) {
-        let wrong = Packet::from(shape.run(3)[2].clone().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong));
+        let wrong = Packet::from(
+            shape.run(3)[2].clone().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong),
+        );
         assert_refused(&wrong, &shape, Reason::BadChecksum);
         // The device summed the frame right; the frame is wrong.
-        assert_refused(&Packet { checksum: complete(&wrong), ..wrong }, &shape, Reason::BadChecksum);
+        assert_refused(
+            &Packet { checksum: complete(&wrong), ..wrong },
+            &shape,
+            Reason::BadChecksum,
+        );
     }
 }
 
@@ -96,7 +117,11 @@ fn a_wrong_complete_sum_is_refused_and_handed_on() {
         let packet = Packet::from(shape.run(3)[2].clone());
         let RxChecksum::Complete(sum) = complete(&packet) else { panic!("a sum") };
         for wrong in [sum ^ 1, sum.swap_bytes(), !sum] {
-            assert_refused(&packet.clone().with_checksum(RxChecksum::Complete(wrong)), &shape, Reason::BadChecksum);
+            assert_refused(
+                &packet.clone().with_checksum(RxChecksum::Complete(wrong)),
+                &shape,
+                Reason::BadChecksum,
+            );
         }
     }
 }
@@ -123,7 +148,9 @@ fn a_complete_sum_holds_the_unstripped_tags() {
 #[test]
 fn a_wrong_ip_checksum_is_refused() {
     for shape in shapes(&Frame::tcp4(1, 1000)) {
-        let wrong = Packet::from(shape.run(3)[2].clone().with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong));
+        let wrong = Packet::from(
+            shape.run(3)[2].clone().with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong),
+        );
         for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }, complete(&wrong)] {
             assert_refused(&wrong.clone().with_checksum(checksum), &shape, Reason::BadIpChecksum);
         }
@@ -152,7 +179,8 @@ fn a_refused_packet_keeps_its_complete_sum() {
 fn a_single_packet_keeps_what_the_device_said() {
     for frame in shapes(&Frame::tcp4(1, 1001)) {
         let packet = Packet::from(frame);
-        for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }, complete(&packet)] {
+        for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }, complete(&packet)]
+        {
             let packet = packet.clone().with_checksum(checksum);
             for policy in both_modes() {
                 let run = run(policy, std::slice::from_ref(&packet));
@@ -178,16 +206,21 @@ fn a_packet_without_a_descriptor_keeps_its_complete_sum() {
 #[test]
 fn a_checksum_with_two_spellings_merges_and_leaves_in_the_right_one() {
     // 0xFFFF for 0x0000 is valid; LRO need not restore it.
-    let alias = |frame: Frame| frame.with_zero_checksum().with(|frame| frame.tcp_mut().checksum = Checksum::NonCanonical);
+    let alias = |frame: Frame| {
+        frame.with_zero_checksum().with(|frame| frame.tcp_mut().checksum = Checksum::NonCanonical)
+    };
     let frames: Vec<_> = Frame::tcp4(1, 1000).run(2).into_iter().map(alias).collect();
     let payload: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
     for policy in both_modes() {
         for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }] {
-            let input: Vec<_> = packets(&frames).into_iter().map(|packet| packet.with_checksum(checksum)).collect();
+            let input: Vec<_> =
+                packets(&frames).into_iter().map(|packet| packet.with_checksum(checksum)).collect();
             assert_eq!(input[0].bytes[50..52], [0xff, 0xff]);
             let run = run(policy, &input);
             assert_eq!(run.reasons(), [Reason::PollEnd]);
-            let checked = superpacket_traffic::check::frame(&run.outputs[0].bytes, &Default::default()).expect("right");
+            let checked =
+                superpacket_traffic::check::frame(&run.outputs[0].bytes, &Default::default())
+                    .expect("right");
             assert!(checked.canonical && checked.checksums == 1);
             assert_eq!(run.outputs[0].bytes[checked.payload], payload);
         }

@@ -58,7 +58,10 @@ fn a_limit_of_one_packet_merges_nothing() {
         for max_packets in [0, 1] {
             let run = run(policy.with_max_packets(max_packets), &input);
             assert_eq!(run.reasons(), [Reason::PacketLimit; 3]);
-            run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
+            run.outputs
+                .iter()
+                .zip(&input)
+                .for_each(|(output, packet)| assert_untouched(output, packet));
         }
     }
 }
@@ -68,7 +71,10 @@ fn fragments() {
     let input = crate::support::packets(&Frame::tcp4(1, 500).run(7));
     let policy = Policy::lro().with_max_fragments(3);
     let fragmented = run(policy, &input);
-    assert_eq!(fragmented.reasons(), [Reason::FragmentLimit, Reason::FragmentLimit, Reason::PollEnd]);
+    assert_eq!(
+        fragmented.reasons(),
+        [Reason::FragmentLimit, Reason::FragmentLimit, Reason::PollEnd]
+    );
     assert_eq!(fragmented.payloads(), [1500, 1500, 500]);
     assert!(fragmented.outputs.iter().all(|output| output.pieces <= 3));
     assert_merged(&fragmented.outputs[1], 1501, 1500, 3);
@@ -80,7 +86,10 @@ fn fragments() {
 #[test]
 fn fragments_count_buffers_not_packets() {
     // Two buffers a frame, both with payload.
-    let input: Vec<_> = crate::support::packets(&Frame::tcp4(1, 1000).run(7)).into_iter().map(|packet| packet.in_buffers_of(600)).collect();
+    let input: Vec<_> = crate::support::packets(&Frame::tcp4(1, 1000).run(7))
+        .into_iter()
+        .map(|packet| packet.in_buffers_of(600))
+        .collect();
     let run = run(Policy::lro().with_max_fragments(5), &input);
     assert_eq!(run.payloads(), [2000, 2000, 2000, 1000]);
     assert_eq!(run.outputs.iter().map(|output| output.pieces).collect::<Vec<_>>(), [4, 4, 4, 2]);
@@ -88,7 +97,10 @@ fn fragments_count_buffers_not_packets() {
 
 #[test]
 fn a_packet_of_more_fragments_than_the_limit_passes_whole() {
-    let input: Vec<_> = crate::support::packets(&Frame::tcp4(1, 1000).run(2)).into_iter().map(|packet| packet.in_buffers_of(100)).collect();
+    let input: Vec<_> = crate::support::packets(&Frame::tcp4(1, 1000).run(2))
+        .into_iter()
+        .map(|packet| packet.in_buffers_of(100))
+        .collect();
     let run = run(Policy::lro().with_max_fragments(4), &input);
     assert_eq!(run.outputs.len(), 2);
     run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
@@ -143,9 +155,17 @@ fn a_sender_of_1500_into_a_receiver_of_9000_merges_as_far_as_into_one_of_1500() 
     let expected = [45 * 1448, 45 * 1448, 10 * 1448];
     for policy in both_modes() {
         assert_eq!(run(policy, &small).payloads(), expected);
-        let mixed: Vec<_> = jumbo.iter().zip(&small).flat_map(|(jumbo, small)| [jumbo.clone(), small.clone()]).collect();
+        let mixed: Vec<_> = jumbo
+            .iter()
+            .zip(&small)
+            .flat_map(|(jumbo, small)| [jumbo.clone(), small.clone()])
+            .collect();
         let outputs = run(policy, &mixed).outputs;
-        let merged: Vec<_> = outputs.iter().filter(|output| output.metadata.largest_payload == 1448).map(Output::payload).collect();
+        let merged: Vec<_> = outputs
+            .iter()
+            .filter(|output| output.metadata.largest_payload == 1448)
+            .map(Output::payload)
+            .collect();
         assert_eq!(merged, expected);
     }
     // One flow whose path changed: six of 8948, then as many of 1448 as fit, and the rest to the
@@ -169,7 +189,11 @@ fn bytes_as_the_policy_says() {
     }
     let tagged = segments(&Frame::tcp4(1, 0).tagged(7), &[1000; 6]);
     for policy in both_modes() {
-        assert_eq!(run(policy.with_max_bytes(3040), &tagged).payloads(), [3000, 3000], "a tag is no part of the IP packet");
+        assert_eq!(
+            run(policy.with_max_bytes(3040), &tagged).payloads(),
+            [3000, 3000],
+            "a tag is no part of the IP packet"
+        );
     }
 }
 
@@ -184,9 +208,14 @@ fn a_pppoe_length_field_holds_what_merged() {
 
 #[test]
 fn flows_by_default_eight() {
-    let flow = |index: u16| Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index);
+    let flow =
+        |index: u16| Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index);
     let round = |flows: u16| -> Vec<_> {
-        (0..2).flat_map(|packet| (0..flows).map(move |index| Packet::from(&flow(index).run(2)[packet]))).collect()
+        (0..2)
+            .flat_map(|packet| {
+                (0..flows).map(move |index| Packet::from(&flow(index).run(2)[packet]))
+            })
+            .collect()
     };
     for policy in both_modes() {
         let run_of_eight = run(policy, &round(8));
@@ -199,7 +228,10 @@ fn flows_by_default_eight() {
         assert_eq!(run_of_nine.counters.reason(Reason::NoDescriptor), 2);
         assert_eq!((run_of_nine.counters.aggregated, run_of_nine.counters.flushed), (16, 8));
         // The ninth flow passes at once, and evicts no one.
-        assert_eq!(run_of_nine.reasons(), [[Reason::NoDescriptor; 2].as_slice(), &[Reason::PollEnd; 8]].concat());
+        assert_eq!(
+            run_of_nine.reasons(),
+            [[Reason::NoDescriptor; 2].as_slice(), &[Reason::PollEnd; 8]].concat()
+        );
         assert_untouched(&run_of_nine.outputs[0], &input[8]);
         assert_untouched(&run_of_nine.outputs[1], &input[17]);
         run_of_nine.outputs[2..].iter().for_each(|output| assert_merged(output, 1, 1000, 2));
@@ -208,8 +240,11 @@ fn flows_by_default_eight() {
 
 #[test]
 fn flows_as_the_policy_says() {
-    let flow = |index: u16| Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index);
-    let input: Vec<_> = (0..2).flat_map(|packet| (0..5).map(move |index| Packet::from(&flow(index).run(2)[packet]))).collect();
+    let flow =
+        |index: u16| Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index);
+    let input: Vec<_> = (0..2)
+        .flat_map(|packet| (0..5).map(move |index| Packet::from(&flow(index).run(2)[packet])))
+        .collect();
     for policy in both_modes() {
         for max_flows in 1..=5 {
             let counters = run(policy.with_max_flows(max_flows), &input).counters;
@@ -230,5 +265,7 @@ fn a_descriptor_is_free_again_once_its_flow_has_left() {
 }
 
 fn packets_of(index: u16, count: usize) -> Vec<Packet> {
-    crate::support::packets(&Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index).run(count))
+    crate::support::packets(
+        &Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index).run(count),
+    )
 }

@@ -54,9 +54,14 @@ fn linear_mode_releases_each_buffer_at_once() {
     for (storage, held) in [(Storage::Fragments, 2), (Storage::Linear, 1)] {
         let key = superpacket::aggregate::HashKey::new(1);
         let policy = Policy::lro().with_storage(storage);
-        let mut aggregator = crate::support::Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
+        let mut aggregator =
+            crate::support::Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
         let mut sink = |_: SuperPacket<'_, AnyBytes<'static>>| {};
-        aggregator.receive(superpacket::packet::RxPacket::new(AnyBytes::Counted(buffer.clone())), 0, &mut sink);
+        aggregator.receive(
+            superpacket::packet::RxPacket::new(AnyBytes::Counted(buffer.clone())),
+            0,
+            &mut sink,
+        );
         assert_eq!(aggregator.counters().held, 1);
         assert_eq!(std::rc::Rc::strong_count(&buffer), held, "{storage:?}");
         aggregator.poll_end(0, &mut sink);
@@ -67,7 +72,11 @@ fn linear_mode_releases_each_buffer_at_once() {
 #[test]
 fn a_packet_that_nothing_followed_leaves_untouched() {
     for policy in both_modes() {
-        for frame in [Frame::tcp4(1, 1448).with_timestamps(7, 8), Frame::tcp6(1, 1), Frame::tcp4(1, 999).at_ip()] {
+        for frame in [
+            Frame::tcp4(1, 1448).with_timestamps(7, 8),
+            Frame::tcp6(1, 1),
+            Frame::tcp4(1, 999).at_ip(),
+        ] {
             let packet = Packet { time: 77, ..frame.into() };
             let run = run(policy, std::slice::from_ref(&packet));
             assert_eq!(run.reasons(), [Reason::PollEnd]);
@@ -95,7 +104,9 @@ fn every_address_family_and_start_merges() {
 
 #[test]
 fn equal_ipv6_extension_headers_merge() {
-    let frame = Frame::tcp6(5, 700).with(|frame| frame.ipv6_mut().extensions.push(Extension::DestinationOptions(vec![1, 4, 0, 0, 0, 0])));
+    let frame = Frame::tcp6(5, 700).with(|frame| {
+        frame.ipv6_mut().extensions.push(Extension::DestinationOptions(vec![1, 4, 0, 0, 0, 0]))
+    });
     for policy in both_modes() {
         let run = run(policy, &packets(&frame.run(3)));
         assert_eq!(run.outputs.len(), 1, "{:?}", run.reasons());
@@ -110,7 +121,11 @@ fn segments_of_any_length_merge_in_sequence() {
     let first = sequence;
     let mut frames = Vec::new();
     for (index, length) in [1448, 1, 333, 1448, 8948, 2, 77].into_iter().enumerate() {
-        frames.push(Frame::tcp4(sequence, length).with_flags(if index % 2 == 1 { ACK | PSH } else { ACK }));
+        frames.push(Frame::tcp4(sequence, length).with_flags(if index % 2 == 1 {
+            ACK | PSH
+        } else {
+            ACK
+        }));
         sequence = sequence.wrapping_add(length as u32);
     }
     for policy in both_modes() {
@@ -137,7 +152,11 @@ fn ip_identifications_do_not_matter() {
 #[test]
 fn newest_ack_window_and_timestamps_leave() {
     let mut frames = Frame::tcp4(1, 500).run(3);
-    let values = [(u32::MAX - 5, 100, u32::MAX - 1, u32::MAX - 9), (u32::MAX, 900, u32::MAX - 1, u32::MAX), (7, 300, 2, 5)];
+    let values = [
+        (u32::MAX - 5, 100, u32::MAX - 1, u32::MAX - 9),
+        (u32::MAX, 900, u32::MAX - 1, u32::MAX),
+        (7, 300, 2, 5),
+    ];
     for (frame, (ack, window, value, echo)) in frames.iter_mut().zip(values) {
         let tcp = frame.tcp_mut();
         (tcp.acknowledgement, tcp.window) = (ack, window);
@@ -151,15 +170,21 @@ fn newest_ack_window_and_timestamps_leave() {
             assert_merged(&run.outputs[0], 1, count * 500, count as u32);
             let (ack, window, value, echo) = values[count - 1];
             let fields = tcp(&run.outputs[0]);
-            assert_eq!((fields.acknowledgement, fields.window, fields.timestamps), (ack, window, Some((value, echo))));
+            assert_eq!(
+                (fields.acknowledgement, fields.window, fields.timestamps),
+                (ack, window, Some((value, echo)))
+            );
         }
     }
 }
 
 #[test]
 fn metadata_of_a_merged_packet() {
-    let input: Vec<_> =
-        packets(&Frame::tcp4(1, 500).run(3)).into_iter().zip([10, 30, 20]).map(|(packet, time)| Packet { time, ..packet }).collect();
+    let input: Vec<_> = packets(&Frame::tcp4(1, 500).run(3))
+        .into_iter()
+        .zip([10, 30, 20])
+        .map(|(packet, time)| Packet { time, ..packet })
+        .collect();
     for policy in both_modes() {
         let mut aggregator = aggregator(policy);
         let mut outputs = Vec::new();
@@ -174,7 +199,10 @@ fn metadata_of_a_merged_packet() {
         }
         aggregator.poll_end(0, &mut sink);
         let metadata = outputs[0].metadata;
-        assert_eq!((metadata.packets, metadata.absorbed_acks, metadata.largest_payload), (3, 0, 500));
+        assert_eq!(
+            (metadata.packets, metadata.absorbed_acks, metadata.largest_payload),
+            (3, 0, 500)
+        );
         assert_eq!((metadata.hash, metadata.queue), (Some(FlowHash(0xdead_beef)), 3));
         assert_eq!(metadata.time, 20, "the last packet's");
     }
@@ -182,9 +210,12 @@ fn metadata_of_a_merged_packet() {
 
 #[test]
 fn a_partial_checksum_merges_into_a_full_one() {
-    let frames = Frame::tcp4(1, 501).with(|frame| frame.tcp_mut().checksum = superpacket_traffic::frame::Checksum::Partial).run(4);
+    let frames = Frame::tcp4(1, 501)
+        .with(|frame| frame.tcp_mut().checksum = superpacket_traffic::frame::Checksum::Partial)
+        .run(4);
     let partial = RxChecksum::Partial { start: 34, offset: 16 };
-    let input: Vec<_> = packets(&frames).into_iter().map(|packet| packet.with_checksum(partial)).collect();
+    let input: Vec<_> =
+        packets(&frames).into_iter().map(|packet| packet.with_checksum(partial)).collect();
     for policy in both_modes() {
         let run = run(policy, &input);
         assert_eq!(run.reasons(), [Reason::PollEnd]);
@@ -201,9 +232,15 @@ fn statistics_are_those_of_inet_lro() {
         let counters = run(policy, &input).counters;
         // Every packet of a session counts, its first and a lone one too; what passes does not.
         assert_eq!((counters.aggregated, counters.flushed, counters.no_desc), (6, 2, 0));
-        assert_eq!((counters.packets_in, counters.packets_out, counters.merged, counters.super_packets), (7, 3, 4, 1));
+        assert_eq!(
+            (counters.packets_in, counters.packets_out, counters.merged, counters.super_packets),
+            (7, 3, 4, 1)
+        );
         let length: usize = input.iter().map(|packet| packet.bytes.len()).sum();
-        assert_eq!((counters.bytes_in, counters.bytes_out), (length as u64, length as u64 - 4 * 54));
+        assert_eq!(
+            (counters.bytes_in, counters.bytes_out),
+            (length as u64, length as u64 - 4 * 54)
+        );
     }
     let gro = run(Policy::gro().with_partial_checksums(), &input).counters;
     assert_eq!((gro.aggregated, gro.flushed), (0, 0), "statistics of LRO alone");
@@ -226,12 +263,17 @@ fn delivery_at_once_leaves_nothing_held() {
     for policy in both_modes().map(|policy| policy.with_delivery(Delivery::AtOnce)) {
         let run = run(policy, &frames);
         assert_eq!(run.outputs.len(), 6, "each call is a poll of its own");
-        run.outputs.iter().zip(&frames).for_each(|(output, packet)| assert_untouched(output, packet));
+        run.outputs
+            .iter()
+            .zip(&frames)
+            .for_each(|(output, packet)| assert_untouched(output, packet));
 
         let mut aggregator = aggregator(policy);
         let mut outputs = Vec::new();
         let mut batch = frames.iter().map(Packet::receive).collect();
-        aggregator.receive_batch(&mut batch, 0, &mut |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet)));
+        aggregator.receive_batch(&mut batch, 0, &mut |packet: SuperPacket<'_, Vec<u8>>| {
+            outputs.push(Output::of(&packet))
+        });
         assert!(batch.is_empty());
         assert_eq!(aggregator.counters().held, 0);
         assert_eq!(outputs.len(), 1);
@@ -245,12 +287,16 @@ fn a_flow_flushed_by_tuple_leaves_alone() {
     let mut aggregator = aggregator(Policy::lro());
     let mut outputs = Vec::new();
     let mut sink = |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
-    let mut batch = packets(&[one.run(2), other.run(2)].concat()).iter().map(Packet::receive).collect();
+    let mut batch =
+        packets(&[one.run(2), other.run(2)].concat()).iter().map(Packet::receive).collect();
     aggregator.receive_batch(&mut batch, 0, &mut sink);
     aggregator.flush_flow(&Packet::from(&other).receive(), &mut sink);
     assert_eq!(aggregator.counters().held, 1);
     aggregator.poll_end(0, &mut sink);
-    assert_eq!(outputs.iter().map(|output| output.metadata.reason).collect::<Vec<_>>(), [Reason::Requested, Reason::PollEnd]);
+    assert_eq!(
+        outputs.iter().map(|output| output.metadata.reason).collect::<Vec<_>>(),
+        [Reason::Requested, Reason::PollEnd]
+    );
     assert_eq!(outputs[0].bytes[14] >> 4, 6);
     assert_eq!(outputs[1].bytes[14] >> 4, 4);
 }
@@ -260,5 +306,8 @@ fn the_policies_are_as_named() {
     assert_eq!(Policy::lro().mode, Mode::Lro { acks: false });
     assert_eq!(Policy::lro_with_acks().mode, Mode::Lro { acks: true });
     assert_eq!((Policy::lro().max_flows, Policy::lro_with_acks().max_flows), (8, 8));
-    assert_eq!((Policy::lro().max_bytes, Policy::lro().storage, Policy::lro().delivery), (65_535, Storage::Fragments, Delivery::PerPoll));
+    assert_eq!(
+        (Policy::lro().max_bytes, Policy::lro().storage, Policy::lro().delivery),
+        (65_535, Storage::Fragments, Delivery::PerPoll)
+    );
 }

@@ -52,9 +52,13 @@ fn assert_merged(output: &Output, sequence: u32, payload: usize, packets: u32) {
     assert_eq!(metadata.gso, None, "what LRO merged must not be cut again");
 
     let starts_at_ip = metadata.layer == Layer::Ip;
-    let checked = check::frame(&output.bytes, &Expect { starts_at_ip, ..Expect::default() }).expect("right lengths and checksums");
+    let checked = check::frame(&output.bytes, &Expect { starts_at_ip, ..Expect::default() })
+        .expect("right lengths and checksums");
     assert_eq!((checked.checksums, checked.trailing), (1, 0));
-    assert!(output.bytes[checked.payload.clone()] == stream_bytes(sequence, payload), "the payload of {payload} bytes is not the stream's");
+    assert!(
+        output.bytes[checked.payload.clone()] == stream_bytes(sequence, payload),
+        "the payload of {payload} bytes is not the stream's"
+    );
     assert_eq!(tcp(output).sequence, sequence);
 
     let layout = metadata.layout.expect("a layout");
@@ -62,8 +66,14 @@ fn assert_merged(output: &Output, sequence: u32, payload: usize, packets: u32) {
         IpVersion::V4 => Kind::Ipv4,
         IpVersion::V6 => Kind::Ipv6,
     };
-    assert_eq!(usize::from(layout.network), checked.innermost(network).expect("an IP header").offset);
-    assert_eq!(usize::from(layout.transport), checked.innermost(Kind::Tcp).expect("a TCP header").offset);
+    assert_eq!(
+        usize::from(layout.network),
+        checked.innermost(network).expect("an IP header").offset
+    );
+    assert_eq!(
+        usize::from(layout.transport),
+        checked.innermost(Kind::Tcp).expect("a TCP header").offset
+    );
     assert_eq!(usize::from(layout.payload), checked.payload.start);
     assert_eq!(layout.end as usize, output.bytes.len());
 }
@@ -83,7 +93,11 @@ fn assert_untouched(output: &Output, packet: &Packet) {
 /// Asserts that `middle`, sent in the midst of a run of four segments, passes untouched with
 /// `reason`, and that what was held of its flow leaves before it.
 #[track_caller]
-fn assert_refused(middle: &Packet, others: &superpacket_traffic::frame::Frame, reason: superpacket::aggregate::Reason) {
+fn assert_refused(
+    middle: &Packet,
+    others: &superpacket_traffic::frame::Frame,
+    reason: superpacket::aggregate::Reason,
+) {
     use superpacket::aggregate::Reason;
     let run_of_others = others.run(4);
     let mut input = packets(&run_of_others);
@@ -100,6 +114,10 @@ fn assert_refused(middle: &Packet, others: &superpacket_traffic::frame::Frame, r
         assert_untouched(&run.outputs[1], middle);
         assert_merged(&run.outputs[2], sequence(2), 2 * length, 2);
         assert_eq!(run.counters.reason(reason), 1);
-        assert_eq!((run.counters.aggregated, run.counters.flushed), (4, 2), "a refused packet is no part of a session");
+        assert_eq!(
+            (run.counters.aggregated, run.counters.flushed),
+            (4, 2),
+            "a refused packet is no part of a session"
+        );
     }
 }

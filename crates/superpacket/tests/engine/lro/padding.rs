@@ -10,10 +10,18 @@ use super::{assert_merged, assert_refused, assert_untouched, both_modes, complet
 use crate::support::*;
 
 /// Paddings that sum to 0 or to -0, wherever they start.
-const NEUTRAL: [&[u8]; 6] = [&[0], &[0, 0], &[0; 6], &[0xff, 0xff], &[0xff, 0xff, 0, 0, 0xff, 0xff], &[0x12, 0x34, 0xed, 0xcb]];
+const NEUTRAL: [&[u8]; 6] = [
+    &[0],
+    &[0, 0],
+    &[0; 6],
+    &[0xff, 0xff],
+    &[0xff, 0xff, 0, 0, 0xff, 0xff],
+    &[0x12, 0x34, 0xed, 0xcb],
+];
 
 /// Paddings that a device's sum would show.
-const VISIBLE: [&[u8]; 6] = [&[1], &[0xff], &[0, 1], &[0xff, 0xff, 0xff], &[0xde, 0xad, 0xbe, 0xef], &[0, 0, 0, 0, 0, 1]];
+const VISIBLE: [&[u8]; 6] =
+    [&[1], &[0xff], &[0, 1], &[0xff, 0xff, 0xff], &[0xde, 0xad, 0xbe, 0xef], &[0, 0, 0, 0, 0, 1]];
 
 fn padded(frame: &Frame, padding: &[u8]) -> Packet {
     frame.clone().with(|frame| frame.trailer = padding.to_vec()).into()
@@ -21,7 +29,13 @@ fn padded(frame: &Frame, padding: &[u8]) -> Packet {
 
 #[test]
 fn neutral_padding_is_trimmed_wherever_the_packet_stands() {
-    for base in [Frame::tcp4(9, 2), Frame::tcp4(9, 1), Frame::tcp6(9, 501), Frame::tcp4(9, 500).tagged(7), Frame::tcp4(9, 3).at_ip()] {
+    for base in [
+        Frame::tcp4(9, 2),
+        Frame::tcp4(9, 1),
+        Frame::tcp6(9, 501),
+        Frame::tcp4(9, 500).tagged(7),
+        Frame::tcp4(9, 3).at_ip(),
+    ] {
         let frames = base.run(3);
         for padding in NEUTRAL {
             // First, middle, last, and all of them.
@@ -29,8 +43,13 @@ fn neutral_padding_is_trimmed_wherever_the_packet_stands() {
                 let input: Vec<_> = frames
                     .iter()
                     .enumerate()
-                    .map(|(index, frame)| padded(frame, if which >> index & 1 == 1 { padding } else { &[] }))
-                    .map(|packet| Packet { checksum: if which == 0b111 { complete(&packet) } else { RxChecksum::None }, ..packet })
+                    .map(|(index, frame)| {
+                        padded(frame, if which >> index & 1 == 1 { padding } else { &[] })
+                    })
+                    .map(|packet| Packet {
+                        checksum: if which == 0b111 { complete(&packet) } else { RxChecksum::None },
+                        ..packet
+                    })
                     .collect();
                 for policy in both_modes() {
                     let run = run(policy, &input);
@@ -46,7 +65,8 @@ fn neutral_padding_is_trimmed_wherever_the_packet_stands() {
 fn neutral_padding_is_trimmed_whatever_the_device_knows() {
     for base in [Frame::tcp4(9, 2), Frame::tcp4(9, 1), Frame::tcp6(9, 333).tagged(7)] {
         for padding in NEUTRAL {
-            let known: [fn(&Packet) -> RxChecksum; 3] = [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
+            let known: [fn(&Packet) -> RxChecksum; 3] =
+                [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
             for knows in known {
                 let input: Vec<_> = base
                     .run(2)
@@ -56,7 +76,13 @@ fn neutral_padding_is_trimmed_whatever_the_device_knows() {
                     .collect();
                 for policy in both_modes() {
                     let run = run(policy, &input);
-                    assert_eq!(run.outputs.len(), 1, "{padding:x?} {:?} {:?}", input[0].checksum, run.reasons());
+                    assert_eq!(
+                        run.outputs.len(),
+                        1,
+                        "{padding:x?} {:?} {:?}",
+                        input[0].checksum,
+                        run.reasons()
+                    );
                     assert_merged(&run.outputs[0], 9, 2 * base.payload.len(), 2);
                 }
             }
@@ -66,12 +92,22 @@ fn neutral_padding_is_trimmed_whatever_the_device_knows() {
 
 #[test]
 fn visible_padding_passes_untouched() {
-    for base in [Frame::tcp4(9, 2), Frame::tcp4(9, 1), Frame::tcp6(9, 501), Frame::tcp4(9, 500).tagged(7)] {
+    for base in
+        [Frame::tcp4(9, 2), Frame::tcp4(9, 1), Frame::tcp6(9, 501), Frame::tcp4(9, 500).tagged(7)]
+    {
         for padding in VISIBLE {
             let packet = padded(&base.run(3)[2], padding);
             assert_refused(&packet, &base, Reason::Padded);
-            assert_refused(&Packet { checksum: complete(&packet), ..packet.clone() }, &base, Reason::Padded);
-            assert_refused(&packet.with_checksum(RxChecksum::Unnecessary { level: 0 }), &base, Reason::Padded);
+            assert_refused(
+                &Packet { checksum: complete(&packet), ..packet.clone() },
+                &base,
+                Reason::Padded,
+            );
+            assert_refused(
+                &packet.with_checksum(RxChecksum::Unnecessary { level: 0 }),
+                &base,
+                Reason::Padded,
+            );
         }
     }
 }
@@ -109,15 +145,26 @@ fn padding_spans_buffers() {
             .chain((4..63).map(|size| vec![size; 62 / size]))
             .chain([vec![55, 1, 1, 1, 1, 1, 1, 1], vec![58, 0, 1, 0, 2]]);
         for buffers in cuts {
-            let input: Vec<_> = whole.iter().map(|packet| Packet { buffers: buffers.clone(), ..packet.clone() }).collect();
+            let input: Vec<_> = whole
+                .iter()
+                .map(|packet| Packet { buffers: buffers.clone(), ..packet.clone() })
+                .collect();
             for policy in both_modes() {
                 let run = run(policy, &input);
                 if reason == Reason::PollEnd {
-                    assert_eq!(run.outputs.len(), 1, "{buffers:?} {padding:x?} {:?}", run.reasons());
+                    assert_eq!(
+                        run.outputs.len(),
+                        1,
+                        "{buffers:?} {padding:x?} {:?}",
+                        run.reasons()
+                    );
                     assert_merged(&run.outputs[0], 9, 9, 3);
                 } else {
                     assert_eq!(run.reasons(), [reason; 3], "{buffers:?} {padding:x?}");
-                    run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
+                    run.outputs
+                        .iter()
+                        .zip(&input)
+                        .for_each(|(output, packet)| assert_untouched(output, packet));
                 }
             }
         }
@@ -126,8 +173,11 @@ fn padding_spans_buffers() {
 
 #[test]
 fn a_long_pad_that_fills_buffers_of_its_own_is_trimmed() {
-    let input: Vec<_> =
-        Frame::tcp4(9, 1000).run(3).iter().map(|frame| Packet { buffers: vec![700, 354, 100, 200], ..padded(frame, &[0; 400]) }).collect();
+    let input: Vec<_> = Frame::tcp4(9, 1000)
+        .run(3)
+        .iter()
+        .map(|frame| Packet { buffers: vec![700, 354, 100, 200], ..padded(frame, &[0; 400]) })
+        .collect();
     for policy in both_modes() {
         let run = run(policy, &input);
         assert_merged(&run.outputs[0], 9, 3000, 3);
@@ -137,7 +187,14 @@ fn a_long_pad_that_fills_buffers_of_its_own_is_trimmed() {
 /// Ways to cut `length` bytes into at most 17 buffers, down to buffers of one byte, and with empty
 /// ones.
 fn cuts(length: usize) -> Vec<Vec<usize>> {
-    let mut cuts = vec![vec![], vec![0], vec![1; 16], vec![0, 1, 0, 1], vec![length], vec![length.saturating_sub(16)]];
+    let mut cuts = vec![
+        vec![],
+        vec![0],
+        vec![1; 16],
+        vec![0, 1, 0, 1],
+        vec![length],
+        vec![length.saturating_sub(16)],
+    ];
     cuts.push([vec![length.saturating_sub(15)], vec![1; 15]].concat());
     cuts.push([vec![14], vec![1; 15]].concat());
     cuts.extend((1..length).map(|cut| vec![cut]));
@@ -157,22 +214,32 @@ fn short_frames_gain_no_byte_and_lose_none() {
         Frame::tcp4(1, 6).at_ip(),
         Frame::tcp6(1, 6).at_ip(),
     ];
-    let policies = [both_modes(), both_modes().map(|policy| policy.with_mode(Policy::lro_with_acks().mode))].concat();
+    let policies =
+        [both_modes(), both_modes().map(|policy| policy.with_mode(Policy::lro_with_acks().mode))]
+            .concat();
     for frame in &frames {
         let packet = Packet::from(frame);
         for length in 0..=packet.bytes.len() {
             for (index, buffers) in cuts(length).into_iter().enumerate() {
-                let short = Packet { bytes: packet.bytes[..length].to_vec(), buffers, ..packet.clone() };
+                let short =
+                    Packet { bytes: packet.bytes[..length].to_vec(), buffers, ..packet.clone() };
                 let start = if short.layer == Layer::Ethernet { 14.min(length) } else { 0 };
                 let sum = superpacket_traffic::checksum::sum(&short.bytes[start..]);
-                for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }, RxChecksum::Complete(sum)] {
+                for checksum in [
+                    RxChecksum::None,
+                    RxChecksum::Unnecessary { level: 0 },
+                    RxChecksum::Complete(sum),
+                ] {
                     let short = short.clone().with_checksum(checksum);
                     let run = run(policies[index % policies.len()], std::slice::from_ref(&short));
                     assert_eq!(run.outputs.len(), 1);
                     assert_untouched(&run.outputs[0], &short);
                     if length < frame.offsets().end {
                         assert!(
-                            matches!(run.outputs[0].metadata.reason, Reason::Truncated | Reason::NotIp),
+                            matches!(
+                                run.outputs[0].metadata.reason,
+                                Reason::Truncated | Reason::NotIp
+                            ),
                             "{length}: {:?}",
                             run.reasons()
                         );
@@ -187,8 +254,13 @@ fn short_frames_gain_no_byte_and_lose_none() {
 fn short_frames_merge_to_what_they_carry() {
     for length in 1..=26 {
         for size in [60, 14, 7, 5] {
-            let frames: Vec<_> = Frame::tcp4(1, length).run(3).into_iter().map(|frame| frame.padded_to(60)).collect();
-            let input: Vec<_> = packets(&frames).into_iter().map(|packet| packet.in_buffers_of(size)).collect();
+            let frames: Vec<_> = Frame::tcp4(1, length)
+                .run(3)
+                .into_iter()
+                .map(|frame| frame.padded_to(60))
+                .collect();
+            let input: Vec<_> =
+                packets(&frames).into_iter().map(|packet| packet.in_buffers_of(size)).collect();
             for policy in both_modes() {
                 let run = run(policy, &input);
                 assert_eq!(run.outputs.len(), 1);
@@ -222,7 +294,10 @@ fn a_packet_without_a_single_byte_passes() {
             }
             aggregator.receive(packet, 0, &mut |packet: SuperPacket<'_, Vec<u8>>| {
                 count += 1;
-                assert_eq!((packet.length(), packet.pieces().len(), packet.metadata.reason), (0, 17, Reason::Truncated));
+                assert_eq!(
+                    (packet.length(), packet.pieces().len(), packet.metadata.reason),
+                    (0, 17, Reason::Truncated)
+                );
             });
             assert_eq!(count, 1);
         }

@@ -29,9 +29,18 @@ fn refused(base: &Frame, edit: impl FnOnce(&mut Frame)) -> Packet {
 
 #[test]
 fn connection_control() {
-    for base in [Frame::tcp4(1, 500), Frame::tcp6(1, 500).with_timestamps(1, 2), Frame::tcp4(1, 500).tagged(7)] {
-        for flags in [SYN, SYN | ACK, RST, RST | ACK, ACK | URG, ACK | FIN, ACK | FIN | PSH, PSH, 0] {
-            assert_refused(&refused(&base, |frame| frame.tcp_mut().flags = flags), &base, Reason::TcpFlags);
+    for base in [
+        Frame::tcp4(1, 500),
+        Frame::tcp6(1, 500).with_timestamps(1, 2),
+        Frame::tcp4(1, 500).tagged(7),
+    ] {
+        for flags in [SYN, SYN | ACK, RST, RST | ACK, ACK | URG, ACK | FIN, ACK | FIN | PSH, PSH, 0]
+        {
+            assert_refused(
+                &refused(&base, |frame| frame.tcp_mut().flags = flags),
+                &base,
+                Reason::TcpFlags,
+            );
         }
     }
 }
@@ -40,7 +49,11 @@ fn connection_control() {
 fn congestion_echo() {
     for base in [Frame::tcp4(1, 500), Frame::tcp6(1, 500)] {
         for flags in [ACK | ECE, ACK | CWR, ACK | ECE | CWR] {
-            assert_refused(&refused(&base, |frame| frame.tcp_mut().flags = flags), &base, Reason::Congestion);
+            assert_refused(
+                &refused(&base, |frame| frame.tcp_mut().flags = flags),
+                &base,
+                Reason::Congestion,
+            );
         }
     }
 }
@@ -51,13 +64,21 @@ fn congestion_experienced() {
     let base = Frame::tcp4(1, 500).with(|frame| frame.ipv4_mut().tos = 2);
     assert_refused(&refused(&base, |frame| frame.ipv4_mut().tos = 3), &base, Reason::Congestion);
     let base = Frame::tcp6(1, 500).with(|frame| frame.ipv6_mut().traffic_class = 2);
-    assert_refused(&refused(&base, |frame| frame.ipv6_mut().traffic_class = 3), &base, Reason::Congestion);
+    assert_refused(
+        &refused(&base, |frame| frame.ipv6_mut().traffic_class = 3),
+        &base,
+        Reason::Congestion,
+    );
 }
 
 #[test]
 fn ip_options() {
     let base = Frame::tcp4(1, 500);
-    assert_refused(&refused(&base, |frame| frame.ipv4_mut().options = vec![1, 1, 1, 0]), &base, Reason::IpOptions);
+    assert_refused(
+        &refused(&base, |frame| frame.ipv4_mut().options = vec![1, 1, 1, 0]),
+        &base,
+        Reason::IpOptions,
+    );
 }
 
 #[test]
@@ -82,7 +103,11 @@ fn tcp_options_other_than_an_aligned_timestamp() {
             vec![1; 12],
             [timestamps(1, 2), sack(&[(1, 2)])].concat(),
         ] {
-            assert_refused(&refused(&base, |frame| frame.tcp_mut().options = options), &base, Reason::TcpOptions);
+            assert_refused(
+                &refused(&base, |frame| frame.tcp_mut().options = options),
+                &base,
+                Reason::TcpOptions,
+            );
         }
     }
 }
@@ -90,7 +115,11 @@ fn tcp_options_other_than_an_aligned_timestamp() {
 #[test]
 fn a_timestamp_without_an_echo() {
     let base = Frame::tcp4(1, 500).with_timestamps(1, 2);
-    assert_refused(&refused(&base, |frame| frame.tcp_mut().options = timestamps(1, 0)), &base, Reason::TcpOptions);
+    assert_refused(
+        &refused(&base, |frame| frame.tcp_mut().options = timestamps(1, 0)),
+        &base,
+        Reason::TcpOptions,
+    );
     assert_refused(
         &refused(&base.clone().tagged(7), |frame| frame.tcp_mut().options = timestamps(1, 0)),
         &base.tagged(7),
@@ -108,8 +137,14 @@ fn a_flow_that_is_refused_from_the_start_is_never_held() {
         let input = packets(&frame.run(3));
         for policy in both_modes() {
             let run = run(policy, &input);
-            assert_eq!((run.counters.aggregated, run.counters.flushed, run.counters.packets_out), (0, 0, 3));
-            run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
+            assert_eq!(
+                (run.counters.aggregated, run.counters.flushed, run.counters.packets_out),
+                (0, 0, 3)
+            );
+            run.outputs
+                .iter()
+                .zip(&input)
+                .for_each(|(output, packet)| assert_untouched(output, packet));
         }
     }
 }
@@ -128,10 +163,17 @@ fn other_protocols_and_tunnels() {
         for policy in both_modes() {
             let run = run(policy, &input);
             assert_eq!(run.counters.merged, 0);
-            let reason =
-                if matches!(frame.transport, superpacket_traffic::frame::Transport::Udp(_)) { Reason::UdpOff } else { Reason::NotLro };
+            let reason = if matches!(frame.transport, superpacket_traffic::frame::Transport::Udp(_))
+            {
+                Reason::UdpOff
+            } else {
+                Reason::NotLro
+            };
             assert_eq!(run.reasons(), [reason; 3]);
-            run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
+            run.outputs
+                .iter()
+                .zip(&input)
+                .for_each(|(output, packet)| assert_untouched(output, packet));
         }
     }
 }
@@ -153,7 +195,11 @@ fn an_older_timestamp_ends_the_session() {
     assert_ends(&Frame::tcp4(1, 500).with_timestamps(100, 7), older, Reason::TimestampOlder);
     assert_ends(&Frame::tcp6(1, 500).with_timestamps(100, 7), older, Reason::TimestampOlder);
     // By sequence arithmetic: 99 is before 0x8000_0062 and after 0x8000_0064.
-    assert_ends(&Frame::tcp4(1, 500).with_timestamps(0x8000_0062, 7), older, Reason::TimestampOlder);
+    assert_ends(
+        &Frame::tcp4(1, 500).with_timestamps(0x8000_0062, 7),
+        older,
+        Reason::TimestampOlder,
+    );
     let mut frames = Frame::tcp4(1, 500).with_timestamps(0x8000_0064, 7).run(2);
     older(&mut frames[1]);
     for policy in both_modes() {
@@ -203,7 +249,12 @@ fn flows_differ_in_ports_addresses_and_links() {
     ];
     for other in others {
         // In turns, so that one flow for both would end at each packet.
-        let input: Vec<_> = base.run(3).iter().zip(&other.run(3)).flat_map(|(one, other)| [one.into(), other.into()]).collect();
+        let input: Vec<_> = base
+            .run(3)
+            .iter()
+            .zip(&other.run(3))
+            .flat_map(|(one, other)| [one.into(), other.into()])
+            .collect();
         for policy in both_modes() {
             let run = run(policy, &input);
             assert_eq!(run.reasons(), [Reason::PollEnd; 2]);
@@ -218,12 +269,15 @@ fn a_super_packet_is_not_merged_again() {
     for policy in both_modes() {
         let mut aggregator = aggregator(policy);
         let mut outputs = Vec::new();
-        let mut sink = |packet: superpacket::super_packet::SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
+        let mut sink = |packet: superpacket::super_packet::SuperPacket<'_, Vec<u8>>| {
+            outputs.push(Output::of(&packet))
+        };
         for (index, packet) in input.iter().enumerate() {
             let mut packet = packet.receive();
             if index == 1 {
                 let size = superpacket::segment::SegmentSize::new(100).expect("a size");
-                packet.gso = Some(superpacket::segment::Gso::new(superpacket::segment::GsoKind::Tcp4, size));
+                packet.gso =
+                    Some(superpacket::segment::Gso::new(superpacket::segment::GsoKind::Tcp4, size));
             }
             aggregator.receive(packet, 0, &mut sink);
         }

@@ -25,7 +25,12 @@ fn flows() -> Vec<Frame> {
         port(3, Frame::tcp4(5, 61).tagged(9)),
         port(4, Frame::udp4(80)),
         port(5, Frame::tcp6(5, 90).in_ip4()),
-        port(6, Frame::tcp4(5, 64).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero)),
+        port(
+            6,
+            Frame::tcp4(5, 64)
+                .in_vxlan4()
+                .with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero),
+        ),
     ]
 }
 
@@ -54,7 +59,9 @@ fn frames(base: &Frame, random: &mut Random, count: usize) -> Vec<Frame> {
         }
         let mut following = frame.following();
         following.payload = stream_bytes(random.below(1000) as u32, next.payload.len());
-        if let (Transport::Tcp(following), Transport::Tcp(next)) = (&mut following.transport, &next.transport) {
+        if let (Transport::Tcp(following), Transport::Tcp(next)) =
+            (&mut following.transport, &next.transport)
+        {
             (following.flags, following.window) = (next.flags, next.window);
         }
         if fixed && let (Ip::V4(following), Ip::V4(frame)) = (&mut following.ip, &frame.ip) {
@@ -72,13 +79,18 @@ fn together(frames: &[Frame], most: usize) -> usize {
     let is_cut_into = |count: usize| {
         let arrival = Arrival::of(&frames[..count], Known::Nothing);
         let gso = arrival.gso.expect("several");
-        let packet = superpacket::segment::GsoPacket::linear(&arrival.packet.bytes, gso).with_layer(arrival.packet.layer);
+        let packet = superpacket::segment::GsoPacket::linear(&arrival.packet.bytes, gso)
+            .with_layer(arrival.packet.layer);
         let mut cut = Vec::new();
-        let done = superpacket::segment::Segmenter::new().segment(&packet, &Default::default(), |segment| {
-            let mut bytes = Vec::new();
-            segment.copy_to(&mut bytes);
-            cut.push(bytes);
-        });
+        let done = superpacket::segment::Segmenter::new().segment(
+            &packet,
+            &Default::default(),
+            |segment| {
+                let mut bytes = Vec::new();
+                segment.copy_to(&mut bytes);
+                cut.push(bytes);
+            },
+        );
         done.is_ok() && cut == arrival.frames
     };
     (2..=most.min(frames.len())).take_while(|&count| is_cut_into(count)).last().unwrap_or(1)
@@ -106,7 +118,8 @@ fn traffic(seed: u64, one_form: bool) -> Vec<(usize, Arrival)> {
             };
             let taken: Vec<_> = queue.drain(..together(queue, most)).collect();
             // Of a single packet, who says that its checksum is right must be believed.
-            let known = if taken.len() == 1 && known == Known::Vouched { Known::Verified } else { known };
+            let known =
+                if taken.len() == 1 && known == Known::Vouched { Known::Verified } else { known };
             arrivals.push((flow, Arrival::of(&taken, known)));
         }
     }
@@ -123,9 +136,13 @@ fn holds(policy: Policy, arrivals: &[(usize, Arrival)], size: usize) -> Vec<Outp
     }
     let mut found = vec![Vec::new(); flows().len()];
     let key = |bytes: &[u8], layer| check::flow_key(bytes, layer == Layer::Ip);
-    let keys: Vec<_> = flows().iter().map(|frame| key(&frame.to_bytes(), Layer::Ethernet)).collect();
+    let keys: Vec<_> =
+        flows().iter().map(|frame| key(&frame.to_bytes(), Layer::Ethernet)).collect();
     for output in &outputs {
-        let flow = keys.iter().position(|known| *known == key(&output.bytes, output.metadata.layer)).expect("one of the flows");
+        let flow = keys
+            .iter()
+            .position(|known| *known == key(&output.bytes, output.metadata.layer))
+            .expect("one of the flows");
         found[flow].extend(output.cut());
     }
     for (flow, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -142,7 +159,11 @@ fn are_well_formed(policy: Policy, outputs: &[Output]) {
     for output in outputs.iter().filter(|output| output.metadata.packets > 1) {
         let partial = matches!(output.metadata.checksum, RxChecksum::Partial { .. });
         assert_eq!(partial, policy.checksum == ChecksumForm::Partial);
-        let expect = check::Expect { starts_at_ip: output.metadata.layer == Layer::Ip, partial, ..check::Expect::default() };
+        let expect = check::Expect {
+            starts_at_ip: output.metadata.layer == Layer::Ip,
+            partial,
+            ..check::Expect::default()
+        };
         let checked = check::frame(&output.bytes, &expect);
         assert!(checked.is_ok(), "{checked:?}: {:?}", output.metadata);
         let layout = output.metadata.layout.expect("merged packets are understood");

@@ -41,10 +41,14 @@ impl Arrival {
         let (first, last) = (&frames[0], &frames[frames.len() - 1]);
         let mut whole = first.clone();
         whole.payload = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
-        if let (Transport::Tcp(whole), Transport::Tcp(last)) = (&mut whole.transport, &last.transport) {
+        if let (Transport::Tcp(whole), Transport::Tcp(last)) =
+            (&mut whole.transport, &last.transport)
+        {
             whole.flags |= last.flags & (PSH | FIN);
         }
-        let in_form = |frame: &Frame| if known == Known::Partial { partial(frame) } else { Packet::from(frame) };
+        let in_form = |frame: &Frame| {
+            if known == Known::Partial { partial(frame) } else { Packet::from(frame) }
+        };
         let mut packet = in_form(&whole);
         if known == Known::Vouched {
             *whole.checksum_mut().expect("a transport with a checksum") = Checksum::Wrong;
@@ -88,9 +92,13 @@ fn gso(frames: &[Frame]) -> Gso {
         (Some(first), Some(second)) => form(&first.ip, &second.ip),
         _ => IpId::Increment,
     };
-    let cwr = |frame: &Frame| matches!(&frame.transport, Transport::Tcp(tcp) if tcp.flags & CWR != 0);
+    let cwr =
+        |frame: &Frame| matches!(&frame.transport, Transport::Tcp(tcp) if tcp.flags & CWR != 0);
     let all = if cwr(&frames[1]) { Cwr::All } else { Cwr::First };
-    Gso::new(kind, size).with_id(form(&frames[0].ip, &frames[1].ip)).with_outer_id(outer).with_cwr(all)
+    Gso::new(kind, size)
+        .with_id(form(&frames[0].ip, &frames[1].ip))
+        .with_outer_id(outer)
+        .with_cwr(all)
 }
 
 /// Frames as super-packets of so many each; what is left is one more packet.
@@ -125,20 +133,31 @@ pub fn arrive(policy: Policy, arrivals: &[Arrival], expected: &[Out]) -> Vec<Out
     let scattered: Vec<_> = arrivals
         .iter()
         .map(|arrival| Arrival {
-            packet: arrival.packet.clone().in_buffers_of(arrival.packet.bytes.len().div_ceil(17).max(50)),
+            packet: arrival
+                .packet
+                .clone()
+                .in_buffers_of(arrival.packet.bytes.len().div_ceil(17).max(50)),
             ..arrival.clone()
         })
         .collect();
     let frames: Vec<_> = arrivals.iter().flat_map(|arrival| arrival.frames.clone()).collect();
     for size in [1, arrivals.len()] {
         for arrivals in [arrivals, &scattered] {
-            for policy in [policy, policy.with_storage(Storage::Linear), policy.with_partial_checksums()] {
+            for policy in
+                [policy, policy.with_storage(Storage::Linear), policy.with_partial_checksums()]
+            {
                 let outputs = run(policy, arrivals, size);
                 let cut: Vec<_> = outputs.iter().map(Output::cut).collect();
-                let found: Vec<Out> =
-                    outputs.iter().zip(&cut).map(|(output, cut)| (output.metadata.packets, cut.len(), output.metadata.reason)).collect();
+                let found: Vec<Out> = outputs
+                    .iter()
+                    .zip(&cut)
+                    .map(|(output, cut)| {
+                        (output.metadata.packets, cut.len(), output.metadata.reason)
+                    })
+                    .collect();
                 assert_eq!(found, expected, "{policy:?}, {size} at a time");
-                for (index, (found, expected)) in cut.into_iter().flatten().zip(&frames).enumerate() {
+                for (index, (found, expected)) in cut.into_iter().flatten().zip(&frames).enumerate()
+                {
                     assert_eq!(&found, expected, "frame {index}: {policy:?}");
                 }
             }

@@ -15,9 +15,14 @@ use superpacket::virtio::Framing;
 type AnySink<'s, B> = dyn FnMut(SuperPacket<'_, B>) -> Result<(), ()> + 's;
 
 /// Makes a call with a sink of any type.
-fn any<B, S: Sink<B> + ?Sized>(sink: &mut S, call: impl FnOnce(&mut AnySink<'_, B>) -> Result<(), ()>) -> S::Outcome {
+fn any<B, S: Sink<B> + ?Sized>(
+    sink: &mut S,
+    call: impl FnOnce(&mut AnySink<'_, B>) -> Result<(), ()>,
+) -> S::Outcome {
     let mut error = None;
-    let result = call(&mut |packet| sink.receive(packet).into_result().map_err(|failed| error = Some(failed)));
+    let result = call(&mut |packet| {
+        sink.receive(packet).into_result().map_err(|failed| error = Some(failed))
+    });
     outcome(result, error)
 }
 
@@ -44,11 +49,21 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         any(sink, |sink| self.0.set_policy(policy, sink))
     }
 
-    pub fn receive_batch<S: Sink<B> + ?Sized>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, sink: &mut S) -> S::Outcome {
+    pub fn receive_batch<S: Sink<B> + ?Sized>(
+        &mut self,
+        packets: &mut Vec<RxPacket<B>>,
+        now: u64,
+        sink: &mut S,
+    ) -> S::Outcome {
         any(sink, |sink| self.0.receive_batch(packets, now, sink))
     }
 
-    pub fn receive<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, now: u64, sink: &mut S) -> S::Outcome {
+    pub fn receive<S: Sink<B> + ?Sized>(
+        &mut self,
+        packet: RxPacket<B>,
+        now: u64,
+        sink: &mut S,
+    ) -> S::Outcome {
         any(sink, |sink| self.0.receive(packet, now, sink))
     }
 
@@ -60,7 +75,12 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         any(sink, |sink| self.0.poll_end(now, sink))
     }
 
-    pub fn flush_older_than<S: Sink<B> + ?Sized>(&mut self, now: u64, age: u64, sink: &mut S) -> S::Outcome {
+    pub fn flush_older_than<S: Sink<B> + ?Sized>(
+        &mut self,
+        now: u64,
+        age: u64,
+        sink: &mut S,
+    ) -> S::Outcome {
         any(sink, |sink| self.0.flush_older_than(now, age, sink))
     }
 
@@ -68,7 +88,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         any(sink, |sink| self.0.flush_all(sink))
     }
 
-    pub fn flush_flow<S: Sink<B> + ?Sized>(&mut self, packet: &RxPacket<B>, sink: &mut S) -> S::Outcome {
+    pub fn flush_flow<S: Sink<B> + ?Sized>(
+        &mut self,
+        packet: &RxPacket<B>,
+        sink: &mut S,
+    ) -> S::Outcome {
         any(sink, |sink| self.0.flush_flow(packet, sink))
     }
 }
@@ -93,7 +117,8 @@ impl<B> DerefMut for Aggregator<B> {
 pub struct BatchAggregator(aggregate::BatchAggregator);
 
 /// A sink of any type of a call that borrows packets.
-type AnyBorrowedSink<'s, P> = dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
+type AnyBorrowedSink<'s, P> =
+    dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
 
 impl BatchAggregator {
     pub fn new(layer: Layer, policy: Policy, key: HashKey) -> Self {
@@ -110,7 +135,8 @@ impl BatchAggregator {
         mut sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
     ) -> O {
         let mut error = None;
-        let sink: &mut AnyBorrowedSink<'_, P> = &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
+        let sink: &mut AnyBorrowedSink<'_, P> =
+            &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
         let result = self.0.poll(packets, sink);
         outcome(result, error)
     }
@@ -121,12 +147,17 @@ impl BatchAggregator {
         mut sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
     ) -> O {
         let mut error = None;
-        let sink: &mut AnyBorrowedSink<'_, P> = &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
+        let sink: &mut AnyBorrowedSink<'_, P> =
+            &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
         let result = self.0.resume(packets, sink);
         outcome(result, error)
     }
 
-    pub fn poll_gathered<P: BorrowPacket, O: Outcome>(&mut self, packets: &[P], mut sink: impl FnMut(&[IoSlice<'_>]) -> O) -> O {
+    pub fn poll_gathered<P: BorrowPacket, O: Outcome>(
+        &mut self,
+        packets: &[P],
+        mut sink: impl FnMut(&[IoSlice<'_>]) -> O,
+    ) -> O {
         let mut error = None;
         let sink: &mut dyn FnMut(&[IoSlice<'_>]) -> Result<(), ()> =
             &mut |slices| sink(slices).into_result().map_err(|failed| error = Some(failed));
@@ -134,7 +165,11 @@ impl BatchAggregator {
         outcome(result, error)
     }
 
-    pub fn resume_gathered<P: BorrowPacket, O: Outcome>(&mut self, packets: &[P], mut sink: impl FnMut(&[IoSlice<'_>]) -> O) -> O {
+    pub fn resume_gathered<P: BorrowPacket, O: Outcome>(
+        &mut self,
+        packets: &[P],
+        mut sink: impl FnMut(&[IoSlice<'_>]) -> O,
+    ) -> O {
         let mut error = None;
         let sink: &mut dyn FnMut(&[IoSlice<'_>]) -> Result<(), ()> =
             &mut |slices| sink(slices).into_result().map_err(|failed| error = Some(failed));

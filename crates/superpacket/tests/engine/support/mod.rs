@@ -37,7 +37,14 @@ pub struct Packet {
 
 impl From<Vec<u8>> for Packet {
     fn from(bytes: Vec<u8>) -> Self {
-        Packet { bytes, layer: Layer::Ethernet, checksum: RxChecksum::None, vlan: None, buffers: Vec::new(), time: 0 }
+        Packet {
+            bytes,
+            layer: Layer::Ethernet,
+            checksum: RxChecksum::None,
+            vlan: None,
+            buffers: Vec::new(),
+            time: 0,
+        }
     }
 }
 
@@ -203,7 +210,10 @@ pub fn run_polls(policy: Policy, packets: &[Packet], batch: usize) -> Run {
     assert_eq!((counters.held, counters.held_bytes), (0, 0));
     assert_eq!(counters.packets_in, packets.len() as u64);
     assert_eq!(counters.packets_out, outputs.len() as u64);
-    assert_eq!(outputs.iter().map(|output| u64::from(output.metadata.packets)).sum::<u64>(), counters.packets_in);
+    assert_eq!(
+        outputs.iter().map(|output| u64::from(output.metadata.packets)).sum::<u64>(),
+        counters.packets_in
+    );
     Run { outputs, counters }
 }
 
@@ -226,7 +236,9 @@ pub fn run_batches(policy: Policy, packets: &[Packet], size: usize) -> Run {
 /// does not matter: the engine is compiled anew for each.
 pub fn unknown(layer: Layer, packets: &[Vec<u8>]) -> Vec<RxPacket<&[u8]>> {
     let bytes = packets.iter().map(|bytes| &bytes[..]);
-    bytes.map(|bytes| if layer == Layer::Ip { RxPacket::ip(bytes) } else { RxPacket::new(bytes) }).collect()
+    bytes
+        .map(|bytes| if layer == Layer::Ip { RxPacket::ip(bytes) } else { RxPacket::new(bytes) })
+        .collect()
 }
 
 /// A packet in buffers that are lent: see [`unknown`].
@@ -234,7 +246,8 @@ pub fn lent(packet: &RxPacket<Vec<u8>>) -> RxPacket<&[u8]> {
     let mut buffers = packet.buffers().map(Vec::as_slice);
     let mut lent = RxPacket::new(buffers.next().expect("a packet has a buffer"));
     buffers.for_each(|buffer| lent.push(buffer).expect("as many as before"));
-    (lent.queue, lent.layer, lent.hash, lent.checksum) = (packet.queue, packet.layer, packet.hash, packet.checksum);
+    (lent.queue, lent.layer, lent.hash, lent.checksum) =
+        (packet.queue, packet.layer, packet.hash, packet.checksum);
     (lent.vlan, lent.gso, lent.time) = (packet.vlan, packet.gso, packet.time);
     lent
 }
@@ -265,8 +278,15 @@ pub fn assert_reversed(packets: &[Packet], run: &Run) {
     let partial = |checksum: RxChecksum| matches!(checksum, RxChecksum::Partial { .. });
     let mut expected: HashMap<_, Vec<Seen>> = HashMap::new();
     for packet in packets {
-        let key = (check::flow_key(&packet.bytes, packet.layer == Layer::Ip), packet.vlan.map(|tag| tag.control & 0x0fff));
-        expected.entry(key).or_default().push((packet.bytes.clone(), packet.vlan, partial(packet.checksum)));
+        let key = (
+            check::flow_key(&packet.bytes, packet.layer == Layer::Ip),
+            packet.vlan.map(|tag| tag.control & 0x0fff),
+        );
+        expected.entry(key).or_default().push((
+            packet.bytes.clone(),
+            packet.vlan,
+            partial(packet.checksum),
+        ));
     }
     let mut found: HashMap<_, Vec<Seen>> = HashMap::new();
     for output in &run.outputs {
@@ -276,9 +296,17 @@ pub fn assert_reversed(packets: &[Packet], run: &Run) {
             None => partial(output.metadata.checksum),
         };
         let frames = output.cut();
-        assert_eq!(frames.len() as u32, output.metadata.packets, "as many frames as merged: {:?}", output.metadata);
+        assert_eq!(
+            frames.len() as u32,
+            output.metadata.packets,
+            "as many frames as merged: {:?}",
+            output.metadata
+        );
         for frame in frames {
-            let key = (check::flow_key(&frame, layer == Layer::Ip), output.metadata.vlan.map(|tag| tag.control & 0x0fff));
+            let key = (
+                check::flow_key(&frame, layer == Layer::Ip),
+                output.metadata.vlan.map(|tag| tag.control & 0x0fff),
+            );
             found.entry(key).or_default().push((frame, output.metadata.vlan, form));
         }
     }

@@ -20,10 +20,19 @@ fn acks_are_absorbed_in_runs() {
         for flow in acks() {
             for knowledge in [Knowledge::Nothing, Knowledge::Verified] {
                 for batch in [1, 3, 40] {
-                    let run = assert_same(policy, &flow.stream(&[Step::plain(knowledge); 40]), Batches::of(batch));
-                    let (absorbed, saved) = (run.received.counters().absorbed_acks, run.probes_saved);
+                    let run = assert_same(
+                        policy,
+                        &flow.stream(&[Step::plain(knowledge); 40]),
+                        Batches::of(batch),
+                    );
+                    let (absorbed, saved) =
+                        (run.received.counters().absorbed_acks, run.probes_saved);
                     let expected = if flow.joins(&policy) { 39 } else { 0 };
-                    assert_eq!((absorbed, saved), (expected, if flow.may_run() { expected } else { 0 }), "{policy:?}: {flow:?}");
+                    assert_eq!(
+                        (absorbed, saved),
+                        (expected, if flow.may_run() { expected } else { 0 }),
+                        "{policy:?}: {flow:?}"
+                    );
                 }
             }
         }
@@ -40,7 +49,9 @@ fn one_changed_ack_gives_the_same_both_ways() {
                     let packets = flow.stream(&steps(change, place, persists, &knowledge));
                     for policy in absorbing() {
                         if let Err(difference) = compare(policy, &packets, Batches::of(batch)) {
-                            panic!("{name} in packet {place} of {flow:?}, {knowledge:?}: {difference}");
+                            panic!(
+                                "{name} in packet {place} of {flow:?}, {knowledge:?}: {difference}"
+                            );
                         }
                     }
                 }
@@ -58,7 +69,9 @@ fn one_wrong_bit_of_an_ack_gives_the_same_both_ways() {
                 for bit in 0..8 {
                     let mut packets = packets.clone();
                     packets[3].packet.bytes[offset] ^= 1 << bit;
-                    absorbing().into_iter().for_each(|policy| drop(assert_same(policy, &packets, Batches::of(6))));
+                    absorbing()
+                        .into_iter()
+                        .for_each(|policy| drop(assert_same(policy, &packets, Batches::of(6))));
                 }
             }
         }
@@ -70,7 +83,10 @@ fn one_wrong_bit_of_an_ack_gives_the_same_both_ways() {
 fn limits_end_a_run_of_acks_where_they_end_it_the_long_way() {
     for flow in acks() {
         let flows: Vec<_> = (0..3).map(|number| flow.clone().numbered(number)).collect();
-        for (turn, first) in [3, 1, 24].into_iter().flat_map(|turn| [None, Some(change("one byte longer"))].map(|first| (turn, first))) {
+        for (turn, first) in [3, 1, 24]
+            .into_iter()
+            .flat_map(|turn| [None, Some(change("one byte longer"))].map(|first| (turn, first)))
+        {
             for knowledge in [Knowledge::Nothing, Knowledge::Verified] {
                 let step = |index: usize| Step {
                     flow: index / turn % flows.len(),
@@ -103,7 +119,10 @@ fn what_is_false_of_an_ack_is_not_summed_with_data() {
         for policy in absorbing() {
             let run = assert_same(policy, &packets, Batches::of(4));
             let last = run.received.outputs.last().expect("a packet");
-            assert_eq!((last.metadata.packets, last.metadata.absorbed_acks, last.metadata.reason), (2, 1, Reason::Requested));
+            assert_eq!(
+                (last.metadata.packets, last.metadata.absorbed_acks, last.metadata.reason),
+                (2, 1, Reason::Requested)
+            );
             let checked = check::frame(&last.bytes, &Expect::default()).expect("right checksums");
             assert_eq!((checked.checksums, checked.payload.len()), (1, 1));
         }

@@ -1,7 +1,10 @@
 //! What can be other in one packet than in the rest of its flow.
 
 use superpacket::packet::{Layer, VlanTag};
-use superpacket_traffic::frame::{ACK, CWR, Checksum, ECE, Extension, FIN, Frame, Ip, Ipv4, Ipv6, PSH, RST, SYN, Tcp, Transport, URG, Udp};
+use superpacket_traffic::frame::{
+    ACK, CWR, Checksum, ECE, Extension, FIN, Frame, Ip, Ipv4, Ipv6, PSH, RST, SYN, Tcp, Transport,
+    URG, Udp,
+};
 use superpacket_traffic::frame::{Vlan, stream_bytes, timestamps};
 
 use super::traffic::Arrival;
@@ -82,8 +85,14 @@ fn turn_bit(arrival: &mut Arrival, from_end: usize) {
 
 /// By name.
 pub const CHANGES: &[(&str, Change)] = &[
-    ("sequence number one on", Change::Frame(|frame| tcp(frame, |tcp| tcp.sequence = tcp.sequence.wrapping_add(1)))),
-    ("sequence number one back", Change::Frame(|frame| tcp(frame, |tcp| tcp.sequence = tcp.sequence.wrapping_sub(1)))),
+    (
+        "sequence number one on",
+        Change::Frame(|frame| tcp(frame, |tcp| tcp.sequence = tcp.sequence.wrapping_add(1))),
+    ),
+    (
+        "sequence number one back",
+        Change::Frame(|frame| tcp(frame, |tcp| tcp.sequence = tcp.sequence.wrapping_sub(1))),
+    ),
     (
         "retransmission",
         Change::Frame(|frame| {
@@ -91,9 +100,22 @@ pub const CHANGES: &[(&str, Change)] = &[
             tcp(frame, |tcp| tcp.sequence = tcp.sequence.wrapping_sub(length));
         }),
     ),
-    ("acknowledgement forward", Change::Frame(|frame| tcp(frame, |tcp| tcp.acknowledgement = tcp.acknowledgement.wrapping_add(3_000)))),
-    ("acknowledgement back", Change::Frame(|frame| tcp(frame, |tcp| tcp.acknowledgement = tcp.acknowledgement.wrapping_sub(1)))),
-    ("acknowledgement half the numbers on", Change::Frame(|frame| tcp(frame, |tcp| tcp.acknowledgement ^= 1 << 31))),
+    (
+        "acknowledgement forward",
+        Change::Frame(|frame| {
+            tcp(frame, |tcp| tcp.acknowledgement = tcp.acknowledgement.wrapping_add(3_000))
+        }),
+    ),
+    (
+        "acknowledgement back",
+        Change::Frame(|frame| {
+            tcp(frame, |tcp| tcp.acknowledgement = tcp.acknowledgement.wrapping_sub(1))
+        }),
+    ),
+    (
+        "acknowledgement half the numbers on",
+        Change::Frame(|frame| tcp(frame, |tcp| tcp.acknowledgement ^= 1 << 31)),
+    ),
     ("window", Change::Frame(|frame| tcp(frame, |tcp| tcp.window ^= 0x101))),
     ("PSH", Change::Frame(|frame| tcp(frame, |tcp| tcp.flags |= PSH))),
     ("FIN", Change::Frame(|frame| tcp(frame, |tcp| tcp.flags |= FIN))),
@@ -109,16 +131,39 @@ pub const CHANGES: &[(&str, Change)] = &[
     ("timestamp forward", Change::Frame(|frame| tick(frame, 5))),
     ("timestamp back", Change::Frame(|frame| tick(frame, -1))),
     ("timestamp half the numbers on", Change::Frame(|frame| tick(frame, i32::MIN))),
-    ("no timestamp echo", Change::Frame(|frame| tcp(frame, |tcp| tcp.options.iter_mut().skip(8).for_each(|byte| *byte = 0)))),
+    (
+        "no timestamp echo",
+        Change::Frame(|frame| {
+            tcp(frame, |tcp| tcp.options.iter_mut().skip(8).for_each(|byte| *byte = 0))
+        }),
+    ),
     ("options in another order", Change::Frame(|frame| tcp(frame, |tcp| tcp.options.reverse()))),
-    ("timestamps all of a sudden", Change::Frame(|frame| tcp(frame, |tcp| tcp.options = timestamps(u32::MAX, 1)))),
-    ("last option", Change::Frame(|frame| tcp(frame, |tcp| tcp.options.iter_mut().last().into_iter().for_each(|byte| *byte ^= 1)))),
+    (
+        "timestamps all of a sudden",
+        Change::Frame(|frame| tcp(frame, |tcp| tcp.options = timestamps(u32::MAX, 1))),
+    ),
+    (
+        "last option",
+        Change::Frame(|frame| {
+            tcp(frame, |tcp| tcp.options.iter_mut().last().into_iter().for_each(|byte| *byte ^= 1))
+        }),
+    ),
     ("no options", Change::Frame(|frame| tcp(frame, |tcp| tcp.options.clear()))),
     ("TCP checksum wrong", Change::Frame(|frame| tcp(frame, |tcp| tcp.checksum = Checksum::Wrong))),
     ("TCP checksum 0", Change::Frame(|frame| alias(frame, Checksum::Right))),
     ("TCP checksum 0xFFFF", Change::Frame(|frame| alias(frame, Checksum::NonCanonical))),
-    ("checksum field 0xFFFF", Change::Frame(|frame| frame.checksum_mut().into_iter().for_each(|mode| *mode = Checksum::Raw(0xffff)))),
-    ("partial checksum", Change::Frame(|frame| frame.checksum_mut().into_iter().for_each(|mode| *mode = Checksum::Partial))),
+    (
+        "checksum field 0xFFFF",
+        Change::Frame(|frame| {
+            frame.checksum_mut().into_iter().for_each(|mode| *mode = Checksum::Raw(0xffff))
+        }),
+    ),
+    (
+        "partial checksum",
+        Change::Frame(|frame| {
+            frame.checksum_mut().into_iter().for_each(|mode| *mode = Checksum::Partial)
+        }),
+    ),
     ("UDP checksum wrong", Change::Frame(|frame| udp(frame, |udp| udp.checksum = Checksum::Wrong))),
     ("no UDP checksum", Change::Frame(|frame| udp(frame, |udp| udp.checksum = Checksum::Zero))),
     ("UDP length one more", Change::Frame(|frame| lengthen_datagram(frame, 1))),
@@ -126,7 +171,10 @@ pub const CHANGES: &[(&str, Change)] = &[
     ("UDP length 0", Change::Frame(|frame| udp(frame, |udp| udp.length = Some(0)))),
     ("IP length one more", Change::Frame(|frame| lengthen(frame, 1))),
     ("IP length one less", Change::Frame(|frame| lengthen(frame, -1))),
-    ("IP length without payload", Change::Frame(|frame| lengthen(frame, -(frame.payload.len() as i16)))),
+    (
+        "IP length without payload",
+        Change::Frame(|frame| lengthen(frame, -(frame.payload.len() as i16))),
+    ),
     (
         "IP length of 0",
         Change::Frame(|frame| {
@@ -156,8 +204,18 @@ pub const CHANGES: &[(&str, Change)] = &[
         }),
     ),
     ("flow label", Change::Frame(|frame| v6(frame, |ip| ip.flow_label ^= 1))),
-    ("extension header", Change::Frame(|frame| v6(frame, |ip| ip.extensions.push(Extension::DestinationOptions(vec![1, 4, 0, 0, 0, 0]))))),
-    ("may be fragmented", Change::Frame(|frame| v4(frame, |ip| ip.dont_fragment = !ip.dont_fragment))),
+    (
+        "extension header",
+        Change::Frame(|frame| {
+            v6(frame, |ip| {
+                ip.extensions.push(Extension::DestinationOptions(vec![1, 4, 0, 0, 0, 0]))
+            })
+        }),
+    ),
+    (
+        "may be fragmented",
+        Change::Frame(|frame| v4(frame, |ip| ip.dont_fragment = !ip.dont_fragment)),
+    ),
     ("more fragments", Change::Frame(|frame| v4(frame, |ip| ip.more_fragments = true))),
     ("reserved IP bit", Change::Frame(|frame| v4(frame, |ip| ip.reserved = true))),
     ("IP options", Change::Frame(|frame| v4(frame, |ip| ip.options = vec![1; 4]))),
@@ -165,10 +223,19 @@ pub const CHANGES: &[(&str, Change)] = &[
     ("IP ID one too far", Change::Frame(|frame| v4(frame, |ip| ip.id = ip.id.wrapping_add(1)))),
     ("IP checksum wrong", Change::Frame(|frame| v4(frame, |ip| ip.checksum = Checksum::Wrong))),
     ("IP checksum field 0", Change::Frame(|frame| v4(frame, |ip| ip.checksum = Checksum::Zero))),
-    ("IP checksum field 0xFFFF", Change::Frame(|frame| v4(frame, |ip| ip.checksum = Checksum::Raw(0xffff)))),
-    ("IP checksum 0xFFFF for 0", Change::Frame(|frame| v4(frame, |ip| ip.checksum = Checksum::NonCanonical))),
+    (
+        "IP checksum field 0xFFFF",
+        Change::Frame(|frame| v4(frame, |ip| ip.checksum = Checksum::Raw(0xffff))),
+    ),
+    (
+        "IP checksum 0xFFFF for 0",
+        Change::Frame(|frame| v4(frame, |ip| ip.checksum = Checksum::NonCanonical)),
+    ),
     ("one byte longer", Change::Frame(|frame| frame.payload.push(0x2a))),
-    ("one byte shorter", Change::Frame(|frame| frame.payload.truncate(frame.payload.len().saturating_sub(1)))),
+    (
+        "one byte shorter",
+        Change::Frame(|frame| frame.payload.truncate(frame.payload.len().saturating_sub(1))),
+    ),
     ("one byte", Change::Frame(|frame| frame.payload.truncate(1))),
     ("no payload", Change::Frame(|frame| frame.payload.clear())),
     (
@@ -185,7 +252,10 @@ pub const CHANGES: &[(&str, Change)] = &[
             tcp(frame, |tcp| tcp.window ^= 1);
         }),
     ),
-    ("other payload", Change::Frame(|frame| frame.payload = stream_bytes(0x5555, frame.payload.len()))),
+    (
+        "other payload",
+        Change::Frame(|frame| frame.payload = stream_bytes(0x5555, frame.payload.len())),
+    ),
     ("padded with zeros", Change::Frame(|frame| frame.trailer = vec![0; 6])),
     ("padded with ones", Change::Frame(|frame| frame.trailer = vec![0xff; 6])),
     ("padded with noise", Change::Frame(|frame| frame.trailer = vec![0xde, 0xad, 0xbe])),
@@ -203,20 +273,44 @@ pub const CHANGES: &[(&str, Change)] = &[
             v6(frame, |ip| ip.source[1] ^= 1);
         }),
     ),
-    ("Ethernet source", Change::Frame(|frame| frame.link.iter_mut().for_each(|link| link.source[5] ^= 1))),
-    ("VLAN priority in the frame", Change::Frame(|frame| frame.vlans.iter_mut().for_each(|tag| tag.pcp ^= 1))),
+    (
+        "Ethernet source",
+        Change::Frame(|frame| frame.link.iter_mut().for_each(|link| link.source[5] ^= 1)),
+    ),
+    (
+        "VLAN priority in the frame",
+        Change::Frame(|frame| frame.vlans.iter_mut().for_each(|tag| tag.pcp ^= 1)),
+    ),
     ("one VLAN tag more", Change::Frame(|frame| frame.vlans.push(Vlan::default()))),
-    ("stripped VLAN tag", Change::Arrival(|Arrival { packet, .. }| packet.vlan = Some(VlanTag { protocol: 0x8100, control: 5 }))),
-    ("stripped priority tag", Change::Arrival(|Arrival { packet, .. }| packet.vlan = Some(VlanTag { protocol: 0x8100, control: 0x2000 }))),
+    (
+        "stripped VLAN tag",
+        Change::Arrival(|Arrival { packet, .. }| {
+            packet.vlan = Some(VlanTag { protocol: 0x8100, control: 5 })
+        }),
+    ),
+    (
+        "stripped priority tag",
+        Change::Arrival(|Arrival { packet, .. }| {
+            packet.vlan = Some(VlanTag { protocol: 0x8100, control: 0x2000 })
+        }),
+    ),
     (
         "other layer",
-        Change::Arrival(|Arrival { packet, .. }| packet.layer = if packet.layer == Layer::Ip { Layer::Ethernet } else { Layer::Ip }),
+        Change::Arrival(|Arrival { packet, .. }| {
+            packet.layer = if packet.layer == Layer::Ip { Layer::Ethernet } else { Layer::Ip }
+        }),
     ),
     ("two buffers", Change::Arrival(|Arrival { packet, .. }| packet.buffers = vec![60])),
-    ("headers in buffers of their own", Change::Arrival(|Arrival { packet, .. }| packet.buffers = vec![14, 20, 3])),
+    (
+        "headers in buffers of their own",
+        Change::Arrival(|Arrival { packet, .. }| packet.buffers = vec![14, 20, 3]),
+    ),
     ("super-packet", Change::Arrival(|arrival| arrival.super_packet = true)),
     ("last bit wrong", Change::Arrival(|arrival| turn_bit(arrival, 1))),
     ("bit in the payload wrong", Change::Arrival(|arrival| turn_bit(arrival, 30))),
-    ("cut short", Change::Arrival(|Arrival { packet, .. }| packet.bytes.truncate(packet.bytes.len() - 1))),
+    (
+        "cut short",
+        Change::Arrival(|Arrival { packet, .. }| packet.bytes.truncate(packet.bytes.len() - 1)),
+    ),
     ("cut in the headers", Change::Arrival(|Arrival { packet, .. }| packet.bytes.truncate(50))),
 ];

@@ -39,7 +39,9 @@ impl Way {
     fn policy(self, policy: Policy) -> Policy {
         match self {
             Way::InRuns => policy,
-            Way::OneByOne => policy.with_max_fragments(policy.max_fragments.max(1).saturating_add(2)),
+            Way::OneByOne => {
+                policy.with_max_fragments(policy.max_fragments.max(1).saturating_add(2))
+            }
         }
     }
 }
@@ -101,15 +103,28 @@ fn receive(way: Way, policy: Policy, arrivals: &[Arrival], batches: Batches) -> 
     let mut sink = |packet: SuperPacket<'_, Vec<u8>>| {
         let mut bytes = Vec::new();
         packet.copy_to(&mut bytes);
-        let (full, without): (Vec<_>, Vec<_>) = packet.pieces().iter().partition(|piece| piece.length() > 0);
-        let pieces = full.iter().map(|piece| (piece.has_buffer(), piece.start(), piece.length(), piece.segment_sum())).collect();
-        outputs.push(Output { bytes, metadata: packet.metadata, pieces, header: packet.header().len() });
+        let (full, without): (Vec<_>, Vec<_>) =
+            packet.pieces().iter().partition(|piece| piece.length() > 0);
+        let pieces = full
+            .iter()
+            .map(|piece| (piece.has_buffer(), piece.start(), piece.length(), piece.segment_sum()))
+            .collect();
+        outputs.push(Output {
+            bytes,
+            metadata: packet.metadata,
+            pieces,
+            header: packet.header().len(),
+        });
         empty.push(without.len());
     };
     let mut now = 0;
     for (index, batch) in arrivals.chunks(batches.size).enumerate() {
         now = batch.iter().map(|arrival| arrival.packet.time).fold(now, u64::max);
-        aggregator.receive_batch(&mut batch.iter().map(|arrival| way.receive(arrival)).collect(), now, &mut sink);
+        aggregator.receive_batch(
+            &mut batch.iter().map(|arrival| way.receive(arrival)).collect(),
+            now,
+            &mut sink,
+        );
         counters.push(*aggregator.counters());
         if (index + 1) % batches.per_poll == 0 {
             aggregator.poll_end(now, &mut sink);
@@ -141,7 +156,8 @@ pub fn assert_same(policy: Policy, arrivals: &[Arrival], batches: Batches) -> Co
 pub fn compare(policy: Policy, arrivals: &[Arrival], batches: Batches) -> Result<Compared, String> {
     let in_runs = receive(Way::InRuns, policy, arrivals, batches);
     let one_by_one = receive(Way::OneByOne, policy, arrivals, batches);
-    differences(policy, &in_runs, &one_by_one).map_err(|difference| format!("{policy:?}, {batches:?}: {difference}"))?;
+    differences(policy, &in_runs, &one_by_one)
+        .map_err(|difference| format!("{policy:?}, {batches:?}: {difference}"))?;
     let probes_saved = one_by_one.counters().probes - in_runs.counters().probes;
     Ok(Compared { received: in_runs, probes_saved })
 }
@@ -152,9 +168,12 @@ fn differences(policy: Policy, in_runs: &Received, one_by_one: &Received) -> Res
     equal(&in_runs.outputs, &one_by_one.outputs, "output")?;
     // The empty buffer of the packet that it began with is still there, unless linear storage has
     // copied what was in the others.
-    let kept = |output: &Output| policy.storage == Storage::Fragments || output.pieces.iter().any(|(buffer, ..)| *buffer);
+    let kept = |output: &Output| {
+        policy.storage == Storage::Fragments || output.pieces.iter().any(|(buffer, ..)| *buffer)
+    };
     let outputs = in_runs.outputs.iter().zip(&in_runs.empty);
-    let expected: Vec<_> = outputs.map(|(output, empty)| empty + usize::from(kept(output))).collect();
+    let expected: Vec<_> =
+        outputs.map(|(output, empty)| empty + usize::from(kept(output))).collect();
     equal(&expected, &one_by_one.empty, "empty pieces of output")?;
     // A run saves look-ups: that is what it is for. All else is counted the same.
     let without_probes = |counters: &Counters| {
@@ -162,17 +181,27 @@ fn differences(policy: Policy, in_runs: &Received, one_by_one: &Received) -> Res
         counters.probes = 0;
         counters
     };
-    let counters = |received: &Received| received.counters.iter().map(without_probes).collect::<Vec<_>>();
+    let counters =
+        |received: &Received| received.counters.iter().map(without_probes).collect::<Vec<_>>();
     equal(&counters(in_runs), &counters(one_by_one), "counters after batch")?;
     let probes = [in_runs, one_by_one].map(|received| received.counters().probes);
-    if probes[0] > probes[1] { Err(format!("table entries looked at: {} in runs, {} one by one", probes[0], probes[1])) } else { Ok(()) }
+    if probes[0] > probes[1] {
+        Err(format!("table entries looked at: {} in runs, {} one by one", probes[0], probes[1]))
+    } else {
+        Ok(())
+    }
 }
 
 /// The first difference between two lists.
 fn equal<T: PartialEq + Debug>(in_runs: &[T], one_by_one: &[T], what: &str) -> Result<(), String> {
     match in_runs.iter().zip(one_by_one).position(|(left, right)| left != right) {
-        Some(index) => Err(format!("{what} {index}\n  in runs:    {:?}\n  one by one: {:?}", in_runs[index], one_by_one[index])),
-        None if in_runs.len() != one_by_one.len() => Err(format!("{what}: {} in runs, {} one by one", in_runs.len(), one_by_one.len())),
+        Some(index) => Err(format!(
+            "{what} {index}\n  in runs:    {:?}\n  one by one: {:?}",
+            in_runs[index], one_by_one[index]
+        )),
+        None if in_runs.len() != one_by_one.len() => {
+            Err(format!("{what}: {} in runs, {} one by one", in_runs.len(), one_by_one.len()))
+        }
         None => Ok(()),
     }
 }
@@ -189,8 +218,10 @@ pub fn policies() -> Vec<Policy> {
     let mut policies = Vec::new();
     for policy in modes {
         for storage in [Storage::Fragments, Storage::Linear] {
-            policies
-                .extend([ChecksumForm::Partial, ChecksumForm::Full].map(|checksum| policy.with_storage(storage).with_checksum(checksum)));
+            policies.extend(
+                [ChecksumForm::Partial, ChecksumForm::Full]
+                    .map(|checksum| policy.with_storage(storage).with_checksum(checksum)),
+            );
         }
     }
     policies

@@ -107,8 +107,10 @@ fn names<'a>(reasons: impl IntoIterator<Item = &'a Reason>) -> BTreeSet<&'static
 
 #[test]
 fn every_reason_that_ends_a_run_occurs() {
-    let cases: [(&[Reason], &[Policy]); 2] =
-        [(GRO, &[Policy::gro_with_udp().with_partial_checksums()]), (LRO, &[Policy::lro(), Policy::lro_with_acks()])];
+    let cases: [(&[Reason], &[Policy]); 2] = [
+        (GRO, &[Policy::gro_with_udp().with_partial_checksums()]),
+        (LRO, &[Policy::lro(), Policy::lro_with_acks()]),
+    ];
     for (expected, policies) in cases {
         let mut found = BTreeSet::new();
         for policy in policies {
@@ -116,13 +118,19 @@ fn every_reason_that_ends_a_run_occurs() {
                 for change in 0..CHANGES.len() {
                     for knowledge in knowledge() {
                         let packets = flow.stream(&steps(change, CHANGED, false, &knowledge));
-                        found.extend(assert_same(*policy, &packets, Batches::of(64)).received.reasons());
+                        found.extend(
+                            assert_same(*policy, &packets, Batches::of(64)).received.reasons(),
+                        );
                     }
                 }
             }
             for (headers, packets) in interleaved_streams() {
                 for policy in limited(*policy, headers) {
-                    found.extend(assert_same(policy, &packets, Batches { size: 4, per_poll: 2 }).received.reasons());
+                    found.extend(
+                        assert_same(policy, &packets, Batches { size: 4, per_poll: 2 })
+                            .received
+                            .reasons(),
+                    );
                 }
             }
         }
@@ -138,7 +146,8 @@ fn most_of_the_generated_packets_merge() {
     for (policy, percent) in modes().into_iter().zip([45, 70, 18, 20].into_iter().cycle()) {
         let (mut received, mut merged, mut streams_with_runs) = (0, 0, 0);
         for seed in 1..20 {
-            let run = assert_same(policy, &traffic(seed, 1_000, Impairments::NONE), Batches::of(64));
+            let run =
+                assert_same(policy, &traffic(seed, 1_000, Impairments::NONE), Batches::of(64));
             received += run.received.counters().packets_in;
             merged += run.received.counters().merged;
             streams_with_runs += u64::from(run.probes_saved > 100);

@@ -14,20 +14,39 @@ pub const PACKETS: usize = 11;
 /// What the device says of each packet: the same of all, something else of each third, or of one.
 pub fn knowledge() -> Vec<[Knowledge; PACKETS]> {
     use Knowledge::{Complete, Nothing, Partial, Verified};
-    let alternating = |usual, other| core::array::from_fn(|index| if index % 3 == 2 { other } else { usual });
-    let one = |usual, other, place| core::array::from_fn(|index| if index == place { other } else { usual });
+    let alternating =
+        |usual, other| core::array::from_fn(|index| if index % 3 == 2 { other } else { usual });
+    let one = |usual, other, place| {
+        core::array::from_fn(|index| if index == place { other } else { usual })
+    };
     let mut all: Vec<_> = Knowledge::ALL.iter().map(|each| [*each; PACKETS]).collect();
-    all.extend([alternating(Nothing, Verified), alternating(Verified, Partial), one(Verified, Nothing, CHANGED)]);
-    all.extend([one(Nothing, Verified, CHANGED), one(Verified, Complete, CHANGED), one(Nothing, Complete, CHANGED)]);
-    all.extend([one(Nothing, Partial, CHANGED), one(Nothing, Partial, 0), one(Verified, Complete, 0)]);
+    all.extend([
+        alternating(Nothing, Verified),
+        alternating(Verified, Partial),
+        one(Verified, Nothing, CHANGED),
+    ]);
+    all.extend([
+        one(Nothing, Verified, CHANGED),
+        one(Verified, Complete, CHANGED),
+        one(Nothing, Complete, CHANGED),
+    ]);
+    all.extend([
+        one(Nothing, Partial, CHANGED),
+        one(Nothing, Partial, 0),
+        one(Verified, Complete, 0),
+    ]);
     all
 }
 
 /// Each mode with two pairs of storage and form of checksum; the other pairs are for generated
 /// streams.
 pub fn modes() -> [Policy; 8] {
-    let modes =
-        [Policy::gro().with_partial_checksums(), Policy::gro_with_udp().with_partial_checksums(), Policy::lro(), Policy::lro_with_acks()];
+    let modes = [
+        Policy::gro().with_partial_checksums(),
+        Policy::gro_with_udp().with_partial_checksums(),
+        Policy::lro(),
+        Policy::lro_with_acks(),
+    ];
     core::array::from_fn(|index| {
         let policy = modes[index % 4].with_max_flows(8);
         match index / 4 {
@@ -38,7 +57,12 @@ pub fn modes() -> [Policy; 8] {
 }
 
 /// The steps of one flow of which that at `place` has this change.
-pub fn steps(change: usize, place: usize, persists: bool, knowledge: &[Knowledge; PACKETS]) -> [Step; PACKETS] {
+pub fn steps(
+    change: usize,
+    place: usize,
+    persists: bool,
+    knowledge: &[Knowledge; PACKETS],
+) -> [Step; PACKETS] {
     core::array::from_fn(|index| {
         let plain = Step::plain(knowledge[index]);
         if index == place { Step { change: Some(change), persists, ..plain } } else { plain }
@@ -61,10 +85,12 @@ fn usual_streams_merge_in_runs() {
                         // The second packet is looked at by itself where it shows that the
                         // identification is fixed, and where the first is verified for its sake,
                         // unless the layout is usual.
-                        let deferred =
-                            matches!(knowledge, Knowledge::Nothing) && policy.storage == Storage::Fragments && !flow.has_usual_layout();
+                        let deferred = matches!(knowledge, Knowledge::Nothing)
+                            && policy.storage == Storage::Fragments
+                            && !flow.has_usual_layout();
                         let by_itself = u64::from((flow.fixed_id || deferred) && !is_lro(&policy));
-                        let in_runs = if flow.may_run() { merged.saturating_sub(by_itself) } else { 0 };
+                        let in_runs =
+                            if flow.may_run() { merged.saturating_sub(by_itself) } else { 0 };
                         assert_eq!(saved, in_runs, "{policy:?}, batches of {batch}: {flow:?}");
                     }
                 }
@@ -78,8 +104,11 @@ fn usual_streams_merge_in_runs() {
 #[test]
 fn a_turn_of_packets_takes_one_look_up() {
     for policy in policies() {
-        let flows = [0, 1].map(|number| Flow { next: Frame::tcp4(9, 60), fixed_id: false }.numbered(number));
-        let steps: Vec<_> = (0..16).map(|index| Step { flow: index / 4 % 2, ..Step::plain(Knowledge::Verified) }).collect();
+        let flows = [0, 1]
+            .map(|number| Flow { next: Frame::tcp4(9, 60), fixed_id: false }.numbered(number));
+        let steps: Vec<_> = (0..16)
+            .map(|index| Step { flow: index / 4 % 2, ..Step::plain(Knowledge::Verified) })
+            .collect();
         let run = assert_same(policy.with_max_flows(8), &stream(&flows, &steps), Batches::of(1));
         // As few flows as that share all entries: none is there, then one, then both, twice.
         assert_eq!(run.received.counters().probes, 1 + 2 + 2, "{policy:?}");
@@ -103,7 +132,9 @@ fn one_changed_packet_gives_the_same_both_ways() {
     for flow in flows(60) {
         for knowledge in knowledge() {
             let plain = flow.stream(&knowledge.map(Step::plain));
-            modes().into_iter().for_each(|policy| drop(assert_same(policy, &plain, Batches::of(PACKETS))));
+            modes()
+                .into_iter()
+                .for_each(|policy| drop(assert_same(policy, &plain, Batches::of(PACKETS))));
             for (change, (name, _)) in CHANGES.iter().enumerate() {
                 for (place, persists, batch) in streams {
                     let packets = flow.stream(&steps(change, place, persists, &knowledge));
@@ -113,7 +144,9 @@ fn one_changed_packet_gives_the_same_both_ways() {
                     // What is kept of the first packet does not depend on the storage.
                     for policy in modes().into_iter().take(if place == 0 { 4 } else { 8 }) {
                         if let Err(difference) = compare(policy, &packets, Batches::of(batch)) {
-                            panic!("{name} in packet {place} of {flow:?}, {knowledge:?}: {difference}");
+                            panic!(
+                                "{name} in packet {place} of {flow:?}, {knowledge:?}: {difference}"
+                            );
                         }
                     }
                 }
@@ -162,7 +195,8 @@ pub fn limited(base: Policy, headers: u32) -> Vec<Policy> {
     let mut limited = vec![];
     limited.extend([1, 2, 3, 7].map(|max_packets| base.with_max_packets(max_packets)));
     limited.extend([1, 2, 4].map(|max_datagrams| base.with_max_datagrams(max_datagrams)));
-    limited.extend([0, bytes - 1, bytes, bytes + 1].map(|max_bytes| base.with_max_bytes(max_bytes)));
+    limited
+        .extend([0, bytes - 1, bytes, bytes + 1].map(|max_bytes| base.with_max_bytes(max_bytes)));
     limited.extend([0, 1, 2, 3, 5].map(|max_fragments| base.with_max_fragments(max_fragments)));
     limited.extend([1, 2].map(|max_flows| base.with_max_flows(max_flows)));
     limited.extend([1, 5].map(|hold_time| base.with_hold_time(hold_time)));
@@ -176,9 +210,12 @@ pub fn interleaved_streams() -> impl Iterator<Item = (u32, Vec<Arrival>)> {
         let offsets = flow.next.offsets();
         let headers = (offsets.payload - offsets.outer.unwrap_or(offsets.network)) as u32;
         let flows: Vec<_> = (0..3).map(|number| flow.clone().numbered(number)).collect();
-        let kinds = [3, 1, 24].into_iter().flat_map(|turn| [Knowledge::Nothing, Knowledge::Verified].map(|knowledge| (turn, knowledge)));
+        let kinds = [3, 1, 24].into_iter().flat_map(|turn| {
+            [Knowledge::Nothing, Knowledge::Verified].map(|knowledge| (turn, knowledge))
+        });
         kinds.map(move |(turn, knowledge)| {
-            let step = |index: usize| Step { flow: index / turn % flows.len(), ..Step::plain(knowledge) };
+            let step =
+                |index: usize| Step { flow: index / turn % flows.len(), ..Step::plain(knowledge) };
             (headers, stream(&flows, &(0..24).map(step).collect::<Vec<_>>()))
         })
     };
@@ -203,7 +240,11 @@ fn the_limit_of_held_bytes_is_the_same_both_ways() {
         for base in modes() {
             for max_held_bytes in [0, 100, 250, 400, 1_000, 66_000, 90_000] {
                 for size in [1, 7, 64] {
-                    assert_same(base.with_max_held_bytes(max_held_bytes), &packets, Batches::of(size));
+                    assert_same(
+                        base.with_max_held_bytes(max_held_bytes),
+                        &packets,
+                        Batches::of(size),
+                    );
                 }
             }
         }
@@ -232,7 +273,11 @@ fn identifications_wrap_around_both_ways() {
     for fixed_id in [false, true] {
         let flow = Flow { next: Frame::tcp4(0, 1).with_id(40_000), fixed_id };
         let packets = stream(&[flow], &vec![Step::plain(Knowledge::Verified); 70_000]);
-        let run = assert_same(Policy::gro().with_partial_checksums().with_max_bytes(MAX_BIG_LENGTH), &packets, Batches::of(1_000));
+        let run = assert_same(
+            Policy::gro().with_partial_checksums().with_max_bytes(MAX_BIG_LENGTH),
+            &packets,
+            Batches::of(1_000),
+        );
         assert_eq!(run.received.outputs[0].metadata.packets, 70_000);
     }
 }

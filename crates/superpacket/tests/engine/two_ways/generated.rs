@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use superpacket::aggregate::{Delivery, Policy};
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
-use superpacket_traffic::generate::{Checksum, Combination, Config, Generated, Impairments, Tunnel, generate};
+use superpacket_traffic::generate::{
+    Checksum, Combination, Config, Generated, Impairments, Tunnel, generate,
+};
 
 use super::change::CHANGES;
 use super::compare::{Batches, absorbing, assert_same, policies};
@@ -30,9 +32,12 @@ fn arrival(generated: Generated) -> Arrival {
 
 /// The generator's traffic, in which few flows send at a time, outside tunnels for the most part.
 pub fn traffic(seed: u64, count: usize, impairments: Impairments) -> Vec<Arrival> {
-    let combinations =
-        Combination::all().into_iter().filter(|combination| seed.is_multiple_of(4) || combination.tunnel == Tunnel::None).collect();
-    let config = Config { combinations, flows: 12, burst: (4, 40), impairments, ..Config::default() };
+    let combinations = Combination::all()
+        .into_iter()
+        .filter(|combination| seed.is_multiple_of(4) || combination.tunnel == Tunnel::None)
+        .collect();
+    let config =
+        Config { combinations, flows: 12, burst: (4, 40), impairments, ..Config::default() };
     generate(seed, &config, count).into_iter().map(arrival).collect()
 }
 
@@ -57,7 +62,8 @@ fn limited(policies: Vec<Policy>) -> impl Strategy<Value = Policy> {
 }
 
 fn batches() -> impl Strategy<Value = Batches> {
-    (prop_oneof![Just(1usize), 2usize..9, 9usize..300], 1usize..20).prop_map(|(size, per_poll)| Batches { size, per_poll })
+    (prop_oneof![Just(1usize), 2usize..9, 9usize..300], 1usize..20)
+        .prop_map(|(size, per_poll)| Batches { size, per_poll })
 }
 
 /// Steps of four flows, most of them plain, each after another of the same flow more often than
@@ -65,10 +71,22 @@ fn batches() -> impl Strategy<Value = Batches> {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let change = prop::option::weighted(0.15, 0..CHANGES.len());
     let usual = prop::sample::select(&Knowledge::ALL[..]);
-    let step = (0usize..4, prop::bool::weighted(0.7), change, any::<bool>(), prop::option::weighted(0.1, usual.clone()));
+    let step = (
+        0usize..4,
+        prop::bool::weighted(0.7),
+        change,
+        any::<bool>(),
+        prop::option::weighted(0.1, usual.clone()),
+    );
     (usual, prop::collection::vec(step, 1..120)).prop_map(|(usual, steps)| {
         let mut flow = 0;
-        let step = |(other, stays, change, persists, knowledge): (usize, bool, Option<usize>, bool, Option<Knowledge>)| {
+        let step = |(other, stays, change, persists, knowledge): (
+            usize,
+            bool,
+            Option<usize>,
+            bool,
+            Option<Knowledge>,
+        )| {
             flow = if stays { flow } else { other };
             Step { flow, change, persists, knowledge: knowledge.unwrap_or(usual) }
         };

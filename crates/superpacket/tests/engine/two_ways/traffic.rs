@@ -29,7 +29,8 @@ pub enum Knowledge {
 }
 
 impl Knowledge {
-    pub const ALL: [Knowledge; 4] = [Knowledge::Nothing, Knowledge::Verified, Knowledge::Complete, Knowledge::Partial];
+    pub const ALL: [Knowledge; 4] =
+        [Knowledge::Nothing, Knowledge::Verified, Knowledge::Complete, Knowledge::Partial];
 
     /// The frame as a packet of which the device says this, right or wrong.
     fn of(self, frame: &Frame) -> Packet {
@@ -72,7 +73,8 @@ impl Flow {
         if let (0, Transport::Tcp(tcp)) = (length, &mut self.next.transport) {
             tcp.acknowledgement = tcp.acknowledgement.wrapping_add(1_448);
         }
-        let position = if let Transport::Tcp(tcp) = &self.next.transport { tcp.sequence } else { 0 };
+        let position =
+            if let Transport::Tcp(tcp) = &self.next.transport { tcp.sequence } else { 0 };
         self.next.payload = stream_bytes(position, length);
         if let (true, Ip::V4(ip), Ip::V4(before)) = (self.fixed_id, &mut self.next.ip, &from.ip) {
             ip.id = before.id;
@@ -178,7 +180,9 @@ impl Flow {
         let datagrams = matches!(self.next.transport, Transport::Udp(_));
         match policy.mode {
             Mode::Gro { udp } => udp || !datagrams,
-            Mode::Lro { .. } => !datagrams && self.next.tunnel.is_none() && !self.has_other_options(),
+            Mode::Lro { .. } => {
+                !datagrams && self.next.tunnel.is_none() && !self.has_other_options()
+            }
         }
     }
 
@@ -189,7 +193,9 @@ impl Flow {
 
     /// Is it TCP in IP, in Ethernet without tags or by itself?
     pub fn has_usual_layout(&self) -> bool {
-        self.may_run() && self.next.vlans.is_empty() && matches!(self.next.transport, Transport::Tcp(_))
+        self.may_run()
+            && self.next.vlans.is_empty()
+            && matches!(self.next.transport, Transport::Tcp(_))
     }
 
     /// Has it TCP options other than an aligned timestamp?

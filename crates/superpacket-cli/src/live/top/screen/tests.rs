@@ -24,18 +24,34 @@ fn port(name: &str) -> PortRates {
         segmented: 3.0,
         segmented_for_ids: 0.0,
         lro: BTreeMap::new(),
-        drops: [("rx_ring".to_owned(), counted(12.0, 3456)), ("too_long".to_owned(), counted(0.0, 0))].into(),
-        reasons: [("poll_end".to_owned(), counted(18_000.0, 2_000_000)), ("no_payload".to_owned(), counted(700.0, 9_000))].into(),
+        drops: [
+            ("rx_ring".to_owned(), counted(12.0, 3456)),
+            ("too_long".to_owned(), counted(0.0, 0)),
+        ]
+        .into(),
+        reasons: [
+            ("poll_end".to_owned(), counted(18_000.0, 2_000_000)),
+            ("no_payload".to_owned(), counted(700.0, 9_000)),
+        ]
+        .into(),
     }
 }
 
 /// A screen with two ports, of which one was gone, after so many seconds.
 fn two_ports(seconds: usize) -> Screen {
-    let mut screen = Screen { title: "/run/superpacket.sock".into(), ..Screen::new(Duration::from_secs(1)) };
+    let mut screen =
+        Screen { title: "/run/superpacket.sock".into(), ..Screen::new(Duration::from_secs(1)) };
     for second in 0..seconds {
         let mut first = port("packet:eth0");
         first.rx_bits *= (second + 1) as f64 / seconds as f64;
-        screen.show(vec![first, PortRates { port: "xdp:enp3s0f0?queue=0".into(), state: "gone".into(), ..PortRates::default() }]);
+        screen.show(vec![
+            first,
+            PortRates {
+                port: "xdp:enp3s0f0?queue=0".into(),
+                state: "gone".into(),
+                ..PortRates::default()
+            },
+        ]);
         screen.record();
     }
     screen
@@ -45,7 +61,11 @@ fn lines(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
     terminal.draw(|frame| draw(frame, screen)).expect("draws");
     let buffer = terminal.backend().buffer();
-    (0..height).map(|y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned()).collect()
+    (0..height)
+        .map(|y| {
+            (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned()
+        })
+        .collect()
 }
 
 #[test]
@@ -91,7 +111,8 @@ fn a_large_screen_is_filled() {
     assert_eq!(lines[5], format!("{:101}tx 12.3, most 12.3", "packet:eth0 rx 9.87, most 9.87"));
     let at = lines.iter().position(|line| line.contains("drops by cause")).expect("the lists");
     assert!(
-        lines[at].contains("reason to leave") && lines[at + 2].ends_with("no_payload                700  9.00k"),
+        lines[at].contains("reason to leave")
+            && lines[at + 2].ends_with("no_payload                700  9.00k"),
         "side by side: {lines:#?}"
     );
     assert_eq!(at + 5, 50, "they end right above the legend");
@@ -102,7 +123,9 @@ fn it_can_be_resized_to_anything() {
     let mut screen = Screen { title: "/run/s".into(), ..Screen::new(Duration::from_secs(1)) };
     screen.show((0..100).map(|number| port(&format!("packet:veth{number}"))).collect());
     screen.record();
-    for (width, height) in [(1, 1), (10, 3), (40, 10), (200, 60), (80, 24), (119, 7), (120, 8), (300, 300)] {
+    for (width, height) in
+        [(1, 1), (10, 3), (40, 10), (200, 60), (80, 24), (119, 7), (120, 8), (300, 300)]
+    {
         lines(&mut screen, width, height);
     }
     screen.scroll(1000);
@@ -120,7 +143,11 @@ fn a_bridge_that_is_away_is_told_and_the_last_figures_stay() {
     screen.problem = Some("nobody listens there any more\u{1b}[2J".into());
     (0..10).for_each(|_| screen.record_nothing());
     let lines = lines(&mut screen, 80, 24);
-    assert!(lines[0].contains("nobody listens there any more\\u{1b}[2J") && lines[2].starts_with("packet:eth0"), "{lines:?}");
+    assert!(
+        lines[0].contains("nobody listens there any more\\u{1b}[2J")
+            && lines[2].starts_with("packet:eth0"),
+        "{lines:?}"
+    );
     // The bars move on to the left, and what is not known is no zero and no rate.
     let bars = lines.iter().find(|line| line.contains('█')).expect("the history stays");
     assert!((60..76).contains(&bars.chars().count()), "{bars:?}");
@@ -129,8 +156,15 @@ fn a_bridge_that_is_away_is_told_and_the_last_figures_stay() {
 #[test]
 fn counters_of_lro_stand_where_it_was_at_work() {
     let mut screen = Screen::new(Duration::from_secs(1));
-    let lro = [("aggregated", counted(790_000.0, 5_000_000)), ("flushed", counted(18_000.0, 100_000)), ("no_desc", counted(4.0, 77))];
-    screen.show(vec![PortRates { lro: lro.into(), ..port("nic:lro@packet:eth0") }, port("packet:eth1")]);
+    let lro = [
+        ("aggregated", counted(790_000.0, 5_000_000)),
+        ("flushed", counted(18_000.0, 100_000)),
+        ("no_desc", counted(4.0, 77)),
+    ];
+    screen.show(vec![
+        PortRates { lro: lro.into(), ..port("nic:lro@packet:eth0") },
+        port("packet:eth1"),
+    ]);
     let lines = lines(&mut screen, 80, 24);
     let at = lines.iter().position(|line| line.starts_with("LRO port")).expect("its list");
     assert_eq!(lines[at], "LRO port            aggr./s in all flush/s in all no_desc/s in all");
@@ -152,5 +186,8 @@ fn numbers_keep_to_their_width() {
     ] {
         assert_eq!(number(value), text);
     }
-    assert_eq!(["0.00", "10.0", "400.0", "1234"].map(str::to_owned), [0.0, 9.996e9, 4e11, 1.234e12].map(gigabits));
+    assert_eq!(
+        ["0.00", "10.0", "400.0", "1234"].map(str::to_owned),
+        [0.0, 9.996e9, 4e11, 1.234e12].map(gigabits)
+    );
 }

@@ -6,7 +6,9 @@ mod traffic;
 use proptest::prelude::*;
 use superpacket::aggregate::{Borrowed, BufferIndex, Delivery, Policy, Storage};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::segment::{ChecksumForm, ChecksumOutput, GsoPacket, SegmentOptions, Segmentable, Segmenter};
+use superpacket::segment::{
+    ChecksumForm, ChecksumOutput, GsoPacket, SegmentOptions, Segmentable, Segmenter,
+};
 use superpacket::virtio::Framing;
 use superpacket_traffic::check;
 use superpacket_traffic::frame::PSH;
@@ -18,12 +20,22 @@ use crate::support::{BatchAggregator, lent};
 
 /// What the packet stands for by itself: its segments, or itself if it cannot be cut.
 fn stands_for(packet: &Packet, gso: Option<Gso>) -> Vec<Vec<u8>> {
-    let form = if let RxChecksum::Partial { .. } = packet.checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
-    cut(&packet.bytes, packet.layer, packet.checksum, gso.map(|gso| gso.with_checksum(form))).unwrap_or_else(|| vec![packet.bytes.clone()])
+    let form = if let RxChecksum::Partial { .. } = packet.checksum {
+        ChecksumForm::Partial
+    } else {
+        ChecksumForm::Full
+    };
+    cut(&packet.bytes, packet.layer, packet.checksum, gso.map(|gso| gso.with_checksum(form)))
+        .unwrap_or_else(|| vec![packet.bytes.clone()])
 }
 
 /// Cuts bytes as this says; `None` if they cannot be cut.
-fn cut(bytes: &Vec<u8>, layer: Layer, checksum: RxChecksum, gso: Option<Gso>) -> Option<Vec<Vec<u8>>> {
+fn cut(
+    bytes: &Vec<u8>,
+    layer: Layer,
+    checksum: RxChecksum,
+    gso: Option<Gso>,
+) -> Option<Vec<Vec<u8>>> {
     let Some(gso) = gso else { return Some(vec![bytes.clone()]) };
     segments(&GsoPacket::linear(bytes, gso).with_layer(layer).with_checksum(checksum))
 }
@@ -65,7 +77,8 @@ fn policy(random: &mut Random) -> Policy {
         policy = policy.with_max_flows(1 + random.below(4) as u32);
     }
     if random.below(3) == 0 {
-        policy = policy.with_max_bytes(random.pick(&[0, 100, 1000, 5000, 65_535, 500_000, u32::MAX]));
+        policy =
+            policy.with_max_bytes(random.pick(&[0, 100, 1000, 5000, 65_535, 500_000, u32::MAX]));
     }
     if random.below(3) == 0 {
         policy = policy.with_max_packets(random.pick(&[0, 1, 2, 3, 5, 16, 64]));
@@ -95,8 +108,14 @@ struct Check<'a> {
 
 impl<'a> Check<'a> {
     fn new(policy: Policy, hostile: &'a [Hostile], flows: usize) -> Self {
-        let mut check =
-            Check { policy, hostile, taken: vec![false; hostile.len()], flows: vec![(Vec::new(), 0); flows], merged: 0, merged_super: 0 };
+        let mut check = Check {
+            policy,
+            hostile,
+            taken: vec![false; hostile.len()],
+            flows: vec![(Vec::new(), 0); flows],
+            merged: 0,
+            merged_super: 0,
+        };
         for (index, hostile) in hostile.iter().enumerate() {
             check.flows[hostile.flow].0.push(index);
         }
@@ -118,7 +137,11 @@ impl<'a> Check<'a> {
         if count == 1 {
             let came = &self.hostile[last].arrival;
             assert_eq!(output.bytes, came.packet.bytes, "untouched");
-            let form = if let RxChecksum::Partial { .. } = came.packet.checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+            let form = if let RxChecksum::Partial { .. } = came.packet.checksum {
+                ChecksumForm::Partial
+            } else {
+                ChecksumForm::Full
+            };
             assert_eq!(output.metadata.gso, came.gso.map(|gso| gso.with_checksum(form)));
             if !(self.policy.trusted_input && came.packet.checksum == RxChecksum::None) {
                 assert_eq!(output.metadata.checksum, came.packet.checksum);
@@ -126,18 +149,26 @@ impl<'a> Check<'a> {
             return;
         }
         self.merged += 1;
-        self.merged_super += these.iter().filter(|&&index| self.hostile[index].arrival.frames.len() > 1).count();
-        let mut expected: Vec<_> = these.iter().flat_map(|&index| self.hostile[index].arrival.frames.clone()).collect();
+        self.merged_super +=
+            these.iter().filter(|&&index| self.hostile[index].arrival.frames.len() > 1).count();
+        let mut expected: Vec<_> =
+            these.iter().flat_map(|&index| self.hostile[index].arrival.frames.clone()).collect();
         let gso = output.metadata.gso.expect("merged");
-        let mut found = cut(&output.bytes, output.metadata.layer, output.metadata.checksum, Some(gso)).expect("what merged can be cut");
+        let mut found =
+            cut(&output.bytes, output.metadata.layer, output.metadata.checksum, Some(gso))
+                .expect("what merged can be cut");
         let mut in_place = in_place.expect("it can be cut where it lies");
         if push {
             for frames in [&mut expected, &mut found, &mut in_place] {
                 frames.iter_mut().for_each(|frame| without_push(frame, output));
             }
         }
-        let numbers: Vec<_> =
-            these.iter().map(|&index| (&self.hostile[index].arrival.gso, self.hostile[index].arrival.packet.checksum)).collect();
+        let numbers: Vec<_> = these
+            .iter()
+            .map(|&index| {
+                (&self.hostile[index].arrival.gso, self.hostile[index].arrival.packet.checksum)
+            })
+            .collect();
         assert_eq!(found.len(), expected.len(), "{numbers:?}");
         for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(found, expected, "segment {index}: {numbers:?}: {:?}", output.metadata);
@@ -145,11 +176,18 @@ impl<'a> Check<'a> {
         assert_eq!(in_place, found);
         let partial = matches!(output.metadata.checksum, RxChecksum::Partial { .. });
         assert_eq!(partial, self.policy.checksum == ChecksumForm::Partial);
-        let expect = check::Expect { starts_at_ip: output.metadata.layer == Layer::Ip, partial, big: true, ..check::Expect::default() };
+        let expect = check::Expect {
+            starts_at_ip: output.metadata.layer == Layer::Ip,
+            partial,
+            big: true,
+            ..check::Expect::default()
+        };
         let checked = check::frame(&output.bytes, &expect);
         assert!(checked.is_ok(), "{checked:?}: {:?}", output.metadata);
         let layout = output.metadata.layout.expect("merged packets are understood");
-        assert!(output.bytes.len() - usize::from(layout.outermost()) <= self.policy.max_bytes as usize);
+        assert!(
+            output.bytes.len() - usize::from(layout.outermost()) <= self.policy.max_bytes as usize
+        );
         assert!(found.len() <= self.policy.max_packets.max(1) as usize);
         if gso.kind == GsoKind::Udp {
             assert!(found.len() <= self.policy.max_datagrams.max(1) as usize);
@@ -222,14 +260,18 @@ fn borrowed_holds(seed: u64) {
     let (hostile, flows) = hostile_traffic(seed, policy.trusted_input);
     let framed = random.below(2) == 0;
     let key = HashKey::new(7);
-    let mut aggregator =
-        if framed { BatchAggregator::framed(Framing::TAP, policy, key) } else { BatchAggregator::new(Layer::Ethernet, policy, key) };
+    let mut aggregator = if framed {
+        BatchAggregator::framed(Framing::TAP, policy, key)
+    } else {
+        BatchAggregator::new(Layer::Ethernet, policy, key)
+    };
     let policy = *aggregator.policy();
     let mut check = Check::new(policy, &hostile, flows);
     let fails = random.below(3) == 0;
     let mut sinks = Random::new(seed ^ 0x77);
     for batch in hostile.chunks(1 + random.below(80) as usize) {
-        let packets: Vec<RxPacket<Vec<u8>>> = batch.iter().map(|hostile| hostile.arrival.receive()).collect();
+        let packets: Vec<RxPacket<Vec<u8>>> =
+            batch.iter().map(|hostile| hostile.arrival.receive()).collect();
         let packets: Vec<_> = packets.iter().map(lent).collect();
         let mut resume = false;
         loop {
@@ -239,25 +281,39 @@ fn borrowed_holds(seed: u64) {
                 }
                 let mut bytes = Vec::new();
                 packet.copy_to(&mut bytes);
-                if framed && packet.metadata.packets > 1 && packet.metadata.layer == Layer::Ethernet {
+                if framed && packet.metadata.packets > 1 && packet.metadata.layer == Layer::Ethernet
+                {
                     let header = Framing::TAP.header(&packet);
                     assert!(header.is_ok(), "{header:?} {:?}", packet.metadata);
                     let mut framed = header.expect("checked").to_vec();
                     framed.extend(&bytes);
-                    let (offload, _) = Framing::TAP.parse(&framed).expect("it reads what it writes");
+                    let (offload, _) =
+                        Framing::TAP.parse(&framed).expect("it reads what it writes");
                     assert_eq!(offload.checksum, packet.metadata.checksum);
                     let ours = packet.metadata.gso.expect("merged");
                     assert_eq!(
                         offload.gso.map(|gso| (gso.kind, gso.size)),
-                        (bytes.len() > usize::from(packet.metadata.layout.expect("known").payload) + ours.size.get())
-                            .then_some((ours.kind, ours.size))
+                        (bytes.len()
+                            > usize::from(packet.metadata.layout.expect("known").payload)
+                                + ours.size.get())
+                        .then_some((ours.kind, ours.size))
                     );
                 }
-                let output = Output { bytes, metadata: packet.metadata, pieces: 0, contiguous: false, parts: Vec::new() };
+                let output = Output {
+                    bytes,
+                    metadata: packet.metadata,
+                    pieces: 0,
+                    contiguous: false,
+                    parts: Vec::new(),
+                };
                 check.take(&output, segments(&packet), push);
                 Ok(())
             };
-            let result = if resume { aggregator.resume(&packets, sink) } else { aggregator.poll(&packets, sink) };
+            let result = if resume {
+                aggregator.resume(&packets, sink)
+            } else {
+                aggregator.poll(&packets, sink)
+            };
             if result.is_ok() {
                 break;
             }
@@ -280,6 +336,7 @@ proptest! {
 /// So that the test above says something.
 #[test]
 fn hostile_super_packets_merge_too() {
-    let (merged, super_packets) = (0..20).map(owned_holds).fold((0, 0), |sum, found| (sum.0 + found.0, sum.1 + found.1));
+    let (merged, super_packets) =
+        (0..20).map(owned_holds).fold((0, 0), |sum, found| (sum.0 + found.0, sum.1 + found.1));
     assert!(merged > 80 && super_packets > 80, "{merged} packets of {super_packets} super-packets");
 }

@@ -6,7 +6,8 @@ use superpacket::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
 use superpacket_traffic::check::{self, FlowKey};
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{
-    ACK, AE, CWR, Carrier, Checksum, ECE, Extension, FIN, Frame, Ip, PSH, Pppoe, RST, SYN, Transport, URG, stream_bytes, timestamps,
+    ACK, AE, CWR, Carrier, Checksum, ECE, Extension, FIN, Frame, Ip, PSH, Pppoe, RST, SYN,
+    Transport, URG, stream_bytes, timestamps,
 };
 use superpacket_traffic::random::Random;
 
@@ -14,7 +15,8 @@ use super::super::Arrival;
 use super::stands_for;
 use crate::support::Packet;
 
-const ALL_KINDS: [GsoKind; 5] = [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp, GsoKind::UdpFragments, GsoKind::Dccp];
+const ALL_KINDS: [GsoKind; 5] =
+    [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp, GsoKind::UdpFragments, GsoKind::Dccp];
 
 /// A flow that goes on.
 struct Flow {
@@ -27,7 +29,11 @@ struct Flow {
 
 /// A flow of any kind, whose source port is this number.
 fn flow(number: u16, random: &mut Random) -> Flow {
-    let sequence = if random.below(2) == 0 { u32::MAX - random.below(5000) as u32 } else { random.below(9) as u32 };
+    let sequence = if random.below(2) == 0 {
+        u32::MAX - random.below(5000) as u32
+    } else {
+        random.below(9) as u32
+    };
     let base = match random.below(9) {
         0..3 => Frame::tcp4(sequence, 1),
         3..5 => Frame::tcp6(sequence, 1),
@@ -50,7 +56,8 @@ fn flow(number: u16, random: &mut Random) -> Flow {
         _ => {}
     }
     if frame.tunnel.is_some() && (3..=5).contains(&shape) {
-        frame.outer_udp_mut().checksum = random.pick(&[Checksum::Zero, Checksum::Zero, Checksum::Right]);
+        frame.outer_udp_mut().checksum =
+            random.pick(&[Checksum::Zero, Checksum::Zero, Checksum::Right]);
     }
     if frame.link.is_some() && frame.vlans.is_empty() && random.below(12) == 0 {
         frame.pppoe = Some(Pppoe::default());
@@ -71,7 +78,12 @@ fn flow(number: u16, random: &mut Random) -> Flow {
         ip.id = random.pick(&[0, 0xfffd, 0x1234]);
         ip.dont_fragment = random.below(3) != 0;
     }
-    Flow { next: frame, size: random.pick(&[1, 2, 3, 7, 60, 100, 101, 536, 1448]), known: random.below(6), fixed: random.below(4) == 0 }
+    Flow {
+        next: frame,
+        size: random.pick(&[1, 2, 3, 7, 60, 100, 101, 536, 1448]),
+        known: random.below(6),
+        fixed: random.below(4) == 0,
+    }
 }
 
 /// A packet with what is said of it, and the flow whose order it keeps.
@@ -105,7 +117,13 @@ fn set_form(frame: &Frame, known: u64, random: &mut Random) -> Packet {
 
 /// The next packet of a flow. One whose damage puts it into another flow gets that flow's place in
 /// `keys`, which may be a new one.
-fn packet(flow: &mut Flow, number: usize, keys: &mut Vec<Option<FlowKey>>, trusted: bool, random: &mut Random) -> Hostile {
+fn packet(
+    flow: &mut Flow,
+    number: usize,
+    keys: &mut Vec<Option<FlowKey>>,
+    trusted: bool,
+    random: &mut Random,
+) -> Hostile {
     let rare = |random: &mut Random, odds: u64| random.below(odds) == 0;
     let mut frame = flow.next.clone();
     let tcp = matches!(frame.transport, Transport::Tcp(_));
@@ -150,19 +168,36 @@ fn packet(flow: &mut Flow, number: usize, keys: &mut Vec<Option<FlowKey>>, trust
     if rare(random, 80) {
         frame.trailer = vec![0; 1 + random.below(9) as usize];
     }
-    if rare(random, 40) && matches!(&frame.tunnel, Some(tunnel) if !matches!(tunnel.carrier, Carrier::Gre(_) | Carrier::Ip)) {
-        frame.outer_udp_mut().checksum = random.pick(&[Checksum::Zero, Checksum::Right, Checksum::Wrong]);
+    if rare(random, 40)
+        && matches!(&frame.tunnel, Some(tunnel) if !matches!(tunnel.carrier, Carrier::Gre(_) | Carrier::Ip))
+    {
+        frame.outer_udp_mut().checksum =
+            random.pick(&[Checksum::Zero, Checksum::Right, Checksum::Wrong]);
     }
     if rare(random, 50)
         && let Some(field) = frame.checksum_mut()
     {
-        *field = random.pick(&[Checksum::Zero, Checksum::Raw(0xffff), Checksum::NonCanonical, Checksum::PartialWithoutLength]);
+        *field = random.pick(&[
+            Checksum::Zero,
+            Checksum::Raw(0xffff),
+            Checksum::NonCanonical,
+            Checksum::PartialWithoutLength,
+        ]);
     }
     let tampered_sum = frame.clone().checksum_mut().is_some_and(|field| *field != Checksum::Right);
     let has_gso = !single || rare(random, 4);
     let gso = has_gso.then(|| {
         if rare(random, 15) {
-            size = random.pick(&[1, 65_535, payload.clamp(1, 65_535), payload + 1, payload / 2 + 1, size + 1]).min(65_535);
+            size = random
+                .pick(&[
+                    1,
+                    65_535,
+                    payload.clamp(1, 65_535),
+                    payload + 1,
+                    payload / 2 + 1,
+                    size + 1,
+                ])
+                .min(65_535);
         }
         let kind = match (&frame.transport, &frame.ip) {
             _ if rare(random, 25) => random.pick(&ALL_KINDS),
@@ -171,7 +206,9 @@ fn packet(flow: &mut Flow, number: usize, keys: &mut Vec<Option<FlowKey>>, trust
             (Transport::Dccp(_), _) => GsoKind::Dccp,
             _ => GsoKind::Udp,
         };
-        let form = |random: &mut Random| if flow.fixed ^ rare(random, 20) { IpId::Fixed } else { IpId::Increment };
+        let form = |random: &mut Random| {
+            if flow.fixed ^ rare(random, 20) { IpId::Fixed } else { IpId::Increment }
+        };
         let cwr = random.pick(&[Cwr::First, Cwr::All]);
         let checksum = random.pick(&[ChecksumForm::Full, ChecksumForm::Partial]);
         let (id, outer_id) = (form(random), form(random));
@@ -187,18 +224,26 @@ fn packet(flow: &mut Flow, number: usize, keys: &mut Vec<Option<FlowKey>>, trust
     if one && (known == 4 || known == 3 && tampered_sum) || tampered_sum && trusted {
         known = if tampered_sum && trusted { 0 } else { 2 };
     }
-    let mut packet = if known < 2 && tampered_sum { Packet::from(&frame) } else { set_form(&frame, known, random) };
+    let mut packet = if known < 2 && tampered_sum {
+        Packet::from(&frame)
+    } else {
+        set_form(&frame, known, random)
+    };
     if known < 2 && tampered_sum {
         let start = frame.offsets().transport as u16;
         let offset = if tcp { 16 } else { 6 };
-        packet = packet.with_checksum(RxChecksum::Partial { start: start + random.below(2) as u16 * 8, offset });
+        packet = packet.with_checksum(RxChecksum::Partial {
+            start: start + random.below(2) as u16 * 8,
+            offset,
+        });
     }
     if rare(random, 60) {
         let start = random.below(200) as u16;
         packet.checksum = RxChecksum::Partial { start, offset: random.pick(&[6, 16, 0]) };
     }
     if rare(random, 80)
-        && let (Some(tunnel), RxChecksum::Partial { start, .. }) = (frame.offsets().outer, &mut packet.checksum)
+        && let (Some(tunnel), RxChecksum::Partial { start, .. }) =
+            (frame.offsets().outer, &mut packet.checksum)
     {
         *start = tunnel as u16 + 20;
     }
@@ -212,16 +257,18 @@ fn packet(flow: &mut Flow, number: usize, keys: &mut Vec<Option<FlowKey>>, trust
             let keep = random.below(packet.bytes.len() as u64 + 1) as usize;
             packet.bytes.truncate(keep);
         } else {
-            let place = random.below(frame.offsets().payload.min(packet.bytes.len()) as u64) as usize;
+            let place =
+                random.below(frame.offsets().payload.min(packet.bytes.len()) as u64) as usize;
             packet.bytes[place] ^= 1 << random.below(8);
         }
         let after = key(&packet.bytes);
         if after != before || before.is_none() {
             // The same damage twice makes one flow.
-            owner = keys.iter().position(|key| key.is_some() && *key == after).unwrap_or_else(|| {
-                keys.push(after);
-                keys.len() - 1
-            });
+            owner =
+                keys.iter().position(|key| key.is_some() && *key == after).unwrap_or_else(|| {
+                    keys.push(after);
+                    keys.len() - 1
+                });
         }
     }
     if let RxChecksum::Complete(sum) = &mut packet.checksum {
@@ -229,7 +276,9 @@ fn packet(flow: &mut Flow, number: usize, keys: &mut Vec<Option<FlowKey>>, trust
         *sum = checksum::sum(&packet.bytes[start.min(packet.bytes.len())..]);
     }
     if rare(random, 5) && packet.bytes.len() > 20 {
-        packet = packet.clone().in_buffers_of(packet.bytes.len().div_ceil(1 + random.below(16) as usize));
+        packet = packet
+            .clone()
+            .in_buffers_of(packet.bytes.len().div_ceil(1 + random.below(16) as usize));
     }
     let frames = stands_for(&packet, gso);
     // What comes next.
@@ -239,7 +288,10 @@ fn packet(flow: &mut Flow, number: usize, keys: &mut Vec<Option<FlowKey>>, trust
     following = following.following();
     for (ip, before) in [
         (Some(&mut following.ip), Some(&flow.next.ip)),
-        (following.tunnel.as_mut().map(|tunnel| &mut tunnel.ip), flow.next.tunnel.as_ref().map(|tunnel| &tunnel.ip)),
+        (
+            following.tunnel.as_mut().map(|tunnel| &mut tunnel.ip),
+            flow.next.tunnel.as_ref().map(|tunnel| &tunnel.ip),
+        ),
     ] {
         if let (Some(Ip::V4(ip)), Some(Ip::V4(before))) = (ip, before) {
             ip.id = before.id.wrapping_add(ids);
