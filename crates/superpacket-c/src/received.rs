@@ -103,12 +103,12 @@ impl<'a> Packets<'a> {
     pub(crate) fn of(packets: &'a [Packet], plain: Plain) -> Self {
         let (first, count) = (packets.as_ptr(), packets.len());
         match plain {
-            // SAFETY: the same packets, in a type that is transparent and has the same invariant.
             Plain::Unknown => {
+                // SAFETY: the same packets, in a transparent type that has the same invariant.
                 Packets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) })
             }
-            // SAFETY: as above.
             Plain::Verified => {
+                // SAFETY: as above.
                 Packets::Verified(unsafe { slice::from_raw_parts(first.cast(), count) })
             }
             Plain::Not => Packets::Any(packets),

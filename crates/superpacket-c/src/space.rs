@@ -201,8 +201,8 @@ impl Space<'_> {
             },
             layouts: match given.layouts.is_null() {
                 true => None,
-                // SAFETY: the caller's: as many as outputs_max.
                 false => {
+                    // SAFETY: the caller's: as many as outputs_max.
                     Some(unsafe { memory("space.layouts", given.layouts, given.outputs_max) }?)
                 }
             },

@@ -405,13 +405,10 @@ fn an_object_in_use_is_busy() {
     });
     // The batch is as it was.
     let mut arrays = Arrays::new(PACKETS, 2 * PACKETS, SP_MAX_HEADER, false);
+    let packets = packets_of(PACKETS);
     // SAFETY: all is ours, and nobody else uses it.
-    assert_eq!(
-        unsafe {
-            sp_batch_aggregate(batch, packets_of(PACKETS).as_ptr(), PACKETS, &mut arrays.space)
-        },
-        SP_OK
-    );
+    let status = unsafe { sp_batch_aggregate(batch, packets.as_ptr(), PACKETS, &mut arrays.space) };
+    assert_eq!(status, SP_OK);
     // SAFETY: made above.
     unsafe { sp_batch_free(batch) };
 }

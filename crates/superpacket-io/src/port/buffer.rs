@@ -438,10 +438,9 @@ mod tests {
         let buffer = unsafe { region.lend_packed(0, 30..50) }.expect("free");
         assert_eq!(buffer.bytes(), [&[1; 2][..], &[2; 16], &[3; 2]].concat());
         // SAFETY: as above.
-        assert!(
-            unsafe { region.lend_packed(0, 0..1) }.is_none()
-                && unsafe { region.lend_packed(1, 60..65) }.is_none()
-        );
+        assert!(unsafe { region.lend_packed(0, 0..1) }.is_none(), "its slot is lent");
+        // SAFETY: as above.
+        assert!(unsafe { region.lend_packed(1, 60..65) }.is_none(), "it reaches into a lent slot");
         assert!(region.is_lent(0) && !region.is_lent(2));
         drop(buffer);
         assert_eq!(region.lent(), 0);

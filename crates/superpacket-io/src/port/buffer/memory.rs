@@ -114,10 +114,11 @@ impl Drop for Memory {
             // SAFETY: allocated with this layout in `heap`. No buffer points into it any more, as
             // for the flags.
             Memory::Heap { block, layout, .. } => unsafe { dealloc(block.as_ptr(), layout) },
-            // SAFETY: mapped with this length, as the caller of `Region::try_mapped` promised. No
-            // buffer points into it any more, as for the flags.
             Memory::Mapped { data, length } => {
-                drop(unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) })
+                // SAFETY: mapped with this length, as the caller of `Region::try_mapped` promised.
+                // No buffer points into it any more, as for the flags.
+                let unmapped = unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) };
+                debug_assert_eq!(unmapped, Ok(()), "the range was mapped whole");
             }
             // The owner is dropped with this value.
             Memory::Shared { .. } => {}
