@@ -80,7 +80,6 @@ def cluster(workers: int) -> Iterator[Any]:
 
 
 @needs_program
-@pytest.mark.skipif(not captures() and not os.environ.get("CI"), reason="no captures beside the repository")
 def test_all_captures_on_processes_threads_and_by_the_program(tmp_path: Path) -> None:
     paths = captures()
     folder = str(paths[0].parents[1])

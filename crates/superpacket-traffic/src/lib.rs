@@ -10,12 +10,14 @@
 //!   arrive.
 //! - [`check`]: whether a frame is right in every length and checksum, which flow it belongs to,
 //!   what it carries.
+//! - [`captures`]: the real captures that tests read.
 //! - [`addresses`]: the addresses at the ends of a packet's way, which checksums cover.
 //! - [`checksum`], [`random`]: sums and random numbers that the others use.
 
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod captures;
 pub mod check;
 pub mod checksum;
 pub mod demo;

@@ -18,30 +18,10 @@ fn by_the_engine(original: &Packets) -> Vec<(Vec<u8>, Header)> {
     left
 }
 
+/// Returns the demonstration capture and all real ones.
 fn captures() -> Vec<PathBuf> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = vec![here.join("../../captures/demo.pcap.gz")];
-    let root = here.join("../../../shared/captures");
-    if root.is_dir() {
-        for folder in std::fs::read_dir(&root)
-            .expect("lists")
-            .map(|folder| folder.expect("lists").path())
-            .filter(|path| path.is_dir())
-        {
-            files.extend(
-                std::fs::read_dir(folder).expect("lists").map(|file| file.expect("lists").path()),
-            );
-        }
-    } else {
-        assert!(
-            std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(),
-            "{} is missing",
-            root.display()
-        );
-        eprintln!("skipped: {} is missing", root.display());
-    }
-    files.sort();
-    files
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz");
+    [vec![demo], superpacket_traffic::captures::real()].concat()
 }
 
 /// The packets of a capture in memory, if it can be read and is of Ethernet frames that are whole.

@@ -181,31 +181,3 @@ pub fn reasons(report: &Value) -> u64 {
         .map(|count| count.as_u64().expect("a number"))
         .sum()
 }
-
-/// The real captures that lie beside the repository; `None`, with a word, if there are none.
-pub fn real_captures() -> Option<Vec<PathBuf>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
-    if !root.is_dir() {
-        assert!(
-            std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(),
-            "{} is missing",
-            root.display()
-        );
-        eprintln!("skipped: {} is missing", root.display());
-        return None;
-    }
-    let mut files = Vec::new();
-    for directory in std::fs::read_dir(&root).expect("lists") {
-        let directory = directory.expect("lists").path();
-        if directory.is_dir() && !directory.ends_with("LICENSES") {
-            files.extend(
-                std::fs::read_dir(directory)
-                    .expect("lists")
-                    .map(|file| file.expect("lists").path()),
-            );
-        }
-    }
-    files.sort();
-    assert!(files.len() > 100, "{} files", files.len());
-    Some(files)
-}

@@ -1,46 +1,12 @@
-//! The real captures of `../shared/captures` (beside the workspace), where they are there: each is
-//! read whole, or gives a clear error, and what was read survives being written.
-
-use std::path::{Path, PathBuf};
+//! Each real capture is read whole or gives a clear error, and is read again as it was written.
 
 use crate::bytes::drain;
 use superpacket_io::capture::{OutputFormat, Reader, Sink, Source, Writer};
-
-fn captures() -> Option<Vec<PathBuf>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
-    if !root.is_dir() {
-        assert!(
-            std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(),
-            "SUPERPACKET_REQUIRE_CAPTURES is set, but {} is absent",
-            root.display()
-        );
-        println!("skipped: {} is absent", root.display());
-        return None;
-    }
-    let mut files = Vec::new();
-    let mut directories = vec![root];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() && name != "LICENSES" {
-                directories.push(path);
-            } else if [".pcap", ".pcapng", ".cap", ".snoop", ".gz"]
-                .iter()
-                .any(|ending| name.ends_with(ending))
-            {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    Some(files)
-}
+use superpacket_traffic::captures;
 
 #[test]
 fn real_captures_are_read_and_written_again() {
-    let Some(files) = captures() else { return };
-    assert!(files.len() > 200, "{}", files.len());
+    let files = captures::real();
     let directory = tempfile::tempdir().unwrap();
     let (mut whole, mut frames) = (0, 0);
     for path in &files {

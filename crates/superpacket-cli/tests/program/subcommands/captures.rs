@@ -1,5 +1,4 @@
-//! Every real capture through every command. The captures lie beside the repository; without them
-//! this says "skipped".
+//! Every real capture through every command.
 
 use std::path::Path;
 
@@ -7,6 +6,7 @@ use crate::support::*;
 use superpacket::packet::Layer;
 use superpacket::wire::parse;
 use superpacket_io::capture::{LinkType, Reader, Source, Start, start_of};
+use superpacket_traffic::captures;
 use superpacket_traffic::check::{Expect, Problem, frame as check_frame};
 
 /// What etherparse finds wrong with a frame; `None` if it is right, or of a link type that is not
@@ -39,7 +39,7 @@ fn wrong(path: &Path, expect: Expect) -> Option<(u64, u64)> {
 
 #[test]
 fn verify_finds_no_mismatch_anywhere() {
-    let Some(files) = real_captures() else { return };
+    let files = captures::real();
     let bench = Bench::new();
     let mut merged = 0;
     for file in &files {
@@ -69,7 +69,7 @@ fn verify_finds_no_mismatch_anywhere() {
 
 #[test]
 fn what_coalesce_and_segment_write_is_right() {
-    let Some(files) = real_captures() else { return };
+    let files = captures::real();
     let bench = Bench::new();
     let (mut written, mut cut) = (0, 0);
     for file in &files {
@@ -113,7 +113,7 @@ fn what_coalesce_and_segment_write_is_right() {
 
 #[test]
 fn analyze_takes_all_at_once() {
-    let Some(files) = real_captures() else { return };
+    let files = captures::real();
     let bench = Bench::new();
     let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     let arguments: Vec<&str> = ["analyze", "--json", "--html", "all.html"]
