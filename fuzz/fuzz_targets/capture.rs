@@ -7,7 +7,7 @@ use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
 use superpacket_fuzz::Written;
-use superpacket_io::capture::{
+use superpacket_captures::file::{
     ByteOrder, Container, Format, FrameOptions, Interface, OptionForm, OutputFormat, Reader,
     Record, Sink, Source, Timestamp, Writer,
 };

@@ -15,7 +15,7 @@ use superpacket_captures::{
     CheckOptions, CheckReport, CoalesceOptions, Input, LinkType, Output, Packets, Strictness,
     check, coalesce,
 };
-use superpacket_io::capture::{Reader, Source};
+use superpacket_captures::file::{Reader, Source};
 
 /// Of a file of zeroes that compresses well, so many packets and bytes.
 const ENOUGH: (usize, usize) = (4096, 1 << 20);

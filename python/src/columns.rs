@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict};
 use superpacket::wire::{IpVersion, Protocol, tcp};
 use superpacket_captures::{CaptureError, Packets, Reader, Truncated};
-use superpacket_io::capture::{Frame, Source};
+use superpacket_captures::file::{Frame, Source};
 
 use crate::errors::{OptionsError, capture_error, cut_short, warn};
 use crate::layers::{Layers, with_address};

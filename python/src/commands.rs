@@ -77,7 +77,7 @@ fn write_page(
 ) -> PyResult<()> {
     let Some(path) = path else { return Ok(()) };
     let page = page().map_err(|error| command_error(py, error))?;
-    superpacket_io::capture::write_file(&path, page.as_bytes())
+    superpacket_captures::file::write_file(&path, page.as_bytes())
         .map_err(|error| Error::new_err(format!("{}: cannot be written: {error}", path.display())))
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use superpacket::packet::Layer;
 use superpacket::wire::{Layout, MAX_HEADER, ip_headers, parse};
 use superpacket_captures::LinkType;
-use superpacket_io::capture::{Start, start_of};
+use superpacket_captures::file::{Start, start_of};
 use superpacket_steer::FlowTuple;
 
 /// Where a packet's headers lie, as far as they are understood: offsets from the start of what lies

@@ -17,8 +17,8 @@ use handover::{BacklogReceiver, BacklogSender, Completion, Doorbell, backlog};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::port::{Buffer, Pool};
-use superpacket_io::system::{allowed_cpus, pin_thread};
+use superpacket_port::system::{allowed_cpus, pin_thread};
+use superpacket_port::{Buffer, Pool};
 use superpacket_steer::{
     Admission, BacklogLimit, Completions, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowLimit, Place,
     Steering,

@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use superpacket::aggregate::HashKey;
-use superpacket_io::system::LinkEvents;
+use superpacket_port::system::LinkEvents;
 use superpacket_steer::FlowHashKey;
 
 use crate::consumer::Factory;
@@ -357,7 +357,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use superpacket_io::port::LinkState;
+    use superpacket_port::LinkState;
 
     use super::*;
 

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use superpacket::SuperPacket;
-use superpacket_io::port::{Buffer, wire_size};
+use superpacket_port::{Buffer, wire_size};
 
 use crate::rates::{Rate, Rates};
 

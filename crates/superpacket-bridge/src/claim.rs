@@ -13,7 +13,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use superpacket_io::port::{PortKind, PortSpec};
+use superpacket_port::{PortKind, PortSpec};
 
 use crate::error::BridgeError;
 

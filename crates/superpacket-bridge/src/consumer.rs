@@ -7,7 +7,7 @@ use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, Segmenter};
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::port::{Buffer, Capabilities, Outgoing};
+use superpacket_port::{Buffer, Capabilities, Outgoing};
 use superpacket_steer::Cpu;
 
 use crate::egress::Egress;

@@ -58,14 +58,14 @@ mod tests {
         let usable = UsableCpus::read();
         let mask = usable.mask();
         assert!(mask.last().is_some_and(|last| last.number() < possible_cpus()), "{usable:?}");
-        let allowed = superpacket_io::system::allowed_cpus().expect("Linux says it");
+        let allowed = superpacket_port::system::allowed_cpus().expect("Linux says it");
         assert!(
             allowed.into_iter().filter_map(Cpu::new).all(|cpu| usable.affinity.contains(cpu)),
             "{usable:?}"
         );
         for cpu in mask.iter() {
             let pinned = std::thread::spawn(move || {
-                superpacket_io::system::pin_thread(None, &[cpu.number()])
+                superpacket_port::system::pin_thread(None, &[cpu.number()])
             });
             pinned.join().expect("no panic").expect("it may");
         }

@@ -17,8 +17,8 @@ use superpacket::segment::{
 };
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Layout, MAX_HEADER, parse_datagram};
-use superpacket_features::Feature;
-use superpacket_io::port::{
+use superpacket_port::features::Feature;
+use superpacket_port::{
     Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, TxFrame,
 };
 

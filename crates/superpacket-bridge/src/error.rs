@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use superpacket_io::port::{PortError, PortSpec};
+use superpacket_port::{PortError, PortSpec};
 
 use crate::fdb::Station;
 use crate::privileges::PrivilegeError;

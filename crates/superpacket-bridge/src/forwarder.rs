@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use superpacket::aggregate::HashKey;
 use superpacket::packet::Layer;
-use superpacket_io::port::{Port, PortError};
+use superpacket_port::{Port, PortError};
 use superpacket_steer::FlowHashKey;
 
 use crate::bridge::check_layer;
@@ -187,8 +187,8 @@ impl Forwarder {
 mod tests {
     use super::*;
     use superpacket::packet::RxChecksum;
-    use superpacket_io::port::{Outgoing, TxBatch};
     use superpacket_model::memory::{MemoryPort, MemorySettings, pair};
+    use superpacket_port::{Outgoing, TxBatch};
 
     /// A host's end and the bridge's of a link, the latter joined.
     fn joined(bridge: &mut Forwarder, name: &str) -> MemoryPort {
@@ -248,7 +248,7 @@ mod tests {
         let mut settings = PortSettings::new("memory:limited".parse().expect("a port string"));
         settings.limits.set("rx_packet_rate", 1_000).expect("a limit");
         settings.limits.set("rx_packet_burst", 200).expect("a limit");
-        settings.features = superpacket_features::FeatureSet::NONE;
+        settings.features = superpacket_port::features::FeatureSet::NONE;
         bridge.join(settings, Box::new(port)).expect("there is room");
         let [mut b, mut c] = ["b", "c"].map(|name| joined(&mut bridge, name));
         let mut end = c.receivers().remove(0);
@@ -288,7 +288,7 @@ mod tests {
     fn one_that_is_down_does_not_keep_the_others_from_being_served() {
         let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
         let gone = joined(&mut bridge, "gone");
-        gone.control().set_state(superpacket_io::port::LinkState::Gone);
+        gone.control().set_state(superpacket_port::LinkState::Gone);
         let [mut a, mut b] = ["a", "b"].map(|name| joined(&mut bridge, name));
         send(&mut a, &[[&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[7; 46]].concat()]);
         assert!(matches!(bridge.round(0), Err(PortError::Gone { .. })));

@@ -3,7 +3,7 @@
 use superpacket::packet::Layer;
 use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket::wire::MAX_HEADER;
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 
 use crate::fdb::Station;
 

@@ -8,8 +8,8 @@ use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy};
 use superpacket::order::{GapLimits, Gaps};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
-use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive, wire_bytes, wire_segments};
+use superpacket_port::features::Feature;
+use superpacket_port::{Buffer, POLL_LIMIT, PortError, Receive, wire_bytes, wire_segments};
 
 use crate::bucket::Has;
 use crate::counters::DropReason;

@@ -19,7 +19,7 @@
 //! use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 //!
 //! let ports = ["packet:eth1", "tap:tap0"].into_iter().map(|port| Ok(PortSettings::new(port.parse()?)));
-//! let ports = ports.collect::<Result<_, superpacket_io::port::SpecError>>()?;
+//! let ports = ports.collect::<Result<_, superpacket_port::SpecError>>()?;
 //! let bridge = Bridge::start(BridgeSettings { ports, ..BridgeSettings::default() })?;
 //! std::thread::sleep(std::time::Duration::from_secs(1));
 //! println!("{:?}", bridge.stats());

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use superpacket_io::system::LinkEvents;
+use superpacket_port::system::LinkEvents;
 
 use crate::stoppable::Stoppable;
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use superpacket::packet::RxChecksum;
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 
 use crate::multicast::Given;
 use crate::settings::MAX_PORTS;

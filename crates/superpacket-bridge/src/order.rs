@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
-use superpacket_io::port::{Receive, Transmit};
+use superpacket_port::{Receive, Transmit};
 
 use crate::handover::BacklogReceiver;
 use crate::runtime::Shared;

@@ -7,7 +7,7 @@ use superpacket::packet::VlanTag;
 use superpacket::segment::Segmenter;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::MAX_HEADER;
-use superpacket_io::port::{Buffer, Outgoing};
+use superpacket_port::{Buffer, Outgoing};
 
 use crate::bucket::{Bucket, taken_by};
 use crate::consumer::{Consumer, Consuming};

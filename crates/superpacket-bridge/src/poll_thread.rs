@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use rustix::event::epoll;
 use superpacket::aggregate::HashKey;
-use superpacket_io::port::PortError;
-use superpacket_io::system::pin_thread;
+use superpacket_port::PortError;
+use superpacket_port::system::pin_thread;
 use superpacket_steer::{Cpu, SockFlowTable};
 
 use crate::bucket::Bucket;

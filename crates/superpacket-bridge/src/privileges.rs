@@ -6,7 +6,7 @@ use nix::unistd::User;
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use superpacket_io::port::{PortKind, PortSpec};
+use superpacket_port::{PortKind, PortSpec};
 
 /// The privileges could not be given up.
 #[derive(Debug, thiserror::Error)]

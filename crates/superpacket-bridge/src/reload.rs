@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use superpacket_features::Feature;
+use superpacket_port::features::Feature;
 
 use crate::fdb::Station;
 use crate::settings::{

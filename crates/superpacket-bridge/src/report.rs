@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use superpacket_io::port::PortCounters;
+use superpacket_port::PortCounters;
 
 use crate::settings::InPlace;
 

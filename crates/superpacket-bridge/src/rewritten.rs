@@ -1,7 +1,7 @@
 //! A received packet in a buffer of its own, with other bytes or the same.
 
 use superpacket::packet::{RxChecksum, RxPacket, VlanTag};
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 
 /// All bytes of a packet, with room for more.
 pub(crate) fn whole(packet: &RxPacket<Buffer>, more: usize) -> Vec<u8> {

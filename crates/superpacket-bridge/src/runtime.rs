@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use superpacket::aggregate::{Delivery, Mode, Policy, Storage};
 use superpacket::packet::Layer;
 use superpacket::segment::{GsoSupport, PacketKind, PacketKinds};
-use superpacket_features::{Feature, FeatureSet, Resolved, resolve};
-use superpacket_io::port::{Capabilities, PortState};
+use superpacket_port::features::{Feature, FeatureSet, Resolved, resolve};
+use superpacket_port::{Capabilities, PortState};
 
 use crate::bucket::Buckets;
 use crate::counters::Counts;
@@ -345,7 +345,7 @@ impl Shared {
 pub(crate) mod tests {
     use super::*;
     use superpacket::wire::{IpVersion, LinkHeader, Protocol};
-    use superpacket_io::port::LinkState;
+    use superpacket_port::LinkState;
 
     /// A port that can do everything, asked what `change` says.
     pub(crate) fn shared(change: impl FnOnce(&mut PortSettings)) -> Shared {

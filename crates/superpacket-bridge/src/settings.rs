@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, MAX_IP_LENGTH};
-use superpacket_features::{Feature, FeatureSet};
-use superpacket_io::port::PortSpec;
+use superpacket_port::PortSpec;
+use superpacket_port::features::{Feature, FeatureSet};
 
 use crate::fdb::Station;
 use crate::vlan::{PortVlans, VlanProtocol};

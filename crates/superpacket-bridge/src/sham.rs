@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use superpacket_features::{Feature, FeatureSet, resolve};
-use superpacket_io::port::PortSpec;
+use superpacket_port::PortSpec;
+use superpacket_port::features::{Feature, FeatureSet, resolve};
 use superpacket_steer::CpuMask;
 
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};

@@ -2,7 +2,7 @@
 //! says a packet's VLAN is beside the frame, as most devices report it, and all others are in it.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 
 use crate::frame::ETHERNET;
 use crate::rewritten::{replace, whole};

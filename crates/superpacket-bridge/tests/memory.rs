@@ -10,9 +10,9 @@ use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentOptions, SegmentSize, Segmenter};
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
 use superpacket_bridge::{Bridge, Forwarder};
-use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_model::open;
+use superpacket_port::features::Feature;
+use superpacket_port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame, PSH, stream_bytes};
 
 /// How long anything is waited for.

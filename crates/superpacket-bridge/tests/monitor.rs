@@ -17,9 +17,9 @@ use superpacket_bridge::control::{
 use superpacket_bridge::monitor::{MAX_MONITORS, MonitorDirection, MonitorSettings};
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
 use superpacket_bridge::{Bridge, BridgeError};
-use superpacket_io::capture::{Direction, Reader, Source};
-use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
+use superpacket_captures::file::{Direction, Reader, Source};
 use superpacket_model::open;
+use superpacket_port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame};
 
 /// How long anything is waited for.

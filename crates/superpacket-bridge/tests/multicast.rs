@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
-use superpacket_io::port::{Buffer, Outgoing, Port, Receive, TxBatch};
 use superpacket_model::open;
+use superpacket_port::{Buffer, Outgoing, Port, Receive, TxBatch};
 
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);

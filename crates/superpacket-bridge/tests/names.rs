@@ -7,8 +7,8 @@ use superpacket_bridge::fdb::{FdbFilter, Station};
 use superpacket_bridge::report::PortReport;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings, TooBig};
 use superpacket_bridge::{Bridge, BridgeError};
-use superpacket_io::port::{Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_model::open;
+use superpacket_port::{Outgoing, Port, PortSpec, Receive, TxBatch};
 
 /// How long anything here may take.
 const PATIENCE: Duration = Duration::from_secs(10);

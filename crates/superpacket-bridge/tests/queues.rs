@@ -6,9 +6,9 @@ use superpacket::packet::{Layer, RxChecksum};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, QueueStats};
 use superpacket_bridge::settings::{BridgeSettings, PortChange, PortSettings};
-use superpacket_features::FeatureSet;
-use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch};
 use superpacket_model::open;
+use superpacket_port::features::FeatureSet;
+use superpacket_port::{Outgoing, Port, PortSpec, TxBatch};
 use superpacket_traffic::frame::Frame;
 
 /// Sends frames through the other end of a port's link, all in one call.

@@ -6,8 +6,8 @@ use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::fdb::Station;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings, TooBig};
-use superpacket_io::port::{Buffer, Outgoing, Port, Receive, TxBatch};
 use superpacket_model::open;
+use superpacket_port::{Buffer, Outgoing, Port, Receive, TxBatch};
 
 /// How many answers a bridge sends at once, and in a second.
 const ANSWERS: usize = 100;

@@ -3,13 +3,13 @@
 use std::iter::once;
 use std::ops::Range;
 
+use crate::file::{CaptureError, FrameOptions, Record, Sink, Timestamp};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{MAX_BIG_LENGTH, Mode, Policy};
 use superpacket::packet::RxChecksum;
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::capture::{CaptureError, FrameOptions, Record, Sink, Timestamp};
 
 use crate::destination::{Destination, Output};
 use crate::error::Error;

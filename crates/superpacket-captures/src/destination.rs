@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use superpacket_io::capture::{
-    CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file,
-};
+use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
 
 use crate::error::Error;
 use crate::input::{Input, Opened, is_stream};

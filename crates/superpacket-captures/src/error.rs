@@ -1,6 +1,6 @@
 //! Why a command could not do its work.
 
-use superpacket_io::capture::{CaptureError, Truncated};
+use crate::file::{CaptureError, Truncated};
 
 /// Why a command stopped.
 #[derive(Debug, thiserror::Error)]

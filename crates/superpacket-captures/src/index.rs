@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use superpacket_io::capture::{Compression, Place, Reader, Source};
+use crate::file::{Compression, Place, Reader, Source};
 
 use crate::error::Error;
 use crate::progress::{INTERVAL, Progress};

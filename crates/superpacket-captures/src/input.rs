@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use superpacket_io::capture::{CaptureError, Format, Frame, Interface, Reader, Source, Truncated};
+use crate::file::{CaptureError, Format, Frame, Interface, Reader, Source, Truncated};
 
 use crate::error::Error;
 use crate::packets::{Cursor, Packets};

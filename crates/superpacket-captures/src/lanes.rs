@@ -12,12 +12,12 @@
 //! and a jump back of more than the hold time flushes everything and starts the clock anew, so that
 //! nothing is held because of a time that never comes.
 
+use crate::file::{Frame, Start, start_of};
 use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Refusal, parse, parse_datagram};
-use superpacket_io::capture::{Frame, Start, start_of};
 
 use crate::partial::Partial;
 use crate::pool::{Buffer, Pool};

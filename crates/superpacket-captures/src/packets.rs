@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use superpacket_io::capture::{
+use crate::file::{
     ByteOrder, CaptureError, Format, Frame, FrameOptions, Interface, LinkType, Record, Source,
     TimeResolution, Timestamp, Truncated,
 };

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use superpacket_io::capture::{Frame, FrameOptions, OptionForm, Timestamp};
+use crate::file::{Frame, FrameOptions, OptionForm, Timestamp};
 
 /// Capacities of pooled buffers: powers of two from this one.
 const SMALLEST: usize = 128;
@@ -185,7 +185,7 @@ impl Drop for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superpacket_io::capture::{Interface, LinkType, TimeResolution};
+    use crate::file::{Interface, LinkType, TimeResolution};
 
     fn copy(pool: &Pool, data: &[u8], link: usize) -> Buffer {
         copy_with(pool, data, link, FrameOptions::NONE)

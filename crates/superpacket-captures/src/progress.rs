@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use superpacket_io::capture::Truncated;
+use crate::file::Truncated;
 
 use crate::error::Error;
 

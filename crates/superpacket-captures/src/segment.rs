@@ -2,6 +2,7 @@
 
 use std::iter::once;
 
+use crate::file::{CaptureError, Frame, Record, Sink, Start, start_of};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::Reason;
@@ -12,7 +13,6 @@ use superpacket::segment::{
 use superpacket::wire::{
     IpVersion, Layout, Protocol, Refusal, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp,
 };
-use superpacket_io::capture::{CaptureError, Frame, Record, Sink, Start, start_of};
 
 use crate::coalesce::write_completed;
 use crate::destination::{Destination, Output};

@@ -1,6 +1,6 @@
 //! Who takes what a command writes, where it is no file.
 
-use superpacket_io::capture::{CaptureError, Interface, Record};
+use crate::file::{CaptureError, Interface, Record};
 
 /// Takes packets one by one.
 pub trait PacketSink {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::file::Truncated;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::{Deserialize as DeriveDeserialize, Serialize};
 use superpacket::aggregate::Reason;
 use superpacket::super_packet::Metadata;
-use superpacket_io::capture::Truncated;
 
 use crate::error::Error;
 use crate::figures::{NOTHING, printable, ratio};

@@ -5,6 +5,7 @@
 //! after it has been cut again from its bytes and metadata alone. So a lost, doubled, reordered or
 //! altered packet shows.
 
+use crate::file::{Frame, FrameOptions, Truncated};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{Mode, Policy};
@@ -13,7 +14,6 @@ use superpacket::segment::{
 };
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::parse;
-use superpacket_io::capture::{Frame, FrameOptions, Truncated};
 
 use crate::error::Error;
 use crate::input::{Input, Opened};

@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use superpacket_captures::file::Source;
 use superpacket_captures::{
     AnalyzeOptions, CoalesceOptions, CpuMask, Error, INTERVAL, Input, LinkType, Output, Packets,
     Progress, Reader, Rules, SegmentOptions, SteerOptions, VerifyOptions, analyze, coalesce,
     segment, steer, verify,
 };
-use superpacket_io::capture::Source;
 
 /// The capture that the repository ships.
 fn demo() -> PathBuf {

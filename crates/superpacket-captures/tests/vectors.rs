@@ -14,11 +14,11 @@ use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
 use superpacket::virtio::{ByteOrder, Format, Framing, Header, VirtioError, flags, gso_type};
 use superpacket::wire::{IpVersion, Layer};
 use superpacket::{BatchAggregator, HashKey, Policy, Simd};
-use superpacket_captures::{CheckOptions, Input, LinkType, Strictness, check};
-use superpacket_io::capture::{
+use superpacket_captures::file::{
     Compression, Container, FrameOptions, Interface, OptionForm, OutputFormat, Record, Sink,
     TimeResolution, Timestamp, Writer,
 };
+use superpacket_captures::{CheckOptions, Input, LinkType, Strictness, check};
 use superpacket_steer::{FlowTuple, Toeplitz, ToeplitzKey};
 use superpacket_traffic::frame::{
     ACK, CWR, Checksum, ECE, FIN, Frame, PSH, Transport, stream_bytes,
@@ -71,7 +71,7 @@ fn keep_json(name: &str, about: &str, cases: &[Value]) {
 fn keep_pcapng(name: &str, packets: &[Commented]) -> PathBuf {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("x.pcapng");
-    let byte_order = superpacket_io::capture::ByteOrder::Little;
+    let byte_order = superpacket_captures::file::ByteOrder::Little;
     let format = OutputFormat {
         container: Container::PcapNg,
         byte_order,

@@ -246,10 +246,10 @@ mod tests {
             } else {
                 "absent0".to_owned()
             };
-            let spec: superpacket_io::port::PortSpec =
+            let spec: superpacket_port::PortSpec =
                 format!("{kind}:{absent}?{options}").parse().expect(word);
             let error = superpacket_model::open(&spec).map(|_| ()).expect_err("there is none");
-            assert!(!matches!(error, superpacket_io::port::PortError::Spec(_)), "{word}: {error}");
+            assert!(!matches!(error, superpacket_port::PortError::Spec(_)), "{word}: {error}");
             named += 1;
         }
         assert!(named >= 2, "{named} are named");

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use superpacket_io::capture::{CaptureError, Truncated};
+use superpacket_captures::file::{CaptureError, Truncated};
 
 /// Why a command stopped.
 #[derive(Debug, thiserror::Error)]

@@ -62,7 +62,7 @@ pub(crate) fn end_program() -> io::Result<()> {
 }
 
 fn end() {
-    superpacket_io::capture::remove_unfinished();
+    superpacket_captures::file::remove_unfinished();
     std::process::exit(i32::from(crate::INTERRUPTED));
 }
 

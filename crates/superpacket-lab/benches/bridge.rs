@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
-use superpacket_features::Feature;
 use superpacket_lab::{
     Blast, Host, LabError, Link, Paired, Receive, Route, Station, Summary, TcpBulk,
     TcpTransactions, ThreeHosts, Until,
 };
+use superpacket_port::features::Feature;
 
 superpacket_lab::enter_user_namespace_before_main!();
 

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use superpacket_io::system::Burst;
+use superpacket_port::system::Burst;
 
 use crate::cpu::{CpuTime, MachineSample, MachineUsage, pin_this_thread};
 use crate::error::LabError;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
-use superpacket_io::system;
+use superpacket_port::system;
 
 use crate::error::{Context, LabError};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 
-use superpacket_io::system::{Ethtool, Feature, RouteSocket, Switch};
+use superpacket_port::system::{Ethtool, Feature, RouteSocket, Switch};
 
 use crate::error::{Context, LabError};
 use crate::link::Link;

@@ -15,7 +15,7 @@ use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use rustix::fs::{fstat, stat};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use superpacket_io::system::{
+use superpacket_port::system::{
     RouteSocket, enter_new_network_namespace, start_in_network_namespace,
 };
 

@@ -84,7 +84,7 @@ pub use privilege::{Privilege, enter_user_namespace_if_needed};
 pub use raw::{Capture, CapturedFrame, RawOptions, RawSocket, VlanTag};
 pub use route::RouteMetrics;
 pub use superpacket::virtio::Header as VnetHeader;
-pub use superpacket_io::system::Feature;
+pub use superpacket_port::system::Feature;
 pub use tap::TapFile;
 pub use topology::{Station, ThreeHosts, TwoHosts};
 pub use wire::{Wire, WireCounters, WireSettings};

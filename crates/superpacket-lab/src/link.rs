@@ -14,7 +14,7 @@ use netlink_packet_route::link::{
     LinkInfo, LinkMessage,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use superpacket_io::system::RouteSocket;
+use superpacket_port::system::RouteSocket;
 
 use crate::error::{Context, LabError};
 use crate::host::Host;

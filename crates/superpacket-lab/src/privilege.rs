@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use superpacket_io::system::{enter_new_user_namespace, try_new_user_namespace};
+use superpacket_port::system::{enter_new_user_namespace, try_new_user_namespace};
 
 use crate::error::LabError;
 

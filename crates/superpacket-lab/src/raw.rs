@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use superpacket::virtio::{ByteOrder, Format, Header as VnetHeader};
-use superpacket_io::system::{Burst, Frames, PacketSocket, receive_message};
+use superpacket_port::system::{Burst, Frames, PacketSocket, receive_message};
 
 use crate::error::{Context, LabError};
 use crate::link::Link;

@@ -4,7 +4,7 @@
 use std::io::IoSlice;
 
 use superpacket::virtio::{ByteOrder, Format, Header as VnetHeader};
-use superpacket_io::system::{
+use superpacket_port::system::{
     TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunKind, TunQueue, open_tun,
 };
 

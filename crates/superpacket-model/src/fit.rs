@@ -5,8 +5,8 @@ use std::io;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::GsoKind;
 use superpacket::wire::{Layout, MAX_HEADER, ethernet};
-use superpacket_features::{Feature, FeatureSet};
-use superpacket_io::port::{Outgoing, Stop, TxBatch, TxFrame};
+use superpacket_port::features::{Feature, FeatureSet};
+use superpacket_port::{Outgoing, Stop, TxBatch, TxFrame};
 
 /// The most VLAN tags that the MTU does not count.
 pub(crate) const MAX_TAGS: usize = 2;

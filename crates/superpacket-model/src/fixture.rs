@@ -2,7 +2,7 @@
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
-use superpacket_io::port::{Buffer, Outgoing, Port, Progress, Receive, Transmit, TxBatch};
+use superpacket_port::{Buffer, Outgoing, Port, Progress, Receive, Transmit, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame};
 
 /// A packet to be sent.

@@ -1,6 +1,6 @@
 //! From a port string to a port.
 
-use superpacket_io::port::{Port, PortError, PortKind, PortSpec, SpecError};
+use superpacket_port::{Port, PortError, PortKind, PortSpec, SpecError};
 
 use crate::{memory, nic};
 
@@ -12,7 +12,7 @@ pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     match spec.kind() {
         PortKind::Memory => memory::open(spec),
         PortKind::Nic => nic::open(spec, open),
-        _ => superpacket_io::port::open(spec),
+        _ => superpacket_port::open(spec),
     }
 }
 
@@ -24,7 +24,7 @@ pub fn check(spec: &PortSpec) -> Result<(), SpecError> {
     match spec.kind() {
         PortKind::Memory => memory::check(spec),
         PortKind::Nic => nic::check(spec).and_then(|()| spec.inner().map_or(Ok(()), check)),
-        _ => superpacket_io::port::check(spec),
+        _ => superpacket_port::check(spec),
     }
 }
 

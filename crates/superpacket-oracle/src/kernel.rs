@@ -3,10 +3,10 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use superpacket_io::system::TunKind;
 use superpacket_lab::{
     CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, TapFile, VnetHeader,
 };
+use superpacket_port::system::TunKind;
 use superpacket_traffic::frame::{ACK, CWR, Frame};
 
 /// The longest frame that the pair carries, in bytes from the IP header on.

@@ -4,8 +4,8 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use superpacket_io::system::TunKind;
 use superpacket_lab::{Host, LabError, TapFile, VnetHeader};
+use superpacket_port::system::TunKind;
 use superpacket_traffic::frame::Frame;
 
 use crate::kernel::is_refusal;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use superpacket::SplitError;
-use superpacket_io::capture::{
+use superpacket_captures::file::{
     ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant,
     Record, Sink, TimeResolution, Writer,
 };

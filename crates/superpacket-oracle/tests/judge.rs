@@ -11,11 +11,11 @@ use superpacket::segment::Segmenter;
 use superpacket::virtio::{ByteOrder, Format, Header, flags, gso_type};
 use superpacket::wire::{IpVersion, Layout, Protocol, parse_datagram};
 use superpacket::{BatchAggregator, Framing, HashKey, Layer, Policy};
-use superpacket_captures::{CheckOptions, CheckReport, Input, Verdict, check};
-use superpacket_io::capture::{
+use superpacket_captures::file::{
     Compression, Container, Interface, LinkType, OptionList, OutputFormat, Record, Sink as _,
     TimeResolution, Writer,
 };
+use superpacket_captures::{CheckOptions, CheckReport, Input, Verdict, check};
 use superpacket_lab::{
     CapturedFrame, Host, LabError, Link, TapFile, enter_user_namespace_before_main,
 };
@@ -49,7 +49,7 @@ impl Write for Memory {
 /// A pcapng file of Ethernet frames, with headers in comments.
 fn capture(packets: &[Described]) -> Input<'static> {
     let memory = Memory::default();
-    let byte_order = superpacket_io::capture::ByteOrder::Little;
+    let byte_order = superpacket_captures::file::ByteOrder::Little;
     let format = OutputFormat {
         container: Container::PcapNg,
         byte_order,

@@ -11,7 +11,7 @@ use smoltcp::wire::{
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::super_packet::SuperPacket;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 
 use crate::stack::{Service, Stack};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use superpacket_fuzz::{Written, write};
-use superpacket_io::capture::{
+use superpacket_captures::file::{
     ByteOrder, CaptureError, Compression, Container, FrameOptions, Interface, LinkType,
     OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
 };

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use superpacket_io::port::{PortError, PortSpec};
 use superpacket_model::check;
+use superpacket_port::{PortError, PortSpec};
 
 use super::fdb::{check_layer, check_static};
 use super::memory::Earlier;

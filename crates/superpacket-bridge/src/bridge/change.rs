@@ -1,9 +1,9 @@
 //! Changes of a port while it runs: one setting, or several that hold together, options of its port
 //! string among them.
 
-use superpacket_features::Feature;
-use superpacket_io::port::PortError;
 use superpacket_model::check;
+use superpacket_port::PortError;
+use superpacket_port::features::Feature;
 
 use super::memory::Earlier;
 use super::{Bridge, lock};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender};
 use superpacket::packet::Layer;
-use superpacket_io::port::{Port, PortCounters, PortError};
+use superpacket_port::{Port, PortCounters, PortError};
 
 use super::fdb::check_layer;
 use super::memory::set_aside;

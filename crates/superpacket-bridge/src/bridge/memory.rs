@@ -4,7 +4,7 @@
 use std::{fmt, io};
 
 use superpacket::aggregate::{Mode, Policy};
-use superpacket_io::port::PortError;
+use superpacket_port::PortError;
 use superpacket_steer::{FlowLimitError, FlowTableError};
 
 use crate::error::BridgeError;

@@ -1,8 +1,8 @@
 //! Ports that are opened: whose their interfaces are, and who else answers there.
 
-use superpacket_io::port::{Port, PortKind, PortSpec};
-use superpacket_io::system::RouteSocket;
 use superpacket_model::open;
+use superpacket_port::system::RouteSocket;
+use superpacket_port::{Port, PortKind, PortSpec};
 
 use super::Inner;
 use crate::claim::{Claim, interface_of};

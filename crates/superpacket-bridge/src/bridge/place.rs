@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use superpacket_io::port::{LinkState, Port, PortCounters, PortState};
+use superpacket_port::{LinkState, Port, PortCounters, PortState};
 
 use crate::claim::Claim;
 use crate::report::{PortReport, PortStats};

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use superpacket_io::port::{Port, PortError, PortSpec};
 use superpacket_model::open;
+use superpacket_port::{Port, PortError, PortSpec};
 
 use super::opened::{Opened, claim, warn_of_addresses};
 use super::{Inner, lock};
@@ -195,7 +195,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use superpacket_io::port::LinkState;
+    use superpacket_port::LinkState;
 
     use super::super::Bridge;
     use super::*;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use superpacket_io::port::LinkState;
-use superpacket_io::system::give_back_freed_memory;
+use superpacket_port::LinkState;
+use superpacket_port::system::give_back_freed_memory;
 
 use super::place::link_name;
 use super::reopen::TRY_AGAIN;
@@ -125,7 +125,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use superpacket_io::port::LinkState;
+    use superpacket_port::LinkState;
 
     use super::super::tests::settings;
     use super::super::{Bridge, Place};

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use superpacket_features::Feature;
+use superpacket_port::features::Feature;
 
 use super::*;
 use crate::fdb::Station;

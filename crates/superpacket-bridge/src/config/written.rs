@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
-use superpacket_features::Feature;
-use superpacket_io::port::{PortSpec, SpecError};
+use superpacket_port::features::Feature;
+use superpacket_port::{PortSpec, SpecError};
 use superpacket_steer::CpuMask;
 use toml::Spanned;
 

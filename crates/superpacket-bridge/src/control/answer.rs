@@ -1,8 +1,8 @@
 //! What the bridge answers to a line of the control socket.
 
 use serde::Serialize;
-use superpacket_features::Feature;
-use superpacket_io::port::SpecError;
+use superpacket_port::SpecError;
+use superpacket_port::features::Feature;
 
 use super::request::{Address, ErrorCode, PROTOCOL, Refusal, Reply, Request, ServedBy};
 use super::{Control, RpsChange};

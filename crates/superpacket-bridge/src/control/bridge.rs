@@ -1,7 +1,7 @@
 //! What the control socket asks is asked of the bridge.
 
-use superpacket_features::Feature;
-use superpacket_io::port::PortSpec;
+use superpacket_port::PortSpec;
+use superpacket_port::features::Feature;
 use superpacket_steer::CpuMask;
 
 use super::{Control, ErrorCode, Refusal, RpsChange};

@@ -27,8 +27,8 @@ pub use rps::RpsChange;
 pub use server::{ControlCounters, ControlServer};
 pub use socket::{ControlSocket, SocketError};
 
-use superpacket_features::Feature;
-use superpacket_io::port::PortSpec;
+use superpacket_port::PortSpec;
+use superpacket_port::features::Feature;
 
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::monitor::{Monitor, MonitorSettings};

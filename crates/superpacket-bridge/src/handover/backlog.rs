@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rtrb::{Consumer, Producer, RingBuffer};
 use superpacket::packet_batch::PacketBatch;
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 
 use super::doorbell::Doorbell;
 use super::protocol::{Head, Sleep};

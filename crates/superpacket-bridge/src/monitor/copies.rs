@@ -9,7 +9,7 @@ use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket::segment::Gso;
 use superpacket::virtio::{ByteOrder, Format, Header, Offload};
 use superpacket::wire::MAX_HEADER;
-use superpacket_io::port::{Buffer, Outgoing, TxBatch};
+use superpacket_port::{Buffer, Outgoing, TxBatch};
 
 use super::feed::{Feed, Monitors, Watched};
 use super::record::{HEAD, RecordHead};

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use superpacket::packet::Layer;
-use superpacket_io::capture::{Interface, LinkType, TimeResolution};
+use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 
 use super::{MAX_MONITORS, MonitorSettings};
 use crate::count::Count;

@@ -11,7 +11,7 @@ use rtrb::Consumer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use superpacket_io::capture::{
+use superpacket_captures::file::{
     ByteOrder, CaptureError, Compression, Container, Direction, Interface, InterfaceStatistics,
     OptionList, OutputFormat, Record, Sink, Timestamp, Writer,
 };

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::IpVersion;
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 
 use crate::frame::{ETHERNET, Head, network_offset};
 use groups::{Groups, Member};

@@ -16,8 +16,8 @@ use crate::runtime::tests::shared_as;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
-use superpacket_features::Feature;
-use superpacket_io::port::{Progress, Transmit, TxBatch};
+use superpacket_port::features::Feature;
+use superpacket_port::{Progress, Transmit, TxBatch};
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{Checksum, Frame};
 

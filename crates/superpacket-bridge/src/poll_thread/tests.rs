@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 use std::os::fd::BorrowedFd;
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, Outgoing, Port, Progress, Receive, Transmit, TxBatch};
 use superpacket_model::memory::{MemoryPort, MemorySettings, pair};
+use superpacket_port::features::Feature;
+use superpacket_port::{Buffer, Outgoing, Port, Progress, Receive, Transmit, TxBatch};
 use superpacket_steer::{CpuMask, FlowHashKey};
 
 use super::*;

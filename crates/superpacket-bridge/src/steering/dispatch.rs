@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 use superpacket_steer::{
     Admission, BacklogLimit, Completions, Cpu, CpuMask, HashCounters, Place, Steering,
     SteeringCounters,

@@ -12,8 +12,8 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_bridge::Steered;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
 use superpacket_bridge::settings::{InPlace, PortSettings, SteeringSettings};
-use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_model::open;
+use superpacket_port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_steer::{Cpu, MovePolicy};
 use superpacket_traffic::frame::Frame;
 

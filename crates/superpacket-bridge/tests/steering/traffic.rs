@@ -9,8 +9,8 @@ use superpacket::packet::{FlowHash, Layer, RxChecksum};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, SteeringReport};
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PortSettings};
-use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch};
 use superpacket_model::open;
+use superpacket_port::{Outgoing, Port, PortSpec, TxBatch};
 use superpacket_steer::{Cpu, CpuMask, FlowTuple, Toeplitz};
 use superpacket_traffic::frame::Frame;
 
@@ -99,8 +99,9 @@ impl Joined {
         let port = |text: &String| {
             let mut settings = PortSettings::new(text.parse().expect("a port string"));
             // Each packet is to go by itself.
-            settings.features =
-                settings.features.without(superpacket_features::Feature::GenericReceiveOffload);
+            settings.features = settings
+                .features
+                .without(superpacket_port::features::Feature::GenericReceiveOffload);
             // And where the mask says, however few there are.
             settings.steering.in_place = Some(InPlace::NEVER);
             settings

@@ -11,8 +11,8 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_bridge::Steered;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
 use superpacket_bridge::settings::{HashFunction, PortSettings, SteeringSettings};
-use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, TxBatch};
 use superpacket_model::open;
+use superpacket_port::{Buffer, Outgoing, Port, PortSpec, TxBatch};
 use superpacket_steer::{Cpu, ToeplitzKey};
 
 use crate::traffic::{frame, mask, read};

@@ -11,13 +11,13 @@ mod timeline;
 #[doc(hidden)]
 pub mod words;
 
+use crate::file::{Frame, FrameOptions};
 use serde::{Deserialize, Serialize};
 use superpacket::Simd;
 use superpacket::aggregate::Policy;
 use superpacket::packet::Layer;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Layout, Protocol, parse, tcp};
-use superpacket_io::capture::{Frame, FrameOptions};
 
 use crate::error::Error;
 use crate::figures::{average, ratio};

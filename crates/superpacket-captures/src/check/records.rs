@@ -6,9 +6,9 @@
 
 use std::io::{self, BufReader, Read};
 
+use crate::file::{CaptureError, MAX_RECORD_LENGTH, Truncated};
 use superpacket::packet::Layer;
 use superpacket::virtio::Format;
-use superpacket_io::capture::{CaptureError, MAX_RECORD_LENGTH, Truncated};
 
 /// What the file begins with.
 pub(super) const MAGIC: &[u8] = b"superpacket-records ";

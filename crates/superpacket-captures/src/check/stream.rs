@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{self, Cursor as Bytes, Read};
 use std::path::Path;
 
+use crate::file::{CaptureError, Frame, Reader, Source, Start, Truncated, start_of};
 use superpacket::Simd;
 use superpacket::packet::Layer;
 use superpacket::virtio::{ByteOrder, Format, Header};
-use superpacket_io::capture::{CaptureError, Frame, Reader, Source, Start, Truncated, start_of};
 
 use super::packet::{Origin, Packet};
 use super::records::{MAGIC, Records};

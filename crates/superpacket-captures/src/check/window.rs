@@ -292,9 +292,9 @@ mod tests {
     use superpacket_traffic::frame::Frame;
 
     use super::*;
+    use crate::file::LinkType;
     use crate::input::Input;
     use crate::packets::Packets;
-    use superpacket_io::capture::LinkType;
 
     #[test]
     fn a_packet_that_never_leaves_costs_no_memory_for_those_behind_it() {

@@ -6,10 +6,10 @@ mod plot;
 #[doc(hidden)]
 pub mod words;
 
+use crate::file::{Frame, Start, start_of};
 use serde::Serialize;
 use superpacket::packet::Layer;
 use superpacket::wire::MAX_HEADER;
-use superpacket_io::capture::{Frame, Start, start_of};
 use superpacket_steer::{
     CpuMask, DEFAULT_MAX_BACKLOG, FLOW_LIMIT_HISTORY, FlowHasher, FlowHeaders, FlowLimit,
     FlowTuple, Rps, ToeplitzKey,

@@ -27,7 +27,7 @@ fn captures() -> Vec<PathBuf> {
 /// The packets of a capture in memory, if it can be read and is of Ethernet frames that are whole.
 fn ethernet(path: &Path) -> Option<Packets> {
     use superpacket_captures::Reader;
-    use superpacket_io::capture::Source;
+    use superpacket_captures::file::Source;
     let mut reader = Reader::open(path).ok()?;
     let mut packets = Packets::new();
     while let Ok(Some(frame)) = reader.next_frame() {

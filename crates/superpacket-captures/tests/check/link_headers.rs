@@ -155,7 +155,7 @@ fn a_packet_of_another_flow_is_not_taken_for_one_that_comes_later() {
 /// neither merge nor keep order.
 #[test]
 fn each_interface_has_flows_of_its_own() {
-    use superpacket_io::capture::{
+    use superpacket_captures::file::{
         ByteOrder as Order, Compression, Container, FrameOptions, Interface, OutputFormat, Record,
         Sink, TimeResolution, Timestamp, Writer,
     };

@@ -11,8 +11,8 @@ pub(crate) mod verify;
 
 use std::path::{Path, PathBuf};
 
+use superpacket_captures::file::{same_file, write_file};
 use superpacket_captures::{Input, Totals, Unreadable};
-use superpacket_io::capture::{same_file, write_file};
 
 use crate::failure::Failure;
 use crate::report::{average, grouped, reasons_table, table};

@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use frame::{Kind, Turn};
 use serde::Serialize;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
-use superpacket_io::capture::{
+use superpacket_captures::file::{
     ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant,
     Record, Sink, TimeResolution, Timestamp, Writer,
 };

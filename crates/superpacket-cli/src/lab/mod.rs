@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
-use superpacket_io::capture::{can_write_file, write_file};
+use superpacket_captures::file::{can_write_file, write_file};
 use superpacket_lab::experiment::{Cpus, Experiment, Mark, Plan, Session, planned};
 use superpacket_lab::{LabError, enter_user_namespace_if_needed};
 

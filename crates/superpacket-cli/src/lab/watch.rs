@@ -98,7 +98,7 @@ impl Watcher {
                 // is let go.
                 std::thread::sleep(GRACE);
             }
-            superpacket_io::capture::remove_unfinished();
+            superpacket_captures::file::remove_unfinished();
             std::process::exit(i32::from(crate::INTERRUPTED));
         })?;
         Ok(())

@@ -13,7 +13,7 @@ use superpacket_bridge::control::{ControlServer, ControlSocket, default_path};
 use superpacket_bridge::metrics::MetricsServer;
 use superpacket_bridge::privileges::{Account, needed};
 use superpacket_bridge::reload::reconcile;
-use superpacket_io::system::give_back_large_blocks;
+use superpacket_port::system::give_back_large_blocks;
 
 use super::bridge_options;
 use super::logging;

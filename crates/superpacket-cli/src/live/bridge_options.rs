@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::vlan::VlanProtocol;
-use superpacket_features::Feature;
-use superpacket_io::port::{PortSpec, SpecError};
+use superpacket_port::features::Feature;
+use superpacket_port::{PortSpec, SpecError};
 
 use super::connection::Connection;
 use super::features::feature_name;
@@ -66,7 +66,7 @@ pub(crate) struct Bridge {
     pub(crate) log_format: LogFormat,
     /// What is logged: error, warn, info, debug, trace, or by module as in
     /// superpacket_bridge=debug,info; modules are of superpacket, superpacket_bridge and
-    /// superpacket_io
+    /// superpacket_port
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log: String,
     /// Print what the ports counted as JSON at the end

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::{FeatureReport, PortFeatures, SegmentationReport};
-use superpacket_features::Feature;
+use superpacket_port::features::Feature;
 
 use super::completion;
 use super::connection::{Connection, connect};

@@ -40,7 +40,7 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The crates that log, as the beginnings of their modules' names.
-const MODULES: [&str; 3] = ["superpacket", "superpacket_bridge", "superpacket_io"];
+const MODULES: [&str; 3] = ["superpacket", "superpacket_bridge", "superpacket_port"];
 
 /// Reads what is to be logged. A word that is neither a level nor a module would silence all else.
 fn targets(filter: &str) -> Result<Targets, Failure> {
@@ -87,7 +87,7 @@ mod tests {
             ("superpacket_bridge=loud", "\"loud\" is no level: there are off"),
             (
                 "superpacket_brigde=debug,info",
-                "is no module that logs: there are superpacket, superpacket_bridge, superpacket_io",
+                "is no module that logs: there are superpacket, superpacket_bridge, superpacket_port",
             ),
         ] {
             let error = targets(filter).expect_err(filter).to_string();
@@ -101,13 +101,13 @@ mod tests {
     #[test]
     fn levels_are_for_all_or_for_a_module() {
         let filter =
-            targets("superpacket_bridge=debug,superpacket_io::port=trace,warn").expect("is right");
+            targets("superpacket_bridge=debug,superpacket_port=trace,warn").expect("is right");
         assert!(
             filter.would_enable("superpacket_bridge::table", &Level::DEBUG)
-                && filter.would_enable("superpacket_io::port", &Level::TRACE)
+                && filter.would_enable("superpacket_port", &Level::TRACE)
         );
         assert!(
-            !filter.would_enable("superpacket_io::capture", &Level::INFO)
+            !filter.would_enable("superpacket_captures::file", &Level::INFO)
                 && filter.would_enable("superpacket", &Level::WARN)
         );
         for level in LEVELS {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use signal_hook::iterator::Signals;
 use superpacket_bridge::control::{MonitorCounts, MonitorStream};
 use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection, MonitorSettings};
-use superpacket_io::capture::replace_file;
+use superpacket_captures::file::replace_file;
 
 use super::completion;
 use super::connection::{Connection, connect};

@@ -81,7 +81,7 @@ fn named<'a>(
 mod tests {
     use super::*;
     use clap::Parser;
-    use superpacket_features::Feature;
+    use superpacket_port::features::Feature;
 
     fn plan(arguments: &[&str]) -> Result<Plan, String> {
         #[derive(Parser)]

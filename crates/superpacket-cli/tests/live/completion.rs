@@ -32,7 +32,10 @@ fn ports_and_offloads_of_the_running_bridge_are_completed() {
     }
     assert_eq!(words(&["features", "le"]), ["left"]);
     assert_eq!(words(&["features", "left", "generic-r"]), ["generic-receive-offload"]);
-    assert_eq!(words(&["features", "left", ""]).len(), superpacket_features::Feature::ALL.len());
+    assert_eq!(
+        words(&["features", "left", ""]).len(),
+        superpacket_port::features::Feature::ALL.len()
+    );
     assert_eq!(words(&["features", "left", "generic-receive-offload", ""]), ["on", "off"]);
     assert_eq!(words(&["port", "set", ""]), ports);
     assert_eq!(words(&["port", "del", "p"]), ports[1..]);

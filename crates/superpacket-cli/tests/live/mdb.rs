@@ -1,6 +1,6 @@
 //! `superpacket mdb`: what kernels of hosts say of groups is understood.
 
-use superpacket_io::capture::{Reader, Source};
+use superpacket_captures::file::{Reader, Source};
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use rustix::process::Signal;
-use superpacket_io::capture::{Direction, Reader, Source};
+use superpacket_captures::file::{Direction, Reader, Source};
 
 use super::*;
 

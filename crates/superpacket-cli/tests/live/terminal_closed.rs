@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
-use superpacket_io::capture::Reader;
+use superpacket_captures::file::Reader;
 
 use crate::support::terminal::Terminal;
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use superpacket_io::capture::{
+use superpacket_captures::file::{
     ByteOrder, Compression, Container, FrameOptions, Interface, LinkType, OutputFormat, Reader,
     Record, Sink, Source, TimeResolution, Timestamp, Writer,
 };

@@ -178,7 +178,7 @@ pub(crate) fn task_time(path: &Path) -> Result<Duration, LabError> {
 
 /// A port as a bridge is asked for it.
 pub(crate) fn port(text: &str) -> Result<PortSettings, LabError> {
-    let spec = text.parse().map_err(|error: superpacket_io::port::SpecError| LabError::Invalid {
+    let spec = text.parse().map_err(|error: superpacket_port::SpecError| LabError::Invalid {
         what: text.into(),
         reason: error.to_string(),
     });

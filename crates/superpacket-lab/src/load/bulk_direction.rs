@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::thread;
 
-use superpacket_io::system::tcp_info;
+use superpacket_port::system::tcp_info;
 
 use crate::cpu::CpuTime;
 use crate::error::{Context, LabError};

@@ -129,7 +129,7 @@ fn apply(socket: impl AsFd, options: &TcpOptions) -> Result<(), LabError> {
 }
 
 fn set_maximum_segment_size(socket: impl AsFd, size: u16) -> Result<(), LabError> {
-    superpacket_io::system::set_tcp_max_segment(socket, size)
+    superpacket_port::system::set_tcp_max_segment(socket, size)
         .context(|| format!("maximum segment size of {size} bytes"))
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
-use superpacket_io::system::{receive_message, set_udp_gro, set_udp_segment};
+use superpacket_port::system::{receive_message, set_udp_gro, set_udp_segment};
 
 use crate::cpu::{CpuTime, MachineSample, MachineUsage, pin_this_thread};
 use crate::error::{Context, LabError};

@@ -5,9 +5,9 @@ use std::io;
 use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::port::{Buffer, Outgoing, Port, PortError, TxBatch};
 use superpacket_model::memory::MemorySettings;
 use superpacket_model::nic::{NicSettings, pair};
+use superpacket_port::{Buffer, Outgoing, Port, PortError, TxBatch};
 
 use crate::error::LabError;
 

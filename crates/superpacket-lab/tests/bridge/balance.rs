@@ -5,8 +5,8 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use superpacket_bridge::report::PortStats;
-use superpacket_features::Feature;
 use superpacket_lab::{Direction, LabError, RawOptions, RawSocket, TcpBulk, UdpBulk, Until};
+use superpacket_port::features::Feature;
 
 use crate::joined::{Joined, KEY, by_packet};
 use crate::steering::{steer, two_cpus};

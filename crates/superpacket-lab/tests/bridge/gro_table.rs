@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use superpacket_features::Feature;
 use superpacket_lab::{CapturedFrame, LabError, RawOptions, RawSocket, SizeLimits};
+use superpacket_port::features::Feature;
 use superpacket_traffic::frame::{CWR, Checksum, Frame, Ip, Transport};
 use superpacket_traffic::gro_table::{self, Burst, Case};
 

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
-use superpacket_features::Feature;
 use superpacket_lab::{
     Host, LabError, Link, Route, Station, TcpBulk, ThreeHosts, Until, Wire, WireSettings,
     available_or_skip,
 };
+use superpacket_port::features::Feature;
 
 /// Key of the patterns that are sent and compared.
 pub const KEY: u64 = 0x5eed;

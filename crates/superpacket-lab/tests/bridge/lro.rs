@@ -3,8 +3,8 @@
 
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::PortSettings;
-use superpacket_features::Feature;
 use superpacket_lab::LabError;
+use superpacket_port::features::Feature;
 
 use crate::joined::{Joined, by_packet_asked};
 

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
-use superpacket_features::Feature;
 use superpacket_lab::{
     CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, available_or_skip,
 };
+use superpacket_port::features::Feature;
 use superpacket_traffic::frame::{
     Carrier, Checksum, Frame, Geneve, Gre, Ip, Mpls, Pppoe, Vlan, Vxlan,
 };

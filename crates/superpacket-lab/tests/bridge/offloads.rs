@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use superpacket_features::Feature;
 use superpacket_lab::{Direction, LabError, TcpBulk, Until};
+use superpacket_port::features::Feature;
 
 use crate::joined::{KEY, by_packet};
 

@@ -10,7 +10,7 @@ use crate::joined::{Joined, KEY, by_packet, by_tap, by_veth, by_xdp, leave_nothi
 use crate::steering::{steer, two_cpus};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
-use superpacket_io::capture::{
+use superpacket_captures::file::{
     ByteOrder, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Reader,
     Record, Sink, Source, TimeResolution, Writer,
 };
@@ -411,7 +411,7 @@ fn ports_that_come_and_go_under_load_leave_no_ring_socket_or_promiscuity() -> Re
 
 /// Memory of this process that is in use, in KiB, without what the allocator keeps for later.
 fn resident() -> u64 {
-    superpacket_io::system::give_back_freed_memory();
+    superpacket_port::system::give_back_freed_memory();
     let status = std::fs::read_to_string("/proc/self/status").expect("of this process");
     let line =
         status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("resident memory");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use superpacket::wire::IpVersion;
 use superpacket_bridge::settings::TooBig;
-use superpacket_io::system::{path_mtu, set_dont_fragment};
 use superpacket_lab::{LabError, Station};
+use superpacket_port::system::{path_mtu, set_dont_fragment};
 
 use crate::joined::{Joined, by_packet};
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use superpacket_features::Feature;
 use superpacket_lab::{
     Direction, LabError, Route, TcpBulk, TcpTransactions, UdpBulk, Until, WireSettings,
 };
+use superpacket_port::features::Feature;
 
 use crate::joined::{KEY, by_nic_on_tap, by_packet, by_tap, by_tun, by_veth, by_wires, by_xdp};
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use superpacket::packet::RxPacket;
-use superpacket_io::port::{Buffer, LinkState, PortError};
+use superpacket_port::{Buffer, LinkState, PortError};
 
 use super::settings::MemorySettings;
 use super::store::Store;

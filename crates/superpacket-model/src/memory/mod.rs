@@ -13,7 +13,7 @@
 //! | `mtu=N` | the longest IP packet that it sends, in bytes; 0: no limit | 0 |
 //! | `tx=on`, `sg=on`, `tso=on`, `uso=on` (or `off`) | it sends partial checksums, packets in several pieces, TCP and UDP super-packets | `on` |
 //!
-//! An end whose other end is not open is [down](superpacket_io::port::LinkState::Down), and so is
+//! An end whose other end is not open is [down](superpacket_port::LinkState::Down), and so is
 //! its link when a test says so ([`LinkControl`]).
 
 mod link;
@@ -27,7 +27,7 @@ pub use link::LinkControl;
 pub use port::{MemoryPort, pair};
 pub use settings::{MemorySettings, WhenFull};
 
-use superpacket_io::port::{Port, PortError, PortSpec, SpecError};
+use superpacket_port::{Port, PortError, PortSpec, SpecError};
 
 /// Opens one end of a link.
 pub(super) fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {

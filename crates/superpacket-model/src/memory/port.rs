@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use superpacket::aggregate::MAX_BIG_LENGTH;
 use superpacket::segment::GsoSupport;
-use superpacket_io::port::{
+use superpacket_port::{
     Capabilities, LinkState, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive,
     Transmit,
 };
@@ -48,7 +48,7 @@ pub(crate) fn join(
 /// ```
 /// use superpacket::packet::{Layer, RxChecksum};
 /// use superpacket_model::memory::{MemorySettings, pair};
-/// use superpacket_io::port::{Outgoing, Port, TxBatch};
+/// use superpacket_port::{Outgoing, Port, TxBatch};
 ///
 /// let (mut left, mut right) = pair(&MemorySettings::default(), &MemorySettings::default())?;
 /// let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
@@ -58,7 +58,7 @@ pub(crate) fn join(
 /// let mut packets = Vec::new();
 /// assert_eq!(right.receivers()[0].poll(&mut packets, 64)?, 1);
 /// assert_eq!(packets[0].length(), 60);
-/// # Ok::<(), superpacket_io::port::PortError>(())
+/// # Ok::<(), superpacket_port::PortError>(())
 /// ```
 pub fn pair(
     left: &MemorySettings,

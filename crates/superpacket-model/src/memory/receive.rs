@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use superpacket::packet::RxPacket;
-use superpacket_io::port::{Buffer, LinkState, PortError, Receive};
+use superpacket_port::{Buffer, LinkState, PortError, Receive};
 
 use super::link::{Seat, lock};
 

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use superpacket_features::{Feature, FeatureSet, resolve};
-use superpacket_io::port::{SpecError, SpecOptions};
+use superpacket_port::features::{Feature, FeatureSet, resolve};
+use superpacket_port::{SpecError, SpecOptions};
 
 /// What becomes of a packet for which a queue has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! The memory that packets lie in on their way through a link.
 
-use superpacket_io::port::{Buffer, Region};
+use superpacket_port::{Buffer, Region};
 
 /// Bytes of a slot: a frame of an ordinary MTU takes one.
 const SLOT: usize = 2048;

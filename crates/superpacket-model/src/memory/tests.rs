@@ -1,6 +1,6 @@
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{GsoKind, IpId, Segmentable};
-use superpacket_io::port::{LinkState, Stop};
+use superpacket_port::{LinkState, Stop};
 use superpacket_traffic::frame::Frame;
 
 use super::*;

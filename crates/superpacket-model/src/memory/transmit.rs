@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::wire::MAX_HEADER;
-use superpacket_io::port::{
+use superpacket_port::{
     Buffer, LinkState, MAX_SLICES, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame,
 };
 use superpacket_steer::Toeplitz;
@@ -70,7 +70,7 @@ impl MemoryTransmit {
                     break;
                 }
                 (0, WhenFull::Drop) => {
-                    drop(inbox.queues[queue].dropped.fetch_add(1, Ordering::Relaxed))
+                    inbox.queues[queue].dropped.fetch_add(1, Ordering::Relaxed);
                 }
                 (room, _) => {
                     *room -= 1;

@@ -2,7 +2,7 @@
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket::wire::{MAX_HEADER, ethernet};
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 
 use super::settings::{NicSettings, Padding};
 use crate::fit::{TAG, link_header};

@@ -8,7 +8,7 @@ use superpacket::checksum::{Sum, at_offset, sum_ranges, transport_field, words};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{ChecksumOutput, Gso, SegmentOptions, Segmentable, Segmenter};
 use superpacket::wire::{MAX_HEADER, ethernet, parse};
-use superpacket_io::port::{Buffer, PortError, Receive};
+use superpacket_port::{Buffer, PortError, Receive};
 use superpacket_steer::{FlowTuple, Toeplitz};
 
 use super::arrival::{Arrival, is_plain};

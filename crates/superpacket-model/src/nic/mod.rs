@@ -45,7 +45,7 @@ pub use port::{NicPort, pair};
 pub use settings::{NicSettings, Padding, PageSize, RingFull, RxSums, TsoLimit};
 
 use crate::memory::{self, MemorySettings};
-use superpacket_io::port::{Port, PortError, PortSpec, SpecError};
+use superpacket_port::{Port, PortError, PortSpec, SpecError};
 
 /// The link of a card for which none is named.
 const DEFAULT_LINK: &str = "nic";

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use superpacket::packet::MAX_BUFFERS;
-use superpacket_io::port::{Buffer, Pool, Region};
+use superpacket_port::{Buffer, Pool, Region};
 
 use super::settings::NicSettings;
 use crate::fit::{MAX_TAGS, TAG};

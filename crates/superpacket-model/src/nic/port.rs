@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use superpacket::packet::Layer;
 use superpacket::segment::GsoSupport;
-use superpacket_io::port::{
+use superpacket_port::{
     Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive, SpecError,
     Transmit,
 };
@@ -46,7 +46,7 @@ pub struct NicPort {
 /// use superpacket::packet::{Layer, RxChecksum};
 /// use superpacket_model::memory::MemorySettings;
 /// use superpacket_model::nic::{NicSettings, Padding, pair};
-/// use superpacket_io::port::{Outgoing, Port, TxBatch};
+/// use superpacket_port::{Outgoing, Port, TxBatch};
 ///
 /// let settings = NicSettings { padding: Padding::Zero, ..NicSettings::default() };
 /// let (mut card, mut wire) = pair(&settings, &MemorySettings::default())?;
@@ -58,7 +58,7 @@ pub struct NicPort {
 /// assert_eq!(card.receivers()[0].poll(&mut packets, 64)?, 1);
 /// assert_eq!(packets[0].length(), 60);
 /// assert_eq!(card.monitor().counters().rx_padded, 1);
-/// # Ok::<(), superpacket_io::port::PortError>(())
+/// # Ok::<(), superpacket_port::PortError>(())
 /// ```
 pub fn pair(
     settings: &NicSettings,
@@ -167,13 +167,13 @@ impl NicPort {
     }
 
     /// What it does with packets that are sent: by itself, or, without a wire, the wrapped port.
-    fn features(&self) -> superpacket_features::FeatureSet {
+    fn features(&self) -> superpacket_port::features::FeatureSet {
         let own = self.settings.features();
         if self.settings.wire {
             return own;
         }
         let inner = self.inner.capabilities().features;
-        let received = superpacket_features::Feature::ReceiveHashing;
+        let received = superpacket_port::features::Feature::ReceiveHashing;
         own.iter().filter(|&feature| feature == received || inner.contains(feature)).collect()
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use superpacket::packet::RxPacket;
-use superpacket_io::port::{Buffer, PortError, Receive};
+use superpacket_port::{Buffer, PortError, Receive};
 
 use super::front::Front;
 use super::transmit::Unsent;

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use superpacket_features::{Feature, FeatureSet, resolve};
-use superpacket_io::port::{NIC_SETTINGS, SpecError, SpecOptions};
+use superpacket_port::features::{Feature, FeatureSet, resolve};
+use superpacket_port::{NIC_SETTINGS, SpecError, SpecOptions};
 use superpacket_steer::ToeplitzKey;
 
 /// What frames are received into.

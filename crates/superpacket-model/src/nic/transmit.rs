@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{ChecksumOutput, Gso, GsoKind, SegmentOptions, Segmentable, Segmenter};
-use superpacket_io::port::{Outgoing, Progress, Slice, Stop, Transmit, TxBatch, TxFrame};
+use superpacket_port::{Outgoing, Progress, Slice, Stop, Transmit, TxBatch, TxFrame};
 
 use super::counters::NicMonitor;
 use super::settings::TsoLimit;

@@ -1,6 +1,7 @@
 //! The calls of `drivers/net/tun.c` and of network interfaces, each as a safe function.
 //!
-//! They are few and have not changed in twenty years; `superpacket-io` makes those of `tun.c` too,
+//! They are few and have not changed in twenty years;
+//! `superpacket-port` makes those of `tun.c` too,
 //! but brings capture files, compression and the bridge's ports along. Neither `rustix` nor `nix`
 //! has them: rustix's `ioctl` leaves it to its caller that a request fits its argument.
 

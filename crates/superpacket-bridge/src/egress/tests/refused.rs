@@ -138,7 +138,7 @@ fn a_port_that_is_down_or_gone_drops_the_rest_with_a_count() {
     let mut down = Bench::refusing(|_| (), |_| Some(Stop::Down));
     assert!(down.forward(&[frame.clone(), frame.clone()]).is_empty());
     assert_eq!(down.drops("down"), 2);
-    let gone = superpacket_io::port::PortError::Gone { port: "test".into() };
+    let gone = superpacket_port::PortError::Gone { port: "test".into() };
     let mut gone = Some(gone);
     let mut bench = Bench::refusing(|_| (), move |_| gone.take().map(Stop::Gone));
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));

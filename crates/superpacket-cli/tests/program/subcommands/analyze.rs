@@ -2,7 +2,7 @@
 
 use crate::support::browser::open;
 use crate::support::*;
-use superpacket_io::capture::{Interface, LinkType, TimeResolution};
+use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::Frame;
 
 /// A TCP flow whose window moves, its acknowledgements, and UDP.

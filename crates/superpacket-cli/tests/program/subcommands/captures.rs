@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::support::*;
 use superpacket::packet::Layer;
 use superpacket::wire::parse;
-use superpacket_io::capture::{LinkType, Reader, Source, Start, start_of};
+use superpacket_captures::file::{LinkType, Reader, Source, Start, start_of};
 use superpacket_traffic::captures;
 use superpacket_traffic::check::{Expect, Problem, frame as check_frame};
 

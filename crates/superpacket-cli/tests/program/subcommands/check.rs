@@ -133,9 +133,9 @@ fn link_headers_that_only_one_file_has_are_not_judged() {
     let bench = Bench::new();
     let flow = tcp_flow(3, 1000);
     bench.capture("in.pcap", &spaced(&flow));
-    let interfaces = [superpacket_io::capture::Interface::new(
-        superpacket_io::capture::LinkType::RAW,
-        superpacket_io::capture::TimeResolution::NANOSECONDS,
+    let interfaces = [superpacket_captures::file::Interface::new(
+        superpacket_captures::file::LinkType::RAW,
+        superpacket_captures::file::TimeResolution::NANOSECONDS,
     )];
     let ip: Vec<_> =
         flow.iter().map(|frame| Captured::at(0, frame.to_bytes()[14..].to_vec())).collect();

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use crate::support::*;
-use superpacket_io::capture::{Interface, LinkType, TimeResolution};
+use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::{Checksum, Frame};
 
 #[test]
@@ -461,8 +461,8 @@ fn output_keeps_format_interfaces_and_resolution() {
     bench.capture_of("in.pcapng", &interfaces, &frames);
     let out = bench.path("out");
     bench.json(&["coalesce", "in.pcapng", "-o", "out"]);
-    let mut reader = superpacket_io::capture::Reader::open(&out).expect("opens");
-    use superpacket_io::capture::{Format, Source};
+    let mut reader = superpacket_captures::file::Reader::open(&out).expect("opens");
+    use superpacket_captures::file::{Format, Source};
     assert!(matches!(reader.format(), Format::PcapNg { .. }), "pcapng in, pcapng out");
     while reader.next_frame().expect("reads").is_some() {}
     let kept: Vec<_> = reader

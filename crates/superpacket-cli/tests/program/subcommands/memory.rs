@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::support::*;
-use superpacket_io::capture::{Interface, LinkType, TimeResolution};
+use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::Frame;
 
 const LIMIT: u64 = 64_000;

@@ -2,7 +2,7 @@
 //! what a modified pcap's records add.
 
 use crate::support::*;
-use superpacket_io::capture::{Reader, Source};
+use superpacket_captures::file::{Reader, Source};
 use superpacket_traffic::frame::Frame;
 
 /// A little-endian pcapng block.

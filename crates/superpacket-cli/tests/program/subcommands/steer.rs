@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::support::*;
 use serde_json::Value;
-use superpacket_io::capture::{Interface, LinkType, TimeResolution};
+use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::Frame;
 
 /// The verification suite of Microsoft's RSS specification: source, destination, hash with ports.

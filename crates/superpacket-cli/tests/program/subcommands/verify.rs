@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::*;
-use superpacket_io::capture::{Interface, LinkType, TimeResolution};
+use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::{Checksum, Frame, PSH};
 use superpacket_traffic::generate::{Config, Generated, Impairments, generate};
 

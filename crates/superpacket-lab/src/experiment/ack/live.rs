@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use superpacket_features::Feature;
-use superpacket_io::system::pin_thread;
+use superpacket_port::features::Feature;
+use superpacket_port::system::pin_thread;
 use superpacket_steer::{Cpu, CpuMask};
 
 use super::Receiver;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superpacket_features::Feature;
+use superpacket_port::features::Feature;
 
 use super::{Buffers, Merge, Mtus, count_limit};
 use crate::error::LabError;

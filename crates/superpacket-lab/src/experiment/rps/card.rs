@@ -3,9 +3,9 @@
 
 use superpacket::checksum::words;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket_io::port::{Buffer, Outgoing, Port, PortError, TxBatch};
 use superpacket_model::memory::MemorySettings;
 use superpacket_model::nic::{NicSettings, RxSums, pair};
+use superpacket_port::{Buffer, Outgoing, Port, PortError, TxBatch};
 use superpacket_steer::{CompletionCounts, CpuMask, DEFAULT_WEIGHT, FlowHasher, Place, Steering};
 
 use super::exact_row;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
-use superpacket_features::{Feature, FeatureSet};
+use superpacket_port::features::{Feature, FeatureSet};
 
 use crate::cpu::pin_this_thread;
 use crate::error::{Context, LabError};
@@ -304,6 +304,6 @@ impl Carried {
     }
 }
 
-fn port_string(text: &str) -> superpacket_io::port::PortSpec {
+fn port_string(text: &str) -> superpacket_port::PortSpec {
     text.parse().expect("a port string of the lab's own is well formed")
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use superpacket::packet::Layer;
-use superpacket_io::port::{
+use superpacket_port::{
     Capabilities, Outgoing, Port, PortCounters, PortError, PortState, Progress, Receive, Transmit,
     TxBatch,
 };

@@ -8,10 +8,10 @@ use superpacket::aggregate::HashKey;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket_bridge::Forwarder;
 use superpacket_bridge::settings::PortSettings;
-use superpacket_features::Feature;
-use superpacket_io::port::{Outgoing, Port, Receive, Transmit, TxBatch};
 use superpacket_model::memory::{self, MemoryPort, MemorySettings};
 use superpacket_model::nic::{self, NicCounters, NicMonitor, NicSettings};
+use superpacket_port::features::Feature;
+use superpacket_port::{Outgoing, Port, Receive, Transmit, TxBatch};
 use twox_hash::XxHash3_64;
 
 use super::counted::{Counted, Sent, Tally};

@@ -5,7 +5,7 @@ use superpacket::checksum::{ipv4_header, pseudo_header};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::wire::{IpVersion, dccp, ethernet, ipv4, ipv6, protocol, tcp, udp};
-use superpacket_io::port::{Outgoing, TxBatch};
+use superpacket_port::{Outgoing, TxBatch};
 
 use super::MTU;
 use crate::pattern::Pattern;

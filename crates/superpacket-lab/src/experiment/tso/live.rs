@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use superpacket_features::Feature;
+use superpacket_port::features::Feature;
 
 use super::{
     BETA, BETA_SPEED, Client, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark,

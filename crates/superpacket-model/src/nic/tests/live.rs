@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use superpacket::packet::RxChecksum;
 use superpacket::segment::GsoKind;
-use superpacket_io::port::{PortSpec, Receive};
 use superpacket_lab::Host;
+use superpacket_port::{PortSpec, Receive};
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
 

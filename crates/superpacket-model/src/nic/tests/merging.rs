@@ -4,7 +4,7 @@
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::segment::{Gso, GsoKind};
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::port::Buffer;
+use superpacket_port::Buffer;
 use superpacket_traffic::frame::{Checksum, Frame};
 
 use super::super::{Padding, PageSize, RxSums};

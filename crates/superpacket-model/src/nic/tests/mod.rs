@@ -9,7 +9,7 @@ mod strings;
 
 use super::{NicPort, NicSettings, pair};
 use crate::memory::{MemoryPort, MemorySettings};
-use superpacket_io::port::{Receive, Transmit};
+use superpacket_port::{Receive, Transmit};
 use superpacket_traffic::frame::Frame;
 
 /// A card with one queue, and the other end of its wire.

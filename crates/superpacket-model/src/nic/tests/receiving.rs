@@ -2,7 +2,7 @@
 
 use superpacket::packet::{RxChecksum, VlanTag};
 use superpacket::segment::{GsoKind, Segmentable};
-use superpacket_io::port::Port;
+use superpacket_port::Port;
 use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::{check, checksum};
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use superpacket::packet::FlowHash;
 use superpacket::segment::GsoKind;
-use superpacket_io::port::{LinkState, Port, PortError, Stop};
+use superpacket_port::{LinkState, Port, PortError, Stop};
 use superpacket_steer::{FlowTuple, Toeplitz, ToeplitzKey};
 use superpacket_traffic::frame::{Frame, Ip};
 

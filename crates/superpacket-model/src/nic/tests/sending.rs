@@ -2,7 +2,7 @@
 
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{GsoKind, GsoPacket, IpId, SegmentOptions, Segmentable, Segmenter};
-use superpacket_io::port::{LinkState, Port, Stop, Transmit};
+use superpacket_port::{LinkState, Port, Stop, Transmit};
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
 

@@ -1,7 +1,7 @@
 //! Port strings.
 
-use superpacket_features::Feature;
-use superpacket_io::port::{Port, PortSpec};
+use superpacket_port::features::Feature;
+use superpacket_port::{Port, PortSpec};
 use superpacket_traffic::frame::Frame;
 
 use super::super::{NicSettings, Padding, PageSize, RingFull, RxSums, TsoLimit};

@@ -1,0 +1,11 @@
+//! Captures: what is read, what is written, and what damage does.
+
+#[path = "../bytes/mod.rs"]
+mod bytes;
+mod captures;
+mod damage;
+mod formats;
+#[cfg(target_os = "linux")]
+mod modes;
+mod parts;
+mod writing;

@@ -1,0 +1,237 @@
+//! The ring of `TPACKET_V3`: blocks in which the kernel packs frames, handed over when they are
+//! full or old.
+
+#![expect(unsafe_code, reason = "a ring shared with the kernel")]
+
+use std::collections::TryReserveError;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use superpacket::packet::RxPacket;
+
+use super::frame::{self, Metadata, VIRTIO};
+use super::shared::Counters;
+use super::socket::{FLAG, Mapped, Socket};
+use crate::{Buffer, Region};
+
+/// The ring.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    /// Its slots are the flags that frames are lent under: the frames of a block, in their order,
+    /// from the block's first slot on.
+    region: Region,
+    block_size: usize,
+    /// For each block, how many frames of it have been lent, and how many of these, from the first
+    /// on, are known to be back.
+    lent: Box<[Lent]>,
+    /// The block that is read, or will be next.
+    next: usize,
+    /// What is left of it to be read; `None` until it is handed over.
+    cursor: Option<Cursor>,
+    /// How many blocks, that one among them if it was handed over, have not been given back.
+    taken: usize,
+    ignores_outgoing: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Lent {
+    frames: usize,
+    back: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    /// The next frame's offset from the start of the block in bytes.
+    offset: usize,
+    frames: u32,
+}
+
+impl Blocks {
+    /// The ring in `mapped`, with blocks of `block_size` bytes, and its socket.
+    ///
+    /// # Errors
+    /// There is no memory to note what is lent of each block.
+    pub fn try_new(mapped: Mapped, block_size: usize) -> Result<(Self, Socket), TryReserveError> {
+        let (blocks, mut lent) = (mapped.region.slots() / (block_size / FLAG), Vec::new());
+        lent.try_reserve_exact(blocks)?;
+        lent.resize_with(blocks, Lent::default);
+        let (region, ignores_outgoing, lent) =
+            (mapped.region, mapped.ignores_outgoing, lent.into_boxed_slice());
+        let ring =
+            Blocks { region, block_size, lent, next: 0, cursor: None, taken: 0, ignores_outgoing };
+        Ok((ring, mapped.socket))
+    }
+
+    /// Returns the ring's memory.
+    pub const fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Appends up to `limit` packets.
+    pub fn poll(
+        &mut self,
+        counters: &Counters,
+        queue: u16,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> usize {
+        let mut count = 0;
+        while count < limit {
+            let Some(mut cursor) = self.cursor.or_else(|| self.open()) else { break };
+            while cursor.frames != 0 && count < limit {
+                cursor.frames -= 1;
+                count += usize::from(self.take(&mut cursor, counters, queue, packets));
+            }
+            if cursor.frames == 0 {
+                self.cursor = None;
+                self.next = if self.next + 1 == self.lent.len() { 0 } else { self.next + 1 };
+            } else {
+                self.cursor = Some(cursor);
+            }
+        }
+        count
+    }
+
+    /// Takes the next block, if it has been handed over.
+    fn open(&mut self) -> Option<Cursor> {
+        if self.taken == self.lent.len() {
+            return None;
+        }
+        // Acquire: the frames were written before.
+        if self.status(self.next).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        // SAFETY: a block that was handed over starts with this structure, which is made of
+        // integers; blocks are aligned to pages.
+        let header = unsafe { self.start(self.next).cast::<libc::tpacket_block_desc>().read() };
+        // SAFETY: there is no other variant, and it is made of integers.
+        let header = unsafe { header.hdr.bh1 };
+        self.taken += 1;
+        self.lent[self.next] = Lent::default();
+        Some(Cursor { offset: header.offset_to_first_pkt as usize, frames: header.num_pkts })
+    }
+
+    /// Appends the frame at `cursor`, unless it is to be left out, and moves on.
+    #[inline]
+    fn take(
+        &mut self,
+        cursor: &mut Cursor,
+        counters: &Counters,
+        queue: u16,
+        packets: &mut Vec<RxPacket<Buffer>>,
+    ) -> bool {
+        let offset = cursor.offset;
+        if offset + size_of::<libc::tpacket3_hdr>() + size_of::<libc::sockaddr_ll>()
+            > self.block_size
+        {
+            // Never by the kernel's rules: the rest of the block is not to be believed.
+            counters.dropped(queue, u64::from(cursor.frames) + 1);
+            cursor.frames = 0;
+            return false;
+        }
+        // SAFETY: a frame's header lies within the block, as was just checked, and within what the
+        // kernel has written; it is made of integers. Its alignment is not relied on.
+        let header = unsafe {
+            self.start(self.next).add(offset).cast::<libc::tpacket3_hdr>().read_unaligned()
+        };
+        cursor.offset += header.tp_next_offset as usize;
+        // SAFETY: there is no other variant, and it is made of integers.
+        let extra = header.hv1;
+        let metadata = Metadata {
+            status: header.tp_status,
+            seconds: header.tp_sec,
+            nanoseconds: header.tp_nsec,
+            vlan_tci: extra.tp_vlan_tci as u16,
+            vlan_tpid: extra.tp_vlan_tpid,
+            hash: extra.tp_rxhash,
+        };
+        if !self.ignores_outgoing && self.is_outgoing(offset) {
+            return false;
+        }
+        let from = offset + usize::from(header.tp_mac);
+        let to = from + header.tp_snaplen as usize;
+        let (block, first) = (self.next * self.block_size, self.next * (self.block_size / FLAG));
+        let lent = self.lent[self.next].frames;
+        let is_whole = header.tp_snaplen == header.tp_len
+            && usize::from(header.tp_mac) >= VIRTIO
+            && to <= self.block_size;
+        let buffer = if is_whole && lent < self.block_size / FLAG {
+            // SAFETY: the bytes lie in a block that was handed over, and that goes back only when
+            // none of its flags is set; nothing else writes to it.
+            unsafe { self.region.lend_packed(first + lent, block + from - VIRTIO..block + to) }
+        } else {
+            None
+        };
+        let Some(buffer) = buffer else {
+            // Longer than a block.
+            counters.dropped(queue, 1);
+            return false;
+        };
+        self.lent[self.next].frames += 1;
+        match frame::packet(buffer, &metadata, queue) {
+            Ok(packet) => {
+                packets.push(packet);
+                true
+            }
+            Err(error) => {
+                counters.malformed(&error);
+                false
+            }
+        }
+    }
+
+    /// Gives the kernel the blocks of which nothing is lent any more, up to the first of which
+    /// something is, or that is still being read.
+    pub fn give_back(&mut self) {
+        let blocks = self.lent.len();
+        while self.taken > usize::from(self.cursor.is_some()) {
+            let read = self.taken - usize::from(self.cursor.is_some());
+            let block = (self.next + blocks - read) % blocks;
+            let first = block * (self.block_size / FLAG);
+            let lent = &mut self.lent[block];
+            while lent.back < lent.frames && !self.region.is_lent(first + lent.back) {
+                lent.back += 1;
+            }
+            if lent.back < lent.frames {
+                break;
+            }
+            // Release: what was done with the block is over.
+            self.status(block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.taken -= 1;
+        }
+    }
+
+    /// Is more than half of it taken?
+    pub const fn is_crowded(&self) -> bool {
+        self.taken * 2 > self.lent.len()
+    }
+
+    fn start(&self, block: usize) -> *mut u8 {
+        debug_assert!(block < self.lent.len());
+        // SAFETY: the block lies within the memory.
+        unsafe { self.region.start().as_ptr().add(block * self.block_size) }
+    }
+
+    fn status(&self, block: usize) -> &AtomicU32 {
+        // SAFETY: the status lies at this place in each block, and both sides change it; the memory
+        // lives as long as the region.
+        unsafe { AtomicU32::from_ptr(self.start(block).add(BLOCK_STATUS).cast()) }
+    }
+
+    /// Did this machine send it? An address follows the frame's header.
+    fn is_outgoing(&self, offset: usize) -> bool {
+        // SAFETY: header and address lie within the block, as the caller has checked.
+        let kind = unsafe {
+            self.start(self.next).add(offset + size_of::<libc::tpacket3_hdr>() + PACKET_TYPE).read()
+        };
+        kind == libc::PACKET_OUTGOING
+    }
+}
+
+/// Offset of `block_status` in `struct tpacket_block_desc`.
+const BLOCK_STATUS: usize = std::mem::offset_of!(libc::tpacket_block_desc, hdr);
+
+/// Offset of `sll_pkttype` in `struct sockaddr_ll`.
+const PACKET_TYPE: usize = std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
+
+// The address follows at a multiple of `TPACKET_ALIGNMENT`.
+const _: () = assert!(size_of::<libc::tpacket3_hdr>().is_multiple_of(16));

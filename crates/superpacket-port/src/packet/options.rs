@@ -1,0 +1,225 @@
+//! The options of a packet port: `packet:IFACE?ring=4m&slot=2k&version=v2&...`.
+
+use crate::{PortSpec, SpecError};
+
+/// What a port string asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    pub ring: RingOptions,
+    /// Receive queues: sockets that share the traffic.
+    pub queues: u16,
+    /// How they share it (`PACKET_FANOUT_HASH`, ...).
+    pub fanout: u32,
+    /// Frames for other hardware addresses are received too.
+    pub promiscuous: bool,
+    /// TCP and UDP super-packets are handed over even where the device does not cut them: the
+    /// kernel does.
+    pub kernel_segmentation: bool,
+}
+
+/// The memory that frames are received into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RingOptions {
+    /// `TPACKET_V2`: a slot for each frame, handed over at once.
+    Slots {
+        /// How many.
+        slots: usize,
+        /// Bytes of each.
+        slot_size: usize,
+    },
+    /// `TPACKET_V3`: blocks in which frames are packed, handed over when full or `retire`
+    /// milliseconds old.
+    Blocks {
+        /// How many.
+        blocks: usize,
+        /// Bytes of each.
+        block_size: usize,
+        /// Milliseconds.
+        retire: u32,
+        /// The flow hash is asked for.
+        hash: bool,
+    },
+}
+
+/// The most memory that one queue may ask for, in bytes: the kernel counts it in `int`s.
+const MOST: usize = 1 << 30;
+
+/// The most that all queues of a port may ask for together: it is the kernel's own memory.
+const MOST_TOGETHER: u64 = 4 << 30;
+
+const KNOWN: [&str; 11] = [
+    "version",
+    "ring",
+    "slot",
+    "blocks",
+    "block",
+    "retire",
+    "hash",
+    "queues",
+    "fanout",
+    "promiscuous",
+    "tso",
+];
+
+/// The ways to share, by their names in port strings.
+const FANOUT: [(&str, u32); 6] = [
+    ("hash", libc::PACKET_FANOUT_HASH),
+    ("balance", libc::PACKET_FANOUT_LB),
+    ("cpu", libc::PACKET_FANOUT_CPU),
+    ("rollover", libc::PACKET_FANOUT_ROLLOVER),
+    ("random", libc::PACKET_FANOUT_RND),
+    ("queue", libc::PACKET_FANOUT_QM),
+];
+
+impl RingOptions {
+    const fn bytes(&self) -> usize {
+        match *self {
+            RingOptions::Slots { slots, slot_size } => slots * slot_size,
+            RingOptions::Blocks { blocks, block_size, .. } => blocks * block_size,
+        }
+    }
+}
+
+impl Options {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`SpecError`] names the option and what it takes.
+    pub fn parse(spec: &PortSpec) -> Result<Self, SpecError> {
+        let options = spec.options();
+        options.only(&KNOWN)?;
+        let ring = match options.get("version").unwrap_or("v2") {
+            "v2" => slots(spec)?,
+            "v3" => blocks(spec)?,
+            _ => return Err(options.wrong("version", "takes v2 or v3")),
+        };
+        let queues = options.value("queues", "takes a number from 1 to 256", 1)?;
+        if !(1..=256).contains(&queues) {
+            return Err(options.wrong("queues", "takes a number from 1 to 256"));
+        }
+        if ring.bytes() as u64 * u64::from(queues) > MOST_TOGETHER {
+            return Err(options.wrong(
+                "queues",
+                "takes fewer, or smaller rings: 4,096m of memory at most together",
+            ));
+        }
+        let name = options.get("fanout").unwrap_or("hash");
+        let fanout = FANOUT.iter().find(|(known, _)| *known == name).map(|&(_, mode)| mode);
+        let fanout = fanout.ok_or_else(|| {
+            options.wrong("fanout", "takes hash, balance, cpu, rollover, random or queue")
+        })?;
+        let kernel_segmentation = match options.get("tso") {
+            None | Some("kernel") => true,
+            Some("device") => false,
+            Some(_) => return Err(options.wrong("tso", "takes device or kernel")),
+        };
+        Ok(Options {
+            ring,
+            queues,
+            fanout,
+            promiscuous: options.switch("promiscuous", true)?,
+            kernel_segmentation,
+        })
+    }
+}
+
+fn slots(spec: &PortSpec) -> Result<RingOptions, SpecError> {
+    let options = spec.options();
+    if let Some(other) =
+        ["blocks", "block", "retire", "hash"].into_iter().find(|key| options.get(key).is_some())
+    {
+        return Err(options.wrong(other, "belongs to version=v3"));
+    }
+    let slot_size = options.bytes("slot", 2 << 10)?;
+    if !slot_size.is_power_of_two() || !(256..=1 << 20).contains(&slot_size) {
+        return Err(options.wrong("slot", "takes a power of two from 256 to 1m"));
+    }
+    let ring = options.bytes("ring", 4 << 20)?;
+    if !ring.is_power_of_two() || !(4 * slot_size.max(4096)..=MOST).contains(&ring) {
+        return Err(options.wrong(
+            "ring",
+            "takes a power of two, of 4 pages and 4 slots at least and 1,024m at most",
+        ));
+    }
+    Ok(RingOptions::Slots { slots: ring / slot_size, slot_size })
+}
+
+fn blocks(spec: &PortSpec) -> Result<RingOptions, SpecError> {
+    let options = spec.options();
+    if let Some(other) = ["ring", "slot"].into_iter().find(|key| options.get(key).is_some()) {
+        return Err(options.wrong(other, "belongs to version=v2"));
+    }
+    let block_size = options.bytes("block", 256 << 10)?;
+    if !block_size.is_power_of_two() || !(4096..=16 << 20).contains(&block_size) {
+        return Err(options.wrong("block", "takes a power of two from 4k to 16m"));
+    }
+    let blocks = options.value("blocks", "takes a number from 2 on", 16usize)?;
+    if blocks < 2 || blocks.checked_mul(block_size).is_none_or(|bytes| bytes > MOST) {
+        return Err(
+            options.wrong("blocks", "takes a number from 2 on, for 1,024m of memory at most")
+        );
+    }
+    let retire = options.value("retire", "takes milliseconds, 1 to 1000", 1)?;
+    if !(1..=1000).contains(&retire) {
+        return Err(options.wrong("retire", "takes milliseconds, 1 to 1000"));
+    }
+    Ok(RingOptions::Blocks { blocks, block_size, retire, hash: options.switch("hash", false)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        Options::parse(&text.parse().expect("well formed")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_bare_port_has_slots_of_2_kib_in_4_mib() {
+        let options = parse("packet:eth0").expect("defaults");
+        assert_eq!(options.ring, RingOptions::Slots { slots: 2048, slot_size: 2048 });
+        assert_eq!(
+            (options.queues, options.fanout, options.promiscuous, options.kernel_segmentation),
+            (1, 0, true, true)
+        );
+        let options =
+            parse("packet:eth0?version=v3&hash=on&queues=2&fanout=cpu&promiscuous=off&tso=device")
+                .expect("known");
+        assert_eq!(
+            options.ring,
+            RingOptions::Blocks { blocks: 16, block_size: 256 << 10, retire: 1, hash: true }
+        );
+        assert_eq!(
+            (options.queues, options.fanout, options.promiscuous, options.kernel_segmentation),
+            (2, 2, false, false)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        for (text, names) in [
+            ("packet:eth0?version=v4", "version=v4"),
+            ("packet:eth0?slot=3k", "slot=3k"),
+            ("packet:eth0?slot=128", "slot=128"),
+            ("packet:eth0?ring=8k", "ring=8k"),
+            ("packet:eth0?ring=5000k", "ring=5000k"),
+            ("packet:eth0?ring=4096m", "ring=4096m"),
+            ("packet:eth0?block=64k", "block=64k"),
+            ("packet:eth0?version=v3&slot=2k", "slot=2k"),
+            ("packet:eth0?version=v3&block=1000", "block=1000"),
+            ("packet:eth0?version=v3&blocks=1", "blocks=1"),
+            ("packet:eth0?version=v3&blocks=99999999999999", "blocks=99999999999999"),
+            ("packet:eth0?version=v3&retire=0", "retire=0"),
+            ("packet:eth0?queues=0", "queues=0"),
+            ("packet:eth0?ring=1024m&queues=5", "queues=5"),
+            ("packet:eth0?version=v3&blocks=4096&queues=8", "queues=8"),
+            ("packet:eth0?fanout=fair", "fanout=fair"),
+            ("packet:eth0?tso=on", "tso=on"),
+            ("packet:eth0?promiscuous=1", "promiscuous=1"),
+            ("packet:eth0?speed=1", "speed=1"),
+        ] {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains(&format!("{names:?}")), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The receiving end of a queue.
+
+use std::collections::TryReserveError;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use superpacket::packet::RxPacket;
+
+use super::blocks::Blocks;
+use super::options::RingOptions;
+use super::shared::Shared;
+use super::slots::Slots;
+use super::socket::{Mapped, Socket};
+use crate::interface::Interface;
+use crate::{Buffer, LinkState, PortError, Receive};
+
+/// A queue.
+pub(super) struct Receiver {
+    shared: Arc<Shared>,
+    socket: Arc<Socket>,
+    ring: Ring,
+    interface: Interface,
+    queue: u16,
+    /// The last poll found nothing.
+    was_empty: bool,
+    /// What was last known of the interface.
+    link: LinkState,
+}
+
+#[derive(Debug)]
+enum Ring {
+    Slots(Slots),
+    Blocks(Blocks),
+}
+
+impl Receiver {
+    /// A queue on what has been mapped, and its socket.
+    ///
+    /// # Errors
+    /// There is no memory for what is noted of the ring.
+    pub fn try_new(
+        shared: Arc<Shared>,
+        interface: Interface,
+        mapped: Mapped,
+        ring: &RingOptions,
+        queue: u16,
+    ) -> Result<(Self, Arc<Socket>), TryReserveError> {
+        let (ring, socket) = match *ring {
+            RingOptions::Slots { .. } => {
+                let (slots, socket) = Slots::new(mapped);
+                (Ring::Slots(slots), socket)
+            }
+            RingOptions::Blocks { block_size, .. } => {
+                let (blocks, socket) = Blocks::try_new(mapped, block_size)?;
+                (Ring::Blocks(blocks), socket)
+            }
+        };
+        let socket = Arc::new(socket);
+        let receiver = Receiver {
+            shared,
+            socket: Arc::clone(&socket),
+            ring,
+            interface,
+            queue,
+            was_empty: false,
+            link: LinkState::Up,
+        };
+        Ok((receiver, socket))
+    }
+
+    /// Nothing came: is that because the interface is down?
+    ///
+    /// The socket's error must be taken, or the socket stays readable for it. One call in two polls
+    /// that found nothing is enough: who waits polls twice.
+    fn check(&mut self) -> Result<usize, PortError> {
+        if self.link == LinkState::Up
+            && (!std::mem::replace(&mut self.was_empty, true) || self.socket.take_error().is_none())
+        {
+            return Ok(0);
+        }
+        if self.link != LinkState::Gone {
+            self.link = if self.socket.is_attached() {
+                self.interface.state().link
+            } else {
+                LinkState::Gone
+            };
+        }
+        let port = self.shared.name.clone();
+        match self.link {
+            LinkState::Up => Ok(0),
+            LinkState::Down => Err(PortError::Down { port }),
+            LinkState::Gone => Err(PortError::Gone { port }),
+        }
+    }
+}
+
+impl Receive for Receiver {
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
+        let Receiver { shared, socket, ring, queue, .. } = self;
+        let count = match ring {
+            Ring::Slots(slots) => slots.poll(socket, &shared.counters, *queue, packets, limit),
+            Ring::Blocks(blocks) => blocks.poll(&shared.counters, *queue, packets, limit),
+        };
+        if count == 0 {
+            return self.check();
+        }
+        self.was_empty = false;
+        Ok(count)
+    }
+
+    fn give_back(&mut self) {
+        match &mut self.ring {
+            Ring::Slots(slots) => slots.give_back(),
+            Ring::Blocks(blocks) => blocks.give_back(),
+        }
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn is_crowded(&self) -> bool {
+        match &self.ring {
+            Ring::Slots(slots) => slots.is_crowded(),
+            Ring::Blocks(blocks) => blocks.is_crowded(),
+        }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // The socket lives on while the port counts, or while memory of the ring is lent: it is to
+        // take no more.
+        let _ = self.socket.close_filter();
+        let region = match &self.ring {
+            Ring::Slots(slots) => slots.region(),
+            Ring::Blocks(blocks) => blocks.region(),
+        };
+        if region.lent() != 0 {
+            self.socket.ring_outlives();
+        }
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut output = formatter.debug_struct("Receiver");
+        output
+            .field("port", &self.shared.name)
+            .field("queue", &self.queue)
+            .field("link", &self.link)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,283 @@
+//! The ring of `TPACKET_V2`: a slot for each frame, handed over at once.
+//!
+//! ```text
+//!      given back                taken                     the kernel's, or handed over
+//! ... ------------ | ---------------------------------- | ------------------------------ ...
+//!                   first not given back                  next to be read
+//! ```
+//! A frame longer than a slot is queued too, whole (`TP_STATUS_COPY`): it is read from the socket,
+//! and its slot says what there is to know of it.
+
+#![expect(unsafe_code, reason = "a ring shared with the kernel")]
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::net::RecvFlags;
+use superpacket::packet::RxPacket;
+
+use super::frame::{self, Metadata, VIRTIO};
+use super::shared::Counters;
+use super::socket::{Mapped, Socket};
+use crate::{Buffer, Pool, Region};
+
+/// The ring.
+#[derive(Debug)]
+pub(super) struct Slots {
+    region: Region,
+    /// The slot that the kernel fills next, or has filled and not been asked for.
+    next: usize,
+    /// How many slots before it have not been given back.
+    taken: usize,
+    long: LongFrames,
+    ignores_outgoing: bool,
+}
+
+impl Slots {
+    /// The ring in `mapped`, and its socket.
+    pub fn new(mapped: Mapped) -> (Self, Socket) {
+        let ring = Slots {
+            region: mapped.region,
+            next: 0,
+            taken: 0,
+            long: LongFrames::default(),
+            ignores_outgoing: mapped.ignores_outgoing,
+        };
+        (ring, mapped.socket)
+    }
+
+    /// Returns the ring's memory.
+    pub const fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Appends up to `limit` packets.
+    pub fn poll(
+        &mut self,
+        socket: &Socket,
+        counters: &Counters,
+        queue: u16,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> usize {
+        let mut count = 0;
+        while count < limit && self.taken < self.region.slots() {
+            let slot = self.next;
+            // Acquire: the frame and what is said of it were written before.
+            let status = self.status(slot).load(Ordering::Acquire);
+            if status & libc::TP_STATUS_USER == 0 {
+                break;
+            }
+            self.next = if slot + 1 == self.region.slots() { 0 } else { slot + 1 };
+            self.taken += 1;
+            count += usize::from(self.take(slot, socket, counters, queue, packets));
+        }
+        count
+    }
+
+    /// Appends the packet in a slot, unless it is to be left out.
+    #[inline]
+    fn take(
+        &mut self,
+        slot: usize,
+        socket: &Socket,
+        counters: &Counters,
+        queue: u16,
+        packets: &mut Vec<RxPacket<Buffer>>,
+    ) -> bool {
+        let start = self.start(slot);
+        // SAFETY: a slot that was handed over starts with this structure, which is made of
+        // integers; slots are aligned to 16 bytes.
+        let header = unsafe { start.cast::<libc::tpacket2_hdr>().read() };
+        let metadata = Metadata {
+            status: header.tp_status,
+            seconds: header.tp_sec,
+            nanoseconds: header.tp_nsec,
+            vlan_tci: header.tp_vlan_tci,
+            vlan_tpid: header.tp_vlan_tpid,
+            hash: 0,
+        };
+        let is_long = header.tp_status & libc::TP_STATUS_COPY != 0;
+        let length = header.tp_len as usize + VIRTIO;
+        let mac = usize::from(header.tp_mac);
+        let buffer = if is_long {
+            // Even if nobody wants it, it must leave the queue.
+            self.long.read(socket, length)
+        } else if header.tp_snaplen < header.tp_len {
+            // Longer than a slot, and the queue was full.
+            None
+        } else {
+            mac.checked_sub(VIRTIO)
+                .and_then(|from| self.region.lend(slot, from..mac + header.tp_snaplen as usize))
+        };
+        if !self.ignores_outgoing && self.is_outgoing(slot) {
+            return false;
+        }
+        let Some(buffer) = buffer else {
+            counters.dropped(queue, 1);
+            return false;
+        };
+        match frame::packet(buffer, &metadata, queue) {
+            Ok(packet) => {
+                packets.push(packet);
+                true
+            }
+            Err(error) => {
+                counters.malformed(&error);
+                false
+            }
+        }
+    }
+
+    /// Gives the kernel the slots that are not lent any more, up to the first that is.
+    pub fn give_back(&mut self) {
+        while self.taken != 0 {
+            let slots = self.region.slots();
+            let slot = if self.next >= self.taken {
+                self.next - self.taken
+            } else {
+                self.next + slots - self.taken
+            };
+            if self.region.is_lent(slot) {
+                break;
+            }
+            // Release: what was done with the slot is over.
+            self.status(slot).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.taken -= 1;
+        }
+    }
+
+    /// Is more than half of it taken?
+    pub const fn is_crowded(&self) -> bool {
+        self.taken * 2 > self.region.slots()
+    }
+
+    fn start(&self, slot: usize) -> *mut u8 {
+        debug_assert!(slot < self.region.slots());
+        // SAFETY: the slot lies within the memory.
+        unsafe { self.region.start().as_ptr().add(slot * self.region.slot_size()) }
+    }
+
+    fn status(&self, slot: usize) -> &AtomicU32 {
+        // SAFETY: a slot starts with its status, which both sides change; the memory lives as long
+        // as the region.
+        unsafe { AtomicU32::from_ptr(self.start(slot).cast()) }
+    }
+
+    /// Did this machine send it? An address follows the slot's header.
+    fn is_outgoing(&self, slot: usize) -> bool {
+        // SAFETY: in a slot that was handed over, a whole address lies there.
+        let kind =
+            unsafe { self.start(slot).add(size_of::<libc::tpacket2_hdr>() + PACKET_TYPE).read() };
+        kind == libc::PACKET_OUTGOING
+    }
+}
+
+/// Offset of `sll_pkttype` in `struct sockaddr_ll`.
+const PACKET_TYPE: usize = std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
+
+// The address follows at a multiple of `TPACKET_ALIGNMENT`.
+const _: () = assert!(size_of::<libc::tpacket2_hdr>().is_multiple_of(16));
+
+/// Frames that are read from the socket: into slots of one of two sizes, or bytes of their own.
+#[derive(Debug, Default)]
+struct LongFrames {
+    /// Super-packets up to 64 KB.
+    usual: Option<Pool>,
+    /// BIG TCP.
+    big: Option<Pool>,
+}
+
+/// Slots for super-packets: 64 KB, headers and some room; few, so that they stay in the cache.
+const USUAL: (usize, usize) = (32, 68 << 10);
+
+/// Slots for BIG TCP's.
+const BIG: (usize, usize) = (16, 260 << 10);
+
+/// Longer frames are dropped: the kernel makes none of BIG TCP beyond half of it (`GSO_MAX_SIZE`).
+const LONGEST: usize = 1 << 20;
+
+impl LongFrames {
+    /// Reads the next frame, of `length` bytes with its virtio header; `None` if there is none, or
+    /// no memory for it: it is dropped then.
+    fn read(&mut self, socket: impl AsFd, length: usize) -> Option<Buffer> {
+        let (pool, (slots, slot_size)) =
+            if length <= USUAL.1 { (&mut self.usual, USUAL) } else { (&mut self.big, BIG) };
+        if pool.is_none() {
+            *pool = Pool::try_new(slots, slot_size);
+        }
+        if let Some(pool) = pool
+            && length <= slot_size
+            && let Some(slot) = pool.free()
+        {
+            let read = receive(socket, pool.slot_mut(slot)?)?;
+            return pool.lend(slot, 0..read);
+        }
+        let mut bytes = Vec::new();
+        if length > LONGEST || bytes.try_reserve_exact(length).is_err() {
+            // It must leave the queue: its slot is taken.
+            return receive(socket, &mut [0; VIRTIO]).and(None);
+        }
+        bytes.resize(length, 0);
+        let read = receive(socket, &mut bytes)?;
+        bytes.truncate(read);
+        Some(Buffer::from(bytes))
+    }
+}
+
+/// Reads a frame whole; one that does not fit is left out.
+fn receive(socket: impl AsFd, room: &mut [u8]) -> Option<usize> {
+    loop {
+        match rustix::net::recv(&socket, &mut *room, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            Ok((_, length)) => return (length <= room.len()).then_some(length),
+            // The socket's own error comes first, once.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::NETDOWN) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+    use super::*;
+    use crate::without_memory::{is_run_in_a_child, limit_memory, take_all_memory};
+
+    /// Two ends of something that keeps the frames apart, as a packet socket does.
+    fn pair() -> [std::os::fd::OwnedFd; 2] {
+        socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::empty(), None)
+            .expect("descriptors")
+            .into()
+    }
+
+    #[test]
+    fn a_frame_that_there_is_no_memory_for_is_dropped() {
+        if is_run_in_a_child(
+            "port::packet::slots::tests::a_frame_that_there_is_no_memory_for_is_dropped",
+        ) {
+            return;
+        }
+        let ([from, to], mut frames) = (pair(), LongFrames::default());
+        let sent = [100_000, 90_000].map(|length| vec![length as u8; length]);
+        sent.iter()
+            .for_each(|frame| _ = send(&from, frame, SendFlags::empty()).expect("there is room"));
+        limit_memory(4 << 20);
+        let held = take_all_memory();
+        let first = frames.read(&to, sent[0].len());
+        drop(held);
+        let second = frames.read(&to, sent[1].len());
+        assert!(first.is_none(), "there was no memory for it");
+        assert_eq!(second.expect("the next frame").bytes(), sent[1]);
+    }
+
+    #[test]
+    fn a_frame_longer_than_any_is_dropped() {
+        let ([from, to], mut frames) = (pair(), LongFrames::default());
+        for frame in [[1; 90], [2; 90]] {
+            send(&from, &frame, SendFlags::empty()).expect("there is room");
+        }
+        assert!(frames.read(&to, LONGEST + 1).is_none());
+        assert_eq!(frames.read(&to, 90).expect("the next frame").bytes(), [2; 90]);
+    }
+}

@@ -1,0 +1,279 @@
+//! Packet sockets (`packet(7)`): the system calls, and in which order.
+
+#![expect(unsafe_code, reason = "it maps the ring")]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::options::{Options, RingOptions};
+use crate::system::{
+    Frames, PACKET_COPY_THRESH, PACKET_FANOUT, PACKET_IGNORE_OUTGOING, PACKET_RX_RING,
+    PACKET_RX_RING_V3, PACKET_VERSION, PACKET_VNET_HDR, PacketSocket, SO_DETACH_FILTER,
+    attach_filter,
+};
+use crate::{PortError, Region};
+
+/// Bytes of frames longer than a slot that may wait in the receive queue, and of frames that may
+/// wait to be sent.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// Bytes of a block for each flag that a frame may be lent under. A frame with its header takes at
+/// least 82, so there are always enough.
+pub(super) const FLAG: usize = 64;
+
+/// A packet socket of one interface.
+#[derive(Debug)]
+pub(super) struct Socket {
+    socket: PacketSocket,
+    index: u32,
+    /// Whether the device was asked for frames to all addresses.
+    is_promiscuous: bool,
+    /// Whether memory of the ring stays in use when the socket is dropped.
+    ring_outlives: AtomicBool,
+}
+
+/// A receiving socket, and the memory that it shares with the kernel.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    pub socket: Socket,
+    /// The memory, in slots as the ring's options say, or in flags of [`FLAG`] bytes for the frames
+    /// in blocks.
+    pub region: Region,
+    /// The kernel leaves out what this machine sends.
+    pub ignores_outgoing: bool,
+}
+
+impl Socket {
+    fn open(port: &str, index: u32) -> Result<Self, PortError> {
+        let refused =
+            |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
+        let socket = PacketSocket::open().map_err(refused("opening a packet socket (socket)"))?;
+        rustix::io::ioctl_fionbio(&socket, true)
+            .map_err(|error| refused("opening a packet socket (FIONBIO)")(error.into()))?;
+        socket
+            .set(PACKET_VNET_HDR, 1)
+            .map_err(refused("asking for virtio headers (PACKET_VNET_HDR)"))?;
+        Ok(Socket { socket, index, is_promiscuous: false, ring_outlives: AtomicBool::new(false) })
+    }
+
+    /// A socket that only sends.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn sender(port: &str, index: u32) -> Result<Self, PortError> {
+        let sender = Socket::open(port, index)?;
+        // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
+        let _ = sender.socket.set_send_buffer(SOCKET_BUFFER);
+        sender.socket.bind(index, Frames::None).map_err(|error| {
+            PortError::system(port, "binding the sending socket to the interface (bind)", error)
+        })?;
+        Ok(sender)
+    }
+
+    /// Sockets that receive, one for each queue.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn receivers(port: &str, index: u32, options: &Options) -> Result<Vec<Mapped>, PortError> {
+        let mut mapped = Vec::new();
+        let mut group = None;
+        for _ in 0..options.queues {
+            let one = Socket::receiver(port, index, options)?;
+            let socket = &one.socket;
+            let shared = options.queues > 1;
+            if shared {
+                // Until it has joined the others, it would see their packets too.
+                socket.close_filter().map_err(|error| {
+                    PortError::system(port, "holding packets off (SO_ATTACH_FILTER)", error)
+                })?;
+            }
+            let bound = socket.socket.bind(index, Frames::All);
+            bound.map_err(|error| {
+                PortError::system(
+                    port,
+                    "binding the receiving socket to the interface (bind)",
+                    error,
+                )
+            })?;
+            if shared {
+                let joined = socket.join(options.fanout, group);
+                group = Some(joined.map_err(|error| {
+                    PortError::system(port, "sharing among several queues (PACKET_FANOUT)", error)
+                })?);
+                socket.open_filter().map_err(|error| {
+                    PortError::system(port, "letting packets in (SO_DETACH_FILTER)", error)
+                })?;
+            }
+            mapped.push(one);
+        }
+        Ok(mapped)
+    }
+
+    fn receiver(port: &str, index: u32, options: &Options) -> Result<Mapped, PortError> {
+        let refused =
+            |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
+        let mut receiver = Socket::open(port, index)?;
+        let socket = &receiver.socket;
+        let ignores_outgoing = socket.set(PACKET_IGNORE_OUTGOING, 1).is_ok();
+        // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
+        if !socket.set_receive_buffer(SOCKET_BUFFER).unwrap_or(false) {
+            let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or(0);
+            tracing::info!(
+                port,
+                bytes,
+                "no more than net.core.rmem_max for frames longer than a slot"
+            );
+        }
+        let version = match options.ring {
+            RingOptions::Slots { .. } => libc::tpacket_versions::TPACKET_V2,
+            RingOptions::Blocks { .. } => libc::tpacket_versions::TPACKET_V3,
+        };
+        socket
+            .set(PACKET_VERSION, version as i32)
+            .map_err(refused("choosing the ring's version (PACKET_VERSION)"))?;
+        let (set, length, granularity) = match options.ring {
+            RingOptions::Slots { slots, slot_size } => {
+                // Any other than 0: frames longer than a slot are queued whole.
+                socket
+                    .set(PACKET_COPY_THRESH, i32::MAX)
+                    .map_err(refused("asking for long frames (PACKET_COPY_THRESH)"))?;
+                let length = slots * slot_size;
+                let block = length.min(slot_size.max(BLOCK));
+                let request = libc::tpacket_req {
+                    tp_block_size: block as u32,
+                    tp_block_nr: (length / block) as u32,
+                    tp_frame_size: slot_size as u32,
+                    tp_frame_nr: slots as u32,
+                };
+                (socket.set(PACKET_RX_RING, request), length, slot_size)
+            }
+            RingOptions::Blocks { blocks, block_size, retire, hash } => {
+                let request = libc::tpacket_req3 {
+                    tp_block_size: block_size as u32,
+                    tp_block_nr: blocks as u32,
+                    // Means nothing but must divide the block.
+                    tp_frame_size: 2048,
+                    tp_frame_nr: (blocks * block_size / 2048) as u32,
+                    tp_retire_blk_tov: retire,
+                    tp_sizeof_priv: 0,
+                    tp_feature_req_word: if hash { libc::TP_FT_REQ_FILL_RXHASH } else { 0 },
+                };
+                (socket.set(PACKET_RX_RING_V3, request), blocks * block_size, FLAG)
+            }
+        };
+        set.map_err(refused("taking memory for the ring (PACKET_RX_RING)"))?;
+        if options.promiscuous {
+            socket
+                .add_promiscuous(index)
+                .map_err(refused("asking for all frames (PACKET_MR_PROMISC)"))?;
+            receiver.is_promiscuous = true;
+        }
+        let socket = &receiver.socket;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let data = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                socket,
+                0,
+            )
+        };
+        let data = data.map_err(|error| refused("mapping the ring (mmap)")(error.into()))?;
+        // SAFETY: the kernel maps nothing at address 0 that it was not told to.
+        let data = unsafe { NonNull::new_unchecked(data.cast::<u8>()) };
+        // SAFETY: the memory was mapped for this ring alone. The kernel writes to a slot or block
+        // only while its status says that it is the kernel's; the rings lend bytes after the status
+        // said that they are ours, and change it only when nothing of the slot or block is lent.
+        let region = unsafe { Region::try_mapped(data, length, granularity) };
+        let region = region.ok_or_else(|| {
+            refused("taking memory to note which slots of the ring are lent")(
+                io::ErrorKind::OutOfMemory.into(),
+            )
+        })?;
+        Ok(Mapped { socket: receiver, region, ignores_outgoing })
+    }
+
+    /// The socket's error, taken out: `ENETDOWN` when the interface was switched off, or went.
+    pub fn take_error(&self) -> Option<io::Error> {
+        match rustix::net::sockopt::socket_error(&self.socket) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) | Err(error) => Some(error.into()),
+        }
+    }
+
+    /// Does the socket still belong to its interface? One that went, even if it came back, has left
+    /// its sockets (`NETDEV_UNREGISTER`).
+    pub fn is_attached(&self) -> bool {
+        self.socket.is_bound_to(self.index)
+    }
+
+    /// Packets that found no room since this was asked last.
+    pub fn take_drops(&self) -> u64 {
+        self.socket.take_drops().map_or(0, u64::from)
+    }
+
+    /// Notes that memory of the ring is lent and stays so after the socket is dropped.
+    pub fn ring_outlives(&self) {
+        self.ring_outlives.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets nothing in any more.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn close_filter(&self) -> io::Result<()> {
+        // BPF_RET | BPF_K: of every packet, 0 bytes.
+        attach_filter(
+            &self.socket,
+            &[libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }],
+        )
+    }
+
+    fn open_filter(&self) -> io::Result<()> {
+        self.socket.set(SO_DETACH_FILTER, 0)
+    }
+
+    /// Joins a group, or founds one, and returns its number.
+    fn join(&self, mode: u32, group: Option<u32>) -> io::Result<u32> {
+        // The group has a hook of its own: what the sockets ignore must be said again.
+        let with = |flags: u32| group.unwrap_or(0) | (mode | flags) << 16;
+        let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
+        let joined =
+            self.socket.set(PACKET_FANOUT, with(unique | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING));
+        if joined.is_err() {
+            self.socket.set(PACKET_FANOUT, with(unique))?;
+        }
+        Ok(self.socket.get(PACKET_FANOUT)? & 0xffff)
+    }
+}
+
+impl Drop for Socket {
+    /// Takes back what the kernel would otherwise do until the ring is unmapped: a mapping keeps
+    /// its socket open.
+    fn drop(&mut self) {
+        if !self.ring_outlives.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.is_promiscuous {
+            // An interface that is gone has forgotten it.
+            let _ = self.socket.drop_promiscuous(self.index);
+        }
+        // Refused if it shares with others (`PACKET_FANOUT`): its filter lets nothing in then.
+        let _ = self.socket.unbind();
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Slots lie in blocks of this many bytes, or of one slot if that is longer.
+const BLOCK: usize = 64 << 10;

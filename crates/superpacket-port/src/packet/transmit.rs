@@ -1,0 +1,152 @@
+//! The sending end: frames gathered from where they lie, many in one call.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use superpacket::packet::Layer;
+use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError};
+use superpacket::wire::MAX_HEADER;
+
+use super::frame::VIRTIO;
+use super::shared::Shared;
+use super::socket::Socket;
+use crate::system::{MessageMemory, Messages};
+use crate::{MAX_SLICES, Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
+
+/// The most pieces of a frame: the virtio header takes one.
+pub(super) const MAX_FRAME_SLICES: usize = MAX_SLICES - 1;
+
+/// The most frames of one call.
+const MAX_MESSAGES: usize = 256;
+
+/// No further frame is taken into a call that has this many pieces.
+const MANY_PIECES: usize = 8192;
+
+/// An end to send through.
+pub(super) struct Transmitter {
+    shared: Arc<Shared>,
+    socket: Arc<Socket>,
+    memory: MessageMemory<VIRTIO>,
+}
+
+impl Transmitter {
+    pub fn new(shared: Arc<Shared>, socket: Arc<Socket>) -> Self {
+        Transmitter { shared, socket, memory: MessageMemory::default() }
+    }
+
+    /// Why the kernel did not take `frame`.
+    fn stop(&self, frame: &TxFrame, error: io::Error) -> Stop {
+        let counters = &self.shared.counters;
+        match error.raw_os_error() {
+            // ENOMEM is also what is left of the reason where the kernel has to look into a
+            // super-packet and finds that it cannot cut it (`__dev_queue_xmit` after
+            // `validate_xmit_skb`). A single frame that is too long stays so, whoever fills in its
+            // checksum: the MTU has shrunk.
+            Some(libc::EMSGSIZE) if frame.gso.is_none() => Stop::TooLong,
+            Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOMEM)
+                if !frame.is_plain() =>
+            {
+                counters.tx_refused.fetch_add(1, Ordering::Relaxed);
+                Stop::Offload(error)
+            }
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
+                counters.tx_full.fetch_add(1, Ordering::Relaxed);
+                Stop::Full
+            }
+            // No header can say it.
+            None if !frame.is_plain() && error.kind() == io::ErrorKind::InvalidInput => {
+                counters.tx_refused.fetch_add(1, Ordering::Relaxed);
+                Stop::Offload(error)
+            }
+            Some(libc::ENETDOWN) => Stop::Down,
+            Some(libc::ENXIO | libc::ENODEV | libc::EBADFD) => {
+                Stop::Gone(PortError::Gone { port: self.shared.name.clone() })
+            }
+            _ => Stop::Refused(error),
+        }
+    }
+}
+
+impl Transmit for Transmitter {
+    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+        let frames = batch.frames();
+        let mut sent = 0;
+        while let Some(frame) = frames.get(from + sent) {
+            let mut messages = self.memory.begin();
+            let unfit = gather(&mut messages, outgoing, batch, from + sent);
+            if messages.is_empty() {
+                return Progress { sent, stopped: unfit.map(|error| self.stop(frame, error)) };
+            }
+            match messages.send(&*self.socket) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Progress { sent, stopped: Some(self.stop(frame, error)) },
+            }
+        }
+        Progress { sent, stopped: None }
+    }
+}
+
+impl fmt::Debug for Transmitter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Transmitter")
+            .field("port", &self.shared.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Describes frames from number `from` on, as many as fit one call. Stops before a frame that this
+/// kind of port cannot describe, and says why.
+fn gather<'a>(
+    messages: &mut Messages<'_, 'a, VIRTIO>,
+    outgoing: &'a Outgoing,
+    batch: &TxBatch,
+    from: usize,
+) -> Option<io::Error> {
+    for frame in batch.frames()[from..].iter().take(MAX_MESSAGES) {
+        if messages.pieces() >= MANY_PIECES {
+            break;
+        }
+        let slices = batch.slices(frame);
+        if slices.len() > MAX_FRAME_SLICES {
+            return Some(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
+        match header(outgoing, batch, frame) {
+            Ok(header) => messages.push(header, slices.iter().map(|slice| outgoing.slice(*slice))),
+            Err(error) => return Some(error),
+        }
+    }
+    None
+}
+
+/// The virtio header of a frame.
+#[inline]
+fn header(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> io::Result<[u8; VIRTIO]> {
+    let mut bytes = [0; VIRTIO];
+    if frame.layer != Layer::Ethernet {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "an IP packet without Ethernet header",
+        ));
+    }
+    if frame.is_plain() {
+        return Ok(bytes);
+    }
+    let mut scratch = [0; MAX_HEADER];
+    let head = batch.head(outgoing, frame, &mut scratch);
+    let offload = Offload::new(frame.checksum, frame.gso);
+    let described =
+        Header::describe(&offload, Format::Plain, head, frame.length as usize, frame.layer);
+    described
+        .and_then(|header| header.write(&mut bytes, Format::Plain, ByteOrder::NATIVE))
+        .map_err(unfit)?;
+    Ok(bytes)
+}
+
+/// A frame that no header can describe, as the kernel would refuse it.
+fn unfit(error: VirtioError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}

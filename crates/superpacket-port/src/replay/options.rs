@@ -1,0 +1,124 @@
+//! The options of `pcap` ports.
+
+use superpacket::packet::Layer;
+
+use crate::{PortSpec, SpecError};
+
+/// What a port string asks for.
+#[derive(Debug, PartialEq)]
+pub(super) struct Options {
+    pub(super) mode: Mode,
+}
+
+/// Which way a port goes.
+#[derive(Debug, PartialEq)]
+pub(super) enum Mode {
+    /// A capture is replayed.
+    Replay {
+        /// How fast.
+        speed: Speed,
+        /// How many times; `None`: without end.
+        times: Option<u64>,
+        /// Where what is sent is recorded.
+        record: Option<String>,
+    },
+    /// What is sent is recorded, nothing arrives.
+    Record {
+        /// What is sent.
+        layer: Layer,
+    },
+}
+
+/// How fast a capture is replayed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Speed {
+    /// So many times as fast as it was captured: above 0, finite.
+    Times(f64),
+    /// As fast as it is polled.
+    Max,
+}
+
+impl Options {
+    pub(super) fn read(spec: &PortSpec) -> Result<Self, SpecError> {
+        let options = spec.options();
+        let mode = match options.get("mode") {
+            None | Some("replay") => {
+                options.only(&["mode", "speed", "loop", "record"])?;
+                let speed = match options.get("speed") {
+                    None | Some("timed") => Speed::Times(1.0),
+                    Some("max") => Speed::Max,
+                    Some(number) => {
+                        let times = number
+                            .parse()
+                            .ok()
+                            .filter(|times: &f64| times.is_finite() && *times > 0.0);
+                        Speed::Times(times.ok_or_else(|| {
+                            options.wrong("speed", "takes timed, max, or a number above 0: 2, 0.5")
+                        })?)
+                    }
+                };
+                let times = match options.get("loop") {
+                    Some("forever") => None,
+                    _ => Some(options.value("loop", "takes a number of times, or forever", 1)?),
+                };
+                if times != Some(1) && spec.device() == "-" {
+                    return Err(
+                        options.wrong("loop", "needs a file: standard input can be read once")
+                    );
+                }
+                Mode::Replay { speed, times, record: options.get("record").map(str::to_owned) }
+            }
+            Some("record") => {
+                options.only(&["mode", "layer"])?;
+                let layer = match options.get("layer") {
+                    None | Some("ethernet") => Layer::Ethernet,
+                    Some("ip") => Layer::Ip,
+                    Some(_) => return Err(options.wrong("layer", "takes ethernet or ip")),
+                };
+                Mode::Record { layer }
+            }
+            Some(_) => return Err(options.wrong("mode", "takes replay or record")),
+        };
+        Ok(Options { mode })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Mode, SpecError> {
+        Options::read(&text.parse().expect("well formed")).map(|options| options.mode)
+    }
+
+    #[test]
+    fn the_forms_that_the_documentation_names() {
+        let replay = |speed, times, record: Option<&str>| {
+            Ok(Mode::Replay { speed, times, record: record.map(str::to_owned) })
+        };
+        assert_eq!(read("pcap:in"), replay(Speed::Times(1.0), Some(1), None));
+        assert_eq!(read("pcap:in?speed=0.5&loop=forever"), replay(Speed::Times(0.5), None, None));
+        assert_eq!(
+            read("pcap:in?speed=max&loop=3&record=out"),
+            replay(Speed::Max, Some(3), Some("out"))
+        );
+        assert_eq!(read("pcap:out?mode=record"), Ok(Mode::Record { layer: Layer::Ethernet }));
+        assert_eq!(read("pcap:out?mode=record&layer=ip"), Ok(Mode::Record { layer: Layer::Ip }));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (text, says) in [
+            ("pcap:in?mode=play", "replay or record"),
+            ("pcap:in?speed=-1", "speed=-1"),
+            ("pcap:in?speed=inf", "above 0"),
+            ("pcap:in?loop=often", "forever"),
+            ("pcap:-?loop=2", "standard input"),
+            ("pcap:in?layer=ip", "mode, speed, loop, record"),
+            ("pcap:out?mode=record&speed=max", "mode, layer"),
+        ] {
+            let error = read(text).expect_err(text).to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The sending end of a `pcap` port: what is sent is recorded, or thrown away.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use superpacket::packet::Layer;
+
+use super::stream_writer::{NotWritten, OutputStream, StreamWriter};
+use crate::{Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
+use superpacket_captures::file::{
+    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant,
+    Record, Sink, TimeResolution, Timestamp, Writer,
+};
+
+/// A capture that is being written. A file gets its name when it is dropped.
+pub(super) struct Recorder {
+    text: String,
+    layer: Layer,
+    output: Output,
+}
+
+/// Where the capture is written.
+enum Output {
+    /// A file, by whoever sends; `None` after an error.
+    File(Mutex<Option<Writer>>),
+    /// A pipe, a terminal, a device, by a thread of its own.
+    Stream(StreamWriter),
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Recorder")
+            .field("text", &self.text)
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Begins the file at `path`, for the port `text`. What its ending does not say of its format
+    /// is as in `like`; times are in nanoseconds.
+    pub(super) fn create(
+        text: &str,
+        path: &str,
+        like: Option<Format>,
+        layer: Layer,
+    ) -> Result<Self, PortError> {
+        let capture = |source| PortError::Capture { port: text.into(), source };
+        let default =
+            Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Nanoseconds };
+        let format = OutputFormat {
+            resolution: Some(PcapVariant::Nanoseconds),
+            ..OutputFormat::for_path(path, like.unwrap_or(default))
+        };
+        let link_type = match layer {
+            Layer::Ethernet => LinkType::ETHERNET,
+            Layer::Ip => LinkType::RAW,
+        };
+        let interface = Interface::new(link_type, TimeResolution::NANOSECONDS).named(text);
+        let output = match OutputStream::open(path).map_err(capture)? {
+            Some(stream) => Output::Stream(StreamWriter::new(text, stream, format, interface)),
+            None => {
+                let mut writer = Writer::create(path, format).map_err(capture)?;
+                writer.declare(&[interface]).map_err(capture)?;
+                Output::File(Mutex::new(Some(writer)))
+            }
+        };
+        Ok(Recorder { text: text.into(), layer, output })
+    }
+
+    /// How often a frame was refused because its reader was behind.
+    pub(super) fn full(&self) -> u64 {
+        match &self.output {
+            Output::File(_) => 0,
+            Output::Stream(stream) => stream.full(),
+        }
+    }
+
+    fn record(
+        &self,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frame: &TxFrame,
+        time: Timestamp,
+    ) -> Result<(), Stop> {
+        let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what);
+        if !frame.is_plain() {
+            return Err(Stop::Offload(refused(
+                "a capture file cuts no super-packets and fills in no checksums",
+            )));
+        }
+        if frame.layer != self.layer {
+            return Err(Stop::Refused(refused("the capture file has frames of another layer")));
+        }
+        let slices = batch.slices(frame).iter().map(|slice| outgoing.slice(*slice));
+        let writer = match &self.output {
+            Output::File(writer) => writer,
+            Output::Stream(stream) => {
+                return stream.write(frame.length as usize, slices, time).map_err(|refused| {
+                    match refused {
+                        NotWritten::Full => Stop::Full,
+                        NotWritten::Failed(error) => self.gone(error),
+                    }
+                });
+            }
+        };
+        let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = writer.as_mut() else { return Err(self.gone(None)) };
+        let record = Record {
+            interface: 0,
+            time: Some(time),
+            original_length: None,
+            options: FrameOptions::NONE,
+        };
+        open.write(record, slices).map_err(|source| {
+            // Half a record may have been written: nothing can follow it.
+            *writer = None;
+            self.gone(Some(source))
+        })
+    }
+
+    fn gone(&self, why: Option<CaptureError>) -> Stop {
+        let port = self.text.clone();
+        Stop::Gone(why.map_or_else(
+            || PortError::Gone { port: port.clone() },
+            |source| PortError::Capture { port: port.clone(), source },
+        ))
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let Output::File(writer) = &mut self.output else { return };
+        let writer = writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(error)) = writer.map(Writer::finish) {
+            tracing::error!(port = %self.text, %error, "the recorded capture is lost");
+        }
+    }
+}
+
+/// An end to record through; all of a port's write into the same file.
+#[derive(Debug)]
+pub(super) struct RecorderEnd {
+    recorder: Arc<Recorder>,
+}
+
+impl RecorderEnd {
+    pub(super) const fn new(recorder: Arc<Recorder>) -> Self {
+        RecorderEnd { recorder }
+    }
+}
+
+impl Transmit for RecorderEnd {
+    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let time = Timestamp::from_nanoseconds(
+            (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64),
+        );
+        for (sent, frame) in batch.frames()[from..].iter().enumerate() {
+            if let Err(stopped) = self.recorder.record(outgoing, batch, frame, time) {
+                return Progress { sent, stopped: Some(stopped) };
+            }
+        }
+        Progress { sent: batch.frames().len() - from, stopped: None }
+    }
+}
+
+/// The sending end of a port that only replays.
+#[derive(Debug)]
+pub(super) struct Discard;
+
+impl Transmit for Discard {
+    fn transmit(&mut self, _: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+        Progress { sent: batch.frames().len() - from, stopped: None }
+    }
+}

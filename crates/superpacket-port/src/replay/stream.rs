@@ -1,0 +1,314 @@
+//! A capture that comes over a pipe: read on a thread of its own, so that a poll never waits for
+//! it.
+//!
+//! Whoever writes may stop in the middle of a record, and decompression and the records' own
+//! lengths decide how much is to be read next. So a thread reads as files are read, waits where
+//! nothing is there, and hands over whole frames by a channel.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use superpacket::packet::Layer;
+
+use super::frames::{Errors, Ready, read};
+use super::timer::set_timer;
+use superpacket_captures::file::{CaptureError, Format, LinkType, Reader, Source, Truncated};
+
+/// Frames that were read and not yet taken, at most.
+const CAPACITY: usize = 64;
+
+/// Bytes of a pipe that are looked at, at most, before its first frame must have come.
+const LOOKED_AT: usize = 1 << 20;
+
+/// What comes over a stream.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A frame, and what it starts with.
+    Frame(Ready, Layer),
+    /// The end, perhaps in mid-record.
+    End(Option<Truncated>),
+    /// What ended the reading.
+    Failure(CaptureError),
+}
+
+/// A pipe of which no thread reads yet.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    name: String,
+    file: File,
+    /// What was read of it to know what is coming.
+    head: Vec<u8>,
+}
+
+/// What the first bytes of a pipe say.
+#[derive(Debug, Default)]
+pub(super) struct Start {
+    /// `None`: too little has come.
+    pub(super) format: Option<Format>,
+    /// What packets start with, by the first frame, or else by the header.
+    pub(super) layer: Option<Layer>,
+}
+
+/// What packets start with by the capture's header, as far as it has been read.
+pub(super) fn by_header(reader: &Reader) -> Option<Layer> {
+    reader.interfaces().first().map(|interface| layer_of(interface.link_type))
+}
+
+impl Pipe {
+    /// Opens the capture at `path` if its bytes may be yet to come: a pipe, a terminal, a socket, a
+    /// device. Does not wait for whoever is to write there.
+    pub(super) fn open(path: &str) -> Result<Option<Self>, CaptureError> {
+        let failed = |source| CaptureError::Open { file: path.to_owned(), source };
+        if path == "-" {
+            let file = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
+            let is_file = file.metadata().map_err(failed)?.is_file();
+            return Ok((!is_file).then(|| Pipe {
+                name: "standard input".to_owned(),
+                file,
+                head: Vec::new(),
+            }));
+        }
+        match std::fs::metadata(path) {
+            Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => {
+                let file = OpenOptions::new()
+                    .read(true)
+                    .custom_flags(OFlags::NONBLOCK.bits() as i32)
+                    .open(path)
+                    .map_err(failed)?;
+                Ok(Some(Pipe { name: path.to_owned(), file, head: Vec::new() }))
+            }
+            // What cannot be opened is told by whoever opens files.
+            _ => Ok(None),
+        }
+    }
+
+    /// Waits until the first frame is there, but not longer than `patience`.
+    pub(super) fn look(&mut self, patience: Duration) -> Result<Start, CaptureError> {
+        let until = Instant::now() + patience;
+        let mut has_ended = false;
+        loop {
+            let is_last = has_ended || self.head.len() >= LOOKED_AT || Instant::now() >= until;
+            match self.examine() {
+                Ok((start, has_frame)) if has_frame || is_last => return Ok(start),
+                Err(error) if has_ended => return Err(error),
+                // What is wrong with it, if it is not only short, the thread will find too.
+                Err(_) if is_last => return Ok(Start::default()),
+                Ok(_) | Err(_) => has_ended = self.read_more(until)?,
+            }
+        }
+    }
+
+    /// What the bytes that have come say, and whether there is a frame among them.
+    fn examine(&self) -> Result<(Start, bool), CaptureError> {
+        let mut reader =
+            Reader::from_stream(&self.name, Box::new(io::Cursor::new(self.head.clone())))?;
+        let format = Some(reader.format());
+        // Counted when they are replayed.
+        let first = read(&mut reader, None, &Errors::default())?.map(|(_, layer)| layer);
+        Ok((Start { format, layer: first.or(by_header(&reader)) }, first.is_some()))
+    }
+
+    /// Reads what comes until then; says whether it was the end.
+    fn read_more(&mut self, until: Instant) -> Result<bool, CaptureError> {
+        let failed = |source| CaptureError::Open { file: self.name.clone(), source };
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()) as _,
+        };
+        match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(false),
+            Ok(_) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+        let mut bytes = [0; 65_536];
+        match self.file.read(&mut bytes) {
+            Ok(length) => {
+                self.head.extend_from_slice(&bytes[..length]);
+                Ok(length == 0)
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+/// What packets of a capture with this link type start with.
+const fn layer_of(link_type: LinkType) -> Layer {
+    match link_type {
+        LinkType::RAW | LinkType::RAW_12 | LinkType::RAW_14 | LinkType::IPV4 | LinkType::IPV6 => {
+            Layer::Ip
+        }
+        LinkType::NULL | LinkType::LOOP | LinkType::LINUX_SLL | LinkType::LINUX_SLL2 => Layer::Ip,
+        _ => Layer::Ethernet,
+    }
+}
+
+/// A capture that another process is still writing.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// `None` once dropped, which ends a thread that waits for room.
+    events: Option<Receiver<Event>>,
+    /// Readable from when the thread is to end.
+    stop: OwnedFd,
+    /// The player found nothing and is to be told of the next event.
+    is_waiting: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stream {
+    /// Begins to read on a thread with the privileges of this one; `timer` becomes readable when
+    /// there is an event and [`take`](Self::take) had found none.
+    pub(super) fn start(
+        port: &str,
+        pipe: Pipe,
+        timer: Arc<OwnedFd>,
+        errors: Arc<Errors>,
+    ) -> io::Result<Self> {
+        let Pipe { name, file, head } = pipe;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let input = io::Cursor::new(head).chain(Input { file, stop: stop.try_clone()? });
+        let (sender, events) = sync_channel(CAPACITY);
+        let is_waiting = Arc::new(AtomicBool::new(false));
+        let tell = Tell {
+            events: sender,
+            is_waiting: Arc::clone(&is_waiting),
+            timer,
+            port: port.to_owned(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("capture".into())
+            .spawn(move || read_all(&name, Box::new(input), &tell, &errors))?;
+        Ok(Stream { events: Some(events), stop, is_waiting, thread: Some(thread) })
+    }
+
+    /// The next event, if there is one. Otherwise the timer, which must have been disarmed by
+    /// `disarm`, becomes readable with the next.
+    pub(super) fn take<E>(
+        &self,
+        disarm: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Option<Event>, E> {
+        if let Some(event) = self.try_take() {
+            return Ok(Some(event));
+        }
+        // In this order: an event that is sent after the second look finds the mark, and then arms
+        // the timer, which nobody disarms after it.
+        disarm()?;
+        self.is_waiting.swap(true, Ordering::AcqRel);
+        Ok(self.try_take())
+    }
+
+    fn try_take(&self) -> Option<Event> {
+        match self.events.as_ref()?.try_recv() {
+            Ok(event) => Some(event),
+            Err(TryRecvError::Empty) => None,
+            // The thread has panicked, which the log says; or the end was taken before.
+            Err(TryRecvError::Disconnected) => Some(Event::End(None)),
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.events = None;
+        // A counter that is full is readable just as well.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's end of the channel.
+struct Tell {
+    events: SyncSender<Event>,
+    is_waiting: Arc<AtomicBool>,
+    timer: Arc<OwnedFd>,
+    /// For messages.
+    port: String,
+}
+
+impl Tell {
+    /// Says whether somebody still wants to know.
+    fn tell(&self, event: Event) -> bool {
+        if self.events.send(event).is_err() {
+            return false;
+        }
+        if self.is_waiting.swap(false, Ordering::AcqRel)
+            && let Err(error) = set_timer(&self.port, &self.timer, 1)
+        {
+            tracing::error!(%error, "the capture is not read on");
+        }
+        true
+    }
+}
+
+/// Reads the capture to its end, or until nobody wants it any more.
+fn read_all(name: &str, input: Box<dyn Read + Send>, tell: &Tell, errors: &Errors) {
+    let last = match Reader::from_stream(name, input) {
+        Err(error) => Event::Failure(error),
+        Ok(mut reader) => loop {
+            match read(&mut reader, None, errors) {
+                Ok(Some((frame, layer))) => {
+                    if !tell.tell(Event::Frame(frame, layer)) {
+                        return;
+                    }
+                }
+                Ok(None) => break Event::End(reader.truncated().cloned()),
+                Err(error) => break Event::Failure(error),
+            }
+        },
+    };
+    tell.tell(last);
+}
+
+/// A descriptor that is read when there is something, until it is to stop.
+struct Input {
+    file: File,
+    stop: OwnedFd,
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut descriptors =
+                [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::IN)];
+            match poll(&mut descriptors, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !descriptors[0].revents().is_empty() {
+                return Err(io::Error::other("the port was closed"));
+            }
+            // The end and errors count too: to read says what they are.
+            if !descriptors[1].revents().is_empty() {
+                match self.file.read(buffer) {
+                    // Another process that reads there was faster.
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                        ) => {}
+                    result => return result,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! What is recorded into a pipe: written on a thread of its own, so that nothing that sends ever
+//! waits for whoever reads there.
+//!
+//! A reader may be slow, or not read at all. So frames are handed over by a queue that holds so
+//! many bytes; when it is full, the port is, and what a reader has not taken soon after the port
+//! was closed is given up.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use superpacket_captures::file::{
+    CaptureError, FrameOptions, Interface, OutputFormat, OutputPlace, Record, Sink, Timestamp,
+    Writer, open_special,
+};
+
+/// The most bytes that wait to be written, what is kept for each frame included.
+const CAPACITY: usize = 4 << 20;
+
+/// Kept for each frame that waits, beside its bytes.
+const KEPT_PER_FRAME: usize = 64;
+
+/// How long a reader has, after the port was closed, to take what waits.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long the thread then has to end, which a device that blocks may keep it from.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// As much as a pipe that is ready takes at once, if others share its description, which then stays
+/// as it is: blocking (`PIPE_BUF`).
+const SHARED_PIECE: usize = 4096;
+
+/// Why a frame is not written.
+#[derive(Debug)]
+pub(super) enum NotWritten {
+    /// Too much waits.
+    Full,
+    /// Nothing can be written any more; why, where it has not been told before.
+    Failed(Option<CaptureError>),
+}
+
+/// An opened pipe, terminal or device.
+#[derive(Debug)]
+pub(super) struct OutputStream {
+    name: String,
+    file: File,
+    /// The most bytes that are written at once.
+    piece: usize,
+}
+
+impl OutputStream {
+    /// Opens what is at `path` if it is no regular file nor is to be one; `-` is standard output.
+    /// Does not wait for a reader.
+    pub(super) fn open(path: &str) -> Result<Option<Self>, CaptureError> {
+        let failed = |source| CaptureError::Create { file: path.to_owned(), source };
+        if path == "-" {
+            let file = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);
+            let is_file = file.metadata().map_err(failed)?.is_file();
+            return Ok((!is_file).then(|| OutputStream {
+                name: "standard output".to_owned(),
+                file,
+                piece: SHARED_PIECE,
+            }));
+        }
+        match OutputPlace::find(Path::new(path)) {
+            Ok(OutputPlace::Special) => {
+                let opened = open_special(
+                    Path::new(path),
+                    OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32),
+                );
+                let file = opened.map_err(|error| {
+                    match error.raw_os_error().map(Errno::from_raw_os_error) {
+                        // A device without hardware gives the same error.
+                        Some(Errno::NXIO)
+                            if std::fs::metadata(path)
+                                .is_ok_and(|metadata| metadata.file_type().is_fifo()) =>
+                        {
+                            failed(io::Error::new(error.kind(), "nobody reads the pipe"))
+                        }
+                        _ => failed(error),
+                    }
+                })?;
+                Ok(Some(OutputStream { name: path.to_owned(), file, piece: usize::MAX }))
+            }
+            // Whoever creates the file reports what is wrong with the path.
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Writes a capture into a stream.
+#[derive(Debug)]
+pub(super) struct StreamWriter {
+    /// For messages.
+    port: String,
+    queue: Arc<Queue>,
+    state: Mutex<State>,
+    /// How often there was no room.
+    full: AtomicU64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing has been sent yet: a thread made now would keep the privileges that a port is opened
+    /// with.
+    Opened(Beginning),
+    Writing(Thread),
+    /// The thread could not be made.
+    Failed,
+}
+
+/// What a capture begins with.
+#[derive(Debug)]
+struct Beginning {
+    output: OutputStream,
+    format: OutputFormat,
+    interface: Interface,
+}
+
+/// The thread that writes.
+#[derive(Debug)]
+struct Thread {
+    frames: Sender<Frame>,
+    /// Readable from when the thread is to end at once.
+    stop: OwnedFd,
+    /// Disconnected when the thread ends.
+    end: Receiver<()>,
+    handle: JoinHandle<()>,
+}
+
+/// A frame that waits.
+#[derive(Debug)]
+struct Frame {
+    bytes: Vec<u8>,
+    time: Timestamp,
+}
+
+/// What is known on both sides.
+#[derive(Debug, Default)]
+struct Queue {
+    /// How many bytes wait.
+    length: AtomicUsize,
+    has_failed: AtomicBool,
+    /// What ended the writing, until it is told.
+    failure: Mutex<Option<CaptureError>>,
+}
+
+impl Queue {
+    /// Makes room for a frame of so many bytes, if there is any.
+    fn reserve(&self, length: usize) -> bool {
+        let add = |waiting: usize| {
+            waiting.checked_add(length + KEPT_PER_FRAME).filter(|sum| *sum <= CAPACITY)
+        };
+        self.length.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
+    }
+
+    fn release(&self, length: usize) {
+        self.length.fetch_sub(length + KEPT_PER_FRAME, Ordering::AcqRel);
+    }
+
+    fn fail(&self, error: CaptureError) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    fn failed(&self) -> NotWritten {
+        NotWritten::Failed(self.failure.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
+}
+
+impl StreamWriter {
+    /// Begins a capture of one interface.
+    pub(super) fn new(
+        port: &str,
+        output: OutputStream,
+        format: OutputFormat,
+        interface: Interface,
+    ) -> Self {
+        StreamWriter {
+            port: port.to_owned(),
+            queue: Arc::default(),
+            state: Mutex::new(State::Opened(Beginning { output, format, interface })),
+            full: AtomicU64::new(0),
+        }
+    }
+
+    /// How often a frame was refused because too much waited.
+    pub(super) fn full(&self) -> u64 {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Has a frame be written, of so many bytes in these pieces, if there is room for it.
+    pub(super) fn write<'a>(
+        &self,
+        length: usize,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        time: Timestamp,
+    ) -> Result<(), NotWritten> {
+        if self.queue.has_failed.load(Ordering::Acquire) {
+            return Err(self.queue.failed());
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.start(&mut state);
+        let State::Writing(thread) = &*state else { return Err(self.queue.failed()) };
+        if !self.queue.reserve(length) {
+            self.full.fetch_add(1, Ordering::Relaxed);
+            return Err(NotWritten::Full);
+        }
+        let mut bytes = Vec::with_capacity(length);
+        pieces.for_each(|piece| bytes.extend_from_slice(piece));
+        thread.frames.send(Frame { bytes, time }).map_err(|_| self.queue.failed())
+    }
+
+    /// Makes the thread, with the privileges of this one, unless it is there.
+    fn start(&self, state: &mut State) {
+        *state = match std::mem::replace(state, State::Failed) {
+            State::Opened(beginning) => {
+                let file = beginning.output.name.clone();
+                match self.spawn(beginning) {
+                    Ok(thread) => State::Writing(thread),
+                    Err(source) => {
+                        self.queue.fail(CaptureError::Write { file, source });
+                        State::Failed
+                    }
+                }
+            }
+            started => started,
+        };
+    }
+
+    fn spawn(&self, beginning: Beginning) -> io::Result<Thread> {
+        let Beginning { output: OutputStream { name, file, piece }, format, interface } = beginning;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let output = Box::new(Output { file, piece, stop: stop.try_clone()? });
+        let (frames, waiting) = channel();
+        let (ends, end) = channel();
+        let queue = Arc::clone(&self.queue);
+        let handle = std::thread::Builder::new().name("record".into()).spawn(move || {
+            let _ends: Sender<()> = ends;
+            let begin = || {
+                let mut writer = Writer::into_stream(&name, output, format)?;
+                writer.declare(&[interface])?;
+                Ok(writer)
+            };
+            if let Err(error) = begin().and_then(|writer| write_all(writer, &waiting, &queue)) {
+                queue.fail(error);
+            }
+        })?;
+        Ok(Thread { frames, stop, end, handle })
+    }
+}
+
+impl Drop for StreamWriter {
+    fn drop(&mut self) {
+        let mut state = std::mem::replace(
+            self.state.get_mut().unwrap_or_else(PoisonError::into_inner),
+            State::Failed,
+        );
+        // A capture without frames has a header all the same.
+        self.start(&mut state);
+        if let State::Writing(Thread { frames, stop, end, handle }) = state {
+            drop(frames);
+            let mut ended = end.recv_timeout(PATIENCE);
+            if ended == Err(RecvTimeoutError::Timeout) {
+                let _ = rustix::io::write(&stop, &1u64.to_ne_bytes());
+                ended = end.recv_timeout(GRACE);
+            }
+            if ended == Err(RecvTimeoutError::Timeout) {
+                tracing::error!(port = %self.port, "the thread that writes the recorded capture is held up, and left behind");
+            } else {
+                let _ = handle.join();
+            }
+        }
+        if let NotWritten::Failed(Some(error)) = self.queue.failed() {
+            tracing::error!(port = %self.port, %error, "the recorded capture is not whole");
+        }
+    }
+}
+
+/// Writes what comes, until nothing more can come.
+fn write_all(
+    mut writer: Writer,
+    waiting: &Receiver<Frame>,
+    queue: &Queue,
+) -> Result<(), CaptureError> {
+    loop {
+        let next = match waiting.try_recv() {
+            // A reader that waits gets what there is.
+            Err(TryRecvError::Empty) => {
+                writer.flush()?;
+                waiting.recv().ok()
+            }
+            next => next.ok(),
+        };
+        let Some(Frame { bytes, time }) = next else { return writer.finish().map(drop) };
+        let record = Record {
+            interface: 0,
+            time: Some(time),
+            original_length: None,
+            options: FrameOptions::NONE,
+        };
+        writer.write(record, [&bytes[..]])?;
+        queue.release(bytes.len());
+    }
+}
+
+/// A descriptor that is written to when it takes something, until it is to stop.
+struct Output {
+    file: File,
+    piece: usize,
+    stop: OwnedFd,
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            let mut descriptors =
+                [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::OUT)];
+            match poll(&mut descriptors, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !descriptors[0].revents().is_empty() {
+                return Err(io::Error::other("the port was closed, and nobody read on"));
+            }
+            // A reader that is gone counts too: to write says what it is.
+            if !descriptors[1].revents().is_empty() {
+                match self.file.write(&bytes[..bytes.len().min(self.piece)]) {
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                        ) => {}
+                    result => return result,
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,31 @@
+//! The timer by which a replayed capture is ready.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_settime,
+};
+
+use crate::PortError;
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// Makes a timer readable at a time of the monotonic clock in nanoseconds; at 0: never.
+pub(super) fn set_timer(text: &str, timer: &OwnedFd, time: u64) -> Result<(), PortError> {
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let value =
+        Timespec { tv_sec: (time / NANOSECONDS) as i64, tv_nsec: (time % NANOSECONDS) as _ };
+    let value = Itimerspec { it_interval: zero, it_value: value };
+    match timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &value) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            Err(PortError::system(text, "set the timer (timerfd_settime)", io::Error::from(error)))
+        }
+    }
+}
+
+pub(super) fn monotonic_nanoseconds() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * NANOSECONDS + now.tv_nsec as u64
+}

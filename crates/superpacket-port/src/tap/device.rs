@@ -1,0 +1,391 @@
+//! A TAP or TUN device: how it is made or found, what its kernel can do, and where it is now.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use superpacket::packet::Layer;
+use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError, gso_type};
+use superpacket::wire::MAX_HEADER;
+
+use super::offload::HostOffloads;
+use super::options::Options;
+use crate::interface::Interface;
+use crate::system::{TunKind, TunQueue, open_tun};
+use crate::{LinkState, PortCounters, PortError, PortState};
+
+/// An open device; its queues live as long as it.
+#[derive(Debug)]
+pub(super) struct Device {
+    /// The port's name: of one that was given none, its string with the interface's real name.
+    pub(super) text: String,
+    pub(super) kind: TunKind,
+    /// The header before each packet, and its byte order.
+    pub(super) format: Format,
+    pub(super) order: ByteOrder,
+    /// It takes UDP super-packets (Linux 6.2).
+    pub(super) takes_udp: bool,
+    pub(super) counters: Counters,
+    queues: Vec<TunQueue>,
+    /// The interface as it was last found, and its state.
+    place: Mutex<Place>,
+    /// The first header that made no sense has been logged.
+    warned: AtomicBool,
+}
+
+/// What the ends of a port count, all queues together.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) rx_errors: AtomicU64,
+    pub(super) tx_full: AtomicU64,
+    pub(super) tx_refused: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Place {
+    interface: Interface,
+    state: PortState,
+    drops: DropCounter,
+}
+
+impl Device {
+    /// Makes the device, or attaches to it.
+    ///
+    /// # Errors
+    /// [`PortError`]
+    pub(super) fn open(
+        text: &str,
+        kind: TunKind,
+        name: &str,
+        options: &Options,
+    ) -> Result<Self, PortError> {
+        let system = |action| move |error: io::Error| PortError::system(text, action, error);
+        let (found, first) = attach_first(text, kind, name, options.queues > 1)?;
+        let identity = first.identity().map_err(system("ask for the interface (TUNGETIFF)"))?;
+        let (format, takes_udp) = set_up_offloads(&first, text, options)?;
+        let mut queues = vec![first];
+        for _ in 1..options.queues {
+            let queue = attach(text, kind, &identity.name, true)?;
+            queues.push(queue.map_err(|error| refused(text, kind, true, None, error))?);
+        }
+        if let Some(persist) = options.persist.filter(|persist| *persist != identity.persistent) {
+            queues[0].set_persistent(persist).map_err(system("keep the device (TUNSETPERSIST)"))?;
+        }
+        let mut interface = Interface::open(text, &identity.name)?;
+        if let Some(mtu) = options.mtu {
+            interface.set_mtu(mtu).map_err(system("set the MTU (RTM_SETLINK)"))?;
+        }
+        let is_new = found.is_none_or(|found| found.index() != interface.index());
+        if options.up.unwrap_or(is_new) {
+            interface.set_up(true).map_err(system("switch the interface on (RTM_SETLINK)"))?;
+        }
+        let state = interface.state();
+        let drops = DropCounter::open(&identity.name);
+        Ok(Device {
+            text: if name == identity.name {
+                text.to_owned()
+            } else {
+                text.replacen(name, &identity.name, 1)
+            },
+            kind,
+            format,
+            order: options.order.unwrap_or(ByteOrder::NATIVE),
+            takes_udp,
+            counters: Counters::default(),
+            queues,
+            place: Mutex::new(Place { interface, state, drops }),
+            warned: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) const fn layer(&self) -> Layer {
+        match self.kind {
+            TunKind::Tap => Layer::Ethernet,
+            TunKind::Tun => Layer::Ip,
+        }
+    }
+
+    /// How many queues there are, 1 or more.
+    pub(super) fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// A queue's file, for reading and writing.
+    #[inline]
+    pub(super) fn queue(&self, queue: u16) -> BorrowedFd<'_> {
+        self.queues[usize::from(queue)].as_fd()
+    }
+
+    /// The device is no more.
+    pub(super) fn gone(&self) -> PortError {
+        PortError::Gone { port: self.text.clone() }
+    }
+
+    /// What the header before a packet says of it. `bytes` starts with the header.
+    #[inline]
+    pub(super) fn offload(&self, bytes: &[u8], packet: &[u8]) -> Result<Offload, VirtioError> {
+        let header = Header::read(bytes, self.format, self.order)?;
+        if header.flags == 0 && header.gso_type == gso_type::NONE {
+            return Ok(Offload::default());
+        }
+        header.offload(
+            self.format,
+            &packet[..packet.len().min(MAX_HEADER)],
+            packet.len(),
+            self.layer(),
+        )
+    }
+
+    /// Logs, once, that the kernel handed over what cannot be understood.
+    pub(super) fn warn_of_header(&self, error: &VirtioError) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(port = %self.text, %error, "a packet with an unusable header was left out; more are counted as rx_errors only");
+        }
+    }
+
+    /// Where the device is now: it may be down, renamed, moved to another network namespace, or
+    /// deleted.
+    pub(super) fn state(&self) -> PortState {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.state = match place.interface.state() {
+            PortState { link: LinkState::Gone, .. } => self.look_for(&mut place),
+            state => state,
+        };
+        place.state
+    }
+
+    /// An interface that is not where it was: the queues say whether the device still lives, and
+    /// where.
+    fn look_for(&self, place: &mut Place) -> PortState {
+        let gone = PortState { link: LinkState::Gone, mtu: 0 };
+        let Ok(identity) = self.queues[0].identity() else { return gone };
+        match self.find(&identity.name) {
+            Ok(interface) => {
+                place.interface = interface;
+                place.interface.state()
+            }
+            // It lives, in a namespace that this process may not look into. Whether it is up,
+            // writing will show.
+            Err(_) => PortState { link: LinkState::Up, mtu: place.state.mtu },
+        }
+    }
+
+    /// The interface in the device's own network namespace, through a thread that enters it.
+    fn find(&self, name: &str) -> Result<Interface, PortError> {
+        let system = |action| move |error: io::Error| PortError::system(&self.text, action, error);
+        let namespace = self.queues[0]
+            .namespace()
+            .map_err(system("ask for the network namespace (TUNGETDEVNETNS)"))?;
+        let enter = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(|error| system("enter the network namespace (setns)")(error.into()))?;
+            Interface::open(&self.text, name)
+        };
+        std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    /// The interface's Ethernet address.
+    pub(super) fn hardware_address(&self) -> Option<[u8; 6]> {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.interface.link().ok().flatten()?.hardware_address
+    }
+
+    pub(super) fn counters(&self) -> PortCounters {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let Place { interface, drops, .. } = &mut *place;
+        PortCounters {
+            rx_dropped: drops.read(interface.name()),
+            rx_errors: self.counters.rx_errors.load(Ordering::Relaxed),
+            tx_full: self.counters.tx_full.load(Ordering::Relaxed),
+            tx_refused: self.counters.tx_refused.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// How often, and how long apart, a busy device is tried.
+const ATTEMPTS: u32 = 20;
+const BETWEEN: Duration = Duration::from_millis(10);
+
+/// Makes or attaches to the device; the interface is the one that was there before, if any.
+///
+/// A device that was just closed may be busy for a moment more: a child that another thread has
+/// forked holds it until it executes its program.
+fn attach_first(
+    text: &str,
+    kind: TunKind,
+    name: &str,
+    several: bool,
+) -> Result<(Option<Interface>, TunQueue), PortError> {
+    let mut attempt = 1;
+    loop {
+        let found = Interface::open(text, name).ok();
+        match attach(text, kind, name, several)? {
+            Ok(queue) => return Ok((found, queue)),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => {
+                std::thread::sleep(BETWEEN)
+            }
+            Err(error) => return Err(refused(text, kind, several, found.as_ref(), error)),
+        }
+        attempt += 1;
+    }
+}
+
+/// Attaches one queue; the inner error is that of `TUNSETIFF`.
+fn attach(
+    text: &str,
+    kind: TunKind,
+    name: &str,
+    several: bool,
+) -> Result<io::Result<TunQueue>, PortError> {
+    let fd = open_tun().map_err(|error| PortError::system(text, "open /dev/net/tun", error))?;
+    Ok(TunQueue::attach(fd, name, kind, several))
+}
+
+/// Chooses header and offloads; says which header, and whether the kernel knows UDP super-packets.
+///
+/// What the kernel takes from us depends on its version alone, and on the header's length;
+/// `TUNSETOFFLOAD` tells the version.
+fn set_up_offloads(
+    queue: &TunQueue,
+    text: &str,
+    options: &Options,
+) -> Result<(Format, bool), PortError> {
+    let system = |action| move |error: io::Error| PortError::system(text, action, error);
+    let set_header = |format| {
+        queue
+            .set_header(format, options.order)
+            .map_err(system("choose the header (TUNSETVNETHDRSZ, TUNSETVNETLE)"))
+    };
+    // The header goes first: offloads for tunnels with a header that is too short for them make
+    // every read fail with EFAULT.
+    set_header(Format::Tunnel)?;
+    let taken = |offloads: &HostOffloads| queue.set_offloads(offloads.bits()).is_ok();
+    let known = HostOffloads::LADDER.into_iter().find(taken).unwrap_or(HostOffloads::NONE);
+    let format =
+        options.header.unwrap_or(if known.has_tunnels() { Format::Tunnel } else { Format::Plain });
+    let possible = if format == Format::Tunnel { known } else { known.without_tunnels() };
+    let wanted = options.offloads.unwrap_or(possible);
+    if !possible.contain(wanted) {
+        let reason = format!(
+            "the kernel, or a header of {} bytes, has no {}",
+            format.length(),
+            wanted.beyond(possible)
+        );
+        return Err(PortError::Unsupported { port: text.into(), reason });
+    }
+    queue
+        .set_offloads(wanted.bits())
+        .map_err(system("choose what the host may leave undone (TUNSETOFFLOAD)"))?;
+    set_header(format)?;
+    Ok((format, known.has_udp()))
+}
+
+/// Why the kernel refused to attach.
+fn refused(
+    text: &str,
+    kind: TunKind,
+    several: bool,
+    found: Option<&Interface>,
+    error: io::Error,
+) -> PortError {
+    let unsupported = |reason| PortError::Unsupported { port: text.into(), reason };
+    let queues = if several { "several queues" } else { "one queue" };
+    match (error.raw_os_error(), found) {
+        (Some(libc::EINVAL), Some(interface)) => match interface.ethtool().driver() {
+            Ok(driver) if driver == "tun" => unsupported(format!(
+                "{:?} is there, and is not a {} device with {queues}",
+                interface.name(),
+                kind.name()
+            )),
+            Ok(driver) => unsupported(format!(
+                "{:?} is there, and is not a {} device but {driver}",
+                interface.name(),
+                kind.name()
+            )),
+            Err(_) => unsupported(format!(
+                "{:?} is there, and is not a {} device",
+                interface.name(),
+                kind.name()
+            )),
+        },
+        (Some(libc::EBUSY), _) => PortError::system(
+            text,
+            "attach to the device, which another process has open (TUNSETIFF)",
+            error,
+        ),
+        (Some(libc::E2BIG), _) => PortError::system(
+            text,
+            "attach to the device, all of whose queues are taken (TUNSETIFF)",
+            error,
+        ),
+        _ => PortError::system(text, "make or attach to the device (TUNSETIFF)", error),
+    }
+}
+
+/// How many packets the host could not put into the queues, from `/proc/net/dev` of the network
+/// namespace that the port was opened in.
+#[derive(Debug)]
+struct DropCounter {
+    file: Option<File>,
+    before: u64,
+    last: u64,
+}
+
+impl DropCounter {
+    fn open(name: &str) -> Self {
+        // Of this thread: the namespace is a thread's own. An open file keeps to it.
+        let mut counter =
+            DropCounter { file: File::open("/proc/thread-self/net/dev").ok(), before: 0, last: 0 };
+        counter.before = counter.absolute(name).unwrap_or(0);
+        counter
+    }
+
+    fn read(&mut self, name: &str) -> u64 {
+        if let Some(now) = self.absolute(name) {
+            // A device of the same name that came later starts from nothing.
+            self.before = self.before.min(now);
+            self.last = now - self.before;
+        }
+        self.last
+    }
+
+    fn absolute(&self, name: &str) -> Option<u64> {
+        let file = self.file.as_ref()?;
+        let mut text = Vec::new();
+        let mut piece = [0; 4096];
+        loop {
+            match file.read_at(&mut piece, text.len() as u64).ok()? {
+                0 => break,
+                length => text.extend_from_slice(&piece[..length]),
+            }
+        }
+        dropped(&String::from_utf8_lossy(&text), name)
+    }
+}
+
+/// The interface's transmit drops: what the host could not hand over. Eight columns of receiving
+/// come first, then bytes, packets, errors, drops.
+fn dropped(text: &str, name: &str) -> Option<u64> {
+    let line =
+        text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().nth(11)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_read_by_name_and_column() {
+        let text = "Inter-|   Receive                                                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n\
+                    \x20 tap0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n tap01:1 2 3 4 5 6 7 8 9 10 11 99 13 14 15 16\n";
+        assert_eq!(dropped(text, "tap0"), Some(12));
+        assert_eq!(dropped(text, "tap01"), Some(99));
+        assert_eq!(dropped(text, "tap"), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! TAP and TUN devices: the host's side is a network interface, the port is the cable.
+//!
+//! `tap:NAME` carries Ethernet frames, `tun:NAME` IP packets. The device is made if it is not
+//! there, and goes with the port unless it is persistent; `%d` in the name stands for the first
+//! number that is free, and the port's name then has the real one. Attaching to a persistent device
+//! takes `CAP_NET_ADMIN` or being its owner; making one, or changing MTU and state, takes
+//! `CAP_NET_ADMIN`.
+//!
+//! | option | | default |
+//! |---|---|---|
+//! | `queues=N` | 1 to 256 queues (`IFF_MULTI_QUEUE` from 2 on) | 1 |
+//! | `persist=on` | the device stays when the port is closed; `off`: it goes | as it is |
+//! | `mtu=N` | the longest IP packet in bytes | as it is: 1500 |
+//! | `up=on` | switches the interface on | `on` for a device that this port makes |
+//! | `offload=on` | what the host may hand over undone: `on`, `off`, or some of `csum,tso4,tso6,ecn,uso,tunnel,tunnel-csum` | `on`: all that the kernel knows |
+//! | `header=N` | bytes of the virtio header before each packet: 10, 12, or 24, which tunnels need | 24 from Linux 6.17 on, else 10 |
+//! | `endian=native` | its byte order: `native`, `little` (`TUNSETVNETLE`), `big` (`TUNSETVNETBE`) | `native` |
+//!
+//! What the port takes does not depend on `offload`: the kernel cuts TCP super-packets that are
+//! written always, UDP ones from Linux 6.2 on, those in UDP tunnels with a header of 24 bytes.
+//! Super-packets stay below 64 KB in both directions: the driver knows no BIG TCP.
+//!
+//! Packets are received into memory of the port's own, 6.3 MiB a queue; from 33 queues on they
+//! share 202 MiB, down to a quarter each, so that 256 queues have 404 MiB. What was never filled is
+//! not taken. Where there is no room for it, the port is not opened.
+//!
+//! A device that is down gives nothing and takes nothing ([`Stop::Down`](super::Stop::Down)); when
+//! it comes up again, packets pass again. A device that was moved to another network namespace or
+//! renamed is followed. One that was deleted is [gone](super::LinkState::Gone), and the port must
+//! be opened again.
+
+mod device;
+mod offload;
+mod options;
+mod outer_checksum;
+mod receive;
+mod transmit;
+
+use std::io;
+use std::sync::Arc;
+
+use crate::features::{Feature, FeatureSet};
+use superpacket::packet::Layer;
+use superpacket::segment::GsoSupport;
+use superpacket::virtio::Format;
+
+use self::device::Device;
+use self::options::Options;
+use self::receive::{Slots, TapReceiver};
+use self::transmit::TapTransmitter;
+use super::{
+    Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortKind, PortSpec, PortState,
+    Receive, SpecError, Transmit,
+};
+use crate::system::TunKind;
+
+/// A TAP or TUN device.
+#[derive(Debug)]
+pub(super) struct TapPort {
+    device: Arc<Device>,
+    /// The receiving ends, until they are handed out.
+    receivers: Vec<Box<dyn Receive>>,
+    /// The queue of the next transmitter.
+    next: u16,
+}
+
+impl TapPort {
+    /// Reads the options of a port string.
+    pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
+        Options::read(spec.options()).map(drop)
+    }
+
+    /// Opens the device that a port string of kind `tap` or `tun` names.
+    pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
+        let options = Options::read(spec.options())?;
+        let mode = if spec.kind() == PortKind::Tun { TunKind::Tun } else { TunKind::Tap };
+        // Before a device is made that may stay.
+        let slots = slots(options.queues).map_err(|error| {
+            PortError::system(spec.name(), "taking memory for what is received", error)
+        })?;
+        let device = Arc::new(Device::open(spec.name(), mode, spec.device(), &options)?);
+        let receiver =
+            |(queue, slots)| Box::new(TapReceiver::new(Arc::clone(&device), queue, slots)) as _;
+        let receivers = (0..).zip(slots).map(receiver).collect();
+        Ok(TapPort { device, receivers, next: 0 })
+    }
+}
+
+/// What so many queues receive into.
+fn slots(queues: u16) -> io::Result<Vec<Slots>> {
+    let slots: Option<Vec<Slots>> = (0..queues).map(|_| Slots::try_new(queues)).collect();
+    slots.ok_or_else(|| {
+        let says = format!(
+            "there are no {} MiB for {queues} queues: fewer by queues=N",
+            Slots::bytes(queues) >> 20
+        );
+        io::Error::new(io::ErrorKind::OutOfMemory, says)
+    })
+}
+
+impl Port for TapPort {
+    fn name(&self) -> &str {
+        &self.device.text
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let features = FeatureSet::all()
+            .without(Feature::ReceiveHashing)
+            .set(Feature::TxUdpSegmentation, self.device.takes_udp);
+        let mut gso = GsoSupport::LINUX;
+        gso.udp = self.device.takes_udp;
+        gso.udp_tunnels = self.device.format == Format::Tunnel;
+        gso.max_segments = u32::from(u16::MAX);
+        Capabilities {
+            features,
+            gso,
+            // One is for the virtio header.
+            max_slices: MAX_SLICES - 1,
+        }
+    }
+
+    fn layer(&self) -> Layer {
+        self.device.layer()
+    }
+
+    fn hardware_address(&self) -> Option<[u8; 6]> {
+        self.device.hardware_address()
+    }
+
+    fn receivers(&mut self) -> Vec<Box<dyn Receive>> {
+        std::mem::take(&mut self.receivers)
+    }
+
+    fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
+        let queue = self.next;
+        self.next = (queue + 1) % self.device.queues() as u16;
+        Ok(Box::new(TapTransmitter::new(Arc::clone(&self.device), queue)))
+    }
+
+    fn state(&mut self) -> PortState {
+        self.device.state()
+    }
+
+    fn counters(&mut self) -> PortCounters {
+        self.device.counters()
+    }
+}

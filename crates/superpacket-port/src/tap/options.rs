@@ -1,0 +1,120 @@
+//! The options of TAP and TUN ports.
+
+use superpacket::virtio::{ByteOrder, Format};
+
+use super::offload::HostOffloads;
+use crate::{SpecError, SpecOptions};
+
+/// The most queues that a device has (`MAX_TAP_QUEUES`).
+const MAX_QUEUES: u16 = 256;
+
+/// What a port string asks for.
+#[derive(Debug)]
+pub(super) struct Options {
+    /// Queues, 1 to 256.
+    pub(super) queues: u16,
+    /// Does the device stay when the port is closed? `None`: as it is; a new one does not.
+    pub(super) persist: Option<bool>,
+    /// The longest IP packet in bytes; `None`: as it is.
+    pub(super) mtu: Option<u32>,
+    /// Switch the interface on? `None`: if this port makes it.
+    pub(super) up: Option<bool>,
+    /// What the host may leave undone; `None`: all that the kernel knows.
+    pub(super) offloads: Option<HostOffloads>,
+    /// The header before each packet; `None`: the longest that is of use.
+    pub(super) header: Option<Format>,
+    /// Its byte order; `None`: the machine's own.
+    pub(super) order: Option<ByteOrder>,
+}
+
+impl Options {
+    pub(super) fn read(options: &SpecOptions) -> Result<Self, SpecError> {
+        options.only(&["queues", "persist", "mtu", "up", "offload", "header", "endian"])?;
+        let switch = |key: &str| match options.get(key) {
+            None => Ok(None),
+            Some(_) => options.switch(key, false).map(Some),
+        };
+        let queues = options.value("queues", "takes a number from 1 to 256", 1u16)?;
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            return Err(options.wrong("queues", "takes a number from 1 to 256"));
+        }
+        let mtu = match options.get("mtu") {
+            None => None,
+            Some(_) => Some(options.value("mtu", "takes a number of bytes", 0u32)?),
+        };
+        let offloads = match options.get("offload").map(HostOffloads::parse) {
+            None => None,
+            Some(parsed) => parsed.map_err(|problem| options.wrong("offload", &problem))?,
+        };
+        let header = match options.get("header") {
+            None => None,
+            Some("10") => Some(Format::Plain),
+            Some("12") => Some(Format::Buffers),
+            Some("24") => Some(Format::Tunnel),
+            Some(_) => return Err(options.wrong("header", "takes 10, 12 or 24")),
+        };
+        let order = match options.get("endian") {
+            None | Some("native") => None,
+            Some("little") => Some(ByteOrder::Little),
+            Some("big") => Some(ByteOrder::Big),
+            Some(_) => return Err(options.wrong("endian", "takes native, little or big")),
+        };
+        Ok(Options {
+            queues,
+            persist: switch("persist")?,
+            mtu,
+            up: switch("up")?,
+            offloads,
+            header,
+            order,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PortSpec;
+
+    fn read(text: &str) -> Result<Options, SpecError> {
+        Options::read(text.parse::<PortSpec>().expect("well formed").options())
+    }
+
+    #[test]
+    fn nothing_asked_is_nothing_changed() {
+        let options = read("tap:t0").expect("no option is needed");
+        assert_eq!(
+            (options.queues, options.persist, options.mtu, options.up),
+            (1, None, None, None)
+        );
+        assert!(options.offloads.is_none() && options.header.is_none() && options.order.is_none());
+    }
+
+    #[test]
+    fn values_are_checked_and_named() {
+        let options =
+            read("tun:t0?queues=4&persist=on&mtu=9000&up=off&offload=csum&header=12&endian=little")
+                .expect("all known");
+        assert_eq!(
+            (options.queues, options.persist, options.mtu, options.up),
+            (4, Some(true), Some(9000), Some(false))
+        );
+        assert_eq!(
+            (options.header, options.order),
+            (Some(Format::Buffers), Some(ByteOrder::Little))
+        );
+        for (text, says) in [
+            ("tap:t0?queues=0", "queues=0"),
+            ("tap:t0?queues=257", "1 to 256"),
+            ("tap:t0?header=20", "10, 12 or 24"),
+            ("tap:t0?offload=tso4", "tso4 without csum"),
+            ("tap:t0?mtu=large", "mtu=large"),
+            ("tap:t0?ring=4m", "queues, persist"),
+            ("tap:t0?up=yes", "on or off"),
+            ("tap:t0?endian=middle", "native"),
+        ] {
+            let error = read(text).expect_err(text).to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

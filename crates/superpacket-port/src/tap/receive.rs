@@ -1,0 +1,190 @@
+//! The receiving end: one `read` a packet.
+//!
+//! Every packet is read into a slot that holds the largest. A small one is copied from there, where
+//! it lies in the first-level cache, into a slot of its own: so 512 small packets take a megabyte
+//! instead of 35, and the large slot serves again at once. Measured with 480 packets in the queue,
+//! lower quartiles in nanoseconds a packet: 60 bytes 469 this way, 482 with a large slot for each,
+//! 558 with `readv` into a small and a large slot, because the kernel must fetch two descriptions;
+//! 1,400 bytes 562, 546 and 612; 56,000 bytes 2,200, 2,200 and 2,300.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use superpacket::packet::RxPacket;
+
+use super::device::Device;
+use crate::{Buffer, POLL_LIMIT, Pool, PortError, Receive};
+
+/// Bytes of a slot for the largest packet: an IP packet of 65,535 bytes (a TUN or TAP device takes
+/// no larger ones: `tso_max_size` is 65,536), an Ethernet header with two tags, a virtio header,
+/// and one byte by which a packet that is too long would show.
+const LARGE_SLOT: usize = 68 * 1024;
+
+/// Slots for large packets, of a queue that is one of few: what a poll can take of super-packets,
+/// 4 MB.
+const LARGE_SLOTS: usize = 64;
+
+/// Bytes of a slot for small packets: a frame of 1,500 bytes with its header. An odd number of
+/// cache lines, so that packets do not all fall into the same sets of a cache.
+const SMALL_SLOT: usize = 33 * 64;
+
+/// Slots for small packets, of a queue that is one of few: two polls' worth.
+const SMALL_SLOTS: usize = 2 * POLL_LIMIT;
+
+/// So many queues of a port have all these slots each. More have as many together, but each has a
+/// quarter of them at least.
+const FEW_QUEUES: usize = 32;
+
+/// How many of so many slots each of so many queues has.
+fn share(slots: usize, queues: u16) -> usize {
+    (slots * FEW_QUEUES / usize::from(queues).max(1)).clamp(slots / 4, slots)
+}
+
+/// What a queue receives into.
+#[derive(Debug)]
+pub(super) struct Slots {
+    small: Pool,
+    large: Pool,
+}
+
+impl Slots {
+    /// The slots of one of so many queues; `None` if there is no memory for them. They need it
+    /// when they are used first.
+    pub(super) fn try_new(queues: u16) -> Option<Self> {
+        let small = Pool::try_new(share(SMALL_SLOTS, queues), SMALL_SLOT)?;
+        Some(Slots { small, large: Pool::try_new(share(LARGE_SLOTS, queues), LARGE_SLOT)? })
+    }
+
+    /// Bytes of the slots of so many queues together.
+    pub(super) fn bytes(queues: u16) -> usize {
+        usize::from(queues)
+            * (share(SMALL_SLOTS, queues) * SMALL_SLOT + share(LARGE_SLOTS, queues) * LARGE_SLOT)
+    }
+}
+
+/// The receiving end of a queue.
+#[derive(Debug)]
+pub(super) struct TapReceiver {
+    device: Arc<Device>,
+    queue: u16,
+    small: Pool,
+    large: Pool,
+}
+
+impl TapReceiver {
+    pub(super) fn new(device: Arc<Device>, queue: u16, slots: Slots) -> Self {
+        TapReceiver { device, queue, small: slots.small, large: slots.large }
+    }
+
+    fn error(&self) {
+        self.device.counters.rx_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The packet of which `length` bytes, header included, lie in the large slot; the second value
+    /// says whether it keeps that slot.
+    fn packet(
+        &mut self,
+        large: usize,
+        length: usize,
+        time: u64,
+    ) -> Option<(RxPacket<Buffer>, bool)> {
+        let format = self.device.format;
+        let start = format.length();
+        let bytes = self.large.slot_mut(large)?;
+        let packet =
+            bytes.get(start..length).filter(|packet| !packet.is_empty() && length < LARGE_SLOT)?;
+        let offload = match self.device.offload(bytes, packet) {
+            Ok(offload) => offload,
+            Err(error) => {
+                self.device.warn_of_header(&error);
+                return None;
+            }
+        };
+        let small = if packet.len() <= SMALL_SLOT { self.small.free() } else { None };
+        let buffer = match small.and_then(|slot| Some((slot, self.small.slot_mut(slot)?))) {
+            Some((slot, to)) => {
+                to[..packet.len()].copy_from_slice(packet);
+                let end = packet.len();
+                self.small.lend(slot, 0..end)
+            }
+            None => self.large.lend(large, start..length),
+        };
+        let mut received = RxPacket::new(buffer?).with_checksum(offload.checksum).with_time(time);
+        received.gso = offload.gso;
+        (received.queue, received.layer) = (self.queue, self.device.layer());
+        Some((received, small.is_none()))
+    }
+}
+
+impl Receive for TapReceiver {
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
+        // From the first slots on: what came back is in the cache.
+        self.small.rewind();
+        self.large.rewind();
+        let time = monotonic_nanoseconds();
+        let (mut count, mut free) = (0, None);
+        for _ in 0..limit {
+            let Some(large) = free.take().or_else(|| self.large.free()) else { break };
+            let Some(bytes) = self.large.slot_mut(large) else { break };
+            match rustix::io::retry_on_intr(|| {
+                rustix::io::read(self.device.queue(self.queue), &mut *bytes)
+            }) {
+                Ok(length) => match self.packet(large, length, time) {
+                    Some((packet, keeps)) => {
+                        packets.push(packet);
+                        count += 1;
+                        free = (!keeps).then_some(large);
+                    }
+                    None => {
+                        self.error();
+                        free = Some(large);
+                    }
+                },
+                Err(Errno::AGAIN) => break,
+                Err(Errno::BADFD | Errno::NODEV | Errno::NXIO) if count == 0 => {
+                    return Err(self.device.gone());
+                }
+                Err(Errno::BADFD | Errno::NODEV | Errno::NXIO) => break,
+                // The kernel could not describe or copy this packet, and has dropped it.
+                Err(_) => {
+                    self.error();
+                    free = Some(large);
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.device.queue(self.queue)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.small.is_crowded() || self.large.is_crowded()
+    }
+}
+
+fn monotonic_nanoseconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_queues_have_fewer_slots_each() {
+        let slots = [1, 32, 33, 64, 128, 256]
+            .map(|queues| (share(SMALL_SLOTS, queues), share(LARGE_SLOTS, queues)));
+        assert_eq!(slots, [(1024, 64), (1024, 64), (992, 62), (512, 32), (256, 16), (256, 16)]);
+        let mebibytes = [1, 32, 64, 128, 256].map(|queues| Slots::bytes(queues) >> 20);
+        assert_eq!(mebibytes, [6, 202, 202, 202, 404]);
+    }
+}

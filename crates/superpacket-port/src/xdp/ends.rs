@@ -1,0 +1,189 @@
+//! The two ends of a port that its users have: what receives by a queue, and what sends.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use rustix::time::{ClockId, clock_gettime};
+use superpacket::packet::RxPacket;
+use superpacket::wire::ethernet;
+
+use super::counts::Counts;
+use super::queue::Queue;
+use super::shared::Shared;
+use crate::{Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame};
+
+/// How often a look at an empty ring asks the kernel whether the interface is still up, in
+/// nanoseconds.
+const INTERVAL: i64 = 10_000_000;
+
+/// The receiving end of a queue.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    queue: Arc<Queue>,
+    shared: Arc<Shared>,
+    /// When the kernel was last asked for the interface's state, in nanoseconds.
+    asked: i64,
+    /// The interface was down then.
+    is_down: bool,
+}
+
+impl Receiver {
+    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
+        Receiver { queue, shared, asked: 0, is_down: false }
+    }
+
+    /// What is left to do when no frame is there.
+    fn idle(&mut self) -> Result<(), PortError> {
+        let needs_wakeup = {
+            let mut half = self.queue.receive();
+            half.refill();
+            half.needs_wakeup()
+        };
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        let now = now.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec);
+        if !(needs_wakeup
+            || self.is_down
+            || self.shared.facts.busy_poll
+            || now.wrapping_sub(self.asked) >= INTERVAL)
+        {
+            return Ok(());
+        }
+        self.asked = now;
+        let port = || self.shared.facts.name.clone();
+        self.is_down = false;
+        match wake(&self.queue) {
+            Err(Errno::NETDOWN) => {
+                self.is_down = true;
+                Err(PortError::Down { port: port() })
+            }
+            Err(Errno::NXIO | Errno::NODEV) => Err(PortError::Gone { port: port() }),
+            // Anything else would be said again where it matters.
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Receive for Receiver {
+    fn poll(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+    ) -> Result<usize, PortError> {
+        let count = self.queue.receive().take(
+            packets,
+            limit,
+            self.queue.number(),
+            &self.queue.counts,
+            &self.shared.facts,
+        );
+        if count == 0 && limit != 0 {
+            self.idle()?;
+        }
+        Ok(count)
+    }
+
+    fn give_back(&mut self) {
+        let mut half = self.queue.receive();
+        half.refill();
+        if half.is_short() {
+            self.queue.reap_all();
+            half.refill();
+        }
+        let needs_wakeup = half.needs_wakeup();
+        drop(half);
+        if needs_wakeup {
+            // The next look at an empty ring says what is wrong.
+            let _ = wake(&self.queue);
+        }
+        if self.shared.facts.stalled.load(Ordering::Relaxed) {
+            // Frames are left in a TX ring: whoever put them there may have nothing more to send.
+            self.shared.resume();
+        }
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.queue.socket()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.queue.receive().is_crowded()
+    }
+}
+
+/// Makes the kernel look at the fill ring, and, where it polls busily, at the device.
+fn wake(queue: &Queue) -> Result<(), Errno> {
+    Counts::add(&queue.counts.rx_wakeups, 1);
+    rustix::net::recv(queue.socket(), &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)
+}
+
+/// The sending end of a port, through one of its queues.
+#[derive(Debug)]
+pub(super) struct Sender {
+    queue: Arc<Queue>,
+    /// Its place among the port's queues.
+    place: u16,
+    shared: Arc<Shared>,
+}
+
+impl Sender {
+    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>, place: u16) -> Self {
+        Sender { queue, place, shared }
+    }
+
+    /// Why a frame cannot be sent whatever the ring's state.
+    fn unfit(&self, frame: &TxFrame, longest: usize) -> Option<Stop> {
+        if !frame.is_plain() {
+            Counts::add(&self.queue.counts.tx_refused, 1);
+            return Some(Stop::Offload(Errno::INVAL.into()));
+        }
+        let length = frame.length as usize;
+        if length < ethernet::HEADER_LENGTH {
+            return Some(Stop::Refused(Errno::INVAL.into()));
+        }
+        // The kernel does not compare what comes from AF_XDP with the MTU: the other end or the
+        // wire would drop it in silence.
+        (length > longest || !self.shared.fits(length)).then_some(Stop::TooLong)
+    }
+}
+
+impl Transmit for Sender {
+    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+        let (queue, shared) = (&*self.queue, &*self.shared);
+        let mut half = queue.send();
+        half.reap();
+        let frames = batch.frames().get(from..).unwrap_or_default();
+        if half.untaken() != 0
+            && let Some(stop) = half.kick(queue.socket(), &queue.counts, &shared.facts)
+        {
+            return Progress { sent: 0, stopped: Some(stop) };
+        }
+        let longest = half.longest();
+        for (sent, frame) in frames.iter().enumerate() {
+            if let Some(stop) = self.unfit(frame, longest) {
+                // What is wrong with the interface, the next call says.
+                half.kick(queue.socket(), &queue.counts, &shared.facts);
+                return Progress { sent, stopped: Some(stop) };
+            }
+            if half.push(outgoing, batch, frame, &queue.counts) {
+                continue;
+            }
+            if let Some(stop) = half.kick(queue.socket(), &queue.counts, &shared.facts) {
+                return Progress { sent, stopped: Some(stop) };
+            }
+            half.reap();
+            if !half.push(outgoing, batch, frame, &queue.counts) {
+                Counts::add(&queue.counts.tx_full, 1);
+                return Progress { sent, stopped: Some(Stop::Full) };
+            }
+        }
+        half.kick(queue.socket(), &queue.counts, &shared.facts);
+        Progress { sent: frames.len(), stopped: None }
+    }
+
+    fn queue(&self) -> u16 {
+        self.place
+    }
+}

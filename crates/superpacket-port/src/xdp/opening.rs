@@ -1,0 +1,321 @@
+//! The steps of opening an AF_XDP port: what the interface has is tried in turn, the best first.
+
+use std::io;
+use std::sync::Arc;
+
+use rustix::net::xdp::SocketAddrXdpFlags;
+
+use super::btf::kernel_function;
+use super::option::{Attach, Copying, Options, Switch};
+use super::program::{Attachment, Hash, Redirect, Slot};
+use super::queue::Queue;
+use super::socket::{Failed, Socket, sharing_keeps_several};
+use super::umem::{Lease, Umem};
+use crate::interface::{Interface, InterfaceInfo};
+use crate::{PortError, PortSpec};
+
+/// What is tried where memory for frames is made.
+const MAPPING: &str = "mapping memory for frames (mmap)";
+
+/// What is known while a port is being opened.
+pub(super) struct Opening<'a> {
+    pub(super) spec: &'a PortSpec,
+    pub(super) options: Options,
+    pub(super) link: InterfaceInfo,
+    pub(super) driver: &'a str,
+}
+
+impl Opening<'_> {
+    pub(super) fn unsupported(&self, reason: String) -> PortError {
+        PortError::Unsupported { port: self.spec.name().into(), reason }
+    }
+
+    pub(super) fn system(&self, action: &'static str, error: impl Into<io::Error>) -> PortError {
+        PortError::system(self.spec.name(), action, error)
+    }
+
+    /// The numbers of the queues to be used.
+    pub(super) fn queues(&self, interface: &Interface) -> Result<Vec<u32>, PortError> {
+        // A driver that does not tell how many of its queues are in use (TUN, bridges) has one for
+        // certain; `queue` names another.
+        let used = interface.ethtool().channels().map(|channels| channels.rx);
+        match (self.options.queue, used) {
+            (Some(queue), Ok(used)) if queue >= used => {
+                Err(self.unsupported(format!("queue={queue}: the interface has {used} receive queues in use, the first of which is 0")))
+            }
+            (Some(queue), _) => Ok(vec![queue]),
+            (None, used) => Ok((0..used.unwrap_or(1).max(1)).collect()),
+        }
+    }
+
+    /// Loads the program for `queues`; the second value says whether it takes frames of several
+    /// buffers.
+    pub(super) fn program(
+        &self,
+        queues: &[u32],
+        needed: bool,
+    ) -> Result<(Redirect, bool), PortError> {
+        let map = || {
+            let size = queues.iter().max().map_or(1, |last| last + 1);
+            Redirect::map(size)
+                .map_err(|error| self.system("making a map of sockets (BPF_MAP_CREATE)", error))
+        };
+        let fragments = self.options.multi_buffer != Switch::Off;
+        let hash = self.options.hash.then(|| self.hash()).transpose()?;
+        let refused = match Redirect::load(map()?, fragments, hash.as_ref()) {
+            Ok(redirect) => return Ok((redirect, fragments)),
+            Err(refused) => refused,
+        };
+        // Kernels before 5.18 do not know the flag.
+        if fragments
+            && !needed
+            && refused.error.raw_os_error() == Some(libc::EINVAL)
+            && hash.is_none()
+            && let Ok(redirect) = Redirect::load(map()?, false, None)
+        {
+            return Ok((redirect, false));
+        }
+        Err(match refused.log.is_empty() {
+            _ if hash.is_some() && refused.error.raw_os_error() != Some(libc::EPERM) => self.unsupported(format!(
+                "hash=on: the driver {:?} gives no hash, or this kernel is older than Linux 6.3 (BPF_PROG_LOAD: {}{}{})",
+                self.driver,
+                refused.error,
+                if refused.log.is_empty() { "" } else { "; its verifier says: " },
+                refused.log
+            )),
+            true => self.system("loading the program that hands frames over (BPF_PROG_LOAD)", refused.error),
+            false => self.unsupported(format!(
+                "the kernel refused the program that hands frames over (BPF_PROG_LOAD): {}; its verifier says: {}",
+                refused.error, refused.log
+            )),
+        })
+    }
+
+    /// What a program needs to hash.
+    fn hash(&self) -> Result<Hash, PortError> {
+        let function = kernel_function("bpf_xdp_metadata_rx_hash");
+        let function = function.map_err(|error| {
+            self.unsupported(format!("hash=on needs Linux 6.3, and its types described: {error}"))
+        })?;
+        Ok(Hash { function, interface: self.link.index })
+    }
+
+    /// Attaches it where the options say.
+    pub(super) fn attach(
+        &self,
+        redirect: &Redirect,
+        interface: &mut Interface,
+    ) -> Result<(Attachment, Slot), PortError> {
+        let slots: &[Slot] = match self.options.attach {
+            Attach::Auto if !self.options.hash => &[Slot::Native, Slot::Generic],
+            Attach::Auto | Attach::Native => &[Slot::Native],
+            Attach::Generic => &[Slot::Generic],
+        };
+        let mut refusal = None;
+        for &slot in slots {
+            let error = match redirect.attach(self.link.index, slot) {
+                Ok(link) => return Ok((link, slot)),
+                Err(error) => error,
+            };
+            match error.raw_os_error() {
+                Some(libc::EBUSY | libc::EEXIST) => return Err(self.taken(interface)),
+                Some(libc::ENODEV) => {
+                    return Err(PortError::Gone { port: self.spec.name().into() });
+                }
+                Some(libc::EPERM | libc::EACCES) => {
+                    return Err(self.system("attaching an XDP program (BPF_LINK_CREATE)", error));
+                }
+                _ if slots.len() > 1 && slot == Slot::Native => {
+                    tracing::info!(port = self.spec.name(), driver = self.driver, %error, "no XDP program in the driver: it goes behind it");
+                }
+                _ => {}
+            }
+            refusal = Some((slot, error));
+        }
+        Err(match refusal {
+            Some((slot, error)) => self.no_slot(slot, &error),
+            None => self.unsupported("no mode to attach a program in".into()),
+        })
+    }
+
+    /// Another program is there.
+    fn taken(&self, interface: &mut Interface) -> PortError {
+        let program = interface.link().ok().flatten().and_then(|link| link.xdp_program);
+        let which = program.map_or_else(String::new, |number| format!(" (number {number})"));
+        let name = self.spec.device();
+        self.unsupported(format!(
+            "another XDP program{which} is attached to {name}: stop whoever attached it, or take it off (ip link set dev {name} xdp off)"
+        ))
+    }
+
+    fn no_slot(&self, slot: Slot, error: &io::Error) -> PortError {
+        let why = match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => {
+                format!(": the driver {:?} has no XDP: mode=generic needs none", self.driver)
+            }
+            Some(libc::ERANGE) => format!(
+                ": the MTU of {} is too large for the driver, or veth's other end's is",
+                self.link.mtu
+            ),
+            Some(libc::EINVAL) => ": links of XDP programs need Linux 5.9".into(),
+            _ => String::new(),
+        };
+        self.unsupported(format!(
+            "attaching an XDP program with mode={slot} (BPF_LINK_CREATE): {error}{why}"
+        ))
+    }
+
+    /// Opens and binds a socket for each queue; the second value says whether frames may have
+    /// several chunks.
+    pub(super) fn bind(
+        &self,
+        numbers: &[u32],
+        slot: Slot,
+        needed: bool,
+    ) -> Result<(Vec<Arc<Queue>>, bool), PortError> {
+        let several = self.options.multi_buffer == Switch::On || needed;
+        let mut attempts = Vec::new();
+        if self.options.copying != Copying::Copy && slot == Slot::Native {
+            attempts.push((SocketAddrXdpFlags::XDP_ZEROCOPY, several));
+        }
+        if self.options.copying != Copying::Zero {
+            if self.options.multi_buffer != Switch::Off {
+                attempts.push((SocketAddrXdpFlags::XDP_COPY, true));
+            }
+            if !several {
+                attempts.push((SocketAddrXdpFlags::XDP_COPY, false));
+            }
+        }
+        // The memory stays between attempts: pinning it takes a while.
+        let Options { frames, frame_size, .. } = self.options;
+        let mapping = |error: io::Error| self.system(MAPPING, error);
+        let _umem = Lease::take(frame_size, frames, numbers.len())
+            .map_err(mapping)?
+            .first()
+            .map(|lease| Arc::clone(lease.umem()));
+        let mut refusal =
+            self.unsupported("copy=zero needs mode=native, which the driver does not have".into());
+        for (flags, several) in attempts {
+            match self.sockets(numbers, flags, several) {
+                Ok(queues) => return Ok((queues, several)),
+                Err(Failed { action, error }) => {
+                    let number = error.raw_os_error();
+                    refusal = match number {
+                        Some(libc::ENODEV | libc::ENXIO) => PortError::Gone { port: self.spec.name().into() },
+                        Some(libc::ENETDOWN) => PortError::Down { port: self.spec.name().into() },
+                        Some(libc::EOPNOTSUPP) if flags == SocketAddrXdpFlags::XDP_ZEROCOPY => self.unsupported(format!(
+                            "copy=zero: the driver {:?} cannot move frames itself ({error}): use copy=auto",
+                            self.driver
+                        )),
+                        _ => self.system(action, error),
+                    };
+                    // What another way of copying does not change.
+                    if matches!(
+                        number,
+                        Some(
+                            libc::EBUSY
+                                | libc::EPERM
+                                | libc::ENODEV
+                                | libc::ENXIO
+                                | libc::ENETDOWN
+                                | libc::ENOBUFS
+                                | libc::ENOMEM
+                        )
+                    ) {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(refusal)
+    }
+
+    fn sockets(
+        &self,
+        numbers: &[u32],
+        copying: SocketAddrXdpFlags,
+        several: bool,
+    ) -> Result<Vec<Arc<Queue>>, Failed> {
+        let Options { frames, frame_size, .. } = self.options;
+        let leases = Lease::take(frame_size, frames, numbers.len()).map_err(unmapped)?;
+        let flags = if several { copying | SocketAddrXdpFlags::XDP_USE_SG } else { copying };
+        let mut queues = Vec::with_capacity(numbers.len());
+        for (&number, lease) in numbers.iter().zip(leases) {
+            let queue = self.socket(number, lease, flags, &queues)?;
+            queue.send().set_gather(self.options.gather);
+            queues.push(queue);
+        }
+        Ok(queues)
+    }
+
+    /// Opens and binds the socket of a queue. It shares what another socket registered, where one
+    /// is bound with the same flags; else it registers the memory itself. `opened` are the port's
+    /// queues so far.
+    fn socket(
+        &self,
+        number: u32,
+        lease: Lease,
+        flags: SocketAddrXdpFlags,
+        opened: &[Arc<Queue>],
+    ) -> Result<Arc<Queue>, Failed> {
+        let umem = Arc::clone(lease.umem());
+        let mut lease = Some(lease);
+        for shared in sharing(&umem, flags, opened) {
+            match self.attempt(number, lease.take(), &umem, flags, Some(&shared)) {
+                // That interface is gone, or the kernel is older than Linux 5.10.
+                Err(Failed { error, .. }) if !is_about_queue(&error) => {
+                    tracing::debug!(port = self.spec.name(), queue = number, %error, "the memory of another socket cannot be shared");
+                }
+                result => return result,
+            }
+        }
+        self.attempt(number, lease, &umem, flags, None)
+    }
+
+    fn attempt(
+        &self,
+        number: u32,
+        lease: Option<Lease>,
+        umem: &Arc<Umem>,
+        flags: SocketAddrXdpFlags,
+        shared: Option<&Queue>,
+    ) -> Result<Arc<Queue>, Failed> {
+        let lease = lease.map_or_else(|| Lease::again(umem), Ok).map_err(unmapped)?;
+        let own = shared.is_none().then(|| &**lease.umem());
+        let socket = Socket::open(own, self.options.ring_size())?;
+        socket.tune(self.options.busy_poll);
+        let action =
+            "binding a socket to a queue (bind; EBUSY: another AF_XDP socket has the queue)";
+        Queue::bind(self.link.index, number, lease, socket, flags, shared)
+            .map_err(|error| Failed { action, error })
+    }
+}
+
+fn unmapped(error: io::Error) -> Failed {
+    Failed { action: MAPPING, error }
+}
+
+/// The queues whose registration of `umem` a socket to be bound with `flags` may share.
+fn sharing(umem: &Arc<Umem>, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -> Vec<Arc<Queue>> {
+    let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
+    if several && !sharing_keeps_several() {
+        return Vec::new();
+    }
+    // Another device that moves frames itself is not asked whether it takes those of several
+    // chunks too, when it is bound to a UMEM that has them.
+    let mut queues = if several && flags.contains(SocketAddrXdpFlags::XDP_ZEROCOPY) {
+        opened.to_vec()
+    } else {
+        Queue::of(umem)
+    };
+    queues.retain(|queue| queue.flags() == flags);
+    queues
+}
+
+/// Does the error say something of the queue or its interface, whosever memory it is?
+fn is_about_queue(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::EPERM | libc::ENODEV | libc::ENXIO | libc::ENETDOWN)
+    )
+}

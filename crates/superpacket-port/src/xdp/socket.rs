@@ -1,0 +1,226 @@
+//! An AF_XDP socket: its memory and rings, and its binding to a queue.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING,
+    XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc,
+    XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::ring::{Consumer, Producer};
+use super::umem::Umem;
+use crate::system::{
+    PacketSocket, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, XDP_MAX_TX_SKB_BUDGET,
+};
+
+/// How long a queue may stay busy that a socket has just been closed on: the kernel gives it up in
+/// deferred work.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long registering waits for memory that a closed socket had: the kernel gives it up in
+/// deferred work, and charges it until then.
+const RELEASE: Duration = Duration::from_millis(500);
+
+/// Bytes of sent frames that a device may hold: at the default of some 200 KB, a hundred frames
+/// would be all.
+const SEND_BUFFER: usize = 16 << 20;
+
+/// Frames that the device's own polling takes at a time.
+const BUSY_POLL_BUDGET: libc::c_int = 64;
+
+/// A system call failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// What was tried.
+    pub(super) action: &'static str,
+    pub(super) error: io::Error,
+}
+
+impl Failed {
+    fn at(action: &'static str) -> impl Fn(Errno) -> Failed {
+        move |error| Failed { action, error: error.into() }
+    }
+}
+
+/// A socket with its rings, which are unmapped before it is closed.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) rx: Consumer<XdpDesc>,
+    pub(super) fill: Producer<u64>,
+    pub(super) tx: Producer<XdpDesc>,
+    pub(super) completion: Consumer<u64>,
+    pub(super) descriptor: OwnedFd,
+}
+
+impl Socket {
+    /// Opens a socket with rings of `ring_size` entries that receives into `umem` and sends from
+    /// it: registered as a UMEM of its own, or else to be shared when it is bound (`None`).
+    ///
+    /// # Errors
+    /// What failed, and why.
+    pub(super) fn open(umem: Option<&Umem>, ring_size: u32) -> Result<Self, Failed> {
+        let failed = Failed::at;
+        let descriptor = rustix::net::socket_with(
+            AddressFamily::XDP,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(failed("opening an AF_XDP socket (socket)"))?;
+        if let Some(umem) = umem {
+            register(descriptor.as_fd(), umem).map_err(failed(
+                "pinning memory for frames (XDP_UMEM_REG; without CAP_IPC_LOCK, RLIMIT_MEMLOCK limits it, and frames=N asks for less)",
+            ))?;
+        }
+        sockopt::set_xdp_umem_fill_ring_size(&descriptor, ring_size)
+            .map_err(failed("making a ring (XDP_UMEM_FILL_RING)"))?;
+        sockopt::set_xdp_umem_completion_ring_size(&descriptor, ring_size)
+            .map_err(failed("making a ring (XDP_UMEM_COMPLETION_RING)"))?;
+        sockopt::set_xdp_rx_ring_size(&descriptor, ring_size)
+            .map_err(failed("making a ring (XDP_RX_RING)"))?;
+        sockopt::set_xdp_tx_ring_size(&descriptor, ring_size)
+            .map_err(failed("making a ring (XDP_TX_RING)"))?;
+        let offsets = sockopt::xdp_mmap_offsets(&descriptor)
+            .map_err(failed("asking for the rings' layout (XDP_MMAP_OFFSETS)"))?;
+        let mapping = |error| Failed { action: "mapping a ring (mmap)", error };
+        let socket = descriptor.as_fd();
+        Ok(Socket {
+            rx: Consumer::map(socket, XDP_PGOFF_RX_RING, &offsets.rx, ring_size)
+                .map_err(mapping)?,
+            fill: Producer::map(socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, ring_size)
+                .map_err(mapping)?,
+            tx: Producer::map(socket, XDP_PGOFF_TX_RING, &offsets.tx, ring_size)
+                .map_err(mapping)?,
+            completion: Consumer::map(
+                socket,
+                XDP_UMEM_PGOFF_COMPLETION_RING,
+                &offsets.cr,
+                ring_size,
+            )
+            .map_err(mapping)?,
+            descriptor,
+        })
+    }
+
+    /// Lets more be sent at a time, and the device be polled for `busy_poll` microseconds. What the
+    /// kernel refuses costs speed only.
+    pub(super) fn tune(&self, busy_poll: u32) {
+        if sockopt::set_socket_send_buffer_size_force(&self.descriptor, SEND_BUFFER).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, SEND_BUFFER);
+        }
+        let limit = libc::c_int::try_from(crate::POLL_LIMIT).unwrap_or(libc::c_int::MAX);
+        drop(XDP_MAX_TX_SKB_BUDGET.set(&self.descriptor, limit));
+        if busy_poll != 0 {
+            let time = libc::c_int::try_from(busy_poll).unwrap_or(libc::c_int::MAX);
+            for (name, option, value) in [
+                ("SO_PREFER_BUSY_POLL", SO_PREFER_BUSY_POLL, 1),
+                ("SO_BUSY_POLL", SO_BUSY_POLL, time),
+                ("SO_BUSY_POLL_BUDGET", SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET),
+            ] {
+                if let Err(error) = option.set(&self.descriptor, value) {
+                    tracing::warn!(%error, option = name, "busy polling was refused");
+                }
+            }
+        }
+    }
+}
+
+/// Registers `umem` as a UMEM of the socket's own, whose whole length is charged to the user.
+fn register(socket: BorrowedFd<'_>, umem: &Umem) -> Result<(), Errno> {
+    let start = Instant::now();
+    loop {
+        let registration = XdpUmemReg {
+            addr: umem.start(),
+            len: umem.length() as u64,
+            chunk_size: umem.frame_size(),
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        match sockopt::set_xdp_umem_reg(socket, registration) {
+            Err(Errno::NOBUFS) if start.elapsed() < RELEASE => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Binds a socket to `queue` of the interface number `interface`, as `flags` say; or to share the
+/// UMEM of the bound socket `shared`, and with it the flags that this one was bound with. A queue
+/// that is busy is tried again for two seconds.
+///
+/// # Errors
+/// What `bind` refused.
+pub(super) fn bind(
+    socket: BorrowedFd<'_>,
+    interface: u32,
+    queue: u32,
+    flags: SocketAddrXdpFlags,
+    shared: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let attempt = || match shared {
+        None => rustix::net::bind(
+            socket,
+            &SocketAddrXdp::new(flags | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, interface, queue),
+        ),
+        Some(shared_umem_fd) => {
+            let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface, queue);
+            rustix::net::bind(socket, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd })
+        }
+    };
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(Errno::BUSY) if start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// Do sockets that share a UMEM take frames of several chunks where the first does? They do since
+/// Linux 6.7 (`XDP_UMEM_SG_FLAG`); before, they drop such frames, and do not say so.
+pub(super) fn sharing_keeps_several() -> bool {
+    rustix::system::uname().release().to_str().is_ok_and(|release| is_at_least(release, (6, 7)))
+}
+
+/// Is the kernel's release, such as `6.12.1-arch1`, this version or newer?
+fn is_at_least(release: &str, version: (u32, u32)) -> bool {
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map_while(|number| number.parse().ok());
+    numbers.next().zip(numbers.next()).is_some_and(|found| found >= version)
+}
+
+/// Asks the device for frames to all addresses while the socket that this yields is open
+/// (`PACKET_MR_PROMISC`).
+///
+/// # Errors
+/// What the system refused.
+pub(super) fn promiscuous(interface: u32) -> io::Result<PacketSocket> {
+    let socket = PacketSocket::open()?;
+    socket.add_promiscuous(interface)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        for release in ["6.7.0", "6.18.44-fc", "6.10-rc3", "7.0.0", "10.1"] {
+            assert!(is_at_least(release, (6, 7)), "{release}");
+        }
+        for release in ["6.6.99-lts", "5.15.0-91-generic", "6", "", "six.seven"] {
+            assert!(!is_at_least(release, (6, 7)), "{release}");
+        }
+    }
+}

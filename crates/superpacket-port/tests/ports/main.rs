@@ -1,0 +1,13 @@
+//! Live ports, between network namespaces.
+#![cfg(target_os = "linux")]
+
+#[path = "../support/cable.rs"]
+mod cable;
+mod packet;
+mod replay;
+#[path = "../support/mod.rs"]
+mod support;
+mod tap;
+#[path = "../../src/without_memory.rs"]
+mod without_memory;
+mod xdp;

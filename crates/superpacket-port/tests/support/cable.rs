@@ -1,0 +1,120 @@
+//! Two ports joined: what comes in at one is sent by the other.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use superpacket::aggregate::{Aggregator, HashKey, Policy};
+use superpacket::packet::RxPacket;
+use superpacket::super_packet::SuperPacket;
+use superpacket_port::{Buffer, Outgoing, POLL_LIMIT, Port, Receive, Stop, Transmit, TxBatch};
+
+/// A port with its ends.
+pub struct End {
+    pub port: Box<dyn Port>,
+    pub receivers: Vec<Box<dyn Receive>>,
+    pub transmitter: Box<dyn Transmit>,
+    aggregator: Aggregator<Buffer>,
+    packets: Vec<RxPacket<Buffer>>,
+}
+
+/// What passed in one direction.
+#[derive(Debug, Default)]
+pub struct Passed {
+    pub frames: usize,
+    /// Those that came in as super-packets, and their bytes.
+    pub super_packets: usize,
+    pub super_bytes: usize,
+}
+
+impl End {
+    pub fn new(mut port: Box<dyn Port>) -> Self {
+        let receivers = port.receivers();
+        let transmitter = port.transmitter().expect("an end to send through");
+        // Nothing merges in between: what is sent is what came.
+        let policy = Policy::gro().with_partial_checksums().with_max_packets(1);
+        let aggregator = Aggregator::new(policy, HashKey::new(1));
+        End { port, receivers, transmitter, aggregator, packets: Vec::new() }
+    }
+
+    /// Passes on what has come in by now.
+    fn pass(&mut self, to: &mut dyn Transmit, max_slices: usize, passed: &mut Passed) -> usize {
+        let End { receivers, aggregator, packets, .. } = self;
+        for receiver in receivers {
+            receiver.poll(packets, POLL_LIMIT).expect("the port lives");
+        }
+        let count = packets.len();
+        for packet in &*packets {
+            passed.frames += 1;
+            passed.super_packets += usize::from(packet.gso.is_some());
+            passed.super_bytes += if packet.gso.is_some() { packet.length() } else { 0 };
+        }
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
+            let staged = outgoing.stage(&packet);
+            batch.push_packet(&mut outgoing, &staged, &packet, max_slices);
+            outgoing.keep(staged, &mut packet);
+        };
+        aggregator.receive_batch(packets, 0, sink);
+        aggregator.poll_end(0, sink);
+        let mut from = 0;
+        while from < batch.frames().len() {
+            let progress = to.transmit(&outgoing, &batch, from);
+            from += progress.sent;
+            match progress.stopped {
+                None | Some(Stop::Full) => {}
+                Some(stopped) => {
+                    panic!("frame {:?} was not sent: {stopped:?}", batch.frames()[from])
+                }
+            }
+        }
+        count
+    }
+}
+
+/// Joins the two until `done` says so.
+///
+/// # Panics
+/// After 60 seconds.
+pub fn join(a: &mut End, b: &mut End, mut done: impl FnMut() -> bool) -> [Passed; 2] {
+    let mut passed = [Passed::default(), Passed::default()];
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (slices_a, slices_b) = (a.port.capabilities().max_slices, b.port.capabilities().max_slices);
+    while !done() {
+        assert!(Instant::now() < deadline, "stuck after {passed:?}");
+        let moved = a.pass(&mut *b.transmitter, slices_b, &mut passed[0])
+            + b.pass(&mut *a.transmitter, slices_a, &mut passed[1]);
+        if moved == 0 {
+            let mut ready: Vec<_> = a
+                .receivers
+                .iter()
+                .chain(&b.receivers)
+                .map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN))
+                .collect();
+            poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 })).expect("poll");
+        }
+    }
+    passed
+}
+
+/// Waits until the port has something to receive; 5 seconds at most.
+pub fn wait(receiver: &dyn Receive) {
+    let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
+    let ready =
+        poll(&mut [PollFd::from_borrowed_fd(receiver.readiness(), PollFlags::IN)], Some(&timeout));
+    assert_eq!(ready, Ok(1), "nothing within 5 seconds");
+}
+
+/// The packets that come until `count` of them are there.
+pub fn receive(receiver: &mut dyn Receive, count: usize) -> Vec<RxPacket<Buffer>> {
+    let mut packets = Vec::new();
+    while packets.len() < count {
+        wait(receiver);
+        receiver.poll(&mut packets, POLL_LIMIT).expect("the port lives");
+    }
+    packets
+}
+
+/// A packet's bytes in a row.
+pub fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
+    packet.buffers().flat_map(|buffer| buffer.bytes()).copied().collect()
+}
