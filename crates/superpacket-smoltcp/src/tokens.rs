@@ -1,4 +1,4 @@
-//! What smoltcp asks of every device: two tokens.
+//! The implementation of smoltcp's `Device`, with its two tokens.
 
 use alloc::vec::Vec;
 
@@ -31,7 +31,7 @@ impl<D: Device + 'static> Device for OffloadDevice<D> {
     }
 }
 
-/// A packet that arrived: a single one, or what was joined.
+/// A received packet, which may be a merged one.
 #[derive(Debug)]
 pub struct Received<'a> {
     packet: Vec<u8>,
@@ -46,12 +46,12 @@ impl RxToken for Received<'_> {
     }
 }
 
-/// Leave to send one packet, which may be a super-packet.
+/// A token to send one packet, which may be a super-packet.
 #[derive(Debug)]
 pub struct Sending<'a, D> {
     transmit: &'a mut Transmit<D>,
     now: Instant,
-    /// The most bytes of TCP payload in a frame; `None`: it is one.
+    /// Maximum TCP payload per frame in bytes; `None` if the packet is a single frame.
     size: Option<usize>,
 }
 
