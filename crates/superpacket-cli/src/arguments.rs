@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, with its help and examples.
+//! The command line: the commands, with their help and examples.
 
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
@@ -182,7 +182,7 @@ The script fits the version that has printed it: in a file, it is to be printed 
 }
 
 impl Command {
-    /// Does it see to SIGINT and SIGTERM itself?
+    /// Returns whether the command handles SIGINT and SIGTERM itself.
     pub(crate) fn has_its_own_signals(&self) -> bool {
         #[cfg(target_os = "linux")]
         return match self {
@@ -205,7 +205,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// What stands behind the options of every command, in paragraphs.
+    /// The text after the options in the help of every command, in paragraphs.
     fn paragraphs() -> Vec<(String, String)> {
         let program = Arguments::command();
         let each = program.get_subcommands().flat_map(|command| {

@@ -1,4 +1,4 @@
-//! `superpacket load`: the lab's generator between two network namespaces of one's own.
+//! `superpacket load`: the lab's load generator between two existing network namespaces.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,37 +17,37 @@ use crate::cpus::CpuList;
 use crate::failure::Failure;
 use crate::report::{columns, figures, print, print_json, printable};
 
-/// Key of the patterns that are sent and compared.
+/// Key of the byte patterns that are sent and compared.
 const KEY: u64 = 0x5eed;
 
-/// What is done between client and server.
+/// The kind of load, named after netperf's tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// TCP_STREAM: as many bytes as go, from memory
+    /// TCP_STREAM: as many bytes as possible, from memory
     Stream,
-    /// TCP_SENDFILE: the same, from a file in memory
+    /// TCP_SENDFILE: as many bytes as possible, from a file in memory
     Sendfile,
-    /// TCP_RR: requests and answers, one of each connection under way
+    /// TCP_RR: requests and answers, one at a time on each connection
     Rr,
     /// UDP_STREAM: datagrams from the client to the server
     Udp,
 }
 
-/// Which way the bytes go.
+/// The direction of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Way {
     /// From the client to the server
     Forward,
     /// From the server to the client
     Reverse,
-    /// Both at once, each on connections of its own
+    /// Both at once, on separate connections
     Both,
 }
 
-/// `superpacket load`.
+/// The arguments of `superpacket load`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Load {
-    /// What is done
+    /// Kind of load
     #[arg(value_enum)]
     kind: Kind,
     /// An address of the server that the client reaches
@@ -58,27 +58,27 @@ pub(crate) struct Load {
     /// The server's network namespace
     #[arg(long, value_name = "NETNS")]
     server: Option<String>,
-    /// For how long
+    /// Duration of the load
     #[arg(long, value_name = "DURATION", value_parser = time, default_value = "10s")]
     time: Duration,
-    /// So many bytes on each connection in place of a time
+    /// Bytes to send on each connection, in place of a time
     #[arg(long, value_name = "BYTES", value_parser = size, conflicts_with = "time")]
     bytes: Option<u64>,
-    /// Connections side by side (in each direction)
+    /// Connections at the same time (in each direction)
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
-    /// Which way the bytes go
+    /// Direction of the bytes
     #[arg(long, value_enum, default_value = "forward")]
     direction: Way,
-    /// Bytes of a send call [default: 128k], of a request and of its answer [default: 1], of a
-    /// datagram [default: 1400]
+    /// Bytes per send call [default: 128k], per request and answer [default: 1], or per datagram
+    /// [default: 1400]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     message: Option<u64>,
-    /// Datagrams a second; without it, as many as the kernel takes
+    /// Datagrams per second; without it, as many as the kernel accepts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-    /// Datagrams that one send call hands over as a super-packet (UDP_SEGMENT); with more than 1
-    /// the receiver takes them merged (UDP_GRO)
+    /// Datagrams per send call, handed over as one super-packet (UDP_SEGMENT); with more than 1 the
+    /// receiver accepts merged datagrams (UDP_GRO)
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=128))]
     segments: u16,
     /// CPUs of the client's threads (0-3,8)
@@ -95,10 +95,10 @@ pub(crate) struct Load {
     json: bool,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug, Default, Serialize)]
 struct Report {
-    /// netperf's name of it.
+    /// netperf's name of the test.
     test: &'static str,
     connections: u16,
     seconds: f64,
@@ -110,15 +110,14 @@ struct Report {
     latency_us: Option<Latency>,
     #[serde(skip_serializing_if = "Option::is_none")]
     datagrams: Option<Datagrams>,
-    /// CPU time of the threads that send, or of the client's, as a part of one CPU's time in
-    /// percent.
+    /// CPU time of the sending threads (with TCP_RR: the client's), in percent of one CPU.
     sender_cpu: f64,
-    /// The same of the threads that receive, or of the server's.
+    /// CPU time of the receiving threads (with TCP_RR: the server's), in percent of one CPU.
     receiver_cpu: f64,
-    /// All CPUs, in percent of all.
+    /// CPU time of the whole machine, in percent of all CPUs.
     machine_cpu: f64,
-    /// The whole machine's CPU time in microseconds for each 1,024 bytes, or for each transaction:
-    /// netperf's service demand.
+    /// CPU time of the whole machine in microseconds per 1,024 bytes, or per transaction: netperf's
+    /// service demand.
     service_demand_us: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     retransmitted_segments: Option<u64>,
@@ -141,7 +140,7 @@ struct Datagrams {
     most_merged: u64,
 }
 
-/// Loads, and prints what came of it.
+/// Runs the load and prints its result.
 pub(crate) fn run(arguments: &Load) -> Result<Outcome, Failure> {
     arguments.check()?;
     match arguments.load() {
@@ -162,7 +161,7 @@ pub(crate) fn run(arguments: &Load) -> Result<Outcome, Failure> {
 }
 
 impl Load {
-    /// Refuses what does not go together, before anything runs.
+    /// Checks that the options fit together, before anything runs.
     fn check(&self) -> Result<(), Failure> {
         let only = |option: &str, kinds: &[Kind], given: bool| match given
             && !kinds.contains(&self.kind)
@@ -196,7 +195,7 @@ impl Load {
         match self.kind {
             Kind::Stream | Kind::Sendfile => {
                 let source = match self.kind {
-                    // netperf fills a file of a few megabytes, which is sent again and again.
+                    // netperf fills a file of a few megabytes and sends it repeatedly.
                     Kind::Sendfile => Source::File(PatternFile::new(
                         self.bytes.unwrap_or(64 << 20).min(64 << 20),
                         KEY,
@@ -315,7 +314,7 @@ impl Load {
         }
     }
 
-    /// What all loads have.
+    /// Returns the part of a report that all loads share.
     fn report(
         &self,
         test: &'static str,
@@ -338,8 +337,8 @@ impl Load {
 }
 
 impl Report {
-    /// As netperf has it: a line of figures under their names, or as many as lines of so many
-    /// columns need.
+    /// Renders the report like netperf: figures below their names, in one line or in as many as
+    /// lines of `width` columns require.
     fn text(&self, width: usize) -> String {
         let mut columns: Vec<(&str, String)> = vec![("s", format!("{:.1}", self.seconds))];
         let mut add =
@@ -380,7 +379,7 @@ impl Report {
     }
 }
 
-/// The namespace that an argument names.
+/// Opens the network namespace that an argument names: a process number, a name or a path.
 fn host(name: &str, namespace: Option<&str>) -> Result<Host, LabError> {
     let path = match namespace {
         None => return Host::of_this_thread(name),
@@ -393,7 +392,7 @@ fn host(name: &str, namespace: Option<&str>) -> Result<Host, LabError> {
     Host::of_file(name, &path)
 }
 
-/// The whole machine's CPU time for each 1,024 bytes, in microseconds.
+/// Returns the whole machine's CPU time in microseconds per 1,024 bytes.
 fn machine_demand(machine: &MachineUsage, bytes: u64) -> f64 {
     service_demand(Duration::from_secs_f64(machine.total.busy()), bytes)
 }

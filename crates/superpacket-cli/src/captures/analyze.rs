@@ -14,7 +14,7 @@ use crate::report::{
     columns, file_heading, fitted, grouped, paragraph, percent, print, print_json, printable,
 };
 
-/// `superpacket analyze`.
+/// The arguments of `superpacket analyze`.
 #[derive(Debug, Args)]
 pub(crate) struct Analyze {
     /// The captures to read; - for standard input
@@ -22,10 +22,10 @@ pub(crate) struct Analyze {
     pub(crate) inputs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) stepping: Stepping,
-    /// Write a page with tables and plots
+    /// Write an HTML page with tables and plots
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Flows in the top list; 100 at most
+    /// Number of flows in the list of top flows; at most 100
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) top: u32,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
     conclude(&report.unreadable)
 }
 
-/// Renders the report in lines of at most so many columns.
+/// Renders the report in lines of at most `columns` columns.
 fn text(report: &AnalyzeReport, columns: usize) -> String {
     let mut text = String::new();
     for file in &report.files {

@@ -14,16 +14,16 @@ use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{print, print_json, printable};
 
-/// By which rules to aggregate.
+/// The rules to aggregate by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// What merges can be cut again into the same frames
+    /// Merged packets can be segmented into the same frames again
     Gro,
-    /// For local delivery only: newest acknowledgement and window, padding trimmed
+    /// For local delivery only: keeps only the newest acknowledgement and window, trims padding
     Lro,
 }
 
-/// `superpacket coalesce`.
+/// The arguments of `superpacket coalesce`.
 #[derive(Debug, Args)]
 pub(crate) struct Coalesce {
     /// The capture to read; - for standard input
@@ -33,7 +33,7 @@ pub(crate) struct Coalesce {
     /// compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
-    /// The rules
+    /// Rules to aggregate by
     #[arg(long, value_enum, default_value_t = Mode::Gro)]
     pub(crate) mode: Mode,
     #[command(flatten)]
@@ -43,14 +43,13 @@ pub(crate) struct Coalesce {
     #[arg(long, value_name = "N", default_value = "65535", value_parser = size, allow_negative_numbers = true)]
     pub(crate) max_bytes: u64,
     /// Write the length of IPv6 packets above 65575 bytes in a jumbo payload option (RFC 2675), as
-    /// Linux did at first
+    /// the first Linux versions with BIG TCP do
     #[arg(long)]
     pub(crate) jumbo_option: bool,
-    /// Most packets in one: 1 to 512, as each flow that is held has room for as many, and memory is
-    /// bounded
+    /// Most packets per merged packet: 1 to 512. Each held flow reserves room for this number
     #[arg(long, value_name = "N", default_value_t = MAX_PACKETS, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)), allow_negative_numbers = true)]
     pub(crate) max_packets: u32,
-    /// Most flows held at a time: 1 to 1024 [default: 1024; 8 with --mode lro]
+    /// Most flows held at the same time: 1 to 1024 [default: 1024; 8 with --mode lro]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FLOWS)), allow_negative_numbers = true)]
     pub(crate) max_flows: Option<u32>,
     /// Do not aggregate UDP

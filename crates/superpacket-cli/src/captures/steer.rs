@@ -15,50 +15,50 @@ use crate::failure::Failure;
 use crate::progress::{Bar, warn};
 use crate::report::{columns, file_heading, fitted, paragraph, print, print_json};
 
-/// `superpacket steer`.
+/// The arguments of `superpacket steer`.
 #[derive(Debug, Args)]
 pub(crate) struct Steer {
     /// The capture to read; - for standard input
     #[arg(value_name = "CAPTURE")]
     pub(crate) input: PathBuf,
-    /// The host's CPUs as sysfs has them (rps_cpus): hexadecimal, in groups of 32 CPUs with commas
-    /// between them, the highest first
+    /// The host's CPUs in the format of sysfs (rps_cpus): hexadecimal, in groups of 32 CPUs
+    /// separated by commas, the highest first
     #[arg(long, value_name = "MASK", value_parser = mask, required_unless_present = "cpu_list", allow_hyphen_values = true)]
     pub(crate) cpus: Option<CpuMask>,
     /// The host's CPUs as a list: 0-3,8
     #[arg(long, value_name = "LIST", value_parser = cpu_list, conflicts_with = "cpus", allow_hyphen_values = true)]
     pub(crate) cpu_list: Option<CpuMask>,
-    /// The hash's key, 80 hexadecimal digits or more, with or without colons; the first 40 bytes
-    /// count [default: the published one]
+    /// Key of the hash: 80 hexadecimal digits or more, with or without colons; the first 40 bytes
+    /// count [default: Microsoft's published key]
     #[arg(long, value_name = "HEX", value_parser = toeplitz_key, allow_hyphen_values = true)]
     pub(crate) key: Option<ToeplitzKey>,
-    /// Hash both directions of a connection alike
+    /// Use the same hash for both directions of a connection
     #[arg(long)]
     pub(crate) symmetric: bool,
     /// Hash the outermost headers of tunnelled packets, not the innermost
     #[arg(long)]
     pub(crate) outer: bool,
-    /// Write a page with tables and a plot
+    /// Write an HTML page with tables and a plot
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Flows in the top list of text and page; 100 at most
+    /// Number of flows in the list of top flows, in text and page; at most 100
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) top: u32,
     #[command(flatten)]
     pub(crate) common: Common,
 }
 
-/// Reads a bitmap of CPUs.
+/// Parses a bitmap of CPUs.
 fn mask(text: &str) -> Result<CpuMask, String> {
     text.parse().map_err(|error: superpacket_steer::MaskError| error.to_string())
 }
 
-/// Reads a list of CPUs.
+/// Parses a list of CPUs.
 fn cpu_list(text: &str) -> Result<CpuMask, String> {
     CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())
 }
 
-/// Reads the key of a Toeplitz hash, as `ethtool -x` writes it or without colons.
+/// Parses the key of a Toeplitz hash, in the format of `ethtool -x` or without colons.
 fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
     let mut bytes = [0; ToeplitzKey::LENGTH];
     let mut digits = 0;
@@ -110,10 +110,10 @@ pub(crate) fn run(arguments: &Steer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// CPUs in the table; of more, the busiest.
+/// Maximum number of CPUs in the table; if there are more, the busiest are shown.
 const MOST_CPUS: usize = 64;
 
-/// Renders the report, with so many flows, in lines of at most so many columns.
+/// Renders the report with the `top` first flows, in lines of at most `columns` columns.
 fn text(report: &SteerReport, top: usize, columns: usize) -> String {
     let mut text =
         format!("{}\n{}\n", file_heading(&report.file), paragraph(&summary(report), 2, columns));

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, print, print_json, printable, table};
 
-/// `superpacket verify`.
+/// The arguments of `superpacket verify`.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     /// The captures to read; - for standard input
@@ -22,18 +22,18 @@ pub(crate) struct Verify {
     /// Do not aggregate UDP
     #[arg(long)]
     pub(crate) no_udp: bool,
-    /// Merge TCP packets too that are not alike: identifications, lengths, PSH
+    /// Also merge TCP packets that differ in their step of identifications, in length or in PSH
     #[arg(long)]
     pub(crate) uneven: bool,
-    /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is cut,
-    /// which must be found
+    /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is
+    /// segmented; verification must find it
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) inject_fault: Option<u64>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
 
-/// Runs the command; `true` if every byte came back.
+/// Runs the command, and returns `true` if every byte was restored.
 pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
     let options = VerifyOptions {
         stepping: arguments.stepping.into(),

@@ -1,28 +1,28 @@
-//! Builds the packets of generated flows.
+//! A builder for the packets of generated flows.
 
 use superpacket::Simd;
 use superpacket::checksum::{pseudo_header, transport_field};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::wire::{IpVersion, Protocol, ethernet, ipv4, ipv6, tcp, udp, vxlan};
 
-/// What a flow carries.
+/// The traffic of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// TCP over IPv4 with timestamps, 1448 bytes a segment.
+    /// TCP over IPv4 with timestamps, 1448 bytes per segment.
     Tcp4,
-    /// TCP over IPv6 with timestamps, 1428 bytes a segment.
+    /// TCP over IPv6 with timestamps, 1428 bytes per segment.
     Tcp6,
-    /// UDP over IPv4, 1472 bytes a datagram.
+    /// UDP over IPv4, 1472 bytes per datagram.
     Udp,
-    /// TCP over IPv4 in VXLAN, 1398 bytes a segment.
+    /// TCP over IPv4 in VXLAN, 1398 bytes per segment.
     Vxlan,
-    /// One small datagram.
+    /// A single small datagram, like a DNS query.
     Query,
 }
 
 impl Kind {
-    /// What a flow of the mixed workload carries: its own all the time, with small datagrams thrown
-    /// in.
+    /// Returns the traffic of a flow of the mixed workload in a round: the flow's own kind, and a
+    /// small datagram every fifth time.
     pub(super) fn mixed(flow: u32, round: u32) -> Kind {
         if (flow + round) % 5 == 4 {
             return Kind::Query;
@@ -30,7 +30,7 @@ impl Kind {
         [Kind::Tcp4, Kind::Tcp6, Kind::Udp, Kind::Vxlan][flow as usize % 4]
     }
 
-    /// Bytes of payload in a full segment.
+    /// Returns the payload bytes of a full segment.
     fn segment(self) -> usize {
         match self {
             Kind::Tcp4 => 1448,
@@ -50,14 +50,14 @@ impl Kind {
     }
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Forth,
     Back,
 }
 
-/// What a TCP header says.
+/// The varying fields of a TCP header.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     sequence: u32,
@@ -66,28 +66,29 @@ struct Segment {
     timestamp: u32,
 }
 
-/// Builds one packet after the other in the same buffer.
+/// A builder of packets that reuses one buffer.
 #[derive(Debug)]
 pub(super) struct Turn {
-    /// Bytes of payload in a full segment, if not the kind's own.
+    /// Payload bytes of a full segment, if not the default of the flow's kind.
     payload: Option<usize>,
     packet: Vec<u8>,
     simd: Simd,
 }
 
 impl Turn {
-    /// Full segments carry `payload` bytes, or what fills 1500 bytes of IP.
+    /// Creates a builder. Full segments carry `payload` bytes; by default they fill 1500 bytes of
+    /// IP.
     pub(super) fn new(payload: Option<usize>) -> Self {
         Turn { payload, packet: Vec::with_capacity(1 << 16), simd: Simd::detect() }
     }
 
-    /// The packet built last.
+    /// Returns the packet built last.
     pub(super) fn packet(&self) -> &[u8] {
         &self.packet
     }
 
-    /// Builds a burst of `segments` full segments; returns how it is to be cut, if it is more than
-    /// one small packet.
+    /// Builds a burst of `segments` full segments. Returns how to segment it, or `None` for a
+    /// single small packet.
     pub(super) fn burst(
         &mut self,
         kind: Kind,
@@ -98,7 +99,7 @@ impl Turn {
         let size = self.size(kind);
         let payload = if kind == Kind::Query { size } else { size * segments as usize };
         let sequence = start(flow).wrapping_add(round.wrapping_mul(payload as u32));
-        // A burst ends with a push; a lone segment is part of something longer.
+        // A burst ends with PSH. A single segment is part of a longer stream, and has none.
         let flags = if segments > 1 { tcp::ACK | tcp::PSH } else { tcp::ACK };
         let segment = Segment { sequence, acknowledgement: 1, flags, timestamp: round + 1000 };
         self.build(kind, flow, round.wrapping_mul(segments), Direction::Forth, segment, payload);
@@ -111,8 +112,8 @@ impl Turn {
         Some(Gso::new(gso, SegmentSize::new(size)?))
     }
 
-    /// Builds the acknowledgement of the first `segments` of a burst of `burst`; `false` if the
-    /// flow has none.
+    /// Builds the acknowledgement of the first `segments` segments of a burst of `burst`. Returns
+    /// `false` if the flow has no acknowledgements.
     pub(super) fn acknowledge(
         &mut self,
         kind: Kind,
@@ -217,7 +218,7 @@ impl Turn {
         direction: Direction,
         length: usize,
     ) {
-        // Flows that share their ports differ in the near address.
+        // Flows that share their ports differ in the address of the client.
         let host = (flow / 50_000).wrapping_add(1);
         match version {
             IpVersion::V4 => {
@@ -255,14 +256,14 @@ impl Turn {
         }
     }
 
-    /// A UDP header, its checksum 0.
+    /// Appends a UDP header with checksum 0.
     fn udp(&mut self, source: u16, destination: u16, length: usize) {
         for field in [source, destination, length as u16, 0] {
             self.packet.extend_from_slice(&field.to_be_bytes());
         }
     }
 
-    /// A TCP header with timestamps, its checksum 0.
+    /// Appends a TCP header with timestamps and checksum 0.
     fn tcp(&mut self, source: u16, destination: u16, segment: Segment) {
         self.packet.extend_from_slice(&source.to_be_bytes());
         self.packet.extend_from_slice(&destination.to_be_bytes());
@@ -274,8 +275,8 @@ impl Turn {
         self.packet.extend_from_slice(&999u32.to_be_bytes());
     }
 
-    /// Payload: a pattern that differs from flow to flow, with a period that is no multiple of a
-    /// segment.
+    /// Appends payload: a pattern that differs between flows. Its period is prime, so it is never
+    /// aligned to segments.
     fn fill(&mut self, length: usize, flow: u32) {
         const PERIOD: usize = 251;
         let mut pattern = [0u8; PERIOD];
@@ -297,7 +298,7 @@ fn transport_length(protocol: Protocol) -> usize {
     }
 }
 
-/// The first sequence number of a flow.
+/// Returns the first sequence number of a flow.
 fn start(flow: u32) -> u32 {
     flow.wrapping_mul(0x9e37_79b1)
 }

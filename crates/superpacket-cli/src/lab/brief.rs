@@ -1,4 +1,5 @@
-//! The report of one screen: what each experiment showed, and whether it came out.
+//! The short report, which fits one screen: the result of each experiment, and whether it reached
+//! its target.
 
 use std::fmt::Write;
 
@@ -9,14 +10,14 @@ use super::grid::{NOTHING, decimals, number, range, times, written};
 use super::run::NOT_MEASURED;
 use super::text::paragraph;
 
-/// No line is longer, however wide the terminal is.
+/// Width of the report, even if the terminal is wider.
 pub(super) const WIDTH: usize = 80;
 
-/// Columns for what is compared, for the value found here with its spread, for the source's, and
-/// for the target.
+/// Widths of the columns: the comparison, the value found here with its spread, the source's value,
+/// the target.
 const COLUMNS: [usize; 4] = [35, 18, 6, 7];
 
-/// What is said before the first experiment.
+/// Renders the part before the first experiment.
 pub(super) fn heading(report: &Report, width: usize) -> String {
     let plan = &report.plan;
     let how = match plan.form {
@@ -39,13 +40,13 @@ pub(super) fn heading(report: &Report, width: usize) -> String {
     text
 }
 
-/// An experiment: its headline rows. Counts stand there only where nothing was measured, or where
-/// they are not as they should be.
+/// Renders the headline rows of an experiment. Counts are shown only if nothing was measured, or if
+/// they miss their targets.
 pub(super) fn experiment(found: &Experiment, width: usize) -> String {
     let mut text = String::new();
     let headline = find(found.name).map_or(found.source, |entry| entry.headline);
     paragraph(&format!("{}: {headline}", found.name), 0, width, &mut text);
-    // Where namespaces are to be had and something else is not, this experiment alone was not
+    // Namespaces are available but something else is not, so that only this experiment was not
     // measured.
     for note in found.notes.iter().filter(|note| note.starts_with(NOT_MEASURED)) {
         paragraph(note, 2, width, &mut text);
@@ -68,14 +69,14 @@ pub(super) fn experiment(found: &Experiment, width: usize) -> String {
     text
 }
 
-/// The marks that stand for an experiment, by their short names.
+/// Returns the marks that represent an experiment, with their short names.
 pub(super) fn headline_rows(found: &Experiment) -> impl Iterator<Item = (&'static str, &Mark)> {
     let measured = found.marks.iter().any(|mark| mark.form == Form::Live);
     let shown = move |mark: &&Mark| mark.form != Form::Model || !measured || mark.met != Some(true);
     found.marks.iter().filter(shown).filter_map(|mark| Some((mark.brief?, mark)))
 }
 
-/// What came of all marks, and where more is to be had.
+/// Renders the totals of all marks, and a hint at the options for more detail.
 pub(super) fn end(report: &Report, width: usize) -> String {
     let mut text = String::new();
     let kinds =
@@ -116,11 +117,11 @@ fn line(cells: [&str; 5], text: &mut String) {
     );
 }
 
-/// A value and its spread, in no more than 18 letters.
+/// Formats a value and its spread in at most 18 characters.
 fn here(mark: &Mark) -> String {
     let [low, high] = mark.spread;
     let value = |value| match mark.form {
-        // A count is no ratio.
+        // A count is not a ratio.
         Form::Model => written(value),
         Form::Live | Form::Simulated => format!("{}x", number(value, digits(value))),
     };
@@ -133,7 +134,7 @@ fn here(mark: &Mark) -> String {
     }
 }
 
-/// The ratio of the source's figures, with as many digits as the target that is held against it.
+/// Formats the ratio of the source's figures, with as many digits as the target.
 fn source(mark: &Mark) -> String {
     match (mark.source, decimals(mark.target)) {
         (Some(source), digits @ 3..) => format!("{}x", number(source, digits)),
@@ -142,7 +143,7 @@ fn source(mark: &Mark) -> String {
     }
 }
 
-/// Digits after the point for which there is room.
+/// Returns how many digits after the point have room.
 fn digits(value: f64) -> usize {
     match value.abs() {
         ..9.995 => 2,

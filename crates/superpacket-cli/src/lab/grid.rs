@@ -1,29 +1,29 @@
-//! A table of an experiment as cells of text: what terminal, page and Markdown show alike.
+//! A table of an experiment as cells of text, which terminal, page and Markdown share.
 
 use superpacket_lab::experiment::{Figure, Form, Mark, Ratio, Row, Side, Table};
 
 use crate::report::grouped;
 
-/// Cells of text.
+/// A table of text cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Grid {
-    /// How many columns from the left are names.
+    /// Number of leading columns that hold names.
     pub(super) names: usize,
     pub(super) header: Vec<Heading>,
     pub(super) rows: Vec<Vec<Cell>>,
-    /// A ratio was refused: that is to be explained below.
+    /// Whether a ratio is withheld; the reason must then follow the table.
     pub(super) refused: bool,
 }
 
-/// What a column is headed by.
+/// The heading of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heading {
     pub(super) text: String,
-    /// Its figures are the source's.
+    /// Whether the column holds the source's figures.
     pub(super) of_source: bool,
 }
 
-/// A cell: a figure, and its spread where it has one.
+/// A figure, and its spread if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) text: String,
@@ -35,7 +35,7 @@ impl Cell {
         Self { text: text.into(), spread: None }
     }
 
-    /// In one piece.
+    /// Returns the cell in one string.
     pub(super) fn whole(&self) -> String {
         match &self.spread {
             Some(spread) => format!("{} ({spread})", self.text),
@@ -44,17 +44,17 @@ impl Cell {
     }
 }
 
-/// Stands where there is nothing.
+/// Text of an empty cell.
 pub(super) const NOTHING: &str = "-";
 
-/// What is said of a ratio that is not given.
+/// Text in place of a ratio that is withheld.
 const NO_RATIO: &str = "no ratio";
 
-/// Why it is not.
+/// Reason why a ratio is withheld.
 pub(super) const WHY_NO_RATIO: &str =
     "no ratio: the rounds differ too much for one to mean anything";
 
-/// How the figures of a table were made, in words.
+/// Describes how the figures of a table were obtained.
 pub(super) fn made(table: &Table) -> String {
     if let Some(made) = &table.made {
         return made.clone();
@@ -70,10 +70,10 @@ pub(super) fn made(table: &Table) -> String {
 }
 
 impl Grid {
-    /// The cells of a table. A group's name stands in its first row only.
+    /// Creates the cells of a table. A group's name is in its first row only.
     pub(super) fn new(table: &Table) -> Self {
         let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
-        // What only a longer run measures is no column of this one.
+        // Columns without any figure are left out: only a longer run measures them.
         let shown: Vec<_> = (0..table.columns.len())
             .filter(|&place| table.rows.iter().any(|row| figure_of(row, place).is_some()))
             .collect();
@@ -145,7 +145,7 @@ impl Grid {
     }
 }
 
-/// What all ratios of a table have in common, and so stands in their heading.
+/// The properties that all ratios of a table share; they are shown in the heading.
 struct Common<'a> {
     against: Option<&'a str>,
     column: Option<&'static str>,
@@ -196,7 +196,7 @@ impl<'a> Common<'a> {
     }
 }
 
-/// A row's ratio, unless it was formed of nothing.
+/// Returns a row's ratio, unless it is a division by zero.
 fn ratio_of(row: &Row) -> Option<&Ratio> {
     row.ratio.as_ref().filter(|ratio| ratio.low.is_finite() && ratio.high.is_finite())
 }
@@ -209,23 +209,23 @@ fn source_of(row: &Row, place: usize) -> Option<f64> {
     row.source.get(place).copied().flatten()
 }
 
-/// How many digits after the point the source wrote in a column: as many as any of its figures
-/// there needs. What was computed of its figures has the table's.
+/// Returns the digits after the point for a column of the source: as many as any of its figures
+/// there needs. If the figures were computed, the digits are those of our own column.
 fn source_digits(table: &Table, place: usize) -> usize {
     let written =
         table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);
     if written <= MOST_WRITTEN { written } else { table.columns[place].digits }
 }
 
-/// How many digits after the point a number needs.
+/// Returns how many digits after the point a number needs.
 pub(super) fn decimals(value: f64) -> usize {
     value.to_string().split_once('.').map_or(0, |(_, fraction)| fraction.len())
 }
 
-/// No source wrote more digits after the point.
+/// Maximum digits after the point in the sources; a figure with more was computed.
 const MOST_WRITTEN: usize = 3;
 
-/// A mark in words: what was reached, and what was to be.
+/// Describes a mark: the value reached, and its target.
 pub(super) fn mark(mark: &Mark) -> String {
     let side = match mark.side {
         Side::AtLeast => "at least",
@@ -241,7 +241,7 @@ pub(super) fn mark(mark: &Mark) -> String {
     format!("{value}{side} {}", written(mark.target))
 }
 
-/// What became of a mark.
+/// Returns the verdict on a mark in words.
 pub(super) fn verdict(mark: &Mark) -> &'static str {
     match mark.met {
         Some(true) => "met",
@@ -250,7 +250,7 @@ pub(super) fn verdict(mark: &Mark) -> &'static str {
     }
 }
 
-/// Where a mark's value is from, unless it was measured.
+/// Returns the origin of a mark's value, unless it was measured.
 pub(super) fn origin(mark: &Mark) -> Option<&'static str> {
     match mark.form {
         Form::Live => None,
@@ -263,7 +263,7 @@ pub(super) fn times(factor: f64) -> String {
     format!("{}x", number(factor, ratio_digits(factor)))
 }
 
-/// Two digits that say something.
+/// Returns the digits after the point that show two significant digits.
 fn ratio_digits(factor: f64) -> usize {
     if factor.abs() < 0.1 { 3 } else { 2 }
 }
@@ -272,7 +272,7 @@ pub(super) fn range(low: f64, high: f64, digits: usize) -> String {
     format!("{}-{}", number(low, digits), number(high, digits))
 }
 
-/// A number with so many digits after the point, and its thousands set apart.
+/// Formats a number with `digits` digits after the point, and commas between thousands.
 pub(super) fn number(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
     let (whole, fraction) =
@@ -283,7 +283,7 @@ pub(super) fn number(value: f64, digits: usize) -> String {
     if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
 }
 
-/// A number as somebody wrote it down: with no more digits after the point than it needs.
+/// Formats a number with no more digits after the point than it needs.
 pub(super) fn written(value: f64) -> String {
     let text = number(value, MOST_WRITTEN);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -294,8 +294,8 @@ pub(super) mod tests {
     use super::*;
     use superpacket_lab::experiment::Column;
 
-    /// Two groups, a ratio that is given and one that is not, and a source that measured one of two
-    /// columns; of the other, there is one figure.
+    /// A table with two groups, a ratio that is shown and one that is withheld. The source has
+    /// figures for one of the two columns; the other column has a single figure.
     pub(in super::super) fn table() -> Table {
         let column = |name, title, unit, digits| Column { name, title, unit, digits };
         let row =

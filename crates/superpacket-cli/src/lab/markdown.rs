@@ -1,4 +1,4 @@
-//! The report as Markdown, put into a document between two marker lines.
+//! The report as Markdown, inserted into a document between two marker lines.
 
 use std::fmt::Write;
 
@@ -8,15 +8,15 @@ use super::Report;
 use super::grid::{Grid, WHY_NO_RATIO, made, mark, origin, verdict};
 use crate::report::printable;
 
-/// What is between these lines is the lab's.
+/// Marker line before the generated part of a document.
 pub(super) const BEGIN: &str = "<!-- lab: begin -->";
-/// Ends it.
+/// Marker line after the generated part.
 pub(super) const END: &str = "<!-- lab: end -->";
 
-/// The document with the report in the place of what was between its markers.
+/// Returns the document with the report in place of the text between its markers.
 ///
 /// # Errors
-/// What is wrong with the markers, in words.
+/// A description of the problem, if a marker is missing, repeated or misplaced.
 pub(super) fn replaced(document: &str, report: &Report) -> Result<String, String> {
     let place = |marker: &str| {
         let mut places = document.match_indices(marker).map(|(place, _)| place);
@@ -117,7 +117,7 @@ fn experiment(experiment: &Experiment, text: &mut String) {
     }
 }
 
-/// Text that makes no cell, no markup and no marker of its own.
+/// Escapes text so that it contains no cell border, markup or marker.
 fn escaped(text: &str) -> String {
     printable(text).replace('|', "\\|").replace('<', "&lt;")
 }

@@ -1,4 +1,4 @@
-//! `superpacket lab`: the sources' experiments again, on this machine.
+//! `superpacket lab`: repeats the published experiments on this machine.
 
 mod arguments;
 mod brief;
@@ -33,10 +33,10 @@ use crate::progress::warn;
 use crate::report::{print, print_json};
 use superpacket_captures::plot::WIDE;
 
-/// What was found.
+/// The results of a run.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// As it was asked for.
+    /// The command line.
     #[serde(skip)]
     command: String,
     machine: Machine,
@@ -44,37 +44,37 @@ struct Report {
     experiments: Vec<Experiment>,
     /// The marks of all experiments.
     marks: Vec<Mark>,
-    /// What a reader of all figures should know.
+    /// Remarks that concern all figures.
     notes: Vec<String>,
-    /// Experiments that could not be run.
+    /// Experiments that failed.
     failed: Vec<Failed>,
-    /// A signal ended the run before all was done.
+    /// Whether a signal ended the run early.
     interrupted: bool,
 }
 
-/// How much was run.
+/// The size of a run.
 #[derive(Clone, Debug, Serialize)]
 struct RunPlan {
-    /// `live`, or `model` where nothing was measured.
+    /// `live`, or `model` if nothing was measured.
     form: &'static str,
     quick: bool,
-    /// How often each variant was measured, and for how long each time, in seconds.
+    /// Number of measurements of each variant, and the length of each in seconds.
     rounds: usize,
     seconds: f64,
-    /// How long all measurements together take, in seconds; what is made ready in between comes on
-    /// top. 0 where nothing is measured.
+    /// Planned duration of all measurements in seconds, without the preparations between them; 0 if
+    /// nothing is measured.
     planned: f64,
-    /// On which CPUs, where that was asked for.
+    /// CPUs that were requested for the run.
     cpus: Cpus,
-    /// What was to be run.
+    /// Names of the experiments to run.
     experiments: Vec<&'static str>,
 }
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
     if !arguments.model {
-        // Before the first thread starts. A refusal comes out, with its reason, where the first
-        // host is made.
+        // Must precede the first thread. A refusal is reported later, when the first host is
+        // created.
         let _ = enter_user_namespace_if_needed();
     }
     let plan = arguments.plan();
@@ -85,13 +85,14 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
     let style = Style::of(arguments);
     let cut_off = report.clone();
     let ended = move || {
-        // Nobody can be told that standard output is gone.
+        // A failed write to standard output cannot be reported here.
         let _ = interrupted(&mut cut_off.lock().unwrap_or_else(PoisonError::into_inner), style);
     };
     watcher
         .heed_signals(ended)
         .map_err(|error| cannot_begin(LabError::system("signals", error)))?;
-    // Looks whether files can be written, by one that is removed again; also if a signal comes.
+    // Tests whether files can be written, with a file that is removed again, even if a signal ends
+    // the program.
     let outputs = Outputs::of(arguments)?;
 
     print(&locked(&report, |report| style.heading(report)), false)?;
@@ -125,14 +126,14 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
     locked(&report, |report| finish(report, &outputs, style))
 }
 
-/// How the report is printed.
+/// The format of the printed report.
 #[derive(Clone, Copy, Debug)]
 enum Style {
-    /// As JSON, when all is done.
+    /// JSON, printed at the end.
     Json,
-    /// What came out, in lines of so many columns.
+    /// The short report, in lines of at most this many columns.
     Brief(usize),
-    /// Everything, in lines of so many columns.
+    /// The full report, in lines of at most this many columns.
     Full(usize),
 }
 
@@ -162,7 +163,7 @@ impl Style {
         }
     }
 
-    /// Prints what comes after the last experiment.
+    /// Prints the part after the last experiment.
     fn end(self, report: &Report) -> io::Result<()> {
         match self {
             Self::Json => print_json(report),
@@ -173,15 +174,15 @@ impl Style {
     }
 }
 
-/// Writes what is written when all is done.
+/// Prints and writes the results of a complete run.
 fn finish(report: &Report, outputs: &Outputs, style: Style) -> Result<Outcome, Failure> {
     style.end(report)?;
     outputs.write(report)?;
     Ok(if report.failed.is_empty() { Outcome::Done } else { Outcome::Failed })
 }
 
-/// Says what there is when a signal ends the run. Pages and other files are left as they were: half
-/// of a report is none.
+/// Prints the results of a run that a signal ended early. Files are not written, because an
+/// incomplete report must not replace a complete one.
 fn interrupted(report: &mut Report, style: Style) -> Result<(), Failure> {
     report.interrupted = true;
     let done: Vec<_> = report.experiments.iter().map(|experiment| experiment.name).collect();
@@ -190,8 +191,8 @@ fn interrupted(report: &mut Report, style: Style) -> Result<(), Failure> {
     Ok(style.end(report)?)
 }
 
-/// Where somebody else says what is said at the end, and ends the process, there is nothing to do
-/// but wait for it.
+/// Returns if this thread prints the end of the report. Otherwise waits forever, because the signal
+/// thread prints it and ends the process.
 fn stay_unless(mine: bool) {
     if !mine {
         loop {
@@ -257,7 +258,7 @@ impl Report {
         self.experiments.push(found);
     }
 
-    /// What is said before the first experiment.
+    /// Renders the part before the first experiment.
     fn heading(&self, width: usize) -> String {
         let how = match self.plan.form {
             "live" => format!(
@@ -277,7 +278,7 @@ impl Report {
     }
 }
 
-/// Files to be written.
+/// The files to write.
 struct Outputs {
     json: Option<PathBuf>,
     html: Option<PathBuf>,
@@ -286,7 +287,7 @@ struct Outputs {
 }
 
 impl Outputs {
-    /// Finds out what cannot be written before minutes were spent on what should be.
+    /// Checks before the run, which takes minutes, that all files can be written.
     fn of(arguments: &Lab) -> Result<Self, Failure> {
         let outputs = Self {
             json: arguments.json_file.clone(),
@@ -371,8 +372,8 @@ pub(in crate::lab) mod tests {
         model: || Ok(Experiment::new(&ENTRY)),
     };
 
-    /// A report of one experiment with one table, a mark missed and one of which nothing can be
-    /// said.
+    /// A report of one experiment with one table, a missed mark, and a mark that could not be
+    /// measured.
     pub(in crate::lab) fn report() -> Report {
         let mut found = Experiment::new(&ENTRY);
         found.tables.push(grid::tests::table());

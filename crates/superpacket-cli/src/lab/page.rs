@@ -1,4 +1,4 @@
-//! The report as a page.
+//! The report as an HTML page.
 
 use std::fmt::Write;
 
@@ -41,7 +41,7 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
     let machine = &report.machine;
     let guest = if machine.virtual_machine { ", virtual" } else { "" };
     let cores = if machine.cores == 1 { "core" } else { "cores" };
-    // What was measured, simulated and counted is not added up.
+    // Measured, simulated and counted marks are not added up.
     let met = [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")]
         .into_iter()
         .filter_map(|(form, name)| {
@@ -149,11 +149,11 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Columns for which a screen has room.
+/// Maximum number of columns that fit a screen.
 const MOST_COLUMNS: usize = 7;
 
 fn cells(grid: &Grid, page: &mut String) -> Result<(), Stop> {
-    // Of many columns, each row is a card on any screen, as every row is on a phone.
+    // A table with many columns is shown as one card per row, as every table is on a phone.
     let class_of_all = if grid.header.len() > MOST_COLUMNS { "lab cards" } else { "lab" };
     write!(page, "<div class=\"table\"><table class=\"{class_of_all}\">\n<tr>")?;
     for (place, heading) in grid.header.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A table's column as bars: what was found here, and what the source had, each in its own measure,
+//! Bar plots of a table's column: the values found here and the source's, each with its own scale,
 //! so that their shapes can be compared.
 
 use plotters::prelude::*;
@@ -11,33 +11,34 @@ use superpacket_captures::Error;
 use superpacket_captures::page::Escaped;
 use superpacket_captures::plot::{AFTER, Area, BEFORE, Drawn, INK, MUTED, TEXT, WIDE, draw};
 
-/// Height of a row, be it a bar or the name of a group, of the heading, and of the space above a
-/// group.
+/// Heights in pixels of a row (a bar or the name of a group), of the heading, and of the space
+/// above a group.
 const ROW: u32 = 30;
 const HEAD: u32 = 34;
 const GAP: u32 = 8;
 
-/// Height of a row, and the longest name, in a narrow plot.
+/// Height of a row in pixels, and maximum letters of a name, in a narrow plot.
 const NARROW_ROW: u32 = 24;
 const NARROW_LETTERS: usize = 42;
 
-/// The longest name that has room, in letters, and about how wide a letter of a name and of a
-/// figure is.
+/// Maximum letters of a name, and approximate widths in pixels of a letter of a name and of a
+/// figure.
 const MOST_LETTERS: usize = 36;
 const LETTER: i32 = 9;
 const DIGIT: i32 = 8;
 
-/// What the longest bars stand for.
+/// The values that the longest bars represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scale {
-    /// The largest value found here, with its spread, and the source's largest.
+    /// Separate scales: the largest value found here, including its spread, and the source's
+    /// largest value.
     Own,
-    /// The largest of both, as both are ratios; a spread may be longer than there is room for.
+    /// One scale for both, as both are ratios: the largest value of both. A spread may be cut off.
     Shared,
 }
 
 impl Scale {
-    /// Here, and in the source.
+    /// Returns the values of the longest bars, for the figures found here and for the source's.
     fn most(self, bars: &[&Bar<'_>]) -> [f64; 2] {
         let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
         let source = most(&mut bars.iter().filter_map(|bar| bar.source));
@@ -66,11 +67,11 @@ struct Bar<'a> {
     source: Option<f64>,
 }
 
-/// Bars beyond which a plot shows no more than one column.
+/// Maximum number of bars in a plot of several columns; beyond it only one column is shown.
 const MOST_BARS: usize = 24;
 
-/// The plot of the column that the table names for it, and of others that are measured in the same
-/// unit; `None` where it names none.
+/// Draws the column that the table selects for its plot, together with other columns of the same
+/// unit. Returns `None` if the table selects none.
 pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Error>> {
     let place = table.plot?;
     let column = table.columns.get(place)?;
@@ -113,7 +114,7 @@ fn drawn(
     }
 }
 
-/// The plot of the headline rows of all experiments; `None` where there are none.
+/// Draws the headline rows of all experiments. Returns `None` if there are none.
 pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<String, Error>> {
     let mut lines = Vec::new();
     for experiment in experiments {
@@ -142,7 +143,7 @@ pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<
     })
 }
 
-/// A bar for each row, below the names of their groups.
+/// Returns a bar for each row, below the names of their groups.
 fn by_row(table: &Table, place: usize) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     let mut group = "";
@@ -156,7 +157,7 @@ fn by_row(table: &Table, place: usize) -> Vec<Line<'_>> {
     lines
 }
 
-/// A bar for each of several columns, below the names of the rows.
+/// Returns a bar for each of several columns, below the names of the rows.
 fn by_column<'a>(table: &'a Table, shown: &[usize]) -> Vec<Line<'a>> {
     let mut lines = Vec::new();
     for row in &table.rows {
@@ -197,7 +198,8 @@ impl Line<'_> {
     }
 }
 
-/// Where bars begin, how long they may be, and what the longest stands for.
+/// The horizontal position of bars: where they begin, their maximum length in pixels, and the value
+/// of the longest.
 #[derive(Clone, Copy, Debug)]
 struct Panel {
     left: i32,
@@ -207,12 +209,12 @@ struct Panel {
 
 impl Panel {
     fn at(&self, value: f64) -> i32 {
-        // A whisker may be longer than there is room for.
+        // A whisker that exceeds the scale is cut off.
         let part = if self.most > 0.0 { (value.max(0.0) / self.most).min(1.0) } else { 0.0 };
         self.left + (f64::from(self.room) * part).round() as i32
     }
 
-    /// A bar that can be seen, however short.
+    /// Returns the rectangle of a bar, which is at least one pixel wide.
     fn bar(&self, value: f64, middle: i32, colour: &RGBColor) -> Rectangle<(i32, i32)> {
         Rectangle::new(
             [(self.left, middle - 9), (self.at(value).max(self.left + 1), middle + 9)],
@@ -230,7 +232,7 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Ar
     let width = (WIDE as i32 - names) / if sourced { 2 } else { 1 };
     let longest =
         |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
-    // Behind the longest bar there is room for its figure.
+    // Leaves room for the figure after the longest bar.
     let panel =
         |left, words, most| Panel { left, room: (width - 20 - DIGIT * words as i32).max(20), most };
     let figures = || bars().filter_map(|bar| bar.here);
@@ -285,7 +287,7 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Ar
     Ok(())
 }
 
-/// Where there is no room beside each other: each bar below its name, the source's below it.
+/// Draws a narrow plot: each bar below its name, and the source's bar below it.
 fn stacked(
     lines: &[Line<'_>],
     unit: &str,
@@ -346,7 +348,7 @@ fn stacked(
     Ok(())
 }
 
-/// From where to where half of the rounds lie, and the figures.
+/// Draws the range that contains half of the rounds, and the figures.
 fn whisker(figure: Figure, panel: &Panel, middle: i32, digits: usize, area: &Area<'_>) -> Drawn {
     let Figure { value, low, high } = figure;
     let (left, right) = (panel.at(low), panel.at(high));
@@ -380,7 +382,7 @@ fn style(size: i32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
         .pos(Pos::new(side, VPos::Center))
 }
 
-/// A name as far as there is room for it.
+/// Returns a name, shortened if it is too long.
 fn shortened(name: &str) -> String {
     if name.chars().count() <= MOST_LETTERS {
         name.to_owned()
@@ -389,12 +391,12 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// Colours for a plot that is a file of its own, with no page around it: those of `page.css`.
+/// Style sheet for a plot in a separate file, with the colours of `page.css`.
 const STYLE: &str = "<style>:root{--card:#ffffff;--ink:#1c2430;--muted:#5d6878;--grid:#d9dde3;--before:#8f9bb0;--after:#0b7285}\
 @media(prefers-color-scheme:dark){:root{--card:#1a2029;--ink:#e6eaf0;--muted:#9aa6b6;--grid:#323b48;--before:#66748a;--after:#3bc9db}}</style>\
 <rect width=\"100%\" height=\"100%\" fill=\"var(--card)\"/>";
 
-/// A plot as a file of its own.
+/// Returns a plot as a standalone file.
 pub(super) fn file(svg: &str) -> String {
     let svg = svg.replacen("<svg ", "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 1);
     match svg.split_once('>') {

@@ -1,4 +1,4 @@
-//! Runs experiments one after the other, whatever becomes of each.
+//! Runs single experiments, so that a failure in one does not affect the others.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,40 +7,40 @@ use serde::Serialize;
 use superpacket_lab::experiment::{Entry, Experiment, Session};
 use superpacket_lab::{Host, LabError};
 
-/// An experiment that could not be run for a reason that is not the machine's.
+/// An experiment that failed for another reason than a missing capability of the machine.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Failed {
     pub(super) name: &'static str,
     pub(super) error: String,
 }
 
-/// How a note begins that says why an experiment was not measured.
+/// Beginning of the note that says why an experiment was not measured.
 pub(super) const NOT_MEASURED: &str = "not measured between live hosts";
 
-/// What became of an experiment.
+/// The outcome of an experiment.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It was run.
+    /// It succeeded.
     Done(Experiment),
-    /// It failed. What can be counted without hosts is there nevertheless.
+    /// It failed. The part that needs no hosts may still have results.
     Failed(Failed, Option<Experiment>),
-    /// The watcher asked for its end.
+    /// The user cancelled the run.
     Cancelled,
 }
 
-/// In which forms experiments are run.
+/// The forms in which experiments are run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Forms<'a> {
-    /// Between live hosts, and counted.
+    /// Measured between live hosts, and counted.
     Both(Session<'a>),
     /// Counted only.
     Model,
 }
 
-/// Why no network namespace is to be had here, in words for the user; `None` where one is.
+/// Returns the reason why network namespaces are not available here, or `None` if they are.
 ///
 /// # Errors
-/// Whatever else went wrong.
+/// If a namespace cannot be created for another reason.
 pub(super) fn forbidden() -> Result<Option<String>, LabError> {
     match Host::new("probe") {
         Ok(_) => Ok(None),
@@ -71,8 +71,8 @@ pub(super) fn experiment(entry: &Entry, forms: Forms<'_>) -> Outcome {
     }
 }
 
-/// A mistake in one experiment does not take the others with it: a panic is an error too. What it
-/// was about has been said by the panic hook.
+/// Runs an experiment and turns a panic into an error, so that the other experiments still run. The
+/// panic hook has already printed the panic.
 fn caught(run: impl FnOnce() -> Result<Experiment, LabError>) -> Result<Experiment, LabError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         Err(LabError::Invalid { what: "a panic".into(), reason: words(panic.as_ref()) })

@@ -1,4 +1,4 @@
-//! Who watches a run: a progress bar with the time left, and the signals that end it.
+//! Supervision of a run: a progress bar with the remaining time, and the signals that end the run.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,35 +11,34 @@ use superpacket_lab::experiment::Watch;
 
 use crate::signals;
 
-/// How long a run may take to end by itself once it is asked to. A measurement that goes on for
-/// longer is cut off.
+/// Time for a run to end by itself after a signal. A measurement that takes longer is aborted.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// Watches a run.
+/// The supervisor of a run.
 pub(super) struct Watcher {
     bar: Option<ProgressBar>,
     steps: Mutex<Steps>,
     cancelled: AtomicBool,
-    /// Somebody has begun to write what the program says at its end.
+    /// Whether a thread has begun to print the end of the report.
     ending: AtomicBool,
 }
 
-/// How far the run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
-    /// Experiments that are run.
+    /// Experiments to run.
     experiments: usize,
-    /// Experiments that were begun.
+    /// Experiments begun.
     begun: usize,
-    /// Measurements that those said they would make.
+    /// Measurements that the experiments begun so far have announced.
     announced: usize,
-    /// Measurements that were begun.
+    /// Measurements begun.
     taken: usize,
 }
 
 impl Steps {
-    /// The measurements of the whole run: those announced, and for each experiment that is to come
-    /// as many as the others had on average.
+    /// Returns the estimated measurements of the whole run: those announced, and for each later
+    /// experiment the average of the earlier ones.
     fn whole(&self) -> usize {
         self.announced
             + self.announced * (self.experiments - self.begun.min(self.experiments))
@@ -48,7 +47,8 @@ impl Steps {
 }
 
 impl Watcher {
-    /// Watches so many experiments; shows no bar if `quiet`, or if nobody looks.
+    /// Creates a supervisor of `experiments` experiments. It shows no bar if `quiet`, or if
+    /// standard error is no terminal.
     pub(super) fn new(experiments: usize, quiet: bool) -> Arc<Self> {
         let shown = !quiet && io::stderr().is_terminal();
         let bar = shown.then(|| {
@@ -69,9 +69,9 @@ impl Watcher {
         })
     }
 
-    /// Lets signals ask the run for its end. If it goes on for too long, or a second signal comes,
-    /// `cut_off` prints what is known so far. The process then ends with the exit code that a shell
-    /// reports for SIGINT; its namespaces end with it.
+    /// Handles signals: the first asks the run to end. If the run takes too long, or a second
+    /// signal comes, `cut_off` prints the results so far. The process then ends with the exit code
+    /// that a shell reports for SIGINT; its namespaces end with it.
     ///
     /// # Errors
     /// If the signals cannot be handled.
@@ -94,8 +94,8 @@ impl Watcher {
                 watcher.clear();
                 cut_off();
             } else {
-                // The run is over and its report is being written. Whoever waits for that in vain
-                // is let go.
+                // The run is over and the main thread prints the report. The program ends after the
+                // grace period even if that thread is blocked.
                 std::thread::sleep(GRACE);
             }
             superpacket_io::capture::remove_unfinished();
@@ -104,14 +104,14 @@ impl Watcher {
         Ok(())
     }
 
-    /// The next experiment begins.
+    /// Counts the next experiment as begun.
     pub(super) fn begin(&self) {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         steps.begun += 1;
         self.show(&steps);
     }
 
-    /// Writes past the bar.
+    /// Runs `write` while the bar is hidden.
     pub(super) fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(write),
@@ -119,14 +119,15 @@ impl Watcher {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
 
-    /// Whether the caller is the one that says what is said at the end: true once.
+    /// Returns whether the caller shall print the end of the report: `true` for the first call
+    /// only.
     pub(super) fn may_end(&self) -> bool {
         !self.ending.swap(true, Ordering::AcqRel)
     }

@@ -1,4 +1,4 @@
-//! The commands that run, ask and change a bridge, as the command line has them.
+//! The commands that run, query and change a bridge.
 
 use clap::Subcommand;
 
@@ -15,10 +15,10 @@ use super::stats::Stats;
 use super::top::Top;
 use super::vlan::Vlan;
 
-/// The commands that run, ask and change a bridge.
+/// The commands that run, query and change a bridge.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LiveCommand {
-    /// Join ports by a learning bridge that gives every port the offloads it lacks
+    /// Join ports with a learning bridge that gives every port the offloads it lacks
     #[command(after_help = "Examples:
   superpacket bridge packet:veth0 packet:veth1
   superpacket bridge tap:tap0 packet:eth1 --feature packet:eth1:tso=off
@@ -53,7 +53,7 @@ Most ports cannot be told that IP identifications stay the same, so such super-p
 them. With tx-tcp-mangleid-segmentation on, those that must not be fragmented go whole, and their \
 segments get new identifications (RFC 6864).")]
     Features(Features),
-    /// Show what a bridge's ports counted
+    /// Show the counters of a bridge's ports
     #[command(after_help = "Examples:
   superpacket stats
   superpacket stats packet:eth0 --reasons
@@ -63,7 +63,7 @@ segments get new identifications (RFC 6864).")]
 Reasons say why packets left aggregation as they did, merged or single, and add up to all of \
 them. Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
     Stats(Stats),
-    /// Show a bridge's ports: state, MTU, addresses learned, limits
+    /// Show a bridge's ports: state, MTU, addresses learned
     #[command(after_help = "Examples:
   superpacket ports
   superpacket ports --json | jq -r '.[] | select(.state != \"up\") | .port'")]
@@ -134,7 +134,7 @@ What is added, changed and removed so holds until the bridge ends or reads its f
 again: then the file decides, but for what --on-reload keep keeps. A bridge \
 that has given up its rights (--user) can only open what its user may.")]
     Port(Port),
-    /// Show a bridge's address table as `bridge fdb` does, or change it
+    /// Show or change a bridge's address table, as `bridge fdb` does
     #[command(after_help = "Examples:
   superpacket fdb
   superpacket fdb show dev packet:eth0 vlan 10
@@ -153,7 +153,7 @@ A static entry holds until it is deleted or its port leaves the bridge: it neith
 to another port that sends with its address (`static sticky` in iproute2), nor gives way to others. \
 flush forgets what was learned, and leaves static entries.")]
     Fdb(Fdb),
-    /// Show the VLANs of a bridge's ports as `bridge vlan` does, or change them
+    /// Show or change the VLANs of a bridge's ports, as `bridge vlan` does
     #[command(after_help = "Examples:
   superpacket vlan
   superpacket vlan add dev tap:guest1 vid 10 pvid untagged
@@ -168,7 +168,7 @@ without one. A new port is in VLAN 1, pvid and untagged.
 VLANs count where the bridge filters by them: `superpacket bridge --vlan-filtering`, or \
 vlan-filtering = true under [bridge] in its file.")]
     Vlan(Vlan),
-    /// Show which ports of a bridge have asked for which IP groups, as `bridge mdb` does
+    /// Show which ports of a bridge have joined which multicast groups, as `bridge mdb` does
     #[command(after_help = "Examples:
   superpacket mdb
   superpacket mdb show dev tap:guest1 --statistics
@@ -180,7 +180,7 @@ multicast-snooping = true under [bridge] in its file.
 
 Without a querier, somebody who asks who is in which group, what is for a group goes to all ports.")]
     Mdb(Mdb),
-    /// Show or set to which CPUs a bridge's ports steer their packets
+    /// Show or set the CPUs to which a bridge's ports steer their packets
     #[command(after_help = "Examples:
   superpacket rps
   superpacket rps packet:eth0 0 f
@@ -214,7 +214,7 @@ as the kernel does.
 
 Keys: q quits, up and down scroll.")]
     Top(Top),
-    /// Copy what a bridge's ports receive and send to a pcapng file or a pipe
+    /// Copy the packets that a bridge's ports receive and send to a pcapng file or a pipe
     #[command(after_help = "Examples:
   superpacket monitor packet:eth0 -w eth0.pcapng
   superpacket monitor tap:g1 tap:g2 --direction rx -c 1000 -w guests.pcapng
@@ -233,7 +233,7 @@ interface statistics, and told at the end.")]
 }
 
 impl LiveCommand {
-    /// Does it see to SIGINT and SIGTERM itself?
+    /// Returns whether the command handles SIGINT and SIGTERM itself.
     pub(crate) fn has_its_own_signals(&self) -> bool {
         matches!(self, LiveCommand::Bridge(_) | LiveCommand::Top(_) | LiveCommand::Monitor(_))
     }

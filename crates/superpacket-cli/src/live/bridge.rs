@@ -21,7 +21,7 @@ use super::plan::Plan;
 use crate::failure::Failure;
 use crate::report::print_json;
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs the bridge until SIGTERM or SIGINT.
 pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
     logging::start(&arguments.log, arguments.log_format)?;
     give_back_large_blocks();
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
         let what = what.to_owned();
         move |error: io::Error| Failure::Bridge(format!("{what}: {error}"))
     };
-    // Before anything is made that a signal would leave behind.
+    // Must precede everything that a signal would leave behind, such as the control socket.
     let mut signals = signals().map_err(failed("signals cannot be handled"))?;
     let account = plan
         .user
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
         .map(Account::find)
         .transpose()
         .map_err(|error| Failure::Bridge(error.to_string()))?;
-    // What other users may not do is done before the user changes.
+    // These steps need rights that the process may give up when it changes the user.
     let socket = control_socket(&plan, account.as_ref())?;
     let listener = match plan.metrics {
         Some(address) => {
@@ -96,8 +96,8 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
             "counted"
         );
     }
-    // Nobody is told any more of what ends now. The last who knows the bridge ends it: it sends
-    // what it holds.
+    // The servers stop first, so that no client watches the shutdown. Dropping the last reference
+    // ends the bridge, which sends the packets it holds.
     drop((control, metrics));
     drop(bridge);
     tracing::info!("bridge stopped");
@@ -107,20 +107,21 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
     Ok(())
 }
 
-/// SIGHUP, SIGTERM and SIGINT as a queue; of the latter two, the second ends the process at once.
+/// Returns SIGHUP, SIGTERM and SIGINT as a queue. A second SIGTERM or SIGINT ends the process at
+/// once.
 fn signals() -> io::Result<Signals> {
     let ending = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        // In this order: the first signal finds the flag clear, and sets it. The exit code is what
-        // shells report for a process that a signal ended.
+        // The order matters: the first signal finds the flag clear, and then sets it. The exit code
+        // is the one that shells report for a process ended by a signal.
         flag::register_conditional_shutdown(signal, 128 + signal, ending.clone())?;
         flag::register(signal, ending.clone())?;
     }
     Signals::new([SIGHUP, SIGTERM, SIGINT])
 }
 
-/// Makes the control socket; `None`, with a warning, where nobody said where and there is no usual
-/// place.
+/// Creates the control socket. Returns `None`, with a warning, if no path was given and there is no
+/// default path.
 fn control_socket(
     plan: &Plan,
     account: Option<&Account>,
@@ -141,8 +142,8 @@ fn control_socket(
     Ok(Some(socket))
 }
 
-/// Reads the file again and makes the bridge be what it says; whatever is wrong, the bridge goes on
-/// as it was.
+/// Reads the file again and applies it to the bridge. If the file has an error, the bridge goes on
+/// unchanged.
 fn reread(arguments: &bridge_options::Bridge, bridge: &Bridge, running: &mut Plan) {
     let Some(path) = arguments.config.as_deref().map(std::path::Path::display) else {
         tracing::warn!("SIGHUP: the bridge was started without --config: there is no file to read");

@@ -1,5 +1,5 @@
-//! What a shell may complete of a running bridge: the names of its ports and of their offloads, and
-//! the words that its commands take.
+//! Completion candidates from a running bridge (the names of its ports and their offloads), and the
+//! keywords of the commands.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use clap_complete::CompletionCandidate;
 use superpacket_bridge::control::{Client, ClientError, default_path};
 use superpacket_bridge::settings::{Forwarding, PortSettings, TooBig};
 
-/// How long the bridge is waited for: somebody has pressed a key.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long to wait for the bridge's answer: the user has pressed a key and waits.
+const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The line that is being completed.
+/// The command line that is being completed.
 struct Line {
     words: Vec<String>,
-    /// Which of them the cursor is at.
+    /// Index in `words` of the word at the cursor.
     cursor: usize,
 }
 
 impl Line {
-    /// What the shell has given this process, behind `--`.
+    /// Reads the words that the shell has passed to this process after `--`.
     fn read() -> Line {
         let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
         let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-        // Some shells end the line at the cursor, the others say where it is.
+        // Some shells cut the line at the cursor, the others pass its index.
         let said = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
         let cursor = said.unwrap_or(words.len().saturating_sub(1));
         Line { words, cursor }
     }
 
-    /// The word before the cursor.
+    /// Returns the word before the cursor.
     fn previous(&self) -> &str {
         self.cursor
             .checked_sub(1)
@@ -37,7 +37,7 @@ impl Line {
             .map_or("", String::as_str)
     }
 
-    /// The bridge's socket that the line names, or the usual one.
+    /// Returns the control socket that the line names, or the default one.
     fn control(&self) -> Option<std::path::PathBuf> {
         let named = self
             .words
@@ -50,18 +50,19 @@ impl Line {
     }
 }
 
-/// Asks the running bridge; nothing, where there is none or it does not answer at once.
+/// Queries the running bridge. Returns `None` if there is no bridge, or if it does not answer
+/// within [`TIMEOUT`].
 fn ask<T: Send + 'static>(
     line: &Line,
     question: impl FnOnce(&mut Client) -> Result<T, ClientError> + Send + 'static,
 ) -> Option<T> {
     let path = line.control()?;
     let (answer, answered) = channel();
-    // The process ends when it has answered the shell, whoever still waits here.
+    // The thread may still wait after the timeout; the process ends once it has answered the shell.
     std::thread::spawn(move || {
         answer.send(Client::connect(&path).and_then(|mut client| question(&mut client)))
     });
-    answered.recv_timeout(PATIENCE).ok()?.ok()
+    answered.recv_timeout(TIMEOUT).ok()?.ok()
 }
 
 fn candidate(word: &str, help: String) -> CompletionCandidate {
@@ -72,7 +73,7 @@ fn plain(words: impl IntoIterator<Item = &'static str>) -> Vec<CompletionCandida
     words.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The ports of the running bridge.
+/// Returns the ports of the running bridge.
 pub(super) fn ports() -> Vec<CompletionCandidate> {
     ports_of(&Line::read())
 }
@@ -88,7 +89,7 @@ fn ports_of(line: &Line) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// The ports of the running bridge, where one of them is meant and not a new one.
+/// Returns the ports of the running bridge, or nothing after `add`, which takes a new port.
 pub(super) fn known_ports() -> Vec<CompletionCandidate> {
     let line = Line::read();
     match line.previous() {
@@ -97,7 +98,7 @@ pub(super) fn known_ports() -> Vec<CompletionCandidate> {
     }
 }
 
-/// The offloads of the port that the line names, as the running bridge has them.
+/// Returns the offloads of the port named in the line, with their states in the running bridge.
 pub(super) fn features() -> Vec<CompletionCandidate> {
     let line = Line::read();
     let ports = ask(&line, |client| client.features(None)).unwrap_or_default();
@@ -116,12 +117,12 @@ pub(super) fn features() -> Vec<CompletionCandidate> {
         .unwrap_or_default()
 }
 
-/// The names of settings, as `superpacket limits` and `superpacket port set` take them.
+/// Returns the names of settings that `superpacket limits` and `superpacket port set` accept.
 pub(super) fn settings() -> Vec<CompletionCandidate> {
     plain(PortSettings::names())
 }
 
-/// The words that the setting before the cursor takes.
+/// Returns the words that the setting before the cursor accepts.
 pub(super) fn values() -> Vec<CompletionCandidate> {
     plain(values_of(&Line::read().previous().replace('-', "_")))
 }
@@ -137,7 +138,8 @@ fn values_of(setting: &str) -> Vec<&'static str> {
     }
 }
 
-/// What may stand behind a port that is changed: settings, and their values.
+/// Returns the settings that can follow the port in `port set`, or the values of the setting before
+/// the cursor.
 pub(super) fn set_words() -> Vec<CompletionCandidate> {
     let line = Line::read();
     let previous = line.previous().replace('-', "_");
@@ -148,22 +150,23 @@ pub(super) fn set_words() -> Vec<CompletionCandidate> {
     }
 }
 
-/// The words of `superpacket fdb`.
+/// Returns the keywords of `superpacket fdb`.
 pub(super) fn fdb_words() -> Vec<CompletionCandidate> {
     words_behind(&["vlan"], ["dev", "vlan", "static", "dynamic"])
 }
 
-/// The words of `superpacket vlan`.
+/// Returns the keywords of `superpacket vlan`.
 pub(super) fn vlan_words() -> Vec<CompletionCandidate> {
     words_behind(&["vid"], ["dev", "vid", "pvid", "untagged"])
 }
 
-/// The words of `superpacket mdb`.
+/// Returns the keywords of `superpacket mdb`.
 pub(super) fn mdb_words() -> Vec<CompletionCandidate> {
     words_behind(&[], ["dev"])
 }
 
-/// Ports behind `dev`; nothing behind words that take a number; else keywords.
+/// Returns the ports after `dev`, nothing after words that take a number, and otherwise the
+/// keywords.
 fn words_behind<const N: usize>(
     numbers: &[&str],
     keywords: [&'static str; N],

@@ -14,7 +14,7 @@ use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable, terminal_rows};
 
-/// What `superpacket fdb` does.
+/// The actions of `superpacket fdb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FdbAction {
     /// Show entries: [dev PORT] [vlan VID] [static | dynamic]
@@ -22,29 +22,28 @@ pub(crate) enum FdbAction {
     Show,
     /// Add a static entry: ADDRESS dev PORT [vlan VID] static
     Add,
-    /// Add a static entry, or put it in place of one that is there: ADDRESS dev PORT [vlan VID]
-    /// static
+    /// Add a static entry, or replace an existing one: ADDRESS dev PORT [vlan VID] static
     Replace,
     /// Delete an entry, static or learned: ADDRESS dev PORT [vlan VID]
     #[value(alias = "delete")]
     Del,
-    /// Forget learned addresses: [dev PORT] [vlan VID]
+    /// Delete learned addresses: [dev PORT] [vlan VID]
     Flush,
 }
 
-/// `superpacket fdb`.
+/// The arguments of `superpacket fdb`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Fdb {
     /// What to do [default: show]
     #[arg(value_enum)]
     pub(crate) action: Option<FdbAction>,
-    /// Which entries
+    /// Entries to show or change
     #[arg(add = ArgValueCandidates::new(completion::fdb_words))]
     pub(crate) words: Vec<String>,
-    /// Show how long ago each address was heard, too
+    /// Also show how long ago each address was last seen
     #[arg(short, long)]
     pub(crate) statistics: bool,
-    /// Show all entries, however long the screen is
+    /// Show all entries, even if they exceed the screen
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -54,10 +53,10 @@ pub(crate) struct Fdb {
     pub(crate) json: bool,
 }
 
-/// Lines of a screen that are not for entries: how many more there are, and the next prompt.
+/// Lines of a screen that are not entries: the number of further entries, and the next prompt.
 const OTHER_LINES: usize = 2;
 
-/// Shows, adds, deletes or flushes.
+/// Runs the command.
 pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
     let asked = Asked::read(arguments.action.unwrap_or(FdbAction::Show), &arguments.words)
         .map_err(Failure::Usage)?;
@@ -81,7 +80,7 @@ pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is asked for.
+/// A request to the bridge, parsed from the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Show(FdbFilter),
@@ -92,7 +91,7 @@ enum Asked {
 }
 
 impl Asked {
-    /// Reads the words behind the action.
+    /// Parses the words after the action.
     fn read(action: FdbAction, words: &[String]) -> Result<Asked, String> {
         let (name, form) = match action {
             FdbAction::Show => ("show", "[dev PORT] [vlan VID] [static | dynamic]"),
@@ -131,7 +130,8 @@ impl Asked {
                 {
                     filter.is_static = Some(word == "static");
                 }
-                // All entries are the bridge's own, and static ones do not move.
+                // Accepted for compatibility with iproute2: every entry belongs to the bridge, and
+                // static entries never move.
                 "master" => {}
                 "sticky" if adds => {}
                 "local" | "permanent" | "self" => {
@@ -164,7 +164,7 @@ impl Asked {
     }
 }
 
-/// Prints the table: on a terminal a screen of it.
+/// Prints the table, on a terminal only as much as fits the screen.
 fn show(client: &mut Client, filter: &FdbFilter, arguments: &Fdb) -> Result<(), Failure> {
     let rows = terminal_rows().filter(|_| !arguments.all && !arguments.json);
     if let Some(rows) = rows {
@@ -206,7 +206,7 @@ fn screen(page: &FdbPage, statistics: bool) -> String {
     text
 }
 
-/// An entry as `bridge fdb` prints it.
+/// Renders an entry in the format of `bridge fdb`.
 fn line(entry: &FdbEntry, statistics: bool) -> String {
     let mut words = vec![printable(&entry.mac), "dev".to_owned(), printable(&entry.ifname)];
     if let Some(vlan) = entry.vlan {

@@ -1,4 +1,4 @@
-//! `superpacket features`: a bridge's offloads, as ethtool prints and switches them.
+//! `superpacket features`: shows and switches a bridge's offloads in the manner of ethtool.
 
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
@@ -16,26 +16,26 @@ pub(super) fn feature_name(text: &str) -> Result<Feature, String> {
     })
 }
 
-/// A switch's state.
+/// The state of an offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
     On,
     Off,
 }
 
-/// `superpacket features`.
+/// The arguments of `superpacket features`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Features {
-    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
-    /// The offload to switch
+    /// Offload to switch
     #[arg(value_parser = feature_name, requires = "state", add = ArgValueCandidates::new(completion::features))]
     pub(crate) feature: Option<Feature>,
     /// On or off
     #[arg(value_enum, value_name = "on|off", hide_possible_values = true)]
     pub(crate) state: Option<Switch>,
-    /// Let large-receive-offload through although packets are forwarded: what it merges cannot be
+    /// Allow large-receive-offload although packets are forwarded: packets that it merges cannot be
     /// restored
     #[arg(long, requires = "state")]
     pub(crate) force: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Features {
     pub(crate) json: bool,
 }
 
-/// Shows, or switches and shows what changed.
+/// Shows the offloads, or switches one and shows the changes.
 pub(crate) fn run(arguments: &Features) -> Result<(), Failure> {
     let mut client = connect(&arguments.connection)?;
     if let (Some(port), Some(feature), Some(state)) =
@@ -71,14 +71,14 @@ pub(crate) fn run(arguments: &Features) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All offloads of a port, as `ethtool -k` prints them.
+/// Renders all offloads of a port in the format of `ethtool -k`.
 fn features(port: &PortFeatures) -> String {
     let lines = port.features.iter().map(line).collect::<String>();
     let segmentation = port.segmentation.as_ref().map(segmentation).unwrap_or_default();
     format!("Features for {}:\n{lines}{segmentation}", printable(&port.port))
 }
 
-/// The super-packets that the port segments itself.
+/// Renders which super-packets the port segments itself.
 fn segmentation(report: &SegmentationReport) -> String {
     let list = |names: &[String], separator: &str| match names {
         [] => "none".to_owned(),
@@ -104,8 +104,8 @@ fn segmentation(report: &SegmentationReport) -> String {
     lines
 }
 
-/// What a switch changed, what depends on it included, as `ethtool -K` says it; the switch itself
-/// in any case.
+/// Renders the changes that a switch caused, including dependent offloads, like `ethtool -K`. The
+/// switched offload is always shown.
 fn changes(before: Option<&PortFeatures>, after: &PortFeatures, feature: &str) -> String {
     let same =
         |report: &FeatureReport| before.is_some_and(|before| before.features.contains(report));

@@ -1,4 +1,4 @@
-//! `superpacket limits`: the limits of a bridge's ports, shown and set.
+//! `superpacket limits`: shows and sets the limits of a bridge's ports.
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -13,20 +13,20 @@ use crate::amount::{nanoseconds, size};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
-/// `superpacket limits`.
+/// The arguments of `superpacket limits`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Limits {
-    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
-    /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
+    /// Limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
     /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum, gro_uneven,
     /// storage, delivery, address_limit, isolated, learning, flood, mcast_flood, bcast_flood,
     /// storm_broadcast, storm_multicast, storm_unknown, and rx_byte_rate, rx_byte_burst,
     /// rx_packet_rate, rx_packet_burst, and the same with tx
     #[arg(requires = "value", add = ArgValueCandidates::new(completion::settings))]
     pub(crate) name: Option<String>,
-    /// A size (32k), a duration (50us), a number, or a word
+    /// Value: a size (32k), a duration (50us), a number, or a word
     #[arg(add = ArgValueCandidates::new(completion::values))]
     pub(crate) value: Option<String>,
     #[command(flatten)]
@@ -36,12 +36,12 @@ pub(crate) struct Limits {
     pub(crate) json: bool,
 }
 
-/// Shows, or sets and shows.
+/// Shows the limits, or sets one and shows the result.
 pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
     let mut client = connect(&arguments.connection)?;
     let ports = match (&arguments.port, &arguments.name, &arguments.value) {
         (Some(port), Some(name), Some(text)) => {
-            // As files write it, too.
+            // Hyphens are accepted as in the configuration file.
             let name = name.replace('-', "_");
             vec![match name.as_str() {
                 "too_big" => client.set_too_big(port, text)?,
@@ -73,13 +73,13 @@ pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets a limit of a port that is to be opened, by what the command line says.
+/// Sets a limit of a port that is not open yet, from its text on the command line.
 pub(super) fn set(settings: &mut PortSettings, name: &str, text: &str) -> Result<(), Failure> {
     let name = name.replace('-', "_");
     settings.set(&name, &setting(&name, text)?).map_err(Failure::Usage)
 }
 
-/// The value of a setting of a port, with whatever unit it has.
+/// Parses the value of a port's setting, with its unit if it has one.
 pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
     match name {
         name if Forwarding::NAMES.contains(&name) => Ok(SettingValue::Switch(switch(name, text)?)),
@@ -96,7 +96,7 @@ pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
     }
 }
 
-/// What a limit is measured in.
+/// Returns the unit of a limit.
 fn unit(name: &str) -> &'static str {
     match name {
         "gro_flush_timeout" | "gap_timeout" => "ns",
@@ -107,7 +107,7 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-/// A limit's value: times have units, sizes and numbers may have.
+/// Parses the value of a limit. Durations need a unit; for sizes it is optional.
 fn value(name: &str, text: &str) -> Result<u64, Failure> {
     let read = match unit(name) {
         "ns" => nanoseconds(text),
@@ -117,7 +117,7 @@ fn value(name: &str, text: &str) -> Result<u64, Failure> {
     read.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
 }
 
-/// A switch's position.
+/// Parses `on` or `off`.
 fn switch(name: &str, text: &str) -> Result<bool, Failure> {
     match text {
         "on" => Ok(true),
@@ -135,7 +135,7 @@ fn limits(port: &PortReport) -> String {
     let held = port.limits.get("gro_flush_timeout").is_some_and(|time| *time != 0);
     let per_poll = port.aggregation.get("delivery").is_some_and(|delivery| delivery == "per-poll");
     for (name, word) in &port.aggregation {
-        // What is held must not keep a ring from moving on.
+        // With a flush timeout, packets are copied: a held packet must not block its receive ring.
         let why = if name == "storage" && word == "fragments" && held && per_poll {
             " [linear, with gro_flush_timeout]"
         } else {

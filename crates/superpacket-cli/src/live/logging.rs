@@ -1,4 +1,4 @@
-//! The bridge's log: structured, to standard error.
+//! The bridge's structured log on standard error.
 
 use std::io::{IsTerminal, stderr};
 
@@ -10,17 +10,16 @@ use tracing_subscriber::{Layer, fmt};
 
 use crate::failure::Failure;
 
-/// How a log is written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// A line for people
+    /// A line of text per event
     Text,
-    /// A JSON object a line
+    /// A JSON object per line
     Json,
 }
 
-/// Logs from now on what `filter` lets through: a level, or levels by module
-/// (`superpacket_bridge=debug,info`).
+/// Starts logging. `filter` is a level, or levels by module (`superpacket_bridge=debug,info`).
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
     let filter = targets(filter)?;
     let lines = fmt::layer().with_writer(stderr);
@@ -39,10 +38,11 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
 /// The levels of a log.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The crates that log, as the beginnings of their modules' names.
+/// The crates that log; module names begin with them.
 const MODULES: [&str; 3] = ["superpacket", "superpacket_bridge", "superpacket_io"];
 
-/// Reads what is to be logged. A word that is neither a level nor a module would silence all else.
+/// Parses a log filter. Unknown words are refused, because tracing takes them for module names and
+/// would log nothing else.
 fn targets(filter: &str) -> Result<Targets, Failure> {
     let wrong = |word: &str, what: &str, allowed: &[&str]| {
         Err(Failure::Usage(format!(

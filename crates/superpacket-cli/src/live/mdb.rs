@@ -1,4 +1,4 @@
-//! `superpacket mdb`: which ports have asked for which IP groups, in the words of iproute2's
+//! `superpacket mdb`: which ports have joined which multicast groups, in the syntax of iproute2's
 //! `bridge mdb`.
 
 use clap::{Args, ValueEnum};
@@ -10,7 +10,7 @@ use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
-/// What `superpacket mdb` does.
+/// The actions of `superpacket mdb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MdbAction {
     /// Show entries: [dev PORT]
@@ -18,16 +18,16 @@ pub(crate) enum MdbAction {
     Show,
 }
 
-/// `superpacket mdb`.
+/// The arguments of `superpacket mdb`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Mdb {
     /// What to do [default: show]
     #[arg(value_enum)]
     pub(crate) action: Option<MdbAction>,
-    /// Which port
+    /// Port to show
     #[arg(add = ArgValueCandidates::new(completion::mdb_words))]
     pub(crate) words: Vec<String>,
-    /// Show for how long each entry holds, too
+    /// Also show the time until each entry expires
     #[arg(short, long)]
     pub(crate) statistics: bool,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub(crate) struct Mdb {
     pub(crate) json: bool,
 }
 
-/// Shows them.
+/// Shows the entries.
 pub(crate) fn run(arguments: &Mdb) -> Result<(), Failure> {
     let words: Vec<&str> = arguments.words.iter().map(String::as_str).collect();
     let port = match words[..] {
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Mdb) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An entry a line, then the ports that lead to routers.
+/// Renders one entry per line, then the ports that lead to routers.
 fn text(report: &MdbReport, statistics: bool) -> String {
     if !report.multicast_snooping {
         return "multicast snooping is off: superpacket bridge --multicast-snooping\n".to_owned();

@@ -1,4 +1,5 @@
-//! `superpacket monitor`: copies what a bridge's ports receive and send to a file or a pipe.
+//! `superpacket monitor`: copies the packets that a bridge's ports receive and send to a file or a
+//! pipe.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -23,27 +24,27 @@ use crate::progress::warn;
 use crate::report::{grouped, print_json, printable};
 use crate::signals;
 
-/// `superpacket monitor`.
+/// The arguments of `superpacket monitor`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Monitor {
-    /// Only these ports, by their names: the given one, or else the whole port string (packet:eth0)
+    /// Only these ports, each by its name, or by its port string if it has none (packet:eth0)
     #[arg(value_name = "PORT", add = ArgValueCandidates::new(completion::ports))]
     pub(crate) ports: Vec<String>,
-    /// Write to a file, in place of one that is there; -: to standard output
+    /// File to write, which is replaced if it exists; -: standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub(crate) write: PathBuf,
-    /// Only what ports receive (rx), or only what they send (tx)
+    /// Only packets that the ports receive (rx), or only those they send (tx)
     #[arg(long, value_name = "rx|tx|both", value_parser = direction, default_value = "both")]
     pub(crate) direction: MonitorDirection,
-    /// End after so many packets
+    /// End after this number of packets
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Copy at most so many bytes of a packet
+    /// Most bytes to copy per packet
     #[arg(long, value_name = "N", default_value_t = MAX_SNAPLEN, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SNAPLEN)))]
     pub(crate) snaplen: u32,
     #[command(flatten)]
     pub(crate) connection: Connection,
-    /// Print how many packets were written, and how many dropped, as JSON at the end
+    /// At the end, print the numbers of written and dropped packets as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
@@ -57,7 +58,7 @@ fn direction(text: &str) -> Result<MonitorDirection, String> {
     }
 }
 
-/// Copies until the end.
+/// Monitors until a signal, the packet count or the bridge ends it.
 pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
     let is_pipe = arguments.write == Path::new("-");
     if is_pipe && io::stdout().is_terminal() {
@@ -85,9 +86,10 @@ pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
         snaplen: arguments.snaplen,
         count: arguments.count,
     };
-    // From here on, a signal ends the monitor and not the program.
+    // From here on, a signal ends the monitor in an orderly way and not the program.
     let signals = Signals::new(signals::ending())?;
-    // A file that is there stays as it is if the bridge says no.
+    // The file is created after the bridge has accepted, so that a refusal leaves an existing file
+    // unchanged.
     let (report, mut stream) = connect(&arguments.connection)?.monitor(&settings)?;
     let mut output = Output::create(&arguments.write)?;
     end_by_signal(signals, stream.handle()?)?;
@@ -115,7 +117,7 @@ pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What `--json` prints.
+/// The JSON output at the end.
 #[derive(Serialize)]
 struct Totals {
     packets: u64,
@@ -128,17 +130,17 @@ impl From<MonitorCounts> for Totals {
     }
 }
 
-/// Where the capture goes.
+/// The file or pipe that receives the capture.
 struct Output {
     path: PathBuf,
     file: File,
 }
 
 impl Output {
-    /// The file, empty, or standard output.
+    /// Creates an empty file, or opens standard output.
     fn create(path: &Path) -> Result<Self, Failure> {
-        // Not under a temporary name, as captures are written elsewhere: others read the file while
-        // it grows.
+        // The file has its final name from the start, unlike other captures, so that it can be read
+        // while it grows.
         let file =
             replace_file(path).map_err(|source| Failure::Page { path: path.to_owned(), source })?;
         Ok(Output { path: path.to_owned(), file })
@@ -151,7 +153,7 @@ impl Output {
         })
     }
 
-    /// Waits until the stream has more; says whether somebody still reads what is written.
+    /// Waits until the stream has more data. Returns `false` if the reader of the output is gone.
     fn wait(&self, stream: &MonitorStream) -> io::Result<bool> {
         loop {
             let waiting = &mut [
@@ -169,7 +171,7 @@ impl Output {
     }
 }
 
-/// Copies blocks until the stream ends, or nobody reads them any more.
+/// Copies blocks until the stream ends, or until the reader of the output is gone.
 fn copy(stream: &mut MonitorStream, output: &mut Output) -> Result<(), Failure> {
     while let Some(blocks) = stream.read()? {
         output.write(blocks)?;
@@ -180,23 +182,23 @@ fn copy(stream: &mut MonitorStream, output: &mut Output) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Has the first signal end the monitor, so that what was copied still comes, and the second one
-/// the program.
+/// Starts a thread for signals. The first signal ends the monitor, and the packets copied so far
+/// are still written; the second ends the program.
 fn end_by_signal(mut signals: Signals, stream: UnixStream) -> io::Result<()> {
     let wait = move || {
         for (number, signal) in signals.forever().enumerate() {
             if number != 0 {
                 std::process::exit(128 + signal);
             }
-            // A connection that is gone needs no end.
+            // An error means that the connection is closed already.
             let _ = stream.shutdown(Shutdown::Write);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
-/// Tells the user something on standard error.
+/// Prints a message to standard error.
 fn say(text: &str) {
-    // Nobody can be told that standard error is gone.
+    // A failed write to standard error cannot be reported anywhere.
     let _ = writeln!(io::stderr(), "superpacket: {text}");
 }

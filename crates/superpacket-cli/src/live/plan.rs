@@ -1,4 +1,4 @@
-//! What a bridge is to be: what its file says, and what the command line says instead.
+//! The configuration of a bridge, from its file and the command line.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::bridge_options::Bridge;
 use super::limits::set as set_limit;
 use crate::failure::Failure;
 
-/// A bridge to be.
+/// The configuration of a bridge to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) settings: BridgeSettings,
@@ -22,7 +22,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Reads the file, if there is one, and the command line.
+    /// Reads the file, if one is given, and applies the options of the command line, which take
+    /// precedence.
     pub(crate) fn read(arguments: &Bridge) -> Result<Self, Failure> {
         let Config { bridge: mut settings, control, metrics, user, on_reload } = match &arguments
             .config
@@ -64,7 +65,7 @@ impl Plan {
     }
 }
 
-/// The port that an option of the command line names.
+/// Returns the port that an option of the command line names.
 fn named<'a>(
     ports: &'a mut [PortSettings],
     option: &str,

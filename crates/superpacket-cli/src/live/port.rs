@@ -1,5 +1,5 @@
-//! `superpacket port`: ports that come and go while the bridge runs, and what is set of one, in the
-//! manner of iproute2's `bridge link set`.
+//! `superpacket port`: adds, changes and removes ports of a running bridge, in the syntax of
+//! iproute2's `bridge link set`.
 
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
@@ -11,29 +11,29 @@ use super::limits::setting;
 use crate::failure::Failure;
 use crate::report::print_json;
 
-/// What `superpacket port` does.
+/// The actions of `superpacket port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PortAction {
-    /// Open a port, and join it with the others
+    /// Open a port and add it to the bridge
     Add,
-    /// Change options of its port string, and settings of it
+    /// Change options of a port's string, and its settings
     Set,
-    /// Close a port for good
+    /// Close a port and remove it from the bridge
     #[value(alias = "delete")]
     Del,
 }
 
-/// `superpacket port`.
+/// The arguments of `superpacket port`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Port {
-    /// What to do
+    /// Action
     #[arg(value_enum)]
     pub(crate) action: PortAction,
-    /// To add one: the port string, with a name or not, as in left=packet:eth0; to change or remove
-    /// one: its name, or else the whole port string
+    /// To add a port: its port string, optionally with a name as in left=packet:eth0. To change or
+    /// remove one: its name, or its port string if it has none
     #[arg(add = ArgValueCandidates::new(completion::known_ports))]
     pub(crate) port: String,
-    /// What is to be set: OPTION=VALUE or SETTING VALUE, once or several times
+    /// Changes: OPTION=VALUE or SETTING VALUE, once or several times
     #[arg(add = ArgValueCandidates::new(completion::set_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Port) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is asked for.
+/// A request to the bridge, parsed from the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Add(String),
@@ -67,7 +67,7 @@ enum Asked {
 }
 
 impl Asked {
-    /// Reads the words behind the action.
+    /// Parses the words after the action.
     fn read(action: PortAction, first: &str, rest: &[String]) -> Result<Asked, Failure> {
         let (name, form) = match action {
             PortAction::Add => ("add", "PORT"),
@@ -80,7 +80,7 @@ impl Asked {
         let mut words = std::iter::once(first).chain(rest.iter().map(String::as_str));
         let mut next = || words.next();
         let mut port = next();
-        // As iproute2 has it. No port has this name.
+        // `dev` is optional, as in iproute2. No port has this name.
         if port == Some("dev") {
             port = next();
         }
@@ -99,7 +99,7 @@ impl Asked {
                 change.options.insert(key.to_owned(), value).is_none()
             } else {
                 let text = next().ok_or_else(|| wrong(format!("nothing behind {word:?}")))?;
-                // As files write it, too.
+                // Hyphens are accepted as in the configuration file.
                 let name = word.replace('-', "_");
                 let value = setting(&name, text)?;
                 change.settings.insert(name, value).is_none()

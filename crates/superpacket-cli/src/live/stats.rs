@@ -1,4 +1,4 @@
-//! `superpacket stats`: what a bridge's ports counted.
+//! `superpacket stats`: the counters of a bridge's ports.
 
 use clap::Args;
 use superpacket_bridge::report::{PortStats, QueueStats};
@@ -9,15 +9,15 @@ use crate::report::{
     columns, grouped, paragraph, print, print_json, printable, reasons_table, table,
 };
 
-/// `superpacket stats`.
+/// The arguments of `superpacket stats`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Stats {
     #[command(flatten)]
     pub(crate) asked: PortQuery,
-    /// Show why packets left aggregation as they did, too
+    /// Also show why packets left aggregation, by reason
     #[arg(long)]
     pub(crate) reasons: bool,
-    /// Show what each receive and transmit queue counted, too
+    /// Also show the counters of each receive and transmit queue
     #[arg(long)]
     pub(crate) queues: bool,
 }
@@ -33,8 +33,8 @@ pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The counters as a list for each port: names and numbers, easy to grep; of the causes of drops,
-/// those that there were.
+/// Renders the counters as one list of names and numbers per port, which is easy to grep. Causes
+/// without drops are left out.
 fn text(ports: &[PortStats], arguments: &Stats, columns: usize) -> String {
     let each = ports.iter().map(|port| {
         let causes = port
@@ -73,7 +73,8 @@ fn text(ports: &[PortStats], arguments: &Stats, columns: usize) -> String {
     each.collect::<Vec<_>>().join("\n")
 }
 
-/// What can be done about packets that were merged and cut again for nothing.
+/// Returns advice about packets that were merged and then segmented again only because of their IP
+/// identifications.
 fn about_ids(port: &PortStats) -> String {
     format!(
         "{} packets were merged and cut again for nothing: their IP identifications stay the same, which this port cannot be told. \
@@ -83,7 +84,7 @@ fn about_ids(port: &PortStats) -> String {
     )
 }
 
-/// The counters of the queues, named as drivers name them for `ethtool -S`.
+/// Returns the counters of the queues, with the names that drivers use for `ethtool -S`.
 fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
     let ways = [("rx", &port.rx_queues), ("tx", &port.tx_queues)];
     let each =
@@ -97,7 +98,7 @@ fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
     counters.collect()
 }
 
-/// The counters by their names in JSON, but for those of queues, drops and reasons.
+/// Returns the counters with their JSON names, except those of queues, drops and reasons.
 fn counters(port: &PortStats) -> [(&'static str, u64); 40] {
     [
         ("rx_packets", port.rx_packets),
@@ -157,7 +158,7 @@ mod tests {
         }
     }
 
-    /// What is asked for beside the counters.
+    /// Arguments that select the sections beside the counters.
     fn asked(reasons: bool, queues: bool) -> Stats {
         let connection = Connection { control: None };
         Stats { asked: PortQuery { port: None, connection, json: false }, reasons, queues }

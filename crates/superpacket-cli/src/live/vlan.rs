@@ -1,4 +1,4 @@
-//! `superpacket vlan`: the VLANs of a bridge's ports, in the words of iproute2's `bridge vlan`.
+//! `superpacket vlan`: the VLANs of a bridge's ports, in the syntax of iproute2's `bridge vlan`.
 
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
@@ -9,27 +9,27 @@ use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
-/// What `superpacket vlan` does.
+/// The actions of `superpacket vlan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VlanAction {
     /// Show VLANs: [dev PORT]
     #[value(alias = "list")]
     Show,
-    /// Put a port in VLANs
+    /// Add a port to VLANs
     #[value(help = "Put a port in VLANs: dev PORT vid VID[-VID] [pvid] [untagged]")]
     Add,
-    /// Take a port out of VLANs: dev PORT vid VID[-VID]
+    /// Remove a port from VLANs: dev PORT vid VID[-VID]
     #[value(alias = "delete")]
     Del,
 }
 
-/// `superpacket vlan`.
+/// The arguments of `superpacket vlan`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Vlan {
     /// What to do [default: show]
     #[arg(value_enum)]
     pub(crate) action: Option<VlanAction>,
-    /// Which port and VLANs
+    /// Port and VLANs
     #[arg(add = ArgValueCandidates::new(completion::vlan_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is asked for.
+/// A request to the bridge, parsed from the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Show(Option<String>),
@@ -72,7 +72,7 @@ enum Asked {
 }
 
 impl Asked {
-    /// Reads the words behind the action.
+    /// Parses the words after the action.
     fn read(action: VlanAction, words: &[String]) -> Result<Asked, String> {
         let (name, form) = match action {
             VlanAction::Show => ("show", "[dev PORT]"),
@@ -90,7 +90,7 @@ impl Asked {
                 "vid" if vlans.is_none() && action != VlanAction::Show => vlans = Some(value()?),
                 "pvid" if action == VlanAction::Add => pvid = true,
                 "untagged" if action == VlanAction::Add => untagged = true,
-                // All ports are the bridge's.
+                // Accepted for compatibility with iproute2: all ports belong to the bridge.
                 "master" => {}
                 _ => {
                     return Err(wrong(format!(
@@ -117,7 +117,7 @@ impl Asked {
     }
 }
 
-/// The table as `bridge vlan` prints it.
+/// Renders the table in the format of `bridge vlan`.
 fn text(report: &VlanReport) -> String {
     const HEADING: &str = "port";
     let width = report

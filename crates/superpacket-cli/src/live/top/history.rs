@@ -1,29 +1,29 @@
-//! The last minute of a rate.
+//! The history of a rate over the last minute.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What is kept.
+/// Time span that the history covers.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A rate at each look of the last minute.
+/// The samples of a rate over the last minute.
 #[derive(Clone, Debug)]
 pub(super) struct History {
-    /// The oldest first; `None` where nothing is known.
+    /// The oldest first; `None` for an interval without data.
     rates: VecDeque<Option<f64>>,
-    /// How many looks a minute has.
+    /// Number of samples in a minute.
     looks: usize,
 }
 
 impl History {
-    /// Nothing yet, of a rate that is looked at so often.
+    /// Creates an empty history of a rate that is sampled once per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
         let looks =
             (MINUTE.as_secs_f64() / interval.as_secs_f64().max(0.001)).round().max(1.0) as usize;
         History { rates: VecDeque::with_capacity(looks), looks }
     }
 
-    /// Takes the rate of the next interval.
+    /// Adds the rate of the next interval.
     pub(super) fn push(&mut self, rate: Option<f64>) {
         if self.rates.len() == self.looks {
             self.rates.pop_front();
@@ -31,13 +31,13 @@ impl History {
         self.rates.push_back(rate);
     }
 
-    /// The highest rate.
+    /// Returns the highest rate.
     pub(super) fn most(&self) -> f64 {
         self.rates.iter().flatten().copied().fold(0.0, f64::max)
     }
 
-    /// The minute in so many cells, the newest last: the average of what falls into a cell, `None`
-    /// where nothing is known.
+    /// Returns the minute as `cells` cells, the newest last. A cell is the average of its samples,
+    /// or `None` if it has none.
     pub(super) fn cells(&self, cells: usize) -> Vec<Option<u64>> {
         let missing = self.looks - self.rates.len();
         let cell = |number: usize| {
@@ -81,7 +81,7 @@ mod tests {
             (None, Some(15), Some(30)),
             "what is not known is no zero"
         );
-        // Fewer looks than cells: each takes several.
+        // If there are fewer samples than cells, each sample fills several cells.
         let mut slow = History::new(Duration::from_secs(20));
         [1.0, 2.0].into_iter().for_each(|rate| slow.push(Some(rate)));
         assert_eq!(slow.cells(6), [None, None, Some(1), Some(1), Some(2), Some(2)]);

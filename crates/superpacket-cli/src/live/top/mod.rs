@@ -1,4 +1,4 @@
-//! `superpacket top`: a bridge, live.
+//! `superpacket top`: a live view of a bridge.
 
 mod history;
 mod rates;
@@ -25,15 +25,15 @@ use crate::failure::Failure;
 use crate::report::print_json;
 use crate::signals;
 
-/// `superpacket top`.
+/// The arguments of `superpacket top`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Top {
     #[command(flatten)]
     pub(crate) connection: Connection,
-    /// Time between two looks
+    /// Time between two updates
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     pub(crate) interval: u64,
-    /// Print the rates of one interval as JSON, and end
+    /// Print the rates of one interval as JSON, and exit
     #[arg(short, long)]
     pub(crate) json: bool,
 }
@@ -45,7 +45,7 @@ fn interval(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Shows the bridge until `q`, or prints one interval as JSON.
+/// Shows the bridge until `q` is pressed, or prints the rates of one interval as JSON.
 pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
     let interval = Duration::from_nanos(arguments.interval);
     let mut client = connect(&arguments.connection)?;
@@ -72,25 +72,24 @@ pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
         screen: Screen::new(interval),
         interval,
     };
-    // From here on the terminal is in another mode, also if something fails: it is put back in any
-    // case.
+    // From here on the terminal is in raw mode. It is restored even if an error occurs.
     let mut terminal = ratatui::try_init()?;
     let result = watch.run(&mut terminal, &ending);
     ratatui::try_restore()?;
     result
 }
 
-/// Watches the terminal beside the main thread, which cannot: crossterm reads the end of a closed
-/// terminal again and again, and never returns.
+/// Starts a thread that ends the program when the terminal is closed. The main thread cannot notice
+/// it: crossterm retries at the end of file and never returns.
 ///
 /// # Errors
 /// If the thread cannot be started.
 fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
-    /// Time that the main thread has to end by itself, and to restore the terminal.
+    /// Time for the main thread to end by itself and restore the terminal.
     const GRACE: Duration = Duration::from_secs(1);
     let watch = move || {
         while !ending.load(Ordering::Relaxed) {
-            // Standard input may be something else, whose end says nothing.
+            // If standard input is no terminal, its end does not matter.
             if is_closed(stdout().as_fd()) || (stdin().is_terminal() && is_closed(stdin().as_fd()))
             {
                 ending.store(true, Ordering::Relaxed);
@@ -103,7 +102,7 @@ fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
     std::thread::Builder::new().name("terminal".into()).spawn(watch).map(drop)
 }
 
-/// Returns whether a terminal is closed: its other end is gone.
+/// Returns whether a terminal is closed, that is, its other end is gone.
 fn is_closed(terminal: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(&terminal, PollFlags::empty())];
     poll(&mut waiting, Some(&Timespec::default())).is_ok()
@@ -114,10 +113,10 @@ fn sample(client: &mut Client) -> Result<Sample, ClientError> {
     Ok(Sample { taken: Instant::now(), ports: client.ports(None)?, stats: client.stats(None)? })
 }
 
-/// What is looked at, and what was seen.
+/// The state of a running `superpacket top`.
 struct Watch {
     path: PathBuf,
-    /// `None` while the bridge is away.
+    /// `None` while the bridge cannot be reached.
     client: Option<Client>,
     before: Option<Sample>,
     screen: Screen,
@@ -133,7 +132,7 @@ impl Watch {
                 next = Instant::now() + self.interval;
             }
             terminal.draw(|frame| draw(frame, &mut self.screen))?;
-            // Short, so that a signal is noticed.
+            // A short timeout, so that a signal is noticed soon.
             if event::poll(
                 next.saturating_duration_since(Instant::now()).min(Duration::from_millis(200)),
             )? {
@@ -143,7 +142,8 @@ impl Watch {
                     {
                         return Ok(());
                     }
-                    // Anything else, a new size among it, is drawn at the next turn.
+                    // All other events, such as a new terminal size, take effect at the next
+                    // redraw.
                     _ => {}
                 }
             }
@@ -151,7 +151,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Asks the bridge; if it is away, says so and tries to find it again.
+    /// Queries the bridge. If it cannot be reached, shows the error and tries to reconnect at the
+    /// next call.
     fn look(&mut self) {
         let taken = match &mut self.client {
             Some(client) => sample(client),
@@ -165,7 +166,7 @@ impl Watch {
         match taken {
             Ok(sample) => {
                 self.screen.problem = None;
-                // Nothing to compare with yet: what is counted is shown, rates are 0.
+                // The first sample has no predecessor: it shows the totals, and rates of 0.
                 match &self.before {
                     Some(before) => {
                         self.screen.show(sample.since(before));
@@ -179,7 +180,7 @@ impl Watch {
                 self.screen.problem = Some(error.to_string());
                 self.screen.record_nothing();
                 self.client = None;
-                // A bridge that comes back counts from zero.
+                // A restarted bridge counts from zero.
                 self.before = None;
             }
         }
@@ -187,11 +188,11 @@ impl Watch {
 }
 
 impl Screen {
-    /// Does what a key says; true to quit.
+    /// Handles a key, and returns `true` to quit.
     fn press(&mut self, key: KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return true,
-            // In raw mode a terminal makes no signal of it.
+            // In raw mode the terminal does not turn Ctrl-C into a signal.
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
             KeyCode::Up | KeyCode::Char('k') => self.scroll(-1),
             KeyCode::Down | KeyCode::Char('j') => self.scroll(1),

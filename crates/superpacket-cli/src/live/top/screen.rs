@@ -1,4 +1,4 @@
-//! What `superpacket top` draws.
+//! The drawing of `superpacket top`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,34 +13,34 @@ use super::history::History;
 use super::rates::{Counted, PortRates};
 use crate::report::printable;
 
-/// What is on the screen.
+/// The contents of the screen.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
-    /// Where the bridge is controlled.
+    /// Path of the bridge's control socket.
     pub(super) title: String,
-    /// Why there is nothing new.
+    /// Error to show if the figures could not be updated.
     pub(super) problem: Option<String>,
     ports: Vec<PortRates>,
-    /// Bits a second in and out, by port.
+    /// Bits per second in and out, by port.
     history: BTreeMap<String, [History; 2]>,
     interval: Duration,
     state: TableState,
 }
 
 impl Screen {
-    /// An empty screen, which gets rates so often.
+    /// Creates an empty screen, which is updated once per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
         Screen { interval, ..Screen::default() }
     }
 
-    /// Shows these from now on.
+    /// Replaces the ports that are shown.
     pub(super) fn show(&mut self, ports: Vec<PortRates>) {
         self.history.retain(|name, _| ports.iter().any(|port| port.port == *name));
         self.ports = ports;
         self.scroll(0);
     }
 
-    /// Keeps what is shown for the history.
+    /// Adds the current rates to the history.
     pub(super) fn record(&mut self) {
         for port in &self.ports {
             let history = self
@@ -53,18 +53,19 @@ impl Screen {
         }
     }
 
-    /// Keeps for the history that nothing is known of an interval.
+    /// Adds an interval without data to the history.
     pub(super) fn record_nothing(&mut self) {
         self.history.values_mut().flatten().for_each(|history| history.push(None));
     }
 
-    /// Moves the first port that is shown.
+    /// Scrolls the list of ports by `by` rows.
     pub(super) fn scroll(&mut self, by: isize) {
         let last = self.ports.len().saturating_sub(1);
         *self.state.offset_mut() = self.state.offset().saturating_add_signed(by).min(last);
     }
 
-    /// How wide the column of names is: as the longest, if a screen of so many columns has room.
+    /// Returns the width of the name column: that of the longest name, if a screen of `columns`
+    /// columns has room for it.
     fn name_width(&self, columns: u16) -> u16 {
         let others: u16 = COLUMNS.iter().map(|(_, width)| width + 1).sum();
         let longest = self
@@ -77,7 +78,8 @@ impl Screen {
     }
 }
 
-/// The columns behind the port's name, with their widths: 80 columns leave the name 22.
+/// The columns after the port's name, with their widths. On a screen of 80 columns they leave 22
+/// for the name.
 const COLUMNS: [(&str, u16); 9] = [
     ("state", 5),
     ("rx p/s", 6),
@@ -90,10 +92,10 @@ const COLUMNS: [(&str, u16); 9] = [
     ("cut/s", 6),
 ];
 
-/// From so many columns on, lists stand side by side.
+/// Number of columns from which the lists are placed side by side.
 const WIDE: u16 = 120;
 
-/// Draws the whole screen: the ports, a minute of each, and lists of what was counted by cause.
+/// Draws the whole screen: the ports, the last minute of each, and the lists of counters by cause.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let mut rest = frame.area();
     let names = screen.name_width(rest.width);
@@ -117,7 +119,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     frame.render_widget(Paragraph::new(keys.map(|line| Line::from(line).dim()).to_vec()), legend);
 }
 
-/// Takes rows from the top of an area, as far as there are any.
+/// Splits up to `rows` rows from the top of an area.
 fn take(area: &mut Rect, rows: u16) -> Rect {
     let taken = Rect { height: rows.min(area.height), ..*area };
     (area.y, area.height) = (area.y + taken.height, area.height - taken.height);
@@ -188,7 +190,7 @@ fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen, names: u16
     frame.render_stateful_widget(table, area, &mut screen.state);
 }
 
-/// A minute of each port from the first that is shown on, as many as there is room for.
+/// Draws the last minute of each port, from the first port shown on, as far as the area allows.
 fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
     let ports: Vec<_> = screen.ports.iter().skip(screen.state.offset()).collect();
     let shown = ports.len().min(usize::from(area.height / 2));
@@ -196,7 +198,7 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
         return;
     }
     let each = area.height / shown as u16;
-    // Without an empty row behind them only where there is no other way.
+    // An empty row follows each port's bars, unless the area is too small.
     let bars = each.saturating_sub(2).max(1);
     for port in ports.into_iter().take(shown) {
         let [heading, place] = [take(&mut area, 1), take(&mut area, bars)];
@@ -235,12 +237,12 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
     }
 }
 
-/// What was counted by cause, for all ports.
+/// A list of counters by cause, for all ports.
 struct List {
     header: Vec<Cell<'static>>,
     rows: Vec<Row<'static>>,
     widths: Vec<u16>,
-    /// What is written where there is nothing to list.
+    /// Text shown instead of an empty list.
     nothing: &'static str,
 }
 
@@ -250,7 +252,8 @@ impl List {
     }
 }
 
-/// Drops, LRO's counters where it was at work, and why packets left aggregation as they did.
+/// Returns the lists: drops by cause, LRO's counters if a port used LRO, and the reasons for
+/// leaving aggregation.
 fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
     let by_cause =
         |what: &'static str,
@@ -300,7 +303,7 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
     lists
 }
 
-/// What there was for each port and cause, the most frequent first.
+/// Returns the non-zero counters of all ports and causes, the most frequent first.
 fn most_frequent(
     ports: &[PortRates],
     read: fn(&PortRates) -> &BTreeMap<String, Counted>,
@@ -318,8 +321,8 @@ fn most_frequent(
     all
 }
 
-/// Takes the lists' places from the bottom of an area: half of it at most, side by side where it is
-/// wide.
+/// Splits the areas of the lists from the bottom of `area`, at most half of it. On a wide screen
+/// they are side by side.
 fn places(area: &mut Rect, lists: &[List]) -> Vec<Rect> {
     let budget = area.height / 2;
     let heights: Vec<u16> = if area.width >= WIDE {
@@ -328,7 +331,7 @@ fn places(area: &mut Rect, lists: &[List]) -> Vec<Rect> {
     } else {
         let mut left = budget;
         let shares = lists.iter().enumerate().map(|(index, list)| {
-            // An empty row lies between two lists.
+            // Reserve an empty row between lists.
             let behind = (lists.len() - index - 1) as u16;
             let height =
                 list.height().min((left.saturating_sub(behind) / (behind + 1)).max(1)).min(left);
@@ -370,11 +373,11 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, list: List) {
     frame.render_widget(Table::new(list.rows, widths).header(header).column_spacing(1), area);
 }
 
-/// A number in at most five characters: `0`, `999`, `12.3k`, `1.23M`, `456G`.
+/// Formats a number in at most five characters: `0`, `999`, `12.3k`, `1.23M`, `456G`.
 fn number(value: f64) -> String {
     let (scaled, unit) = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
         .into_iter()
-        // What rounds up to 1000 of a unit is one of the next.
+        // A value that rounds up to 1000 of a unit is shown as 1 of the next unit.
         .find(|(factor, _)| value >= factor * 0.9995)
         .map_or((value, ""), |(factor, unit)| (value / factor, unit));
     match (unit, scaled) {
@@ -385,7 +388,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Bits a second in Gb/s, in at most five characters.
+/// Formats bits per second as Gb/s, in at most five characters.
 fn gigabits(bits: f64) -> String {
     match bits / 1e9 {
         ..9.995 => format!("{:.2}", bits / 1e9),
@@ -394,7 +397,7 @@ fn gigabits(bits: f64) -> String {
     }
 }
 
-/// Packets in a super-packet; a dash if there was none.
+/// Formats the packets per super-packet; a dash if there was none.
 fn each(packets: f64) -> String {
     if packets > 0.0 { format!("{packets:.1}") } else { "-".into() }
 }
