@@ -23,7 +23,7 @@ const ALIGNED: usize = 256;
 #[target_feature(enable = "avx2")]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (strides, rest) = bytes.as_chunks::<{ VECTOR * WIDTH }>();
-    let mut lanes = [Lanes::zero(); WIDTH];
+    let mut lanes = [Avx2Lanes::zero(); WIDTH];
     for stride in strides {
         let vectors = stride.as_chunks::<VECTOR>().0;
         for (index, lanes) in lanes.iter_mut().enumerate() {
@@ -48,7 +48,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     // Equal lengths are established once; otherwise the compiler checks both at each step.
     let destination = &mut destination[..source.len()];
-    let mut lanes = [Lanes::zero(); WIDTH];
+    let mut lanes = [Avx2Lanes::zero(); WIDTH];
     let mut head = 0;
     if source.len() >= ALIGNED {
         head = destination.as_ptr().addr().wrapping_neg() % VECTOR;
@@ -101,16 +101,16 @@ pub(crate) fn sum_batch(ranges: &[&[u8]], sums: &mut [u16]) {
 /// and its 32-bit lanes overflow. These lanes take 2^32 vectors; the caller passes at most 2^24
 /// bytes.
 #[derive(Clone, Copy)]
-struct Lanes {
+struct Avx2Lanes {
     all: __m256i,
     high: __m256i,
 }
 
-impl Lanes {
+impl Avx2Lanes {
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn zero() -> Lanes {
-        Lanes { all: _mm256_setzero_si256(), high: _mm256_setzero_si256() }
+    fn zero() -> Avx2Lanes {
+        Avx2Lanes { all: _mm256_setzero_si256(), high: _mm256_setzero_si256() }
     }
 
     #[inline]
@@ -127,7 +127,7 @@ impl Lanes {
 /// overflows.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn total(lanes: [Lanes; WIDTH]) -> u64 {
+fn total(lanes: [Avx2Lanes; WIDTH]) -> u64 {
     let [a, b, c, d] = lanes;
     let all = _mm256_add_epi64(_mm256_add_epi64(a.all, b.all), _mm256_add_epi64(c.all, d.all));
     let high = _mm256_add_epi64(_mm256_add_epi64(a.high, b.high), _mm256_add_epi64(c.high, d.high));

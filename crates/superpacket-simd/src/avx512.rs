@@ -42,7 +42,7 @@ pub(crate) fn sum_ahead(bytes: &[u8], ahead: &[u8]) -> u64 {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn sum_and_hint<const AHEAD: bool>(bytes: &[u8], ahead: &[u8]) -> u64 {
     let mut hint = hints::<AHEAD>(ahead);
-    let mut lanes = [Lanes::zero(); WIDTH];
+    let mut lanes = [Avx512Lanes::zero(); WIDTH];
     let (head, swap) = before_aligned(bytes.as_ptr(), bytes.len());
     let (start, bytes) = bytes.split_at(head);
     hint();
@@ -111,7 +111,7 @@ fn copy_sum_and_hint<const AHEAD: bool>(
     let mut hint = hints::<AHEAD>(ahead);
     // Equal lengths are established once; otherwise the compiler checks both at each step.
     let destination = &mut destination[..source.len()];
-    let mut lanes = [Lanes::zero(); WIDTH];
+    let mut lanes = [Avx512Lanes::zero(); WIDTH];
     let (head, swap) = before_aligned(destination.as_ptr().cast(), source.len());
     let (start, source) = source.split_at(head);
     let (start_place, destination) = destination.split_at_mut(head);
@@ -179,16 +179,16 @@ fn rotate(vector: __m512i, bits: i64) -> __m512i {
 ///
 /// `high` takes 2^32 vectors before it could overflow; the caller passes at most 2^24 bytes.
 #[derive(Clone, Copy)]
-struct Lanes {
+struct Avx512Lanes {
     all: __m512i,
     high: __m512i,
 }
 
-impl Lanes {
+impl Avx512Lanes {
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn zero() -> Lanes {
-        Lanes { all: _mm512_setzero_si512(), high: _mm512_setzero_si512() }
+    fn zero() -> Avx512Lanes {
+        Avx512Lanes { all: _mm512_setzero_si512(), high: _mm512_setzero_si512() }
     }
 
     #[inline]
@@ -205,7 +205,7 @@ impl Lanes {
 /// overflows.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn total(lanes: [Lanes; WIDTH]) -> u64 {
+fn total(lanes: [Avx512Lanes; WIDTH]) -> u64 {
     let [a, b, c, d] = lanes;
     let all = _mm512_add_epi64(_mm512_add_epi64(a.all, b.all), _mm512_add_epi64(c.all, d.all));
     let high = _mm512_add_epi64(_mm512_add_epi64(a.high, b.high), _mm512_add_epi64(c.high, d.high));

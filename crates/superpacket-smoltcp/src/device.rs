@@ -16,22 +16,22 @@ use superpacket::{
 pub const BURST: usize = 64;
 
 /// Maximum length of an IP packet, in bytes.
-pub(crate) const LONGEST: usize = 65_535;
+pub(crate) const MAX_IP_LENGTH: usize = 65_535;
 
 /// Length of an Ethernet header, in bytes.
-pub(crate) const ETHERNET: usize = 14;
+pub(crate) const ETHERNET_HEADER: usize = 14;
 
 /// A smoltcp device that receives and sends super-packets, around a device that does not.
 #[derive(Debug)]
 pub struct OffloadDevice<D> {
-    pub(crate) receive: Receive,
-    pub(crate) transmit: Transmit<D>,
+    pub(crate) receive: OffloadReceiver,
+    pub(crate) transmit: OffloadSender<D>,
 }
 
 /// Counters of the frames and packets received and sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counters {
+pub struct OffloadCounters {
     /// Frames received from the inner device.
     pub frames_in: u64,
     /// Packets passed to smoltcp, after merging.
@@ -46,7 +46,7 @@ pub struct Counters {
 
 /// The receiving side, which merges frames into packets.
 #[derive(Debug)]
-pub(crate) struct Receive {
+pub(crate) struct OffloadReceiver {
     aggregator: BatchAggregator,
     /// Buffers for the frames of a burst.
     frames: Vec<Vec<u8>>,
@@ -58,19 +58,19 @@ pub(crate) struct Receive {
 
 /// The sending side, which segments packets into frames.
 #[derive(Debug)]
-pub(crate) struct Transmit<D> {
+pub(crate) struct OffloadSender<D> {
     device: D,
     layer: Layer,
     segmenter: Segmenter,
     /// Buffer into which smoltcp writes a packet.
     pub(crate) packet: Vec<u8>,
-    waiting: Waiting,
-    counters: Counters,
+    waiting: FrameQueue,
+    counters: OffloadCounters,
 }
 
 /// Frames that the inner device could not take yet.
 #[derive(Debug, Default)]
-struct Waiting {
+struct FrameQueue {
     frames: VecDeque<Vec<u8>>,
     /// Buffers to use again.
     spare: Vec<Vec<u8>>,
@@ -85,29 +85,29 @@ impl<D: Device> OffloadDevice<D> {
         let layer =
             if device.capabilities().medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
         OffloadDevice {
-            receive: Receive {
+            receive: OffloadReceiver {
                 aggregator: BatchAggregator::new(layer, POLICY, key),
                 frames: Vec::new(),
                 packets: VecDeque::new(),
                 spare: Vec::new(),
             },
-            transmit: Transmit {
+            transmit: OffloadSender {
                 device,
                 layer,
                 segmenter: Segmenter::new(),
                 packet: Vec::new(),
-                waiting: Waiting::default(),
-                counters: Counters::default(),
+                waiting: FrameQueue::default(),
+                counters: OffloadCounters::default(),
             },
         }
     }
 
     /// Returns the inner device's capabilities, with segmentation of TCP over IPv4 up to 64 KB and
     /// without computing TCP checksums.
-    pub(crate) fn with_offloads(&self) -> DeviceCapabilities {
+    pub(crate) fn offload_capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = self.transmit.device.capabilities();
-        let link = if self.transmit.layer == Layer::Ethernet { ETHERNET } else { 0 };
-        capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST + link);
+        let link = if self.transmit.layer == Layer::Ethernet { ETHERNET_HEADER } else { 0 };
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(MAX_IP_LENGTH + link);
         capabilities.checksum.tcp = match capabilities.checksum.tcp {
             Checksum::Both | Checksum::Rx => Checksum::Rx,
             Checksum::Tx | Checksum::None => Checksum::None,
@@ -117,8 +117,8 @@ impl<D: Device> OffloadDevice<D> {
 
     /// Receives and merges the frames that wait in the device, unless smoltcp has not received all
     /// earlier packets.
-    pub(crate) fn fill(&mut self, now: Instant) {
-        let Receive { aggregator, frames, packets, spare } = &mut self.receive;
+    pub(crate) fn receive_burst(&mut self, now: Instant) {
+        let OffloadReceiver { aggregator, frames, packets, spare } = &mut self.receive;
         if !packets.is_empty() {
             return;
         }
@@ -163,7 +163,7 @@ impl<D> OffloadDevice<D> {
     }
 
     /// Returns the counters of frames and packets.
-    pub const fn counters(&self) -> Counters {
+    pub const fn counters(&self) -> OffloadCounters {
         self.transmit.counters
     }
 
@@ -181,10 +181,10 @@ impl<D> OffloadDevice<D> {
     }
 }
 
-impl<D: Device> Transmit<D> {
+impl<D: Device> OffloadSender<D> {
     /// Sends the packet that smoltcp has written, in frames of at most `size` bytes of TCP payload.
     pub(crate) fn send(&mut self, size: Option<usize>, now: Instant) {
-        let Transmit { device, layer, segmenter, packet, waiting, counters } = self;
+        let OffloadSender { device, layer, segmenter, packet, waiting, counters } = self;
         counters.packets_out += 1;
         // smoltcp omits only the checksum of TCP.
         let tcp = parse(packet, packet.len(), *layer)
@@ -192,12 +192,16 @@ impl<D: Device> Transmit<D> {
             .filter(|layout| layout.protocol == Protocol::Tcp);
         let Some(layout) = tcp else { return self.send_whole(now) };
         let kind = if layout.version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
-        let size = size.and_then(SegmentSize::new).or(SegmentSize::new(LONGEST));
+        let size = size.and_then(SegmentSize::new).or(SegmentSize::new(MAX_IP_LENGTH));
         let packet =
             GsoPacket::linear(packet, size.map(|size| Gso::new(kind, size))).with_layer(*layer);
         let segmented = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
             counters.frames_out += 1;
-            waiting.give(device, now, core::iter::once(segment.header()).chain(segment.payload()));
+            waiting.send_or_queue(
+                device,
+                now,
+                core::iter::once(segment.header()).chain(segment.payload()),
+            );
         });
         counters.refused += u64::from(segmented.is_err());
     }
@@ -205,7 +209,7 @@ impl<D: Device> Transmit<D> {
     /// Sends the packet unchanged.
     fn send_whole(&mut self, now: Instant) {
         self.counters.frames_out += 1;
-        self.waiting.give(&mut self.device, now, core::iter::once(self.packet.as_slice()));
+        self.waiting.send_or_queue(&mut self.device, now, core::iter::once(self.packet.as_slice()));
     }
 
     /// Sends the waiting frames, as many as the device takes; returns `None` if some are left.
@@ -214,9 +218,9 @@ impl<D: Device> Transmit<D> {
     }
 }
 
-impl Waiting {
+impl FrameQueue {
     /// Sends a frame with these parts, or queues it if the device is full or other frames wait.
-    fn give<'a>(
+    fn send_or_queue<'a>(
         &mut self,
         device: &mut impl Device,
         now: Instant,
@@ -227,9 +231,9 @@ impl Waiting {
             Some(token) => token.consume(parts.clone().map(<[u8]>::len).sum(), |room| {
                 let mut rest = room;
                 for part in parts {
-                    let (place, behind) = rest.split_at_mut(part.len());
+                    let (place, after) = rest.split_at_mut(part.len());
                     place.copy_from_slice(part);
-                    rest = behind;
+                    rest = after;
                 }
             }),
             None => {

@@ -51,11 +51,11 @@ mod tokens;
 #[cfg(all(feature = "tun", target_os = "linux"))]
 mod tun;
 
-pub use device::{BURST, Counters, OffloadDevice};
+pub use device::{BURST, OffloadCounters, OffloadDevice};
 pub use superpacket::{HashKey, Policy};
-pub use tokens::{Received, Sending};
+pub use tokens::{OffloadRxToken, OffloadTxToken};
 #[cfg(all(feature = "tun", target_os = "linux"))]
-pub use tun::{TunCounters, TunDevice, TunReceived, TunSending};
+pub use tun::{TunCounters, TunDevice, TunRxToken, TunTxToken};
 
 /// Runs the example of the crate's README as a test.
 #[cfg(doctest)]

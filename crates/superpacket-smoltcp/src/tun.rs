@@ -14,7 +14,7 @@ use superpacket::wire::{IpVersion, Layout, Protocol, parse};
 use superpacket::{Framing, Gso, GsoKind, Layer, RxChecksum, SegmentSize, Segmenter, Simd};
 use superpacket_tun::{Device as _, Offloads, Queue, Tun};
 
-use crate::device::{ETHERNET, LONGEST};
+use crate::device::{ETHERNET_HEADER, MAX_IP_LENGTH};
 
 /// A TUN or TAP device of Linux for smoltcp, which reads and writes packets of up to 64 KB by one
 /// call each. The kernel merges and segments them; if the other end is on this host, or behind a
@@ -37,13 +37,13 @@ use crate::device::{ETHERNET, LONGEST};
 #[derive(Debug)]
 pub struct TunDevice {
     mtu: usize,
-    reader: Reader,
-    writer: Writer,
+    reader: TunReader,
+    writer: TunWriter,
 }
 
 /// The reading side.
 #[derive(Debug)]
-struct Reader {
+struct TunReader {
     queue: Queue,
     layer: Layer,
     simd: Simd,
@@ -53,7 +53,7 @@ struct Reader {
 
 /// The writing side.
 #[derive(Debug)]
-struct Writer {
+struct TunWriter {
     queue: Queue,
     layer: Layer,
     segmenter: Segmenter,
@@ -62,7 +62,7 @@ struct Writer {
     /// Buffer into which smoltcp writes a packet, after room for the virtio header.
     sending: Vec<u8>,
     /// Buffer for segments, back to back.
-    cut: Vec<u8>,
+    segments: Vec<u8>,
     counters: TunCounters,
 }
 
@@ -121,21 +121,21 @@ impl TunDevice {
         let queue = queues.remove(0);
         let header = queue.framing().map_or(0, Framing::header_length);
         let layer = queue.framing().map_or(Layer::Ip, |framing| framing.layer);
-        let received = vec![0; header + link_length(layer) + LONGEST];
-        let reader = Reader {
+        let received = vec![0; header + link_length(layer) + MAX_IP_LENGTH];
+        let reader = TunReader {
             queue: queue.clone(),
             layer,
             simd: Simd::detect(),
             received,
             counters: TunCounters::default(),
         };
-        let writer = Writer {
+        let writer = TunWriter {
             takes_super_packets: takes_super_packets && queue.framing().is_some(),
             queue,
             layer,
             segmenter: Segmenter::new(),
             sending: Vec::new(),
-            cut: Vec::new(),
+            segments: Vec::new(),
             counters: TunCounters::default(),
         };
         Ok(TunDevice { mtu, reader, writer })
@@ -148,7 +148,7 @@ impl TunDevice {
     }
 }
 
-impl Reader {
+impl TunReader {
     /// Reads a packet and completes its checksum. Returns its range in the buffer.
     fn read(&mut self) -> Option<core::ops::Range<usize>> {
         loop {
@@ -187,7 +187,7 @@ impl Reader {
     }
 }
 
-impl Writer {
+impl TunWriter {
     /// Returns the length in bytes of the header before each packet.
     fn header_length(&self) -> usize {
         self.queue.framing().map_or(0, Framing::header_length)
@@ -205,7 +205,7 @@ impl Writer {
             header.fill(0);
             return self.write_one();
         };
-        seed(packet, &layout);
+        write_pseudo_header_sum(packet, &layout);
         let offload = Offload::new(
             RxChecksum::Partial {
                 start: layout.transport,
@@ -231,42 +231,42 @@ impl Writer {
                 Some(framing)
             });
         if whole.is_none() {
-            return self.write_cut(&offload);
+            return self.write_segments(&offload);
         }
         match self.queue.write(&[IoSlice::new(&self.sending)]) {
             Err(error) if offload.gso.is_some() && error.kind() == io::ErrorKind::InvalidInput => {
                 self.takes_super_packets = false;
                 self.counters.refused += 1;
-                self.write_cut(&offload);
+                self.write_segments(&offload);
             }
             result => self.count_written(result, self.sending.len() - start),
         }
     }
 
     /// Segments a packet with a partial checksum, and writes segments with complete checksums.
-    fn write_cut(&mut self, offload: &Offload) {
+    fn write_segments(&mut self, offload: &Offload) {
         let start = self.header_length();
         let whole = self.sending.get(start..).unwrap_or(&[]);
         let packet = superpacket::GsoPacket::linear(&whole, offload.gso)
             .with_layer(self.layer)
             .with_checksum(offload.checksum);
-        self.cut.clear();
+        self.segments.clear();
         let Ok(plan) = self.segmenter.segment_linear(
             &packet,
             &superpacket::SegmentOptions::default(),
-            &mut self.cut,
+            &mut self.segments,
         ) else {
             self.counters.rejected += 1;
             return;
         };
-        let cut = core::mem::take(&mut self.cut);
-        for segment in cut.chunks(plan.segment_length.max(1)) {
+        let segments = core::mem::take(&mut self.segments);
+        for segment in segments.chunks(plan.segment_length.max(1)) {
             self.sending.truncate(start);
             self.sending.fill(0);
             self.sending.extend_from_slice(segment);
             self.write_one();
         }
-        self.cut = cut;
+        self.segments = segments;
     }
 
     /// Writes the packet in the buffer.
@@ -289,12 +289,12 @@ impl Writer {
 
 /// Returns the length in bytes of the link-layer header.
 fn link_length(layer: Layer) -> usize {
-    if layer == Layer::Ip { 0 } else { ETHERNET }
+    if layer == Layer::Ip { 0 } else { ETHERNET_HEADER }
 }
 
 /// Writes the sum of the pseudo-header into the checksum field: the form of a partial checksum that
 /// later stages complete.
-fn seed(packet: &mut [u8], layout: &Layout) {
+fn write_pseudo_header_sum(packet: &mut [u8], layout: &Layout) {
     let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
     let length = packet.len().min(layout.end as usize).saturating_sub(transport);
     let sum = pseudo_header(
@@ -317,8 +317,8 @@ impl AsFd for TunDevice {
 }
 
 impl Device for TunDevice {
-    type RxToken<'a> = TunReceived<'a>;
-    type TxToken<'a> = TunSending<'a>;
+    type RxToken<'a> = TunRxToken<'a>;
+    type TxToken<'a> = TunTxToken<'a>;
 
     fn capabilities(&self) -> DeviceCapabilities {
         let layer = self.reader.layer;
@@ -329,26 +329,26 @@ impl Device for TunDevice {
         // If the device accepts no super-packets, they are segmented in this module. The limit
         // leaves room for the link header: when a packet leaves by another device, the kernel
         // segments those of 65,536 bytes or more, link header included (`GSO_LEGACY_MAX_SIZE`).
-        capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST);
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(MAX_IP_LENGTH);
         capabilities
     }
 
-    fn receive(&mut self, _: Instant) -> Option<(TunReceived<'_>, TunSending<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(TunRxToken<'_>, TunTxToken<'_>)> {
         let range = self.reader.read()?;
         let packet = self.reader.received.get(range)?;
-        Some((TunReceived(packet), TunSending { writer: &mut self.writer, size: None }))
+        Some((TunRxToken(packet), TunTxToken { writer: &mut self.writer, size: None }))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<TunSending<'_>> {
-        Some(TunSending { writer: &mut self.writer, size: None })
+    fn transmit(&mut self, _: Instant) -> Option<TunTxToken<'_>> {
+        Some(TunTxToken { writer: &mut self.writer, size: None })
     }
 }
 
 /// A packet that was read, which may be a super-packet.
 #[derive(Debug)]
-pub struct TunReceived<'a>(&'a [u8]);
+pub struct TunRxToken<'a>(&'a [u8]);
 
-impl RxToken for TunReceived<'_> {
+impl RxToken for TunRxToken<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
         take(self.0)
     }
@@ -356,13 +356,13 @@ impl RxToken for TunReceived<'_> {
 
 /// A token to write one packet, which may be a super-packet.
 #[derive(Debug)]
-pub struct TunSending<'a> {
-    writer: &'a mut Writer,
+pub struct TunTxToken<'a> {
+    writer: &'a mut TunWriter,
     /// Maximum TCP payload per segment in bytes; `None` if the packet is a single segment.
     size: Option<usize>,
 }
 
-impl TxToken for TunSending<'_> {
+impl TxToken for TunTxToken<'_> {
     fn set_meta(&mut self, meta: PacketMeta) {
         self.size = meta.segmentation_offload_size.map(|size| size.get().into());
     }

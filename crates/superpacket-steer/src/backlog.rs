@@ -70,7 +70,7 @@ impl FlowLimit {
     /// see [`try_new`](Self::try_new).
     pub fn new(length: usize) -> Result<Self, InvalidTableLength> {
         check_length(length)?;
-        Ok(FlowLimit::of((0..length).map(|_| 0).collect()))
+        Ok(FlowLimit::with_counts((0..length).map(|_| 0).collect()))
     }
 
     /// Creates a limit like [`new`](Self::new), but reports an error if the memory cannot be
@@ -82,10 +82,10 @@ impl FlowLimit {
         check_length(length)?;
         let counts = try_table(length as u32, core::iter::repeat(0))
             .map_err(|_| FlowLimitError::NoMemory { length })?;
-        Ok(FlowLimit::of(counts))
+        Ok(FlowLimit::with_counts(counts))
     }
 
-    fn of(counts: Box<[u8]>) -> Self {
+    fn with_counts(counts: Box<[u8]>) -> Self {
         let bits = counts.len().ilog2();
         FlowLimit { counts, history: [0; FLOW_LIMIT_HISTORY], head: 0, bits, dropped: 0 }
     }
@@ -125,7 +125,7 @@ impl FlowLimit {
 impl Default for FlowLimit {
     /// Creates the kernel's default table of 4,096 entries.
     fn default() -> Self {
-        FlowLimit::of((0..DEFAULT_FLOW_LIMIT_TABLE).map(|_| 0).collect())
+        FlowLimit::with_counts((0..DEFAULT_FLOW_LIMIT_TABLE).map(|_| 0).collect())
     }
 }
 

@@ -20,7 +20,7 @@ use crate::rfs::{FlowTableError, SockFlowTable, flow_entries, try_table};
 use crate::rps::{Rps, reciprocal_scale};
 
 /// Minimum number of buckets; `rps_flow_cnt` and the number of CPUs may require more.
-const LEAST_BUCKETS: u32 = 4096;
+const MIN_BUCKETS: u32 = 4096;
 
 /// Minimum number of buckets per CPU, so that the CPUs' shares are nearly equal.
 const BUCKETS_PER_CPU: u32 = 64;
@@ -118,7 +118,7 @@ pub struct SteeringCounters {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct FlowBucket {
     /// Number of the bucket's last packet in the place's backlog.
     tail: u64,
     place: Option<Place>,
@@ -132,7 +132,7 @@ pub struct Choice<'a> {
     place: Place,
     hash: Option<FlowHash>,
     /// `None` for a packet without a hash.
-    bucket: Option<&'a mut Bucket>,
+    bucket: Option<&'a mut FlowBucket>,
     tail: &'a mut u64,
     counters: &'a mut SteeringCounters,
 }
@@ -212,7 +212,7 @@ pub struct Steering {
     flow_count: u32,
     in_place: bool,
     /// The buckets; their number is a power of two.
-    buckets: Box<[Bucket]>,
+    buckets: Box<[FlowBucket]>,
     /// Number of the last packet in each place's backlog, indexed by the place.
     tails: Vec<u64>,
     /// The tails at the last change of the hash function, of places that may not have completed
@@ -233,7 +233,7 @@ impl Steering {
             sock_flows: None,
             flow_count: 0,
             in_place: false,
-            buckets: (0..LEAST_BUCKETS).map(|_| Bucket { tail: 0, place: None }).collect(),
+            buckets: (0..MIN_BUCKETS).map(|_| FlowBucket { tail: 0, place: None }).collect(),
             tails: Vec::from([0]),
             barrier: Vec::new(),
             counters: SteeringCounters::default(),
@@ -283,7 +283,7 @@ impl Steering {
         let count = flow_entries(count)?;
         self.split_buckets(count)?;
         if count < self.flow_count {
-            self.merge_buckets(count.max(self.buckets_for_mask()).max(LEAST_BUCKETS));
+            self.merge_buckets(count.max(self.buckets_for_mask()).max(MIN_BUCKETS));
         }
         self.flow_count = count;
         Ok(())
@@ -399,7 +399,7 @@ impl Steering {
             }
             before => {
                 self.counters.moves += u64::from(before.is_some());
-                *bucket = Bucket { tail: 0, place: Some(wanted) };
+                *bucket = FlowBucket { tail: 0, place: Some(wanted) };
                 wanted
             }
         };
@@ -516,7 +516,7 @@ mod tests {
         steering.set_flow_count(1 << 16).expect("room");
         assert!(steering.choose(&packet, &nothing).is_some(), "nothing has changed");
         steering.set_flow_count(10).expect("room");
-        assert_eq!(steering.buckets.len(), LEAST_BUCKETS as usize);
+        assert_eq!(steering.buckets.len(), MIN_BUCKETS as usize);
         assert!(
             steering.choose(&packet, &nothing).is_none(),
             "its packets are at a place of a bucket that is no more"

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt;
 
-use super::parse::{parts_chunks, place, shown};
+use super::parse::{byte_offset, excerpt, is_separator};
 use super::{Cpu, CpuMask, MAX_CPUS};
 
 /// The reason why a list is refused. Positions are byte offsets in the text.
@@ -64,15 +64,15 @@ impl CpuMask {
     pub fn parse_list(text: &str, cpus: usize) -> Result<Self, ListError> {
         let cpus = cpus.clamp(1, MAX_CPUS);
         let mut mask = CpuMask::EMPTY;
-        for item in text.split(parts_chunks).filter(|item| !item.is_empty()) {
-            let position = place(text, item);
+        for item in text.split(is_separator).filter(|item| !item.is_empty()) {
+            let position = byte_offset(text, item);
             let range = Range::read(item)
-                .ok_or_else(|| ListError::BadItem { item: shown(item), position })?;
+                .ok_or_else(|| ListError::BadItem { item: excerpt(item), position })?;
             if range.first > range.last || range.group == 0 || range.used > range.group {
-                return Err(ListError::BadRange { item: shown(item), position });
+                return Err(ListError::BadRange { item: excerpt(item), position });
             }
             if range.last as usize >= cpus {
-                return Err(ListError::NoSuchCpu { item: shown(item), position, cpus });
+                return Err(ListError::NoSuchCpu { item: excerpt(item), position, cpus });
             }
             let used = (range.first..=range.last)
                 .filter(|cpu| (cpu - range.first) % range.group < range.used);

@@ -90,12 +90,12 @@ impl CpuMask {
         let mut mask = CpuMask::EMPTY;
         let mut highest = "";
         for (group, chunk) in
-            line.rsplit(parts_chunks).filter(|chunk| !chunk.is_empty()).enumerate()
+            line.rsplit(is_separator).filter(|chunk| !chunk.is_empty()).enumerate()
         {
             if group == cpus.div_ceil(GROUP) {
                 return Err(MaskError::TooManyChunks {
-                    position: place(text, chunk),
-                    chunk: shown(chunk),
+                    position: byte_offset(text, chunk),
+                    chunk: excerpt(chunk),
                     cpus,
                 });
             }
@@ -106,8 +106,8 @@ impl CpuMask {
             None => Ok(mask),
             Some(cpu) => Err(MaskError::NoSuchCpu {
                 cpu: cpu.number(),
-                position: place(text, highest),
-                chunk: shown(highest),
+                position: byte_offset(text, highest),
+                chunk: excerpt(highest),
                 cpus,
             }),
         }
@@ -125,7 +125,7 @@ impl FromStr for CpuMask {
 
 /// Returns whether a character separates chunks: a comma, or white space by the kernel's `isspace`,
 /// which includes the vertical tab.
-pub(super) fn parts_chunks(character: char) -> bool {
+pub(super) fn is_separator(character: char) -> bool {
     matches!(character, ',' | ' ' | '\t'..='\r')
 }
 
@@ -136,12 +136,15 @@ fn number(text: &str, chunk: &str) -> Result<u32, MaskError> {
         let Some(digit) = character.to_digit(16) else {
             return Err(MaskError::BadCharacter {
                 character,
-                position: place(text, chunk) + offset,
-                chunk: shown(chunk),
+                position: byte_offset(text, chunk) + offset,
+                chunk: excerpt(chunk),
             });
         };
         if index == DIGITS {
-            return Err(MaskError::LongChunk { position: place(text, chunk), chunk: shown(chunk) });
+            return Err(MaskError::LongChunk {
+                position: byte_offset(text, chunk),
+                chunk: excerpt(chunk),
+            });
         }
         value |= digit << (4 * index);
     }
@@ -149,12 +152,12 @@ fn number(text: &str, chunk: &str) -> Result<u32, MaskError> {
 }
 
 /// Returns the byte offset of `part` in `text`.
-pub(super) fn place(text: &str, part: &str) -> usize {
+pub(super) fn byte_offset(text: &str, part: &str) -> usize {
     part.as_ptr() as usize - text.as_ptr() as usize
 }
 
 /// Returns the part of `part` that an error shows. It is limited because the text may be untrusted.
-pub(super) fn shown(part: &str) -> String {
+pub(super) fn excerpt(part: &str) -> String {
     const MOST: usize = 24;
     let mut text: String = part.chars().take(MOST).collect();
     if part.chars().nth(MOST).is_some() {
