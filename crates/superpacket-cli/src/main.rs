@@ -38,7 +38,7 @@ use superpacket_captures::Verdict;
 
 /// The result of a command that ran to its end or was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum CommandOutcome {
     /// The command did its work, and a check found no fault.
     Done,
     /// The check failed.
@@ -56,17 +56,17 @@ const INTERRUPTED: u8 = 130;
 fn main() -> ExitCode {
     completion::answer();
     let command = Arguments::parse().command;
-    if !command.has_its_own_signals() {
+    if !command.handles_signals() {
         // An interrupted run removes its unfinished files. If the handler cannot be installed, the
         // run still leaves OUT unchanged.
         let _ = signals::end_program();
     }
     match run(command) {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Failed) => ExitCode::from(1),
-        Ok(Outcome::Incomplete) => ExitCode::from(3),
+        Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Failed) => ExitCode::from(1),
+        Ok(CommandOutcome::Incomplete) => ExitCode::from(3),
         #[cfg(target_os = "linux")]
-        Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
+        Ok(CommandOutcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             // A failed write to standard error cannot be reported anywhere.
@@ -80,21 +80,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<Outcome, Failure> {
+fn run(command: Command) -> Result<CommandOutcome, Failure> {
     match command {
         Command::Coalesce(arguments) => captures::coalesce::run(&arguments)?,
         Command::Segment(arguments) => captures::segment::run(&arguments)?,
         Command::Verify(arguments) => {
             if !captures::verify::run(&arguments)? {
-                return Ok(Outcome::Failed);
+                return Ok(CommandOutcome::Failed);
             }
         }
         Command::Check(arguments) => {
             return Ok(match captures::check::run(&arguments)? {
-                Verdict::Faithful => Outcome::Done,
-                Verdict::Unfaithful => Outcome::Failed,
+                Verdict::Faithful => CommandOutcome::Done,
+                Verdict::Unfaithful => CommandOutcome::Failed,
                 // `Verdict` is non-exhaustive: a verdict unknown to this version is not a success.
-                _ => Outcome::Incomplete,
+                _ => CommandOutcome::Incomplete,
             });
         }
         Command::Generate(arguments) => generate::run(&arguments)?,
@@ -112,7 +112,7 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         }
         Command::Man { command } => report::print(&man(command.as_deref())?, false)?,
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Returns the man page of the program, or of one command, in roff.

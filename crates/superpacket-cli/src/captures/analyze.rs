@@ -6,7 +6,7 @@ use clap::Args;
 use superpacket_captures::analyze_words::{POLICY_COLUMNS, policy_row};
 use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
 
-use super::options::{Common, Stepping};
+use super::options::{CaptureOptions, Stepping};
 use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
 use crate::failure::Failure;
 use crate::progress::Bar;
@@ -16,7 +16,7 @@ use crate::report::{
 
 /// The arguments of `superpacket analyze`.
 #[derive(Debug, Args)]
-pub(crate) struct Analyze {
+pub(crate) struct AnalyzeArguments {
     /// The captures to read; - for standard input
     #[arg(value_name = "IN", required = true)]
     pub(crate) inputs: Vec<PathBuf>,
@@ -29,11 +29,11 @@ pub(crate) struct Analyze {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) top: u32,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
     check_page(arguments.html.as_deref(), &arguments.inputs, "an")?;
     let options = AnalyzeOptions {
         stepping: arguments.stepping.into(),

@@ -8,7 +8,7 @@ use superpacket_captures::{
 };
 
 use super::is_stream;
-use super::options::Common;
+use super::options::CaptureOptions;
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{columns, grouped, hanging, paragraph, print, print_json, printable};
@@ -25,7 +25,7 @@ pub(crate) enum Strictness {
 
 /// The arguments of `superpacket check`.
 #[derive(Debug, Args)]
-pub(crate) struct Check {
+pub(crate) struct CheckArguments {
     /// The implementation's output; - for standard input
     #[arg(value_name = "FILE")]
     pub(crate) checked: PathBuf,
@@ -39,11 +39,11 @@ pub(crate) struct Check {
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// Runs the command, and returns the verdict.
-pub(crate) fn run(arguments: &Check) -> Result<Verdict, Failure> {
+pub(crate) fn run(arguments: &CheckArguments) -> Result<Verdict, Failure> {
     if is_stream(&arguments.checked) && is_stream(&arguments.origin) {
         return Err(Failure::Usage(
             "FILE and --origin are both standard input: choose a file for one of them".to_owned(),

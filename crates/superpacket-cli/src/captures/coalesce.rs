@@ -7,7 +7,7 @@ use superpacket_captures::{
     CoalesceOptions, Input, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce,
 };
 
-use super::options::{Common, Stepping};
+use super::options::{CaptureOptions, Stepping};
 use super::{check_report, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ use crate::report::{print, print_json, printable};
 
 /// The rules to aggregate by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
+pub(crate) enum CoalesceMode {
     /// Merged packets can be segmented into the same frames again
     Gro,
     /// For local delivery only: keeps only the newest acknowledgement and window, trims padding
@@ -25,7 +25,7 @@ pub(crate) enum Mode {
 
 /// The arguments of `superpacket coalesce`.
 #[derive(Debug, Args)]
-pub(crate) struct Coalesce {
+pub(crate) struct CoalesceArguments {
     /// The capture to read; - for standard input
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
@@ -34,8 +34,8 @@ pub(crate) struct Coalesce {
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Rules to aggregate by
-    #[arg(long, value_enum, default_value_t = Mode::Gro)]
-    pub(crate) mode: Mode,
+    #[arg(long, value_enum, default_value_t = CoalesceMode::Gro)]
+    pub(crate) mode: CoalesceMode,
     #[command(flatten)]
     pub(crate) stepping: Stepping,
     /// Longest merged packet in bytes, from the IP header: 68 to 524280; above 65535 ("BIG TCP")
@@ -59,14 +59,14 @@ pub(crate) struct Coalesce {
     #[arg(long)]
     pub(crate) acks: bool,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// The longest packet that the engine merges, in bytes.
 const MAX_BYTES: u32 = superpacket::aggregate::MAX_BIG_LENGTH;
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Coalesce) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
     let options = options(arguments)?;
     check_report(&arguments.output, arguments.common.json)?;
     let mut bar = Bar::new(arguments.common.quiet);
@@ -88,15 +88,15 @@ pub(crate) fn run(arguments: &Coalesce) -> Result<(), Failure> {
     Ok(())
 }
 
-fn options(arguments: &Coalesce) -> Result<CoalesceOptions, Failure> {
+fn options(arguments: &CoalesceArguments) -> Result<CoalesceOptions, Failure> {
     let rules = match arguments.mode {
-        Mode::Gro if arguments.acks => {
+        CoalesceMode::Gro if arguments.acks => {
             return Err(Failure::Usage(
                 "--acks needs --mode lro: pure ACKs merge for local delivery only".to_owned(),
             ));
         }
-        Mode::Gro => Rules::Gro,
-        Mode::Lro => Rules::Lro,
+        CoalesceMode::Gro => Rules::Gro,
+        CoalesceMode::Lro => Rules::Lro,
     };
     let max_bytes = match u32::try_from(arguments.max_bytes) {
         Ok(bytes @ 68..=MAX_BYTES) => bytes,

@@ -34,15 +34,15 @@ fn check_report(output: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a page that would overwrite an input. `an` is the article before "input" in the message.
-fn check_page(page: Option<&Path>, inputs: &[PathBuf], an: &str) -> Result<(), Failure> {
+/// Refuses a page that would overwrite an input. `article` precedes "input" in the message.
+fn check_page(page: Option<&Path>, inputs: &[PathBuf], article: &str) -> Result<(), Failure> {
     let Some(page) = page else { return Ok(()) };
     if is_stream(page) {
         return Err(Failure::Usage("--html needs a file".to_owned()));
     }
     if inputs.iter().any(|input| same_file(input, page).unwrap_or(false)) {
         return Err(Failure::Usage(format!(
-            "{}: is {an} input too; write the page to another file",
+            "{}: is {article} input too; write the page to another file",
             page.display()
         )));
     }

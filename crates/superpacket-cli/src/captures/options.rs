@@ -23,7 +23,7 @@ impl From<Stepping> for superpacket_captures::Stepping {
 
 /// Options of every command that reads captures.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct Common {
+pub(crate) struct CaptureOptions {
     /// Print the report as JSON
     #[arg(short, long)]
     pub(crate) json: bool,

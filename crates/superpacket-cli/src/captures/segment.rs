@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use superpacket_captures::{Input, Output, SegmentOptions, segment};
 
-use super::options::Common;
+use super::options::CaptureOptions;
 use super::{check_report, is_stream, summary};
 use crate::failure::Failure;
 use crate::progress::Bar;
@@ -13,7 +13,7 @@ use crate::report::{grouped, print, print_json, printable};
 
 /// The arguments of `superpacket segment`.
 #[derive(Debug, Args)]
-pub(crate) struct Segment {
+pub(crate) struct SegmentArguments {
     /// The capture to read; - for standard input
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
@@ -33,11 +33,11 @@ pub(crate) struct Segment {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), allow_negative_numbers = true)]
     pub(crate) udp_size: Option<u16>,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Segment) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
     check_report(&arguments.output, arguments.common.json)?;
     let options = SegmentOptions {
         mtu: arguments.mtu,

@@ -9,7 +9,7 @@ use superpacket_captures::steer_words::{
 use superpacket_captures::{Input, SteerOptions, SteerReport, steer};
 use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
 
-use super::options::Common;
+use super::options::CaptureOptions;
 use super::{check_page, reasons, write_page};
 use crate::failure::Failure;
 use crate::progress::{Bar, warn};
@@ -17,7 +17,7 @@ use crate::report::{columns, file_heading, fitted, paragraph, print, print_json}
 
 /// The arguments of `superpacket steer`.
 #[derive(Debug, Args)]
-pub(crate) struct Steer {
+pub(crate) struct SteerArguments {
     /// The capture to read; - for standard input
     #[arg(value_name = "CAPTURE")]
     pub(crate) input: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Steer {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) top: u32,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// Parses a bitmap of CPUs.
@@ -84,7 +84,7 @@ fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Steer) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
     check_page(arguments.html.as_deref(), std::slice::from_ref(&arguments.input), "the")?;
     let options = SteerOptions {
         cpus: arguments.cpus.clone().or_else(|| arguments.cpu_list.clone()).unwrap_or_default(),
@@ -111,14 +111,14 @@ pub(crate) fn run(arguments: &Steer) -> Result<(), Failure> {
 }
 
 /// Maximum number of CPUs in the table; if there are more, the busiest are shown.
-const MOST_CPUS: usize = 64;
+const MAX_ROWS: usize = 64;
 
 /// Renders the report with the `top` first flows, in lines of at most `columns` columns.
 fn text(report: &SteerReport, top: usize, columns: usize) -> String {
     let mut text =
         format!("{}\n{}\n", file_heading(&report.file), paragraph(&summary(report), 2, columns));
     if !report.cpus.is_empty() {
-        let (rows, more) = busiest(report, MOST_CPUS);
+        let (rows, more) = busiest(report, MAX_ROWS);
         text.push_str(&fitted(
             CPU_COLUMNS,
             rows.into_iter().map(|cpu| cpu_row(cpu, report.steered())),

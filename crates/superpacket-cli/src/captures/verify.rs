@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use superpacket_captures::{Totals, VerifyOptions, VerifyReport, verify};
 
-use super::options::{Common, Stepping};
+use super::options::{CaptureOptions, Stepping};
 use super::{conclude, inputs, unreadable};
 use crate::failure::Failure;
 use crate::progress::Bar;
@@ -13,7 +13,7 @@ use crate::report::{grouped, print, print_json, printable, table};
 
 /// The arguments of `superpacket verify`.
 #[derive(Debug, Args)]
-pub(crate) struct Verify {
+pub(crate) struct VerifyArguments {
     /// The captures to read; - for standard input
     #[arg(value_name = "IN", required = true)]
     pub(crate) inputs: Vec<PathBuf>,
@@ -30,11 +30,11 @@ pub(crate) struct Verify {
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) inject_fault: Option<u64>,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// Runs the command, and returns `true` if every byte was restored.
-pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
+pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool, Failure> {
     let options = VerifyOptions {
         stepping: arguments.stepping.into(),
         udp: !arguments.no_udp,

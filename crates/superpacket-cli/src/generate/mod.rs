@@ -10,7 +10,7 @@ use std::iter::once;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use frame::{Kind, Turn};
+use frame::{FlowKind, PacketBuilder};
 use serde::Serialize;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
 use superpacket_io::capture::{
@@ -36,7 +36,7 @@ pub(crate) enum Workload {
 
 /// The arguments of `superpacket generate`.
 #[derive(Debug, Args)]
-pub(crate) struct Generate {
+pub(crate) struct GenerateArguments {
     /// The capture to write; - for standard output. The ending chooses format and compression
     #[arg(value_name = "OUT")]
     pub(crate) output: PathBuf,
@@ -70,7 +70,7 @@ const START: u64 = 1_767_225_600_000_000_000;
 const WIRE_OVERHEAD: u64 = 24;
 
 #[derive(Serialize)]
-struct Report {
+struct GenerateReport {
     command: &'static str,
     output: String,
     packets_out: u64,
@@ -79,7 +79,7 @@ struct Report {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &GenerateArguments) -> Result<(), Failure> {
     if arguments.json && is_stream(&arguments.output) {
         return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
     }
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
     writer.declare(&[
         Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("generated")
     ])?;
-    let mut line = Line {
+    let mut wire = Wire {
         writer,
         segmenter: Segmenter::new(),
         time: START,
@@ -100,24 +100,24 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
         bytes: 0,
         uncut: arguments.uncut,
     };
-    let mut turn = Turn::new(arguments.payload.map(|payload| payload as usize));
+    let mut builder = PacketBuilder::new(arguments.payload.map(|payload| payload as usize));
     let mut number = 0u64;
-    while line.bytes < arguments.size {
+    while wire.bytes < arguments.size {
         let flow = (number % u64::from(arguments.flows)) as u32;
         let round = (number / u64::from(arguments.flows)) as u32;
         let kind = match arguments.workload {
-            Workload::Tcp => Kind::Tcp4,
-            Workload::Udp => Kind::Udp,
-            Workload::Mixed => Kind::mixed(flow, round),
+            Workload::Tcp => FlowKind::Tcp4,
+            Workload::Udp => FlowKind::Udp,
+            Workload::Mixed => FlowKind::mixed(flow, round),
         };
-        line.turn(&mut turn, kind, flow, round, arguments.burst)?;
+        wire.send_burst(&mut builder, kind, flow, round, arguments.burst)?;
         number += 1;
     }
-    let Line { writer, packets, bytes, .. } = line;
+    let Wire { writer, packets, bytes, .. } = wire;
     writer.finish()?;
     let output = arguments.output.display().to_string();
     if arguments.json {
-        print_json(&Report {
+        print_json(&GenerateReport {
             command: "generate",
             output,
             packets_out: packets,
@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
 }
 
 /// The simulated wire, which writes each packet to the capture.
-struct Line {
+struct Wire {
     writer: Writer,
     segmenter: Segmenter,
     time: u64,
@@ -146,24 +146,24 @@ struct Line {
     uncut: bool,
 }
 
-impl Line {
+impl Wire {
     /// Sends the burst of one flow, and the acknowledgements of its receiver.
-    fn turn(
+    fn send_burst(
         &mut self,
-        turn: &mut Turn,
-        kind: Kind,
+        builder: &mut PacketBuilder,
+        kind: FlowKind,
         flow: u32,
         round: u32,
         burst: u32,
     ) -> Result<(), Failure> {
-        let Some(gso) = turn.burst(kind, flow, round, burst) else {
-            return Ok(self.send(once(turn.packet()))?);
+        let Some(gso) = builder.burst(kind, flow, round, burst) else {
+            return Ok(self.send(once(builder.packet()))?);
         };
         if self.uncut {
-            self.send(once(turn.packet()))?;
+            self.send(once(builder.packet()))?;
         } else {
             let mut sent = Ok(());
-            let packet = turn.packet();
+            let packet = builder.packet();
             // Cloned because the closure below needs `&mut self`.
             let mut segmenter = self.segmenter.clone();
             segmenter
@@ -176,10 +176,10 @@ impl Line {
             sent?;
         }
         for acknowledged in (2..=burst).step_by(2).chain((burst % 2 == 1).then_some(burst)) {
-            if !turn.acknowledge(kind, flow, round, burst, acknowledged) {
+            if !builder.acknowledge(kind, flow, round, burst, acknowledged) {
                 break;
             }
-            self.send(once(turn.packet()))?;
+            self.send(once(builder.packet()))?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ const EVERY: &str = "all";
 
 /// The arguments of `superpacket lab`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Lab {
+pub(crate) struct LabArguments {
     /// Experiment to run, or all
     #[arg(value_name = "EXPERIMENT", value_parser = PossibleValuesParser::new(ALL.iter().map(|entry| entry.name).chain([EVERY])))]
     pub(super) experiment: String,
@@ -65,7 +65,7 @@ pub(crate) struct Lab {
     pub(super) quiet: bool,
 }
 
-impl Lab {
+impl LabArguments {
     /// Returns the experiments to run.
     pub(super) fn entries(&self) -> Vec<&'static Entry> {
         if self.experiment == EVERY {

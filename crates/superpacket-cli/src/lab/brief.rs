@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use superpacket_lab::experiment::{Experiment, Form, Mark, Side, find};
 
-use super::Report;
+use super::LabReport;
 use super::grid::{NOTHING, decimals, number, range, times, written};
 use super::run::NOT_MEASURED;
 use super::text::paragraph;
@@ -18,7 +18,7 @@ pub(super) const WIDTH: usize = 80;
 const COLUMNS: [usize; 4] = [35, 18, 6, 7];
 
 /// Renders the part before the first experiment.
-pub(super) fn heading(report: &Report, width: usize) -> String {
+pub(super) fn heading(report: &LabReport, width: usize) -> String {
     let plan = &report.plan;
     let how = match plan.form {
         "live" => format!(
@@ -77,7 +77,7 @@ pub(super) fn headline_rows(found: &Experiment) -> impl Iterator<Item = (&'stati
 }
 
 /// Renders the totals of all marks, and a hint at the options for more detail.
-pub(super) fn end(report: &Report, width: usize) -> String {
+pub(super) fn end(report: &LabReport, width: usize) -> String {
     let mut text = String::new();
     let kinds =
         [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")].map(

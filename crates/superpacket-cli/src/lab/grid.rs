@@ -10,7 +10,7 @@ pub(super) struct Grid {
     /// Number of leading columns that hold names.
     pub(super) names: usize,
     pub(super) header: Vec<Heading>,
-    pub(super) rows: Vec<Vec<Cell>>,
+    pub(super) rows: Vec<Vec<GridCell>>,
     /// Whether a ratio is withheld; the reason must then follow the table.
     pub(super) refused: bool,
 }
@@ -25,12 +25,12 @@ pub(super) struct Heading {
 
 /// A figure, and its spread if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cell {
+pub(super) struct GridCell {
     pub(super) text: String,
     pub(super) spread: Option<String>,
 }
 
-impl Cell {
+impl GridCell {
     fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), spread: None }
     }
@@ -55,7 +55,7 @@ pub(super) const WHY_NO_RATIO: &str =
     "no ratio: the rounds differ too much for one to mean anything";
 
 /// Describes how the figures of a table were obtained.
-pub(super) fn made(table: &Table) -> String {
+pub(super) fn method(table: &Table) -> String {
     if let Some(made) = &table.made {
         return made.clone();
     }
@@ -81,7 +81,7 @@ impl Grid {
             .filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some()))
             .collect();
         let ratios: Vec<_> = table.rows.iter().filter_map(ratio_of).collect();
-        let common = Common::of(&ratios);
+        let shared = SharedRatio::new(&ratios);
         let source_ratios = table.rows.iter().any(|row| row.source_ratio.is_some());
 
         let here = |text: String| Heading { text, of_source: false };
@@ -99,7 +99,7 @@ impl Grid {
         };
         header.extend(shown.iter().map(|&place| here(title(place))));
         if !ratios.is_empty() {
-            header.push(here(common.heading(table)));
+            header.push(here(shared.heading(table)));
         }
         header.extend(from_source.iter().map(|&place| there(title(place))));
         if source_ratios {
@@ -111,32 +111,34 @@ impl Grid {
             let mut cells = Vec::with_capacity(header.len());
             if grouped_rows {
                 let same = group.replace(&row.group) == Some(&row.group);
-                cells.push(Cell::new(if same { "" } else { &row.group }));
+                cells.push(GridCell::new(if same { "" } else { &row.group }));
             }
-            cells.push(Cell::new(&row.name));
+            cells.push(GridCell::new(&row.name));
             for &place in &shown {
                 let digits = table.columns[place].digits;
                 cells.push(match figure_of(row, place) {
-                    Some(figure) => Cell {
+                    Some(figure) => GridCell {
                         text: number(figure.value, digits),
                         spread: (figure.low != figure.high)
                             .then(|| range(figure.low, figure.high, digits)),
                     },
-                    None => Cell::new(NOTHING),
+                    None => GridCell::new(NOTHING),
                 });
             }
             if !ratios.is_empty() {
-                cells.push(ratio_of(row).map_or_else(|| Cell::new(""), |ratio| common.cell(ratio)));
+                cells.push(
+                    ratio_of(row).map_or_else(|| GridCell::new(""), |ratio| shared.cell(ratio)),
+                );
             }
             for &place in &from_source {
                 let digits = source_digits(table, place);
-                cells.push(Cell::new(
+                cells.push(GridCell::new(
                     source_of(row, place)
                         .map_or_else(|| NOTHING.to_owned(), |value| number(value, digits)),
                 ));
             }
             if source_ratios {
-                cells.push(Cell::new(row.source_ratio.map(times).unwrap_or_default()));
+                cells.push(GridCell::new(row.source_ratio.map(times).unwrap_or_default()));
             }
             cells
         });
@@ -146,13 +148,13 @@ impl Grid {
 }
 
 /// The properties that all ratios of a table share; they are shown in the heading.
-struct Common<'a> {
+struct SharedRatio<'a> {
     against: Option<&'a str>,
     column: Option<&'static str>,
 }
 
-impl<'a> Common<'a> {
-    fn of(ratios: &[&'a Ratio]) -> Self {
+impl<'a> SharedRatio<'a> {
+    fn new(ratios: &[&'a Ratio]) -> Self {
         let against = ratios
             .first()
             .map(|first| first.against.as_str())
@@ -180,7 +182,7 @@ impl<'a> Common<'a> {
         }
     }
 
-    fn cell(&self, ratio: &Ratio) -> Cell {
+    fn cell(&self, ratio: &Ratio) -> GridCell {
         let mut text = ratio.value.map_or_else(|| NO_RATIO.to_owned(), times);
         if self.column.is_none() {
             text = format!("{} {text}", ratio.column.replace('_', " "));
@@ -188,7 +190,7 @@ impl<'a> Common<'a> {
         if self.against.is_none() {
             text = format!("{text} to {}", ratio.against);
         }
-        Cell {
+        GridCell {
             text,
             spread: (ratio.low != ratio.high)
                 .then(|| range(ratio.low, ratio.high, ratio_digits(ratio.low))),
@@ -214,7 +216,7 @@ fn source_of(row: &Row, place: usize) -> Option<f64> {
 fn source_digits(table: &Table, place: usize) -> usize {
     let written =
         table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);
-    if written <= MOST_WRITTEN { written } else { table.columns[place].digits }
+    if written <= MAX_SOURCE_DIGITS { written } else { table.columns[place].digits }
 }
 
 /// Returns how many digits after the point a number needs.
@@ -223,7 +225,7 @@ pub(super) fn decimals(value: f64) -> usize {
 }
 
 /// Maximum digits after the point in the sources; a figure with more was computed.
-const MOST_WRITTEN: usize = 3;
+const MAX_SOURCE_DIGITS: usize = 3;
 
 /// Describes a mark: the value reached, and its target.
 pub(super) fn mark(mark: &Mark) -> String {
@@ -285,7 +287,7 @@ pub(super) fn number(value: f64, digits: usize) -> String {
 
 /// Formats a number with no more digits after the point than it needs.
 pub(super) fn written(value: f64) -> String {
-    let text = number(value, MOST_WRITTEN);
+    let text = number(value, MAX_SOURCE_DIGITS);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -361,7 +363,7 @@ pub(super) mod tests {
         ];
         assert_eq!((grid.names, header.as_slice(), grid.refused), (2, &expected[..], true));
         let rows: Vec<Vec<_>> =
-            grid.rows.iter().map(|row| row.iter().map(Cell::whole).collect()).collect();
+            grid.rows.iter().map(|row| row.iter().map(GridCell::whole).collect()).collect();
         assert_eq!(rows[1], ["", "LRO", "5.0 (4.5-5.5)", "-", "2.50x (2.00-3.25)", "8.8", "2.38x"]);
         assert_eq!(rows[2], ["linear", "none", "2.0 (1.5-2.5)", "-", "", "4.1", ""]);
         assert_eq!(rows[3][4], "no ratio (2.00-3.25)");
@@ -411,12 +413,12 @@ pub(super) mod tests {
     fn figures_are_called_what_they_are() {
         let medians = table();
         assert_eq!(
-            made(&medians),
+            method(&medians),
             "measured, medians of 3 rounds, and between what half of them lie"
         );
-        assert_eq!(made(&Table { rounds: 1, ..medians.clone() }), "measured once");
+        assert_eq!(method(&Table { rounds: 1, ..medians.clone() }), "measured once");
         assert_eq!(
-            made(&Table { made: Some("measured: the best".into()), ..medians }),
+            method(&Table { made: Some("measured: the best".into()), ..medians }),
             "measured: the best"
         );
     }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use superpacket_lab::experiment::{Experiment, Mark};
 
-use super::Report;
-use super::grid::{Grid, WHY_NO_RATIO, made, mark, origin, verdict};
+use super::LabReport;
+use super::grid::{Grid, WHY_NO_RATIO, mark, method, origin, verdict};
 use crate::report::printable;
 
 /// Marker line before the generated part of a document.
@@ -17,7 +17,7 @@ pub(super) const END: &str = "<!-- lab: end -->";
 ///
 /// # Errors
 /// A description of the problem, if a marker is missing, repeated or misplaced.
-pub(super) fn replaced(document: &str, report: &Report) -> Result<String, String> {
+pub(super) fn replaced(document: &str, report: &LabReport) -> Result<String, String> {
     let place = |marker: &str| {
         let mut places = document.match_indices(marker).map(|(place, _)| place);
         match (places.next(), places.next()) {
@@ -33,7 +33,7 @@ pub(super) fn replaced(document: &str, report: &Report) -> Result<String, String
     Ok(format!("{}{BEGIN}\n{}{}", &document[..begin], part(report), &document[end..]))
 }
 
-fn part(report: &Report) -> String {
+fn part(report: &LabReport) -> String {
     let mut text = String::new();
     let plan = match &report.plan {
         super::RunPlan { form: "live", rounds, seconds, .. } => {
@@ -88,7 +88,7 @@ fn experiment(experiment: &Experiment, text: &mut String) {
     );
     for table in &experiment.tables {
         let grid = Grid::new(table);
-        let _ = writeln!(text, "{}: {}.\n", escaped(&table.title), made(table));
+        let _ = writeln!(text, "{}: {}.\n", escaped(&table.title), method(table));
         for heading in &grid.header {
             let source = if heading.of_source { "source's " } else { "" };
             let _ = write!(text, "| {source}{} ", escaped(&heading.text));

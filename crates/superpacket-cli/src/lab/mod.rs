@@ -21,12 +21,12 @@ use superpacket_io::capture::{can_write_file, write_file};
 use superpacket_lab::experiment::{Cpus, Experiment, Mark, Plan, Session, planned};
 use superpacket_lab::{LabError, enter_user_namespace_if_needed};
 
-pub(crate) use arguments::Lab;
+pub(crate) use arguments::LabArguments;
 use machine::Machine;
-use run::{Failed, Forms};
+use run::{FailedExperiment, Forms};
 use watch::Watcher;
 
-use crate::Outcome;
+use crate::CommandOutcome;
 use crate::captures::is_stream;
 use crate::failure::Failure;
 use crate::progress::warn;
@@ -35,7 +35,7 @@ use superpacket_captures::plot::WIDE;
 
 /// The results of a run.
 #[derive(Debug, Serialize)]
-struct Report {
+struct LabReport {
     /// The command line.
     #[serde(skip)]
     command: String,
@@ -47,7 +47,7 @@ struct Report {
     /// Remarks that concern all figures.
     notes: Vec<String>,
     /// Experiments that failed.
-    failed: Vec<Failed>,
+    failed: Vec<FailedExperiment>,
     /// Whether a signal ended the run early.
     interrupted: bool,
 }
@@ -71,7 +71,7 @@ struct RunPlan {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &LabArguments) -> Result<CommandOutcome, Failure> {
     if !arguments.model {
         // Must precede the first thread. A refusal is reported later, when the first host is
         // created.
@@ -80,20 +80,23 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
     let plan = arguments.plan();
     let forbidden = if arguments.model { None } else { run::forbidden().map_err(cannot_begin)? };
     let live = !arguments.model && forbidden.is_none();
-    let report = Arc::new(Mutex::new(Report::new(arguments, plan, live, forbidden)));
+    let report = Arc::new(Mutex::new(LabReport::new(arguments, plan, live, forbidden)));
     let watcher = Watcher::new(arguments.entries().len(), arguments.quiet || !live);
-    let style = Style::of(arguments);
-    let cut_off = report.clone();
-    let ended = move || {
+    let style = ReportStyle::new(arguments);
+    let interrupted_report = report.clone();
+    let on_abort = move || {
         // A failed write to standard output cannot be reported here.
-        let _ = interrupted(&mut cut_off.lock().unwrap_or_else(PoisonError::into_inner), style);
+        let _ = interrupted(
+            &mut interrupted_report.lock().unwrap_or_else(PoisonError::into_inner),
+            style,
+        );
     };
     watcher
-        .heed_signals(ended)
+        .handle_signals(on_abort)
         .map_err(|error| cannot_begin(LabError::system("signals", error)))?;
     // Tests whether files can be written, with a file that is removed again, even if a signal ends
     // the program.
-    let outputs = Outputs::of(arguments)?;
+    let outputs = OutputFiles::new(arguments)?;
 
     print(&locked(&report, |report| style.heading(report)), false)?;
     let cpus = arguments.cpus();
@@ -103,32 +106,32 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
         let outcome =
             run::experiment(entry, if live { Forms::Both(session) } else { Forms::Model });
         let found = match outcome {
-            run::Outcome::Done(found) => Some(found),
-            run::Outcome::Failed(failed, found) => {
-                watcher.aside(|| warn(&format!("lab {}: {}", failed.name, failed.error)));
+            run::ExperimentOutcome::Done(found) => Some(found),
+            run::ExperimentOutcome::Failed(failed, found) => {
+                watcher.write_past_bar(|| warn(&format!("lab {}: {}", failed.name, failed.error)));
                 locked(&report, |report| report.failed.push(failed));
                 found
             }
-            run::Outcome::Cancelled => {
-                stay_unless(watcher.may_end());
+            run::ExperimentOutcome::Cancelled => {
+                wait_forever_unless(watcher.claim_end());
                 watcher.clear();
                 locked(&report, |report| interrupted(report, style))?;
-                return Ok(Outcome::Interrupted);
+                return Ok(CommandOutcome::Interrupted);
             }
         };
         if let Some(found) = found {
-            watcher.aside(|| print(&style.experiment(&found), false))?;
+            watcher.write_past_bar(|| print(&style.experiment(&found), false))?;
             locked(&report, |report| report.add(found));
         }
     }
-    stay_unless(watcher.may_end());
+    wait_forever_unless(watcher.claim_end());
     watcher.clear();
     locked(&report, |report| finish(report, &outputs, style))
 }
 
 /// The format of the printed report.
 #[derive(Clone, Copy, Debug)]
-enum Style {
+enum ReportStyle {
     /// JSON, printed at the end.
     Json,
     /// The short report, in lines of at most this many columns.
@@ -137,8 +140,8 @@ enum Style {
     Full(usize),
 }
 
-impl Style {
-    fn of(arguments: &Lab) -> Self {
+impl ReportStyle {
+    fn new(arguments: &LabArguments) -> Self {
         let width = text::width();
         match (arguments.json, arguments.full) {
             (true, _) => Self::Json,
@@ -147,7 +150,7 @@ impl Style {
         }
     }
 
-    fn heading(self, report: &Report) -> String {
+    fn heading(self, report: &LabReport) -> String {
         match self {
             Self::Json => String::new(),
             Self::Brief(width) => brief::heading(report, width),
@@ -164,7 +167,7 @@ impl Style {
     }
 
     /// Prints the part after the last experiment.
-    fn end(self, report: &Report) -> io::Result<()> {
+    fn end(self, report: &LabReport) -> io::Result<()> {
         match self {
             Self::Json => print_json(report),
             Self::Brief(width) => print(&brief::end(report, width), false),
@@ -175,15 +178,19 @@ impl Style {
 }
 
 /// Prints and writes the results of a complete run.
-fn finish(report: &Report, outputs: &Outputs, style: Style) -> Result<Outcome, Failure> {
+fn finish(
+    report: &LabReport,
+    outputs: &OutputFiles,
+    style: ReportStyle,
+) -> Result<CommandOutcome, Failure> {
     style.end(report)?;
     outputs.write(report)?;
-    Ok(if report.failed.is_empty() { Outcome::Done } else { Outcome::Failed })
+    Ok(if report.failed.is_empty() { CommandOutcome::Done } else { CommandOutcome::Failed })
 }
 
 /// Prints the results of a run that a signal ended early. Files are not written, because an
 /// incomplete report must not replace a complete one.
-fn interrupted(report: &mut Report, style: Style) -> Result<(), Failure> {
+fn interrupted(report: &mut LabReport, style: ReportStyle) -> Result<(), Failure> {
     report.interrupted = true;
     let done: Vec<_> = report.experiments.iter().map(|experiment| experiment.name).collect();
     let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
@@ -193,7 +200,7 @@ fn interrupted(report: &mut Report, style: Style) -> Result<(), Failure> {
 
 /// Returns if this thread prints the end of the report. Otherwise waits forever, because the signal
 /// thread prints it and ends the process.
-fn stay_unless(mine: bool) {
+fn wait_forever_unless(mine: bool) {
     if !mine {
         loop {
             std::thread::park();
@@ -201,7 +208,7 @@ fn stay_unless(mine: bool) {
     }
 }
 
-fn locked<T>(report: &Mutex<Report>, work: impl FnOnce(&mut Report) -> T) -> T {
+fn locked<T>(report: &Mutex<LabReport>, work: impl FnOnce(&mut LabReport) -> T) -> T {
     work(&mut report.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -209,8 +216,8 @@ fn cannot_begin(error: LabError) -> Failure {
     Failure::Lab(error.to_string())
 }
 
-impl Report {
-    fn new(arguments: &Lab, plan: Plan, live: bool, forbidden: Option<String>) -> Self {
+impl LabReport {
+    fn new(arguments: &LabArguments, plan: Plan, live: bool, forbidden: Option<String>) -> Self {
         let machine = Machine::this();
         let mut notes = if live { machine.warnings() } else { Vec::new() };
         notes.extend(forbidden.map(|why| {
@@ -279,16 +286,16 @@ impl Report {
 }
 
 /// The files to write.
-struct Outputs {
+struct OutputFiles {
     json: Option<PathBuf>,
     html: Option<PathBuf>,
     markdown: Option<PathBuf>,
     svg: Option<PathBuf>,
 }
 
-impl Outputs {
+impl OutputFiles {
     /// Checks before the run, which takes minutes, that all files can be written.
-    fn of(arguments: &Lab) -> Result<Self, Failure> {
+    fn new(arguments: &LabArguments) -> Result<Self, Failure> {
         let outputs = Self {
             json: arguments.json_file.clone(),
             html: arguments.html.clone(),
@@ -311,14 +318,14 @@ impl Outputs {
             can_write_file(directory.join("lab-.svg")).map_err(unwritable(directory))?;
         }
         if let Some(path) = &outputs.markdown {
-            let nothing = Report::new(arguments, arguments.plan(), false, None);
+            let nothing = LabReport::new(arguments, arguments.plan(), false, None);
             markdown::replaced(&read(path)?, &nothing)
                 .map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
         }
         Ok(outputs)
     }
 
-    fn write(&self, report: &Report) -> Result<(), Failure> {
+    fn write(&self, report: &LabReport) -> Result<(), Failure> {
         if let Some(path) = &self.json {
             let mut text = serde_json::to_vec_pretty(report)
                 .map_err(|error| unwritable(path)(error.into()))?;
@@ -374,12 +381,12 @@ pub(in crate::lab) mod tests {
 
     /// A report of one experiment with one table, a missed mark, and a mark that could not be
     /// measured.
-    pub(in crate::lab) fn report() -> Report {
+    pub(in crate::lab) fn report() -> LabReport {
         let mut found = Experiment::new(&ENTRY);
         found.tables.push(grid::tests::table());
         found.marks.push(Mark::exact("lro: counts", Form::Model, 1.0, Side::AtLeast, 2.5));
         found.marks.push(Mark::unmeasured("lro: figures", Side::AtMost, 0.84, "no & namespaces"));
-        let mut report = Report {
+        let mut report = LabReport {
             command: "superpacket lab lro".into(),
             machine: Machine::this(),
             plan: RunPlan {
@@ -394,7 +401,7 @@ pub(in crate::lab) mod tests {
             experiments: Vec::new(),
             marks: Vec::new(),
             notes: Vec::new(),
-            failed: vec![Failed { name: "ack", error: "a <b>".into() }],
+            failed: vec![FailedExperiment { name: "ack", error: "a <b>".into() }],
             interrupted: false,
         };
         report.add(found);

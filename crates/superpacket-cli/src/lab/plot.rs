@@ -23,7 +23,7 @@ const NARROW_LETTERS: usize = 42;
 
 /// Maximum letters of a name, and approximate widths in pixels of a letter of a name and of a
 /// figure.
-const MOST_LETTERS: usize = 36;
+const MAX_LETTERS: usize = 36;
 const LETTER: i32 = 9;
 const DIGIT: i32 = 8;
 
@@ -54,7 +54,7 @@ impl Scale {
 
 /// A row of the plot.
 #[derive(Clone, Debug)]
-enum Line<'a> {
+enum PlotRow<'a> {
     Group(String),
     Bar(Bar<'a>),
 }
@@ -68,7 +68,7 @@ struct Bar<'a> {
 }
 
 /// Maximum number of bars in a plot of several columns; beyond it only one column is shown.
-const MOST_BARS: usize = 24;
+const MAX_BARS: usize = 24;
 
 /// Draws the column that the table selects for its plot, together with other columns of the same
 /// unit. Returns `None` if the table selects none.
@@ -78,7 +78,7 @@ pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Error>> {
     let mut shown: Vec<usize> = (0..table.columns.len())
         .filter(|&other| table.columns[other].unit == column.unit)
         .collect();
-    if column.unit.is_empty() || shown.len() * table.rows.len() > MOST_BARS {
+    if column.unit.is_empty() || shown.len() * table.rows.len() > MAX_BARS {
         shown = vec![place];
     }
     let (lines, unit) = if shown.len() > 1 {
@@ -99,17 +99,17 @@ pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Error>> {
 
 fn drawn(
     title: &str,
-    lines: &[Line<'_>],
+    lines: &[PlotRow<'_>],
     unit: &str,
     digits: usize,
     scale: Scale,
     width: u32,
 ) -> Result<String, Error> {
     if width == WIDE {
-        let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
+        let height = HEAD + lines.iter().map(PlotRow::height).sum::<u32>() + 10;
         draw(title, (width, height), |area| panels(lines, unit, digits, scale, area))
     } else {
-        let height = NARROW_ROW + lines.iter().map(Line::narrow_height).sum::<u32>() + 10;
+        let height = NARROW_ROW + lines.iter().map(PlotRow::narrow_height).sum::<u32>() + 10;
         draw(title, (width, height), |area| stacked(lines, unit, digits, scale, width, area))
     }
 }
@@ -123,12 +123,12 @@ pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<
             let here =
                 mark.value.map(|value| Figure { value, low: mark.spread[0], high: mark.spread[1] });
             if here.is_some() || mark.source.is_some() {
-                lines.push(Line::Bar(Bar { name, here, source: mark.source }));
+                lines.push(PlotRow::Bar(Bar { name, here, source: mark.source }));
             }
         }
         if lines.len() > group {
             let headline = find(experiment.name).map_or(experiment.source, |entry| entry.headline);
-            lines.insert(group, Line::Group(format!("{}: {headline}", experiment.name)));
+            lines.insert(group, PlotRow::Group(format!("{}: {headline}", experiment.name)));
         }
     }
     (!lines.is_empty()).then(|| {
@@ -144,30 +144,32 @@ pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<
 }
 
 /// Returns a bar for each row, below the names of their groups.
-fn by_row(table: &Table, place: usize) -> Vec<Line<'_>> {
+fn by_row(table: &Table, place: usize) -> Vec<PlotRow<'_>> {
     let mut lines = Vec::new();
     let mut group = "";
     for row in &table.rows {
         if row.group != group {
             group = &row.group;
-            lines.push(Line::Group(group.to_owned()));
+            lines.push(PlotRow::Group(group.to_owned()));
         }
-        lines.push(Line::Bar(bar(&row.name, row, place)));
+        lines.push(PlotRow::Bar(bar(&row.name, row, place)));
     }
     lines
 }
 
 /// Returns a bar for each of several columns, below the names of the rows.
-fn by_column<'a>(table: &'a Table, shown: &[usize]) -> Vec<Line<'a>> {
+fn by_column<'a>(table: &'a Table, shown: &[usize]) -> Vec<PlotRow<'a>> {
     let mut lines = Vec::new();
     for row in &table.rows {
-        lines.push(Line::Group(if row.group.is_empty() {
+        lines.push(PlotRow::Group(if row.group.is_empty() {
             row.name.clone()
         } else {
             format!("{}, {}", row.group, row.name)
         }));
         let bars = shown.iter().map(|&place| bar(table.columns[place].title, row, place));
-        lines.extend(bars.filter(|bar| bar.here.is_some() || bar.source.is_some()).map(Line::Bar));
+        lines.extend(
+            bars.filter(|bar| bar.here.is_some() || bar.source.is_some()).map(PlotRow::Bar),
+        );
     }
     lines
 }
@@ -180,18 +182,18 @@ fn bar<'a>(name: &'a str, row: &Row, place: usize) -> Bar<'a> {
     }
 }
 
-impl Line<'_> {
+impl PlotRow<'_> {
     fn height(&self) -> u32 {
         match self {
-            Line::Group(_) => GAP + ROW,
-            Line::Bar(_) => ROW,
+            PlotRow::Group(_) => GAP + ROW,
+            PlotRow::Bar(_) => ROW,
         }
     }
 
     fn narrow_height(&self) -> u32 {
         match self {
-            Line::Group(_) => GAP + NARROW_ROW,
-            Line::Bar(bar) => {
+            PlotRow::Group(_) => GAP + NARROW_ROW,
+            PlotRow::Bar(bar) => {
                 NARROW_ROW * (1 + u32::from(bar.here.is_some()) + u32::from(bar.source.is_some()))
             }
         }
@@ -223,10 +225,17 @@ impl Panel {
     }
 }
 
-fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Area<'_>) -> Drawn {
-    let bars =
-        || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
-    let letters = bars().map(|bar| bar.name.chars().count().min(MOST_LETTERS)).max().unwrap_or(0);
+fn panels(
+    lines: &[PlotRow<'_>],
+    unit: &str,
+    digits: usize,
+    scale: Scale,
+    area: &Area<'_>,
+) -> Drawn {
+    let bars = || {
+        lines.iter().filter_map(|line| if let PlotRow::Bar(bar) = line { Some(bar) } else { None })
+    };
+    let letters = bars().map(|bar| bar.name.chars().count().min(MAX_LETTERS)).max().unwrap_or(0);
     let names = 20 + LETTER * letters as i32;
     let sourced = bars().any(|bar| bar.source.is_some());
     let width = (WIDE as i32 - names) / if sourced { 2 } else { 1 };
@@ -260,10 +269,10 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Ar
         top += line.height();
         let middle = (top - ROW / 2) as i32;
         match line {
-            Line::Group(name) => {
+            PlotRow::Group(name) => {
                 area.draw(&Text::new(name.as_str(), (4, middle), style(18, &MUTED, HPos::Left)))?
             }
-            Line::Bar(bar) => {
+            PlotRow::Bar(bar) => {
                 area.draw(&Text::new(
                     shortened(bar.name),
                     (names - 10, middle),
@@ -289,15 +298,16 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Ar
 
 /// Draws a narrow plot: each bar below its name, and the source's bar below it.
 fn stacked(
-    lines: &[Line<'_>],
+    lines: &[PlotRow<'_>],
     unit: &str,
     digits: usize,
     scale: Scale,
     width: u32,
     area: &Area<'_>,
 ) -> Drawn {
-    let bars =
-        || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
+    let bars = || {
+        lines.iter().filter_map(|line| if let PlotRow::Bar(bar) = line { Some(bar) } else { None })
+    };
     let room = |words: usize| (width as i32 - 24 - DIGIT * words as i32).max(20);
     let longest =
         |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
@@ -321,11 +331,11 @@ fn stacked(
     middle += NARROW_ROW as i32;
     for line in lines {
         match line {
-            Line::Group(name) => {
+            PlotRow::Group(name) => {
                 middle += GAP as i32;
                 text(name, middle, &MUTED)?;
             }
-            Line::Bar(bar) => {
+            PlotRow::Bar(bar) => {
                 text(bar.name, middle, &INK)?;
                 if let Some(figure) = bar.here {
                     middle += NARROW_ROW as i32;
@@ -384,10 +394,10 @@ fn style(size: i32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
 
 /// Returns a name, shortened if it is too long.
 fn shortened(name: &str) -> String {
-    if name.chars().count() <= MOST_LETTERS {
+    if name.chars().count() <= MAX_LETTERS {
         name.to_owned()
     } else {
-        name.chars().take(MOST_LETTERS - 1).chain(['…']).collect()
+        name.chars().take(MAX_LETTERS - 1).chain(['…']).collect()
     }
 }
 
@@ -449,11 +459,11 @@ mod tests {
         let svg = svg?;
         assert_eq!(svg.matches("fill=\"var(--after)\"").count(), 8, "{svg}");
         assert!(svg.contains("4K pages, LRO") && svg.matches("frames\n").count() == 4, "{svg}");
-        table.rows = table.rows.iter().cycle().take(MOST_BARS).cloned().collect();
+        table.rows = table.rows.iter().cycle().take(MAX_BARS).cloned().collect();
         let Some(svg) = bars(&table, WIDE) else { panic!("it is to be plotted") };
         assert_eq!(
             svg?.matches("fill=\"var(--after)\"").count(),
-            MOST_BARS,
+            MAX_BARS,
             "one column, if there are many rows"
         );
         Ok(())

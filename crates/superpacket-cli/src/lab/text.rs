@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table as TextTable, presets};
 use superpacket_lab::experiment::{Experiment, Mark, Table};
 
-use super::grid::{Grid, NOTHING, WHY_NO_RATIO, made, mark, origin, verdict};
+use super::grid::{Grid, NOTHING, WHY_NO_RATIO, mark, method, origin, verdict};
 use crate::report::{self, printable};
 
 /// Returns the width of the terminal. If standard output is no terminal, the width is unlimited.
@@ -17,7 +17,7 @@ pub(super) fn experiment(experiment: &Experiment, width: usize) -> String {
     paragraph(experiment.summary, 2, width, &mut text);
     for found in &experiment.tables {
         text.push('\n');
-        paragraph(&format!("{}: {}", found.title, made(found)), 2, width, &mut text);
+        paragraph(&format!("{}: {}", found.title, method(found)), 2, width, &mut text);
         table(found, width, &mut text);
     }
     if !experiment.notes.is_empty() {

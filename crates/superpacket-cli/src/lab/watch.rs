@@ -17,7 +17,7 @@ const GRACE: Duration = Duration::from_millis(1500);
 /// The supervisor of a run.
 pub(super) struct Watcher {
     bar: Option<ProgressBar>,
-    steps: Mutex<Steps>,
+    progress: Mutex<RunProgress>,
     cancelled: AtomicBool,
     /// Whether a thread has begun to print the end of the report.
     ending: AtomicBool,
@@ -25,7 +25,7 @@ pub(super) struct Watcher {
 
 /// The progress of a run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Steps {
+struct RunProgress {
     /// Experiments to run.
     experiments: usize,
     /// Experiments begun.
@@ -36,7 +36,7 @@ struct Steps {
     taken: usize,
 }
 
-impl Steps {
+impl RunProgress {
     /// Returns the estimated measurements of the whole run: those announced, and for each later
     /// experiment the average of the earlier ones.
     fn whole(&self) -> usize {
@@ -60,24 +60,24 @@ impl Watcher {
             bar.enable_steady_tick(Duration::from_secs(1));
             bar
         });
-        let steps = Mutex::new(Steps { experiments, ..Steps::default() });
+        let progress = Mutex::new(RunProgress { experiments, ..RunProgress::default() });
         Arc::new(Self {
             bar,
-            steps,
+            progress,
             cancelled: AtomicBool::new(false),
             ending: AtomicBool::new(false),
         })
     }
 
     /// Handles signals: the first asks the run to end. If the run takes too long, or a second
-    /// signal comes, `cut_off` prints the results so far. The process then ends with the exit code
+    /// signal comes, `on_abort` prints the results so far. The process then ends with the exit code
     /// that a shell reports for SIGINT; its namespaces end with it.
     ///
     /// # Errors
     /// If the signals cannot be handled.
-    pub(super) fn heed_signals(
+    pub(super) fn handle_signals(
         self: &Arc<Self>,
-        cut_off: impl FnOnce() + Send + 'static,
+        on_abort: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         let mut signals = Signals::new(signals::ending())?;
         let watcher = self.clone();
@@ -90,9 +90,9 @@ impl Watcher {
             while asked.elapsed() < GRACE && signals.pending().next().is_none() {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            if watcher.may_end() {
+            if watcher.claim_end() {
                 watcher.clear();
-                cut_off();
+                on_abort();
             } else {
                 // The run is over and the main thread prints the report. The program ends after the
                 // grace period even if that thread is blocked.
@@ -106,13 +106,13 @@ impl Watcher {
 
     /// Counts the next experiment as begun.
     pub(super) fn begin(&self) {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        steps.begun += 1;
-        self.show(&steps);
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.begun += 1;
+        self.show(&progress);
     }
 
     /// Runs `write` while the bar is hidden.
-    pub(super) fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+    pub(super) fn write_past_bar<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(write),
             None => write(),
@@ -128,32 +128,32 @@ impl Watcher {
 
     /// Returns whether the caller shall print the end of the report: `true` for the first call
     /// only.
-    pub(super) fn may_end(&self) -> bool {
+    pub(super) fn claim_end(&self) -> bool {
         !self.ending.swap(true, Ordering::AcqRel)
     }
 
-    fn show(&self, steps: &Steps) {
+    fn show(&self, progress: &RunProgress) {
         if let Some(bar) = &self.bar {
-            bar.set_length(steps.whole() as u64);
-            bar.set_position(steps.taken.saturating_sub(1) as u64);
+            bar.set_length(progress.whole() as u64);
+            bar.set_position(progress.taken.saturating_sub(1) as u64);
         }
     }
 }
 
 impl Watch for Watcher {
     fn step(&self, what: &str) {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        steps.taken += 1;
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.taken += 1;
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_owned());
         }
-        self.show(&steps);
+        self.show(&progress);
     }
 
     fn announce(&self, more: usize) {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        steps.announced += more;
-        self.show(&steps);
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.announced += more;
+        self.show(&progress);
     }
 
     fn is_cancelled(&self) -> bool {
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn experiments_to_come_are_taken_for_like_those_that_were() {
         let whole = |experiments, begun, announced| {
-            Steps { experiments, begun, announced, taken: 0 }.whole()
+            RunProgress { experiments, begun, announced, taken: 0 }.whole()
         };
         assert_eq!(
             (whole(1, 1, 30), whole(5, 1, 30), whole(5, 2, 50), whole(5, 5, 100)),
@@ -184,6 +184,6 @@ mod tests {
         watcher.announce(2);
         watcher.step("a");
         assert!(!watcher.is_cancelled());
-        assert_eq!([watcher.may_end(), watcher.may_end()], [true, false]);
+        assert_eq!([watcher.claim_end(), watcher.claim_end()], [true, false]);
     }
 }

@@ -9,13 +9,13 @@ use superpacket_bridge::vlan::VlanProtocol;
 use superpacket_features::Feature;
 use superpacket_io::port::{PortSpec, SpecError};
 
-use super::connection::Connection;
+use super::connection::ControlOptions;
 use super::features::feature_name;
 use super::logging::LogFormat;
 
 /// The arguments of `superpacket bridge`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Bridge {
+pub(crate) struct BridgeArguments {
     /// Ports to join
     #[arg(value_name = "PORT", required_unless_present = "config", conflicts_with = "config", value_parser = port_spec)]
     pub(crate) ports: Vec<PortSpec>,
@@ -23,7 +23,7 @@ pub(crate) struct Bridge {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Serve the counters for Prometheus at http://ADDR/metrics
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<SocketAddr>,

@@ -12,21 +12,21 @@ use superpacket_bridge::settings::{Forwarding, PortSettings, TooBig};
 const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The command line that is being completed.
-struct Line {
+struct CommandLine {
     words: Vec<String>,
     /// Index in `words` of the word at the cursor.
     cursor: usize,
 }
 
-impl Line {
+impl CommandLine {
     /// Reads the words that the shell has passed to this process after `--`.
-    fn read() -> Line {
+    fn read() -> CommandLine {
         let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
         let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
         // Some shells cut the line at the cursor, the others pass its index.
-        let said = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
-        let cursor = said.unwrap_or(words.len().saturating_sub(1));
-        Line { words, cursor }
+        let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
+        let cursor = index.unwrap_or(words.len().saturating_sub(1));
+        CommandLine { words, cursor }
     }
 
     /// Returns the word before the cursor.
@@ -52,17 +52,17 @@ impl Line {
 
 /// Queries the running bridge. Returns `None` if there is no bridge, or if it does not answer
 /// within [`TIMEOUT`].
-fn ask<T: Send + 'static>(
-    line: &Line,
-    question: impl FnOnce(&mut Client) -> Result<T, ClientError> + Send + 'static,
+fn query<T: Send + 'static>(
+    line: &CommandLine,
+    request: impl FnOnce(&mut Client) -> Result<T, ClientError> + Send + 'static,
 ) -> Option<T> {
     let path = line.control()?;
-    let (answer, answered) = channel();
+    let (sender, receiver) = channel();
     // The thread may still wait after the timeout; the process ends once it has answered the shell.
     std::thread::spawn(move || {
-        answer.send(Client::connect(&path).and_then(|mut client| question(&mut client)))
+        sender.send(Client::connect(&path).and_then(|mut client| request(&mut client)))
     });
-    answered.recv_timeout(TIMEOUT).ok()?.ok()
+    receiver.recv_timeout(TIMEOUT).ok()?.ok()
 }
 
 fn candidate(word: &str, help: String) -> CompletionCandidate {
@@ -75,11 +75,11 @@ fn plain(words: impl IntoIterator<Item = &'static str>) -> Vec<CompletionCandida
 
 /// Returns the ports of the running bridge.
 pub(super) fn ports() -> Vec<CompletionCandidate> {
-    ports_of(&Line::read())
+    ports_of(&CommandLine::read())
 }
 
-fn ports_of(line: &Line) -> Vec<CompletionCandidate> {
-    let ports = ask(line, |client| client.ports(None)).unwrap_or_default();
+fn ports_of(line: &CommandLine) -> Vec<CompletionCandidate> {
+    let ports = query(line, |client| client.ports(None)).unwrap_or_default();
     let help = |string: &str, name: &str, state: &str| {
         if string == name { state.to_owned() } else { format!("{string}, {state}") }
     };
@@ -91,7 +91,7 @@ fn ports_of(line: &Line) -> Vec<CompletionCandidate> {
 
 /// Returns the ports of the running bridge, or nothing after `add`, which takes a new port.
 pub(super) fn known_ports() -> Vec<CompletionCandidate> {
-    let line = Line::read();
+    let line = CommandLine::read();
     match line.previous() {
         "add" => Vec::new(),
         _ => ports_of(&line),
@@ -100,8 +100,8 @@ pub(super) fn known_ports() -> Vec<CompletionCandidate> {
 
 /// Returns the offloads of the port named in the line, with their states in the running bridge.
 pub(super) fn features() -> Vec<CompletionCandidate> {
-    let line = Line::read();
-    let ports = ask(&line, |client| client.features(None)).unwrap_or_default();
+    let line = CommandLine::read();
+    let ports = query(&line, |client| client.features(None)).unwrap_or_default();
     let named = ports
         .iter()
         .find(|port| line.words[..line.cursor.min(line.words.len())].contains(&port.port))
@@ -124,7 +124,7 @@ pub(super) fn settings() -> Vec<CompletionCandidate> {
 
 /// Returns the words that the setting before the cursor accepts.
 pub(super) fn values() -> Vec<CompletionCandidate> {
-    plain(values_of(&Line::read().previous().replace('-', "_")))
+    plain(values_of(&CommandLine::read().previous().replace('-', "_")))
 }
 
 fn values_of(setting: &str) -> Vec<&'static str> {
@@ -141,7 +141,7 @@ fn values_of(setting: &str) -> Vec<&'static str> {
 /// Returns the settings that can follow the port in `port set`, or the values of the setting before
 /// the cursor.
 pub(super) fn set_words() -> Vec<CompletionCandidate> {
-    let line = Line::read();
+    let line = CommandLine::read();
     let previous = line.previous().replace('-', "_");
     match PortSettings::names().any(|name| name == previous) {
         true => plain(values_of(&previous)),
@@ -152,26 +152,26 @@ pub(super) fn set_words() -> Vec<CompletionCandidate> {
 
 /// Returns the keywords of `superpacket fdb`.
 pub(super) fn fdb_words() -> Vec<CompletionCandidate> {
-    words_behind(&["vlan"], ["dev", "vlan", "static", "dynamic"])
+    keywords_or_ports(&["vlan"], ["dev", "vlan", "static", "dynamic"])
 }
 
 /// Returns the keywords of `superpacket vlan`.
 pub(super) fn vlan_words() -> Vec<CompletionCandidate> {
-    words_behind(&["vid"], ["dev", "vid", "pvid", "untagged"])
+    keywords_or_ports(&["vid"], ["dev", "vid", "pvid", "untagged"])
 }
 
 /// Returns the keywords of `superpacket mdb`.
 pub(super) fn mdb_words() -> Vec<CompletionCandidate> {
-    words_behind(&[], ["dev"])
+    keywords_or_ports(&[], ["dev"])
 }
 
 /// Returns the ports after `dev`, nothing after words that take a number, and otherwise the
 /// keywords.
-fn words_behind<const N: usize>(
+fn keywords_or_ports<const N: usize>(
     numbers: &[&str],
     keywords: [&'static str; N],
 ) -> Vec<CompletionCandidate> {
-    let line = Line::read();
+    let line = CommandLine::read();
     match line.previous() {
         "dev" | "brport" => ports_of(&line),
         word if numbers.contains(&word) => Vec::new(),
@@ -198,8 +198,10 @@ mod tests {
 
     #[test]
     fn the_socket_is_the_one_that_the_line_names() {
-        let line =
-            |words: &str| Line { words: words.split(' ').map(str::to_owned).collect(), cursor: 2 };
+        let line = |words: &str| CommandLine {
+            words: words.split(' ').map(str::to_owned).collect(),
+            cursor: 2,
+        };
         for words in [
             "superpacket features left --control /a.sock",
             "superpacket --control=/a.sock features",

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// Options that select a bridge.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Connection {
+pub(crate) struct ControlOptions {
     /// The bridge's control socket [default: /run/superpacket.sock for root,
     /// $XDG_RUNTIME_DIR/superpacket.sock for others]
     #[arg(long, value_name = "PATH")]
@@ -25,14 +25,14 @@ pub(crate) struct PortQuery {
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
 /// Connects to the bridge that the arguments select.
-pub(super) fn connect(connection: &Connection) -> Result<Client, Failure> {
+pub(super) fn connect(connection: &ControlOptions) -> Result<Client, Failure> {
     match connection.control.clone().or_else(default_path) {
         Some(path) => Ok(Client::connect(&path)?),
         None => Err(Failure::Usage(

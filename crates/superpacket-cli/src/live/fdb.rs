@@ -10,7 +10,7 @@ use superpacket_bridge::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station
 use superpacket_bridge::vlan::MOST_VLAN;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable, terminal_rows};
 
@@ -33,7 +33,7 @@ pub(crate) enum FdbAction {
 
 /// The arguments of `superpacket fdb`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Fdb {
+pub(crate) struct FdbArguments {
     /// What to do [default: show]
     #[arg(value_enum)]
     pub(crate) action: Option<FdbAction>,
@@ -47,7 +47,7 @@ pub(crate) struct Fdb {
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON, with the names of `bridge -json fdb`
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -57,22 +57,22 @@ pub(crate) struct Fdb {
 const OTHER_LINES: usize = 2;
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
-    let asked = Asked::read(arguments.action.unwrap_or(FdbAction::Show), &arguments.words)
+pub(crate) fn run(arguments: &FdbArguments) -> Result<(), Failure> {
+    let request = FdbRequest::read(arguments.action.unwrap_or(FdbAction::Show), &arguments.words)
         .map_err(Failure::Usage)?;
     let mut client = connect(&arguments.connection)?;
-    let entry = match asked {
-        Asked::Show(filter) => return show(&mut client, &filter, arguments),
-        Asked::Flush(filter) => {
+    let entry = match request {
+        FdbRequest::Show(filter) => return show(&mut client, &filter, arguments),
+        FdbRequest::Flush(filter) => {
             let flushed = client.flush_fdb(&filter)?;
             if arguments.json {
                 print_json(&json!({ "flushed": flushed }))?;
             }
             return Ok(());
         }
-        Asked::Add(port, station) => client.add_static_entry(&port, station)?,
-        Asked::Replace(port, station) => client.replace_static_entry(&port, station)?,
-        Asked::Delete(port, station) => client.delete_entry(&port, station)?,
+        FdbRequest::Add(port, station) => client.add_static_entry(&port, station)?,
+        FdbRequest::Replace(port, station) => client.replace_static_entry(&port, station)?,
+        FdbRequest::Delete(port, station) => client.delete_entry(&port, station)?,
     };
     if arguments.json {
         print_json(&entry)?;
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
 
 /// A request to the bridge, parsed from the command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum FdbRequest {
     Show(FdbFilter),
     Add(String, Station),
     Replace(String, Station),
@@ -90,9 +90,9 @@ enum Asked {
     Flush(FdbFilter),
 }
 
-impl Asked {
+impl FdbRequest {
     /// Parses the words after the action.
-    fn read(action: FdbAction, words: &[String]) -> Result<Asked, String> {
+    fn read(action: FdbAction, words: &[String]) -> Result<FdbRequest, String> {
         let (name, form) = match action {
             FdbAction::Show => ("show", "[dev PORT] [vlan VID] [static | dynamic]"),
             FdbAction::Add => ("add", "ADDRESS dev PORT [vlan VID] static"),
@@ -146,26 +146,26 @@ impl Asked {
         }
         let Some(address) = address else {
             return Ok(if action == FdbAction::Flush {
-                Asked::Flush(filter)
+                FdbRequest::Flush(filter)
             } else {
-                Asked::Show(filter)
+                FdbRequest::Show(filter)
             });
         };
         let station = Station::parse(address, filter.vlan).map_err(&wrong)?;
         let port = filter.port.ok_or_else(|| wrong("no port".into()))?;
         match (action, filter.is_static) {
-            (FdbAction::Add, Some(true)) => Ok(Asked::Add(port, station)),
-            (FdbAction::Replace, Some(true)) => Ok(Asked::Replace(port, station)),
+            (FdbAction::Add, Some(true)) => Ok(FdbRequest::Add(port, station)),
+            (FdbAction::Replace, Some(true)) => Ok(FdbRequest::Replace(port, station)),
             (FdbAction::Add | FdbAction::Replace, _) => {
                 Err(wrong("only static entries can be added, the others are learned".into()))
             }
-            _ => Ok(Asked::Delete(port, station)),
+            _ => Ok(FdbRequest::Delete(port, station)),
         }
     }
 }
 
 /// Prints the table, on a terminal only as much as fits the screen.
-fn show(client: &mut Client, filter: &FdbFilter, arguments: &Fdb) -> Result<(), Failure> {
+fn show(client: &mut Client, filter: &FdbFilter, arguments: &FdbArguments) -> Result<(), Failure> {
     let rows = terminal_rows().filter(|_| !arguments.all && !arguments.json);
     if let Some(rows) = rows {
         let page = client.fdb(filter, None, rows.saturating_sub(OTHER_LINES).max(1))?;
@@ -227,8 +227,8 @@ fn line(entry: &FdbEntry, statistics: bool) -> String {
 mod tests {
     use super::*;
 
-    fn read(action: FdbAction, words: &str) -> Result<Asked, String> {
-        Asked::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn read(action: FdbAction, words: &str) -> Result<FdbRequest, String> {
+        FdbRequest::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
@@ -237,36 +237,36 @@ mod tests {
         let port = || "packet:left".to_owned();
         let filter = |port: Option<String>, vlan, is_static| FdbFilter { port, vlan, is_static };
         for (action, words, expected) in [
-            (FdbAction::Show, "", Asked::Show(FdbFilter::default())),
+            (FdbAction::Show, "", FdbRequest::Show(FdbFilter::default())),
             (
                 FdbAction::Show,
                 "vlan 10 dev packet:left static",
-                Asked::Show(filter(Some(port()), Some(10), Some(true))),
+                FdbRequest::Show(filter(Some(port()), Some(10), Some(true))),
             ),
             (
                 FdbAction::Show,
                 "brport packet:left dynamic",
-                Asked::Show(filter(Some(port()), None, Some(false))),
+                FdbRequest::Show(filter(Some(port()), None, Some(false))),
             ),
             (
                 FdbAction::Add,
                 "52:54:00:12:34:56 dev packet:left master vlan 10 sticky static",
-                Asked::Add(port(), station(10)),
+                FdbRequest::Add(port(), station(10)),
             ),
             (
                 FdbAction::Replace,
                 "52:54:00:12:34:56 dev packet:left vlan 10 static",
-                Asked::Replace(port(), station(10)),
+                FdbRequest::Replace(port(), station(10)),
             ),
             (
                 FdbAction::Del,
                 "52:54:00:12:34:56 dev packet:left",
-                Asked::Delete(port(), station(0)),
+                FdbRequest::Delete(port(), station(0)),
             ),
             (
                 FdbAction::Flush,
                 "dev packet:left vlan 4094",
-                Asked::Flush(filter(Some(port()), Some(4094), None)),
+                FdbRequest::Flush(filter(Some(port()), Some(4094), None)),
             ),
         ] {
             assert_eq!(read(action, words), Ok(expected), "{words}");

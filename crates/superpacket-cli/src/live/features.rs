@@ -6,7 +6,7 @@ use superpacket_bridge::report::{FeatureReport, PortFeatures, SegmentationReport
 use superpacket_features::Feature;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
@@ -18,14 +18,14 @@ pub(super) fn feature_name(text: &str) -> Result<Feature, String> {
 
 /// The state of an offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
+pub(crate) enum FeatureState {
     On,
     Off,
 }
 
 /// The arguments of `superpacket features`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Features {
+pub(crate) struct FeaturesArguments {
     /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
@@ -34,27 +34,27 @@ pub(crate) struct Features {
     pub(crate) feature: Option<Feature>,
     /// On or off
     #[arg(value_enum, value_name = "on|off", hide_possible_values = true)]
-    pub(crate) state: Option<Switch>,
+    pub(crate) state: Option<FeatureState>,
     /// Allow large-receive-offload although packets are forwarded: packets that it merges cannot be
     /// restored
     #[arg(long, requires = "state")]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
 /// Shows the offloads, or switches one and shows the changes.
-pub(crate) fn run(arguments: &Features) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &FeaturesArguments) -> Result<(), Failure> {
     let mut client = connect(&arguments.connection)?;
     if let (Some(port), Some(feature), Some(state)) =
         (&arguments.port, arguments.feature, arguments.state)
     {
         let before = client.features(Some(port))?;
         let after =
-            client.set_feature(port, feature.name(), state == Switch::On, arguments.force)?;
+            client.set_feature(port, feature.name(), state == FeatureState::On, arguments.force)?;
         if arguments.json {
             print_json(&after)?;
         } else {

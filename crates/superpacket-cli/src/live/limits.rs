@@ -3,19 +3,17 @@
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::PortReport;
-use superpacket_bridge::settings::{
-    Forwarding, Limits as LimitNames, PortSettings, Rates, SettingValue,
-};
+use superpacket_bridge::settings::{Forwarding, Limits, PortSettings, Rates, SettingValue};
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::amount::{nanoseconds, size};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
 /// The arguments of `superpacket limits`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Limits {
+pub(crate) struct LimitsArguments {
     /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
@@ -30,14 +28,14 @@ pub(crate) struct Limits {
     #[arg(add = ArgValueCandidates::new(completion::values))]
     pub(crate) value: Option<String>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
 /// Shows the limits, or sets one and shows the result.
-pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &LimitsArguments) -> Result<(), Failure> {
     let mut client = connect(&arguments.connection)?;
     let ports = match (&arguments.port, &arguments.name, &arguments.value) {
         (Some(port), Some(name), Some(text)) => {
@@ -83,7 +81,7 @@ pub(super) fn set(settings: &mut PortSettings, name: &str, text: &str) -> Result
 pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
     match name {
         name if Forwarding::NAMES.contains(&name) => Ok(SettingValue::Switch(switch(name, text)?)),
-        name if LimitNames::names().any(|known| known == name) => {
+        name if Limits::names().any(|known| known == name) => {
             Ok(SettingValue::Number(value(name, text)?))
         }
         name if PortSettings::names().any(|known| known == name) => {

@@ -6,7 +6,7 @@ use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::MdbReport;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
@@ -20,7 +20,7 @@ pub(crate) enum MdbAction {
 
 /// The arguments of `superpacket mdb`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Mdb {
+pub(crate) struct MdbArguments {
     /// What to do [default: show]
     #[arg(value_enum)]
     pub(crate) action: Option<MdbAction>,
@@ -31,14 +31,14 @@ pub(crate) struct Mdb {
     #[arg(short, long)]
     pub(crate) statistics: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
 /// Shows the entries.
-pub(crate) fn run(arguments: &Mdb) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &MdbArguments) -> Result<(), Failure> {
     let words: Vec<&str> = arguments.words.iter().map(String::as_str).collect();
     let port = match words[..] {
         [] => None,

@@ -18,7 +18,7 @@ use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection, MonitorSettings
 use superpacket_io::capture::replace_file;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::progress::warn;
 use crate::report::{grouped, print_json, printable};
@@ -26,7 +26,7 @@ use crate::signals;
 
 /// The arguments of `superpacket monitor`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Monitor {
+pub(crate) struct MonitorArguments {
     /// Only these ports, each by its name, or by its port string if it has none (packet:eth0)
     #[arg(value_name = "PORT", add = ArgValueCandidates::new(completion::ports))]
     pub(crate) ports: Vec<String>,
@@ -43,7 +43,7 @@ pub(crate) struct Monitor {
     #[arg(long, value_name = "N", default_value_t = MAX_SNAPLEN, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SNAPLEN)))]
     pub(crate) snaplen: u32,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// At the end, print the numbers of written and dropped packets as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -59,7 +59,7 @@ fn direction(text: &str) -> Result<MonitorDirection, String> {
 }
 
 /// Monitors until a signal, the packet count or the bridge ends it.
-pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &MonitorArguments) -> Result<(), Failure> {
     let is_pipe = arguments.write == Path::new("-");
     if is_pipe && io::stdout().is_terminal() {
         return Err(Failure::Usage(
@@ -91,15 +91,15 @@ pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
     // The file is created after the bridge has accepted, so that a refusal leaves an existing file
     // unchanged.
     let (report, mut stream) = connect(&arguments.connection)?.monitor(&settings)?;
-    let mut output = Output::create(&arguments.write)?;
-    end_by_signal(signals, stream.handle()?)?;
+    let mut output = MonitorOutput::create(&arguments.write)?;
+    end_on_signal(signals, stream.handle()?)?;
     if !is_pipe {
         let ports = report.ports.iter().map(|port| printable(port)).collect::<Vec<_>>().join(", ");
-        say(&format!("monitoring {ports}, Ctrl-C ends it"));
+        notify(&format!("monitoring {ports}, Ctrl-C ends it"));
     }
     let copied = copy(&mut stream, &mut output);
     let counts = stream.counts();
-    say(&format!(
+    notify(&format!(
         "{} packets written, {} dropped because they were not read in time",
         grouped(counts.packets),
         grouped(counts.dropped)
@@ -112,38 +112,38 @@ pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
         Err(failure) => return Err(failure),
     }
     if arguments.json {
-        print_json(&Totals::from(counts))?;
+        print_json(&MonitorTotals::from(counts))?;
     }
     Ok(())
 }
 
 /// The JSON output at the end.
 #[derive(Serialize)]
-struct Totals {
+struct MonitorTotals {
     packets: u64,
     dropped: u64,
 }
 
-impl From<MonitorCounts> for Totals {
+impl From<MonitorCounts> for MonitorTotals {
     fn from(counts: MonitorCounts) -> Self {
-        Totals { packets: counts.packets, dropped: counts.dropped }
+        MonitorTotals { packets: counts.packets, dropped: counts.dropped }
     }
 }
 
 /// The file or pipe that receives the capture.
-struct Output {
+struct MonitorOutput {
     path: PathBuf,
     file: File,
 }
 
-impl Output {
+impl MonitorOutput {
     /// Creates an empty file, or opens standard output.
     fn create(path: &Path) -> Result<Self, Failure> {
         // The file has its final name from the start, unlike other captures, so that it can be read
         // while it grows.
         let file =
             replace_file(path).map_err(|source| Failure::Page { path: path.to_owned(), source })?;
-        Ok(Output { path: path.to_owned(), file })
+        Ok(MonitorOutput { path: path.to_owned(), file })
     }
 
     fn write(&mut self, blocks: &[u8]) -> Result<(), Failure> {
@@ -172,7 +172,7 @@ impl Output {
 }
 
 /// Copies blocks until the stream ends, or until the reader of the output is gone.
-fn copy(stream: &mut MonitorStream, output: &mut Output) -> Result<(), Failure> {
+fn copy(stream: &mut MonitorStream, output: &mut MonitorOutput) -> Result<(), Failure> {
     while let Some(blocks) = stream.read()? {
         output.write(blocks)?;
         if !output.wait(stream)? {
@@ -184,7 +184,7 @@ fn copy(stream: &mut MonitorStream, output: &mut Output) -> Result<(), Failure> 
 
 /// Starts a thread for signals. The first signal ends the monitor, and the packets copied so far
 /// are still written; the second ends the program.
-fn end_by_signal(mut signals: Signals, stream: UnixStream) -> io::Result<()> {
+fn end_on_signal(mut signals: Signals, stream: UnixStream) -> io::Result<()> {
     let wait = move || {
         for (number, signal) in signals.forever().enumerate() {
             if number != 0 {
@@ -198,7 +198,7 @@ fn end_by_signal(mut signals: Signals, stream: UnixStream) -> io::Result<()> {
 }
 
 /// Prints a message to standard error.
-fn say(text: &str) {
+fn notify(text: &str) {
     // A failed write to standard error cannot be reported anywhere.
     let _ = writeln!(io::stderr(), "superpacket: {text}");
 }

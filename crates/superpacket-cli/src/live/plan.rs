@@ -7,13 +7,13 @@ use superpacket_bridge::config::Config;
 use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 
-use super::bridge_options::Bridge;
+use super::bridge_options::BridgeArguments;
 use super::limits::set as set_limit;
 use crate::failure::Failure;
 
 /// The configuration of a bridge to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct BridgePlan {
     pub(crate) settings: BridgeSettings,
     pub(crate) control: Option<PathBuf>,
     pub(crate) metrics: Option<SocketAddr>,
@@ -21,10 +21,10 @@ pub(crate) struct Plan {
     pub(crate) on_reload: OnReload,
 }
 
-impl Plan {
+impl BridgePlan {
     /// Reads the file, if one is given, and applies the options of the command line, which take
     /// precedence.
-    pub(crate) fn read(arguments: &Bridge) -> Result<Self, Failure> {
+    pub(crate) fn read(arguments: &BridgeArguments) -> Result<Self, Failure> {
         let Config { bridge: mut settings, control, metrics, user, on_reload } = match &arguments
             .config
         {
@@ -45,17 +45,17 @@ impl Plan {
         settings.multicast_snooping |= arguments.multicast_snooping;
         settings.shared_interfaces |= arguments.shared_interfaces;
         for switch in &arguments.feature {
-            let port = named(&mut settings.ports, "--feature", &switch.port)?;
+            let port = find_port(&mut settings.ports, "--feature", &switch.port)?;
             port.features = port.features.set(switch.feature, switch.on);
         }
         for limit in &arguments.limit {
             set_limit(
-                named(&mut settings.ports, "--limit", &limit.port)?,
+                find_port(&mut settings.ports, "--limit", &limit.port)?,
                 &limit.name,
                 &limit.value,
             )?;
         }
-        Ok(Plan {
+        Ok(BridgePlan {
             settings,
             control: arguments.connection.control.clone().or(control),
             metrics: arguments.metrics.or(metrics),
@@ -66,7 +66,7 @@ impl Plan {
 }
 
 /// Returns the port that an option of the command line names.
-fn named<'a>(
+fn find_port<'a>(
     ports: &'a mut [PortSettings],
     option: &str,
     name: &str,
@@ -84,15 +84,15 @@ mod tests {
     use clap::Parser;
     use superpacket_features::Feature;
 
-    fn plan(arguments: &[&str]) -> Result<Plan, String> {
+    fn plan(arguments: &[&str]) -> Result<BridgePlan, String> {
         #[derive(Parser)]
         struct Alone {
             #[command(flatten)]
-            bridge: Bridge,
+            bridge: BridgeArguments,
         }
         let parsed = Alone::try_parse_from([&["bridge"], arguments].concat())
             .map_err(|error| error.to_string())?;
-        Plan::read(&parsed.bridge).map_err(|error| error.to_string())
+        BridgePlan::read(&parsed.bridge).map_err(|error| error.to_string())
     }
 
     #[test]

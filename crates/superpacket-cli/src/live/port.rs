@@ -6,7 +6,7 @@ use clap_complete::ArgValueCandidates;
 use superpacket_bridge::settings::PortChange;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use super::limits::setting;
 use crate::failure::Failure;
 use crate::report::print_json;
@@ -25,7 +25,7 @@ pub(crate) enum PortAction {
 
 /// The arguments of `superpacket port`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Port {
+pub(crate) struct PortArguments {
     /// Action
     #[arg(value_enum)]
     pub(crate) action: PortAction,
@@ -37,20 +37,20 @@ pub(crate) struct Port {
     #[arg(add = ArgValueCandidates::new(completion::set_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print the port as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
 /// Adds, removes or changes a port.
-pub(crate) fn run(arguments: &Port) -> Result<(), Failure> {
-    let asked = Asked::read(arguments.action, &arguments.port, &arguments.words)?;
+pub(crate) fn run(arguments: &PortArguments) -> Result<(), Failure> {
+    let request = PortRequest::read(arguments.action, &arguments.port, &arguments.words)?;
     let mut client = connect(&arguments.connection)?;
-    let report = match &asked {
-        Asked::Add(string) => client.add_port(string)?,
-        Asked::Delete(name) => client.remove_port(name)?,
-        Asked::Set(name, change) => client.set_port(name, change)?,
+    let report = match &request {
+        PortRequest::Add(string) => client.add_port(string)?,
+        PortRequest::Delete(name) => client.remove_port(name)?,
+        PortRequest::Set(name, change) => client.set_port(name, change)?,
     };
     if arguments.json {
         print_json(&report)?;
@@ -60,15 +60,15 @@ pub(crate) fn run(arguments: &Port) -> Result<(), Failure> {
 
 /// A request to the bridge, parsed from the command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum PortRequest {
     Add(String),
     Delete(String),
     Set(String, PortChange),
 }
 
-impl Asked {
+impl PortRequest {
     /// Parses the words after the action.
-    fn read(action: PortAction, first: &str, rest: &[String]) -> Result<Asked, Failure> {
+    fn read(action: PortAction, first: &str, rest: &[String]) -> Result<PortRequest, Failure> {
         let (name, form) = match action {
             PortAction::Add => ("add", "PORT"),
             PortAction::Del => ("del", "NAME"),
@@ -88,8 +88,8 @@ impl Asked {
         if action != PortAction::Set {
             return match (next(), action) {
                 (Some(word), _) => Err(wrong(format!("{word:?} is not understood here"))),
-                (None, PortAction::Add) => Ok(Asked::Add(port)),
-                (None, _) => Ok(Asked::Delete(port)),
+                (None, PortAction::Add) => Ok(PortRequest::Add(port)),
+                (None, _) => Ok(PortRequest::Delete(port)),
             };
         }
         let mut change = PortChange::default();
@@ -116,7 +116,7 @@ impl Asked {
                 "what of {port} is to be set? An option of its port string, as ring=8m, or a setting, as isolated on"
             )));
         }
-        Ok(Asked::Set(port, change))
+        Ok(PortRequest::Set(port, change))
     }
 }
 
@@ -126,9 +126,9 @@ mod tests {
 
     use super::*;
 
-    fn read(action: PortAction, words: &str) -> Result<Asked, String> {
+    fn read(action: PortAction, words: &str) -> Result<PortRequest, String> {
         let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-        Asked::read(action, &words[0], &words[1..]).map_err(|error| error.to_string())
+        PortRequest::read(action, &words[0], &words[1..]).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
                 .collect();
             let settings =
                 settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-            Ok(Asked::Set("left".into(), PortChange { options, settings }))
+            Ok(PortRequest::Set("left".into(), PortChange { options, settings }))
         };
         let (on, off) = (SettingValue::Switch(true), SettingValue::Switch(false));
         assert_eq!(
@@ -161,9 +161,9 @@ mod tests {
         assert_eq!(read(PortAction::Set, words), set(&[("ring", Some("8m"))], &mixed));
         assert_eq!(
             read(PortAction::Add, "left=tap:a?queues=2"),
-            Ok(Asked::Add("left=tap:a?queues=2".into()))
+            Ok(PortRequest::Add("left=tap:a?queues=2".into()))
         );
-        assert_eq!(read(PortAction::Del, "dev left"), Ok(Asked::Delete("left".into())));
+        assert_eq!(read(PortAction::Del, "dev left"), Ok(PortRequest::Delete("left".into())));
     }
 
     #[test]

@@ -8,13 +8,13 @@ use superpacket_bridge::report::{PortRps, SteeringReport};
 use superpacket_bridge::settings::InPlace;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable, table};
 
 /// The arguments of `superpacket rps`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Rps {
+pub(crate) struct RpsArguments {
     /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
@@ -39,7 +39,7 @@ pub(crate) struct Rps {
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) set: Vec<(String, String)>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -52,7 +52,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 /// Shows the steering, or changes it and shows the result.
-pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &RpsArguments) -> Result<(), Failure> {
     let (queue, change) = arguments.requested_change()?;
     let mut client = connect(&arguments.connection)?;
     let mut ports = Vec::new();
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Rps {
+impl RpsArguments {
     /// Returns the queue (`None` for all) and the changes that the arguments request for it.
     fn requested_change(&self) -> Result<(Option<u16>, Vec<RpsChange>), Failure> {
         let usage = |says: String| Err(Failure::Usage(says));
@@ -206,7 +206,7 @@ mod tests {
         #[derive(Parser)]
         struct Alone {
             #[command(flatten)]
-            rps: Rps,
+            rps: RpsArguments,
         }
         let parsed = Alone::try_parse_from([&["rps"], arguments].concat())
             .map_err(|error| error.to_string())?;

@@ -5,7 +5,7 @@ use clap_complete::ArgValueCandidates;
 use superpacket_bridge::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
@@ -16,7 +16,7 @@ pub(crate) enum VlanAction {
     #[value(alias = "list")]
     Show,
     /// Add a port to VLANs
-    #[value(help = "Put a port in VLANs: dev PORT vid VID[-VID] [pvid] [untagged]")]
+    #[value(help = "Add a port to VLANs: dev PORT vid VID[-VID] [pvid] [untagged]")]
     Add,
     /// Remove a port from VLANs: dev PORT vid VID[-VID]
     #[value(alias = "delete")]
@@ -25,7 +25,7 @@ pub(crate) enum VlanAction {
 
 /// The arguments of `superpacket vlan`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Vlan {
+pub(crate) struct VlanArguments {
     /// What to do [default: show]
     #[arg(value_enum)]
     pub(crate) action: Option<VlanAction>,
@@ -33,19 +33,19 @@ pub(crate) struct Vlan {
     #[arg(add = ArgValueCandidates::new(completion::vlan_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON, with the names of `bridge -json vlan`
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
 /// Shows, adds or deletes.
-pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {
-    let asked = Asked::read(arguments.action.unwrap_or(VlanAction::Show), &arguments.words)
+pub(crate) fn run(arguments: &VlanArguments) -> Result<(), Failure> {
+    let request = VlanRequest::read(arguments.action.unwrap_or(VlanAction::Show), &arguments.words)
         .map_err(Failure::Usage)?;
     let mut client = connect(&arguments.connection)?;
-    let changed = match asked {
-        Asked::Show(port) => {
+    let changed = match request {
+        VlanRequest::Show(port) => {
             let report = client.vlans(port.as_deref())?;
             if arguments.json {
                 print_json(&report.ports)?;
@@ -54,8 +54,8 @@ pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {
             }
             return Ok(());
         }
-        Asked::Add(port, range) => client.add_vlans(&port, &range)?,
-        Asked::Delete(port, range) => client.delete_vlans(&port, &range)?,
+        VlanRequest::Add(port, range) => client.add_vlans(&port, &range)?,
+        VlanRequest::Delete(port, range) => client.delete_vlans(&port, &range)?,
     };
     if arguments.json {
         print_json(&[changed])?;
@@ -65,15 +65,15 @@ pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {
 
 /// A request to the bridge, parsed from the command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum VlanRequest {
     Show(Option<String>),
     Add(String, VlanRange),
     Delete(String, VlanRange),
 }
 
-impl Asked {
+impl VlanRequest {
     /// Parses the words after the action.
-    fn read(action: VlanAction, words: &[String]) -> Result<Asked, String> {
+    fn read(action: VlanAction, words: &[String]) -> Result<VlanRequest, String> {
         let (name, form) = match action {
             VlanAction::Show => ("show", "[dev PORT]"),
             VlanAction::Add => ("add", "dev PORT vid VID[-VID] [pvid] [untagged]"),
@@ -100,7 +100,7 @@ impl Asked {
             }
         }
         if action == VlanAction::Show {
-            return Ok(Asked::Show(port));
+            return Ok(VlanRequest::Show(port));
         }
         let port = port.ok_or_else(|| wrong("no port".into()))?;
         let vlans: VlanRange =
@@ -110,9 +110,9 @@ impl Asked {
         }
         let range = VlanRange::new(vlans.first, vlans.last, pvid, untagged).map_err(&wrong)?;
         Ok(if action == VlanAction::Add {
-            Asked::Add(port, range)
+            VlanRequest::Add(port, range)
         } else {
-            Asked::Delete(port, range)
+            VlanRequest::Delete(port, range)
         })
     }
 }
@@ -154,8 +154,8 @@ fn text(report: &VlanReport) -> String {
 mod tests {
     use super::*;
 
-    fn read(action: VlanAction, words: &str) -> Result<Asked, String> {
-        Asked::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn read(action: VlanAction, words: &str) -> Result<VlanRequest, String> {
+        VlanRequest::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
@@ -163,15 +163,23 @@ mod tests {
         let port = || "packet:left".to_owned();
         let range = |words: &str| words.parse::<VlanRange>().expect(words);
         for (action, words, expected) in [
-            (VlanAction::Show, "", Asked::Show(None)),
-            (VlanAction::Show, "dev packet:left", Asked::Show(Some(port()))),
+            (VlanAction::Show, "", VlanRequest::Show(None)),
+            (VlanAction::Show, "dev packet:left", VlanRequest::Show(Some(port()))),
             (
                 VlanAction::Add,
                 "dev packet:left vid 10 pvid untagged master",
-                Asked::Add(port(), range("10 pvid untagged")),
+                VlanRequest::Add(port(), range("10 pvid untagged")),
             ),
-            (VlanAction::Add, "vid 10-20 dev packet:left", Asked::Add(port(), range("10-20"))),
-            (VlanAction::Del, "dev packet:left vid 10-20", Asked::Delete(port(), range("10-20"))),
+            (
+                VlanAction::Add,
+                "vid 10-20 dev packet:left",
+                VlanRequest::Add(port(), range("10-20")),
+            ),
+            (
+                VlanAction::Del,
+                "dev packet:left vid 10-20",
+                VlanRequest::Delete(port(), range("10-20")),
+            ),
         ] {
             assert_eq!(read(action, words), Ok(expected), "{words}");
         }
@@ -199,7 +207,7 @@ mod tests {
         }
         let quoted = ["dev", "packet:left", "vid", "10 pvid"].map(str::to_owned);
         assert!(
-            Asked::read(VlanAction::Add, &quoted)
+            VlanRequest::read(VlanAction::Add, &quoted)
                 .expect_err("two in one")
                 .contains("words of their own")
         );

@@ -83,6 +83,15 @@ fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
             && text.contains(" dev left\n"),
         "{text}"
     );
+    names_are_unique_and_complete(&house);
+    metrics_have_names(&house);
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    log_has_names(&house);
+}
+
+/// Checks that a name is accepted once, and that a named port is not found by its port string.
+fn names_are_unique_and_complete(house: &House) {
     let added = house.ask(&["port", "add", "third=tap:named0"]).expect("it can be opened");
     assert_eq!((&added["port"], &added["string"]), (&"third".into(), &"tap:named0".into()));
     for (arguments, says) in [
@@ -104,6 +113,10 @@ fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
         );
     }
     house.ask(&["port", "del", "third"]).expect("is there");
+}
+
+/// Checks that the labels of the metrics are the ports' names.
+fn metrics_have_names(house: &House) {
     let script =
         "exec 3<>/dev/tcp/127.0.0.1/9600; printf 'GET /metrics HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3";
     let output = house.middle.run("timeout", &["5", "bash", "-c", script]);
@@ -113,8 +126,10 @@ fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
             && !text.contains("port=\"packet:"),
         "{text}"
     );
-    bridge.signal(rustix::process::Signal::TERM);
-    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+}
+
+/// Checks that each line of the log has the port's name, and that of opening has its string too.
+fn log_has_names(house: &House) {
     let log: Vec<Value> =
         house.log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let opened: Vec<_> = log

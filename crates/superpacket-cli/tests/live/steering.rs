@@ -20,7 +20,7 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
         assert_eq!(set["ports"][0]["in_place_below"], "auto", "the default: {set}");
         assert_eq!(set["ports"][0]["queues"][0]["effective_list"], first, "{set}");
     }
-    // With so little to do, what arrives is processed where it is received.
+    // With little traffic, packets are processed on the receiving CPU.
     assert!(house.reaches(), "{}", house.log());
     let idle = house.ask(&["rps"]).expect("answers");
     assert!(
@@ -47,7 +47,26 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
             && text.contains("netdev_max_backlog: 1000\n"),
         "{text}"
     );
-    // The kernel's errors, with the chunk that they are about, and the mask stays.
+    bad_masks_change_nothing(&house, &shown, first);
+    settings_are_shown_as_set(&house, &usable);
+    workers_are_pinned_and_sleep(&house, &bridge);
+    for port in PORTS {
+        house.ask(&["rps", port, "all", "0"]).expect("sets");
+    }
+    house.wait_for("the workers to end", || {
+        let workers = house.ask(&["rps"]).expect("answers")["steering"]["workers"].clone();
+        workers
+            .as_array()
+            .is_some_and(|workers| workers.iter().all(|worker| worker["state"] == "ended"))
+    });
+    assert!(house.reaches());
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+}
+
+/// Checks that bad masks are refused with the kernel's errors, which name the bad chunk, and that
+/// the mask, CPU `first`, stays. `shown` is the report of `superpacket rps`.
+fn bad_masks_change_nothing(house: &House, shown: &Value, first: &str) {
     let possible = shown["steering"]["possible_cpus"].as_u64().expect("a number");
     let wide = format!("1{}", "0".repeat((possible as usize).div_ceil(4)));
     for (arguments, says) in [
@@ -73,6 +92,10 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
         "nothing else of the refused command took effect: {kept}"
     );
     assert_eq!(kept["steering"]["settings"]["dev_weight"], "64", "{kept}");
+}
+
+/// Sets the flow count, the mode, the list of `usable` CPUs, automatic CPUs and a common setting.
+fn settings_are_shown_as_set(house: &House, usable: &str) {
     let counted = house
         .ask(&["rps", PORTS[0], "--flow-count", "64", "--in-place-below", "1000"])
         .expect("sets");
@@ -86,8 +109,8 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
         .expect("sets");
     assert_eq!(automatic["ports"][0]["in_place_below"], "auto", "{automatic}");
     house.ask(&["rps", PORTS[0], "--in-place-below", "0"]).expect("sets");
-    let list = house.ask(&["rps", PORTS[0], "--cpu-list", &usable]).expect("sets");
-    assert_eq!(list["ports"][0]["queues"][0]["effective_list"], usable.as_str(), "{list}");
+    let list = house.ask(&["rps", PORTS[0], "--cpu-list", usable]).expect("sets");
+    assert_eq!(list["ports"][0]["queues"][0]["effective_list"], usable, "{list}");
     let auto = house.ask(&["rps", PORTS[0], "auto"]).expect("sets");
     assert!(
         auto["ports"][0]["why"]
@@ -99,7 +122,10 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
         house.ask(&["rps", "--set", "dev-weight=7"]).expect("sets")["steering"]["settings"]["dev_weight"],
         "7"
     );
-    // Workers are pinned, and asleep.
+}
+
+/// Checks that each worker runs on one CPU, and takes no CPU time in an idle second.
+fn workers_are_pinned_and_sleep(house: &House, bridge: &Running) {
     assert!(house.reaches());
     std::thread::sleep(Duration::from_millis(300));
     let of_workers = || {
@@ -127,21 +153,9 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     let used = of_workers().iter().map(|(ticks, _)| ticks).sum::<u64>()
         - before.iter().map(|(ticks, _)| ticks).sum::<u64>();
     assert!(used <= 2, "{used} ticks of 10 ms in an idle second");
-    for port in PORTS {
-        house.ask(&["rps", port, "all", "0"]).expect("sets");
-    }
-    house.wait_for("the workers to end", || {
-        let workers = house.ask(&["rps"]).expect("answers")["steering"]["workers"].clone();
-        workers
-            .as_array()
-            .is_some_and(|workers| workers.iter().all(|worker| worker["state"] == "ended"))
-    });
-    assert!(house.reaches());
-    bridge.signal(rustix::process::Signal::TERM);
-    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
 }
 
-/// As `taskset -p` does, or a cpuset: with all of the process's threads, of which the first counts.
+/// Changes the affinity of the main thread, like `taskset -p` or a cpuset; the bridge follows it.
 #[test]
 fn cpus_that_go_lose_their_workers_and_get_them_again() {
     let usable = rustix::thread::sched_getaffinity(None).expect("asked");

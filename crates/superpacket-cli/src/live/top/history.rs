@@ -12,44 +12,44 @@ pub(super) struct History {
     /// The oldest first; `None` for an interval without data.
     rates: VecDeque<Option<f64>>,
     /// Number of samples in a minute.
-    looks: usize,
+    samples: usize,
 }
 
 impl History {
     /// Creates an empty history of a rate that is sampled once per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
-        let looks =
+        let samples =
             (MINUTE.as_secs_f64() / interval.as_secs_f64().max(0.001)).round().max(1.0) as usize;
-        History { rates: VecDeque::with_capacity(looks), looks }
+        History { rates: VecDeque::with_capacity(samples), samples }
     }
 
     /// Adds the rate of the next interval.
     pub(super) fn push(&mut self, rate: Option<f64>) {
-        if self.rates.len() == self.looks {
+        if self.rates.len() == self.samples {
             self.rates.pop_front();
         }
         self.rates.push_back(rate);
     }
 
     /// Returns the highest rate.
-    pub(super) fn most(&self) -> f64 {
+    pub(super) fn maximum(&self) -> f64 {
         self.rates.iter().flatten().copied().fold(0.0, f64::max)
     }
 
     /// Returns the minute as `cells` cells, the newest last. A cell is the average of its samples,
     /// or `None` if it has none.
     pub(super) fn cells(&self, cells: usize) -> Vec<Option<u64>> {
-        let missing = self.looks - self.rates.len();
+        let missing = self.samples - self.rates.len();
         let cell = |number: usize| {
-            let from = number * self.looks / cells;
-            let to = ((number + 1) * self.looks / cells).max(from + 1);
-            let known = || {
-                (from..to).filter_map(|look| {
-                    self.rates.get(look.checked_sub(missing)?).copied().flatten()
+            let from = number * self.samples / cells;
+            let to = ((number + 1) * self.samples / cells).max(from + 1);
+            let rates = || {
+                (from..to).filter_map(|sample| {
+                    self.rates.get(sample.checked_sub(missing)?).copied().flatten()
                 })
             };
-            let count = known().count();
-            (count > 0).then(|| (known().sum::<f64>() / count as f64) as u64)
+            let count = rates().count();
+            (count > 0).then(|| (rates().sum::<f64>() / count as f64) as u64)
         };
         (0..cells).map(cell).collect()
     }
@@ -67,7 +67,7 @@ mod tests {
             history.push(Some(f64::from(rate)));
         }
         assert_eq!(history.cells(60), (10..70).map(Some).collect::<Vec<_>>());
-        assert_eq!(history.most(), 69.0);
+        assert_eq!(history.maximum(), 69.0);
     }
 
     #[test]

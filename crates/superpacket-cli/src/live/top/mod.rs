@@ -17,9 +17,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket_bridge::control::{Client, ClientError};
 
-use self::rates::Sample;
+use self::rates::BridgeSample;
 use self::screen::{Screen, draw};
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::amount::nanoseconds;
 use crate::failure::Failure;
 use crate::report::print_json;
@@ -27,9 +27,9 @@ use crate::signals;
 
 /// The arguments of `superpacket top`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Top {
+pub(crate) struct TopArguments {
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Time between two updates
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     pub(crate) interval: u64,
@@ -46,13 +46,13 @@ fn interval(text: &str) -> Result<u64, String> {
 }
 
 /// Shows the bridge until `q` is pressed, or prints the rates of one interval as JSON.
-pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
     let interval = Duration::from_nanos(arguments.interval);
     let mut client = connect(&arguments.connection)?;
     if arguments.json {
-        let before = sample(&mut client)?;
+        let previous = sample(&mut client)?;
         std::thread::sleep(interval);
-        let rates = sample(&mut client)?.since(&before);
+        let rates = sample(&mut client)?.since(&previous);
         return Ok(print_json(&rates)?);
     }
     if !stdout().is_terminal() {
@@ -65,16 +65,16 @@ pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
         signal_hook::flag::register(signal, ending.clone())?;
     }
     end_with_terminal(ending.clone())?;
-    let mut watch = Watch {
+    let mut view = TopView {
         path: client.path().to_owned(),
         client: Some(client),
-        before: None,
+        previous: None,
         screen: Screen::new(interval),
         interval,
     };
     // From here on the terminal is in raw mode. It is restored even if an error occurs.
     let mut terminal = ratatui::try_init()?;
-    let result = watch.run(&mut terminal, &ending);
+    let result = view.run(&mut terminal, &ending);
     ratatui::try_restore()?;
     result
 }
@@ -109,26 +109,30 @@ fn is_closed(terminal: BorrowedFd<'_>) -> bool {
         && waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-fn sample(client: &mut Client) -> Result<Sample, ClientError> {
-    Ok(Sample { taken: Instant::now(), ports: client.ports(None)?, stats: client.stats(None)? })
+fn sample(client: &mut Client) -> Result<BridgeSample, ClientError> {
+    Ok(BridgeSample {
+        taken: Instant::now(),
+        ports: client.ports(None)?,
+        stats: client.stats(None)?,
+    })
 }
 
 /// The state of a running `superpacket top`.
-struct Watch {
+struct TopView {
     path: PathBuf,
     /// `None` while the bridge cannot be reached.
     client: Option<Client>,
-    before: Option<Sample>,
+    previous: Option<BridgeSample>,
     screen: Screen,
     interval: Duration,
 }
 
-impl Watch {
+impl TopView {
     fn run(&mut self, terminal: &mut DefaultTerminal, ending: &AtomicBool) -> Result<(), Failure> {
         let mut next = Instant::now();
         while !ending.load(Ordering::Relaxed) {
             if next <= Instant::now() {
-                self.look();
+                self.update();
                 next = Instant::now() + self.interval;
             }
             terminal.draw(|frame| draw(frame, &mut self.screen))?;
@@ -153,7 +157,7 @@ impl Watch {
 
     /// Queries the bridge. If it cannot be reached, shows the error and tries to reconnect at the
     /// next call.
-    fn look(&mut self) {
+    fn update(&mut self) {
         let taken = match &mut self.client {
             Some(client) => sample(client),
             None => Client::connect(&self.path).and_then(|mut client| {
@@ -167,21 +171,21 @@ impl Watch {
             Ok(sample) => {
                 self.screen.problem = None;
                 // The first sample has no predecessor: it shows the totals, and rates of 0.
-                match &self.before {
-                    Some(before) => {
-                        self.screen.show(sample.since(before));
+                match &self.previous {
+                    Some(previous) => {
+                        self.screen.show(sample.since(previous));
                         self.screen.record();
                     }
                     None => self.screen.show(sample.since(&sample)),
                 }
-                self.before = Some(sample);
+                self.previous = Some(sample);
             }
             Err(error) => {
                 self.screen.problem = Some(error.to_string());
                 self.screen.record_nothing();
                 self.client = None;
                 // A restarted bridge counts from zero.
-                self.before = None;
+                self.previous = None;
             }
         }
     }

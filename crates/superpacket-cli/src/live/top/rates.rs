@@ -8,7 +8,7 @@ use superpacket_bridge::report::{PortReport, PortStats};
 
 /// The state and counters of a bridge at one time.
 #[derive(Clone, Debug)]
-pub(super) struct Sample {
+pub(super) struct BridgeSample {
     pub(super) taken: Instant,
     pub(super) ports: Vec<PortReport>,
     pub(super) stats: Vec<PortStats>,
@@ -44,26 +44,26 @@ pub(super) struct PortRates {
     /// with a fixed IP identification, per second.
     pub(super) segmented_for_ids: f64,
     /// LRO's counters, by their names in `inet_lro`: `aggregated`, `flushed`, `no_desc`.
-    pub(super) lro: BTreeMap<&'static str, Counted>,
+    pub(super) lro: BTreeMap<&'static str, CounterRate>,
     /// Dropped packets by cause.
-    pub(super) drops: BTreeMap<String, Counted>,
+    pub(super) drops: BTreeMap<String, CounterRate>,
     /// Packets that left aggregation, by reason.
-    pub(super) reasons: BTreeMap<String, Counted>,
+    pub(super) reasons: BTreeMap<String, CounterRate>,
 }
 
 /// A counter with its current rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Counted {
+pub(super) struct CounterRate {
     /// Events per second.
     pub(super) rate: f64,
     /// Events since the bridge started.
     pub(super) total: u64,
 }
 
-impl Sample {
+impl BridgeSample {
     /// Returns the rates since an earlier sample. A port that is missing in that sample has rates
     /// of 0.
-    pub(super) fn since(&self, before: &Sample) -> Vec<PortRates> {
+    pub(super) fn since(&self, before: &BridgeSample) -> Vec<PortRates> {
         let time = self.taken.saturating_duration_since(before.taken);
         let rates = |now: &PortStats| {
             let state = self
@@ -85,7 +85,7 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
     let a_second = |number: f64| if time.is_zero() { 0.0 } else { number / time.as_secs_f64() };
     let rate = |read: fn(&PortStats) -> u64| a_second(difference(read));
     let each = |whole: f64, number: f64| if number > 0.0 { whole / number } else { 0.0 };
-    let counted = |total: u64, earlier: u64| Counted {
+    let counted = |total: u64, earlier: u64| CounterRate {
         rate: a_second(total.saturating_sub(earlier) as f64),
         total,
     };
@@ -133,7 +133,7 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
 mod tests {
     use super::*;
 
-    fn sample(taken: Instant, rx_packets: u64, ring: u64) -> Sample {
+    fn sample(taken: Instant, rx_packets: u64, ring: u64) -> BridgeSample {
         let stats = PortStats {
             port: "packet:a".into(),
             rx_packets,
@@ -150,7 +150,7 @@ mod tests {
             reasons: [("poll_end".to_owned(), rx_packets)].into(),
             ..PortStats::default()
         };
-        Sample { taken, ports: Vec::new(), stats: vec![stats] }
+        BridgeSample { taken, ports: Vec::new(), stats: vec![stats] }
     }
 
     #[test]
@@ -164,10 +164,10 @@ mod tests {
             rates.packets_per_rx_super_packet, 27.5,
             "half of the super-packets came with 45 frames, half were made of 10"
         );
-        assert_eq!(rates.drops["rx_ring"], Counted { rate: 2.0, total: 7 });
+        assert_eq!(rates.drops["rx_ring"], CounterRate { rate: 2.0, total: 7 });
         assert_eq!(
             (rates.reasons["poll_end"].rate, rates.lro["no_desc"]),
-            (1000.0, Counted { rate: 6.0, total: 21 })
+            (1000.0, CounterRate { rate: 6.0, total: 21 })
         );
         assert_eq!(rates.state, "gone", "the bridge does not name it any more");
     }

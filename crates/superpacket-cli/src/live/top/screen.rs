@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState};
 
 use super::history::History;
-use super::rates::{Counted, PortRates};
+use super::rates::{CounterRate, PortRates};
 use crate::report::printable;
 
 /// The contents of the screen.
@@ -212,7 +212,7 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
         for (way, bits) in [port.rx_bits, port.tx_bits].into_iter().enumerate() {
             let (name, colour) = [("rx", Color::Cyan), ("tx", Color::Magenta)][way];
             let history = screen.history.get(&port.port).map(|history| &history[way]);
-            let most = history.map_or(bits, History::most);
+            let most = history.map_or(bits, History::maximum);
             let text = format!("{name} {}, most {}", gigabits(bits), gigabits(most));
             let room = usize::from(headings[way].width).saturating_sub(text.len() + 1);
             let mut port: String = if way == 0 {
@@ -238,15 +238,15 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
 }
 
 /// A list of counters by cause, for all ports.
-struct List {
+struct CounterList {
     header: Vec<Cell<'static>>,
     rows: Vec<Row<'static>>,
     widths: Vec<u16>,
     /// Text shown instead of an empty list.
-    nothing: &'static str,
+    empty_text: &'static str,
 }
 
-impl List {
+impl CounterList {
     fn height(&self) -> u16 {
         1 + self.rows.len().min(usize::from(u16::MAX - 1)) as u16
     }
@@ -254,11 +254,11 @@ impl List {
 
 /// Returns the lists: drops by cause, LRO's counters if a port used LRO, and the reasons for
 /// leaving aggregation.
-fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
+fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
     let by_cause =
         |what: &'static str,
-         nothing: &'static str,
-         read: fn(&PortRates) -> &BTreeMap<String, Counted>| List {
+         empty_text: &'static str,
+         read: fn(&PortRates) -> &BTreeMap<String, CounterRate>| CounterList {
             header: vec![Cell::from("port"), Cell::from(what), right("a sec."), right("in all")],
             rows: most_frequent(ports, read)
                 .into_iter()
@@ -270,11 +270,11 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
                 })
                 .collect(),
             widths: vec![names, 22, 6, 6],
-            nothing,
+            empty_text,
         };
     let mut lists = vec![by_cause("drops by cause", "no drops", |port| &port.drops)];
-    let at_work = ports.iter().filter(|port| port.lro.values().any(|counted| counted.total > 0));
-    let lro: Vec<_> = at_work
+    let with_lro = ports.iter().filter(|port| port.lro.values().any(|counted| counted.total > 0));
+    let lro: Vec<_> = with_lro
         .map(|port| {
             let rates = ["aggregated", "flushed", "no_desc"]
                 .map(|name| port.lro.get(name).copied().unwrap_or_default());
@@ -292,11 +292,11 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
             .into_iter()
             .enumerate()
             .map(|(index, name)| if index == 0 { Cell::from(name) } else { right(name) });
-        lists.push(List {
+        lists.push(CounterList {
             header: header.collect(),
             rows: lro,
             widths: vec![names.max(8), 7, 6, 7, 6, 9, 6],
-            nothing: "",
+            empty_text: "",
         });
     }
     lists.push(by_cause("reason to leave", "nothing left aggregation", |port| &port.reasons));
@@ -306,8 +306,8 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
 /// Returns the non-zero counters of all ports and causes, the most frequent first.
 fn most_frequent(
     ports: &[PortRates],
-    read: fn(&PortRates) -> &BTreeMap<String, Counted>,
-) -> Vec<(&str, &str, Counted)> {
+    read: fn(&PortRates) -> &BTreeMap<String, CounterRate>,
+) -> Vec<(&str, &str, CounterRate)> {
     let each = ports.iter().flat_map(|port| {
         read(port).iter().map(|(cause, counted)| (port.port.as_str(), cause.as_str(), *counted))
     });
@@ -323,10 +323,10 @@ fn most_frequent(
 
 /// Splits the areas of the lists from the bottom of `area`, at most half of it. On a wide screen
 /// they are side by side.
-fn places(area: &mut Rect, lists: &[List]) -> Vec<Rect> {
+fn places(area: &mut Rect, lists: &[CounterList]) -> Vec<Rect> {
     let budget = area.height / 2;
     let heights: Vec<u16> = if area.width >= WIDE {
-        let height = lists.iter().map(List::height).max().unwrap_or_default().min(budget);
+        let height = lists.iter().map(CounterList::height).max().unwrap_or_default().min(budget);
         vec![height; lists.len()]
     } else {
         let mut left = budget;
@@ -363,9 +363,9 @@ fn places(area: &mut Rect, lists: &[List]) -> Vec<Rect> {
     each.collect()
 }
 
-fn draw_list(frame: &mut Frame<'_>, area: Rect, list: List) {
+fn draw_list(frame: &mut Frame<'_>, area: Rect, list: CounterList) {
     if list.rows.is_empty() {
-        frame.render_widget(Line::from(list.nothing).dim(), area);
+        frame.render_widget(Line::from(list.empty_text).dim(), area);
         return;
     }
     let header = Row::new(list.header).style(Style::new().add_modifier(Modifier::BOLD));

@@ -5,8 +5,8 @@ use ratatui::backend::TestBackend;
 
 use super::*;
 
-fn counted(rate: f64, total: u64) -> Counted {
-    Counted { rate, total }
+fn counted(rate: f64, total: u64) -> CounterRate {
+    CounterRate { rate, total }
 }
 
 fn port(name: &str) -> PortRates {
