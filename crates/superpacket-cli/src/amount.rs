@@ -30,7 +30,7 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
         .strip_prefix('-')
         .is_some_and(|rest| rest.starts_with(|character: char| character.is_ascii_digit()))
     {
-        return Err("a duration cannot be negative: write 50us, 1ms or 3600s".to_owned());
+        return Err("a duration cannot be negative; write 50us, 1ms or 3600s".to_owned());
     }
     let duration: Duration = humantime::parse_duration(text)
         .map_err(|error| format!("{error}: write 50us, 1ms or 3600s"))?;

@@ -34,7 +34,7 @@ pub(crate) fn script(shell: &str) -> Result<String, String> {
     let names = || SHELLS.names().collect::<Vec<_>>().join(", ");
     let completer = SHELLS
         .completer(shell)
-        .ok_or_else(|| format!("there is no script for {shell}: there are {}", names()))?;
+        .ok_or_else(|| format!("no completion script for {shell}; available: {}", names()))?;
     let mut text = Vec::new();
     completer
         .write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut text)

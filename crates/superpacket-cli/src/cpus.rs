@@ -21,7 +21,7 @@ impl CpuList {
             .collect();
         match mask.iter().find(|cpu| !allowed.contains(*cpu)) {
             Some(cpu) => Err(format!(
-                "CPU {} may not be used by this program, only {} may",
+                "CPU {} is not available to this program; available: {}",
                 cpu.number(),
                 allowed.list()
             )),

@@ -470,7 +470,7 @@ mod tests {
             ("stream 10.0.0.1 --client-cpus 3-1", "3-1"),
             (
                 "stream 10.0.0.1 --server-cpus 8000",
-                "--server-cpus <LIST>': CPU 8000 may not be used by this program",
+                "--server-cpus <LIST>': CPU 8000 is not available to this program",
             ),
             ("stream 10.0.0.1 --client-cpus=", "--client-cpus <LIST>': a list of CPUs"),
             ("stream 10.0.0.1 --connections 0", "0"),

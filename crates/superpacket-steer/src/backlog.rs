@@ -20,7 +20,7 @@ pub const FLOW_LIMIT_HISTORY: usize = 128;
 
 /// The requested length of the flow limit's table is not allowed; the kernel refuses it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("EINVAL: a table of {length} flows: its length is a power of two, 2 to 65536")]
+#[error("EINVAL: {length} entries: the length of the table must be a power of two, 2 to 65536")]
 pub struct InvalidTableLength {
     /// Requested number of entries.
     pub length: usize,
@@ -34,7 +34,7 @@ pub enum FlowLimitError {
     #[error(transparent)]
     Length(#[from] InvalidTableLength),
     /// The memory for the table cannot be allocated.
-    #[error("ENOMEM: {length} entries: there is no memory for the flow limit's table")]
+    #[error("ENOMEM: {length} entries: no memory for the flow limit's table")]
     NoMemory {
         /// Requested number of entries, of one byte each.
         length: usize,

@@ -13,7 +13,7 @@ pub const MAX_FLOW_ENTRIES: u32 = 1 << 29;
 
 /// The requested flow table is larger than the kernel allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("EINVAL: {requested} entries: a table of flows has {MAX_FLOW_ENTRIES} at most")]
+#[error("EINVAL: {requested} entries: a flow table has at most {MAX_FLOW_ENTRIES}")]
 pub struct TooManyFlows {
     /// Requested number of entries.
     pub requested: u64,
@@ -27,7 +27,7 @@ pub enum FlowTableError {
     #[error(transparent)]
     TooMany(#[from] TooManyFlows),
     /// The memory for the table cannot be allocated.
-    #[error("ENOMEM: {entries} entries: there is no memory for a table of so many flows")]
+    #[error("ENOMEM: {entries} entries: no memory for a flow table of this size")]
     NoMemory {
         /// Number of entries.
         entries: u32,

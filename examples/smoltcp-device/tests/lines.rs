@@ -1,4 +1,4 @@
-//! The numbers of lines that the first comment tells are right.
+//! The numbers of lines in the first comment are right.
 
 /// Counts the lines between `begin here.` and `end here.` that are neither blank nor comments.
 fn own_lines(source: &str) -> usize {

@@ -90,7 +90,7 @@ fn findings(findings: &Findings, columns: usize, text: &mut String) {
     text.push_str(&format!("  pure ACKs {acks}, {share} of all packets\n\n"));
     let rows = findings.policies.in_order().map(|(name, effect)| policy_row(name, effect));
     text.push_str(&fitted(POLICY_COLUMNS, rows, columns));
-    text.push_str("\n  Why packets left as they did, under GRO with UDP:\n");
+    text.push_str("\n  Reasons for which packets left, under GRO with UDP:\n");
     text.push_str(&reasons(&findings.totals));
     if !findings.top_flows.is_empty() {
         text.push('\n');

@@ -73,11 +73,11 @@ fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
     }
     match digits {
         short if short < 2 * ToeplitzKey::LENGTH => Err(format!(
-            "a key has {} hexadecimal digits or more, and this has {short}",
+            "a key needs {} hexadecimal digits or more; this one has {short}",
             2 * ToeplitzKey::LENGTH
         )),
         odd if odd % 2 == 1 => {
-            Err(format!("a key has two hexadecimal digits a byte, and this has {odd}"))
+            Err(format!("a key has two hexadecimal digits per byte; this one has {odd}"))
         }
         _ => Ok(ToeplitzKey::new(bytes)),
     }
@@ -131,7 +131,7 @@ fn text(report: &SteerReport, top: usize, columns: usize) -> String {
         text.push_str(&paragraph(&balance(report), 2, columns));
         text.push_str(&paragraph(&flow_limit(report), 2, columns));
     }
-    text.push_str(&format!("\n  What became of the packets:\n{}", reasons(&report.totals)));
+    text.push_str(&format!("\n  Packets by outcome:\n{}", reasons(&report.totals)));
     if top > 0 && !report.flows.is_empty() {
         text.push('\n');
         text.push_str(&fitted(FLOW_COLUMNS, report.flows.iter().take(top).map(flow_row), columns));
@@ -160,8 +160,8 @@ mod tests {
             assert_eq!(toeplitz_key(&text), Ok(ToeplitzKey::MICROSOFT), "{text}");
         }
         for (text, words) in [
-            (published[1..].concat(), "80 hexadecimal digits or more, and this has 78"),
-            (published.concat() + "1", "two hexadecimal digits a byte, and this has 81"),
+            (published[1..].concat(), "80 hexadecimal digits or more; this one has 78"),
+            (published.concat() + "1", "two hexadecimal digits per byte; this one has 81"),
             ("6dxx".to_owned(), "'x' at byte 2 is not a hexadecimal digit"),
             (String::new(), "and this has 0"),
         ] {

@@ -93,12 +93,15 @@ impl Machine {
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.optimised {
-            warnings.push("this program was built for debugging, and is several times slower than it is: use cargo run --release".into());
+            warnings.push(
+                "this is a debug build, which is several times slower: use cargo run --release"
+                    .into(),
+            );
         }
         // More than half of the cores: a terminal and a browser need less.
         if self.load > 0.5 * self.cores as f64 {
             warnings.push(format!(
-                "the machine was busy with something else before the run: load {:.2} on {} cores",
+                "the machine was busy before the run: load {:.2} on {} cores",
                 self.load, self.cores
             ));
         }

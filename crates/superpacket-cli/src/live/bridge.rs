@@ -171,11 +171,11 @@ fn reload(arguments: &bridge_options::BridgeArguments, bridge: &Bridge, running:
                     false => tracing::warn!(file = %path, "SIGHUP: {change}"),
                 }
             }
-            tracing::info!(file = %path, ports = plan.settings.ports.len(), "SIGHUP: the file is in force");
+            tracing::info!(file = %path, ports = plan.settings.ports.len(), "SIGHUP: the file is applied");
             running.settings = plan.settings;
         }
         Err(error) => {
-            tracing::error!(file = %path, %error, "SIGHUP: the file is not in force as a whole")
+            tracing::error!(file = %path, %error, "SIGHUP: the file is only partly applied")
         }
     }
 }

@@ -36,8 +36,7 @@ pub(super) fn connect(connection: &ControlOptions) -> Result<Client, Failure> {
     match connection.control.clone().or_else(default_path) {
         Some(path) => Ok(Client::connect(&path)?),
         None => Err(Failure::Usage(
-            "where is the bridge controlled? XDG_RUNTIME_DIR is not set: give --control PATH"
-                .into(),
+            "no control socket: XDG_RUNTIME_DIR is not set; give --control PATH".into(),
         )),
     }
 }

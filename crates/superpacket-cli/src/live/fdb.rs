@@ -112,7 +112,7 @@ impl FdbRequest {
         let mut filter = FdbFilter::default();
         while let Some(word) = words.next() {
             let mut value =
-                || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
+                || words.next().ok_or_else(|| wrong(format!("no value after {word:?}")));
             match word {
                 "dev" | "brport" if filter.port.is_none() => {
                     filter.port = Some(value()?.to_owned())
@@ -138,9 +138,7 @@ impl FdbRequest {
                     return Err(wrong(format!("{word:?}: the bridge has no addresses of its own")));
                 }
                 _ => {
-                    return Err(wrong(format!(
-                        "{word:?} is not understood here, or is there twice"
-                    )));
+                    return Err(wrong(format!("{word:?} is unknown here, or repeated")));
                 }
             }
         }
@@ -311,16 +309,12 @@ mod tests {
             (
                 FdbAction::Del,
                 "52:54:00:12:34:56 dev packet:left static",
-                "\"static\" is not understood here",
+                "\"static\" is not allowed here",
             ),
-            (FdbAction::Show, "dev", "nothing behind \"dev\""),
+            (FdbAction::Show, "dev", "no value after \"dev\""),
             (FdbAction::Show, "vlan 4095", "a VLAN is 1 to 4094, not \"4095\""),
-            (
-                FdbAction::Show,
-                "vlan 1 vlan 2",
-                "\"vlan\" is not understood here, or is there twice",
-            ),
-            (FdbAction::Flush, "static", "\"static\" is not understood here"),
+            (FdbAction::Show, "vlan 1 vlan 2", "\"vlan\" is unknown here, or repeated"),
+            (FdbAction::Flush, "static", "\"static\" is not allowed here"),
         ] {
             let error = read(action, words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");

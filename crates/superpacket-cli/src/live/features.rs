@@ -12,7 +12,10 @@ use crate::report::{print, print_json, printable};
 
 pub(super) fn feature_name(text: &str) -> Result<Feature, String> {
     text.parse().map_err(|_| {
-        format!("{text:?} is no offload: there are {}", Feature::ALL.map(Feature::name).join(", "))
+        format!(
+            "{text:?} is not an offload; choose one of {}",
+            Feature::ALL.map(Feature::name).join(", ")
+        )
     })
 }
 

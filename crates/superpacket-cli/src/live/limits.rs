@@ -89,7 +89,9 @@ pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
         }
         _ => {
             let names = PortSettings::names().collect::<Vec<_>>().join(", ");
-            Err(Failure::Usage(format!("{name:?} is no setting of a port: there are {names}")))
+            Err(Failure::Usage(format!(
+                "{name:?} is not a setting of a port; choose one of {names}"
+            )))
         }
     }
 }
@@ -110,7 +112,7 @@ fn value(name: &str, text: &str) -> Result<u64, Failure> {
     let read = match unit(name) {
         "ns" => nanoseconds(text),
         "bytes" | "bytes/s" => size(text),
-        unit => text.parse().map_err(|_| format!("{text:?} is no number of {unit}")),
+        unit => text.parse().map_err(|_| format!("{text:?} is not a number of {unit}")),
     };
     read.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
 }
@@ -169,8 +171,8 @@ mod tests {
         for (name, text, says) in [
             ("gso_max_size", "big", "unknown suffix \"big\": k, M, G or T"),
             ("gro_flush_timeout", "50000", "write 50us, 1ms or 3600s"),
-            ("lro_max_desc", "8k", "\"8k\" is no number of flows"),
-            ("storm_unknown", "8k", "\"8k\" is no number of packets/s"),
+            ("lro_max_desc", "8k", "\"8k\" is not a number of flows"),
+            ("storm_unknown", "8k", "\"8k\" is not a number of packets/s"),
         ] {
             let error = value(name, text).expect_err(text).to_string();
             assert!(error.starts_with(&format!("{name}: ")) && error.contains(says), "{error}");
@@ -192,7 +194,7 @@ mod tests {
         assert!(settings.forwarding.isolated && settings.linear);
         for (name, text, says) in [
             ("too_big", "explode", "too_big is one of drop, icmp, fragment, not \"explode\""),
-            ("storm", "1", "\"storm\" is no setting of a port: there are gso_max_size, "),
+            ("storm", "1", "\"storm\" is not a setting of a port; choose one of gso_max_size, "),
             ("isolated", "1", "isolated is on or off"),
             ("rx_byte_burst", "1T", "rx_byte_burst is 0 (a tenth of a second's)"),
         ] {

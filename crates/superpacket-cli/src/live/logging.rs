@@ -46,7 +46,7 @@ const MODULES: [&str; 3] = ["superpacket", "superpacket_bridge", "superpacket_io
 fn targets(filter: &str) -> Result<Targets, Failure> {
     let wrong = |word: &str, what: &str, allowed: &[&str]| {
         Err(Failure::Usage(format!(
-            "--log {filter}: {word:?} is no {what}: there are {}",
+            "--log {filter}: {word:?} is not a {what}; choose one of {}",
             allowed.join(", ")
         )))
     };
@@ -79,15 +79,15 @@ mod tests {
         for (filter, says) in [
             (
                 "inof",
-                "\"inof\" is no level (of a module: MODULE=LEVEL): there are off, error, warn, info, debug, trace",
+                "\"inof\" is not a level (of a module: MODULE=LEVEL); choose one of off, error, warn, info, debug, trace",
             ),
-            ("", "\"\" is no level"),
-            ("info,", "\"\" is no level"),
-            ("superpacket_bridge", "\"superpacket_bridge\" is no level"),
-            ("superpacket_bridge=loud", "\"loud\" is no level: there are off"),
+            ("", "\"\" is not a level"),
+            ("info,", "\"\" is not a level"),
+            ("superpacket_bridge", "\"superpacket_bridge\" is not a level"),
+            ("superpacket_bridge=loud", "\"loud\" is not a level; choose one of off"),
             (
                 "superpacket_brigde=debug,info",
-                "is no module that logs: there are superpacket, superpacket_bridge, superpacket_io",
+                "is not a module that logs; choose one of superpacket, superpacket_bridge, superpacket_io",
             ),
         ] {
             let error = targets(filter).expect_err(filter).to_string();

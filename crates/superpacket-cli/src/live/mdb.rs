@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &MdbArguments) -> Result<(), Failure> {
         ["dev", port] => Some(port),
         _ => {
             return Err(Failure::Usage(format!(
-                "mdb show: {:?} is not understood here: write mdb show [dev PORT]",
+                "mdb show: {:?} is not allowed here: write mdb show [dev PORT]",
                 words.join(" ")
             )));
         }
@@ -81,9 +81,7 @@ fn text(report: &MdbReport, statistics: bool) -> String {
     }
     for (name, is_asked) in [("IPv4", report.querier_ipv4), ("IPv6", report.querier_ipv6)] {
         if !is_asked {
-            text.push_str(&format!(
-                "no querier of {name}: what is for its groups goes to all ports\n"
-            ));
+            text.push_str(&format!("no {name} querier: packets for its groups go to all ports\n"));
         }
     }
     text
@@ -116,7 +114,7 @@ mod tests {
         };
         let lines =
             |statistics| text(&report, statistics).lines().map(str::to_owned).collect::<Vec<_>>();
-        let querier = "no querier of IPv6: what is for its groups goes to all ports";
+        let querier = "no IPv6 querier: packets for its groups go to all ports";
         assert_eq!(
             lines(false),
             [

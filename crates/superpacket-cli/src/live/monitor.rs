@@ -63,11 +63,13 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<(), Failure> {
     let is_pipe = arguments.write == Path::new("-");
     if is_pipe && io::stdout().is_terminal() {
         return Err(Failure::Usage(
-            "a capture goes to no terminal: give -w FILE, or a pipe as in `superpacket monitor | tshark -r -`".into(),
+            "a capture cannot be written to a terminal: give -w FILE, or use a pipe as in `superpacket monitor | tshark -r -`".into(),
         ));
     }
     if is_pipe && arguments.json {
-        return Err(Failure::Usage("--json: standard output has the capture: give -w FILE".into()));
+        return Err(Failure::Usage(
+            "--json: the capture goes to standard output: give -w FILE".into(),
+        ));
     }
     if let Some(ending @ ("gz" | "zst")) =
         arguments.write.extension().and_then(|ending| ending.to_str())
@@ -106,7 +108,7 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<(), Failure> {
     ));
     match copied {
         Ok(()) if !counts.is_whole => {
-            warn("the bridge has ended without saying how many packets were dropped")
+            warn("the bridge ended without reporting how many packets were dropped")
         }
         Ok(()) => {}
         Err(failure) => return Err(failure),

@@ -141,7 +141,7 @@ mod tests {
             ),
             (
                 &["packet:a", "--limit", "packet:a:storm_unknown=many"],
-                "storm_unknown: \"many\" is no number of packets/s",
+                "storm_unknown: \"many\" is not a number of packets/s",
             ),
             (
                 &["packet:a", "--feature", "packet:b:gro=on"],

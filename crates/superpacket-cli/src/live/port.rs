@@ -87,7 +87,7 @@ impl PortRequest {
         let port = port.ok_or_else(|| wrong("no port".into()))?.to_owned();
         if action != PortAction::Set {
             return match (next(), action) {
-                (Some(word), _) => Err(wrong(format!("{word:?} is not understood here"))),
+                (Some(word), _) => Err(wrong(format!("{word:?} is not allowed here"))),
                 (None, PortAction::Add) => Ok(PortRequest::Add(port)),
                 (None, _) => Ok(PortRequest::Delete(port)),
             };
@@ -98,7 +98,7 @@ impl PortRequest {
                 let value = Some(value.to_owned()).filter(|value| !value.is_empty());
                 change.options.insert(key.to_owned(), value).is_none()
             } else {
-                let text = next().ok_or_else(|| wrong(format!("nothing behind {word:?}")))?;
+                let text = next().ok_or_else(|| wrong(format!("no value after {word:?}")))?;
                 // Hyphens are accepted as in the configuration file.
                 let name = word.replace('-', "_");
                 let value = setting(&name, text)?;
@@ -106,14 +106,14 @@ impl PortRequest {
             };
             if !is_new {
                 return Err(wrong(format!(
-                    "{:?} is there twice",
+                    "{:?} is repeated",
                     word.split('=').next().unwrap_or(word)
                 )));
             }
         }
         if change == PortChange::default() {
             return Err(wrong(format!(
-                "what of {port} is to be set? An option of its port string, as ring=8m, or a setting, as isolated on"
+                "nothing to set for {port}: give an option of its port string, such as ring=8m, or a setting, such as isolated on"
             )));
         }
         Ok(PortRequest::Set(port, change))
@@ -171,26 +171,26 @@ mod tests {
         for (action, words, says) in [
             (PortAction::Set, "left", "port set: what of left is to be set?"),
             (PortAction::Set, "dev", "port set: no port: write port set NAME [OPTION=VALUE]..."),
-            (PortAction::Set, "left isolated", "nothing behind \"isolated\""),
+            (PortAction::Set, "left isolated", "no value after \"isolated\""),
             (PortAction::Set, "left isolated yes", "isolated is on or off, not \"yes\""),
             (
                 PortAction::Set,
                 "left hairpin on",
-                "\"hairpin\" is no setting of a port: there are gso_max_size, ",
+                "\"hairpin\" is not a setting of a port; choose one of gso_max_size, ",
             ),
-            (PortAction::Set, "left ring=8m ring=4m", "\"ring\" is there twice"),
-            (PortAction::Set, "left isolated on isolated off", "\"isolated\" is there twice"),
+            (PortAction::Set, "left ring=8m ring=4m", "\"ring\" is repeated"),
+            (PortAction::Set, "left isolated on isolated off", "\"isolated\" is repeated"),
             (
                 PortAction::Set,
                 "left storm_unknown many",
-                "storm_unknown: \"many\" is no number of packets/s",
+                "storm_unknown: \"many\" is not a number of packets/s",
             ),
             (
                 PortAction::Add,
                 "tap:a isolated on",
-                "port add: \"isolated\" is not understood here: write port add PORT",
+                "port add: \"isolated\" is not allowed here: write port add PORT",
             ),
-            (PortAction::Del, "left right", "\"right\" is not understood here"),
+            (PortAction::Del, "left right", "\"right\" is not allowed here"),
         ] {
             let error = read(action, words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");

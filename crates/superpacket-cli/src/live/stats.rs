@@ -60,9 +60,9 @@ fn text(ports: &[PortStats], arguments: &StatsArguments, columns: usize) -> Stri
         }
         if arguments.reasons {
             text.push('\n');
-            text.push_str(&paragraph("Why packets left aggregation as they did:", 2, columns));
+            text.push_str(&paragraph("Reasons for which packets left aggregation:", 2, columns));
             match port.reasons.is_empty() {
-                true => text.push_str("  none did\n"),
+                true => text.push_str("  none\n"),
                 false => text.push_str(&reasons_table(
                     port.reasons.iter().map(|(name, count)| (name.as_str(), *count)),
                 )),
@@ -77,8 +77,8 @@ fn text(ports: &[PortStats], arguments: &StatsArguments, columns: usize) -> Stri
 /// identifications.
 fn id_advice(port: &PortStats) -> String {
     format!(
-        "{} packets were merged and cut again for nothing: their IP identifications stay the same, which this port cannot be told. \
-         `superpacket features '{}' tx-tcp-mangleid-segmentation on` lets the port number those that must not be fragmented (RFC 6864).",
+        "{} packets were merged and then segmented again, to no benefit: this port cannot send packets whose IP identifications are all the same. \
+         `superpacket features '{}' tx-tcp-mangleid-segmentation on` lets the port renumber those with the don't-fragment bit (RFC 6864).",
         grouped(port.segmented_for_ids),
         printable(&port.port),
     )
@@ -223,13 +223,13 @@ mod tests {
     fn reasons_are_shown_where_they_are_asked_for() {
         let mut stats = stats();
         assert!(
-            text(std::slice::from_ref(&stats), &arguments(true, false), 80).contains("none did")
+            text(std::slice::from_ref(&stats), &arguments(true, false), 80).contains("\n  none\n")
         );
         stats.reasons = [("sequence".to_owned(), 1), ("poll_end".to_owned(), 3)].into();
         let text = text(&[stats], &arguments(true, false), 80);
         let rows: Vec<_> = text
             .lines()
-            .skip_while(|line| !line.contains("Why packets left"))
+            .skip_while(|line| !line.contains("Reasons for which packets left"))
             .skip(2)
             .map(str::trim)
             .collect();
@@ -247,7 +247,7 @@ mod tests {
             let text = text(std::slice::from_ref(&stats), &arguments(true, false), columns);
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(
-                words.contains("4,321 packets were merged and cut again for nothing"),
+                words.contains("4,321 packets were merged and then segmented again, to no benefit"),
                 "{text}"
             );
             assert!(words.contains("tx-tcp-mangleid-segmentation on`"), "{text}");

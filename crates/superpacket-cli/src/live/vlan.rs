@@ -84,7 +84,7 @@ impl VlanRequest {
         let (mut port, mut vlans, mut pvid, mut untagged) = (None, None, false, false);
         while let Some(word) = words.next() {
             let mut value =
-                || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
+                || words.next().ok_or_else(|| wrong(format!("no value after {word:?}")));
             match word {
                 "dev" if port.is_none() => port = Some(value()?.to_owned()),
                 "vid" if vlans.is_none() && action != VlanAction::Show => vlans = Some(value()?),
@@ -93,9 +93,7 @@ impl VlanRequest {
                 // Accepted for compatibility with iproute2: all ports belong to the bridge.
                 "master" => {}
                 _ => {
-                    return Err(wrong(format!(
-                        "{word:?} is not understood here, or is there twice"
-                    )));
+                    return Err(wrong(format!("{word:?} is unknown here, or repeated")));
                 }
             }
         }
@@ -106,7 +104,7 @@ impl VlanRequest {
         let vlans: VlanRange =
             vlans.ok_or_else(|| wrong("no VLAN".into()))?.parse().map_err(&wrong)?;
         if vlans.pvid || vlans.untagged {
-            return Err(wrong("pvid and untagged are words of their own".into()));
+            return Err(wrong("pvid and untagged must be separate words".into()));
         }
         let range = VlanRange::new(vlans.first, vlans.last, pvid, untagged).map_err(&wrong)?;
         Ok(if action == VlanAction::Add {
@@ -145,7 +143,7 @@ fn text(report: &VlanReport) -> String {
         text.push_str(&format!("\nTags are of {}.\n", report.vlan_protocol));
     }
     if !report.vlan_filtering {
-        text.push_str("\nVLAN filtering is off, and none of this in force: superpacket bridge --vlan-filtering\n");
+        text.push_str("\nVLAN filtering is off, so none of this is in force: superpacket bridge --vlan-filtering\n");
     }
     text
 }
@@ -190,7 +188,7 @@ mod tests {
                 "vlan add: no port: write vlan add dev PORT vid VID[-VID] [pvid] [untagged]",
             ),
             (VlanAction::Add, "dev packet:left", "no VLAN"),
-            (VlanAction::Add, "dev packet:left vid", "nothing behind \"vid\""),
+            (VlanAction::Add, "dev packet:left vid", "no value after \"vid\""),
             (VlanAction::Add, "dev packet:left vid ten", "\"ten\" is no VLAN"),
             (VlanAction::Add, "dev packet:left vid 4095", "a VLAN is 1 to 4094, not 4095"),
             (
@@ -198,9 +196,9 @@ mod tests {
                 "dev packet:left vid 10-20 pvid",
                 "pvid is for one VLAN, not for 10-20",
             ),
-            (VlanAction::Add, "dev packet:left vid 10 tagged", "\"tagged\" is not understood here"),
-            (VlanAction::Del, "dev packet:left vid 10 pvid", "\"pvid\" is not understood here"),
-            (VlanAction::Show, "vid 10", "\"vid\" is not understood here"),
+            (VlanAction::Add, "dev packet:left vid 10 tagged", "\"tagged\" is not allowed here"),
+            (VlanAction::Del, "dev packet:left vid 10 pvid", "\"pvid\" is not allowed here"),
+            (VlanAction::Show, "vid 10", "\"vid\" is not allowed here"),
         ] {
             let error = read(action, words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");
@@ -231,6 +229,6 @@ mod tests {
         let provider = VlanReport { vlan_protocol: VlanProtocol::Dot1Ad, ..report.clone() };
         assert_eq!(text(&provider), format!("{expected}\nTags are of 802.1ad.\n"));
         let off = VlanReport { vlan_filtering: false, ..report };
-        assert!(text(&off).ends_with("\nVLAN filtering is off, and none of this in force: superpacket bridge --vlan-filtering\n"));
+        assert!(text(&off).ends_with("\nVLAN filtering is off, so none of this is in force: superpacket bridge --vlan-filtering\n"));
     }
 }

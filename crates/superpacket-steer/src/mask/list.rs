@@ -13,7 +13,7 @@ pub enum ListError {
     /// An item is neither a number, nor a range `first-last`, nor a range with a pattern
     /// `first-last:used/group`.
     #[error(
-        "EINVAL: {item:?} at byte {position} is no CPU and no range of CPUs: write 8, 0-3 or 0-15:2/4"
+        "EINVAL: {item:?} at byte {position} is neither a CPU nor a range of CPUs: write 8, 0-3 or 0-15:2/4"
     )]
     BadItem {
         /// The item; only its start, if it is long.
@@ -23,7 +23,7 @@ pub enum ListError {
     },
     /// A range ends before it begins, or a pattern uses more CPUs than its group has.
     #[error(
-        "EINVAL: {item:?} at byte {position} holds nothing, or more than there is: the lower number comes first, and the used of a group are 0 to all of it"
+        "EINVAL: {item:?} at byte {position} is an invalid range: the lower number comes first, and a pattern uses at most its whole group"
     )]
     BadRange {
         /// The item; only its start, if it is long.
@@ -32,7 +32,7 @@ pub enum ListError {
         position: usize,
     },
     /// The item names a CPU that the machine does not have.
-    #[error("ERANGE: {item:?} at byte {position} goes beyond CPU {}, the last that there may be", cpus - 1)]
+    #[error("ERANGE: {item:?} at byte {position} exceeds CPU {}, the last possible one", cpus - 1)]
     NoSuchCpu {
         /// The item; only its start, if it is long.
         item: String,

@@ -26,7 +26,7 @@ pub enum MaskError {
     },
     /// A chunk has more than 8 digits, leading zeros included.
     #[error(
-        "EOVERFLOW: chunk {chunk:?} at byte {position} has more than 8 digits; commas part groups of 32 CPUs"
+        "EOVERFLOW: chunk {chunk:?} at byte {position} has more than 8 digits; commas separate groups of 32 CPUs"
     )]
     LongChunk {
         /// Byte offset of the chunk.
@@ -35,7 +35,7 @@ pub enum MaskError {
         chunk: String,
     },
     /// There are more chunks than the CPUs need, even if the extra ones are zero.
-    #[error("EOVERFLOW: chunk {chunk:?} at byte {position} is one too many: {cpus} CPUs take {}", cpus.div_ceil(GROUP))]
+    #[error("EOVERFLOW: chunk {chunk:?} at byte {position} is one too many: {cpus} CPUs need {}", cpus.div_ceil(GROUP))]
     TooManyChunks {
         /// Byte offset of the chunk.
         position: usize,
@@ -46,7 +46,7 @@ pub enum MaskError {
     },
     /// The bitmap names a CPU that the machine does not have.
     #[error(
-        "EOVERFLOW: chunk {chunk:?} at byte {position} names CPU {cpu}, and there may be {cpus}, from 0 on"
+        "EOVERFLOW: chunk {chunk:?} at byte {position} names CPU {cpu}, but the last possible one is {}", cpus - 1
     )]
     NoSuchCpu {
         /// The lowest such CPU.
@@ -260,7 +260,7 @@ mod tests {
         let long = CpuMask::parse(&"5".repeat(1000), 4).map_err(|error| error.to_string());
         assert_eq!(
             long,
-            Err("EOVERFLOW: chunk \"555555555555555555555555…\" at byte 0 has more than 8 digits; commas part groups of 32 CPUs"
+            Err("EOVERFLOW: chunk \"555555555555555555555555…\" at byte 0 has more than 8 digits; commas separate groups of 32 CPUs"
                 .to_string())
         );
         assert_eq!(

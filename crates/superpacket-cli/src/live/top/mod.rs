@@ -56,9 +56,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
         return Ok(print_json(&rates)?);
     }
     if !stdout().is_terminal() {
-        return Err(Failure::Usage(
-            "top draws on a terminal, and standard output is none: use --json".into(),
-        ));
+        return Err(Failure::Usage("standard output is not a terminal: use --json".into()));
     }
     let ending = Arc::new(AtomicBool::new(false));
     for signal in signals::ending() {

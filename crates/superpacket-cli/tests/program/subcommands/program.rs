@@ -1,4 +1,4 @@
-//! The program as a whole: help, exit codes, cut files, pipes, and what it generates.
+//! The program as a whole: help, exit codes, truncated files, pipes, and generated captures.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -171,7 +171,7 @@ fn completions_and_man_pages_name_every_command() {
     let bench = Bench::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let text = String::from_utf8(bench.run(&["completions", shell]).stdout).expect("UTF-8");
-        // The script asks the program, and says which shell asks.
+        // The script runs the program, and names the shell.
         assert!(
             text.contains("superpacket -- ") && text.contains("_SUPERPACKET_COMPLETE"),
             "{shell} {text}"
