@@ -57,7 +57,7 @@ mod tests {
             ("", "a list of CPUs"),
             ("0,x-1", "\"x-1\""),
             ("3-1", "\"3-1\""),
-            ("8191", "CPU 8191 may not be used"),
+            ("8191", "CPU 8191 is not available"),
         ] {
             assert!(
                 CpuList::read(wrong).is_err_and(|error| error.contains(words)),

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_named() {
+    fn contradicting_options_are_named() {
         for (arguments, says) in [
             ("stream", "<ADDRESS>"),
             ("stream nowhere", "invalid"),

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_behind_the_options_has_its_sections() {
+    fn the_text_after_the_options_becomes_sections() {
         let after = "Examples:\n  a --b | jq '.c'\n  .x \\n\n\nA note-worthy thing.\n\nAnother.\n\nExit codes: 0 done, 2 bad usage.";
         let expected = ".SH EXAMPLES\n.nf\na \\-\\-b | jq \\(aq.c\\(aq\n\\&.x \\en\n.fi\n.SH NOTES\n.PP\nA note\\-worthy thing.\n.PP\nAnother.\n\
                         .SH \"EXIT STATUS\"\n0 done, 2 bad usage.\n";

@@ -122,7 +122,7 @@ fn copy_at_all_lengths_and_alignments() {
 }
 
 #[test]
-fn no_byte_is_read_behind_a_slice() {
+fn no_byte_beyond_a_slice_is_read() {
     // Each slice is a separate allocation of exactly its length, so that Miri and valgrind detect a
     // read beyond it.
     for length in 0..=LENGTHS {

@@ -191,7 +191,7 @@ fn the_wire_carries_frames_and_the_stacks_see_super_packets() {
 /// An application's writes end in short segments with PSH. The stack receives all of them in one
 /// packet, unless the policy requires packets that can be segmented by one size.
 #[test]
-fn packets_that_are_not_alike_are_one_to_the_stack() {
+fn unequal_packets_reach_the_stack_as_one() {
     let mut next = Frame::tcp4(1, 100);
     let frames: Vec<_> = (0..20)
         .map(|index| {
@@ -227,7 +227,7 @@ fn packets_that_are_not_alike_are_one_to_the_stack() {
 }
 
 #[test]
-fn what_a_device_does_not_take_at_once_waits_and_is_sent_once() {
+fn frames_wait_for_a_full_device_and_are_sent_once() {
     let [sender, _] = Wire { slots: 5, ..INTACT }.transfer();
     let full_frames = LENGTH.div_ceil(FULL_FRAME) as u64;
     let frames = sender.device.counters().frames_out;
@@ -250,7 +250,7 @@ fn damaged_frames_are_dropped_and_sent_again() {
 }
 
 #[test]
-fn what_the_device_itself_offers_stays() {
+fn the_inner_device_keeps_its_capabilities() {
     struct Verifying(Port);
     impl Device for Verifying {
         type RxToken<'a> = Arrived;

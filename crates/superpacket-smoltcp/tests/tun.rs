@@ -286,7 +286,7 @@ fn unfinished_checksums_are_completed_and_wrong_ones_stay() -> Result<(), LabErr
 }
 
 #[test]
-fn a_device_that_gives_no_super_packets_is_read_too() -> Result<(), LabError> {
+fn a_device_without_super_packets_is_read_too() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
     for (_, layer) in MEDIA {
         let mut device = opened(&host, layer, Offloads::NONE)?;
@@ -302,7 +302,7 @@ fn a_device_that_gives_no_super_packets_is_read_too() -> Result<(), LabError> {
 }
 
 #[test]
-fn a_device_with_datagrams_in_super_packets_is_not_taken() -> Result<(), LabError> {
+fn a_device_with_udp_super_packets_is_refused() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
     let tun = host.run(|| Tun::open("tun0").map_err(|error| failed(error.into())))?;
     if tun.offloads().udp {

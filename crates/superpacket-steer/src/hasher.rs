@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_a_flow_have_one_hash_however_they_lie() {
+    fn the_hash_of_a_flow_is_independent_of_buffers() {
         for mut hasher in
             [all(FlowHasher::keyed(KEY)), all(FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT))]
                 .concat()
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn directions_are_one_flow_only_where_that_is_asked_for() {
+    fn directions_share_a_hash_only_on_request() {
         for hasher in [FlowHasher::keyed(KEY), FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT)] {
             let (mut plain, mut symmetric) = (hasher.clone(), hasher.symmetric());
             for frame in [Frame::tcp4(1, 10), Frame::tcp6(1, 10), Frame::udp6(10)] {

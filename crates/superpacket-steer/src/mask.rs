@@ -317,7 +317,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_are_as_sets_are(left in prop::collection::btree_set(0usize..MAX_CPUS, 0..40), right in prop::collection::btree_set(0usize..MAX_CPUS, 0..40)) {
+        fn set_operations_work(left in prop::collection::btree_set(0usize..MAX_CPUS, 0..40), right in prop::collection::btree_set(0usize..MAX_CPUS, 0..40)) {
             let of = |set: &std::collections::BTreeSet<usize>| set.iter().filter_map(|&cpu| Cpu::new(cpu)).collect::<CpuMask>();
             let numbers = |mask: &CpuMask| mask.iter().map(Cpu::number).collect::<std::collections::BTreeSet<_>>();
             let (a, b) = (of(&left), of(&right));

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_give_what_the_bits_give() {
+    fn tables_agree_with_the_bitwise_definition() {
         let mut random = Random::new(7);
         for _ in 0..200 {
             let key = ToeplitzKey::new(random.bytes(40).try_into().expect("40 bytes"));

@@ -1,5 +1,5 @@
-//! GRO and TSO for [smoltcp](https://docs.rs/smoltcp), around any of its devices: 57 lines of the
-//! user's own here, and in `tokens.rs` the 46 lines that smoltcp asks of every device.
+//! GRO and TSO for [smoltcp](https://docs.rs/smoltcp), around any of its devices: 74 lines of the
+//! user's own here, and in `tokens.rs` the 49 lines that smoltcp asks of every device.
 //!
 //! - **Receive.** The frames that wait in the device are merged before smoltcp sees them. A merged
 //!   packet has a complete checksum, which smoltcp verifies as usual.

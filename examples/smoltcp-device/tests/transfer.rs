@@ -268,14 +268,14 @@ fn a_stack_without_offloads_takes_every_frame() {
 }
 
 #[test]
-fn what_a_stack_without_offloads_sends_is_joined() {
+fn frames_of_a_stack_without_offloads_are_merged() {
     let seen =
         transfer(Port::new(Medium::Ethernet, usize::MAX), offloads(Medium::Ethernet), 4, intact);
     assert!(seen.frames / seen.received >= 20, "{} frames, {} packets", seen.frames, seen.received);
 }
 
 #[test]
-fn what_a_device_does_not_take_at_once_waits() {
+fn frames_wait_for_a_full_device() {
     let port = || Port::new(Medium::Ethernet, 5);
     let seen = transfer(OffloadDevice::new(port()), OffloadDevice::new(port()), 4, intact);
     let full_frames = LENGTH.div_ceil(FULL_FRAME);

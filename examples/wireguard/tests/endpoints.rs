@@ -85,7 +85,7 @@ fn a_path_that_is_narrower_than_the_tunnel_gets_fragments() -> Result<(), LabErr
 }
 
 #[test]
-fn an_end_that_was_killed_comes_back() -> Result<(), LabError> {
+fn a_killed_endpoint_can_be_restarted() -> Result<(), LabError> {
     let Some(mut tunnel) = available_or_skip(Tunnel::new(&Program::Superpacket, false)) else {
         return Ok(());
     };
@@ -105,7 +105,7 @@ fn an_end_that_was_killed_comes_back() -> Result<(), LabError> {
 }
 
 #[test]
-fn settings_that_are_wrong_are_named() {
+fn wrong_settings_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
     let cases = [

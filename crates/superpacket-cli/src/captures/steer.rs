@@ -163,7 +163,7 @@ mod tests {
             (published[1..].concat(), "80 hexadecimal digits or more; this one has 78"),
             (published.concat() + "1", "two hexadecimal digits per byte; this one has 81"),
             ("6dxx".to_owned(), "'x' at byte 2 is not a hexadecimal digit"),
-            (String::new(), "and this has 0"),
+            (String::new(), "this one has 0"),
         ] {
             assert!(toeplitz_key(&text).is_err_and(|error| error.contains(words)), "{text}");
         }

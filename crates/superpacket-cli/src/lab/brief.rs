@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_says_what_here_the_source_s_and_the_verdict() {
+    fn a_row_has_the_value_here_the_source_s_and_the_verdict() {
         let mut report = report();
         let live = Mark {
             form: Form::Live,

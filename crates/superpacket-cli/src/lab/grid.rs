@@ -337,7 +337,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_at_all_is_no_column() {
+    fn columns_without_figures_are_left_out() {
         let mut table = table();
         table.rows[0].figures[1] = None;
         let grid = Grid::new(&table);
@@ -387,7 +387,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_ratios_do_not_have_in_common_stands_with_each() {
+    fn differing_properties_of_ratios_are_shown_in_each_cell() {
         let mut table = table();
         let change = |ratio: &mut Option<Ratio>| {
             if let Some(ratio) = ratio {
@@ -402,7 +402,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_over_nothing_is_no_ratio() {
+    fn a_division_by_zero_is_not_a_ratio() {
         let mut table = table();
         table.rows[3].ratio = Some(Ratio::exact("none", "throughput", f64::NAN));
         let grid = Grid::new(&table);
@@ -410,7 +410,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn figures_are_called_what_they_are() {
+    fn the_origin_of_figures_is_described() {
         let medians = table();
         assert_eq!(
             method(&medians),
@@ -424,7 +424,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn marks_are_told_in_words() {
+    fn marks_are_described_in_words() {
         let counted = Mark::exact("lro: counts", Form::Model, 2.6, Side::AtLeast, 2.5);
         assert_eq!(
             (mark(&counted), verdict(&counted), origin(&counted)),

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_warned_of() {
+    fn a_busy_machine_causes_a_warning() {
         let calm = Machine { load: 0.1, cores: 2, optimised: true, ..Machine::this() };
         assert!(calm.warnings().is_empty());
         let busy = Machine { load: 6.5, ..calm.clone() };

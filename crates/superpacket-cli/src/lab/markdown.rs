@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_around_the_markers_stays() -> Result<(), String> {
+    fn text_outside_the_markers_stays() -> Result<(), String> {
         let before = format!("# Title\n{BEGIN}\nold\n{END}\nafter\n");
         let first = replaced(&before, &report())?;
         assert!(

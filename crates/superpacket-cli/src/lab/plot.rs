@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_brings_its_colours_with_it() -> Result<(), Error> {
+    fn a_plot_file_contains_its_colours() -> Result<(), Error> {
         let Some(svg) = bars(&table(), WIDE) else { panic!("it is to be plotted") };
         let svg = file(&svg?);
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\""), "{svg}");

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_lacks_is_a_note_and_what_fails_is_told() {
+    fn missing_capabilities_become_notes_and_failures_are_reported() {
         assert!(
             matches!(run(WELL), ExperimentOutcome::Done(experiment) if experiment.notes == ["counted"])
         );
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_a_failure_like_others() {
+    fn a_panic_is_an_ordinary_failure() {
         let ExperimentOutcome::Failed(FailedExperiment { error, .. }, Some(counted)) =
             run(Entry { live: |_| panic!("of {}", "old"), ..WELL })
         else {

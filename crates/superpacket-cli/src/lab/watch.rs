@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn experiments_to_come_are_taken_for_like_those_that_were() {
+    fn later_experiments_are_estimated_from_earlier_ones() {
         let whole = |experiments, begun, announced| {
             RunProgress { experiments, begun, announced, taken: 0 }.whole()
         };
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_said_once() {
+    fn only_one_thread_prints_the_end() {
         let watcher = Watcher::new(1, true);
         watcher.begin();
         watcher.announce(2);

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_is_read_from_its_end() {
+    fn switches_are_parsed_from_their_end() {
         let read = feature_switch("packet:eth0?version=v3:gro=off").expect("reads");
         assert_eq!(
             read,
@@ -147,7 +147,7 @@ mod tests {
             ("packet:eth0:gro", "PORT:FEATURE=on"),
             ("gro=on", "PORT:FEATURE=on"),
             ("packet:eth0:gro=maybe", "neither on nor off"),
-            ("packet:eth0=on", "\"eth0\" is no offload"),
+            ("packet:eth0=on", "\"eth0\" is not an offload"),
         ] {
             let error = feature_switch(text).expect_err(text);
             assert!(error.contains(says), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! `superpacket fdb`: a bridge's address table, in the words of iproute2's `bridge fdb`.
+//! `superpacket fdb`: a bridge's address table, in the syntax of iproute2's `bridge fdb`.
 
 use std::io::{self, Write};
 
@@ -138,7 +138,7 @@ impl FdbRequest {
                     return Err(wrong(format!("{word:?}: the bridge has no addresses of its own")));
                 }
                 _ => {
-                    return Err(wrong(format!("{word:?} is unknown here, or repeated")));
+                    return Err(wrong(format!("{word:?} is not allowed here, or is repeated")));
                 }
             }
         }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_the_words_of_iproute2() {
+    fn it_accepts_the_syntax_of_iproute2() {
         let station = |vlan| Station { vlan, address: [0x52, 0x54, 0, 0x12, 0x34, 0x56] };
         let port = || "packet:left".to_owned();
         let filter = |port: Option<String>, vlan, is_static| FdbFilter { port, vlan, is_static };
@@ -313,7 +313,7 @@ mod tests {
             ),
             (FdbAction::Show, "dev", "no value after \"dev\""),
             (FdbAction::Show, "vlan 4095", "a VLAN is 1 to 4094, not \"4095\""),
-            (FdbAction::Show, "vlan 1 vlan 2", "\"vlan\" is unknown here, or repeated"),
+            (FdbAction::Show, "vlan 1 vlan 2", "\"vlan\" is not allowed here, or is repeated"),
             (FdbAction::Flush, "static", "\"static\" is not allowed here"),
         ] {
             let error = read(action, words).expect_err(words);

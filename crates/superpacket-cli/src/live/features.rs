@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_shows_what_went_along() {
+    fn a_switch_shows_dependent_changes() {
         let before = PortFeatures {
             port: "packet:eth0".into(),
             features: vec![

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_a_port_to_be_are_set_by_all_their_names() {
+    fn limits_can_be_set_by_all_their_names_before_a_port_is_open() {
         let mut settings = PortSettings::new("tap:a".parse().expect("a port"));
         for (name, text) in [
             ("storm-broadcast", "100"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_instead_of_what_was_asked_for_is_shown() {
+    fn inactive_offloads_are_shown_with_the_reason() {
         let mut port = PortReport {
             port: "packet:eth0".into(),
             string: "packet:eth0".into(),

@@ -75,7 +75,7 @@ mod tests {
     use tracing::Level;
 
     #[test]
-    fn words_that_mean_nothing_are_refused_with_what_is_allowed() {
+    fn unknown_words_are_refused_with_the_allowed_ones() {
         for (filter, says) in [
             (
                 "inof",

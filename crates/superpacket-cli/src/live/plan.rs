@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_goes_before_the_file() {
+    fn the_command_line_overrides_the_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bridge.toml");
         let said = plan(&["--config", file]).expect("the example is right");
         assert_eq!(
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_arguments_are_named() {
         for (arguments, says) in [
             (&[][..], "required"),
             (&["packet:a", "--config", "x.toml"], "cannot be used with"),

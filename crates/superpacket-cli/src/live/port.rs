@@ -167,9 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_arguments_are_named() {
         for (action, words, says) in [
-            (PortAction::Set, "left", "port set: what of left is to be set?"),
+            (PortAction::Set, "left", "port set: nothing to set for left"),
             (PortAction::Set, "dev", "port set: no port: write port set NAME [OPTION=VALUE]..."),
             (PortAction::Set, "left isolated", "no value after \"isolated\""),
             (PortAction::Set, "left isolated yes", "isolated is on or off, not \"yes\""),

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_port_with_a_name_is_stands_beside_it() {
+    fn a_named_port_is_listed_with_its_device() {
         let named = PortReport {
             port: "left".into(),
             string: "packet:eth0?ring=4m&queues=2".into(),

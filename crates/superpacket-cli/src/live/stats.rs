@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_were_cut_for_their_identifications_are_told_with_what_helps() {
+    fn packets_segmented_for_their_identifications_are_reported_with_advice() {
         let stats = PortStats {
             port: format!("packet:{}", "e".repeat(15)),
             segmented_for_ids: 4_321,

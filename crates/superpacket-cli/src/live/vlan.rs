@@ -93,7 +93,7 @@ impl VlanRequest {
                 // Accepted for compatibility with iproute2: all ports belong to the bridge.
                 "master" => {}
                 _ => {
-                    return Err(wrong(format!("{word:?} is unknown here, or repeated")));
+                    return Err(wrong(format!("{word:?} is not allowed here, or is repeated")));
                 }
             }
         }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_the_words_of_iproute2() {
+    fn it_accepts_the_syntax_of_iproute2() {
         let port = || "packet:left".to_owned();
         let range = |words: &str| words.parse::<VlanRange>().expect(words);
         for (action, words, expected) in [
@@ -207,7 +207,7 @@ mod tests {
         assert!(
             VlanRequest::read(VlanAction::Add, &quoted)
                 .expect_err("two in one")
-                .contains("words of their own")
+                .contains("separate words")
         );
     }
 

@@ -64,7 +64,7 @@ fn ports_and_offloads_of_the_running_bridge_are_completed() {
 }
 
 #[test]
-fn bash_completes_port_strings_although_it_parts_them_at_their_signs() {
+fn bash_completes_port_strings_although_it_splits_them_at_colons() {
     let Some(network) = TestNetwork::new() else { return };
     let _bridge = network.bridge(&["left=packet:left", "packet:right?ring=1m&slot=4k"]);
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_superpacket"));

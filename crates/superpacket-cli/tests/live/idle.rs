@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn who_is_silent_on_the_control_socket_holds_nobody_up() {
+fn idle_clients_of_the_control_socket_do_not_block_others() {
     let Some(network) = TestNetwork::new() else { return };
     let _bridge = network.bridge(&PORTS);
     let mut silent = std::os::unix::net::UnixStream::connect(network.socket()).expect("connects");

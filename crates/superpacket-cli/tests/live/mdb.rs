@@ -27,7 +27,7 @@ fn packets_for(path: &std::path::Path, group: [u8; 4]) -> usize {
 }
 
 #[test]
-fn hosts_that_have_joined_a_group_are_given_it_and_others_are_not() {
+fn only_hosts_that_joined_a_group_receive_its_packets() {
     let Some(network) = TestNetwork::new() else { return };
     let third = network.middle.host("third", "10.9.0.3/24").expect("as the others");
     network.bench.capture("query.pcap", &[crate::support::CapturedFrame::at(0, QUERY.to_vec())]);
@@ -95,7 +95,7 @@ fn hosts_that_have_joined_a_group_are_given_it_and_others_are_not() {
 }
 
 #[test]
-fn a_bridge_that_does_not_listen_says_so() {
+fn a_bridge_without_snooping_says_so() {
     let Some(network) = TestNetwork::new() else { return };
     let _bridge = network.bridge(&PORTS);
     let (code, text, _) = network.text(&["mdb"]);

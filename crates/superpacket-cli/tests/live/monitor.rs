@@ -93,7 +93,7 @@ fn whole_stream(network: &TestNetwork) -> Option<Value> {
 /// The packets received and sent are judged like another implementation's, with the headers of the
 /// super-packets.
 #[test]
-fn what_a_bridge_does_to_a_stream_is_judged_by_what_was_monitored() {
+fn a_monitored_stream_passes_the_check_of_received_and_sent_packets() {
     let Some(network) = TestNetwork::new() else { return };
     network.hush();
     // The bridge's user has no write access to the directory of the files.
@@ -229,7 +229,7 @@ fn a_monitor_ends_with_its_port_its_bridge_and_its_reader() {
 }
 
 #[test]
-fn what_cannot_be_monitored_or_written_is_said() {
+fn refused_monitors_and_outputs_are_reported() {
     let Some(network) = TestNetwork::new() else { return };
     let _bridge = network.bridge(&PORTS);
     let kept = network.bench.path("kept.pcapng");

@@ -154,7 +154,7 @@ fn lro_is_managed_and_counted_while_packets_flow() {
 }
 
 #[test]
-fn constant_identifications_are_told_and_may_change_where_that_is_asked_for() {
+fn segmentation_for_constant_identifications_is_reported_and_can_be_avoided() {
     let Some(network) = TestNetwork::new() else { return };
     let flow: Vec<_> =
         (0..40).map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_id(7)).collect();

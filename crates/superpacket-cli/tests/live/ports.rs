@@ -31,7 +31,7 @@ fn ports_are_added_and_removed_while_it_runs() {
 }
 
 #[test]
-fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
+fn every_output_calls_a_port_by_its_name() {
     let Some(network) = TestNetwork::new() else { return };
     let options = [
         "--feature",

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn sighup_rereads_the_file_and_a_bad_file_changes_nothing() {
+fn sighup_reads_the_file_again_and_a_bad_file_changes_nothing() {
     let Some(network) = TestNetwork::new() else { return };
     let file = network.bench.path("bridge.toml");
     let write = |text: &str| std::fs::write(&file, text).expect("writes");
@@ -43,7 +43,7 @@ fn sighup_rereads_the_file_and_a_bad_file_changes_nothing() {
 }
 
 #[test]
-fn sighup_says_what_it_undoes_of_what_commands_changed_and_keeps_it_where_that_is_asked_for() {
+fn sighup_reports_which_changes_by_commands_it_undoes_or_keeps() {
     let Some(network) = TestNetwork::new() else { return };
     let file = network.bench.path("bridge.toml");
     let ports = "[[port]]\nport = \"packet:left\"\n[[port]]\nport = \"packet:right\"\n";

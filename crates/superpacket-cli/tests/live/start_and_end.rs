@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn hosts_reach_each_other_through_it_and_sigterm_ends_it_well() {
+fn hosts_reach_each_other_and_sigterm_ends_the_bridge_cleanly() {
     let Some(network) = TestNetwork::new() else { return };
     assert!(network.is_cut_off(), "nothing joins them yet");
     let bridge = network.bridge(&[PORTS[0], PORTS[1], "--json", "--log-format", "json"]);
@@ -46,7 +46,7 @@ fn hosts_reach_each_other_through_it_and_sigterm_ends_it_well() {
 }
 
 #[test]
-fn every_thread_of_it_gives_up_what_it_does_not_need() {
+fn every_thread_drops_the_privileges_that_it_does_not_need() {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "only root can change its user");
         eprintln!("SKIPPED: only root can change its user");
@@ -134,7 +134,7 @@ fn an_interface_has_one_bridge_unless_two_are_asked_for() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn start_errors_give_the_reason() {
     let Some(network) = TestNetwork::new() else { return };
     let start = |arguments: &[&str]| {
         let mut command = network.middle.command(env!("CARGO_BIN_EXE_superpacket"));
@@ -174,7 +174,7 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
-fn a_pipe_over_which_nothing_comes_holds_nobody_up() {
+fn an_idle_pipe_does_not_block_other_ports() {
     let Some(network) = TestNetwork::new() else { return };
     let capture = network.bench.capture("pipe.pcap", &spaced(&[Frame::tcp4(1, 100)]));
     let whole = std::fs::read(capture).expect("it is there");
@@ -216,7 +216,7 @@ fn a_pipe_over_which_nothing_comes_holds_nobody_up() {
 }
 
 #[test]
-fn a_recording_that_nobody_reads_holds_nobody_up() {
+fn an_unread_recording_does_not_block_other_ports() {
     use rustix::fs::{CWD, Mode, OFlags, mkfifoat, open};
 
     let Some(network) = TestNetwork::new() else { return };

@@ -158,7 +158,7 @@ fn workers_are_pinned_and_sleep(network: &TestNetwork, bridge: &Running) {
 
 /// Changes the affinity of the main thread, like `taskset -p` or a cpuset; the bridge follows it.
 #[test]
-fn cpus_that_go_lose_their_workers_and_get_them_again() {
+fn workers_end_with_their_cpu_and_start_again() {
     let usable = rustix::thread::sched_getaffinity(None).expect("asked");
     let cpus: Vec<usize> =
         (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).take(2).collect();

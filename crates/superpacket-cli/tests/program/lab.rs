@@ -148,7 +148,7 @@ static MEASURED: LazyLock<LabRun> =
     LazyLock::new(|| LabRun::by(&["--quick", "--rounds", "2", "--seconds", "0.05"]));
 
 #[test]
-fn what_is_counted_is_all_there_and_the_same_in_every_run() {
+fn counted_results_are_complete_and_the_same_in_every_run() {
     let bench = Bench::new();
     let mut report = COUNTED.report.clone();
     assert_sound(&report);
@@ -245,7 +245,7 @@ fn assert_one_screen(text: &str) {
 }
 
 #[test]
-fn what_is_printed_fits_a_screen() {
+fn the_short_report_fits_a_screen() {
     for found in [&COUNTED, &MEASURED] {
         assert_one_screen(&found.text);
     }
@@ -328,7 +328,7 @@ fn documents_and_plots_are_made_by_the_command() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_before_anything_is_measured() {
+fn impossible_requests_are_refused_before_the_measurements() {
     let bench = Bench::new();
     fs::write(bench.path("empty.md"), "").expect("writes");
     let started = Instant::now();
@@ -388,7 +388,7 @@ fn skip(why: &str) {
 }
 
 #[test]
-fn without_namespaces_it_says_how_they_are_had_and_counts() {
+fn without_namespaces_it_explains_how_to_get_them_and_counts() {
     let bench = Bench::new();
     // In its own user namespace, a process may forbid itself further namespaces.
     let forbid = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
@@ -437,7 +437,7 @@ fn without_namespaces_it_says_how_they_are_had_and_counts() {
 }
 
 #[test]
-fn what_is_measured_is_told_with_its_spread() {
+fn measured_values_have_a_spread() {
     let LabRun { errors, report, page, took, .. } = &*MEASURED;
     if report["plan"]["form"] == "model" {
         return skip(report["notes"][0].as_str().expect("a note"));
@@ -758,7 +758,7 @@ fn interfaces() -> BTreeSet<String> {
 }
 
 #[test]
-fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
+fn signals_end_it_soon_with_the_finished_results_and_no_leftovers() {
     let bench = Bench::new();
     let before = interfaces();
     let (short, long) =
@@ -799,7 +799,7 @@ fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
 }
 
 #[test]
-fn nothing_is_left_of_one_that_was_killed() {
+fn a_killed_run_leaves_nothing_behind() {
     let bench = Bench::new();
     let before = interfaces();
     let Some(mut lab) = RunningLab::start(&bench, &["all", "--rounds", "1000"]) else { return };
@@ -828,7 +828,7 @@ fn end_of(mut child: Child) -> Option<i32> {
 }
 
 #[test]
-fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
+fn an_end_during_the_report_leaves_a_whole_page_or_none() {
     let bench = Bench::new();
     let arguments = ["lab", "tso", "--model", "--html", "report.html"];
     let started = Instant::now();
@@ -864,7 +864,7 @@ fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
 }
 
 #[test]
-fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
+fn an_end_while_the_report_is_unread_leaves_no_file() {
     let bench = Bench::new();
     // The report is longer than the pipe's buffer, so the page, which is written later, is never
     // begun.

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_named_with_its_place() {
+    fn list_errors_name_the_item_and_its_position() {
         for (text, name, item, at) in [
             ("0-3,x", "EINVAL", "x", 4),
             ("0-", "EINVAL", "0-", 0),

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_takes() {
+    fn texts_that_the_kernel_accepts() {
         let none: [usize; 0] = [];
         for empty in
             ["", ",", " ", "\n", ",,,", "0", "00000000,0", " \t,\u{b}\u{c}\r", "\nff", "\0ff"]
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses() {
+    fn texts_that_the_kernel_refuses() {
         let chunk = |text: &str| text.to_string();
         for (text, room, error) in [
             (

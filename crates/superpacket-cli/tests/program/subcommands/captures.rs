@@ -68,7 +68,7 @@ fn verify_finds_no_mismatch_anywhere() {
 }
 
 #[test]
-fn what_coalesce_and_segment_write_is_right() {
+fn the_output_of_coalesce_and_segment_has_right_checksums() {
     let Some(files) = real_captures() else { return };
     let bench = Bench::new();
     let (mut written, mut cut) = (0, 0);

@@ -102,7 +102,7 @@ fn headers_come_in_comments_and_in_records() {
 }
 
 #[test]
-fn what_is_wrong_fits_a_screen_and_is_printed_whole_on_request() {
+fn violations_fit_a_screen_and_all_are_printed_on_request() {
     let bench = Bench::new();
     let flow = tcp_flow(60, 1000);
     bench.capture("in.pcap", &spaced(&flow));

@@ -79,7 +79,7 @@ fn kept_by_merged(number: usize) -> Vec<u8> {
 }
 
 #[test]
-fn options_stay_with_packets_that_were_held_and_the_last_ones_with_what_merged() {
+fn options_stay_with_held_packets_and_merged_packets_keep_the_last_ones() {
     let bench = Bench::new();
     // One packet that is held and leaves alone, three that merge, one that passes at once.
     let flow = tcp_flow(3, 500);

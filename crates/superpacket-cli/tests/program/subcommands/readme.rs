@@ -78,13 +78,13 @@ fn walk_as(flags: &str, nobody: bool) {
 }
 
 #[test]
-fn the_walk_ends_with_super_packets_between_two_hosts() {
+fn the_walk_through_ends_with_super_packets_between_two_hosts() {
     // Root needs no user namespace, which may be forbidden.
     walk_as(if rustix::process::geteuid().is_root() { "-n" } else { "-Urn" }, false);
 }
 
 #[test]
-fn anybody_may_walk_it_where_user_namespaces_are_allowed() {
+fn every_user_can_follow_the_walk_through_with_user_namespaces() {
     if rustix::process::geteuid().is_root() {
         walk_as("-Urn", true);
     }

@@ -176,7 +176,7 @@ fn partial_checksums_in_tunnels_are_filled_in() {
 }
 
 #[test]
-fn what_cannot_be_cut_passes_and_is_counted() {
+fn packets_that_cannot_be_cut_pass_and_are_counted() {
     let bench = Bench::new();
     let mut fragment = Frame::udp4(5000);
     fragment.ipv4_mut().more_fragments = true;
@@ -196,7 +196,7 @@ fn what_cannot_be_cut_passes_and_is_counted() {
 }
 
 #[test]
-fn with_df_clear_fragment_cuts_the_rest() {
+fn fragment_cuts_other_packets_without_the_dont_fragment_bit() {
     let bench = Bench::new();
     let clear = |mut frame: Frame| {
         frame.ipv4_mut().dont_fragment = false;
@@ -353,7 +353,7 @@ fn frames_cut_by_the_snap_length_pass() {
 }
 
 #[test]
-fn what_coalesce_joined_segment_parts() {
+fn segment_restores_the_packets_that_coalesce_merged() {
     let bench = Bench::new();
     let flows = [
         Frame::tcp4(1000, 1460).with_id(5).run(20),

@@ -173,7 +173,7 @@ fn keys_directions_and_tunnels() {
 }
 
 #[test]
-fn what_is_not_steered_is_counted_by_what_it_is() {
+fn packets_that_are_not_steered_are_counted_by_kind() {
     let bench = Bench::new();
     let mut arp = vec![0xff; 60];
     arp[12..14].copy_from_slice(&[0x08, 0x06]);
@@ -269,7 +269,7 @@ fn the_flow_limit_drops_from_flows_with_more_than_half() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_arguments_and_files_are_named() {
     let bench = Bench::new();
     bench.capture("in.pcap", &published());
     let short = "6d".repeat(39);

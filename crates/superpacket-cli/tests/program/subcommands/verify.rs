@@ -28,7 +28,7 @@ fn traffic() -> Vec<CapturedFrame> {
 }
 
 #[test]
-fn every_byte_comes_back() {
+fn every_byte_is_restored() {
     let bench = Bench::new();
     bench.capture("in.pcap", &traffic());
     for arguments in [&[][..], &["--batch", "0", "--hold", "1h"], &["--batch", "70"], &["--no-udp"]]
@@ -48,7 +48,7 @@ fn every_byte_comes_back() {
 }
 
 #[test]
-fn packets_that_are_not_alike_come_back_too() {
+fn unequal_packets_are_restored_too() {
     let bench = Bench::new();
     // Identifications that jump, and PSH on every seventh packet.
     let frames: Vec<_> = Frame::tcp4(1000, 1000)
@@ -87,7 +87,7 @@ fn traps(seed: u64) -> Vec<CapturedFrame> {
 }
 
 #[test]
-fn traps_of_every_kind_come_back() {
+fn irregular_packets_of_every_kind_are_restored() {
     let interfaces = [LinkType::ETHERNET, LinkType::RAW]
         .map(|link_type| Interface::new(link_type, TimeResolution::NANOSECONDS));
     let mut seen = BTreeSet::new();

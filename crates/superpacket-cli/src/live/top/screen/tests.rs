@@ -138,7 +138,7 @@ fn it_can_be_resized_to_anything() {
 }
 
 #[test]
-fn a_bridge_that_is_away_is_told_and_the_last_figures_stay() {
+fn an_unreachable_bridge_is_reported_and_the_last_figures_stay() {
     let mut screen = two_ports(3);
     screen.problem = Some("nobody listens there any more\u{1b}[2J".into());
     (0..10).for_each(|_| screen.record_nothing());
@@ -154,7 +154,7 @@ fn a_bridge_that_is_away_is_told_and_the_last_figures_stay() {
 }
 
 #[test]
-fn counters_of_lro_stand_where_it_was_at_work() {
+fn lro_counters_are_shown_for_ports_that_used_it() {
     let mut screen = Screen::new(Duration::from_secs(1));
     let lro = [
         ("aggregated", counted(790_000.0, 5_000_000)),
