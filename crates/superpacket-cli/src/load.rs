@@ -313,13 +313,13 @@ impl LoadArguments {
 
     /// Returns the report of TCP_STREAM or TCP_SENDFILE.
     fn bulk_report(&self, report: &BulkReport) -> LoadReport {
-        let ways = || report.forward.iter().chain(&report.reverse);
+        let directions = || report.forward.iter().chain(&report.reverse);
         let sum = |cpu: fn(&superpacket_lab::DirectionReport) -> CpuTime| {
-            ways().map(cpu).fold(CpuTime::default(), |sum, cpu| sum + cpu)
+            directions().map(cpu).fold(CpuTime::default(), |sum, cpu| sum + cpu)
         };
-        let seconds = ways().map(|way| way.seconds).fold(0.0, f64::max);
-        let segments = ways()
-            .flat_map(|way| &way.flows)
+        let seconds = directions().map(|direction| direction.seconds).fold(0.0, f64::max);
+        let segments = directions()
+            .flat_map(|direction| &direction.flows)
             .map(|flow| u64::from(flow.retransmitted_segments))
             .sum();
         let test = if self.kind == LoadKind::Sendfile { "TCP_SENDFILE" } else { "TCP_STREAM" };
@@ -330,8 +330,8 @@ impl LoadArguments {
             ..self.report(
                 test,
                 seconds,
-                sum(|way| way.sender),
-                sum(|way| way.receiver),
+                sum(|direction| direction.sender),
+                sum(|direction| direction.receiver),
                 &report.machine,
             )
         }

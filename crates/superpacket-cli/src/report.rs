@@ -63,14 +63,14 @@ pub(crate) fn columns() -> usize {
 /// end.
 pub(crate) fn file_heading(name: &str) -> String {
     match terminal_columns() {
-        Some(columns) => end_of(&printable(name), columns),
+        Some(columns) => last_columns(&printable(name), columns),
         None => printable(name),
     }
 }
 
 /// Returns the last `columns` characters of a name, marked with an ellipsis if it is longer. The
 /// end of a path tells files apart better than its beginning.
-fn end_of(name: &str, columns: usize) -> String {
+fn last_columns(name: &str, columns: usize) -> String {
     match name.chars().count().checked_sub(columns) {
         Some(more) if more > 0 => std::iter::once('…').chain(name.chars().skip(more + 1)).collect(),
         _ => name.to_owned(),
@@ -107,7 +107,7 @@ pub(crate) fn table<const N: usize>(
 
 /// Renders a table like [`table`] within `columns` columns: names in the header and in the first
 /// column are wrapped as needed, numbers never.
-pub(crate) fn fitted<const N: usize>(
+pub(crate) fn fitting_table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
     columns: usize,
@@ -221,9 +221,9 @@ mod tests {
 
     #[test]
     fn a_name_longer_than_a_line_keeps_its_end() {
-        assert_eq!(end_of("capture.pcap", 12), "capture.pcap");
-        assert_eq!(end_of("a capture.pcap", 12), "…apture.pcap");
-        assert_eq!(end_of("Größe-größer.pcap", 6), "….pcap");
+        assert_eq!(last_columns("capture.pcap", 12), "capture.pcap");
+        assert_eq!(last_columns("a capture.pcap", 12), "…apture.pcap");
+        assert_eq!(last_columns("Größe-größer.pcap", 6), "….pcap");
     }
 
     #[test]
@@ -241,14 +241,14 @@ mod tests {
                 "12".to_owned(),
             ]]
         };
-        let narrow = fitted(["flow", "packets", "packets in one"], rows(), 40);
+        let narrow = fitting_table(["flow", "packets", "packets in one"], rows(), 40);
         assert!(
             narrow.lines().all(|line| line.chars().count() <= 40) && narrow.contains("1,234,567"),
             "{narrow}"
         );
         assert!(narrow.contains("TCP 10.0.0.1:443"), "broken at blanks: {narrow}");
         assert_eq!(
-            fitted(["flow", "packets", "packets in one"], rows(), 80),
+            fitting_table(["flow", "packets", "packets in one"], rows(), 80),
             table(["flow", "packets", "packets in one"], rows())
         );
     }

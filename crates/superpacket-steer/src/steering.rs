@@ -386,10 +386,10 @@ impl Steering {
             };
         };
         let index = reciprocal_scale(flow.0, self.buckets.len() as u32) as usize;
-        let wanted = self.wanted(flow, index);
+        let target = self.target_place(flow, index);
         let bucket = &mut self.buckets[index];
         let place = match bucket.place {
-            Some(place) if place == wanted => place,
+            Some(place) if place == target => place,
             Some(place)
                 if self.move_policy == MovePolicy::Epochs
                     && completions.completed(place) < bucket.tail =>
@@ -399,8 +399,8 @@ impl Steering {
             }
             before => {
                 self.counters.moves += u64::from(before.is_some());
-                *bucket = FlowBucket { tail: 0, place: Some(wanted) };
-                wanted
+                *bucket = FlowBucket { tail: 0, place: Some(target) };
+                target
             }
         };
         if self.tails.len() <= place.index() {
@@ -417,7 +417,7 @@ impl Steering {
 
     /// Returns the place to which a flow of this bucket should go.
     #[inline]
-    fn wanted(&self, flow: FlowHash, bucket: usize) -> Place {
+    fn target_place(&self, flow: FlowHash, bucket: usize) -> Place {
         if self.in_place {
             return Place::Here;
         }

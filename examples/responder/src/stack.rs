@@ -106,7 +106,7 @@ impl Stack {
             let start = self.wire.received.len();
             self.wire.received.extend_from_slice(packet);
             self.wire.arrived.push_back(start..self.wire.received.len());
-            self.asked += usize::from(asks(packet));
+            self.asked += usize::from(requests_connection(packet));
         } else {
             self.corrupted += 1;
         }
@@ -184,9 +184,9 @@ impl Exchange {
         let mut answered = 0;
         loop {
             if self.to_write != 0 {
-                let wanted = self.to_write;
+                let needed = self.to_write;
                 let sent = socket.send(|room| {
-                    let length = room.len().min(wanted);
+                    let length = room.len().min(needed);
                     room[..length].fill(0x55);
                     (length, length)
                 });
@@ -195,9 +195,9 @@ impl Exchange {
                     _ => break,
                 }
             } else if socket.can_recv() {
-                let wanted = self.to_read;
+                let needed = self.to_read;
                 let Ok(read) =
-                    socket.recv(|bytes| (bytes.len().min(wanted), bytes.len().min(wanted)))
+                    socket.recv(|bytes| (bytes.len().min(needed), bytes.len().min(needed)))
                 else {
                     break;
                 };
@@ -228,7 +228,7 @@ fn is_valid(packet: &[u8]) -> bool {
 }
 
 /// Returns whether a valid packet requests a connection.
-fn asks(packet: &[u8]) -> bool {
+fn requests_connection(packet: &[u8]) -> bool {
     let tcp = Ipv4Packet::new_checked(packet).ok().filter(|ip| ip.next_header() == IpProtocol::Tcp);
     tcp.and_then(|ip| TcpPacket::new_checked(ip.payload()).ok())
         .is_some_and(|tcp| tcp.syn() && !tcp.ack())

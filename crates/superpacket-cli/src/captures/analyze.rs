@@ -11,7 +11,7 @@ use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{
-    columns, file_heading, fitted, grouped, paragraph, percent, print, print_json, printable,
+    columns, file_heading, fitting_table, grouped, paragraph, percent, print, print_json, printable,
 };
 
 /// The arguments of `superpacket analyze`.
@@ -89,12 +89,12 @@ fn findings(findings: &Findings, columns: usize, text: &mut String) {
     let (acks, share) = (grouped(traffic.pure_acks), percent(traffic.pure_acks, traffic.packets));
     text.push_str(&format!("  pure ACKs {acks}, {share} of all packets\n\n"));
     let rows = findings.policies.in_order().map(|(name, effect)| policy_row(name, effect));
-    text.push_str(&fitted(POLICY_COLUMNS, rows, columns));
+    text.push_str(&fitting_table(POLICY_COLUMNS, rows, columns));
     text.push_str("\n  Reasons for which packets left, under GRO with UDP:\n");
     text.push_str(&reasons(&findings.totals));
     if !findings.top_flows.is_empty() {
         text.push('\n');
-        text.push_str(&fitted(
+        text.push_str(&fitting_table(
             ["flow", "packets", "bytes", "packets out"],
             findings.top_flows.iter().map(|row| {
                 let bound = if row.exact { "" } else { ">= " };

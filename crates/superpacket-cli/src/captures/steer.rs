@@ -13,7 +13,7 @@ use super::options::CaptureOptions;
 use super::{check_page, reasons, write_page};
 use crate::failure::Failure;
 use crate::progress::{Bar, warn};
-use crate::report::{columns, file_heading, fitted, paragraph, print, print_json};
+use crate::report::{columns, file_heading, fitting_table, paragraph, print, print_json};
 
 /// The arguments of `superpacket steer`.
 #[derive(Debug, Args)]
@@ -119,7 +119,7 @@ fn text(report: &SteerReport, top: usize, columns: usize) -> String {
         format!("{}\n{}\n", file_heading(&report.file), paragraph(&summary(report), 2, columns));
     if !report.cpus.is_empty() {
         let (rows, more) = busiest(report, MAX_ROWS);
-        text.push_str(&fitted(
+        text.push_str(&fitting_table(
             CPU_COLUMNS,
             rows.into_iter().map(|cpu| cpu_row(cpu, report.steered())),
             columns,
@@ -134,7 +134,11 @@ fn text(report: &SteerReport, top: usize, columns: usize) -> String {
     text.push_str(&format!("\n  Packets by outcome:\n{}", reasons(&report.totals)));
     if top > 0 && !report.flows.is_empty() {
         text.push('\n');
-        text.push_str(&fitted(FLOW_COLUMNS, report.flows.iter().take(top).map(flow_row), columns));
+        text.push_str(&fitting_table(
+            FLOW_COLUMNS,
+            report.flows.iter().take(top).map(flow_row),
+            columns,
+        ));
     }
     if report.left_out.packets > 0 {
         text.push('\n');

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use superpacket_lab::experiment::{Experiment, Form, Mark, Side, find};
 
 use super::LabReport;
-use super::grid::{NOTHING, decimals, number, range, times, written};
+use super::grid::{NOTHING, decimals, factor_text, number, range, shortest};
 use super::run::NOT_MEASURED;
 use super::text::paragraph;
 
@@ -122,7 +122,7 @@ fn here(mark: &Mark) -> String {
     let [low, high] = mark.spread;
     let value = |value| match mark.form {
         // A count is not a ratio.
-        Form::Model => written(value),
+        Form::Model => shortest(value),
         Form::Live | Form::Simulated => format!("{}x", number(value, digits(value))),
     };
     let spread = || format!("({})", range(low, high, digits(high)));
@@ -138,7 +138,7 @@ fn here(mark: &Mark) -> String {
 fn source(mark: &Mark) -> String {
     match (mark.source, decimals(mark.target)) {
         (Some(source), digits @ 3..) => format!("{}x", number(source, digits)),
-        (Some(source), _) => times(source),
+        (Some(source), _) => factor_text(source),
         (None, _) => NOTHING.to_owned(),
     }
 }
@@ -157,7 +157,7 @@ fn target(mark: &Mark) -> String {
         Side::AtLeast => ">=",
         Side::AtMost => "<=",
     };
-    format!("{side}{}", written(mark.target))
+    format!("{side}{}", shortest(mark.target))
 }
 
 fn verdict(mark: &Mark) -> &'static str {

@@ -12,7 +12,7 @@ pub(super) struct Grid {
     pub(super) header: Vec<Heading>,
     pub(super) rows: Vec<Vec<GridCell>>,
     /// Whether a ratio is withheld; the reason must then follow the table.
-    pub(super) refused: bool,
+    pub(super) ratio_withheld: bool,
 }
 
 /// The heading of a column.
@@ -36,7 +36,7 @@ impl GridCell {
     }
 
     /// Returns the cell in one string.
-    pub(super) fn whole(&self) -> String {
+    pub(super) fn joined(&self) -> String {
         match &self.spread {
             Some(spread) => format!("{} ({spread})", self.text),
             None => self.text.clone(),
@@ -138,12 +138,17 @@ impl Grid {
                 ));
             }
             if source_ratios {
-                cells.push(GridCell::new(row.source_ratio.map(times).unwrap_or_default()));
+                cells.push(GridCell::new(row.source_ratio.map(factor_text).unwrap_or_default()));
             }
             cells
         });
         let rows = rows.collect();
-        Self { names, header, rows, refused: ratios.iter().any(|ratio| ratio.value.is_none()) }
+        Self {
+            names,
+            header,
+            rows,
+            ratio_withheld: ratios.iter().any(|ratio| ratio.value.is_none()),
+        }
     }
 }
 
@@ -183,7 +188,7 @@ impl<'a> SharedRatio<'a> {
     }
 
     fn cell(&self, ratio: &Ratio) -> GridCell {
-        let mut text = ratio.value.map_or_else(|| NO_RATIO.to_owned(), times);
+        let mut text = ratio.value.map_or_else(|| NO_RATIO.to_owned(), factor_text);
         if self.column.is_none() {
             text = format!("{} {text}", ratio.column.replace('_', " "));
         }
@@ -240,7 +245,7 @@ pub(super) fn mark(mark: &Mark) -> String {
         None if low != high => format!("between {} and {}, ", number(low, 3), number(high, 3)),
         None => String::new(),
     };
-    format!("{value}{side} {}", written(mark.target))
+    format!("{value}{side} {}", shortest(mark.target))
 }
 
 /// Returns the verdict on a mark in words.
@@ -261,7 +266,7 @@ pub(super) fn origin(mark: &Mark) -> Option<&'static str> {
     }
 }
 
-pub(super) fn times(factor: f64) -> String {
+pub(super) fn factor_text(factor: f64) -> String {
     format!("{}x", number(factor, ratio_digits(factor)))
 }
 
@@ -286,7 +291,7 @@ pub(super) fn number(value: f64, digits: usize) -> String {
 }
 
 /// Formats a number with no more digits after the point than it needs.
-pub(super) fn written(value: f64) -> String {
+pub(super) fn shortest(value: f64) -> String {
     let text = number(value, MAX_SOURCE_DIGITS);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -361,9 +366,9 @@ pub(super) mod tests {
             ("throughput, Gb/s", true),
             ("ratio (computed)", true),
         ];
-        assert_eq!((grid.names, header.as_slice(), grid.refused), (2, &expected[..], true));
+        assert_eq!((grid.names, header.as_slice(), grid.ratio_withheld), (2, &expected[..], true));
         let rows: Vec<Vec<_>> =
-            grid.rows.iter().map(|row| row.iter().map(GridCell::whole).collect()).collect();
+            grid.rows.iter().map(|row| row.iter().map(GridCell::joined).collect()).collect();
         assert_eq!(rows[1], ["", "LRO", "5.0 (4.5-5.5)", "-", "2.50x (2.00-3.25)", "8.8", "2.38x"]);
         assert_eq!(rows[2], ["linear", "none", "2.0 (1.5-2.5)", "-", "", "4.1", ""]);
         assert_eq!(rows[3][4], "no ratio (2.00-3.25)");
@@ -406,7 +411,7 @@ pub(super) mod tests {
         let mut table = table();
         table.rows[3].ratio = Some(Ratio::exact("none", "throughput", f64::NAN));
         let grid = Grid::new(&table);
-        assert_eq!((grid.rows[3][4].whole().as_str(), grid.refused), ("", false));
+        assert_eq!((grid.rows[3][4].joined().as_str(), grid.ratio_withheld), ("", false));
     }
 
     #[test]
@@ -462,7 +467,7 @@ pub(super) mod tests {
             ("1,234,567".into(), "-1,234.6".into(), "0.0".into())
         );
         assert_eq!(
-            (written(108.7), written(3061.05), written(89.0)),
+            (shortest(108.7), shortest(3061.05), shortest(89.0)),
             ("108.7".into(), "3,061.05".into(), "89".into())
         );
     }

@@ -17,23 +17,23 @@ pub(super) const END: &str = "<!-- lab: end -->";
 ///
 /// # Errors
 /// A description of the problem, if a marker is missing, repeated or misplaced.
-pub(super) fn replaced(document: &str, report: &LabReport) -> Result<String, String> {
-    let place = |marker: &str| {
-        let mut places = document.match_indices(marker).map(|(place, _)| place);
-        match (places.next(), places.next()) {
-            (Some(place), None) => Ok(place),
+pub(super) fn with_report(document: &str, report: &LabReport) -> Result<String, String> {
+    let position = |marker: &str| {
+        let mut positions = document.match_indices(marker).map(|(position, _)| position);
+        match (positions.next(), positions.next()) {
+            (Some(position), None) => Ok(position),
             (None, _) => Err(format!("has no line {marker}")),
             (Some(_), Some(_)) => Err(format!("has more than one line {marker}")),
         }
     };
-    let (begin, end) = (place(BEGIN)?, place(END)?);
+    let (begin, end) = (position(BEGIN)?, position(END)?);
     if end < begin {
         return Err(format!("{END} stands before {BEGIN}"));
     }
-    Ok(format!("{}{BEGIN}\n{}{}", &document[..begin], part(report), &document[end..]))
+    Ok(format!("{}{BEGIN}\n{}{}", &document[..begin], generated_part(report), &document[end..]))
 }
 
-fn part(report: &LabReport) -> String {
+fn generated_part(report: &LabReport) -> String {
     let mut text = String::new();
     let plan = match &report.plan {
         super::RunPlan { form: "live", rounds, seconds, .. } => {
@@ -100,12 +100,12 @@ fn experiment(experiment: &Experiment, text: &mut String) {
         text.push_str("|\n");
         for row in &grid.rows {
             for cell in row {
-                let _ = write!(text, "| {} ", escaped(&cell.whole()));
+                let _ = write!(text, "| {} ", escaped(&cell.joined()));
             }
             text.push_str("|\n");
         }
         text.push('\n');
-        if grid.refused {
+        if grid.ratio_withheld {
             let _ = writeln!(text, "{WHY_NO_RATIO}.\n");
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn text_outside_the_markers_stays() -> Result<(), String> {
         let before = format!("# Title\n{BEGIN}\nold\n{END}\nafter\n");
-        let first = replaced(&before, &report())?;
+        let first = with_report(&before, &report())?;
         assert!(
             first.starts_with(&format!("# Title\n{BEGIN}\nPrinted by `superpacket lab"))
                 && first.ends_with(&format!("{END}\nafter\n")),
@@ -142,7 +142,7 @@ mod tests {
             "{first}"
         );
         assert!(first.contains("Sender &lt;MTU> 1500"), "{first}");
-        assert_eq!(replaced(&first, &report())?, first, "again it is the same");
+        assert_eq!(with_report(&first, &report())?, first, "again it is the same");
         Ok(())
     }
 
@@ -155,7 +155,7 @@ mod tests {
             (format!("{BEGIN}{BEGIN}{END}"), "more than one"),
         ] {
             assert!(
-                replaced(&document, &report()).is_err_and(|error| error.contains(words)),
+                with_report(&document, &report()).is_err_and(|error| error.contains(words)),
                 "{document}"
             );
         }

@@ -318,8 +318,8 @@ impl OutputFiles {
             can_write_file(directory.join("lab-.svg")).map_err(unwritable(directory))?;
         }
         if let Some(path) = &outputs.markdown {
-            let nothing = LabReport::new(arguments, arguments.plan(), false, None);
-            markdown::replaced(&read(path)?, &nothing)
+            let empty_report = LabReport::new(arguments, arguments.plan(), false, None);
+            markdown::with_report(&read(path)?, &empty_report)
                 .map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
         }
         Ok(outputs)
@@ -336,7 +336,7 @@ impl OutputFiles {
             write_file(path, page::render(report)?.as_bytes()).map_err(unwritable(path))?;
         }
         if let Some(path) = &self.markdown {
-            let text = markdown::replaced(&read(path)?, report)
+            let text = markdown::with_report(&read(path)?, report)
                 .map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
             write_file(path, text.as_bytes()).map_err(unwritable(path))?;
         }

@@ -135,7 +135,7 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
             writeln!(page, "<figure><figcaption>{key}</figcaption>{svg}</figure>")?;
         }
         cells(&grid, page)?;
-        if grid.refused {
+        if grid.ratio_withheld {
             writeln!(page, "<p class=\"muted\">{}.</p>", Escaped(WHY_NO_RATIO))?;
         }
     }

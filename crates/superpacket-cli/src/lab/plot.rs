@@ -39,7 +39,7 @@ enum Scale {
 
 impl Scale {
     /// Returns the values of the longest bars, for the figures found here and for the source's.
-    fn most(self, bars: &[&Bar<'_>]) -> [f64; 2] {
+    fn maxima(self, bars: &[&Bar<'_>]) -> [f64; 2] {
         let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
         let source = most(&mut bars.iter().filter_map(|bar| bar.source));
         let figures = || bars.iter().filter_map(|bar| bar.here);
@@ -94,10 +94,10 @@ pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Error>> {
         )
     };
     let title = Escaped(&format!("{}: {unit}", table.title)).to_string();
-    Some(drawn(&title, &lines, &unit, column.digits, Scale::Own, width))
+    Some(draw_plot(&title, &lines, &unit, column.digits, Scale::Own, width))
 }
 
-fn drawn(
+fn draw_plot(
     title: &str,
     lines: &[PlotRow<'_>],
     unit: &str,
@@ -107,10 +107,10 @@ fn drawn(
 ) -> Result<String, Error> {
     if width == WIDE {
         let height = HEAD + lines.iter().map(PlotRow::height).sum::<u32>() + 10;
-        draw(title, (width, height), |area| panels(lines, unit, digits, scale, area))
+        draw(title, (width, height), |area| draw_wide(lines, unit, digits, scale, area))
     } else {
         let height = NARROW_ROW + lines.iter().map(PlotRow::narrow_height).sum::<u32>() + 10;
-        draw(title, (width, height), |area| stacked(lines, unit, digits, scale, width, area))
+        draw(title, (width, height), |area| draw_narrow(lines, unit, digits, scale, width, area))
     }
 }
 
@@ -132,7 +132,7 @@ pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<
         }
     }
     (!lines.is_empty()).then(|| {
-        drawn(
+        draw_plot(
             "What each experiment compares, here and in its source",
             &lines,
             "times",
@@ -205,15 +205,16 @@ impl PlotRow<'_> {
 #[derive(Clone, Copy, Debug)]
 struct Panel {
     left: i32,
-    room: i32,
-    most: f64,
+    max_length: i32,
+    max_value: f64,
 }
 
 impl Panel {
     fn at(&self, value: f64) -> i32 {
         // A whisker that exceeds the scale is cut off.
-        let part = if self.most > 0.0 { (value.max(0.0) / self.most).min(1.0) } else { 0.0 };
-        self.left + (f64::from(self.room) * part).round() as i32
+        let part =
+            if self.max_value > 0.0 { (value.max(0.0) / self.max_value).min(1.0) } else { 0.0 };
+        self.left + (f64::from(self.max_length) * part).round() as i32
     }
 
     /// Returns the rectangle of a bar, which is at least one pixel wide.
@@ -225,7 +226,7 @@ impl Panel {
     }
 }
 
-fn panels(
+fn draw_wide(
     lines: &[PlotRow<'_>],
     unit: &str,
     digits: usize,
@@ -237,27 +238,30 @@ fn panels(
     };
     let letters = bars().map(|bar| bar.name.chars().count().min(MAX_LETTERS)).max().unwrap_or(0);
     let names = 20 + LETTER * letters as i32;
-    let sourced = bars().any(|bar| bar.source.is_some());
-    let width = (WIDE as i32 - names) / if sourced { 2 } else { 1 };
+    let has_source = bars().any(|bar| bar.source.is_some());
+    let width = (WIDE as i32 - names) / if has_source { 2 } else { 1 };
     let longest =
         |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
     // Leaves room for the figure after the longest bar.
-    let panel =
-        |left, words, most| Panel { left, room: (width - 20 - DIGIT * words as i32).max(20), most };
+    let panel = |left, words, max_value| Panel {
+        left,
+        max_length: (width - 20 - DIGIT * words as i32).max(20),
+        max_value,
+    };
     let figures = || bars().filter_map(|bar| bar.here);
     let of_source = || bars().filter_map(|bar| bar.source);
     let words = longest(&mut figures().map(|figure| with_spread(figure, digits)));
-    let [most_here, most_there] = scale.most(&bars().collect::<Vec<_>>());
-    let here = panel(names, words, most_here);
+    let [max_here, max_source] = scale.maxima(&bars().collect::<Vec<_>>());
+    let here = panel(names, words, max_here);
     let words = longest(&mut of_source().map(|value| number(value, digits)));
-    let there = panel(names + width, words, most_there);
+    let there = panel(names + width, words, max_source);
 
     area.draw(&Text::new(
         format!("here: {unit}"),
         (here.left, HEAD as i32 / 2),
         style(18, &MUTED, HPos::Left),
     ))?;
-    if sourced {
+    if has_source {
         area.draw(&Text::new(
             format!("source: {unit}"),
             (there.left, HEAD as i32 / 2),
@@ -297,7 +301,7 @@ fn panels(
 }
 
 /// Draws a narrow plot: each bar below its name, and the source's bar below it.
-fn stacked(
+fn draw_narrow(
     lines: &[PlotRow<'_>],
     unit: &str,
     digits: usize,
@@ -311,13 +315,13 @@ fn stacked(
     let room = |words: usize| (width as i32 - 24 - DIGIT * words as i32).max(20);
     let longest =
         |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
-    let [most_here, most_there] = scale.most(&bars().collect::<Vec<_>>());
+    let [max_here, max_source] = scale.maxima(&bars().collect::<Vec<_>>());
     let words =
         longest(&mut bars().filter_map(|bar| bar.here).map(|figure| with_spread(figure, digits)));
-    let here = Panel { left: 4, room: room(words), most: most_here };
+    let here = Panel { left: 4, max_length: room(words), max_value: max_here };
     let words =
         longest(&mut bars().filter_map(|bar| bar.source).map(|value| number(value, digits)));
-    let there = Panel { left: 4, room: room(words), most: most_there };
+    let there = Panel { left: 4, max_length: room(words), max_value: max_source };
     let text = |words: &str, middle: i32, colour: &RGBColor| {
         let fitting = if words.chars().count() > NARROW_LETTERS {
             words.chars().take(NARROW_LETTERS - 1).chain(['…']).collect()

@@ -52,7 +52,7 @@ fn table(table: &Table, width: usize, text: &mut String) {
     } else {
         narrow(&grid, width, text);
     }
-    if grid.refused {
+    if grid.ratio_withheld {
         paragraph(WHY_NO_RATIO, 2, width, text);
     }
 }
@@ -66,7 +66,7 @@ fn wide(grid: &Grid) -> String {
         format!("{source}{}", heading.text.replace(", ", "\n"))
     }));
     for row in &grid.rows {
-        table.add_row(row.iter().map(|cell| printable(&cell.whole())));
+        table.add_row(row.iter().map(|cell| printable(&cell.joined())));
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((if index == 0 { 4 } else { 1 }, 1));
@@ -96,7 +96,7 @@ fn narrow(grid: &Grid, width: usize, text: &mut String) {
         for (heading, cell) in grid.header[grid.names..].iter().zip(figures) {
             if !cell.text.is_empty() && cell.text != NOTHING {
                 let source = if heading.of_source { "source's " } else { "" };
-                hanging(&format!("{source}{}: {}", heading.text, cell.whole()), 6, 8, width, text);
+                hanging(&format!("{source}{}: {}", heading.text, cell.joined()), 6, 8, width, text);
             }
         }
     }

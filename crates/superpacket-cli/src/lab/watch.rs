@@ -39,7 +39,7 @@ struct RunProgress {
 impl RunProgress {
     /// Returns the estimated measurements of the whole run: those announced, and for each later
     /// experiment the average of the earlier ones.
-    fn whole(&self) -> usize {
+    fn estimated_total(&self) -> usize {
         self.announced
             + self.announced * (self.experiments - self.begun.min(self.experiments))
                 / self.begun.max(1)
@@ -86,8 +86,8 @@ impl Watcher {
                 return;
             }
             watcher.cancelled.store(true, Ordering::Relaxed);
-            let asked = Instant::now();
-            while asked.elapsed() < GRACE && signals.pending().next().is_none() {
+            let signalled_at = Instant::now();
+            while signalled_at.elapsed() < GRACE && signals.pending().next().is_none() {
                 std::thread::sleep(Duration::from_millis(20));
             }
             if watcher.claim_end() {
@@ -134,7 +134,7 @@ impl Watcher {
 
     fn show(&self, progress: &RunProgress) {
         if let Some(bar) = &self.bar {
-            bar.set_length(progress.whole() as u64);
+            bar.set_length(progress.estimated_total() as u64);
             bar.set_position(progress.taken.saturating_sub(1) as u64);
         }
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn later_experiments_are_estimated_from_earlier_ones() {
         let whole = |experiments, begun, announced| {
-            RunProgress { experiments, begun, announced, taken: 0 }.whole()
+            RunProgress { experiments, begun, announced, taken: 0 }.estimated_total()
         };
         assert_eq!(
             (whole(1, 1, 30), whole(5, 1, 30), whole(5, 2, 50), whole(5, 5, 100)),

@@ -161,9 +161,10 @@ fn reload(arguments: &bridge_options::BridgeArguments, bridge: &Bridge, running:
     {
         tracing::warn!(file = %path, "SIGHUP: control, metrics and user change at the next start only");
     }
-    let mut wanted = plan.settings.clone();
-    let changes = reconcile(&running.settings, &bridge.settings(), &mut wanted, plan.on_reload);
-    match bridge.apply(wanted) {
+    let mut new_settings = plan.settings.clone();
+    let changes =
+        reconcile(&running.settings, &bridge.settings(), &mut new_settings, plan.on_reload);
+    match bridge.apply(new_settings) {
         Ok(()) => {
             for change in &changes {
                 match change.kept {

@@ -102,19 +102,18 @@ pub(super) fn known_ports() -> Vec<CompletionCandidate> {
 pub(super) fn features() -> Vec<CompletionCandidate> {
     let line = CommandLine::read();
     let ports = query(&line, |client| client.features(None)).unwrap_or_default();
-    let named = ports
+    let port = ports
         .iter()
         .find(|port| line.words[..line.cursor.min(line.words.len())].contains(&port.port))
         .or(ports.first());
     let state = |active: bool| if active { "on" } else { "off" }.to_owned();
-    named
-        .map(|port| {
-            port.features
-                .iter()
-                .map(|report| candidate(&report.feature, state(report.active)))
-                .collect()
-        })
-        .unwrap_or_default()
+    port.map(|port| {
+        port.features
+            .iter()
+            .map(|report| candidate(&report.feature, state(report.active)))
+            .collect()
+    })
+    .unwrap_or_default()
 }
 
 /// Returns the names of settings that `superpacket limits` and `superpacket port set` accept.

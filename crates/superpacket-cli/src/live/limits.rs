@@ -109,12 +109,12 @@ fn unit(name: &str) -> &'static str {
 
 /// Parses the value of a limit. Durations need a unit; for sizes it is optional.
 fn value(name: &str, text: &str) -> Result<u64, Failure> {
-    let read = match unit(name) {
+    let parsed = match unit(name) {
         "ns" => nanoseconds(text),
         "bytes" | "bytes/s" => size(text),
         unit => text.parse().map_err(|_| format!("{text:?} is not a number of {unit}")),
     };
-    read.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
+    parsed.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
 }
 
 /// Parses `on` or `off`.
@@ -132,11 +132,11 @@ fn limits(port: &PortReport) -> String {
         text.push_str(&format!("{}: {value} {}\n", printable(name), unit(name)));
     }
     text.push_str(&format!("too_big: {}\n", printable(&port.too_big)));
-    let held = port.limits.get("gro_flush_timeout").is_some_and(|time| *time != 0);
+    let holds_packets = port.limits.get("gro_flush_timeout").is_some_and(|time| *time != 0);
     let per_poll = port.aggregation.get("delivery").is_some_and(|delivery| delivery == "per-poll");
     for (name, word) in &port.aggregation {
         // With a flush timeout, packets are copied: a held packet must not block its receive ring.
-        let why = if name == "storage" && word == "fragments" && held && per_poll {
+        let why = if name == "storage" && word == "fragments" && holds_packets && per_poll {
             " [linear, with gro_flush_timeout]"
         } else {
             ""

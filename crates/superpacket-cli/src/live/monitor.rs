@@ -99,14 +99,14 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<(), Failure> {
         let ports = report.ports.iter().map(|port| printable(port)).collect::<Vec<_>>().join(", ");
         notify(&format!("monitoring {ports}, Ctrl-C ends it"));
     }
-    let copied = copy(&mut stream, &mut output);
+    let result = copy(&mut stream, &mut output);
     let counts = stream.counts();
     notify(&format!(
         "{} packets written, {} dropped because they were not read in time",
         grouped(counts.packets),
         grouped(counts.dropped)
     ));
-    match copied {
+    match result {
         Ok(()) if !counts.is_whole => {
             warn("the bridge ended without reporting how many packets were dropped")
         }

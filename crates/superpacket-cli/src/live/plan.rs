@@ -71,10 +71,10 @@ fn find_port<'a>(
     option: &str,
     name: &str,
 ) -> Result<&'a mut PortSettings, Failure> {
-    let known = ports.iter().map(|port| port.port.name()).collect::<Vec<_>>().join(", ");
+    let names = ports.iter().map(|port| port.port.name()).collect::<Vec<_>>().join(", ");
     let port = ports.iter_mut().find(|port| port.port.name() == name);
     port.ok_or_else(|| {
-        Failure::Usage(format!("{option}: the bridge has no port {name:?}: it has {known}"))
+        Failure::Usage(format!("{option}: the bridge has no port {name:?}: it has {names}"))
     })
 }
 

@@ -109,7 +109,7 @@ fn is_closed(terminal: BorrowedFd<'_>) -> bool {
 
 fn sample(client: &mut Client) -> Result<BridgeSample, ClientError> {
     Ok(BridgeSample {
-        taken: Instant::now(),
+        taken_at: Instant::now(),
         ports: client.ports(None)?,
         stats: client.stats(None)?,
     })
@@ -156,16 +156,16 @@ impl TopView {
     /// Queries the bridge. If it cannot be reached, shows the error and tries to reconnect at the
     /// next call.
     fn update(&mut self) {
-        let taken = match &mut self.client {
+        let result = match &mut self.client {
             Some(client) => sample(client),
             None => Client::connect(&self.path).and_then(|mut client| {
-                let taken = sample(&mut client)?;
+                let sample = sample(&mut client)?;
                 self.client = Some(client);
-                Ok(taken)
+                Ok(sample)
             }),
         };
         self.screen.title = self.path.display().to_string();
-        match taken {
+        match result {
             Ok(sample) => {
                 self.screen.problem = None;
                 // The first sample has no predecessor: it shows the totals, and rates of 0.

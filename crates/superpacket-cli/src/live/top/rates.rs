@@ -9,7 +9,7 @@ use superpacket_bridge::report::{PortReport, PortStats};
 /// The state and counters of a bridge at one time.
 #[derive(Clone, Debug)]
 pub(super) struct BridgeSample {
-    pub(super) taken: Instant,
+    pub(super) taken_at: Instant,
     pub(super) ports: Vec<PortReport>,
     pub(super) stats: Vec<PortStats>,
 }
@@ -64,7 +64,7 @@ impl BridgeSample {
     /// Returns the rates since an earlier sample. A port that is missing in that sample has rates
     /// of 0.
     pub(super) fn since(&self, before: &BridgeSample) -> Vec<PortRates> {
-        let time = self.taken.saturating_duration_since(before.taken);
+        let time = self.taken_at.saturating_duration_since(before.taken_at);
         let rates = |now: &PortStats| {
             let state = self
                 .ports
@@ -133,7 +133,7 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
 mod tests {
     use super::*;
 
-    fn sample(taken: Instant, rx_packets: u64, ring: u64) -> BridgeSample {
+    fn sample(taken_at: Instant, rx_packets: u64, ring: u64) -> BridgeSample {
         let stats = PortStats {
             port: "packet:a".into(),
             rx_packets,
@@ -150,7 +150,7 @@ mod tests {
             reasons: [("poll_end".to_owned(), rx_packets)].into(),
             ..PortStats::default()
         };
-        BridgeSample { taken, ports: Vec::new(), stats: vec![stats] }
+        BridgeSample { taken_at, ports: Vec::new(), stats: vec![stats] }
     }
 
     #[test]
