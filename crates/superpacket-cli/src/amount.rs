@@ -1,8 +1,8 @@
-//! Sizes and durations as people write them: `64k`, `1G`, `50us`.
+//! Parsers of sizes and durations in human notation: `64k`, `1G`, `50us`.
 
 use std::time::Duration;
 
-/// Reads a number with an optional suffix k, M, G or T (powers of 1024; `B` and `iB` may follow).
+/// Parses a number with an optional suffix k, M, G or T (powers of 1024; `B` and `iB` may follow).
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let digits = lower.trim_end_matches(|character: char| character.is_ascii_alphabetic());
@@ -20,7 +20,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("{text:?} does not fit 64 bits"))
 }
 
-/// Reads a duration in nanoseconds: `50us`, `1ms`, `3600s`, `0`.
+/// Parses a duration such as `50us`, `1ms`, `3600s` or `0`, and returns it in nanoseconds.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     if text.trim() == "0" {
         return Ok(0);
@@ -30,7 +30,7 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
         .strip_prefix('-')
         .is_some_and(|rest| rest.starts_with(|character: char| character.is_ascii_digit()))
     {
-        return Err("a duration cannot be negative: write 50us, 1ms or 3600s".to_owned());
+        return Err("a duration cannot be negative; write 50us, 1ms or 3600s".to_owned());
     }
     let duration: Duration = humantime::parse_duration(text)
         .map_err(|error| format!("{error}: write 50us, 1ms or 3600s"))?;

@@ -1,26 +1,26 @@
-//! The command line: what can be asked for, with its help and examples.
+//! The command line: the commands, with their help and examples.
 
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::captures::analyze::Analyze;
-use crate::captures::check::Check;
-use crate::captures::coalesce::Coalesce;
-use crate::captures::segment::Segment;
-use crate::captures::steer::Steer;
-use crate::captures::verify::Verify;
-use crate::generate::Generate;
+use crate::captures::analyze::AnalyzeArguments;
+use crate::captures::check::CheckArguments;
+use crate::captures::coalesce::CoalesceArguments;
+use crate::captures::segment::SegmentArguments;
+use crate::captures::steer::SteerArguments;
+use crate::captures::verify::VerifyArguments;
+use crate::generate::GenerateArguments;
 
 /// Aggregate, segment, verify and analyze packet captures, and bridge live ports, by the rules of
 /// LRO, GRO, TSO and GSO
 ///
 /// Captures are pcap or pcapng files, plain or compressed with gzip or zstd; `-` is standard input
-/// or output. Memory stays under 64 MB whatever the file's size.
+/// or output. Memory use stays below 64 MB, whatever the file's size.
 ///
-/// An output file gets its name when it is complete. It takes over the access bits of the file that
-/// it replaces, without write permission for others if that file is not yours, and never set-id
-/// bits. An output that is a symbolic link is followed if the link is yours or root's, and refused
-/// otherwise; the link stays.
+/// An output file gets its name when it is complete. It takes over the permissions of the file that
+/// it replaces, except set-id bits, and except write permission for others if you do not own that
+/// file. If the output is a symbolic link that you or root own, the link stays and its target is
+/// written; any other link is refused.
 #[derive(Debug, Parser)]
 #[command(name = "superpacket", version, max_term_width = 110, subcommand_required = true, arg_required_else_help = true, after_help = EXIT_CODES, after_long_help = EXIT_CODES)]
 pub(crate) struct Arguments {
@@ -40,63 +40,65 @@ pub(crate) enum Command {
   superpacket coalesce in.pcap -o out.pcap --mode lro --acks
   tcpdump -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
 
-A merged packet carries the time of its last packet. Checksums are written full and right. What \
-cannot be merged passes bit for bit.
+A merged packet carries the time of its last packet. All checksums are written complete and \
+correct. Packets that cannot be merged pass unchanged, bit for bit.
 
-Options of pcapng packets (comments, flags) stay; a merged packet has those of its last, but for \
-a hash of its bytes.")]
-    Coalesce(Coalesce),
-    /// Cut frames above the MTU into what a wire would have carried
+Options of pcapng packets (comments, flags) are kept; a merged packet has the options of its \
+last packet, except a hash of its bytes.")]
+    Coalesce(CoalesceArguments),
+    /// Cut frames above the MTU into the frames that a wire would have carried
     #[command(after_help = "Examples:
   superpacket segment in.pcap -o out.pcap
   superpacket segment in.pcapng -o out.pcapng --mtu 9000
   superpacket segment in.pcap -o - | tcpreplay -i eth0 -
   superpacket segment in.pcap -o out.pcap --fragment
 
-TCP and DCCP are cut. A UDP datagram above the MTU is cut with --udp-size, if it was several \
-datagrams (USO, UDP GRO), or with --fragment, if it was one. --fragment cuts whatever else is \
-above the MTU too: over IPv4 if the don't-fragment bit is clear, over IPv6 with a fragment \
-header, which the sender's host would have added and no router may (RFC 8200, section 4.5). \
-Frames that cannot be cut pass as they are and are counted by reason.")]
-    Segment(Segment),
+TCP and DCCP are always segmented. A UDP datagram above the MTU is segmented with --udp-size, if \
+it was several datagrams (USO, UDP GRO), or fragmented with --fragment, if it was one. \
+--fragment also cuts all other packets above the MTU: over IPv4 if the don't-fragment bit is \
+clear, over IPv6 with a fragment header. Only the sender's host could have added that header, no \
+router may (RFC 8200, section 4.5). Frames that cannot be cut pass unchanged and are counted by \
+reason.")]
+    Segment(SegmentArguments),
     /// Aggregate (GRO), segment again, and compare byte for byte
     #[command(after_help = "Examples:
   superpacket verify in.pcap
   superpacket verify captures/*.pcap* --batch 0 --hold 3600s
 
 Exit code 1 if a byte differs.")]
-    Verify(Verify),
+    Verify(VerifyArguments),
     /// Judge whether another implementation merged or cut these packets faithfully
     #[command(after_help = "Examples:
   superpacket check merged.pcapng --origin received.pcap
   superpacket check cut.pcap --origin sent.records --rules reversible
   superpacket check merged.records --origin received.pcap --json | jq .by_rule
 
-FILE is what the implementation made, ORIGIN what it was given: each a capture, or a file of \
-records, whose packets may have their virtio_net_hdr (docs/check.md describes both forms). \
-Whether packets were merged or cut is seen packet by packet: each one that left stands for one of \
-the original, for several, or for a part of one.
+FILE is the implementation's output, ORIGIN its input. Each is a capture, or a file of records \
+whose packets may have a virtio_net_hdr (docs/check.md describes both formats). Whether packets \
+were merged or segmented is determined per packet: an output packet stands for one input packet, \
+for several, or for a part of one.
 
-A packet of ORIGIN whose header says how it is to be cut is compared with what the kernel would \
-cut it into. What cannot be judged, since there is no header, is said.
+If the header of an input packet says how to segment it, the output is compared with the \
+segments that the kernel would make. Properties that cannot be judged without a header are \
+listed.
 
-By the rules \"linux\", IPv4 identifications that are all the same may merge, and a packet that \
-Linux refuses may overtake what is held of its flow. By \"reversible\", a packet and its header \
-alone must give back every byte, in order.
+With the rules \"linux\", packets whose IPv4 identifications are all the same may merge, and a \
+packet that Linux does not merge may overtake held packets of its flow. With \"reversible\", a \
+packet and its header alone must restore every byte, in order.
 
-Exit codes: 0 faithful; 1 a rule is broken; 2 bad usage or unreadable input; 3 no rule is broken, \
-but some packets could not be judged: a file was cut short, a snap length cut packets, or a header \
-of the original contradicts its packet.")]
-    Check(Check),
-    /// Show what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets
-    /// apart
+Exit codes: 0 faithful; 1 a rule is broken; 2 bad usage or unreadable input; 3 no rule is \
+broken, but some packets could not be judged: a file was cut short, a snap length cut packets, \
+or a header of the input contradicts its packet.")]
+    Check(CheckArguments),
+    /// Show what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and why packets
+    /// stayed apart
     #[command(after_help = "Examples:
   superpacket analyze in.pcap
   superpacket analyze *.pcap.gz --html report.html
   superpacket analyze in.pcap --json | jq .policies.gro_udp.reasons
 
-Text is as wide as the terminal, and 80 columns in a pipe; names of files may be longer.")]
-    Analyze(Analyze),
+Text is as wide as the terminal, and 80 columns in a pipe; file names may be longer.")]
+    Analyze(AnalyzeArguments),
     /// Show how a capture's flows and packets would spread over the CPUs of a host (RPS)
     #[command(after_help = "Examples:
   superpacket steer in.pcap --cpus ff
@@ -104,13 +106,13 @@ Text is as wide as the terminal, and 80 columns in a pipe; names of files may be
   superpacket steer in.pcap --cpus 1,00000000 --html report.html
   superpacket steer in.pcap --cpus f --json | jq '.cpus, .imbalance'
 
-A flow's CPU is the one that the kernel chooses by the Toeplitz hash of its addresses and ports: \
-the mask's CPUs, scaled by the hash. Fragments, and protocols other than TCP, UDP and DCCP, are \
-hashed by their addresses alone. An empty mask switches steering off. The flow limit is shown as \
-it would act in overload, if every backlog stayed half full or fuller: it drops packets of a \
-flow that has more than half of the last 128. --json lists the flows, but not those after the \
-first 100,000: of these, packets are counted by CPU.")]
-    Steer(Box<Steer>),
+A flow's CPU is the one that the kernel chooses: the Toeplitz hash of the addresses and ports is \
+scaled to the number of CPUs in the mask. Fragments, and protocols other than TCP, UDP and DCCP, \
+are hashed by their addresses alone. An empty mask switches steering off. The flow limit is \
+shown for an overload in which every backlog stays at least half full: it drops packets of a \
+flow that has more than half of the last 128. --json lists the first 100,000 flows; the packets \
+of all others are only counted by CPU.")]
+    Steer(Box<SteerArguments>),
     /// Write a capture of generated traffic
     #[command(after_help = "Examples:
   superpacket generate bulk.pcap --size 1G
@@ -119,8 +121,8 @@ first 100,000: of these, packets are counted by CPU.")]
   superpacket generate demo.pcap.gz --workload mixed --size 1M
 
 The same arguments give the same file.")]
-    Generate(Generate),
-    /// Repeat what five messages measured of these offloads, on this machine
+    Generate(GenerateArguments),
+    /// Repeat the measurements of five mailing-list messages about these offloads on this machine
     #[cfg(target_os = "linux")]
     #[command(after_help = "Examples:
   superpacket lab all --quick
@@ -129,16 +131,16 @@ The same arguments give the same file.")]
   superpacket lab lro --rounds 20 --seconds 2
   superpacket lab gso --model --json | jq .marks
 
-Hosts are network namespaces, joined by ports, engine and bridge of this program; kernel TCP \
-runs at both ends, and nothing touches the machine's own network. Each ratio has a target and \
-says whether it was reached; that of the source's figures stands beside it where there is one. \
---full prints the tables. Variants are measured in turn; figures are medians with the range of \
-half the rounds. Where namespaces are forbidden, what can be counted without them is. Without \
---quick, all experiments take about a quarter of an hour.
+The hosts are network namespaces, joined by the ports, engine and bridge of this program. Kernel \
+TCP runs at both ends, and the machine's own network is not touched. Each ratio has a target, \
+and the report says whether it was reached; the ratio of the source's figures is shown beside it \
+if there is one. --full prints the tables. Variants are measured in turn; figures are medians \
+with the range of half the rounds. Where namespaces are forbidden, only the counts that need \
+none are shown. Without --quick, all experiments take about a quarter of an hour.
 
-Exit codes: 0 done, whether marks are met or not; 1 an experiment failed; 2 bad usage or an \
-unwritable file; 130 interrupted.")]
-    Lab(crate::lab::Lab),
+Exit codes: 0 done, whether targets are reached or not; 1 an experiment failed; 2 bad usage or \
+an unwritable file; 130 interrupted.")]
+    Lab(crate::lab::LabArguments),
     /// Load a path between two network namespaces, in the shape of netperf
     #[cfg(target_os = "linux")]
     #[command(after_help = "Examples:
@@ -147,14 +149,14 @@ unwritable file; 130 interrupted.")]
   superpacket load sendfile 10.0.0.2 --server right --bytes 1G --server-cpus 1
   superpacket load udp 10.0.0.2 --client left --server right --rate 100000
 
-Both ends are of this one process: the server listens at the address, on a port that the kernel \
-chooses, in one namespace, the client connects from the other. A namespace is the number of a \
-process that is in it, a name of ip-netns(8), or a path; without one, it is the one that the \
-program was started in. With --verify every byte is compared. CPU times are those of the sending \
-and receiving threads, system calls and what runs within them; the machine's are all of it.
+This process runs both ends. In one namespace the server listens at the address, on a port that \
+the kernel chooses; the client connects from the other namespace. A namespace is the number of a \
+process in it, a name of ip-netns(8), or a path; the default is the namespace in which the \
+program was started. With --verify every byte is compared. The CPU times of sender and receiver \
+cover their threads, system calls included; the machine's covers everything that runs on it.
 
 Exit codes: 0 done; 1 bytes were lost, changed or stalled; 2 bad usage, or no connection.")]
-    Load(Box<crate::load::Load>),
+    Load(Box<crate::load::LoadArguments>),
     #[cfg(target_os = "linux")]
     #[command(flatten)]
     Live(crate::live::LiveCommand),
@@ -164,9 +166,10 @@ Exit codes: 0 done; 1 bytes were lost, changed or stalled; 2 bad usage, or no co
   source <(superpacket completions zsh)
   superpacket completions fish | source
 
-With it, the shell asks the program, which is looked for in PATH, for what may come next: commands, options, files, \
-and the ports and offloads of the running bridge, of the one at --control PATH if the line has that. \
-The script fits the version that has printed it: in a file, it is to be printed anew with each.")]
+The script lets the shell ask the program (found in PATH) for the possible next words: commands, \
+options, files, and the ports and offloads of the running bridge, or of the bridge at --control \
+PATH if the line has that option. The script fits the version that printed it; if it is kept in \
+a file, print it again after each update.")]
     Completions {
         /// The shell
         shell: Shell,
@@ -182,12 +185,12 @@ The script fits the version that has printed it: in a file, it is to be printed 
 }
 
 impl Command {
-    /// Does it see to SIGINT and SIGTERM itself?
-    pub(crate) fn has_its_own_signals(&self) -> bool {
+    /// Returns whether the command handles SIGINT and SIGTERM itself.
+    pub(crate) fn handles_signals(&self) -> bool {
         #[cfg(target_os = "linux")]
         return match self {
             Command::Lab(_) => true,
-            Command::Live(command) => command.has_its_own_signals(),
+            Command::Live(command) => command.handles_signals(),
             _ => false,
         };
         #[cfg(not(target_os = "linux"))]
@@ -205,7 +208,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// What stands behind the options of every command, in paragraphs.
+    /// The text after the options in the help of every command, in paragraphs.
     fn paragraphs() -> Vec<(String, String)> {
         let program = Arguments::command();
         let each = program.get_subcommands().flat_map(|command| {
@@ -240,7 +243,7 @@ mod tests {
                 continue;
             };
             let (kind, _) = port.split_once(':').expect("a port string");
-            // No interface has this name, and no file: options are looked at before them.
+            // Options are checked before this name, which no interface or file has.
             let absent = if kind == "pcap" {
                 directory.join("absent.pcap").display().to_string()
             } else {
@@ -280,7 +283,7 @@ mod tests {
         for command in ["check", "stats", "fdb", "lab", "load"] {
             assert!(found.contains(&format!(" superpacket {command}")), "{command}: {found:?}");
         }
-        // Behind words that are no commands of their own, too.
+        // Also after action words, which are not subcommands.
         for line in
             ["stats -j", "fdb show -j", "vlan show dev left -j", "check a --origin b -j", "top -j"]
         {

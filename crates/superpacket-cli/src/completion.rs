@@ -1,7 +1,7 @@
-//! Completion by the shell: a script for each shell, which asks the program what may come next.
+//! Shell completion: one script per shell, which asks the program for the possible next words.
 //!
-//! The shell runs the program with an environment variable and the words of its line. So ports and
-//! offloads are those of the bridge that runs at that moment.
+//! The shell runs the program with an environment variable and the words of its command line. So
+//! the completed ports and offloads are those of the bridge running at that moment.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,29 +12,29 @@ use clap_complete::env::{self, CompleteEnv, EnvCompleter, Shells};
 
 use crate::arguments::Arguments;
 
-/// The variable that says which shell asks.
+/// Environment variable in which the script passes the name of its shell.
 const VARIABLE: &str = "_SUPERPACKET_COMPLETE";
 
-/// What the program is called.
+/// Name of the program.
 const PROGRAM: &str = "superpacket";
 
-/// The shells that there are scripts for.
+/// The supported shells.
 const SHELLS: Shells<'static> = Shells(&[&Bash, &env::Elvish, &env::Fish, &env::Powershell, &Zsh]);
 
-/// Answers the shell and ends, if it is a shell that asks.
+/// If a completion script started the program, prints the candidates and exits; otherwise returns.
 pub(crate) fn answer() {
     CompleteEnv::with_factory(Arguments::command).var(VARIABLE).shells(SHELLS).complete();
 }
 
-/// The script for a shell, by its name.
+/// Returns the completion script for the shell with this name.
 ///
 /// # Errors
-/// The names of the shells that there are scripts for.
+/// If the shell is not supported; the message lists those that are.
 pub(crate) fn script(shell: &str) -> Result<String, String> {
     let names = || SHELLS.names().collect::<Vec<_>>().join(", ");
     let completer = SHELLS
         .completer(shell)
-        .ok_or_else(|| format!("there is no script for {shell}: there are {}", names()))?;
+        .ok_or_else(|| format!("no completion script for {shell}; available: {}", names()))?;
     let mut text = Vec::new();
     completer
         .write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut text)
@@ -42,7 +42,8 @@ pub(crate) fn script(shell: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Bash, with a script of our own: clap's completes no word that has a colon or an equals sign.
+/// Bash, with our own script: clap's script completes no word that contains a colon or an equals
+/// sign.
 struct Bash;
 
 impl EnvCompleter for Bash {
@@ -81,8 +82,8 @@ impl EnvCompleter for Bash {
     }
 }
 
-/// Zsh, as clap has it; but a script that is found in `fpath` is the function itself the first time
-/// that it is called, and completes then too.
+/// Zsh, with clap's script and one addition: if zsh autoloads the script from `fpath`, its first
+/// run is the completion call itself, and must complete too.
 struct Zsh;
 
 impl EnvCompleter for Zsh {

@@ -1,16 +1,17 @@
-//! Lists of CPUs that threads are to be kept on.
+//! Lists of the CPUs that threads are pinned to.
 
 use std::fmt;
 
 use superpacket_lab::allowed_cpus;
 use superpacket_steer::{Cpu, CpuMask, MAX_CPUS};
 
-/// CPUs on which this process may run; not empty. It is printed as it is read.
+/// A non-empty list of CPUs on which this process may run. Its `Display` output parses to the same
+/// list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CpuList(Box<CpuMask>);
 
 impl CpuList {
-    /// Reads a list like `0,2-3`.
+    /// Parses a list such as `0,2-3`.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mask = CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())?;
         let allowed: CpuMask = allowed_cpus()
@@ -20,7 +21,7 @@ impl CpuList {
             .collect();
         match mask.iter().find(|cpu| !allowed.contains(*cpu)) {
             Some(cpu) => Err(format!(
-                "CPU {} may not be used by this program, only {} may",
+                "CPU {} is not available to this program; available: {}",
                 cpu.number(),
                 allowed.list()
             )),
@@ -29,7 +30,7 @@ impl CpuList {
         }
     }
 
-    /// The numbers; none where no list is given.
+    /// Returns the CPU numbers; empty if no list is given.
     pub(crate) fn numbers(list: Option<&Self>) -> Vec<usize> {
         list.iter().flat_map(|list| list.0.iter()).map(Cpu::number).collect()
     }
@@ -56,7 +57,7 @@ mod tests {
             ("", "a list of CPUs"),
             ("0,x-1", "\"x-1\""),
             ("3-1", "\"3-1\""),
-            ("8191", "CPU 8191 may not be used"),
+            ("8191", "CPU 8191 is not available"),
         ] {
             assert!(
                 CpuList::read(wrong).is_err_and(|error| error.contains(words)),

@@ -1,11 +1,11 @@
-//! Why a command could not do its work: exit code 2.
+//! Errors that end a command with exit code 2.
 
 use std::io;
 use std::path::PathBuf;
 
 use superpacket_captures::file::{CaptureError, Truncated};
 
-/// Why a command stopped.
+/// The reason why a command stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// A capture could not be read or written.
@@ -14,36 +14,36 @@ pub(crate) enum Failure {
     /// A capture ends within a record, and `--strict` was given.
     #[error("{0} (--strict)")]
     CutShort(Truncated),
-    /// Some captures of several could not be read; each has been told.
+    /// Some of several captures could not be read; each was reported when it failed.
     #[error("{0} of the captures could not be read")]
     Unreadable(usize),
-    /// Arguments that contradict each other.
+    /// The arguments are invalid or contradict each other.
     #[error("{0}")]
     Usage(String),
     /// The report could not be printed.
     #[error("standard output: cannot be written: {0}")]
     Print(#[from] io::Error),
-    /// A page could not be written.
+    /// An HTML page could not be written.
     #[error("{path}: cannot be written: {source}")]
     Page {
-        /// Where it should go.
+        /// Path of the page.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A bridge could not be asked, or said no.
+    /// The control connection to a bridge failed, or the bridge refused the request.
     #[cfg(target_os = "linux")]
     #[error(transparent)]
     Control(#[from] superpacket_bridge::control::ClientError),
-    /// A bridge could not run.
+    /// The bridge could not run.
     #[cfg(target_os = "linux")]
     #[error("{0}")]
     Bridge(String),
-    /// No experiment could be begun.
+    /// The lab could not start its first experiment.
     #[cfg(target_os = "linux")]
     #[error("the lab cannot begin: {0}")]
     Lab(String),
-    /// A load could not run.
+    /// The load generator could not run.
     #[cfg(target_os = "linux")]
     #[error("{0}")]
     Load(superpacket_lab::LabError),
@@ -65,7 +65,8 @@ impl From<superpacket_captures::Error> for Failure {
 }
 
 impl Failure {
-    /// Has whoever read standard output stopped reading? That is no failure of this program.
+    /// Returns whether the reader of standard output has closed it. The program treats this as
+    /// success.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         match self {
             Failure::Print(error) => error.kind() == io::ErrorKind::BrokenPipe,

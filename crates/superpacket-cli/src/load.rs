@@ -1,4 +1,4 @@
-//! `superpacket load`: the lab's generator between two network namespaces of one's own.
+//! `superpacket load`: the lab's load generator between two existing network namespaces.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,45 +11,45 @@ use superpacket_lab::{
     Source, TcpBulk, TcpTransactions, UdpBulk, Until, service_demand,
 };
 
-use crate::Outcome;
+use crate::CommandOutcome;
 use crate::amount::{nanoseconds, size};
 use crate::cpus::CpuList;
 use crate::failure::Failure;
 use crate::report::{columns, figures, print, print_json, printable};
 
-/// Key of the patterns that are sent and compared.
-const KEY: u64 = 0x5eed;
+/// Key of the byte patterns that are sent and compared.
+const PATTERN_KEY: u64 = 0x5eed;
 
-/// What is done between client and server.
+/// The kind of load, named after netperf's tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
-    /// TCP_STREAM: as many bytes as go, from memory
+enum LoadKind {
+    /// TCP_STREAM: as many bytes as possible, from memory
     Stream,
-    /// TCP_SENDFILE: the same, from a file in memory
+    /// TCP_SENDFILE: as many bytes as possible, from a file in memory
     Sendfile,
-    /// TCP_RR: requests and answers, one of each connection under way
+    /// TCP_RR: requests and answers, one at a time on each connection
     Rr,
     /// UDP_STREAM: datagrams from the client to the server
     Udp,
 }
 
-/// Which way the bytes go.
+/// The direction of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum LoadDirection {
     /// From the client to the server
     Forward,
     /// From the server to the client
     Reverse,
-    /// Both at once, each on connections of its own
+    /// Both at once, on separate connections
     Both,
 }
 
-/// `superpacket load`.
+/// The arguments of `superpacket load`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Load {
-    /// What is done
+pub(crate) struct LoadArguments {
+    /// Kind of load
     #[arg(value_enum)]
-    kind: Kind,
+    kind: LoadKind,
     /// An address of the server that the client reaches
     address: IpAddr,
     /// The client's network namespace: a process in it, a name, or a path
@@ -58,27 +58,27 @@ pub(crate) struct Load {
     /// The server's network namespace
     #[arg(long, value_name = "NETNS")]
     server: Option<String>,
-    /// For how long
-    #[arg(long, value_name = "DURATION", value_parser = time, default_value = "10s")]
+    /// Duration of the load
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
     time: Duration,
-    /// So many bytes on each connection in place of a time
+    /// Bytes to send on each connection, in place of a time
     #[arg(long, value_name = "BYTES", value_parser = size, conflicts_with = "time")]
     bytes: Option<u64>,
-    /// Connections side by side (in each direction)
+    /// Connections at the same time (in each direction)
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
-    /// Which way the bytes go
+    /// Direction of the bytes
     #[arg(long, value_enum, default_value = "forward")]
-    direction: Way,
-    /// Bytes of a send call [default: 128k], of a request and of its answer [default: 1], of a
-    /// datagram [default: 1400]
+    direction: LoadDirection,
+    /// Bytes per send call [default: 128k], per request and answer [default: 1], or per datagram
+    /// [default: 1400]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     message: Option<u64>,
-    /// Datagrams a second; without it, as many as the kernel takes
+    /// Datagrams per second; without it, as many as the kernel accepts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-    /// Datagrams that one send call hands over as a super-packet (UDP_SEGMENT); with more than 1
-    /// the receiver takes them merged (UDP_GRO)
+    /// Datagrams per send call, handed over as one super-packet (UDP_SEGMENT); with more than 1 the
+    /// receiver accepts merged datagrams (UDP_GRO)
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=128))]
     segments: u16,
     /// CPUs of the client's threads (0-3,8)
@@ -95,10 +95,10 @@ pub(crate) struct Load {
     json: bool,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug, Default, Serialize)]
-struct Report {
-    /// netperf's name of it.
+struct LoadReport {
+    /// netperf's name of the test.
     test: &'static str,
     connections: u16,
     seconds: f64,
@@ -110,15 +110,14 @@ struct Report {
     latency_us: Option<Latency>,
     #[serde(skip_serializing_if = "Option::is_none")]
     datagrams: Option<Datagrams>,
-    /// CPU time of the threads that send, or of the client's, as a part of one CPU's time in
-    /// percent.
+    /// CPU time of the sending threads (with TCP_RR: the client's), in percent of one CPU.
     sender_cpu: f64,
-    /// The same of the threads that receive, or of the server's.
+    /// CPU time of the receiving threads (with TCP_RR: the server's), in percent of one CPU.
     receiver_cpu: f64,
-    /// All CPUs, in percent of all.
+    /// CPU time of the whole machine, in percent of all CPUs.
     machine_cpu: f64,
-    /// The whole machine's CPU time in microseconds for each 1,024 bytes, or for each transaction:
-    /// netperf's service demand.
+    /// CPU time of the whole machine in microseconds per 1,024 bytes, or per transaction: netperf's
+    /// service demand.
     service_demand_us: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     retransmitted_segments: Option<u64>,
@@ -141,8 +140,8 @@ struct Datagrams {
     most_merged: u64,
 }
 
-/// Loads, and prints what came of it.
-pub(crate) fn run(arguments: &Load) -> Result<Outcome, Failure> {
+/// Runs the load and prints its result.
+pub(crate) fn run(arguments: &LoadArguments) -> Result<CommandOutcome, Failure> {
     arguments.check()?;
     match arguments.load() {
         Ok(report) => {
@@ -151,30 +150,38 @@ pub(crate) fn run(arguments: &Load) -> Result<Outcome, Failure> {
             } else {
                 print(&report.text(columns()), false)?;
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }
         Err(error @ (LabError::Stalled { .. } | LabError::Corrupted { .. })) => {
             print(&format!("superpacket: {}\n", printable(&error.to_string())), true)?;
-            Ok(Outcome::Failed)
+            Ok(CommandOutcome::Failed)
         }
         Err(error) => Err(Failure::Load(error)),
     }
 }
 
-impl Load {
-    /// Refuses what does not go together, before anything runs.
+impl LoadArguments {
+    /// Checks that the options fit together, before anything runs.
     fn check(&self) -> Result<(), Failure> {
-        let only = |option: &str, kinds: &[Kind], given: bool| match given
+        let only = |option: &str, kinds: &[LoadKind], given: bool| match given
             && !kinds.contains(&self.kind)
         {
-            true => Err(Failure::Usage(format!("{option} is not for {}", name(self.kind)))),
+            true => Err(Failure::Usage(format!("{option} is not for {}", kind_name(self.kind)))),
             false => Ok(()),
         };
-        only("--bytes", &[Kind::Stream, Kind::Sendfile], self.bytes.is_some())?;
-        only("--direction", &[Kind::Stream, Kind::Sendfile], self.direction != Way::Forward)?;
-        only("--rate", &[Kind::Udp], self.rate.is_some())?;
-        only("--segments", &[Kind::Udp], self.segments != 1)?;
-        only("--message", &[Kind::Stream, Kind::Rr, Kind::Udp], self.message.is_some())?;
+        only("--bytes", &[LoadKind::Stream, LoadKind::Sendfile], self.bytes.is_some())?;
+        only(
+            "--direction",
+            &[LoadKind::Stream, LoadKind::Sendfile],
+            self.direction != LoadDirection::Forward,
+        )?;
+        only("--rate", &[LoadKind::Udp], self.rate.is_some())?;
+        only("--segments", &[LoadKind::Udp], self.segments != 1)?;
+        only(
+            "--message",
+            &[LoadKind::Stream, LoadKind::Rr, LoadKind::Udp],
+            self.message.is_some(),
+        )?;
         if let Some(message @ (0 | 0x4000_0001..)) = self.message {
             return Err(Failure::Usage(format!("--message {message}: expected 1 byte to 1 GiB")));
         }
@@ -184,138 +191,153 @@ impl Load {
         Ok(())
     }
 
-    fn load(&self) -> Result<Report, LabError> {
+    /// Runs the load between the two namespaces.
+    fn load(&self) -> Result<LoadReport, LabError> {
         let (client, server) =
             (host("client", self.client.as_deref())?, host("server", self.server.as_deref())?);
         let route = Route { client: &client, server: &server, address: self.address };
         let numbers = |list: &Option<CpuList>| CpuList::numbers(list.as_ref());
         let pinning =
             Pinning { client: numbers(&self.client_cpus), server: numbers(&self.server_cpus) };
-        let connections = usize::from(self.connections);
-        let verify = self.verify.then_some(KEY);
         match self.kind {
-            Kind::Stream | Kind::Sendfile => {
-                let source = match self.kind {
-                    // netperf fills a file of a few megabytes, which is sent again and again.
-                    Kind::Sendfile => Source::File(PatternFile::new(
-                        self.bytes.unwrap_or(64 << 20).min(64 << 20),
-                        KEY,
-                    )?),
-                    _ => Source::Memory,
-                };
-                let load = TcpBulk {
-                    flows: connections,
-                    until: self.bytes.map_or(Until::Time(self.time), Until::Bytes),
-                    direction: match self.direction {
-                        Way::Forward => Direction::Forward,
-                        Way::Reverse => Direction::Reverse,
-                        Way::Both => Direction::Both,
-                    },
-                    source,
-                    message: self.message.unwrap_or(128 << 10) as usize,
-                    verify,
-                    pinning,
-                    ..TcpBulk::default()
-                };
-                Ok(self.bulk(&load.run(&route)?))
+            LoadKind::Stream => self.tcp_bulk(&route, Source::Memory, pinning),
+            LoadKind::Sendfile => {
+                // netperf fills a file of a few megabytes and sends it repeatedly.
+                let length = self.bytes.unwrap_or(64 << 20).min(64 << 20);
+                let file = PatternFile::new(length, PATTERN_KEY)?;
+                self.tcp_bulk(&route, Source::File(file), pinning)
             }
-            Kind::Rr => {
-                let message = self.message.unwrap_or(1) as usize;
-                let load = TcpTransactions {
-                    connections,
-                    request: message,
-                    answer: message,
-                    time: self.time,
-                    verify,
-                    pinning,
-                    ..TcpTransactions::default()
-                };
-                let report = load.run(&route)?;
-                let microseconds = |duration: Duration| duration.as_secs_f64() * 1e6;
-                let latency = &report.latency;
-                Ok(Report {
-                    transactions_per_second: Some(report.per_second()),
-                    latency_us: Some(Latency {
-                        mean: microseconds(latency.mean()),
-                        p50: microseconds(latency.percentile(0.5)),
-                        p99: microseconds(latency.percentile(0.99)),
-                        longest: microseconds(latency.longest()),
-                    }),
-                    service_demand_us: quotient(
-                        report.machine.total.busy() * 1e6,
-                        report.transactions as f64,
-                    ),
-                    ..self.report(
-                        "TCP_RR",
-                        report.seconds,
-                        report.client,
-                        report.server,
-                        &report.machine,
-                    )
-                })
-            }
-            Kind::Udp => {
-                let load = UdpBulk {
-                    flows: connections,
-                    datagram: self.message.unwrap_or(1400) as usize,
-                    time: self.time,
-                    segments: usize::from(self.segments),
-                    gro: self.segments > 1,
-                    datagrams_per_second: self.rate.map(f64::from),
-                    verify,
-                    pinning,
-                    ..UdpBulk::default()
-                };
-                let report = load.run(&route)?;
-                let (sent, received, lost) = (report.sent, report.received, report.lost());
-                Ok(Report {
-                    gigabits_per_second: Some(report.gigabits_per_second()),
-                    datagrams: Some(Datagrams {
-                        sent,
-                        received,
-                        lost,
-                        out_of_order: report.out_of_order,
-                        most_merged: report.most_merged,
-                    }),
-                    service_demand_us: machine_demand(&report.machine, report.bytes),
-                    ..self.report(
-                        "UDP_STREAM",
-                        report.seconds,
-                        report.sender,
-                        report.receiver,
-                        &report.machine,
-                    )
-                })
-            }
+            LoadKind::Rr => self.tcp_transactions(&route, pinning),
+            LoadKind::Udp => self.udp_bulk(&route, pinning),
         }
     }
 
-    fn bulk(&self, report: &BulkReport) -> Report {
-        let ways = || report.forward.iter().chain(&report.reverse);
-        let sum = |cpu: fn(&superpacket_lab::DirectionReport) -> CpuTime| {
-            ways().map(cpu).fold(CpuTime::default(), |sum, cpu| sum + cpu)
+    /// Runs TCP_STREAM or TCP_SENDFILE.
+    fn tcp_bulk(
+        &self,
+        route: &Route<'_>,
+        source: Source,
+        pinning: Pinning,
+    ) -> Result<LoadReport, LabError> {
+        let load = TcpBulk {
+            flows: usize::from(self.connections),
+            until: self.bytes.map_or(Until::Time(self.time), Until::Bytes),
+            direction: match self.direction {
+                LoadDirection::Forward => Direction::Forward,
+                LoadDirection::Reverse => Direction::Reverse,
+                LoadDirection::Both => Direction::Both,
+            },
+            source,
+            message: self.message.unwrap_or(128 << 10) as usize,
+            verify: self.pattern_key(),
+            pinning,
+            ..TcpBulk::default()
         };
-        let seconds = ways().map(|way| way.seconds).fold(0.0, f64::max);
-        let segments = ways()
-            .flat_map(|way| &way.flows)
+        Ok(self.bulk_report(&load.run(route)?))
+    }
+
+    /// Runs TCP_RR.
+    fn tcp_transactions(
+        &self,
+        route: &Route<'_>,
+        pinning: Pinning,
+    ) -> Result<LoadReport, LabError> {
+        let message = self.message.unwrap_or(1) as usize;
+        let load = TcpTransactions {
+            connections: usize::from(self.connections),
+            request: message,
+            answer: message,
+            time: self.time,
+            verify: self.pattern_key(),
+            pinning,
+            ..TcpTransactions::default()
+        };
+        let report = load.run(route)?;
+        let microseconds = |duration: Duration| duration.as_secs_f64() * 1e6;
+        let latency = &report.latency;
+        Ok(LoadReport {
+            transactions_per_second: Some(report.per_second()),
+            latency_us: Some(Latency {
+                mean: microseconds(latency.mean()),
+                p50: microseconds(latency.percentile(0.5)),
+                p99: microseconds(latency.percentile(0.99)),
+                longest: microseconds(latency.longest()),
+            }),
+            service_demand_us: quotient(
+                report.machine.total.busy() * 1e6,
+                report.transactions as f64,
+            ),
+            ..self.report("TCP_RR", report.seconds, report.client, report.server, &report.machine)
+        })
+    }
+
+    /// Runs UDP_STREAM.
+    fn udp_bulk(&self, route: &Route<'_>, pinning: Pinning) -> Result<LoadReport, LabError> {
+        let load = UdpBulk {
+            flows: usize::from(self.connections),
+            datagram: self.message.unwrap_or(1400) as usize,
+            time: self.time,
+            segments: usize::from(self.segments),
+            gro: self.segments > 1,
+            datagrams_per_second: self.rate.map(f64::from),
+            verify: self.pattern_key(),
+            pinning,
+            ..UdpBulk::default()
+        };
+        let report = load.run(route)?;
+        let (sent, received, lost) = (report.sent, report.received, report.lost());
+        Ok(LoadReport {
+            gigabits_per_second: Some(report.gigabits_per_second()),
+            datagrams: Some(Datagrams {
+                sent,
+                received,
+                lost,
+                out_of_order: report.out_of_order,
+                most_merged: report.most_merged,
+            }),
+            service_demand_us: machine_demand(&report.machine, report.bytes),
+            ..self.report(
+                "UDP_STREAM",
+                report.seconds,
+                report.sender,
+                report.receiver,
+                &report.machine,
+            )
+        })
+    }
+
+    /// Returns the key of the byte patterns, if every byte is to be compared.
+    fn pattern_key(&self) -> Option<u64> {
+        self.verify.then_some(PATTERN_KEY)
+    }
+
+    /// Returns the report of TCP_STREAM or TCP_SENDFILE.
+    fn bulk_report(&self, report: &BulkReport) -> LoadReport {
+        let directions = || report.forward.iter().chain(&report.reverse);
+        let sum = |cpu: fn(&superpacket_lab::DirectionReport) -> CpuTime| {
+            directions().map(cpu).fold(CpuTime::default(), |sum, cpu| sum + cpu)
+        };
+        let seconds = directions().map(|direction| direction.seconds).fold(0.0, f64::max);
+        let segments = directions()
+            .flat_map(|direction| &direction.flows)
             .map(|flow| u64::from(flow.retransmitted_segments))
             .sum();
-        let test = if self.kind == Kind::Sendfile { "TCP_SENDFILE" } else { "TCP_STREAM" };
-        Report {
+        let test = if self.kind == LoadKind::Sendfile { "TCP_SENDFILE" } else { "TCP_STREAM" };
+        LoadReport {
             gigabits_per_second: Some(report.gigabits_per_second()),
             service_demand_us: machine_demand(&report.machine, report.bytes()),
             retransmitted_segments: Some(segments),
             ..self.report(
                 test,
                 seconds,
-                sum(|way| way.sender),
-                sum(|way| way.receiver),
+                sum(|direction| direction.sender),
+                sum(|direction| direction.receiver),
                 &report.machine,
             )
         }
     }
 
-    /// What all loads have.
+    /// Returns the part of a report that all loads share.
     fn report(
         &self,
         test: &'static str,
@@ -323,23 +345,23 @@ impl Load {
         sender: CpuTime,
         receiver: CpuTime,
         machine: &MachineUsage,
-    ) -> Report {
+    ) -> LoadReport {
         let percent = |cpu: CpuTime| 100.0 * quotient(cpu.total().as_secs_f64(), seconds);
-        Report {
+        LoadReport {
             test,
             connections: self.connections,
             seconds,
             sender_cpu: percent(sender),
             receiver_cpu: percent(receiver),
             machine_cpu: 100.0 * machine.total.utilisation(),
-            ..Report::default()
+            ..LoadReport::default()
         }
     }
 }
 
-impl Report {
-    /// As netperf has it: a line of figures under their names, or as many as lines of so many
-    /// columns need.
+impl LoadReport {
+    /// Renders the report like netperf: figures below their names, in one line or in as many as
+    /// lines of `width` columns require.
     fn text(&self, width: usize) -> String {
         let mut columns: Vec<(&str, String)> = vec![("s", format!("{:.1}", self.seconds))];
         let mut add =
@@ -380,7 +402,7 @@ impl Report {
     }
 }
 
-/// The namespace that an argument names.
+/// Opens the network namespace that an argument names: a process number, a name or a path.
 fn host(name: &str, namespace: Option<&str>) -> Result<Host, LabError> {
     let path = match namespace {
         None => return Host::of_this_thread(name),
@@ -393,7 +415,7 @@ fn host(name: &str, namespace: Option<&str>) -> Result<Host, LabError> {
     Host::of_file(name, &path)
 }
 
-/// The whole machine's CPU time for each 1,024 bytes, in microseconds.
+/// Returns the whole machine's CPU time in microseconds per 1,024 bytes.
 fn machine_demand(machine: &MachineUsage, bytes: u64) -> f64 {
     service_demand(Duration::from_secs_f64(machine.total.busy()), bytes)
 }
@@ -402,11 +424,11 @@ fn quotient(over: f64, under: f64) -> f64 {
     if under > 0.0 { over / under } else { 0.0 }
 }
 
-fn name(kind: Kind) -> String {
+fn kind_name(kind: LoadKind) -> String {
     kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, String> {
     match nanoseconds(text)? {
         time @ 10_000_000..=86_400_000_000_000 => Ok(Duration::from_nanos(time)),
         _ => Err("10ms to 24h".into()),
@@ -420,7 +442,7 @@ mod tests {
     use super::*;
     use crate::arguments::{Arguments, Command};
 
-    fn parse(arguments: &str) -> Result<Load, String> {
+    fn parse(arguments: &str) -> Result<LoadArguments, String> {
         let arguments = Arguments::try_parse_from(
             ["superpacket", "load"].into_iter().chain(arguments.split_ascii_whitespace()),
         );
@@ -431,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_named() {
+    fn contradicting_options_are_named() {
         for (arguments, says) in [
             ("stream", "<ADDRESS>"),
             ("stream nowhere", "invalid"),
@@ -448,7 +470,7 @@ mod tests {
             ("stream 10.0.0.1 --client-cpus 3-1", "3-1"),
             (
                 "stream 10.0.0.1 --server-cpus 8000",
-                "--server-cpus <LIST>': CPU 8000 may not be used by this program",
+                "--server-cpus <LIST>': CPU 8000 is not available to this program",
             ),
             ("stream 10.0.0.1 --client-cpus=", "--client-cpus <LIST>': a list of CPUs"),
             ("stream 10.0.0.1 --connections 0", "0"),
@@ -464,14 +486,14 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_they_must_be() {
-        let report = Report {
+        let report = LoadReport {
             test: "TCP_RR",
             connections: 500,
             seconds: 1.0,
             transactions_per_second: Some(123_456.0),
             latency_us: Some(Latency { mean: 1.0, p50: 2.0, p99: 3.0, longest: 4.0 }),
             service_demand_us: 7.25,
-            ..Report::default()
+            ..LoadReport::default()
         };
         let expected = "TCP_RR, 500 connections
     s     1/s  mean us  p50 us  p99 us  longest us  sender %  receiver %  machine %  us/transaction

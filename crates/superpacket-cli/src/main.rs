@@ -1,10 +1,10 @@
 //! The `superpacket` program: aggregates, segments, verifies and analyzes packet captures, and
 //! bridges live ports.
 //!
-//! Each command is a module with a `run`. What the commands for captures do is in the crate
-//! `superpacket-captures`; `captures` translates their arguments and prints what they found, by
-//! [`report`]. The commands that run and control a bridge are in `live`, the experiments' in `lab`,
-//! and `load` is their generator by itself; they exist on Linux only.
+//! Each command is a module with a `run` function. The capture commands are implemented in the
+//! crate `superpacket-captures`; `captures` translates their arguments and prints their results by
+//! [`report`]. `live` holds the commands that run and control a bridge, `lab` the experiments, and
+//! `load` the load generator alone. These three exist on Linux only.
 
 #![forbid(unsafe_code)]
 
@@ -36,40 +36,40 @@ use arguments::{Arguments, Command};
 use failure::Failure;
 use superpacket_captures::Verdict;
 
-/// What a command found, if it could do its work.
+/// The result of a command that ran to its end or was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// All is well.
+enum CommandOutcome {
+    /// The command did its work, and a check found no fault.
     Done,
     /// The check failed.
     Failed,
-    /// The check found nothing wrong, and could not judge everything.
+    /// The check found no fault, but could not judge every packet.
     Incomplete,
-    /// A signal ended it.
+    /// A signal ended the command.
     #[cfg(target_os = "linux")]
     Interrupted,
 }
 
-/// What a shell reports for a process that SIGINT ended.
+/// Exit code that shells report for a process ended by SIGINT: 128 + 2.
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     completion::answer();
     let command = Arguments::parse().command;
-    if !command.has_its_own_signals() {
-        // An interrupted run leaves no half-written file behind. Without a handler it still leaves
-        // OUT as it was.
+    if !command.handles_signals() {
+        // An interrupted run removes its unfinished files. If the handler cannot be installed, the
+        // run still leaves OUT unchanged.
         let _ = signals::end_program();
     }
     match run(command) {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Failed) => ExitCode::from(1),
-        Ok(Outcome::Incomplete) => ExitCode::from(3),
+        Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Failed) => ExitCode::from(1),
+        Ok(CommandOutcome::Incomplete) => ExitCode::from(3),
         #[cfg(target_os = "linux")]
-        Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
+        Ok(CommandOutcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            // Nobody can be told that standard error is gone.
+            // A failed write to standard error cannot be reported anywhere.
             let _ = writeln!(
                 std::io::stderr(),
                 "superpacket: {}",
@@ -80,21 +80,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<Outcome, Failure> {
+fn run(command: Command) -> Result<CommandOutcome, Failure> {
     match command {
         Command::Coalesce(arguments) => captures::coalesce::run(&arguments)?,
         Command::Segment(arguments) => captures::segment::run(&arguments)?,
         Command::Verify(arguments) => {
             if !captures::verify::run(&arguments)? {
-                return Ok(Outcome::Failed);
+                return Ok(CommandOutcome::Failed);
             }
         }
         Command::Check(arguments) => {
             return Ok(match captures::check::run(&arguments)? {
-                Verdict::Faithful => Outcome::Done,
-                Verdict::Unfaithful => Outcome::Failed,
-                // A verdict that is not known here is no success either.
-                _ => Outcome::Incomplete,
+                Verdict::Faithful => CommandOutcome::Done,
+                Verdict::Unfaithful => CommandOutcome::Failed,
+                // `Verdict` is non-exhaustive: a verdict unknown to this version is not a success.
+                _ => CommandOutcome::Incomplete,
             });
         }
         Command::Generate(arguments) => generate::run(&arguments)?,
@@ -112,10 +112,10 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         }
         Command::Man { command } => report::print(&man(command.as_deref())?, false)?,
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// The man page of the program or of one command, in roff.
+/// Returns the man page of the program, or of one command, in roff.
 fn man(name: Option<&str>) -> Result<String, Failure> {
     let mut program = Arguments::command();
     program.build();

@@ -5,8 +5,8 @@ use std::io;
 use clap::Command;
 use clap_mangen::Man;
 
-/// The page of a command. What its help says after the options stands in sections that man pages
-/// have: examples, notes, exit status.
+/// Returns the man page of a command. The help text after the options is split into the usual
+/// sections of man pages: examples, notes, exit status.
 pub(crate) fn page(command: Command, title: Option<String>) -> io::Result<String> {
     let after = command
         .get_after_long_help()
@@ -38,7 +38,7 @@ pub(crate) fn page(command: Command, title: Option<String>) -> io::Result<String
     Ok(text)
 }
 
-/// The sections of what stands behind the options.
+/// Returns the sections for the help text that follows the options.
 fn sections(after: &str) -> String {
     let (mut examples, mut notes, mut status) = (String::new(), String::new(), String::new());
     for paragraph in
@@ -46,7 +46,7 @@ fn sections(after: &str) -> String {
     {
         let (first, rest) = paragraph.split_once('\n').unwrap_or((paragraph, ""));
         if matches!(first, "Example:" | "Examples:") {
-            // As they are typed: not filled.
+            // Examples are printed as typed, without filling lines (`.nf`).
             let lines = rest.lines().map(|line| escaped(line.trim_start()) + "\n");
             examples.push_str(&format!(".nf\n{}.fi\n", lines.collect::<String>()));
         } else if let Some(codes) = paragraph.strip_prefix("Exit codes: ") {
@@ -61,10 +61,10 @@ fn sections(after: &str) -> String {
     section("EXAMPLES", examples) + &section("NOTES", notes) + &section("\"EXIT STATUS\"", status)
 }
 
-/// Text that roff prints as it is.
+/// Escapes text so that roff prints it unchanged.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
-    // A line that begins so is a request.
+    // A line that begins with a period would be a request.
     if text.starts_with('.') { format!("\\&{text}") } else { text }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_behind_the_options_has_its_sections() {
+    fn the_text_after_the_options_becomes_sections() {
         let after = "Examples:\n  a --b | jq '.c'\n  .x \\n\n\nA note-worthy thing.\n\nAnother.\n\nExit codes: 0 done, 2 bad usage.";
         let expected = ".SH EXAMPLES\n.nf\na \\-\\-b | jq \\(aq.c\\(aq\n\\&.x \\en\n.fi\n.SH NOTES\n.PP\nA note\\-worthy thing.\n.PP\nAnother.\n\
                         .SH \"EXIT STATUS\"\n0 done, 2 bad usage.\n";

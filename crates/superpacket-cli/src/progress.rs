@@ -1,4 +1,4 @@
-//! A progress bar on standard error, where that is a terminal.
+//! A progress bar on standard error, if that is a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -9,29 +9,30 @@ use superpacket_captures::{Error, Progress, Truncated};
 use crate::failure::Failure;
 use crate::report::printable;
 
-/// How far a file has been read, and what else standard error is told meanwhile.
+/// A progress bar that also prints warnings and errors about the captures to standard error.
 #[derive(Debug)]
 pub(crate) struct Bar {
     quiet: bool,
     bar: Option<ProgressBar>,
-    /// What was wrong with captures of several that could not be read.
+    /// The errors of captures that could not be read.
     unreadable: Vec<String>,
 }
 
 impl Bar {
-    /// No bar yet, and none ever if `quiet`, or if nobody looks.
+    /// Creates the state without a bar. No bar is ever shown if `quiet`, or if standard error is no
+    /// terminal.
     pub(crate) fn new(quiet: bool) -> Self {
         Bar { quiet: quiet || !std::io::stderr().is_terminal(), bar: None, unreadable: Vec::new() }
     }
 
-    /// What was told of captures that could not be read, in the program's words.
+    /// Returns the errors of captures that could not be read, as they were printed.
     pub(crate) fn into_unreadable(self) -> Vec<String> {
         self.unreadable
     }
 }
 
 impl Progress for Bar {
-    /// A bar over `length` bytes of file, or a spinner where the length is not known.
+    /// Shows a bar over `length` bytes of a file, or a spinner if the length is unknown.
     fn begin(&mut self, input: &str, length: Option<u64>) {
         if self.quiet {
             return;
@@ -70,7 +71,7 @@ impl Progress for Bar {
             error => error.to_string(),
         };
         let text = printable(&text);
-        // Nobody can be told that standard error is gone.
+        // A failed write to standard error cannot be reported anywhere.
         let _ = writeln!(std::io::stderr(), "superpacket: {text}");
         self.unreadable.push(text);
     }
@@ -78,7 +79,7 @@ impl Progress for Bar {
 
 /// Prints a warning to standard error.
 pub(crate) fn warn(text: &str) {
-    // Nobody can be told that standard error is gone.
+    // A failed write to standard error cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "superpacket: warning: {text}");
 }
 

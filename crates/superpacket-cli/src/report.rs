@@ -1,4 +1,4 @@
-//! How reports are printed: tables and text in so many columns, and JSON.
+//! Printing of reports: text and tables that fit a number of columns, and JSON.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 pub(crate) use superpacket_captures::figures::{average, grouped, percent, printable};
 
-/// Prints text to standard output, or to standard error if the capture goes there.
+/// Prints text to standard output, or to standard error if the capture goes to standard output.
 pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
     if to_error {
         io::stderr().lock().write_all(text.as_bytes())
@@ -19,7 +19,8 @@ pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
     }
 }
 
-/// Prints a report as JSON, to standard output: as it goes, so that long ones take no memory.
+/// Prints a report as JSON to standard output, in a stream, so that long reports take little
+/// memory.
 pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
     let mut output = io::BufWriter::new(io::stdout().lock());
     serde_json::to_writer_pretty(&mut output, report)?;
@@ -27,13 +28,13 @@ pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
     output.flush()
 }
 
-/// How many columns text may take where standard output is no terminal.
+/// Columns available to text if standard output is no terminal.
 const PIPE_COLUMNS: usize = 80;
 
-/// Fewer columns than any text can be laid out in.
+/// Minimum number of columns; a narrower terminal is treated as this wide.
 const LEAST_COLUMNS: usize = 40;
 
-/// How many columns the terminal has, if standard output is one.
+/// Returns the number of columns of the terminal, if standard output is one.
 pub(crate) fn terminal_columns() -> Option<usize> {
     #[cfg(target_os = "linux")]
     if let Ok(size) = rustix::termios::tcgetwinsize(io::stdout())
@@ -44,7 +45,7 @@ pub(crate) fn terminal_columns() -> Option<usize> {
     None
 }
 
-/// How many lines the terminal has, if standard output is one.
+/// Returns the number of lines of the terminal, if standard output is one.
 #[cfg(target_os = "linux")]
 pub(crate) fn terminal_rows() -> Option<usize> {
     rustix::termios::tcgetwinsize(io::stdout())
@@ -53,36 +54,37 @@ pub(crate) fn terminal_rows() -> Option<usize> {
         .filter(|&rows| rows > 0)
 }
 
-/// How many columns text may take: the terminal's, or 80 in a pipe or a file.
+/// Returns the columns available to text: the terminal's, or 80 in a pipe or a file.
 pub(crate) fn columns() -> usize {
     terminal_columns().unwrap_or(PIPE_COLUMNS)
 }
 
-/// A file's name as a heading: on a terminal its end, if it is longer than a line.
+/// Returns a file's name as a heading. On a terminal, a name longer than a line is shortened to its
+/// end.
 pub(crate) fn file_heading(name: &str) -> String {
     match terminal_columns() {
-        Some(columns) => end_of(&printable(name), columns),
+        Some(columns) => last_columns(&printable(name), columns),
         None => printable(name),
     }
 }
 
-/// So many characters at the end of a name, which tell files apart better than what they begin
-/// with.
-fn end_of(name: &str, columns: usize) -> String {
+/// Returns the last `columns` characters of a name, marked with an ellipsis if it is longer. The
+/// end of a path tells files apart better than its beginning.
+fn last_columns(name: &str, columns: usize) -> String {
     match name.chars().count().checked_sub(columns) {
         Some(more) if more > 0 => std::iter::once('…').chain(name.chars().skip(more + 1)).collect(),
         _ => name.to_owned(),
     }
 }
 
-/// Text in lines of at most so many columns, broken at blanks, each so far from the left. Words
-/// that are longer stay whole.
+/// Wraps text at blanks into lines of at most `columns` columns, each indented by `indent`. Longer
+/// words stay whole.
 pub(crate) fn paragraph(text: &str, indent: usize, columns: usize) -> String {
     hanging(text, indent, indent, columns)
 }
 
-/// The same, with the first line and the others so far from the left. Blanks within a line stay as
-/// they are.
+/// Wraps text like [`paragraph`], with one indent for the first line and another for the rest.
+/// Blanks within a line are kept.
 pub(crate) fn hanging(text: &str, first: usize, others: usize, columns: usize) -> String {
     let (first, others) = (" ".repeat(first), " ".repeat(others));
     let options = Options::new(columns)
@@ -95,7 +97,7 @@ pub(crate) fn hanging(text: &str, first: usize, others: usize, columns: usize) -
     textwrap::fill(text, options) + "\n"
 }
 
-/// A table whose first column is text and whose others are numbers.
+/// Renders a table whose first column is text and whose other columns are numbers.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -103,9 +105,9 @@ pub(crate) fn table<const N: usize>(
     lines(&layout(header, rows))
 }
 
-/// The same in at most so many columns: names in the header and in the first column are broken
-/// where need be, numbers never.
-pub(crate) fn fitted<const N: usize>(
+/// Renders a table like [`table`] within `columns` columns: names in the header and in the first
+/// column are wrapped as needed, numbers never.
+pub(crate) fn fitting_table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
     columns: usize,
@@ -116,7 +118,7 @@ pub(crate) fn fitted<const N: usize>(
     let longest_word = |text: &str| {
         text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or_default()
     };
-    // Blanks beside a column: two in front of the first, one elsewhere.
+    // Padding of a column: two blanks left of the first, one left of the others, one right of each.
     let whole: [usize; N] = std::array::from_fn(|index| {
         cells(index).max(header[index].chars().count()) + if index == 0 { 3 } else { 2 }
     });
@@ -133,7 +135,7 @@ pub(crate) fn fitted<const N: usize>(
         (*width, left) = (*width + more, left - more);
     }
     let mut table = layout(header, rows);
-    // Without it, columns are as wide as what they hold.
+    // Without dynamic arrangement, the table ignores width constraints and wraps no cell.
     table.set_content_arrangement(ContentArrangement::Dynamic);
     for (column, width) in table.column_iter_mut().zip(widths) {
         column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(
@@ -143,7 +145,7 @@ pub(crate) fn fitted<const N: usize>(
     lines(&table)
 }
 
-/// The narrowest column that a name can be read in.
+/// Minimum width at which a name in the first column is readable.
 const LEAST_NAME: usize = 16;
 
 fn layout<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Table {
@@ -161,7 +163,8 @@ fn layout<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [Str
     table
 }
 
-/// Figures under their names, all to the right: a row, or as many as lines of so many columns need.
+/// Renders figures below their names, right-aligned: in one row, or in as many rows as lines of
+/// `columns` columns require.
 pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
     let width =
         |(name, value): &(&str, String)| 2 + name.chars().count().max(value.chars().count());
@@ -189,7 +192,7 @@ pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
     text
 }
 
-/// The lines of a table, without blanks at their ends.
+/// Returns the lines of a table without trailing blanks.
 fn lines(table: &Table) -> String {
     let mut text = String::new();
     for line in table.lines() {
@@ -199,7 +202,7 @@ fn lines(table: &Table) -> String {
     text
 }
 
-/// A table of reasons with the packets that left for each, the most frequent first.
+/// Renders a table of reasons with the number of packets for each, the most frequent first.
 pub(crate) fn reasons_table<'a>(reasons: impl IntoIterator<Item = (&'a str, u64)>) -> String {
     let mut sorted: Vec<_> = reasons.into_iter().collect();
     let all: u64 = sorted.iter().map(|(_, count)| count).sum();
@@ -218,9 +221,9 @@ mod tests {
 
     #[test]
     fn a_name_longer_than_a_line_keeps_its_end() {
-        assert_eq!(end_of("capture.pcap", 12), "capture.pcap");
-        assert_eq!(end_of("a capture.pcap", 12), "…apture.pcap");
-        assert_eq!(end_of("Größe-größer.pcap", 6), "….pcap");
+        assert_eq!(last_columns("capture.pcap", 12), "capture.pcap");
+        assert_eq!(last_columns("a capture.pcap", 12), "…apture.pcap");
+        assert_eq!(last_columns("Größe-größer.pcap", 6), "….pcap");
     }
 
     #[test]
@@ -238,14 +241,14 @@ mod tests {
                 "12".to_owned(),
             ]]
         };
-        let narrow = fitted(["flow", "packets", "packets in one"], rows(), 40);
+        let narrow = fitting_table(["flow", "packets", "packets in one"], rows(), 40);
         assert!(
             narrow.lines().all(|line| line.chars().count() <= 40) && narrow.contains("1,234,567"),
             "{narrow}"
         );
         assert!(narrow.contains("TCP 10.0.0.1:443"), "broken at blanks: {narrow}");
         assert_eq!(
-            fitted(["flow", "packets", "packets in one"], rows(), 80),
+            fitting_table(["flow", "packets", "packets in one"], rows(), 80),
             table(["flow", "packets", "packets in one"], rows())
         );
     }

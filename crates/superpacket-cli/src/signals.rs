@@ -2,21 +2,21 @@
 
 use std::io;
 
-/// Returns the signals that end a command in an orderly way: SIGINT, SIGTERM, and SIGHUP, which
-/// comes when the terminal is closed.
+/// Returns the signals that end a command in an orderly way: SIGINT, SIGTERM, and SIGHUP, which is
+/// sent when the terminal is closed.
 ///
-/// A program that was started to outlive its terminal (`nohup`) ignores SIGHUP, and goes on doing
-/// so.
+/// SIGHUP is left out if the process ignores it, as a program started by `nohup` does.
 #[cfg(unix)]
 pub(crate) fn ending() -> Vec<i32> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-    // On systems without /proc, nothing says so.
+    // Without /proc the answer is unknown, and SIGHUP counts as not ignored.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if is_ignored(&status, SIGHUP) { vec![SIGINT, SIGTERM] } else { vec![SIGINT, SIGTERM, SIGHUP] }
 }
 
-/// Returns whether a process ignores a signal, by its `/proc/PID/status` (proc_pid_status(5)).
+/// Returns whether a process ignores a signal, according to its `/proc/PID/status`
+/// (proc_pid_status(5)).
 #[cfg(unix)]
 fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status
@@ -25,7 +25,7 @@ fn is_ignored(status: &str, signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Ends the program on a signal, without the files that it has not finished.
+/// Starts a thread that removes unfinished files and ends the program on a signal.
 ///
 /// # Errors
 /// If the signals cannot be handled.
@@ -36,7 +36,7 @@ pub(crate) fn end_program() -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
-/// Ends the program on a signal, without the files that it has not finished.
+/// Starts a thread that removes unfinished files and ends the program on a signal.
 ///
 /// # Errors
 /// If the signals cannot be handled.
@@ -51,7 +51,7 @@ pub(crate) fn end_program() -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, ended.clone())?;
     }
-    // Elsewhere than on Unix, nothing waits for signals.
+    // Only Unix can block on signals; other systems poll a flag.
     let wait = move || {
         while !ended.load(Ordering::Relaxed) {
             std::thread::sleep(std::time::Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! The TUN device: what gotatun sends to the host and receives from it.
+//! The TUN device: the packets that gotatun exchanges with the host.
 
 use std::io;
 
@@ -7,33 +7,33 @@ use gotatun::packet::{Ip, Packet, PacketBufPool};
 use gotatun::tun::{IpRecv, IpSend, MtuWatcher};
 use superpacket_tun::{AsyncPacketSender, AsyncReader, NewBuffers, Tun};
 
-/// Packets that may wait for the TUN device.
+/// Maximum packets that wait for the TUN device.
 const QUEUE: usize = 1024;
 
-/// Bytes that are allocated at once for packets from the host: what one read gives, and the
-/// protocol's padding.
+/// Bytes allocated at once for packets from the host: the size of one read, and the protocol's
+/// padding.
 const CHUNK: usize = 1 << 16;
 
-/// Packets from the tunnel to the host. Those that wait at the same time are merged and written by
-/// one call; one that comes alone is written at once.
+/// The sender of packets from the tunnel to the host. Packets that wait at the same time are merged
+/// and written by one call; a packet that comes alone is written at once.
 #[derive(Debug)]
 pub struct ToHost(AsyncPacketSender<Packet>);
 
-/// Packets from the host to the tunnel. One read gives up to 64 KB of them.
+/// The receiver of packets from the host for the tunnel. One read returns up to 64 KB of them.
 pub struct FromHost {
     reader: AsyncReader,
     packets: Vec<Packet>,
-    /// What the next packets are cut from.
+    /// Memory from which the next packets are cut.
     chunk: BytesMut,
     mtu: MtuWatcher,
 }
 
-/// Splits a TUN device into the two that [`DeviceBuilder::with_ip_pair`] takes. A task of its own
-/// writes to the device, until `ToHost` is dropped; it calls `notice` with each error of the
-/// device. What the device refused is lost, as a full queue would lose it.
+/// Splits a TUN device into the sender and receiver that [`DeviceBuilder::with_ip_pair`] takes. A
+/// separate task writes to the device until `ToHost` is dropped. It calls `notice` with each error
+/// of the device. Packets that the device refuses are lost, as with a full queue.
 ///
 /// # Errors
-/// The device's own: it is gone, or its MTU cannot be asked for.
+/// If the device is gone, or its MTU cannot be read.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
@@ -58,8 +58,8 @@ impl IpSend for ToHost {
 }
 
 impl IpRecv for FromHost {
-    /// The packets of a read are cut from one allocation, and freed with it: the pool's buffers,
-    /// 4 KB each and taken in turn, would lie in no cache any more.
+    /// Cuts the packets of a read from one allocation, which is freed with them. The buffers of the
+    /// pool, 4 KB each and used in turn, would not stay in the cache.
     async fn recv<'a>(
         &'a mut self,
         _: &mut PacketBufPool,

@@ -1,4 +1,4 @@
-//! The sockets: what gotatun sends to its peers and receives from them.
+//! The sockets: the datagrams that gotatun exchanges with its peers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,32 +12,34 @@ use superpacket_udp::{AsyncReceiver, AsyncSender, UdpSocket};
 use tokio::sync::Mutex;
 use tokio::task::yield_now;
 
-/// How many turns the other tasks have after each call to the kernel, before the task that sends
-/// takes what has come meanwhile. Where much flows both ways, gotatun's tasks wait for each other
-/// after each packet, and without a turn the mean call has a few packets: two gave 1.15 times the
-/// throughput there, and 8 no more.
-const TURNS: usize = 2;
+/// How often the sending task yields to others after each call to the kernel, before it takes the
+/// packets that have arrived meanwhile. With heavy traffic in both directions gotatun's tasks wait
+/// for each other after each packet, and without a yield a call sends only a few packets. Two
+/// yields gave 1.15 times the throughput, and 8 no more.
+const YIELDS: usize = 2;
 
-/// Opens the sockets of a tunnel, for [`DeviceBuilder::with_udp`]: IPv6 and IPv4 by one socket,
-/// unless gotatun asks for an address. Datagrams that are longer than the path MTU are sent in IP
+/// A factory for the sockets of a tunnel, for [`DeviceBuilder::with_udp`]. One socket serves IPv6
+/// and IPv4, unless gotatun requests an address. Datagrams longer than the path MTU are sent in IP
 /// fragments.
 ///
 /// [`DeviceBuilder::with_udp`]: https://docs.rs/gotatun/0.10/gotatun/device/struct.DeviceBuilder.html
 #[derive(Clone, Copy, Debug)]
 pub struct Sockets;
 
-/// Datagrams to peers. Those that wait for one peer leave in one call (`UDP_SEGMENT`).
+/// The sender of datagrams to peers. Datagrams that wait for one peer leave in one call
+/// (`UDP_SEGMENT`).
 #[derive(Clone, Debug)]
 pub struct ToPeers {
     socket: UdpSocket,
     sender: Arc<Mutex<AsyncSender<Packet>>>,
 }
 
-/// Datagrams from peers: in one call as many as the kernel has merged (`UDP_GRO`).
+/// The receiver of datagrams from peers. One call returns as many as the kernel has merged
+/// (`UDP_GRO`).
 #[derive(Debug)]
 pub struct FromPeers {
     receiver: AsyncReceiver,
-    /// Received, for a caller who takes one at a time.
+    /// Received datagrams, for a caller that takes one at a time.
     waiting: VecDeque<(Packet, SocketAddr)>,
 }
 
@@ -83,7 +85,7 @@ impl UdpSend for ToPeers {
             packets.drain(..).for_each(|(packet, addr)| sender.push(addr, packet));
             sender.flush_lossy().await
         };
-        for _ in 0..TURNS {
+        for _ in 0..YIELDS {
             yield_now().await;
         }
         sent
@@ -112,8 +114,8 @@ impl UdpRecv for FromPeers {
         }
     }
 
-    /// The datagrams of a run are cut from one allocation, and freed with it, as the host's packets
-    /// are. Empty ones, which are no messages of the protocol, are left out.
+    /// Cuts the datagrams of a run from one allocation, which is freed with them, as for packets
+    /// from the host. Empty datagrams are no messages of the protocol and are skipped.
     async fn recv_many_from(
         &mut self,
         _: &mut (),

@@ -20,7 +20,7 @@ async fn bound() -> io::Result<(ToPeers, FromPeers, SocketAddr)> {
     Ok((sender, receiver, addr))
 }
 
-/// A datagram of 1,000 bytes that all are `number`.
+/// Returns a datagram of 1,000 bytes with the value `number`.
 fn datagram(number: u8) -> Packet {
     Packet::copy_from(&[number; 1000])
 }

@@ -9,20 +9,22 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use superpacket_simd::Simd;
 
-/// A pure ACK's frame or a tunnel header, TCP payloads at MTU 1500, a jumbo frame, a super-packet.
+/// Lengths in bytes: a pure ACK's frame or a tunnel header, TCP payloads at MTU 1500, a jumbo
+/// frame, a super-packet.
 const SIZES: [usize; 6] = [64, 1448, 1480, 2048, 9000, 65_536];
 
 /// Frames of the streaming case: 256 MiB at a slot of 2 KiB, many times the cache of any processor.
 const FRAMES: usize = 1 << 17;
 const SLOT: usize = 2048;
 const PAGE: usize = 4096;
-/// Frames a call of the streaming case.
+/// Frames per call in the streaming case.
 const BATCH: usize = 64;
 
 fn hot(criterion: &mut Criterion) {
     for size in SIZES {
-        // Where a received IP header and a sent TCP payload lie in aligned frames; half a page
-        // apart, since a load that agrees with a store in flight in its low 12 bits waits for it.
+        // Alignment as of a received IP header and a sent TCP payload in aligned frames. Source and
+        // destination are half a page apart, because a load whose low 12 address bits match a
+        // pending store must wait for it.
         let mut memory = vec![0x5a_u8; 2 * size + 3 * PAGE];
         let start = memory.as_ptr().align_offset(PAGE);
         let (source, destination) =
@@ -61,7 +63,7 @@ fn short(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Each frame was last touched 256 MiB ago.
+/// Measures frames that were last touched 256 MiB of data ago.
 fn streaming(criterion: &mut Criterion) {
     const SIZE: usize = 1480;
     let memory: Vec<u8> = (0..FRAMES * SLOT).map(|index| index as u8).collect();

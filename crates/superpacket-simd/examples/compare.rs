@@ -1,7 +1,7 @@
-//! Compares every level that this processor has with a plain RFC 1071 loop, and says so, a line a
+//! Compares every level of this processor with a plain RFC 1071 loop, and prints one line per
 //! level.
 //!
-//! Exits with 1 on a difference. Run under valgrind, this also shows that nothing outside of a
+//! It exits with 1 on a difference. Run under valgrind, it also shows that no byte outside of a
 //! slice is read: `valgrind --error-exitcode=1 target/debug/examples/compare`. A first argument
 //! `require=avx2` makes the absence of that level an error.
 
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// What the bytes of an input are.
+/// The contents of an input.
 #[derive(Clone, Copy)]
 enum Fill {
     Counting,
@@ -41,7 +41,7 @@ enum Fill {
 }
 
 impl Fill {
-    /// An allocation of exactly `length` bytes.
+    /// Returns an allocation of exactly `length` bytes.
     fn bytes(self, length: usize) -> Box<[u8]> {
         let byte = |index: usize| match self {
             Fill::Counting => (index * 167 + (index >> 8)) as u8,
@@ -52,7 +52,7 @@ impl Fill {
     }
 }
 
-/// Whether sum, batch and copy all give what RFC 1071 says.
+/// Returns whether sum, batch and copy all agree with RFC 1071.
 fn agrees(simd: Simd, bytes: &[u8]) -> bool {
     let expected = reference(bytes);
     let mut copy = vec![0x5a; bytes.len()].into_boxed_slice();
@@ -64,7 +64,7 @@ fn agrees(simd: Simd, bytes: &[u8]) -> bool {
         && *copy == *bytes
 }
 
-/// RFC 1071 as its text has it: add big-endian words, then add the carries back in.
+/// Computes the sum as RFC 1071 describes it: adds big-endian words, then adds the carries.
 fn reference(bytes: &[u8]) -> u16 {
     let word = |word: &[u8]| u64::from(word[0]) << 8 | u64::from(word.get(1).copied().unwrap_or(0));
     let mut sum: u64 = bytes.chunks(2).map(word).sum();

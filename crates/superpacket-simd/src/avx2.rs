@@ -1,4 +1,4 @@
-//! The AVX2 level: vectors of 32 bytes.
+//! The AVX2 level: sums and copies with vectors of 32 bytes.
 
 #![expect(unsafe_code, reason = "vector instructions")]
 
@@ -12,18 +12,18 @@ use core::mem::MaybeUninit;
 use crate::ranges::each_range;
 use crate::scalar;
 
-/// Bytes a vector.
+/// Bytes per vector.
 const VECTOR: usize = 32;
-/// Accumulators, so that one addition need not wait for the one before.
+/// Number of accumulators, so that an addition need not wait for the previous one.
 const WIDTH: usize = 4;
-/// From this many bytes on, a copy first aligns its destination.
+/// Minimum length in bytes from which a copy first aligns its destination.
 const ALIGNED: usize = 256;
 
-/// The unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
+/// Returns the unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
 #[target_feature(enable = "avx2")]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (strides, rest) = bytes.as_chunks::<{ VECTOR * WIDTH }>();
-    let mut lanes = [Lanes::zero(); WIDTH];
+    let mut lanes = [Avx2Lanes::zero(); WIDTH];
     for stride in strides {
         let vectors = stride.as_chunks::<VECTOR>().0;
         for (index, lanes) in lanes.iter_mut().enumerate() {
@@ -37,17 +37,18 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     scalar::add(total(lanes), scalar::sum_short(tail))
 }
 
-/// [`sum`], copying to a `destination` of the same length.
+/// Copies `source` to a `destination` of the same length, and returns its unfolded sum.
 ///
-/// Stores that straddle cache lines halve the speed, loads that do cost little: all but the first
-/// and last stores are aligned. With an odd number of bytes before the first aligned store, what
-/// follows is summed as if it began on a word, and so is multiplied by 2^8 at the end; the bytes
-/// before are multiplied by 2^8 too early (2^16 is congruent to 1).
+/// All but the first and last stores are aligned, because stores that straddle cache lines halve
+/// the speed; loads that do cost little. If an odd number of bytes precedes the first aligned
+/// store, the later bytes are summed as if they began on a word: their sum is off by a factor of
+/// 2^8, which the rotation at the end corrects. The earlier bytes are multiplied by 2^8 in advance,
+/// so that the rotation yields 2^16, which is congruent to 1.
 #[target_feature(enable = "avx2")]
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
-    // One length for both, or the compiler looks for the shorter at each step.
+    // Equal lengths are established once; otherwise the compiler checks both at each step.
     let destination = &mut destination[..source.len()];
-    let mut lanes = [Lanes::zero(); WIDTH];
+    let mut lanes = [Avx2Lanes::zero(); WIDTH];
     let mut head = 0;
     if source.len() >= ALIGNED {
         head = destination.as_ptr().addr().wrapping_neg() % VECTOR;
@@ -56,8 +57,8 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
     if let (true, Some(start), Some(place)) =
         (head != 0, source.first_chunk(), destination.first_chunk_mut())
     {
-        // The whole first vector is stored; what lies behind `head` is stored again, and only then
-        // summed.
+        // The whole first vector is stored. Only its first `head` bytes are summed here, because
+        // the later ones are stored again and summed below.
         let vector = load(start);
         store(place, vector);
         lanes[0].add(rotate(keep_first(vector, head), swap));
@@ -87,28 +88,29 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
     scalar::add(total(lanes), scalar::copy_and_sum_short(tail, tail_places)).rotate_left(swap)
 }
 
-/// The sum of each range.
+/// Writes the sum of each range to `sums`.
 #[target_feature(enable = "avx2")]
 pub(crate) fn sum_batch(ranges: &[&[u8]], sums: &mut [u16]) {
     each_range(ranges, sums, |bytes| sum(bytes));
 }
 
-/// Four sums of words of 64 bits, each in two parts: `all` modulo 2^64, and of the `high` halves
-/// alone.
+/// Four sums of 64-bit words, each in two parts: `all` is the sum modulo 2^64, `high` the sum of
+/// the high halves.
 ///
-/// A 16-bit multiply-add needs as many instructions a vector (flip the sign, multiply, add) and
-/// 32-bit lanes that overflow; these take 2^32 vectors, and the caller gives at most 2^24 bytes.
+/// A 16-bit multiply-add would need as many instructions per vector (flip the sign, multiply, add),
+/// and its 32-bit lanes overflow. These lanes take 2^32 vectors; the caller passes at most 2^24
+/// bytes.
 #[derive(Clone, Copy)]
-struct Lanes {
+struct Avx2Lanes {
     all: __m256i,
     high: __m256i,
 }
 
-impl Lanes {
+impl Avx2Lanes {
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn zero() -> Lanes {
-        Lanes { all: _mm256_setzero_si256(), high: _mm256_setzero_si256() }
+    fn zero() -> Avx2Lanes {
+        Avx2Lanes { all: _mm256_setzero_si256(), high: _mm256_setzero_si256() }
     }
 
     #[inline]
@@ -119,13 +121,13 @@ impl Lanes {
     }
 }
 
-/// low + high of all lanes, where low = all - 2^32 high modulo 2^64.
+/// Returns low + high of all lanes, where low = all - 2^32 high modulo 2^64.
 ///
 /// 2^24 bytes are 2^22 halves of 32 bits: their sum is below 2^54, so neither a lane nor the total
 /// overflows.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn total(lanes: [Lanes; WIDTH]) -> u64 {
+fn total(lanes: [Avx2Lanes; WIDTH]) -> u64 {
     let [a, b, c, d] = lanes;
     let all = _mm256_add_epi64(_mm256_add_epi64(a.all, b.all), _mm256_add_epi64(c.all, d.all));
     let high = _mm256_add_epi64(_mm256_add_epi64(a.high, b.high), _mm256_add_epi64(c.high, d.high));
@@ -137,7 +139,7 @@ fn total(lanes: [Lanes; WIDTH]) -> u64 {
     even + odd
 }
 
-/// The first `count` bytes of `vector`, zeros behind; `count` is at most 32.
+/// Returns the first `count` bytes of `vector`, followed by zeros; `count` is at most 32.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn keep_first(vector: __m256i, count: usize) -> __m256i {
@@ -148,8 +150,7 @@ fn keep_first(vector: __m256i, count: usize) -> __m256i {
     _mm256_and_si256(vector, _mm256_cmpgt_epi8(_mm256_set1_epi8(count as i8), positions))
 }
 
-/// Rotates each word of 64 bits left by `bits`, 0 to 63: a multiplication by 2^bits modulo 2^64 -
-/// 1.
+/// Rotates each 64-bit word left by `bits`, 0 to 63: a multiplication by 2^bits modulo 2^64 - 1.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn rotate(vector: __m256i, bits: u32) -> __m256i {
@@ -169,21 +170,21 @@ fn load(bytes: &[u8; VECTOR]) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: __m256i) {
-    // SAFETY: the reference makes 32 bytes writable, and nobody else sees them; the instruction
-    // takes any alignment.
+    // SAFETY: the mutable reference makes 32 bytes writable and excludes other accesses; the
+    // instruction takes any alignment.
     unsafe { _mm256_storeu_si256(place.as_mut_ptr().cast(), vector) }
 }
 
-/// Hides from the compiler that what is stored is what was loaded.
+/// Hides from the compiler that the stored value is the loaded one.
 ///
-/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is
+/// Otherwise the compiler moves the stores out of the loop into a call of memcpy, and each byte is
 /// read twice.
 #[inline]
 #[target_feature(enable = "avx2")]
 #[cfg_attr(miri, expect(unused_mut, reason = "inline assembly cannot be interpreted"))]
 fn opaque(mut vector: __m256i) -> __m256i {
     #[cfg(not(miri))]
-    // SAFETY: no instruction at all; the register keeps its value.
+    // SAFETY: the assembly has no instruction; the register keeps its value.
     unsafe {
         core::arch::asm!("/* {0} */", inout(ymm_reg) vector, options(pure, nomem, nostack, preserves_flags));
     }

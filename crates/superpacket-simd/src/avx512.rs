@@ -1,4 +1,4 @@
-//! The AVX-512 level (F and BW): vectors of 64 bytes, masked ones for what is less than a vector.
+//! The AVX-512 level (F and BW): vectors of 64 bytes, and masked ones for shorter remainders.
 
 #![expect(unsafe_code, reason = "vector instructions")]
 
@@ -12,25 +12,27 @@ use core::mem::MaybeUninit;
 use crate::prefetch::{LINE, prefetch_line};
 use crate::ranges::each_range;
 
-/// Bytes a vector.
+/// Bytes per vector.
 const VECTOR: usize = 64;
-/// Accumulators, so that one addition need not wait for the one before.
+/// Number of accumulators, so that an addition need not wait for the previous one.
 const WIDTH: usize = 4;
-/// From this many bytes on, a sum first aligns its source, a copy its destination.
+/// Minimum length in bytes from which a sum first aligns its source, and a copy its destination.
 const ALIGNED: usize = 256;
 
-/// The unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
+/// Returns the unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
 ///
-/// Loads that straddle cache lines cost a quarter of the speed: all but the first and last are
-/// aligned. With an odd number of bytes before the first aligned load, what follows is summed as if
-/// it began on a word, and so is multiplied by 2^8 at the end; the bytes before are multiplied by
-/// 2^8 too early (2^16 is congruent to 1).
+/// All but the first and last loads are aligned, because loads that straddle cache lines cost a
+/// quarter of the speed. If an odd number of bytes precedes the first aligned load, the later bytes
+/// are summed as if they began on a word: their sum is off by a factor of 2^8, which the rotation
+/// at the end corrects. The earlier bytes are multiplied by 2^8 in advance, so that the rotation
+/// yields 2^16, which is congruent to 1.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     sum_and_hint::<false>(bytes, &[])
 }
 
-/// [`sum`], hinting at the cache lines of `ahead` at the same pace: as many as `bytes` has.
+/// Returns the sum like [`sum`], and prefetches `ahead` at the same pace, up to the length of
+/// `bytes`.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum_ahead(bytes: &[u8], ahead: &[u8]) -> u64 {
     sum_and_hint::<true>(bytes, ahead)
@@ -40,7 +42,7 @@ pub(crate) fn sum_ahead(bytes: &[u8], ahead: &[u8]) -> u64 {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn sum_and_hint<const AHEAD: bool>(bytes: &[u8], ahead: &[u8]) -> u64 {
     let mut hint = hints::<AHEAD>(ahead);
-    let mut lanes = [Lanes::zero(); WIDTH];
+    let mut lanes = [Avx512Lanes::zero(); WIDTH];
     let (head, swap) = before_aligned(bytes.as_ptr(), bytes.len());
     let (start, bytes) = bytes.split_at(head);
     hint();
@@ -65,10 +67,10 @@ fn sum_and_hint<const AHEAD: bool>(bytes: &[u8], ahead: &[u8]) -> u64 {
     total(lanes).rotate_left(swap as u32)
 }
 
-/// Hints at the next cache line of `ahead` each time it is called, if `AHEAD`.
+/// Returns a closure that prefetches the next cache line of `ahead` at each call, if `AHEAD`.
 #[inline]
 fn hints<const AHEAD: bool>(ahead: &[u8]) -> impl FnMut() {
-    // A hint for each vector.
+    // There is one hint per vector.
     const { assert!(LINE == VECTOR) };
     let mut line = ahead.as_ptr();
     move || {
@@ -79,14 +81,14 @@ fn hints<const AHEAD: bool>(ahead: &[u8]) -> impl FnMut() {
     }
 }
 
-/// [`sum`], copying to a `destination` of the same length.
+/// Copies `source` to a `destination` of the same length, and returns its unfolded sum.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     copy_sum_and_hint::<false>(source, destination, &[])
 }
 
-/// [`copy_and_sum`], hinting at the cache lines of `ahead` at the same pace: as many as `source`
-/// has.
+/// Copies and sums like [`copy_and_sum`], and prefetches `ahead` at the same pace, up to the length
+/// of `source`.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn copy_and_sum_ahead(
     source: &[u8],
@@ -96,8 +98,9 @@ pub(crate) fn copy_and_sum_ahead(
     copy_sum_and_hint::<true>(source, destination, ahead)
 }
 
-/// Stores that straddle cache lines halve the speed, more than loads that do: all but the first and
-/// last store are aligned, with odd numbers of bytes before the first as in [`sum`].
+/// Copies and sums, with prefetch hints if `AHEAD`. All but the first and last stores are aligned,
+/// because stores that straddle cache lines halve the speed, more than such loads do. An odd number
+/// of bytes before the first aligned store is treated as in [`sum`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn copy_sum_and_hint<const AHEAD: bool>(
@@ -106,9 +109,9 @@ fn copy_sum_and_hint<const AHEAD: bool>(
     ahead: &[u8],
 ) -> u64 {
     let mut hint = hints::<AHEAD>(ahead);
-    // One length for both, or the compiler looks for the shorter at each step.
+    // Equal lengths are established once; otherwise the compiler checks both at each step.
     let destination = &mut destination[..source.len()];
-    let mut lanes = [Lanes::zero(); WIDTH];
+    let mut lanes = [Avx512Lanes::zero(); WIDTH];
     let (head, swap) = before_aligned(destination.as_ptr().cast(), source.len());
     let (start, source) = source.split_at(head);
     let (start_place, destination) = destination.split_at_mut(head);
@@ -150,42 +153,42 @@ fn copy_sum_and_hint<const AHEAD: bool>(
     total(lanes).rotate_left(swap as u32)
 }
 
-/// The sum of each range.
+/// Writes the sum of each range to `sums`.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum_batch(ranges: &[&[u8]], sums: &mut [u16]) {
     each_range(ranges, sums, |bytes| sum(bytes));
 }
 
-/// How many of `length` bytes lie before the first aligned vector (none are, if they are few), and
-/// by how many bits their words are rotated against those behind.
+/// Returns the number of bytes before the first aligned vector (0 if `length` is short), and the
+/// rotation in bits between their words and those of the later bytes.
 #[inline]
 fn before_aligned(bytes: *const u8, length: usize) -> (usize, i64) {
     let head = if length >= ALIGNED { bytes.addr().wrapping_neg() % VECTOR } else { 0 };
     (head, 8 * (head as i64 % 2))
 }
 
-/// Rotates each word of 64 bits left by `bits`: a multiplication by 2^bits modulo 2^64 - 1.
+/// Rotates each 64-bit word left by `bits`: a multiplication by 2^bits modulo 2^64 - 1.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn rotate(vector: __m512i, bits: i64) -> __m512i {
     _mm512_rolv_epi64(vector, _mm512_set1_epi64(bits))
 }
 
-/// Eight sums of words of 64 bits, each in two parts: `all` modulo 2^64, and of the `high` halves
-/// alone.
+/// Eight sums of 64-bit words, each in two parts: `all` is the sum modulo 2^64, `high` the sum of
+/// the high halves.
 ///
-/// These take 2^32 vectors before `high` could overflow, and the caller gives at most 2^24 bytes.
+/// `high` takes 2^32 vectors before it could overflow; the caller passes at most 2^24 bytes.
 #[derive(Clone, Copy)]
-struct Lanes {
+struct Avx512Lanes {
     all: __m512i,
     high: __m512i,
 }
 
-impl Lanes {
+impl Avx512Lanes {
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn zero() -> Lanes {
-        Lanes { all: _mm512_setzero_si512(), high: _mm512_setzero_si512() }
+    fn zero() -> Avx512Lanes {
+        Avx512Lanes { all: _mm512_setzero_si512(), high: _mm512_setzero_si512() }
     }
 
     #[inline]
@@ -196,13 +199,13 @@ impl Lanes {
     }
 }
 
-/// low + high of all lanes, where low = all - 2^32 high modulo 2^64.
+/// Returns low + high of all lanes, where low = all - 2^32 high modulo 2^64.
 ///
 /// 2^24 bytes are 2^22 halves of 32 bits: their sum is below 2^54, so neither a lane nor the total
 /// overflows.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn total(lanes: [Lanes; WIDTH]) -> u64 {
+fn total(lanes: [Avx512Lanes; WIDTH]) -> u64 {
     let [a, b, c, d] = lanes;
     let all = _mm512_add_epi64(_mm512_add_epi64(a.all, b.all), _mm512_add_epi64(c.all, d.all));
     let high = _mm512_add_epi64(_mm512_add_epi64(a.high, b.high), _mm512_add_epi64(c.high, d.high));
@@ -220,20 +223,20 @@ fn load(bytes: &[u8; VECTOR]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: __m512i) {
-    // SAFETY: the reference makes 64 bytes writable, and nobody else sees them; the instruction
-    // takes any alignment.
+    // SAFETY: the mutable reference makes 64 bytes writable and excludes other accesses; the
+    // instruction takes any alignment.
     unsafe { _mm512_storeu_si512(place.as_mut_ptr().cast(), vector) }
 }
 
-/// A mask of the first `length` bytes of a vector, for a `length` below 64; a larger one never
-/// gives more bits than that.
+/// Returns a mask of the first `length` bytes of a vector. `length` must be below 64; a larger one
+/// still gives a mask of `length` % 64 bits, which is never too long.
 #[inline]
 fn first(length: usize) -> __mmask64 {
     debug_assert!(length < VECTOR);
     (1 << (length % VECTOR)) - 1
 }
 
-/// Fewer than 64 bytes, filled up with zeros.
+/// Loads fewer than 64 bytes, followed by zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load_partial(bytes: &[u8]) -> __m512i {
@@ -248,21 +251,21 @@ fn load_partial(bytes: &[u8]) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn store_partial(place: &mut [MaybeUninit<u8>], vector: __m512i) {
     let mask = first(place.len());
-    // SAFETY: bytes whose mask bit is 0 are not written; as in `load_partial`, the others lie in
-    // the slice, which the reference makes writable and ours alone.
+    // SAFETY: bytes whose mask bit is 0 are not written. As in `load_partial`, the others lie in
+    // the slice, which the mutable reference makes writable without other accesses.
     unsafe { _mm512_mask_storeu_epi8(place.as_mut_ptr().cast(), mask, vector) }
 }
 
-/// Hides from the compiler that what is stored is what was loaded.
+/// Hides from the compiler that the stored value is the loaded one.
 ///
-/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is
+/// Otherwise the compiler moves the stores out of the loop into a call of memcpy, and each byte is
 /// read twice.
 #[inline]
 #[target_feature(enable = "avx512f")]
 #[cfg_attr(miri, expect(unused_mut, reason = "inline assembly cannot be interpreted"))]
 fn opaque(mut vector: __m512i) -> __m512i {
     #[cfg(not(miri))]
-    // SAFETY: no instruction at all; the register keeps its value.
+    // SAFETY: the assembly has no instruction; the register keeps its value.
     unsafe {
         core::arch::asm!("/* {0} */", inout(zmm_reg) vector, options(pure, nomem, nostack, preserves_flags));
     }

@@ -1,4 +1,4 @@
-//! Equality under a mask.
+//! Comparison under a bit mask.
 
 #![cfg_attr(
     all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"),
@@ -10,16 +10,16 @@ use core::arch::x86 as arch;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use core::arch::x86_64 as arch;
 
-/// Bytes a step.
+/// Bytes per step.
 const STEP: usize = 16;
 
-/// Do `left` and `right` have the same value in every bit that is set in `mask`?
+/// Returns whether `left` and `right` are equal in every bit that is set in `mask`.
 ///
-/// For a few hundred bytes at most, whose number is known when compiled: no loop is left, and all
-/// are looked at, wherever the first difference lies. Fastest where `right` and `mask` lie at
-/// addresses that are known to be multiples of 16.
+/// It is meant for up to a few hundred bytes. The length is a constant, so the loop is unrolled,
+/// and all bytes are compared wherever the first difference is. It is fastest if `right` and `mask`
+/// are known to be aligned to 16 bytes.
 ///
-/// `LENGTH` must be a multiple of 16, which is checked when compiled.
+/// `LENGTH` must be a multiple of 16, which is checked at compile time.
 #[inline(always)]
 pub fn equal_masked<const LENGTH: usize>(
     left: &[u8; LENGTH],
@@ -33,7 +33,7 @@ pub fn equal_masked<const LENGTH: usize>(
 #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 #[inline(always)]
 fn equal(left: &[[u8; STEP]], right: &[[u8; STEP]], mask: &[[u8; STEP]]) -> bool {
-    // SAFETY: SSE2 belongs to what this build is for. Each load reads the 16 bytes of a reference,
+    // SAFETY: SSE2 is a target feature of this build. Each load reads the 16 bytes of a reference,
     // of any alignment.
     unsafe {
         let load = |bytes: &[u8; STEP]| arch::_mm_loadu_si128(bytes.as_ptr().cast());

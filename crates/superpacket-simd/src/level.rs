@@ -1,4 +1,4 @@
-//! The SIMD level as a value, and the one dispatch on it.
+//! The SIMD level as a value, and the dispatch on it.
 
 #![expect(
     unsafe_code,
@@ -13,12 +13,15 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use crate::ranges::{BLOCK, SHORT, each_range};
 use crate::scalar;
 
-/// The SIMD level as a token: found once, stored, passed by value.
+/// A token for a SIMD level: detected once, stored, passed by value.
 ///
-/// A token exists only for levels that the running processor has, so no call checks again.
+/// A token exists only for levels that the running processor supports, so calls need no further
+/// check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Simd(Level);
 
+/// The levels.
+///
 /// Invariant: a variant other than `Scalar` is made only by [`Simd::available`], after
 /// [`Level::is_supported`] said that this processor can run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,16 +31,16 @@ enum Level {
     Avx2,
     #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Avx512,
-    /// AVX-512, on AMD's Zen 4, which stores 64 bytes in two halves: there a copy of 1448 to 9000
-    /// bytes takes 0.86 to 0.94 times as long with AVX2, and is made with it. A copy with hints at
-    /// its pace takes 1.03 to 1.07 times as long with AVX2, and is made with AVX-512.
+    /// AVX-512 on AMD's Zen 4, which stores 64 bytes in two halves. Plain copies use AVX2, which
+    /// takes 0.86 to 0.94 of the time for 1448 to 9000 bytes. Copies with paced hints use AVX-512,
+    /// because AVX2 takes 1.03 to 1.07 of the time there.
     #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Zen4,
     #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
     Neon,
 }
 
-/// Every level this build knows, worst first.
+/// Every level that this build contains, worst first.
 const LEVELS: &[Level] = &[
     Level::Scalar,
     #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
@@ -51,24 +54,27 @@ const LEVELS: &[Level] = &[
 ];
 
 impl Simd {
-    /// The best level this processor has and its operating system saves on a context switch.
+    /// Returns the best level that this processor supports and whose registers the operating system
+    /// saves on a context switch.
     ///
-    /// The answer of the processor is kept, so that later calls are cheap; still, store the token.
+    /// The result of CPUID is cached, so that later calls are cheap. Callers should store the token
+    /// all the same.
     pub fn detect() -> Simd {
         Simd::available().last().unwrap_or(Simd::scalar())
     }
 
-    /// The level that runs everywhere.
+    /// Returns the level that runs on every processor.
     pub const fn scalar() -> Simd {
         Simd(Level::Scalar)
     }
 
-    /// Every level this processor can run, scalar first, the one [`Simd::detect`] picks last.
+    /// Returns every level that this processor can run: scalar first, the choice of
+    /// [`Simd::detect`] last.
     pub fn available() -> impl Iterator<Item = Simd> {
         LEVELS.iter().copied().filter(|level| level.is_supported()).map(Simd)
     }
 
-    /// The level's name: `"scalar"`, `"avx2"`, `"avx512"`, `"zen4"` or `"neon"`.
+    /// Returns the level's name: `"scalar"`, `"avx2"`, `"avx512"`, `"zen4"` or `"neon"`.
     pub const fn name(self) -> &'static str {
         match self.0 {
             Level::Scalar => "scalar",
@@ -83,8 +89,8 @@ impl Simd {
         }
     }
 
-    /// The one's-complement sum of `bytes` as big-endian 16-bit words (RFC 1071, section 1), folded
-    /// to 16 bits.
+    /// Returns the one's-complement sum of `bytes` as big-endian 16-bit words (RFC 1071, section
+    /// 1), folded to 16 bits.
     ///
     /// The value is the host's `u16`, as `u16::from_be_bytes` reads a word. An odd last byte is the
     /// high byte of a word whose low byte is 0. The result is 0 only if every byte is 0; any other
@@ -99,12 +105,12 @@ impl Simd {
         }
     }
 
-    /// The sum of `bytes`, as [`Simd::sum`] gives it, with a hint that `ahead`, or as much of it as
-    /// `bytes` are long, will be read soon.
+    /// Returns the sum of `bytes` like [`Simd::sum`], and hints that the first `bytes.len()` bytes
+    /// of `ahead`, or all if there are fewer, will be read soon.
     ///
-    /// With AVX-512 the cache lines of `ahead` are hinted at one by one as those of `bytes` are
-    /// read: all at once, they would keep those waiting. Otherwise as
-    /// [`prefetch_range`](crate::prefetch_range), before the sum.
+    /// With AVX-512 the hints are spread over the sum, one cache line of `ahead` per cache line of
+    /// `bytes`, because many hints at once would delay the loads. On other levels they precede the
+    /// sum, as by [`prefetch_range`](crate::prefetch_range).
     #[inline]
     pub fn sum_ahead(self, bytes: &[u8], ahead: &[u8]) -> u16 {
         match self.0 {
@@ -123,7 +129,7 @@ impl Simd {
         }
     }
 
-    /// The sum of each of `ranges`, as [`Simd::sum`] gives it, with one dispatch for all.
+    /// Writes the sum of each of `ranges`, as by [`Simd::sum`], with one dispatch for all.
     ///
     /// # Panics
     /// If `ranges` and `sums` differ in length; then no sum is written.
@@ -143,23 +149,22 @@ impl Simd {
         }
     }
 
-    /// Copies `source` to `destination` and returns the sum of the bytes, as [`Simd::sum`] gives
-    /// it, in one pass.
+    /// Copies `source` to `destination` and returns the sum of the bytes, as by [`Simd::sum`], in
+    /// one pass.
     ///
     /// # Panics
     /// If `source` and `destination` differ in length; then nothing is written.
     #[inline]
     pub fn copy_and_sum(self, source: &[u8], destination: &mut [u8]) -> u16 {
-        // SAFETY: what is made of initialised bytes has the same size and alignment, and the
-        // functions that it is given to write nothing but initialised bytes to it.
+        // SAFETY: `MaybeUninit<u8>` has the size and alignment of `u8`, and the callees write only
+        // initialised bytes to the slice.
         let destination =
             unsafe { &mut *(core::ptr::from_mut(destination) as *mut [MaybeUninit<u8>]) };
         self.copy_and_sum_uninit(source, destination)
     }
 
-    /// Appends `bytes` to `vector` and returns their sum, as [`Simd::sum`] gives it, in one pass,
-    /// with a hint that `ahead`, or as much of it as `bytes` are long, will be read soon, as
-    /// [`Simd::sum_ahead`] gives it.
+    /// Appends `bytes` to `vector` and returns their sum, as by [`Simd::sum`], in one pass, with
+    /// hints for `ahead` as by [`Simd::sum_ahead`].
     #[inline]
     pub fn extend_and_sum_ahead(self, vector: &mut Vec<u8>, bytes: &[u8], ahead: &[u8]) -> u16 {
         vector.reserve(bytes.len());
@@ -171,15 +176,15 @@ impl Simd {
             crate::prefetch_range(ahead, bytes.len());
             self.copy_and_sum_uninit(bytes, place)
         };
-        // SAFETY: as many bytes behind the vector's length have just been written, within its
+        // SAFETY: `bytes.len()` bytes after the vector's length have just been written, within its
         // capacity.
         unsafe { vector.set_len(length + bytes.len()) };
         sum
     }
 
-    /// As [`Simd::copy_and_sum`], with a hint that `ahead`, or as much of it as `source` is long,
-    /// will be read soon, where the hints come at the pace of the copy (AVX-512). Elsewhere there
-    /// is none: what follows `source` in memory the processor finds by itself.
+    /// Copies and sums like [`Simd::copy_and_sum`]. With AVX-512 it also hints, at the pace of the
+    /// copy, that the first `source.len()` bytes of `ahead` will be read soon. Other levels give no
+    /// hint: the hardware prefetcher finds data that follows `source` in memory.
     ///
     /// # Panics
     /// As [`Simd::copy_and_sum`].
@@ -200,7 +205,7 @@ impl Simd {
         }
     }
 
-    /// Can hints for `ahead` come at the pace of a copy of `source`?
+    /// Returns whether hints for `ahead` can be given at the pace of a copy of `source`.
     #[inline(always)]
     #[cfg_attr(
         not(any(target_arch = "x86", target_arch = "x86_64")),
@@ -214,7 +219,7 @@ impl Simd {
         }
     }
 
-    /// Copies and sums where [`paces_hints`](Self::paces_hints) says so, with these hints.
+    /// Copies and sums with paced hints, if [`paces_hints`](Self::paces_hints) returned `true`.
     ///
     /// # Panics
     /// As [`Simd::copy_and_sum`].
@@ -240,8 +245,8 @@ impl Simd {
         }
     }
 
-    /// As [`Simd::copy_and_sum`], to a `destination` that need not be initialised, and is then:
-    /// every byte of it.
+    /// Copies and sums like [`Simd::copy_and_sum`], to a `destination` that need not be
+    /// initialised. Afterwards every byte of it is.
     ///
     /// # Panics
     /// If `source` and `destination` differ in length; then nothing is written.
@@ -289,7 +294,7 @@ impl Simd {
             .fold(0, scalar::add)
     }
 
-    /// The unfolded sum of at most [`BLOCK`] bytes.
+    /// Returns the unfolded sum of at most [`BLOCK`] bytes.
     #[inline(always)]
     fn sum_block(self, bytes: &[u8]) -> u64 {
         match self.0 {
@@ -306,7 +311,8 @@ impl Simd {
         }
     }
 
-    /// Copies at most [`BLOCK`] bytes between slices of equal length; returns their unfolded sum.
+    /// Copies at most [`BLOCK`] bytes between slices of equal length, and returns their unfolded
+    /// sum.
     #[inline(always)]
     fn copy_and_sum_block(self, source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
         match self.0 {
@@ -325,7 +331,7 @@ impl Simd {
 }
 
 impl Level {
-    /// Whether this processor, under this operating system, can run the level.
+    /// Returns whether this processor, under this operating system, can run the level.
     fn is_supported(self) -> bool {
         match self {
             Level::Scalar => true,
@@ -333,10 +339,10 @@ impl Level {
             Level::Avx2 => has_avx2::get(),
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             Level::Avx512 => has_avx512::get(),
-            // Of AMD's family 25, Zen 3 and Zen 4, only the latter has AVX-512.
+            // AMD's family 25 is Zen 3 and Zen 4; of these only Zen 4 has AVX-512.
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             Level::Zen4 => has_avx2::get() && has_avx512::get() && is_amd_family_25(),
-            // NEON is part of the aarch64 baseline; this build does not compile without it.
+            // NEON is part of the aarch64 baseline, and this module is compiled only with it.
             #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => true,
         }
@@ -348,8 +354,8 @@ cpufeatures::new!(has_avx2, "avx2");
 #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 cpufeatures::new!(has_avx512, "avx512f", "avx512bw");
 
-/// Is this a processor of AMD's family 25 (Zen 3, Zen 4)? The answer is kept: in a virtual machine
-/// the question takes a microsecond and more.
+/// Returns whether this is a processor of AMD's family 25 (Zen 3, Zen 4). The answer is cached: in
+/// a virtual machine CPUID takes a microsecond or more.
 #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 fn is_amd_family_25() -> bool {
     #[cfg(target_arch = "x86")]
@@ -365,13 +371,13 @@ fn is_amd_family_25() -> bool {
         return false;
     }
     if ANSWER.load(Ordering::Relaxed) == UNKNOWN {
-        // SAFETY: who has AVX-512 has CPUID.
+        // SAFETY: every processor that has AVX-512 has CPUID.
         #[allow(unused_unsafe, reason = "safe from some version of Rust on")]
         let (vendor, version) = unsafe { (__cpuid(0), __cpuid(1)) };
         let says = |register: u32, letters: &[u8; 4]| register == u32::from_le_bytes(*letters);
         let is_amd =
             says(vendor.ebx, b"Auth") && says(vendor.edx, b"enti") && says(vendor.ecx, b"cAMD");
-        // From 15 on the base family is followed by an extended one, which is added to it.
+        // From 15 on, the extended family is added to the base family.
         let family = (version.eax >> 8 & 0xf) + (version.eax >> 20 & 0xff);
         ANSWER.store(if is_amd && family == 25 { YES } else { NO }, Ordering::Relaxed);
     }

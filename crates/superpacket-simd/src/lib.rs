@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
 #![deny(missing_docs)]
-// Where it is expected, the file says why.
+// Each module with unsafe code expects the lint and gives the reason.
 #![deny(unsafe_code)]
 
 extern crate alloc;

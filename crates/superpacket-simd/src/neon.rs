@@ -8,17 +8,17 @@ use core::mem::MaybeUninit;
 
 use crate::scalar;
 
-/// Bytes a vector.
+/// Bytes per vector.
 const VECTOR: usize = 16;
-/// Accumulators, so that one addition need not wait for the one before.
+/// Number of accumulators, so that an addition need not wait for the previous one.
 const WIDTH: usize = 4;
-/// Bytes between two foldings of the 32-bit lanes into 64-bit ones.
+/// Bytes after which the 32-bit lanes are folded into 64-bit ones.
 ///
-/// One vector adds two words, at most 2 x 0xFFFF, to a lane, so a lane takes 32,768 vectors: 2 MiB
-/// over four accumulators. This stays far below, and costs nothing measurable.
+/// A vector adds two words, at most 2 x 0xFFFF, to each lane, so a lane takes 32,768 vectors: 2 MiB
+/// over four accumulators. This value is far below, and its cost is not measurable.
 const FOLD: usize = 1 << 16;
 
-/// The unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
+/// Returns the unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     // A multiple of the stride, so that only the last piece has a tail.
     const { assert!(FOLD.is_multiple_of(VECTOR * WIDTH)) };
@@ -43,9 +43,9 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     scalar::add(both(total), tail_sum)
 }
 
-/// [`sum`], copying to a `destination` of the same length.
+/// Copies `source` to a `destination` of the same length, and returns its unfolded sum.
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
-    // One length for both, or the compiler looks for the shorter at each step.
+    // Equal lengths are established once; otherwise the compiler checks both at each step.
     let destination = &mut destination[..source.len()];
     let mut total = zero_64();
     let mut tail_sum = 0;
@@ -86,41 +86,42 @@ fn load(bytes: &[u8; VECTOR]) -> uint16x8_t {
 
 #[inline(always)]
 fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: uint16x8_t) {
-    // SAFETY: NEON is baseline here; the reference makes 16 bytes writable, and nobody else sees
-    // them; a store of bytes takes any alignment.
+    // SAFETY: NEON is baseline here; the mutable reference makes 16 bytes writable and excludes
+    // other accesses; a store of bytes takes any alignment.
     unsafe { vst1q_u8(place.as_mut_ptr().cast(), vreinterpretq_u8_u16(vector)) }
 }
 
-/// Hides from the compiler that what is stored is what was loaded.
+/// Hides from the compiler that the stored value is the loaded one.
 ///
-/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is
+/// Otherwise the compiler moves the stores out of the loop into a call of memcpy, and each byte is
 /// read twice.
 #[inline(always)]
 #[cfg_attr(miri, expect(unused_mut, reason = "inline assembly cannot be interpreted"))]
 fn opaque(mut vector: uint16x8_t) -> uint16x8_t {
     #[cfg(not(miri))]
-    // SAFETY: no instruction at all; the register keeps its value.
+    // SAFETY: the assembly has no instruction; the register keeps its value.
     unsafe {
         core::arch::asm!("/* {0:v} */", inout(vreg) vector, options(pure, nomem, nostack, preserves_flags));
     }
     vector
 }
 
-/// Adds each pair of 16-bit words to a lane of 32 bits.
+/// Adds each pair of 16-bit words to a 32-bit lane.
 #[inline(always)]
 fn add_words(lanes: uint32x4_t, words: uint16x8_t) -> uint32x4_t {
     // SAFETY: NEON is baseline here; no memory is touched.
     unsafe { vpadalq_u16(lanes, words) }
 }
 
-/// Adds the lanes to the total: each lane is below 2^32, so 2^32 of them fit.
+/// Adds the lanes to the total. Each lane is below 2^32, so 2^32 of them fit.
 #[inline(always)]
 fn fold(total: uint64x2_t, lanes: [uint32x4_t; WIDTH]) -> uint64x2_t {
     // SAFETY: NEON is baseline here; no memory is touched.
     lanes.iter().fold(total, |total, lanes| unsafe { vpadalq_u32(total, *lanes) })
 }
 
-/// Both halves of the total: 2^24 bytes are 2^23 words of 16 bits, so this is below 2^39.
+/// Returns the sum of both halves of the total. 2^24 bytes are 2^23 words of 16 bits, so it is
+/// below 2^39.
 #[inline(always)]
 fn both(total: uint64x2_t) -> u64 {
     // SAFETY: NEON is baseline here; no memory is touched.

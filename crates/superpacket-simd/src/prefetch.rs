@@ -1,26 +1,26 @@
-//! Hints to bring cache lines near before they are read or written.
+//! Hints that move cache lines closer to the processor before they are read or written.
 
-// Not expected: Miri and some architectures have none of it.
+// `allow` instead of `expect`: under Miri and on some architectures the module has no unsafe code.
 #![allow(unsafe_code, reason = "prefetch instructions")]
 
-/// Bytes a cache line, as assumed: right for x86 and most of aarch64; with longer lines a line is
-/// hinted twice.
+/// Assumed bytes per cache line: right for x86 and most of aarch64. Longer lines are hinted more
+/// than once.
 pub(crate) const LINE: usize = 64;
 
 /// Hints that the first cache line of `place` will be read soon.
 ///
-/// Never faults, reads nothing as far as the program can tell, and does nothing on processors
-/// without such a hint.
+/// It never faults and has no effect that the program can observe. On processors without such a
+/// hint it does nothing.
 #[inline(always)]
 pub fn prefetch_read<T: ?Sized>(place: &T) {
     prefetch_line(core::ptr::from_ref(place).cast());
 }
 
-/// Hints that `place` will be written soon: each of its cache lines is fetched from whatever core
-/// has it, as the only copy.
+/// Hints that `place` will be written soon: each of its cache lines is fetched with exclusive
+/// ownership.
 ///
-/// For memory that another core has read or written last. A store to such a line costs nothing by
-/// itself, but holds up those behind it, and a load that must wait for them all. Otherwise as
+/// It is useful for memory that another core has read or written last. A store to such a line is
+/// cheap by itself, but delays later stores, and loads that wait for them. Otherwise like
 /// [`prefetch_read`].
 #[inline(always)]
 pub fn prefetch_write<T>(place: &T) {
@@ -45,10 +45,10 @@ pub fn prefetch_write<T>(place: &T) {
     }
 }
 
-/// Hints that the start of `bytes` will be read soon: the line it lies in and the `LINES - 1` that
-/// follow, be `bytes` as long or not.
+/// Hints that the start of `bytes` will be read soon: its first cache line and the next `LINES -
+/// 1`, even if `bytes` is shorter.
 ///
-/// Costs one instruction a line; otherwise as [`prefetch_read`].
+/// It costs one instruction per line; otherwise like [`prefetch_read`].
 #[inline(always)]
 pub fn prefetch_lines<const LINES: usize>(bytes: &[u8]) {
     for line in 0..LINES {
@@ -56,10 +56,9 @@ pub fn prefetch_lines<const LINES: usize>(bytes: &[u8]) {
     }
 }
 
-/// Hints that the first `length` bytes of `bytes` (all, if there are fewer) will be read soon: each
-/// of their cache lines.
+/// Hints that the first `length` bytes of `bytes` (all, if there are fewer) will be read soon.
 ///
-/// Does nothing for a length of 0; otherwise as [`prefetch_read`].
+/// It does nothing for a length of 0; otherwise like [`prefetch_read`].
 #[inline(always)]
 pub fn prefetch_range(bytes: &[u8], length: usize) {
     let length = length.min(bytes.len());
@@ -67,13 +66,13 @@ pub fn prefetch_range(bytes: &[u8], length: usize) {
         return;
     }
     let start = bytes.as_ptr();
-    // From the start of the first line, or the last line would be missed when the range starts
-    // within one.
+    // Counted from the start of the first line; otherwise the last line would be missed if the
+    // range starts within a line.
     let before = start.addr() % LINE;
     let lines = (before + length).div_ceil(LINE);
     let mut line = start.wrapping_sub(before);
-    // Four at a time: where a whole payload is asked for, counting the lines would cost more than
-    // the hints.
+    // Four lines per step: for a whole payload, a loop over single lines would cost more than the
+    // hints.
     for _ in 0..lines / 4 {
         for next in 0..4 {
             prefetch_line(line.wrapping_add(next * LINE));
@@ -85,7 +84,7 @@ pub fn prefetch_range(bytes: &[u8], length: usize) {
     }
 }
 
-/// Hints that the line of `address` will be read soon. Any address will do.
+/// Hints that the cache line of `address` will be read soon. Any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch_line(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse", not(miri)))]

@@ -1,18 +1,18 @@
-//! How long ranges are summed: inline, at once, or block by block.
+//! Limits on the length of a range that is summed inline, or in one call of the vector loop.
 
 use crate::scalar;
 
-/// Below this many bytes a call and its reduction cost more than the vectors save.
+/// Length in bytes below which a call of the vector loop costs more than it saves.
 pub(crate) const SHORT: usize = 64;
 
-/// The vector loops take at most this many bytes at once: the proofs that no accumulator overflows
-/// start here. Even, so that no 16-bit word straddles two blocks.
+/// Maximum bytes per call of the vector loops. The proofs that no accumulator overflows rely on it.
+/// It is even, so that no 16-bit word straddles two blocks.
 pub(crate) const BLOCK: usize = 1 << 24;
 
 /// Sums each range: short ones inline, long ones by `sum`, block by block.
 ///
-/// Inlined into a function with the level's target features, so that `sum` is inlined into the loop
-/// too.
+/// It is inlined into a function with the level's target features, so that `sum` can be inlined
+/// into the loop.
 #[inline(always)]
 pub(crate) fn each_range(ranges: &[&[u8]], sums: &mut [u16], sum: impl Fn(&[u8]) -> u64) {
     let sums = &mut sums[..ranges.len()];

@@ -10,17 +10,17 @@
 
 use core::mem::MaybeUninit;
 
-/// Adds two unfolded sums, the carry out of the top coming back in at the bottom.
+/// Adds two unfolded sums, with an end-around carry.
 #[inline]
 pub(crate) fn add(left: u64, right: u64) -> u64 {
     let (sum, carry) = left.overflowing_add(right);
-    // A carry leaves a sum of at most 2^64 - 2, so this cannot overflow.
+    // After a carry the sum is at most 2^64 - 2, so this cannot overflow.
     sum + u64::from(carry)
 }
 
-/// Folds an unfolded sum to 16 bits and reads it as big-endian.
+/// Folds an unfolded sum to 16 bits and converts it from big-endian.
 ///
-/// Each step adds two halves with an end-around carry: not 0 stays not 0.
+/// Each step adds two halves with an end-around carry, so that a sum other than 0 never becomes 0.
 #[inline]
 pub(crate) fn finish(sum: u64) -> u16 {
     let (half, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);
@@ -29,15 +29,18 @@ pub(crate) fn finish(sum: u64) -> u16 {
     u16::from_be(quarter + u16::from(carry))
 }
 
-/// The unfolded sum of any number of bytes, by words of 64 bits: best for fewer than some hundred.
+/// Returns the unfolded sum of any number of bytes, by 64-bit words; best for fewer than a few
+/// hundred bytes.
 #[inline]
 pub(crate) fn sum_short(bytes: &[u8]) -> u64 {
     add(sum_words(bytes), last_word(bytes))
 }
 
-/// [`sum_short`] of fewer than 64 bytes, copying to a `destination` of the same length.
+/// Copies fewer than 64 bytes to a `destination` of the same length, and returns their unfolded
+/// sum.
 ///
-/// Pieces of fixed length, because the compiler makes a loop that copies a call of memcpy.
+/// It works in pieces of fixed length, because the compiler would turn a copying loop into a call
+/// of memcpy.
 #[inline]
 pub(crate) fn copy_and_sum_short(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     debug_assert!(source.len() < 64 && source.len() == destination.len());
@@ -49,8 +52,8 @@ pub(crate) fn copy_and_sum_short(source: &[u8], destination: &mut [MaybeUninit<u
     add(sum, last_word(source))
 }
 
-/// Copies and sums the `N` bytes after those `done`, if the length, as a sum of powers of two,
-/// contains `N`.
+/// Copies and sums the next `N` bytes after the first `done`, if the binary representation of the
+/// length contains `N`.
 #[inline(always)]
 fn copy_words<const N: usize>(
     source: &[u8],
@@ -70,20 +73,20 @@ fn copy_words<const N: usize>(
     sum_words(source)
 }
 
-/// The unfolded sum of the full words of 64 bits.
+/// Returns the unfolded sum of the full 64-bit words.
 #[inline(always)]
 fn sum_words(bytes: &[u8]) -> u64 {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().fold(0, |sum, word| add(sum, u64::from_ne_bytes(*word)))
 }
 
-/// The scalar level: the unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
+/// Returns the unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
 ///
-/// The words are summed in two parts, whose updates need no carry, so that the compiler can hold
-/// them in vectors (SSE2 on any x86-64). With a word w = low + 2^32 high: `all` is the sum of w
-/// modulo 2^64, `high` the sum of the high halves. The 2^21 words of a block keep the sums of low
-/// and high halves below 2^53: the former is exactly all - 2^32 high modulo 2^64, and low + high is
-/// congruent to the sum wanted, 2^32 being congruent to 1.
+/// The words are summed in two parts whose updates need no carry, so that the compiler can use
+/// vectors (SSE2 on any x86-64). For a word w = low + 2^32 high, `all` is the sum of w modulo 2^64,
+/// and `high` the sum of the high halves. A block has 2^21 words, so the sums of low and high
+/// halves stay below 2^53. The former is exactly all - 2^32 high modulo 2^64; low + high is
+/// congruent to the wanted sum because 2^32 is congruent to 1.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (mut all, mut high) = (0_u64, 0_u64);
     for word in bytes.as_chunks::<8>().0 {
@@ -95,11 +98,10 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     add(low + high, last_word(bytes))
 }
 
-/// Bytes that the scalar level copies before it sums them: they are still in the first-level cache
-/// then.
+/// Bytes that are copied before they are summed; they are then still in the first-level cache.
 const PIECE: usize = 4096;
 
-/// The scalar level: [`sum`], copying to a `destination` of the same length.
+/// Copies `source` to a `destination` of the same length, and returns its unfolded sum.
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     let pieces = source.chunks(PIECE).zip(destination.chunks_mut(PIECE));
     let sums = pieces.map(|(source, destination)| {
@@ -112,8 +114,8 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
 /// Copies bytes between slices of equal length.
 fn copy(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
     assert_eq!(source.len(), destination.len());
-    // SAFETY: the references make as many bytes readable and writable, and the writable ones are
-    // nobody else's.
+    // SAFETY: the references make `source.len()` bytes readable and writable, and the mutable one
+    // excludes other accesses, so they do not overlap.
     unsafe {
         core::ptr::copy_nonoverlapping(
             source.as_ptr(),
@@ -123,21 +125,21 @@ fn copy(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
     }
 }
 
-/// The bytes after the last full 8, as a word of 64 bits (or two of 32 added) filled up with zero
-/// bytes; 0 if none.
+/// Returns the bytes after the last full 8, zero-padded to a 64-bit word (or to two added 32-bit
+/// words); 0 if there are none.
 #[inline(always)]
 fn last_word(bytes: &[u8]) -> u64 {
     let length = bytes.len() % 8;
     if length == 0 {
         return 0;
     }
-    // Read a full word that ends with the slice, and shift out what was summed before.
+    // Read the full word that ends with the slice, and shift out the bytes that are summed already.
     if let Some(word) = bytes.last_chunk::<8>() {
         return keep_last(u64::from_ne_bytes(*word), 8 - length);
     }
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         let last = u64::from(u32::from_ne_bytes(*last));
-        // The shift is 8 to 32 bits: 32 when the slice is just `first`.
+        // The shift is 8 to 32 bits: 32 if the slice is exactly `first`.
         let last = if cfg!(target_endian = "little") {
             last >> (8 * (8 - length))
         } else {
@@ -153,15 +155,15 @@ fn last_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Moves the bytes of `word` towards the lower address by `count`, dropping the first ones; zeros
-/// come in behind.
+/// Moves the bytes of `word` towards the lower address by `count`, drops the first ones, and
+/// appends zeros.
 #[inline(always)]
 fn keep_last(word: u64, count: usize) -> u64 {
     if cfg!(target_endian = "little") { word >> (8 * count) } else { word << (8 * count) }
 }
 
-/// Copies the bytes after the last full 8 between slices of equal length; with full words before
-/// them, some of those are copied again, which is cheaper than byte by byte.
+/// Copies the bytes after the last full 8 between slices of equal length. If full words precede
+/// them, some bytes are copied again, which is cheaper than copying byte by byte.
 #[inline(always)]
 fn copy_last_word(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
     if let (Some(word), Some(place)) = (source.last_chunk::<8>(), destination.last_chunk_mut::<8>())

@@ -1,15 +1,15 @@
-//! Every level against RFC 1071 byte by byte.
+//! Tests of every level against a byte-by-byte implementation of RFC 1071.
 
 use proptest::prelude::*;
 use superpacket_simd::{Simd, prefetch_lines, prefetch_range, prefetch_read};
 
-/// Lengths and alignments of the exhaustive tests: all that a vector loop can tell apart, or few
-/// where each step is interpreted.
+/// Number of lengths in the exhaustive tests: enough for every path of a vector loop; fewer under
+/// Miri, which is slow.
 const LENGTHS: usize = if cfg!(miri) { 100 } else { 300 };
 const ALIGNMENTS: usize = 64;
 const ALIGNMENT_STEP: usize = if cfg!(miri) { 31 } else { 1 };
 
-/// RFC 1071 as its text has it: add big-endian words, then add the carries back in.
+/// Computes the sum as RFC 1071 describes it: adds big-endian words, then adds the carries.
 fn reference(bytes: &[u8]) -> u16 {
     let mut sum = 0_u64;
     for word in bytes.chunks(2) {
@@ -22,7 +22,7 @@ fn reference(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Bytes that repeat after no power of two (xorshift).
+/// Returns bytes whose period is no power of two (xorshift).
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = || {
@@ -40,7 +40,7 @@ fn lengths_and_alignments() -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Copies into the middle of a larger buffer and looks at every byte of it afterwards.
+/// Copies into the middle of a larger buffer, and checks every byte of it afterwards.
 fn check_copy(simd: Simd, source: &[u8], start: usize, target: &mut Vec<u8>) {
     const GUARD: u8 = 0xa5;
     target.clear();
@@ -69,7 +69,7 @@ fn check_copy(simd: Simd, source: &[u8], start: usize, target: &mut Vec<u8>) {
         let copied = simd.copy_and_sum_ahead(source, &mut target[start..end], ahead);
         check(copied, target, "with hints");
     }
-    // Whatever is hinted at: nothing, less, as much.
+    // Hints for no bytes, fewer bytes, and as many.
     for ahead in [&[], &source[..source.len() / 2], source] {
         target.truncate(start);
         assert_eq!(
@@ -95,7 +95,7 @@ fn sum_at_all_lengths_and_alignments() {
         let expected = reference(bytes);
         for simd in Simd::available() {
             assert_eq!(simd.sum(bytes), expected, "{}, {length} bytes at {start}", simd.name());
-            // Whatever is hinted at: nothing, less, as much, more.
+            // Hints for no bytes, fewer, as many, and more.
             for ahead in [&data[..0], &data[..length / 2], bytes, &data] {
                 assert_eq!(
                     simd.sum_ahead(bytes, ahead),
@@ -122,9 +122,9 @@ fn copy_at_all_lengths_and_alignments() {
 }
 
 #[test]
-fn no_byte_is_read_behind_a_slice() {
-    // Each slice is its own allocation of exactly its length, so that Miri and valgrind see a read
-    // one byte further.
+fn no_byte_beyond_a_slice_is_read() {
+    // Each slice is a separate allocation of exactly its length, so that Miri and valgrind detect a
+    // read beyond it.
     for length in 0..=LENGTHS {
         let bytes = noise(length).into_boxed_slice();
         let mut copy = vec![0; length].into_boxed_slice();
@@ -330,7 +330,7 @@ proptest! {
         for simd in Simd::available() {
             prop_assert_eq!(simd.sum(&bytes), expected);
             check_copy(simd, &bytes, start, &mut target);
-            // Two parts, cut at an even offset, add up to the whole.
+            // Two parts, split at an even offset, add up to the whole.
             let cut = cut.index(bytes.len() + 1) & !1;
             let mut parts = [0; 2];
             simd.sum_batch(&[&bytes[..cut], &bytes[cut..]], &mut parts);

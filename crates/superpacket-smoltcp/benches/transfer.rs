@@ -1,10 +1,10 @@
-//! A bulk transfer by smoltcp's TCP, with its device wrapped and as it is, in turn, medians of
-//! rounds: between two stacks over a wire in memory, over two TAP devices on a bridge of the
-//! kernel's, and with the kernel at the other end of a TAP device; then over TAP and TUN devices
-//! that take super-packets.
+//! A bulk transfer by smoltcp's TCP, with its device wrapped and unwrapped, in turn; medians of the
+//! rounds. It runs between two stacks over a wire in memory, over two TAP devices on a kernel
+//! bridge, and against the kernel at the other end of a TAP device; then over TAP and TUN devices
+//! with super-packets.
 //!
-//! `cargo bench -p superpacket-smoltcp --features tun [-- ROUNDS]`. What needs a network namespace
-//! is left out where there is none.
+//! `cargo bench -p superpacket-smoltcp --features tun [-- ROUNDS]`. Measurements that need a
+//! network namespace are skipped if there is none.
 #[cfg(target_os = "linux")]
 mod linux {
     use std::cell::RefCell;
@@ -27,7 +27,7 @@ mod linux {
     /// Bytes of a socket's buffers: a window of a few super-packets.
     const BUFFER: usize = 256 << 10;
     const PORT: u16 = 7;
-    /// A transfer that takes longer has stopped.
+    /// Time after which a transfer counts as stalled.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     type Queue = Rc<RefCell<VecDeque<Vec<u8>>>>;
@@ -132,7 +132,7 @@ mod linux {
                 .expect("a new socket");
         }
 
-        /// Puts as much into the socket as it takes.
+        /// Writes to the socket as much as it accepts.
         fn send(&mut self, sent: &mut usize) {
             let socket = self.poll();
             while socket.can_send() && *sent < LENGTH {
@@ -142,7 +142,7 @@ mod linux {
             }
         }
 
-        /// Takes out of the socket what there is.
+        /// Reads all received bytes from the socket.
         fn receive(&mut self, received: &mut usize) {
             let socket = self.poll();
             while socket.can_recv() {
@@ -151,7 +151,7 @@ mod linux {
         }
     }
 
-    /// Gigabits a second.
+    /// Returns the throughput in Gb/s.
     fn speed(start: Clock) -> f64 {
         LENGTH as f64 * 8e-9 / start.elapsed().as_secs_f64()
     }
@@ -160,7 +160,7 @@ mod linux {
         assert!(start.elapsed() < PATIENCE, "the transfer has stopped");
     }
 
-    /// Between two stacks of this thread.
+    /// Measures a transfer between two stacks of this thread.
     fn between(devices: [impl Device; 2]) -> f64 {
         let [left, right] = devices;
         let (mut sender, mut receiver) = (Stack::new(left, 1), Stack::new(right, 2));
@@ -175,7 +175,7 @@ mod linux {
         speed(start)
     }
 
-    /// From a stack to the kernel, or the other way.
+    /// Measures a transfer from a stack to the kernel, or in the other direction.
     fn with_kernel(host: &Host, device: impl Device, to_kernel: bool) -> Result<f64, LabError> {
         let failed = |error| LabError::system("the kernel's end".to_owned(), error);
         let listener = host.run(|| TcpListener::bind(("10.0.0.2", PORT)).map_err(failed))?;
@@ -190,7 +190,7 @@ mod linux {
                     stream.write(&bytes[..most])?
                 };
             }
-            // What was read is acknowledged by one byte.
+            // Each read is acknowledged by one byte.
             if to_kernel { stream.write_all(&[1]) } else { Ok(()) }
         };
         let kernel = host.spawn(move || {
@@ -219,24 +219,24 @@ mod linux {
 
     fn tap(host: &Host, name: &str) -> Result<TunTapInterface, LabError> {
         let failed = |error| LabError::system(format!("the TAP device {name}"), error);
-        // This thread is in the host.
+        // This thread is in the host's namespace.
         let device = TunTapInterface::new(name, Medium::Ethernet).map_err(failed)?;
         host.link(name).up()?;
         Ok(device)
     }
 
-    /// What a stack has its packets from.
+    /// The device of a stack.
     #[derive(Clone, Copy)]
     enum Kind {
         /// smoltcp's own TAP device.
         Tap,
-        /// The same, wrapped.
+        /// smoltcp's own TAP device, wrapped.
         Wrapped,
         /// smoltcp's own TUN device.
         Tun,
-        /// A TUN device that takes super-packets.
+        /// A TUN device with super-packets.
         SuperTun,
-        /// A TAP device that takes super-packets.
+        /// A TAP device with super-packets.
         SuperTap,
     }
 
@@ -252,14 +252,14 @@ mod linux {
             .map_err(|error| LabError::system(format!("the TUN or TAP device {name}"), error))
     }
 
-    /// Between two devices that the kernel bridges, or routes.
+    /// Measures a transfer between two devices that the kernel bridges or routes.
     fn two_stacks(host: &Host, kind: Kind) -> Result<f64, LabError> {
         let bridge = || -> Result<Link, LabError> {
             let bridge = Link::bridge(host, "br0", &[&host.link("port1"), &host.link("port2")])?;
             bridge.up()?;
             Ok(bridge)
         };
-        // Each end is told to be the way to the stack behind it.
+        // Each end is the route to the stack behind it.
         let route = || -> Result<(), LabError> {
             for number in [1, 2] {
                 host.output(
@@ -311,7 +311,8 @@ mod linux {
         }
     }
 
-    /// From a stack to the kernel at the other end of a device, or the other way.
+    /// Measures a transfer from a stack to the kernel at the other end of a device, or in the other
+    /// direction.
     fn to_or_from_kernel(host: &Host, kind: Kind, to_kernel: bool) -> Result<f64, LabError> {
         let address = || host.link("port1").add_address("10.0.0.2/24");
         match kind {

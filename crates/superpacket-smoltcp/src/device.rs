@@ -1,4 +1,4 @@
-//! The device around another.
+//! A device that adds GRO and TSO to another device.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,71 +12,71 @@ use superpacket::{
     Segmenter,
 };
 
-/// The most frames that are taken from the device before smoltcp sees the first of them.
+/// Maximum frames taken from the device before smoltcp sees the first of them.
 pub const BURST: usize = 64;
 
-/// The longest IP packet, in bytes.
-pub(crate) const LONGEST: usize = 65_535;
+/// Maximum length of an IP packet, in bytes.
+pub(crate) const MAX_IP_LENGTH: usize = 65_535;
 
 /// Length of an Ethernet header, in bytes.
-pub(crate) const ETHERNET: usize = 14;
+pub(crate) const ETHERNET_HEADER: usize = 14;
 
-/// A device of smoltcp that receives and sends super-packets, around one that does not.
+/// A smoltcp device that receives and sends super-packets, around a device that does not.
 #[derive(Debug)]
 pub struct OffloadDevice<D> {
-    pub(crate) receive: Receive,
-    pub(crate) transmit: Transmit<D>,
+    pub(crate) receive: OffloadReceiver,
+    pub(crate) transmit: OffloadSender<D>,
 }
 
-/// What was received and sent.
+/// Counters of the frames and packets received and sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counters {
-    /// Frames that the device gave.
+pub struct OffloadCounters {
+    /// Frames received from the inner device.
     pub frames_in: u64,
-    /// Packets that smoltcp was given for them.
+    /// Packets passed to smoltcp, after merging.
     pub packets_in: u64,
     /// Packets that smoltcp sent.
     pub packets_out: u64,
-    /// Frames that the device was given for them.
+    /// Frames sent to the inner device, after segmentation.
     pub frames_out: u64,
-    /// Packets of smoltcp's that could not be cut, such as a raw socket's with bad headers.
+    /// Packets from smoltcp that could not be segmented, such as a raw socket's with bad headers.
     pub refused: u64,
 }
 
-/// Joins frames to packets.
+/// The receiving side, which merges frames into packets.
 #[derive(Debug)]
-pub(crate) struct Receive {
+pub(crate) struct OffloadReceiver {
     aggregator: BatchAggregator,
-    /// The frames of a burst.
+    /// Buffers for the frames of a burst.
     frames: Vec<Vec<u8>>,
-    /// Packets that smoltcp has still to be given.
+    /// Merged packets that smoltcp has not received yet.
     pub(crate) packets: VecDeque<Vec<u8>>,
-    /// Buffers of those that it has been given.
+    /// Buffers to use again for merged packets.
     pub(crate) spare: Vec<Vec<u8>>,
 }
 
-/// Cuts packets to frames.
+/// The sending side, which segments packets into frames.
 #[derive(Debug)]
-pub(crate) struct Transmit<D> {
+pub(crate) struct OffloadSender<D> {
     device: D,
     layer: Layer,
     segmenter: Segmenter,
-    /// What smoltcp writes a packet to.
+    /// Buffer into which smoltcp writes a packet.
     pub(crate) packet: Vec<u8>,
-    waiting: Waiting,
-    counters: Counters,
+    waiting: FrameQueue,
+    counters: OffloadCounters,
 }
 
-/// Frames that the device did not take at once.
+/// Frames that the inner device could not take yet.
 #[derive(Debug, Default)]
-struct Waiting {
+struct FrameQueue {
     frames: VecDeque<Vec<u8>>,
-    /// Buffers of those that it has been given.
+    /// Buffers to use again.
     spare: Vec<Vec<u8>>,
 }
 
-/// What merges unless told otherwise.
+/// The default policy for merging.
 const POLICY: Policy = Policy::gro().with_merge_uneven();
 
 impl<D: Device> OffloadDevice<D> {
@@ -85,28 +85,29 @@ impl<D: Device> OffloadDevice<D> {
         let layer =
             if device.capabilities().medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
         OffloadDevice {
-            receive: Receive {
+            receive: OffloadReceiver {
                 aggregator: BatchAggregator::new(layer, POLICY, key),
                 frames: Vec::new(),
                 packets: VecDeque::new(),
                 spare: Vec::new(),
             },
-            transmit: Transmit {
+            transmit: OffloadSender {
                 device,
                 layer,
                 segmenter: Segmenter::new(),
                 packet: Vec::new(),
-                waiting: Waiting::default(),
-                counters: Counters::default(),
+                waiting: FrameQueue::default(),
+                counters: OffloadCounters::default(),
             },
         }
     }
 
-    /// What the device offers, and TCP over IPv4 in up to 64 KB at a time, without checksums.
-    pub(crate) fn with_offloads(&self) -> DeviceCapabilities {
+    /// Returns the inner device's capabilities, with segmentation of TCP over IPv4 up to 64 KB and
+    /// without computing TCP checksums.
+    pub(crate) fn offload_capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = self.transmit.device.capabilities();
-        let link = if self.transmit.layer == Layer::Ethernet { ETHERNET } else { 0 };
-        capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST + link);
+        let link = if self.transmit.layer == Layer::Ethernet { ETHERNET_HEADER } else { 0 };
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(MAX_IP_LENGTH + link);
         capabilities.checksum.tcp = match capabilities.checksum.tcp {
             Checksum::Both | Checksum::Rx => Checksum::Rx,
             Checksum::Tx | Checksum::None => Checksum::None,
@@ -114,10 +115,10 @@ impl<D: Device> OffloadDevice<D> {
         capabilities
     }
 
-    /// Joins the frames that wait in the device, if smoltcp has been given all packets of those
-    /// before.
-    pub(crate) fn fill(&mut self, now: Instant) {
-        let Receive { aggregator, frames, packets, spare } = &mut self.receive;
+    /// Receives and merges the frames that wait in the device, unless smoltcp has not received all
+    /// earlier packets.
+    pub(crate) fn receive_burst(&mut self, now: Instant) {
+        let OffloadReceiver { aggregator, frames, packets, spare } = &mut self.receive;
         if !packets.is_empty() {
             return;
         }
@@ -145,76 +146,81 @@ impl<D: Device> OffloadDevice<D> {
 }
 
 impl<D> OffloadDevice<D> {
-    /// The device that is wrapped.
+    /// Returns the inner device.
     pub const fn get_ref(&self) -> &D {
         &self.transmit.device
     }
 
-    /// The device that is wrapped. What is received from it is not joined, and what is sent
-    /// overtakes what waits.
+    /// Returns the inner device. Frames received from it directly are not merged, and frames sent
+    /// to it directly overtake those that wait here.
     pub const fn get_mut(&mut self) -> &mut D {
         &mut self.transmit.device
     }
 
-    /// The device that is wrapped. What waits is lost.
+    /// Returns the inner device. Frames that wait to be sent are lost.
     pub fn into_inner(self) -> D {
         self.transmit.device
     }
 
-    /// What was received and sent.
-    pub const fn counters(&self) -> Counters {
+    /// Returns the counters of frames and packets.
+    pub const fn counters(&self) -> OffloadCounters {
         self.transmit.counters
     }
 
-    /// What became of each frame that was received, with reasons.
+    /// Returns the counters of aggregation, with the reasons for which packets left it.
     pub const fn aggregation(&self) -> &superpacket::Counters {
         self.receive.aggregator.counters()
     }
 
-    /// Changes which packets merge, and in how many. The default is [`Policy::gro`], by which TCP
-    /// packets merge that are not alike too ([`Policy::merge_uneven`]): nobody cuts them again.
-    /// smoltcp's UDP sockets would take super-packets of datagrams for one.
+    /// Changes which packets merge, and how many. The default is [`Policy::gro`] with
+    /// [`Policy::merge_uneven`], so that unequal TCP packets merge too: these packets are never
+    /// segmented again. A policy for UDP is wrong here, because smoltcp's UDP sockets would take
+    /// merged datagrams for a single one.
     pub fn set_policy(&mut self, policy: Policy) {
         self.receive.aggregator.set_policy(policy);
     }
 }
 
-impl<D: Device> Transmit<D> {
+impl<D: Device> OffloadSender<D> {
     /// Sends the packet that smoltcp has written, in frames of at most `size` bytes of TCP payload.
     pub(crate) fn send(&mut self, size: Option<usize>, now: Instant) {
-        let Transmit { device, layer, segmenter, packet, waiting, counters } = self;
+        let OffloadSender { device, layer, segmenter, packet, waiting, counters } = self;
         counters.packets_out += 1;
-        // smoltcp leaves out the checksum of TCP, and of nothing else.
+        // smoltcp omits only the checksum of TCP.
         let tcp = parse(packet, packet.len(), *layer)
             .ok()
             .filter(|layout| layout.protocol == Protocol::Tcp);
         let Some(layout) = tcp else { return self.send_whole(now) };
         let kind = if layout.version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
-        let size = size.and_then(SegmentSize::new).or(SegmentSize::new(LONGEST));
+        let size = size.and_then(SegmentSize::new).or(SegmentSize::new(MAX_IP_LENGTH));
         let packet =
             GsoPacket::linear(packet, size.map(|size| Gso::new(kind, size))).with_layer(*layer);
         let segmented = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
             counters.frames_out += 1;
-            waiting.give(device, now, core::iter::once(segment.header()).chain(segment.payload()));
+            waiting.send_or_queue(
+                device,
+                now,
+                core::iter::once(segment.header()).chain(segment.payload()),
+            );
         });
         counters.refused += u64::from(segmented.is_err());
     }
 
-    /// Sends the packet as it is.
+    /// Sends the packet unchanged.
     fn send_whole(&mut self, now: Instant) {
         self.counters.frames_out += 1;
-        self.waiting.give(&mut self.device, now, core::iter::once(self.packet.as_slice()));
+        self.waiting.send_or_queue(&mut self.device, now, core::iter::once(self.packet.as_slice()));
     }
 
-    /// Sends what waits, as much as the device takes; `None` if some is left.
+    /// Sends the waiting frames, as many as the device takes; returns `None` if some are left.
     pub(crate) fn flush(&mut self, now: Instant) -> Option<()> {
         self.waiting.flush(&mut self.device, now)
     }
 }
 
-impl Waiting {
-    /// Gives the device a frame of these parts, or keeps it behind those that wait.
-    fn give<'a>(
+impl FrameQueue {
+    /// Sends a frame with these parts, or queues it if the device is full or other frames wait.
+    fn send_or_queue<'a>(
         &mut self,
         device: &mut impl Device,
         now: Instant,
@@ -225,9 +231,9 @@ impl Waiting {
             Some(token) => token.consume(parts.clone().map(<[u8]>::len).sum(), |room| {
                 let mut rest = room;
                 for part in parts {
-                    let (place, behind) = rest.split_at_mut(part.len());
+                    let (place, after) = rest.split_at_mut(part.len());
                     place.copy_from_slice(part);
-                    rest = behind;
+                    rest = after;
                 }
             }),
             None => {
@@ -239,7 +245,7 @@ impl Waiting {
         }
     }
 
-    /// Gives the device what waits, as much as it takes; `None` if some is left.
+    /// Sends the waiting frames, as many as the device takes; returns `None` if some are left.
     fn flush(&mut self, device: &mut impl Device, now: Instant) -> Option<()> {
         while let Some(frame) = self.frames.front() {
             device.transmit(now)?.consume(frame.len(), |room| room.copy_from_slice(frame));

@@ -1,44 +1,44 @@
-//! What smoltcp asks of every device: two tokens.
+//! The implementation of smoltcp's `Device`, with its two tokens.
 
 use alloc::vec::Vec;
 
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-use crate::device::{OffloadDevice, Transmit};
+use crate::device::{OffloadDevice, OffloadSender};
 
 impl<D: Device + 'static> Device for OffloadDevice<D> {
-    type RxToken<'a> = Received<'a>;
-    type TxToken<'a> = Sending<'a, D>;
+    type RxToken<'a> = OffloadRxToken<'a>;
+    type TxToken<'a> = OffloadTxToken<'a, D>;
 
     fn capabilities(&self) -> DeviceCapabilities {
-        self.with_offloads()
+        self.offload_capabilities()
     }
 
-    fn receive(&mut self, now: Instant) -> Option<(Received<'_>, Sending<'_, D>)> {
+    fn receive(&mut self, now: Instant) -> Option<(OffloadRxToken<'_>, OffloadTxToken<'_, D>)> {
         self.transmit.flush(now)?;
-        self.fill(now);
+        self.receive_burst(now);
         let packet = self.receive.packets.pop_front()?;
         Some((
-            Received { packet, spare: &mut self.receive.spare },
-            Sending { transmit: &mut self.transmit, now, size: None },
+            OffloadRxToken { packet, spare: &mut self.receive.spare },
+            OffloadTxToken { transmit: &mut self.transmit, now, size: None },
         ))
     }
 
-    fn transmit(&mut self, now: Instant) -> Option<Sending<'_, D>> {
+    fn transmit(&mut self, now: Instant) -> Option<OffloadTxToken<'_, D>> {
         self.transmit.flush(now)?;
-        Some(Sending { transmit: &mut self.transmit, now, size: None })
+        Some(OffloadTxToken { transmit: &mut self.transmit, now, size: None })
     }
 }
 
-/// A packet that arrived: a single one, or what was joined.
+/// A received packet, which may be a merged one.
 #[derive(Debug)]
-pub struct Received<'a> {
+pub struct OffloadRxToken<'a> {
     packet: Vec<u8>,
     spare: &'a mut Vec<Vec<u8>>,
 }
 
-impl RxToken for Received<'_> {
+impl RxToken for OffloadRxToken<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
         let result = take(&self.packet);
         self.spare.push(self.packet);
@@ -46,16 +46,16 @@ impl RxToken for Received<'_> {
     }
 }
 
-/// Leave to send one packet, which may be a super-packet.
+/// A token to send one packet, which may be a super-packet.
 #[derive(Debug)]
-pub struct Sending<'a, D> {
-    transmit: &'a mut Transmit<D>,
+pub struct OffloadTxToken<'a, D> {
+    transmit: &'a mut OffloadSender<D>,
     now: Instant,
-    /// The most bytes of TCP payload in a frame; `None`: it is one.
+    /// Maximum TCP payload per frame in bytes; `None` if the packet is a single frame.
     size: Option<usize>,
 }
 
-impl<D: Device> TxToken for Sending<'_, D> {
+impl<D: Device> TxToken for OffloadTxToken<'_, D> {
     fn set_meta(&mut self, meta: PacketMeta) {
         self.size = meta.segmentation_offload_size.map(|size| size.get().into());
     }

@@ -1,4 +1,4 @@
-//! TUN and TAP devices that take and give super-packets.
+//! TUN and TAP devices that read and write super-packets.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,35 +14,36 @@ use superpacket::wire::{IpVersion, Layout, Protocol, parse};
 use superpacket::{Framing, Gso, GsoKind, Layer, RxChecksum, SegmentSize, Segmenter, Simd};
 use superpacket_tun::{Device as _, Offloads, Queue, Tun};
 
-use crate::device::{ETHERNET, LONGEST};
+use crate::device::{ETHERNET_HEADER, MAX_IP_LENGTH};
 
-/// A TUN or TAP device of Linux for smoltcp: packets of up to 64 KB are read and written by one
-/// call each, and the kernel joins and cuts them, or never does, where the other end is on this
-/// host.
-/// A bridge of the kernel's passes them on whole.
+/// A TUN or TAP device of Linux for smoltcp, which reads and writes packets of up to 64 KB by one
+/// call each. The kernel merges and segments them; if the other end is on this host, or behind a
+/// kernel bridge, they may stay whole all the way.
 ///
-/// Checksums that the kernel has left partial are completed; smoltcp verifies them, with all
-/// others. A kernel that refuses a super-packet gets its segments, then and from then on.
+/// Checksums that the kernel has left partial are completed, and smoltcp verifies them like all
+/// others. If the kernel refuses a super-packet, its segments are written, and no super-packets are
+/// sent from then on.
 ///
 /// ```no_run
 /// use smoltcp::phy::Medium;
 /// use superpacket_smoltcp::TunDevice;
 ///
 /// let mut device = TunDevice::open("tun0", Medium::Ip)?;
-/// // With `Medium::Ethernet` it is a TAP device. An `Interface` takes the device; `smoltcp::phy::wait` its descriptor.
+/// // `Medium::Ethernet` makes it a TAP device. An `Interface` takes the device;
+/// // `smoltcp::phy::wait` takes its descriptor.
 /// # let _ = &mut device;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct TunDevice {
     mtu: usize,
-    reader: Reader,
-    writer: Writer,
+    reader: TunReader,
+    writer: TunWriter,
 }
 
-/// Reads packets.
+/// The reading side.
 #[derive(Debug)]
-struct Reader {
+struct TunReader {
     queue: Queue,
     layer: Layer,
     simd: Simd,
@@ -50,63 +51,63 @@ struct Reader {
     counters: TunCounters,
 }
 
-/// Writes packets.
+/// The writing side.
 #[derive(Debug)]
-struct Writer {
+struct TunWriter {
     queue: Queue,
     layer: Layer,
     segmenter: Segmenter,
-    /// The device takes super-packets.
+    /// Whether the device accepts super-packets.
     takes_super_packets: bool,
-    /// What smoltcp writes a packet to, behind room for a header.
+    /// Buffer into which smoltcp writes a packet, after room for the virtio header.
     sending: Vec<u8>,
-    /// Segments back to back.
-    cut: Vec<u8>,
+    /// Buffer for segments, back to back.
+    segments: Vec<u8>,
     counters: TunCounters,
 }
 
-/// What was read and written.
+/// Counters of the packets read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TunCounters {
     /// Packets read.
     pub read: u64,
-    /// Bytes of these.
+    /// Bytes of the packets read.
     pub bytes_read: u64,
-    /// Packets read whose header contradicts them; they are dropped.
+    /// Packets read with a header that contradicts the packet; they are dropped.
     pub malformed: u64,
     /// Packets written.
     pub written: u64,
-    /// Bytes of these.
+    /// Bytes of the packets written.
     pub bytes_written: u64,
-    /// Packets that the device did not take, or that could not be cut; they are dropped.
+    /// Packets that the device refused, or that could not be segmented; they are dropped.
     pub rejected: u64,
-    /// Super-packets that the kernel refused, and whose segments were written.
+    /// Super-packets that the kernel refused; their segments were written instead.
     pub refused: u64,
 }
 
 impl TunDevice {
-    /// Opens a TUN device ([`Medium::Ip`]) or a TAP device, or attaches to it if it is there, and
-    /// switches it on.
+    /// Opens a TUN device ([`Medium::Ip`]) or a TAP device, creating it if necessary, and sets it
+    /// up.
     ///
     /// # Errors
-    /// What the system refused.
+    /// Any system call that fails.
     pub fn open(name: &str, medium: Medium) -> io::Result<Self> {
         let layer = if medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
-        // smoltcp's UDP sockets would take super-packets of datagrams for one.
+        // smoltcp's UDP sockets would take a super-packet of datagrams for a single datagram.
         Self::new(Tun::builder(name).layer(layer).offloads(Offloads::TCP).open()?)
     }
 
-    /// Takes a device that was opened otherwise, of one queue, and without UDP super-packets.
+    /// Uses a device that was opened by other means, with one queue and without UDP super-packets.
     ///
     /// # Errors
-    /// What the system refused; [`InvalidInput`](io::ErrorKind::InvalidInput) if the device has
-    /// more queues, or hands over UDP super-packets.
+    /// Any system call that fails; [`InvalidInput`](io::ErrorKind::InvalidInput) if the device has
+    /// several queues, or delivers UDP super-packets.
     pub fn new(tun: Tun) -> io::Result<Self> {
         if tun.offloads().udp {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "device with UDP super-packets, which smoltcp does not take",
+                "device with UDP super-packets, which smoltcp does not support",
             ));
         }
         let (mtu, takes_super_packets) = (tun.mtu()? as usize, tun.switches().on().tcp4);
@@ -114,44 +115,44 @@ impl TunDevice {
         if queues.len() != 1 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "device of several queues: one is wanted",
+                "device with several queues: expected one",
             ));
         }
         let queue = queues.remove(0);
         let header = queue.framing().map_or(0, Framing::header_length);
         let layer = queue.framing().map_or(Layer::Ip, |framing| framing.layer);
-        let received = vec![0; header + link_length(layer) + LONGEST];
-        let reader = Reader {
+        let received = vec![0; header + link_length(layer) + MAX_IP_LENGTH];
+        let reader = TunReader {
             queue: queue.clone(),
             layer,
             simd: Simd::detect(),
             received,
             counters: TunCounters::default(),
         };
-        let writer = Writer {
+        let writer = TunWriter {
             takes_super_packets: takes_super_packets && queue.framing().is_some(),
             queue,
             layer,
             segmenter: Segmenter::new(),
             sending: Vec::new(),
-            cut: Vec::new(),
+            segments: Vec::new(),
             counters: TunCounters::default(),
         };
         Ok(TunDevice { mtu, reader, writer })
     }
 
-    /// What was read and written.
+    /// Returns the counters of packets read and written.
     pub const fn counters(&self) -> TunCounters {
         let TunCounters { read, bytes_read, malformed, .. } = self.reader.counters;
         TunCounters { read, bytes_read, malformed, ..self.writer.counters }
     }
 }
 
-impl Reader {
-    /// Reads a packet and completes its checksum. Returns where it lies in the buffer.
+impl TunReader {
+    /// Reads a packet and completes its checksum. Returns its range in the buffer.
     fn read(&mut self) -> Option<core::ops::Range<usize>> {
         loop {
-            // An error is no packet, as it is to smoltcp's own devices.
+            // An error counts as "no packet", as in smoltcp's own devices.
             let length = self.queue.read(&mut self.received).ok()?;
             let Some(framing) = self.queue.framing() else {
                 self.count_read(length);
@@ -186,8 +187,8 @@ impl Reader {
     }
 }
 
-impl Writer {
-    /// Length of the header before each packet, in bytes.
+impl TunWriter {
+    /// Returns the length in bytes of the header before each packet.
     fn header_length(&self) -> usize {
         self.queue.framing().map_or(0, Framing::header_length)
     }
@@ -196,7 +197,7 @@ impl Writer {
     fn write(&mut self, size: Option<usize>) {
         let start = self.header_length();
         let (header, packet) = self.sending.split_at_mut(start);
-        // smoltcp leaves out the checksum of TCP, and of nothing else.
+        // smoltcp omits only the checksum of TCP.
         let tcp = parse(packet, packet.len(), self.layer)
             .ok()
             .filter(|layout| layout.protocol == Protocol::Tcp);
@@ -204,7 +205,7 @@ impl Writer {
             header.fill(0);
             return self.write_one();
         };
-        seed(packet, &layout);
+        write_pseudo_header_sum(packet, &layout);
         let offload = Offload::new(
             RxChecksum::Partial {
                 start: layout.transport,
@@ -230,45 +231,45 @@ impl Writer {
                 Some(framing)
             });
         if whole.is_none() {
-            return self.write_cut(&offload);
+            return self.write_segments(&offload);
         }
         match self.queue.write(&[IoSlice::new(&self.sending)]) {
             Err(error) if offload.gso.is_some() && error.kind() == io::ErrorKind::InvalidInput => {
                 self.takes_super_packets = false;
                 self.counters.refused += 1;
-                self.write_cut(&offload);
+                self.write_segments(&offload);
             }
             result => self.count_written(result, self.sending.len() - start),
         }
     }
 
-    /// Writes a packet with a partial checksum in segments with complete ones.
-    fn write_cut(&mut self, offload: &Offload) {
+    /// Segments a packet with a partial checksum, and writes segments with complete checksums.
+    fn write_segments(&mut self, offload: &Offload) {
         let start = self.header_length();
         let whole = self.sending.get(start..).unwrap_or(&[]);
         let packet = superpacket::GsoPacket::linear(&whole, offload.gso)
             .with_layer(self.layer)
             .with_checksum(offload.checksum);
-        self.cut.clear();
+        self.segments.clear();
         let Ok(plan) = self.segmenter.segment_linear(
             &packet,
             &superpacket::SegmentOptions::default(),
-            &mut self.cut,
+            &mut self.segments,
         ) else {
             self.counters.rejected += 1;
             return;
         };
-        let cut = core::mem::take(&mut self.cut);
-        for segment in cut.chunks(plan.segment_length.max(1)) {
+        let segments = core::mem::take(&mut self.segments);
+        for segment in segments.chunks(plan.segment_length.max(1)) {
             self.sending.truncate(start);
             self.sending.fill(0);
             self.sending.extend_from_slice(segment);
             self.write_one();
         }
-        self.cut = cut;
+        self.segments = segments;
     }
 
-    /// Writes what lies in the buffer.
+    /// Writes the packet in the buffer.
     fn write_one(&mut self) {
         let length = self.sending.len() - self.header_length();
         let result = self.queue.write(&[IoSlice::new(&self.sending)]);
@@ -286,13 +287,14 @@ impl Writer {
     }
 }
 
-/// Length of the header of the link layer, in bytes.
+/// Returns the length in bytes of the link-layer header.
 fn link_length(layer: Layer) -> usize {
-    if layer == Layer::Ip { 0 } else { ETHERNET }
+    if layer == Layer::Ip { 0 } else { ETHERNET_HEADER }
 }
 
-/// Puts the pseudo-header's sum into the checksum field, as whoever completes it wants it.
-fn seed(packet: &mut [u8], layout: &Layout) {
+/// Writes the sum of the pseudo-header into the checksum field: the form of a partial checksum that
+/// later stages complete.
+fn write_pseudo_header_sum(packet: &mut [u8], layout: &Layout) {
     let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
     let length = packet.len().min(layout.end as usize).saturating_sub(transport);
     let sum = pseudo_header(
@@ -315,8 +317,8 @@ impl AsFd for TunDevice {
 }
 
 impl Device for TunDevice {
-    type RxToken<'a> = TunReceived<'a>;
-    type TxToken<'a> = TunSending<'a>;
+    type RxToken<'a> = TunRxToken<'a>;
+    type TxToken<'a> = TunTxToken<'a>;
 
     fn capabilities(&self) -> DeviceCapabilities {
         let layer = self.reader.layer;
@@ -324,43 +326,43 @@ impl Device for TunDevice {
         capabilities.medium = if layer == Layer::Ip { Medium::Ip } else { Medium::Ethernet };
         capabilities.max_transmission_unit = link_length(layer) + self.mtu;
         capabilities.checksum.tcp = Checksum::Rx;
-        // Where the device takes none, they are cut here.
-        // The kernel cuts what has 65,536 bytes or more, the link's header included
-        // (`GSO_LEGACY_MAX_SIZE`), where it is to leave by another device.
-        capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST);
+        // If the device accepts no super-packets, they are segmented in this module. The limit
+        // leaves room for the link header: when a packet leaves by another device, the kernel
+        // segments those of 65,536 bytes or more, link header included (`GSO_LEGACY_MAX_SIZE`).
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(MAX_IP_LENGTH);
         capabilities
     }
 
-    fn receive(&mut self, _: Instant) -> Option<(TunReceived<'_>, TunSending<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(TunRxToken<'_>, TunTxToken<'_>)> {
         let range = self.reader.read()?;
         let packet = self.reader.received.get(range)?;
-        Some((TunReceived(packet), TunSending { writer: &mut self.writer, size: None }))
+        Some((TunRxToken(packet), TunTxToken { writer: &mut self.writer, size: None }))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<TunSending<'_>> {
-        Some(TunSending { writer: &mut self.writer, size: None })
+    fn transmit(&mut self, _: Instant) -> Option<TunTxToken<'_>> {
+        Some(TunTxToken { writer: &mut self.writer, size: None })
     }
 }
 
 /// A packet that was read, which may be a super-packet.
 #[derive(Debug)]
-pub struct TunReceived<'a>(&'a [u8]);
+pub struct TunRxToken<'a>(&'a [u8]);
 
-impl RxToken for TunReceived<'_> {
+impl RxToken for TunRxToken<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
         take(self.0)
     }
 }
 
-/// Leave to write one packet, which may be a super-packet.
+/// A token to write one packet, which may be a super-packet.
 #[derive(Debug)]
-pub struct TunSending<'a> {
-    writer: &'a mut Writer,
-    /// The most bytes of TCP payload in a segment; `None`: it is one.
+pub struct TunTxToken<'a> {
+    writer: &'a mut TunWriter,
+    /// Maximum TCP payload per segment in bytes; `None` if the packet is a single segment.
     size: Option<usize>,
 }
 
-impl TxToken for TunSending<'_> {
+impl TxToken for TunTxToken<'_> {
     fn set_meta(&mut self, meta: PacketMeta) {
         self.size = meta.segmentation_offload_size.map(|size| size.get().into());
     }

@@ -1,4 +1,4 @@
-//! Two stacks of smoltcp, joined by a wire in memory, transfer some megabytes.
+//! Two smoltcp stacks, joined by a wire in memory, transfer some megabytes.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -11,7 +11,7 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use superpacket_smoltcp::{HashKey, OffloadDevice, Policy};
 use superpacket_traffic::frame::{Frame, PSH};
 
-/// The longest IP packet on the wire, in bytes.
+/// Longest IP packet on the wire, in bytes.
 const MTU: usize = 1500;
 /// Bytes of TCP payload in a full frame over IPv4, without options.
 const FULL_FRAME: usize = MTU - 40;
@@ -24,7 +24,7 @@ struct Port {
     medium: Medium,
     arrived: VecDeque<Vec<u8>>,
     sent: Vec<Vec<u8>>,
-    /// How many frames it takes before the wire carries them away.
+    /// Number of frames that the device accepts before the wire takes them.
     slots: usize,
 }
 
@@ -98,7 +98,8 @@ impl Stack {
     }
 }
 
-/// A wire: what damages its frames, and how many frames its ends take at once.
+/// The properties of a wire: a function that damages its frames, and how many frames its ends
+/// accept at once.
 struct Wire<'a> {
     medium: Medium,
     ipv6: bool,
@@ -107,7 +108,8 @@ struct Wire<'a> {
 }
 
 impl Wire<'_> {
-    /// Sends [`LENGTH`] bytes and checks that all of them arrive. Returns sender and receiver.
+    /// Sends [`LENGTH`] bytes and checks that all of them arrive. Returns the sender and the
+    /// receiver.
     fn transfer(&self) -> [Stack; 2] {
         let address = |number: u8| match self.ipv6 {
             true => IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, number.into()),
@@ -186,10 +188,10 @@ fn the_wire_carries_frames_and_the_stacks_see_super_packets() {
     }
 }
 
-/// Writes of an application end in short segments with PSH: the stack is given all in one packet,
-/// unless its user wants what can be cut by one size.
+/// An application's writes end in short segments with PSH. The stack receives all of them in one
+/// packet, unless the policy requires packets that can be segmented by one size.
 #[test]
-fn packets_that_are_not_alike_are_one_to_the_stack() {
+fn unequal_packets_reach_the_stack_as_one() {
     let mut next = Frame::tcp4(1, 100);
     let frames: Vec<_> = (0..20)
         .map(|index| {
@@ -225,7 +227,7 @@ fn packets_that_are_not_alike_are_one_to_the_stack() {
 }
 
 #[test]
-fn what_a_device_does_not_take_at_once_waits_and_is_sent_once() {
+fn frames_wait_for_a_full_device_and_are_sent_once() {
     let [sender, _] = Wire { slots: 5, ..INTACT }.transfer();
     let full_frames = LENGTH.div_ceil(FULL_FRAME) as u64;
     let frames = sender.device.counters().frames_out;
@@ -248,7 +250,7 @@ fn damaged_frames_are_dropped_and_sent_again() {
 }
 
 #[test]
-fn what_the_device_itself_offers_stays() {
+fn the_inner_device_keeps_its_capabilities() {
     struct Verifying(Port);
     impl Device for Verifying {
         type RxToken<'a> = Arrived;

@@ -1,4 +1,4 @@
-//! A stack of smoltcp with a TUN or TAP device, and the kernel or another stack at its other end.
+//! A smoltcp stack with a TUN or TAP device, and the kernel or another stack at its other end.
 #![cfg(all(target_os = "linux", feature = "tun"))]
 
 use std::io::{self, IoSlice, Read, Write};
@@ -66,7 +66,7 @@ impl<'d> Stack<'d> {
         self.sockets.get_mut(self.socket)
     }
 
-    /// Puts as much of the bytes into the socket as it takes.
+    /// Writes to the socket as much as it accepts.
     fn send(&mut self, sent: &mut usize) {
         let socket = self.poll();
         while socket.can_send() && *sent < LENGTH {
@@ -75,7 +75,7 @@ impl<'d> Stack<'d> {
         }
     }
 
-    /// Takes out of the socket what there is.
+    /// Reads all received bytes from the socket.
     fn receive(&mut self, received: &mut Vec<u8>) {
         let socket = self.poll();
         while socket.can_recv() {
@@ -93,7 +93,7 @@ fn compare(received: &[u8]) {
     );
 }
 
-/// Sends [`LENGTH`] bytes one way and compares them at the other end.
+/// Sends [`LENGTH`] bytes in one direction and compares them at the other end.
 fn transfer(
     host: &Host,
     device: &mut TunDevice,
@@ -144,7 +144,7 @@ fn transfer(
 
 const MEDIA: [(Medium, Layer); 2] = [(Medium::Ip, Layer::Ip), (Medium::Ethernet, Layer::Ethernet)];
 
-/// A device, with the kernel's addresses at its other end.
+/// Opens a device, with the kernel's addresses at its other end.
 fn opened(host: &Host, layer: Layer, offloads: Offloads) -> Result<TunDevice, LabError> {
     let open = || {
         Tun::builder("tun0")
@@ -185,7 +185,7 @@ fn super_packets_go_both_ways_and_the_bytes_are_right() -> Result<(), LabError> 
     Ok(())
 }
 
-/// Two TAP devices on a bridge of the kernel's.
+/// Creates two TAP devices on a kernel bridge.
 fn bridged(host: &Host) -> Result<([Tun; 2], Link), LabError> {
     let open = |name| Tun::builder(name).layer(Layer::Ethernet).offloads(Offloads::TCP).open();
     let [left, right] = ["port1", "port2"]
@@ -245,8 +245,8 @@ fn super_packets_that_are_switched_off_leave_in_segments() -> Result<(), LabErro
     Ok(())
 }
 
-/// The kernel passes on what another device has left to do. Frames come without a checksum, which
-/// is completed, and damaged, which stays: smoltcp is to find it.
+/// The kernel forwards packets that another device has left unfinished. Frames without a checksum
+/// are completed; a damaged checksum stays, so that smoltcp detects it.
 #[test]
 fn unfinished_checksums_are_completed_and_wrong_ones_stay() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
@@ -270,7 +270,7 @@ fn unfinished_checksums_are_completed_and_wrong_ones_stay() -> Result<(), LabErr
     {
         source.write(&[IoSlice::new(&header), IoSlice::new(sent)]).map_err(failed)?;
         let start = Clock::now();
-        // The kernel's own frames, of IPv6, come in between.
+        // The kernel's own IPv6 frames may arrive in between.
         let found = loop {
             let frame =
                 device.receive(Instant::now()).map(|(token, _)| token.consume(<[u8]>::to_vec));
@@ -286,7 +286,7 @@ fn unfinished_checksums_are_completed_and_wrong_ones_stay() -> Result<(), LabErr
 }
 
 #[test]
-fn a_device_that_gives_no_super_packets_is_read_too() -> Result<(), LabError> {
+fn a_device_without_super_packets_is_read_too() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
     for (_, layer) in MEDIA {
         let mut device = opened(&host, layer, Offloads::NONE)?;
@@ -302,7 +302,7 @@ fn a_device_that_gives_no_super_packets_is_read_too() -> Result<(), LabError> {
 }
 
 #[test]
-fn a_device_with_datagrams_in_super_packets_is_not_taken() -> Result<(), LabError> {
+fn a_device_with_udp_super_packets_is_refused() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
     let tun = host.run(|| Tun::open("tun0").map_err(|error| failed(error.into())))?;
     if tun.offloads().udp {

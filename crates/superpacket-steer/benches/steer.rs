@@ -1,7 +1,7 @@
-//! Steering: nanoseconds for a hash, and for the choice of a CPU.
+//! Steering: nanoseconds per hash, and per choice of a CPU.
 //!
-//! The limit beside each hash is the same number of look-ups in a table of the same size, as fast
-//! as they go: one for each byte that is hashed.
+//! The limit beside each hash is the same number of look-ups in a table of the same size at full
+//! speed: one per hashed byte.
 #![allow(missing_docs, reason = "`criterion_group!` makes a public function without documentation")]
 
 use std::hint::black_box;
@@ -18,10 +18,10 @@ use superpacket_steer::{
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
 
-/// Flows that are told apart: their tuples stay in the cache of the first level.
+/// Number of distinct flows; their tuples fit the first-level cache.
 const FLOWS: usize = 256;
 
-/// Times `work` on each of the items, again and again: the unit is the item.
+/// Measures `work` on the items repeatedly; the unit is one item.
 fn per_item<T>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
@@ -34,8 +34,8 @@ fn per_item<T>(
             let rounds = wanted.div_ceil(items.len() as u64);
             let start = Instant::now();
             for _ in 0..rounds {
-                // Hashes are used as they come, so that one may begin before the one before is
-                // there, as in a poll.
+                // The hashes are consumed in order, so that one may begin before the previous one
+                // is finished, as in a poll.
                 black_box(
                     black_box(items).iter().fold(0, |sum: u32, item| sum.wrapping_add(work(item))),
                 );
@@ -81,7 +81,7 @@ fn hashes(criterion: &mut Criterion) {
         })
         .collect();
 
-    // What any form by tables must do at least.
+    // The minimum work of any table-based implementation.
     let tables: Vec<[u32; 256]> =
         (0..36).map(|_| std::array::from_fn(|_| u32::from_be_bytes(bytes(&mut random)))).collect();
     let tables: [[u32; 256]; 36] = tables.try_into().expect("36 of them");
@@ -110,7 +110,7 @@ fn flow(index: usize) -> Frame {
     Frame::tcp4(1, 1).with(|frame| frame.tcp_mut().source_port = 1024 + index as u16)
 }
 
-/// The frames as received, with the device's hash or without.
+/// Returns the frames as received packets, with or without the device's hash.
 fn packets(frames: &[Vec<u8>], reported: bool) -> Vec<RxPacket<&[u8]>> {
     let toeplitz = Toeplitz::default();
     let received = frames.iter().map(|frame| {
@@ -151,8 +151,7 @@ fn choices(criterion: &mut Criterion) {
             steering.set_sock_flows(Some(sock_flows.clone()));
             steering.set_flow_count(4096).expect("small");
         }
-        // Nothing is ever completions with, so that every packet goes the common way: its bucket
-        // stays.
+        // No packet is ever completed, so every packet takes the common path: its bucket stays.
         let completions = CompletionCounts::default();
         per_item(&mut group, name, packets, |packet| match steering.choose(packet, &completions) {
             Some(choice) => {
@@ -170,7 +169,7 @@ fn choices(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Short runs: there is nothing to warm up but a cache of the first level.
+/// Returns settings for short runs: only the first-level cache needs a warm-up.
 fn settings() -> Criterion {
     Criterion::default()
         .warm_up_time(Duration::from_millis(200))

@@ -1,4 +1,4 @@
-//! Admission to a backlog: its length, and the share of one flow in it.
+//! Admission to a backlog: limits on its length and on the share of one flow.
 
 use alloc::boxed::Box;
 
@@ -9,89 +9,89 @@ use crate::rfs::try_table;
 /// The default of `net.core.netdev_max_backlog`, in packets.
 pub const DEFAULT_MAX_BACKLOG: usize = 1000;
 
-/// The default of `net.core.dev_weight`: the most packets of a backlog that are processed in one
-/// turn.
+/// The default of `net.core.dev_weight`: the maximum packets of a backlog processed in one turn.
 pub const DEFAULT_WEIGHT: usize = 64;
 
 /// The default of `net.core.flow_limit_table_len`.
 pub const DEFAULT_FLOW_LIMIT_TABLE: usize = 4096;
 
-/// The number of last packets that are counted by flow (the kernel's `FLOW_LIMIT_HISTORY`).
+/// Number of recent packets that are counted by flow (the kernel's `FLOW_LIMIT_HISTORY`).
 pub const FLOW_LIMIT_HISTORY: usize = 128;
 
-/// The requested length of the flow limit's table is one that the kernel refuses.
+/// The requested length of the flow limit's table is not allowed; the kernel refuses it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("EINVAL: a table of {length} flows: its length is a power of two, 2 to 65536")]
+#[error("EINVAL: {length} entries: the length of the table must be a power of two, 2 to 65536")]
 pub struct InvalidTableLength {
-    /// The requested number of flows.
+    /// Requested number of entries.
     pub length: usize,
 }
 
-/// A flow limit cannot be made.
+/// The reason why a flow limit cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlowLimitError {
-    /// The length of its table is one that the kernel refuses.
+    /// The requested length of the table is not allowed.
     #[error(transparent)]
     Length(#[from] InvalidTableLength),
-    /// There is no memory for its table.
-    #[error("ENOMEM: {length} entries: there is no memory for the flow limit's table")]
+    /// The memory for the table cannot be allocated.
+    #[error("ENOMEM: {length} entries: no memory for the flow limit's table")]
     NoMemory {
-        /// The requested number of entries, a byte each.
+        /// Requested number of entries, of one byte each.
         length: usize,
     },
 }
 
-/// Drops packets of flows that fill a backlog (the kernel's `skb_flow_limit`), so that in overload
-/// one flow does not cost the others their packets.
+/// A limit that drops packets of flows that fill a backlog (the kernel's `skb_flow_limit`), so that
+/// in overload one flow does not displace the packets of others.
 ///
 /// While the queue is at least half full, the last [`FLOW_LIMIT_HISTORY`] packets are counted by
-/// flow, and packets of a flow that has more than half of them are dropped.
+/// flow. Packets of a flow that has more than half of them are dropped.
 #[derive(Clone, Debug)]
 pub struct FlowLimit {
-    /// By reduced hash: how many of the last packets have it.
+    /// For each reduced hash, the number of recent packets that have it.
     counts: Box<[u8]>,
-    /// The reduced hashes of the last packets.
+    /// The reduced hashes of the recent packets, as a ring.
     history: [u16; FLOW_LIMIT_HISTORY],
-    /// The position of the oldest of them.
+    /// Position of the oldest hash in `history`.
     head: usize,
-    /// The number of bits of a reduced hash.
+    /// Number of bits of a reduced hash.
     bits: u32,
     dropped: u64,
 }
 
 impl FlowLimit {
-    /// Makes a limit whose table has this many entries: a power of two, 2 to 65,536. Flows that
+    /// Creates a limit whose table has `length` entries: a power of two, 2 to 65,536. Flows that
     /// share an entry count as one.
     ///
     /// # Errors
-    /// [`InvalidTableLength`] for others.
+    /// [`InvalidTableLength`] for any other length.
     ///
-    /// Without memory for the table the process ends, as with any collection; see
-    /// [`try_new`](Self::try_new).
+    /// If the memory for the table cannot be allocated, the process aborts, as with any collection;
+    /// see [`try_new`](Self::try_new).
     pub fn new(length: usize) -> Result<Self, InvalidTableLength> {
         check_length(length)?;
-        Ok(FlowLimit::of((0..length).map(|_| 0).collect()))
+        Ok(FlowLimit::with_counts((0..length).map(|_| 0).collect()))
     }
 
-    /// As [`new`](Self::new), but reports an error if there is no memory for the table.
+    /// Creates a limit like [`new`](Self::new), but reports an error if the memory cannot be
+    /// allocated.
     ///
     /// # Errors
-    /// [`FlowLimitError`] says whether it is the length or the memory.
+    /// [`FlowLimitError`], for an invalid length or missing memory.
     pub fn try_new(length: usize) -> Result<Self, FlowLimitError> {
         check_length(length)?;
         let counts = try_table(length as u32, core::iter::repeat(0))
             .map_err(|_| FlowLimitError::NoMemory { length })?;
-        Ok(FlowLimit::of(counts))
+        Ok(FlowLimit::with_counts(counts))
     }
 
-    fn of(counts: Box<[u8]>) -> Self {
+    fn with_counts(counts: Box<[u8]>) -> Self {
         let bits = counts.len().ilog2();
         FlowLimit { counts, history: [0; FLOW_LIMIT_HISTORY], head: 0, bits, dropped: 0 }
     }
 
-    /// Counts a packet, and returns whether to drop it, where its queue holds `queued` packets of
-    /// at most `max_backlog`.
+    /// Counts a packet, and returns whether to drop it. `queued` is the number of packets in its
+    /// queue, `max_backlog` the queue's limit.
     #[inline]
     pub fn drops(&mut self, hash: FlowHash, queued: usize, max_backlog: usize) -> bool {
         if queued < max_backlog / 2 {
@@ -103,7 +103,7 @@ impl FlowLimit {
         self.head = (self.head + 1) % FLOW_LIMIT_HISTORY;
         let old = &mut self.counts[usize::from(old)];
         *old = old.saturating_sub(1);
-        // At most as many as the history has: no overflow.
+        // A count is at most FLOW_LIMIT_HISTORY (128), so it cannot overflow.
         let count = &mut self.counts[new as usize];
         *count += 1;
         let drops = usize::from(*count) > FLOW_LIMIT_HISTORY / 2;
@@ -116,16 +116,16 @@ impl FlowLimit {
         1 << self.bits
     }
 
-    /// Returns how many packets were dropped.
+    /// Returns how many packets the limit has dropped.
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 }
 
 impl Default for FlowLimit {
-    /// Makes the kernel's table of 4,096 entries.
+    /// Creates the kernel's default table of 4,096 entries.
     fn default() -> Self {
-        FlowLimit::of((0..DEFAULT_FLOW_LIMIT_TABLE).map(|_| 0).collect())
+        FlowLimit::with_counts((0..DEFAULT_FLOW_LIMIT_TABLE).map(|_| 0).collect())
     }
 }
 
@@ -136,35 +136,36 @@ const fn check_length(length: usize) -> Result<(), InvalidTableLength> {
     }
 }
 
-/// Whether a backlog takes a packet.
+/// The decision whether a backlog accepts a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// The packet is to be queued.
+    /// The packet may be queued.
     Queued,
-    /// The packet is to be dropped: the queue is full.
+    /// The packet must be dropped: the queue is full.
     BacklogFull,
-    /// The packet is to be dropped: its flow fills the queue.
+    /// The packet must be dropped: its flow fills the queue.
     FlowLimit,
 }
 
-/// Decides which packets of one receiving thread backlogs take (the kernel's `enqueue_to_backlog`).
+/// The admission rule of the backlogs that one receiving thread fills (the kernel's
+/// `enqueue_to_backlog`).
 #[derive(Clone, Debug)]
 pub struct BacklogLimit {
-    /// The longest queue that still takes a packet (`netdev_max_backlog`), in packets.
+    /// Longest queue, in packets, that still accepts a packet (`netdev_max_backlog`).
     pub max_backlog: usize,
-    /// The limit of each flow; `None` if flows are not limited.
+    /// Limit per flow; `None` if flows are not limited.
     pub flow_limit: Option<FlowLimit>,
     queued: u64,
     full: u64,
 }
 
 impl BacklogLimit {
-    /// Makes a limit of `max_backlog` packets.
+    /// Creates a limit of `max_backlog` packets.
     pub const fn new(max_backlog: usize, flow_limit: Option<FlowLimit>) -> Self {
         BacklogLimit { max_backlog, flow_limit, queued: 0, full: 0 }
     }
 
-    /// Decides whether a queue that holds `length` packets takes another. A packet without a hash
+    /// Decides whether a queue that holds `length` packets accepts another. A packet without a hash
     /// is not subject to the flow limit.
     #[inline]
     pub fn admit(&mut self, hash: Option<FlowHash>, length: usize) -> Admission {
@@ -181,7 +182,7 @@ impl BacklogLimit {
         Admission::Queued
     }
 
-    /// Returns how many packets were taken.
+    /// Returns how many packets were accepted.
     pub const fn queued(&self) -> u64 {
         self.queued
     }
@@ -198,7 +199,7 @@ impl BacklogLimit {
 }
 
 impl Default for BacklogLimit {
-    /// Makes the kernel's default limit: 1,000 packets, no flow limit
+    /// Creates the kernel's default limit: 1,000 packets, and no flow limit
     /// (`net.core.flow_limit_cpu_bitmap` is 0).
     fn default() -> Self {
         BacklogLimit::new(DEFAULT_MAX_BACKLOG, None)
@@ -225,7 +226,8 @@ mod tests {
             "below half nothing is dropped, and nothing counted"
         );
         assert_eq!(limit.dropped(), 1);
-        // A flow with every third packet is never limited, one with two of three always.
+        // A flow that sends every third packet is never limited; one that sends two of three always
+        // is.
         let mut limit = FlowLimit::new(64).expect("a power of two");
         let mut dropped = [0u32; 2];
         for index in 0..3000 {
@@ -235,7 +237,7 @@ mod tests {
         assert_eq!(dropped[1], 0);
         assert!((1850..=1950).contains(&dropped[0]), "{dropped:?}");
         assert_eq!(limit.dropped(), u64::from(dropped[0]));
-        // A history full of others' packets lets it in again.
+        // Once the history is full of other flows' packets, the flow is accepted again.
         (0..FLOW_LIMIT_HISTORY).for_each(|_| {
             limit.drops(light, FULL, 1000);
         });

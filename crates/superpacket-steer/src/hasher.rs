@@ -1,4 +1,4 @@
-//! The flow hash that packets are steered by: the device's where it reports one, else a computed
+//! The flow hash by which packets are steered: the device's hash if it reports one, else a computed
 //! one.
 
 use superpacket::packet::{FlowHash, Layer, RxPacket};
@@ -10,16 +10,16 @@ use crate::key::FlowHashKey;
 use crate::toeplitz::{Toeplitz, ToeplitzKey};
 use crate::tuple::{Addresses, FlowHeaders, FlowTuple};
 
-/// The function that computes a hash that the device did not report.
+/// The function that computes a hash if the device reports none.
 #[derive(Clone, Debug)]
 enum Function {
-    /// Multiplications whose results are folded, with a secret key.
+    /// A keyed hash: multiplications whose results are folded.
     Keyed(FlowHashKey),
-    /// The hash that devices compute.
+    /// The hash that network devices compute.
     Toeplitz(Toeplitz),
 }
 
-/// Counts packets by the origin of their hash.
+/// Numbers of packets by the origin of their hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashCounters {
     /// Packets whose hash the device reported; their bytes were not read.
@@ -57,13 +57,14 @@ pub struct FlowHasher {
 }
 
 impl FlowHasher {
-    /// Makes a hasher with a secret key (128-bit multiplications, folded): fast, and nobody without
-    /// the key can aim flows at one CPU. Its hashes are never 0, as in Linux.
+    /// Creates a hasher with a secret key (128-bit multiplications, folded). It is fast, and
+    /// without the key an attacker cannot direct flows to one CPU. Its hashes are never 0, as in
+    /// Linux.
     pub const fn keyed(key: FlowHashKey) -> Self {
         FlowHasher::new(Function::Keyed(key))
     }
 
-    /// Makes a hasher that computes what devices compute ([`Toeplitz`]).
+    /// Creates a hasher that computes the same hash as network devices ([`Toeplitz`]).
     pub fn toeplitz(key: &ToeplitzKey) -> Self {
         FlowHasher::new(Function::Toeplitz(Toeplitz::new(key)))
     }
@@ -79,9 +80,9 @@ impl FlowHasher {
         }
     }
 
-    /// Makes both directions of a connection one flow. Toeplitz hashes the
-    /// [XOR of both ends](FlowTuple::symmetric), as devices do; the keyed hash puts the
-    /// [lower end first](FlowTuple::ordered).
+    /// Gives both directions of a connection the same hash. Toeplitz hashes the [XOR of both
+    /// ends](FlowTuple::symmetric), as devices do; the keyed hash puts the [lower end
+    /// first](FlowTuple::ordered).
     #[must_use]
     pub fn symmetric(mut self) -> Self {
         self.symmetric = true;
@@ -98,18 +99,18 @@ impl FlowHasher {
         FlowHasher { headers, ..self }
     }
 
-    /// Ignores what devices report, and computes the hash of every packet.
+    /// Ignores the hashes that devices report, and computes the hash of every packet.
     #[must_use]
     pub fn without_device(self) -> Self {
         FlowHasher { trusts_device: false, ..self }
     }
 
-    /// Returns the counters since the hasher was made.
+    /// Returns the counters since the hasher was created.
     pub const fn counters(&self) -> &HashCounters {
         &self.counters
     }
 
-    /// Returns the hash of a received packet; `None` if it has none ([`HashCounters::none`]).
+    /// Returns the hash of a received packet, or `None` if it has none ([`HashCounters::none`]).
     #[inline]
     pub fn hash_packet<B: AsRef<[u8]>>(&mut self, packet: &RxPacket<B>) -> Option<FlowHash> {
         if let Some(hash) = self.reported(packet.hash) {
@@ -124,7 +125,7 @@ impl FlowHasher {
         self.computed(first, packet.length(), packet.layer, None)
     }
 
-    /// Returns the hash of a packet that an aggregator emitted; `None` if it has none.
+    /// Returns the hash of a packet that an aggregator emitted, or `None` if it has none.
     #[inline]
     pub fn hash_super_packet<B: AsRef<[u8]>>(
         &mut self,
@@ -136,8 +137,8 @@ impl FlowHasher {
         }
         let mut slices = packet.slices();
         let first = slices.next().unwrap_or(&[]);
-        // A merged packet's headers lie together, those of one that came in several buffers may
-        // not.
+        // The headers of a merged packet are contiguous. Those of a packet received in several
+        // buffers may not be.
         if !packet.is_merged() && first.len() < MAX_HEADER && slices.next().is_some() {
             let gathered = GatheredHeader::new(packet.slices());
             return self.computed(
@@ -194,7 +195,7 @@ impl FlowHasher {
 #[inline]
 fn keyed(key: FlowHashKey, tuple: &FlowTuple) -> FlowHash {
     let ports = tuple.port_bytes();
-    // The length tells versions apart, and flows with ports from those without.
+    // The length distinguishes IP versions, and flows with ports from flows without.
     let seed = |addresses: u64| addresses + if ports.is_some() { 4 } else { 0 };
     let ports = u64::from(u32::from_ne_bytes(ports.unwrap_or_default()));
     let state = match tuple.addresses() {
@@ -210,7 +211,7 @@ fn keyed(key: FlowHashKey, tuple: &FlowTuple) -> FlowHash {
         }
     };
     let folded = (state ^ state >> 32) as u32;
-    // 0 would say that there is no hash (the kernel's __flow_hash_from_keys).
+    // 0 means that there is no hash (the kernel's __flow_hash_from_keys).
     FlowHash(folded.max(1))
 }
 
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_a_flow_have_one_hash_however_they_lie() {
+    fn the_hash_of_a_flow_is_independent_of_buffers() {
         for mut hasher in
             [all(FlowHasher::keyed(KEY)), all(FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT))]
                 .concat()
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn directions_are_one_flow_only_where_that_is_asked_for() {
+    fn directions_share_a_hash_only_on_request() {
         for hasher in [FlowHasher::keyed(KEY), FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT)] {
             let (mut plain, mut symmetric) = (hasher.clone(), hasher.symmetric());
             for frame in [Frame::tcp4(1, 10), Frame::tcp6(1, 10), Frame::udp6(10)] {
@@ -309,9 +310,9 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let own = hashes(KEY);
-        // Collisions of 32 bits among 40,000: 0.19 expected.
+        // Expected collisions of 32-bit hashes among 40,000: 0.19.
         assert!(own.iter().collect::<BTreeSet<_>>().len() >= 39_990);
-        // Both the high bits, by which CPUs are chosen, and the low ones.
+        // Tests both the high bits, which choose the CPU, and the low ones.
         for share in [|hash: u32| (hash >> 28) as usize, |hash: u32| hash as usize % 16] {
             let mut counts = [0u32; 16];
             own.iter().for_each(|&hash| counts[share(hash)] += 1);
@@ -331,7 +332,7 @@ mod tests {
         );
     }
 
-    // Words are folded as they lie in memory, so a big-endian machine has other hashes.
+    // Words are folded in host byte order, so a big-endian machine computes other hashes.
     #[cfg(target_endian = "little")]
     #[test]
     fn the_keyed_hash_stays_as_it_is() {

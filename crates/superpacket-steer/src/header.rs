@@ -1,11 +1,11 @@
-//! A packet's first bytes: fields of its headers, and headers that lie in several buffers.
+//! Access to a packet's first bytes: fields of its headers, and headers split over several buffers.
 
 use superpacket::wire::MAX_HEADER;
 
-/// Reads a big-endian 16-bit field; 0 beyond the end.
+/// Reads a big-endian 16-bit field; returns 0 beyond the end.
 ///
-/// The parse has checked that a header is there whole before its fields are read, so the default is
-/// never seen; it spares a panic branch.
+/// The parser has checked that the header is complete before its fields are read, so the default is
+/// never used. It avoids a panic branch.
 #[inline(always)]
 pub(crate) fn be16(bytes: &[u8], offset: usize) -> u16 {
     match bytes.get(offset..offset + 2) {
@@ -14,14 +14,14 @@ pub(crate) fn be16(bytes: &[u8], offset: usize) -> u16 {
     }
 }
 
-/// The first [`MAX_HEADER`] bytes of a packet that lies in several buffers, copied together.
+/// A contiguous copy of the first [`MAX_HEADER`] bytes of a packet in several buffers.
 pub(crate) struct GatheredHeader {
     bytes: [u8; MAX_HEADER],
     length: usize,
 }
 
 impl GatheredHeader {
-    /// Copies the start of the packet that the slices are, in order.
+    /// Copies the start of the packet whose parts are `slices`, in order.
     #[cold]
     pub(crate) fn new<'a>(slices: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut gathered = GatheredHeader { bytes: [0; MAX_HEADER], length: 0 };
@@ -34,7 +34,7 @@ impl GatheredHeader {
         gathered
     }
 
-    /// Returns the bytes: fewer than [`MAX_HEADER`] if the packet is shorter.
+    /// Returns the bytes; fewer than [`MAX_HEADER`] if the packet is shorter.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }

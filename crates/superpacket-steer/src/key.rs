@@ -1,4 +1,4 @@
-//! The secret of the keyed flow hash.
+//! The secret key of the keyed flow hash.
 
 use core::fmt;
 
@@ -10,8 +10,8 @@ pub struct FlowHashKey {
 }
 
 impl FlowHashKey {
-    /// Makes a key of 128 bits, which should be random where others choose the traffic: whoever
-    /// knows the key can aim flows at one CPU.
+    /// Creates a key of 128 bits. They should be random if the traffic is not trusted: with the
+    /// key, an attacker can direct flows to one CPU.
     pub const fn new(bits: u128) -> Self {
         FlowHashKey {
             first: bits as u64 ^ 0x9e37_79b9_7f4a_7c15,
@@ -19,7 +19,7 @@ impl FlowHashKey {
         }
     }
 
-    /// Folds a word into the state: a multiplication to 128 bits whose halves are combined by XOR
+    /// Mixes a word into the state: a multiplication to 128 bits whose halves are combined by XOR
     /// (as in wyhash).
     #[inline(always)]
     pub(crate) fn fold(self, state: u64, word: u64) -> u64 {
@@ -28,7 +28,7 @@ impl FlowHashKey {
     }
 }
 
-/// Shows nothing of the key.
+/// Prints a placeholder, so that the key does not reach logs.
 impl fmt::Debug for FlowHashKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("FlowHashKey(secret)")

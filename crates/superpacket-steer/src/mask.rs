@@ -1,9 +1,9 @@
-//! Sets of CPUs, as sysfs writes them.
+//! Sets of CPUs, in the formats of sysfs.
 //!
-//! Files as `rps_cpus` hold bitmaps in hexadecimal, in groups of 32 bits with commas between them,
-//! the highest first. [`CpuMask::parse`] takes what the kernel's `bitmap_parse` takes and refuses
-//! what it refuses; [`CpuMask::sysfs`] writes what the kernel shows (`%*pb`). Lists (`0-3,8`) look
-//! similar and mean something else, so they have a [constructor of their own](CpuMask::parse_list).
+//! Files such as `rps_cpus` hold hexadecimal bitmaps in groups of 32 bits, separated by commas, the
+//! highest first. [`CpuMask::parse`] accepts the same text as the kernel's `bitmap_parse`;
+//! [`CpuMask::sysfs`] writes the kernel's output format (`%*pb`). Lists (`0-3,8`) look similar but
+//! mean something else, so they have a [separate constructor](CpuMask::parse_list).
 
 mod list;
 mod parse;
@@ -14,7 +14,7 @@ use core::ops::{BitAnd, BitOr, Sub};
 pub use list::{CpuList, ListError};
 pub use parse::MaskError;
 
-/// The most CPUs that a mask can name: the kernel's `NR_CPUS` on the largest machines.
+/// Maximum number of CPUs in a mask: the kernel's `NR_CPUS` on the largest machines.
 pub const MAX_CPUS: usize = 8192;
 
 /// Bits in a group.
@@ -27,13 +27,13 @@ const GROUPS: usize = MAX_CPUS / GROUP;
 pub struct Cpu(u16);
 
 impl Cpu {
-    /// Returns the CPU with this number; `None` from [`MAX_CPUS`] on.
+    /// Returns the CPU with this number, or `None` if it is [`MAX_CPUS`] or more.
     #[inline]
     pub const fn new(number: usize) -> Option<Self> {
         if number < MAX_CPUS { Some(Cpu(number as u16)) } else { None }
     }
 
-    /// Returns its number.
+    /// Returns the CPU's number.
     #[inline]
     pub const fn number(self) -> usize {
         self.0 as usize
@@ -60,20 +60,20 @@ impl fmt::Display for Cpu {
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct CpuMask {
-    /// The lowest CPUs first.
+    /// Bitmap in groups of 32 CPUs, the lowest first.
     groups: [u32; GROUPS],
 }
 
 impl CpuMask {
-    /// No CPU.
+    /// The empty set.
     pub const EMPTY: CpuMask = CpuMask { groups: [0; GROUPS] };
 
-    /// Makes a set of the first `count` CPUs, from 0; at most [`MAX_CPUS`].
+    /// Creates a set of the first `count` CPUs, from 0; at most [`MAX_CPUS`].
     pub fn first_cpus(count: usize) -> Self {
         (0..count.min(MAX_CPUS)).filter_map(Cpu::new).collect()
     }
 
-    /// Adds a CPU; returns `false` if it was in the set.
+    /// Adds a CPU; returns `false` if it was already in the set.
     pub fn insert(&mut self, cpu: Cpu) -> bool {
         let absent = !self.contains(cpu);
         self.groups[cpu.number() / GROUP] |= 1 << (cpu.number() % GROUP);
@@ -125,9 +125,9 @@ impl CpuMask {
         Cpus { mask: self, group: 0, left: self.groups[0] }
     }
 
-    /// Formats the set as the kernel of a machine with room for `cpus` CPUs (`nr_cpu_ids`) shows
-    /// it: groups of 8 digits, the highest first, the first of them with as many digits as its CPUs
-    /// take. CPUs beyond are not shown.
+    /// Formats the set as the kernel does on a machine with `cpus` possible CPUs (`nr_cpu_ids`):
+    /// groups of 8 hexadecimal digits, the highest first. The first group has only the digits that
+    /// its CPUs need. CPUs from `cpus` on are not shown.
     pub const fn sysfs(&self, cpus: usize) -> SysfsMask<'_> {
         SysfsMask { mask: self, cpus: if cpus < MAX_CPUS { cpus } else { MAX_CPUS } }
     }
@@ -156,7 +156,7 @@ impl fmt::Debug for CpuMask {
     }
 }
 
-/// Formats the set as the kernel of a machine whose last CPU is the set's last would show it.
+/// Formats the set as the kernel of a machine whose last CPU is the set's last.
 impl fmt::Display for CpuMask {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.sysfs(self.last().map_or(1, |last| last.number() + 1)).fmt(formatter)
@@ -220,7 +220,7 @@ impl<'a> IntoIterator for &'a CpuMask {
 pub struct Cpus<'a> {
     mask: &'a CpuMask,
     group: usize,
-    /// What is left of the group.
+    /// Remaining bits of the current group.
     left: u32,
 }
 
@@ -317,7 +317,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_are_as_sets_are(left in prop::collection::btree_set(0usize..MAX_CPUS, 0..40), right in prop::collection::btree_set(0usize..MAX_CPUS, 0..40)) {
+        fn set_operations_work(left in prop::collection::btree_set(0usize..MAX_CPUS, 0..40), right in prop::collection::btree_set(0usize..MAX_CPUS, 0..40)) {
             let of = |set: &std::collections::BTreeSet<usize>| set.iter().filter_map(|&cpu| Cpu::new(cpu)).collect::<CpuMask>();
             let numbers = |mask: &CpuMask| mask.iter().map(Cpu::number).collect::<std::collections::BTreeSet<_>>();
             let (a, b) = (of(&left), of(&right));
@@ -327,7 +327,7 @@ mod tests {
             prop_assert_eq!(a.is_subset(&b), left.is_subset(&right));
             prop_assert!((&a & &b).is_subset(&a) && a.is_subset(&(&a | &b)));
             prop_assert_eq!((a.len(), a.last().map(Cpu::number)), (left.len(), left.last().copied()));
-            // What is written is read back, whatever the width.
+            // The output parses to the same set, whatever the width.
             for cpus in [MAX_CPUS, left.last().map_or(1, |last| last + 1)] {
                 prop_assert_eq!(CpuMask::parse(&a.sysfs(cpus).to_string(), cpus), Ok(a.clone()));
             }

@@ -1,4 +1,4 @@
-//! Receive flow steering (RFS): the CPU on which a flow is read.
+//! Receive flow steering (RFS): a table of the CPU on which each flow is read.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -8,33 +8,33 @@ use superpacket::packet::FlowHash;
 
 use crate::mask::{Cpu, MAX_CPUS};
 
-/// The most entries that a table may have (the kernel's `rps_sock_flow_sysctl`).
+/// Maximum entries of a table (the limit in the kernel's `rps_sock_flow_sysctl`).
 pub const MAX_FLOW_ENTRIES: u32 = 1 << 29;
 
-/// The requested table of flows is larger than the kernel allows.
+/// The requested flow table is larger than the kernel allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("EINVAL: {requested} entries: a table of flows has {MAX_FLOW_ENTRIES} at most")]
+#[error("EINVAL: {requested} entries: a flow table has at most {MAX_FLOW_ENTRIES}")]
 pub struct TooManyFlows {
-    /// The requested number of entries.
+    /// Requested number of entries.
     pub requested: u64,
 }
 
-/// A table of flows cannot be made.
+/// The reason why a flow table cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlowTableError {
-    /// It is larger than the kernel allows.
+    /// The table is larger than the kernel allows.
     #[error(transparent)]
     TooMany(#[from] TooManyFlows),
-    /// There is no memory for it.
-    #[error("ENOMEM: {entries} entries: there is no memory for a table of so many flows")]
+    /// The memory for the table cannot be allocated.
+    #[error("ENOMEM: {entries} entries: no memory for a flow table of this size")]
     NoMemory {
-        /// The number of entries.
+        /// Number of entries.
         entries: u32,
     },
 }
 
-/// Makes a table of `count` values, or says that there is no memory for it.
+/// Creates a table of `count` values; returns an error if the memory cannot be allocated.
 pub(crate) fn try_table<T>(
     count: u32,
     values: impl Iterator<Item = T>,
@@ -47,8 +47,8 @@ pub(crate) fn try_table<T>(
     Ok(table.into_boxed_slice())
 }
 
-/// Rounds the requested entries of a table of flows (`rps_sock_flow_entries`, `rps_flow_cnt`) as
-/// the kernel does: to the next power of two; 0 stays 0.
+/// Rounds the requested entries of a flow table (`rps_sock_flow_entries`, `rps_flow_cnt`) up to a
+/// power of two, as the kernel does; 0 stays 0.
 ///
 /// # Errors
 /// [`TooManyFlows`] above [`MAX_FLOW_ENTRIES`].
@@ -60,32 +60,32 @@ pub fn flow_entries(requested: u64) -> Result<u32, TooManyFlows> {
     }
 }
 
-/// Remembers on which CPU each flow was read last (the kernel's `rps_sock_flow_table`, of
+/// A table of the CPU on which each flow was last read (the kernel's `rps_sock_flow_table`, with
 /// `rps_sock_flow_entries` entries).
 ///
 /// The consumer of a flow [records](Self::record) its CPU; the receiving side [looks it
-/// up](Self::cpu). Both may be done at any time from any thread: an entry is one word, and a stale
-/// one costs no more than a packet on the previous CPU. An entry holds a CPU and as many bits of
-/// the hash as fit beside it, so flows that share an entry are mostly told apart.
+/// up](Self::cpu). Both are safe at any time from any thread: an entry is one word, and a stale one
+/// only sends a packet to the previous CPU. An entry holds a CPU and as many bits of the hash as
+/// fit beside it, so most flows that share an entry are distinguished.
 #[derive(Debug)]
 pub struct SockFlowTable {
     entries: Box<[AtomicU32]>,
-    /// The bits of an entry that hold a CPU. All of them set: the flow has not been read.
+    /// Mask of the bits of an entry that hold a CPU. If all are set, no CPU is recorded.
     cpu_bits: u32,
 }
 
 impl SockFlowTable {
-    /// Makes a table of the requested [entries](flow_entries), 4 bytes each, on a machine with
-    /// `cpus` CPUs (clamped to 1 to [`MAX_CPUS`]). `None` if 0 are requested: RFS is off.
+    /// Creates a table of the requested [entries](flow_entries), 4 bytes each, on a machine with
+    /// `cpus` CPUs (clamped to 1 to [`MAX_CPUS`]). Returns `None` if 0 are requested: RFS is off.
     ///
     /// # Errors
-    /// [`FlowTableError`]: more than [`MAX_FLOW_ENTRIES`], or than there is memory for.
+    /// [`FlowTableError`] above [`MAX_FLOW_ENTRIES`], or if the memory cannot be allocated.
     pub fn new(requested: u64, cpus: usize) -> Result<Option<Self>, FlowTableError> {
         let entries = flow_entries(requested)?;
         if entries == 0 {
             return Ok(None);
         }
-        // One more than the CPUs, so that all bits set are no CPU's number.
+        // One more than the number of CPUs, so that the value with all bits set is not a CPU.
         let cpu_bits = (cpus.clamp(1, MAX_CPUS) as u32 + 1).next_power_of_two() - 1;
         let entries = try_table(entries, core::iter::repeat_with(|| AtomicU32::new(cpu_bits)))?;
         Ok(Some(SockFlowTable { entries, cpu_bits }))
@@ -97,7 +97,7 @@ impl SockFlowTable {
     }
 
     /// Records that a flow is read on this CPU (`rps_record_sock_flow`). A flow without a hash (0),
-    /// and a CPU that the machine does not have, are ignored.
+    /// or a CPU that the machine does not have, is ignored.
     #[inline]
     pub fn record(&self, hash: FlowHash, cpu: Cpu) {
         let number = cpu.number() as u32;
@@ -105,14 +105,14 @@ impl SockFlowTable {
             return;
         }
         let (value, entry) = (hash.0 & !self.cpu_bits | number, self.entry(hash));
-        // The line stays shared while nothing changes.
+        // Without a change there is no store, so the cache line stays shared between CPUs.
         if entry.load(Ordering::Relaxed) != value {
             entry.store(value, Ordering::Relaxed);
         }
     }
 
-    /// Returns the CPU that the flow was read on last; `None` if it was not read, or another flow
-    /// has taken its entry.
+    /// Returns the CPU on which the flow was last read, or `None` if no CPU is recorded for it or
+    /// another flow has replaced its entry.
     #[inline]
     pub fn cpu(&self, hash: FlowHash) -> Option<Cpu> {
         let value = self.entry(hash).load(Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl SockFlowTable {
 
     #[inline]
     fn entry(&self, hash: FlowHash) -> &AtomicU32 {
-        // The number of entries is a power of two.
+        // The mask is valid because the number of entries is a power of two.
         &self.entries[hash.0 as usize & (self.entries.len() - 1)]
     }
 }
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_found_where_it_was_read() {
-        // With 4 CPUs and 8 entries, 3 bits of a hash choose the entry and 29 tell flows apart.
+        // With 4 CPUs and 8 entries, 3 bits of a hash choose the entry and 29 distinguish flows.
         let table = SockFlowTable::new(8, 4).expect("room").expect("on");
         let (one, other, same_entry) =
             (FlowHash(0xabcd_0001), FlowHash(0xabcd_0002), FlowHash(0x1234_0001));

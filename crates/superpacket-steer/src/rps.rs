@@ -1,4 +1,4 @@
-//! Receive packet steering (RPS): a CPU for each flow, by its hash.
+//! Receive packet steering (RPS): the choice of a flow's CPU by its hash.
 
 use alloc::boxed::Box;
 
@@ -6,14 +6,14 @@ use superpacket::packet::FlowHash;
 
 use crate::mask::{Cpu, CpuMask};
 
-/// The CPUs among which packets are spread (the kernel's `rps_map`).
+/// The CPUs over which packets are spread (the kernel's `rps_map`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rps {
     cpus: Box<[Cpu]>,
 }
 
 impl Rps {
-    /// Spreads packets over the CPUs of the mask; over none if it is empty.
+    /// Creates a map over the CPUs of the mask, which may be empty.
     pub fn new(mask: &CpuMask) -> Self {
         Rps { cpus: mask.iter().collect() }
     }
@@ -35,7 +35,7 @@ impl Rps {
         if hash.0 == 0 { None } else { self.scaled(hash.0) }
     }
 
-    /// Returns the CPU for any number, 0 included.
+    /// Returns the CPU for any number; unlike in [`cpu`](Self::cpu), 0 has no special meaning.
     #[inline]
     pub(crate) fn scaled(&self, number: u32) -> Option<Cpu> {
         self.cpus.get(reciprocal_scale(number, self.cpus.len() as u32) as usize).copied()
@@ -61,7 +61,7 @@ mod tests {
     fn the_kernel_s_choice() {
         let rps = Rps::new(&CpuMask::parse_list("1,4,9", 10).expect("a list"));
         let cpu = |hash: u32| rps.cpu(FlowHash(hash)).map(Cpu::number);
-        // The bounds of thirds of 2^32.
+        // The boundaries of thirds of 2^32.
         for (hash, chosen) in [
             (1, 1),
             (0x5555_5555, 1),

@@ -1,11 +1,11 @@
-//! The choice of a CPU for each packet, and moves of flows that reorder nothing.
+//! The choice of a CPU for each packet, and the rule that moves flows without reordering.
 //!
-//! Flows are steered in *buckets*, by the high bits of their hash. A bucket remembers the place its
-//! packets went to last, and the number of its last packet in that place's backlog (its *tail*).
-//! When a mask, a target of RFS or the mode changes, the bucket stays at the old place until that
-//! has completed everything up to the tail, and moves then: no packet of the bucket is left there,
-//! so none can be overtaken. These are the epochs of a bucket. The kernel keeps this rule for RFS
-//! (`rps_dev_flow`) and breaks it when `rps_cpus` is written.
+//! Flows are steered in *buckets*, by the high bits of their hash. A bucket stores the place to
+//! which its packets went last, and the number of its last packet in that place's backlog (its
+//! *tail*). When a mask, a target of RFS or the mode changes, the bucket stays at the old place
+//! until that place has completed all packets up to the tail. Then the bucket moves, and no packet
+//! can be overtaken. The kernel keeps this rule for RFS (`rps_dev_flow`), but breaks it when
+//! `rps_cpus` is written.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,23 +19,23 @@ use crate::mask::{Cpu, CpuMask};
 use crate::rfs::{FlowTableError, SockFlowTable, flow_entries, try_table};
 use crate::rps::{Rps, reciprocal_scale};
 
-/// The number of buckets, unless `rps_flow_cnt` or the number of CPUs requires more.
-const LEAST_BUCKETS: u32 = 4096;
+/// Minimum number of buckets; `rps_flow_cnt` and the number of CPUs may require more.
+const MIN_BUCKETS: u32 = 4096;
 
-/// The least number of buckets for each CPU, so that none gets far more of them than another.
+/// Minimum number of buckets per CPU, so that the CPUs' shares are nearly equal.
 const BUCKETS_PER_CPU: u32 = 64;
 
-/// Where a packet is processed.
+/// The place where a packet is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
-    /// The thread that received it.
+    /// The thread that received the packet.
     Here,
     /// The worker on this CPU.
     Cpu(Cpu),
 }
 
 impl Place {
-    /// Returns the index among all places: 0, or one more than the CPU's number.
+    /// Returns the index of the place: 0 for `Here`, else the CPU's number plus 1.
     #[inline]
     const fn index(self) -> usize {
         match self {
@@ -45,14 +45,14 @@ impl Place {
     }
 }
 
-/// How many packets each place has completed, of those that this steering [sent
+/// The number of packets that each place has completed, of those that this steering [sent
 /// there](Choice::enqueued), in order.
 ///
-/// A packet is completed when nothing of it can be overtaken any more: what it became has been
-/// sent, and what is held of its flow has left. It is not completed when it is only taken out of
-/// the backlog. Packets that are lost with a worker count too. The numbers start at 0 and never
-/// decrease, even if a worker is ended and started again. Workers publish them with release
-/// ordering after the work, and an implementation reads them with acquire ordering.
+/// A packet is completed when no later packet can overtake any part of it: its output has been
+/// sent, and no packet of its flow is still held. Taking it out of the backlog does not complete
+/// it. Packets lost with a worker count as completed. The numbers start at 0 and never decrease,
+/// even if a worker is restarted. Workers publish them with release ordering after the work, and an
+/// implementation reads them with acquire ordering.
 pub trait Completions {
     /// Returns how many packets the place has completed.
     fn completed(&self, place: Place) -> u64;
@@ -65,14 +65,14 @@ impl<F: Fn(Place) -> u64> Completions for F {
     }
 }
 
-/// [`Completions`] for callers with one thread: plain counts.
+/// [`Completions`] for callers with one thread, as plain numbers.
 #[derive(Clone, Debug, Default)]
 pub struct CompletionCounts {
     counts: Vec<u64>,
 }
 
 impl CompletionCounts {
-    /// Adds packets that the place has completed.
+    /// Adds `packets` packets that the place has completed.
     pub fn record_completed(&mut self, place: Place, packets: u64) {
         let index = place.index();
         if self.counts.len() <= index {
@@ -89,51 +89,50 @@ impl Completions for CompletionCounts {
     }
 }
 
-/// When a flow moves to another CPU.
+/// The moment at which a flow moves to another CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MovePolicy {
-    /// When none of its packets is left at its old place: no packet overtakes another.
+    /// Once its old place has completed all its packets: no packet overtakes another.
     #[default]
     Epochs,
-    /// With the next packet, as in the kernel when `rps_cpus` is written: packets are reordered.
+    /// With the next packet, as in the kernel when `rps_cpus` is written: packets may be reordered.
     AtOnce,
 }
 
-/// Counters of steering: packets, but for `moves`.
+/// Counters of steering. All count packets, except `waited` and `moves`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteeringCounters {
     /// Packets sent to a worker.
     pub steered: u64,
-    /// Packets processed where they were received.
+    /// Packets processed by the thread that received them.
     pub here: u64,
     /// Packets of `here` without a hash.
     pub without_hash: u64,
-    /// Packets sent to the old place of their flow, which has not completed the packets before.
+    /// Packets sent to the old place of their flow, because it has not completed earlier ones.
     pub held_back: u64,
-    /// Attempts to choose a place that had to wait, because the hash function changed and not all
-    /// packets steered by the old one are completed.
+    /// Failed attempts to choose a place: the hash function changed, and packets steered by the old
+    /// one are not all completed.
     pub waited: u64,
     /// Moves of a bucket from one place to another.
     pub moves: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
-    /// The number of the last packet in the place's backlog.
+struct FlowBucket {
+    /// Number of the bucket's last packet in the place's backlog.
     tail: u64,
     place: Option<Place>,
 }
 
-/// The place chosen for a packet. Once the packet is in that place's backlog,
-/// [`enqueued`](Self::enqueued) must be called; if the packet is dropped, the choice is dropped
-/// too.
+/// The place chosen for a packet. The caller must call [`enqueued`](Self::enqueued) once the packet
+/// is in that place's backlog. If the packet is dropped, the caller drops the choice too.
 #[must_use = "a packet that is enqueued without calling `enqueued` may be overtaken"]
 #[derive(Debug)]
 pub struct Choice<'a> {
     place: Place,
     hash: Option<FlowHash>,
     /// `None` for a packet without a hash.
-    bucket: Option<&'a mut Bucket>,
+    bucket: Option<&'a mut FlowBucket>,
     tail: &'a mut u64,
     counters: &'a mut SteeringCounters,
 }
@@ -145,21 +144,20 @@ impl Choice<'_> {
         self.place
     }
 
-    /// Returns the hash that the place was chosen by.
+    /// Returns the hash by which the place was chosen.
     #[inline]
     pub const fn hash(&self) -> Option<FlowHash> {
         self.hash
     }
 
-    /// Returns how many packets before this one the place has not completed.
+    /// Returns how many earlier packets the place has not completed yet.
     #[inline]
     pub fn queued(&self, completions: &impl Completions) -> u64 {
         self.tail.saturating_sub(completions.completed(self.place))
     }
 
-    /// Records that the packet is the last in the place's backlog, and that it will be counted
-    /// among the [completed](Completions). A packet that is processed at once counts as enqueued
-    /// too.
+    /// Records that the packet is now the last in the place's backlog, and will be counted by
+    /// [`Completions`]. A packet that is processed at once must be recorded too.
     #[inline]
     pub fn enqueued(self) {
         *self.tail += 1;
@@ -210,12 +208,12 @@ pub struct Steering {
     online: CpuMask,
     rps: Rps,
     sock_flows: Option<Arc<SockFlowTable>>,
-    /// `rps_flow_cnt`; 0: no RFS.
+    /// The rounded `rps_flow_cnt`; 0 if RFS is off.
     flow_count: u32,
     in_place: bool,
-    /// A power of two.
-    buckets: Box<[Bucket]>,
-    /// The number of the last packet in each place's backlog, by the index of the place.
+    /// The buckets; their number is a power of two.
+    buckets: Box<[FlowBucket]>,
+    /// Number of the last packet in each place's backlog, indexed by the place.
     tails: Vec<u64>,
     /// The tails at the last change of the hash function, of places that may not have completed
     /// them.
@@ -224,7 +222,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Makes a steering without mask: everything is processed where it is received.
+    /// Creates a steering without a mask: every packet is processed where it is received.
     pub fn new(hasher: FlowHasher) -> Self {
         Steering {
             hasher,
@@ -235,22 +233,22 @@ impl Steering {
             sock_flows: None,
             flow_count: 0,
             in_place: false,
-            buckets: (0..LEAST_BUCKETS).map(|_| Bucket { tail: 0, place: None }).collect(),
+            buckets: (0..MIN_BUCKETS).map(|_| FlowBucket { tail: 0, place: None }).collect(),
             tails: Vec::from([0]),
             barrier: Vec::new(),
             counters: SteeringCounters::default(),
         }
     }
 
-    /// Spreads flows over the CPUs of the mask that are [online](Self::set_online) (`rps_cpus`); an
-    /// empty one switches RPS off.
+    /// Spreads flows over those CPUs of the mask that are [online](Self::set_online) (`rps_cpus`).
+    /// An empty mask switches RPS off.
     pub fn set_mask(&mut self, mask: &CpuMask) {
         self.mask = mask.clone();
         self.remap();
     }
 
-    /// Sets the CPUs on which there can be workers; at first, all of them. Others are left out of
-    /// the mask, as the kernel leaves out those that are offline, and RFS does not steer there.
+    /// Sets the CPUs on which workers can run; initially all. Other CPUs are removed from the mask,
+    /// as the kernel does with offline CPUs, and RFS does not use them.
     pub fn set_online(&mut self, online: &CpuMask) {
         self.online = online.clone();
         self.remap();
@@ -266,37 +264,38 @@ impl Steering {
         &self.mask & &self.online
     }
 
-    /// Steers flows to the CPU where they are read, by a table in which consumers record it (RFS);
-    /// `None` switches that off. It needs a [flow count](Self::set_flow_count) too.
+    /// Sets the table in which consumers record the CPU on which they read a flow, to steer flows
+    /// to that CPU (RFS). `None` switches RFS off. RFS also requires a [flow
+    /// count](Self::set_flow_count).
     pub fn set_sock_flows(&mut self, table: Option<Arc<SockFlowTable>>) {
         self.sock_flows = table;
     }
 
-    /// Sets how many flows of this queue RFS tells apart (`rps_flow_cnt`, rounded up to a power of
-    /// two); 0 switches RFS off. A bucket takes 16 bytes. With fewer flows than before, the memory
-    /// of the others is given back, and [`choose`](Self::choose) returns `None` until all packets
+    /// Sets how many flows of this queue RFS distinguishes (`rps_flow_cnt`, rounded up to a power
+    /// of two); 0 switches RFS off. A bucket takes 16 bytes. If the number decreases, the memory of
+    /// the other buckets is freed, and [`choose`](Self::choose) returns `None` until all packets
     /// sent before are completed.
     ///
     /// # Errors
-    /// [`FlowTableError`]: more than [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES), or than there
-    /// is memory for; nothing has changed.
+    /// [`FlowTableError`] above [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES), or if the memory
+    /// cannot be allocated; then nothing changes.
     pub fn set_flow_count(&mut self, count: u64) -> Result<(), FlowTableError> {
         let count = flow_entries(count)?;
         self.split_buckets(count)?;
         if count < self.flow_count {
-            self.merge_buckets(count.max(self.buckets_for_mask()).max(LEAST_BUCKETS));
+            self.merge_buckets(count.max(self.buckets_for_mask()).max(MIN_BUCKETS));
         }
         self.flow_count = count;
         Ok(())
     }
 
-    /// Returns how many flows of this queue RFS tells apart.
+    /// Returns how many flows of this queue RFS distinguishes.
     pub const fn flow_count(&self) -> u32 {
         self.flow_count
     }
 
-    /// Processes everything where it is received (`true`), or steers again (`false`): with little
-    /// traffic, handing packets over costs more than it gains.
+    /// Sets whether every packet is processed where it is received. With little traffic, handing
+    /// packets over costs more than it gains.
     pub fn set_in_place(&mut self, in_place: bool) {
         self.in_place = in_place;
     }
@@ -310,9 +309,8 @@ impl Steering {
         }
     }
 
-    /// Replaces the hasher, and with it its counters. Flows of the old hash cannot be recognised by
-    /// the new one, so [`choose`](Self::choose) returns `None` until all packets sent before are
-    /// completed.
+    /// Replaces the hasher and its counters. The new hash cannot identify the flows of the old one,
+    /// so [`choose`](Self::choose) returns `None` until all packets sent before are completed.
     pub fn set_hasher(&mut self, hasher: FlowHasher) {
         self.hasher = hasher;
         self.set_barrier();
@@ -323,27 +321,27 @@ impl Steering {
         &self.hasher
     }
 
-    /// Returns the counters since the steering was made.
+    /// Returns the counters since the steering was created.
     pub const fn counters(&self) -> &SteeringCounters {
         &self.counters
     }
 
     /// Returns how many packets sent to the place are not completed. At 0, the worker of a CPU that
-    /// the mask no longer names can be ended: no more packets go there.
+    /// is no longer in the mask can be stopped: it receives no more packets.
     pub fn outstanding(&self, place: Place, completions: &impl Completions) -> u64 {
         let tail = self.tails.get(place.index()).copied().unwrap_or(0);
         tail.saturating_sub(completions.completed(place))
     }
 
-    /// Returns whether [`choose`](Self::choose) would return `None` now: to be called before
-    /// packets are received by callers that cannot leave them where they are afterwards.
+    /// Returns whether [`choose`](Self::choose) would return `None` now. Callers that cannot put
+    /// back a received packet call this before they receive.
     #[inline]
     pub fn is_waiting(&mut self, completions: &impl Completions) -> bool {
         !self.barrier.is_empty() && self.waits(completions)
     }
 
-    /// Chooses the place of a received packet. `None`: leave the packet and all behind it where
-    /// they are, and call again when workers have completed more.
+    /// Chooses the place of a received packet. On `None`, the caller keeps this packet and all
+    /// later ones, and calls again when workers have completed more.
     #[inline]
     pub fn choose<B: AsRef<[u8]>>(
         &mut self,
@@ -357,8 +355,7 @@ impl Steering {
         Some(self.choose_by_hash(hash, completions))
     }
 
-    /// Chooses the place of a packet that an aggregator emitted, otherwise as
-    /// [`choose`](Self::choose).
+    /// Chooses the place of a packet that an aggregator emitted, like [`choose`](Self::choose).
     #[inline]
     pub fn choose_super_packet<B: AsRef<[u8]>>(
         &mut self,
@@ -378,7 +375,7 @@ impl Steering {
         hash: Option<FlowHash>,
         completions: &impl Completions,
     ) -> Choice<'_> {
-        // A hash of 0 says that there is none.
+        // A hash of 0 means that there is none.
         let Some(flow) = hash.filter(|hash| hash.0 != 0) else {
             return Choice {
                 place: Place::Here,
@@ -389,10 +386,10 @@ impl Steering {
             };
         };
         let index = reciprocal_scale(flow.0, self.buckets.len() as u32) as usize;
-        let wanted = self.wanted(flow, index);
+        let target = self.target_place(flow, index);
         let bucket = &mut self.buckets[index];
         let place = match bucket.place {
-            Some(place) if place == wanted => place,
+            Some(place) if place == target => place,
             Some(place)
                 if self.move_policy == MovePolicy::Epochs
                     && completions.completed(place) < bucket.tail =>
@@ -402,8 +399,8 @@ impl Steering {
             }
             before => {
                 self.counters.moves += u64::from(before.is_some());
-                *bucket = Bucket { tail: 0, place: Some(wanted) };
-                wanted
+                *bucket = FlowBucket { tail: 0, place: Some(target) };
+                target
             }
         };
         if self.tails.len() <= place.index() {
@@ -418,9 +415,9 @@ impl Steering {
         }
     }
 
-    /// Returns the place where a flow of this bucket should be.
+    /// Returns the place to which a flow of this bucket should go.
     #[inline]
-    fn wanted(&self, flow: FlowHash, bucket: usize) -> Place {
+    fn target_place(&self, flow: FlowHash, bucket: usize) -> Place {
         if self.in_place {
             return Place::Here;
         }
@@ -429,13 +426,14 @@ impl Steering {
         {
             return Place::Cpu(cpu);
         }
-        // The lowest hash of the bucket, not the flow's: else a bucket on the border between two
-        // CPUs would go to and fro. Their number is a power of two: no division for each packet.
+        // Uses the lowest hash of the bucket, not the flow's: otherwise a bucket on the border
+        // between two CPUs would move with every flow. The number of buckets is a power of two, so
+        // a shift replaces the division.
         let lowest = ((bucket as u64) << 32) >> self.buckets.len().trailing_zeros();
         self.rps.scaled(lowest as u32).map_or(Place::Here, Place::Cpu)
     }
 
-    /// Returns whether packets steered by the old hash are not completed.
+    /// Returns whether packets steered by the old hash are not completed yet.
     #[cold]
     fn waits(&mut self, completions: &impl Completions) -> bool {
         self.barrier.retain(|&(place, tail)| completions.completed(place) < tail);
@@ -444,7 +442,7 @@ impl Steering {
         waits
     }
 
-    /// Requires all packets sent so far to be completed before another is sent.
+    /// Requires that all packets sent so far are completed before another is sent.
     fn set_barrier(&mut self) {
         self.barrier.clear();
         if self.move_policy == MovePolicy::Epochs {
@@ -462,7 +460,7 @@ impl Steering {
 
     fn remap(&mut self) {
         self.rps = Rps::new(&self.effective_mask());
-        // Without memory for them, flows that share a bucket move together.
+        // If the memory for more buckets is missing, flows that share a bucket move together.
         let _ = self.split_buckets(self.buckets_for_mask());
     }
 
@@ -470,7 +468,7 @@ impl Steering {
         self.rps.cpus().len() as u32 * BUCKETS_PER_CPU
     }
 
-    /// Splits buckets until there are at least so many. Each part stays at the place of the whole.
+    /// Splits buckets until there are at least `least`. Each part keeps the place of the whole.
     fn split_buckets(&mut self, least: u32) -> Result<(), FlowTableError> {
         let least = least.next_power_of_two();
         let parts = (least as usize / self.buckets.len()).max(1);
@@ -483,8 +481,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Merges buckets until there are at most so many. Parts may be at different places, so all
-    /// packets are completed before the next is sent.
+    /// Merges buckets until there are at most `most`, rounded up to a power of two. The parts may
+    /// be at different places, so all packets must be completed before the next is sent.
     fn merge_buckets(&mut self, most: u32) {
         let parts = self.buckets.len() / most.next_power_of_two() as usize;
         if parts > 1
@@ -518,7 +516,7 @@ mod tests {
         steering.set_flow_count(1 << 16).expect("room");
         assert!(steering.choose(&packet, &nothing).is_some(), "nothing has changed");
         steering.set_flow_count(10).expect("room");
-        assert_eq!(steering.buckets.len(), LEAST_BUCKETS as usize);
+        assert_eq!(steering.buckets.len(), MIN_BUCKETS as usize);
         assert!(
             steering.choose(&packet, &nothing).is_none(),
             "its packets are at a place of a bucket that is no more"

@@ -1,8 +1,8 @@
-//! The Toeplitz hash of receive-side scaling, by tables.
+//! The Toeplitz hash of receive-side scaling, computed by tables.
 //!
-//! Each set bit of the input adds (XOR) the 32 bits of the key that start at the bit's position.
-//! What a byte adds depends on its position and value alone, so it is looked up: one read for each
-//! byte instead of eight shifts.
+//! Each set bit of the input adds (by XOR) the 32 bits of the key that start at the bit's position.
+//! The contribution of a byte depends only on its position and value, so a table holds it. This
+//! takes one read per byte instead of eight shifts.
 
 use alloc::boxed::Box;
 
@@ -19,14 +19,14 @@ impl ToeplitzKey {
     pub const LENGTH: usize = MAX_INPUT + 4;
 
     /// The key that Microsoft published with its RSS specification and test vectors; many devices
-    /// start with it. As it is public, whoever chooses the traffic can choose the queue.
+    /// use it by default. Because it is public, an attacker can choose the queue of his traffic.
     pub const MICROSOFT: ToeplitzKey = ToeplitzKey([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ]);
 
-    /// Makes a key of its bytes, in the order in which `ethtool -x` shows them.
+    /// Creates a key from its bytes, in the order in which `ethtool -x` shows them.
     pub const fn new(bytes: [u8; Self::LENGTH]) -> Self {
         ToeplitzKey(bytes)
     }
@@ -36,7 +36,7 @@ impl ToeplitzKey {
         &self.0
     }
 
-    /// Returns the 32 bits from bit `place` on; zeros follow the key's end.
+    /// Returns the 32 bits of the key from bit `place` on; beyond the end they are zero.
     const fn window(&self, place: usize) -> u32 {
         let (byte, shift) = (place / 8, place % 8);
         let mut bits = 0u64;
@@ -56,8 +56,8 @@ impl Default for ToeplitzKey {
     }
 }
 
-/// Computes the Toeplitz hash bit by bit, as the specification defines it: slow, a reference for
-/// [`Toeplitz::hash`]. Input behind the 36th byte adds nothing.
+/// Computes the Toeplitz hash bit by bit, as the specification defines it: a slow reference for
+/// [`Toeplitz::hash`]. Input after the 36th byte is ignored.
 pub fn toeplitz_bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
     let mut hash = 0;
     for (index, byte) in input.iter().take(MAX_INPUT).enumerate() {
@@ -68,7 +68,7 @@ pub fn toeplitz_bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
     hash
 }
 
-/// The Toeplitz hash with one key, by a table for each byte of the input.
+/// The Toeplitz hash with one key, computed with a table per input byte.
 ///
 /// ```
 /// use superpacket_steer::{FlowTuple, Toeplitz, ToeplitzKey};
@@ -80,7 +80,7 @@ pub fn toeplitz_bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
 #[derive(Clone, Debug)]
 pub struct Toeplitz {
     key: ToeplitzKey,
-    /// What each value of each byte adds: 36 KiB, of which IPv4 reads 12 KiB.
+    /// The contribution of each value of each byte: 36 KiB, of which IPv4 reads 12 KiB.
     tables: Box<[[u32; 256]; MAX_INPUT]>,
     symmetric: bool,
 }
@@ -91,8 +91,8 @@ impl Toeplitz {
         let table = |place: usize| {
             let mut table = [0; 256];
             for value in 1..256usize {
-                // The lowest bit of the value is the last of its byte; what the others add is known
-                // already.
+                // The lowest set bit of the value is handled here; the contribution of the other
+                // bits is already in the table.
                 let bit = 7 - value.trailing_zeros() as usize;
                 table[value] = table[value & (value - 1)] ^ key.window(place * 8 + bit);
             }
@@ -101,8 +101,8 @@ impl Toeplitz {
         Toeplitz { key: *key, tables: Box::new(core::array::from_fn(table)), symmetric: false }
     }
 
-    /// Hashes [symmetric](FlowTuple::symmetric) tuples, so that both directions of a connection
-    /// have the same hash.
+    /// Switches to [symmetric](FlowTuple::symmetric) tuples, so that both directions of a
+    /// connection have the same hash.
     #[must_use]
     pub fn symmetric(self) -> Self {
         Toeplitz { symmetric: true, ..self }
@@ -113,7 +113,7 @@ impl Toeplitz {
         &self.key
     }
 
-    /// Returns the hash of bytes. Input behind the 36th byte adds nothing.
+    /// Returns the hash of bytes. Input after the 36th byte is ignored.
     #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.tables
@@ -137,15 +137,15 @@ impl Toeplitz {
         FlowHash(addresses ^ ports)
     }
 
-    /// Returns the hash of a frame, read by [`FlowTuple::innermost`]; `None` if it is not IP.
+    /// Returns the hash of a frame, parsed by [`FlowTuple::innermost`], or `None` if it is not IP.
     pub fn hash_frame(&self, header: &[u8], length: usize, layer: Layer) -> Option<FlowHash> {
         FlowTuple::innermost(header, length, layer).map(|tuple| self.hash_flow(&tuple))
     }
 }
 
 impl Toeplitz {
-    /// Returns what bytes at a position of the input add. As position and number are known at
-    /// compile time, only the look-ups are left.
+    /// Returns the contribution of bytes at a position of the input. Position and length are
+    /// constants, so only the look-ups remain in the compiled code.
     #[inline]
     fn at<const PLACE: usize, const N: usize>(&self, bytes: [u8; N]) -> u32 {
         let mut sum = 0;
@@ -155,7 +155,7 @@ impl Toeplitz {
         sum
     }
 
-    /// Returns what the ports behind the addresses add: 0 if there are none.
+    /// Returns the contribution of the ports, which follow the addresses; 0 if there are none.
     #[inline]
     fn ports<const PLACE: usize>(&self, tuple: &FlowTuple) -> u32 {
         tuple.port_bytes().map_or(0, |ports| self.at::<PLACE, _>(ports))
@@ -163,7 +163,7 @@ impl Toeplitz {
 }
 
 impl Default for Toeplitz {
-    /// Takes the [published key](ToeplitzKey::MICROSOFT).
+    /// Uses Microsoft's [published key](ToeplitzKey::MICROSOFT).
     fn default() -> Self {
         Toeplitz::new(&ToeplitzKey::MICROSOFT)
     }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_give_what_the_bits_give() {
+    fn tables_agree_with_the_bitwise_definition() {
         let mut random = Random::new(7);
         for _ in 0..200 {
             let key = ToeplitzKey::new(random.bytes(40).try_into().expect("40 bytes"));
@@ -256,7 +256,7 @@ mod tests {
                 "ports count"
             );
         }
-        // The input written out by hand.
+        // The input, written out by hand.
         let flow = FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 3], Some([0x1234, 0x00ff]));
         assert_eq!(
             symmetric.hash_flow(&flow).0,

@@ -10,31 +10,31 @@ use superpacket::wire::{
 
 use crate::header::be16;
 
-/// The longest input of a hash in bytes: two IPv6 addresses and two ports.
+/// Maximum length of a hash's input in bytes: two IPv6 addresses and two ports.
 pub(crate) const MAX_INPUT: usize = 36;
 
-/// Addresses of a flow, source and destination, in network byte order.
+/// The addresses of a flow, source and destination, in network byte order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Addresses {
     V4([u8; 4], [u8; 4]),
     V6([u8; 16], [u8; 16]),
 }
 
-/// Which headers of a tunnelled packet identify its flow.
+/// The headers of a tunnelled packet that identify its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FlowHeaders {
-    /// The innermost that can be read: the flows within a tunnel spread over the CPUs.
+    /// The innermost headers that can be parsed: the flows within a tunnel spread over the CPUs.
     #[default]
     Inner,
-    /// The outermost: everything in a tunnel is one flow, unless its outer UDP source port varies.
+    /// The outermost headers: a tunnel is a single flow, unless its outer UDP source port varies.
     Outer,
 }
 
-/// Addresses and ports of a flow, which are hashed, and its protocol, which is not.
+/// The addresses and ports of a flow, which are hashed, and its protocol, which is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowTuple {
     version: IpVersion,
-    /// In network byte order; an IPv4 address takes the first 4 bytes.
+    /// Source address in network byte order; an IPv4 address takes the first 4 bytes.
     source: [u8; 16],
     destination: [u8; 16],
     ports: Option<[u16; 2]>,
@@ -42,8 +42,8 @@ pub struct FlowTuple {
 }
 
 impl FlowTuple {
-    /// Makes an IPv4 tuple. `ports` are source and destination port; `None` for fragments and for
-    /// protocols without ports.
+    /// Creates an IPv4 tuple. `ports` are the source and destination port, or `None` for fragments
+    /// and protocols without ports.
     pub const fn v4(source: [u8; 4], destination: [u8; 4], ports: Option<[u16; 2]>) -> Self {
         FlowTuple {
             version: IpVersion::V4,
@@ -54,25 +54,26 @@ impl FlowTuple {
         }
     }
 
-    /// Makes an IPv6 tuple; `ports` as in [`v4`](Self::v4).
+    /// Creates an IPv6 tuple; `ports` as in [`v4`](Self::v4).
     pub const fn v6(source: [u8; 16], destination: [u8; 16], ports: Option<[u16; 2]>) -> Self {
         FlowTuple { version: IpVersion::V6, source, destination, ports, protocol: None }
     }
 
-    /// Reads the innermost addresses and ports of a frame of `length` bytes, of which `header`
-    /// holds the first [`MAX_HEADER`](superpacket::wire::MAX_HEADER) or all. Fragments, and
-    /// protocols other than TCP, UDP and DCCP, have no ports. `None` if it is not IP.
+    /// Reads the innermost addresses and ports of a frame of `length` bytes. `header` holds its
+    /// first [`MAX_HEADER`](superpacket::wire::MAX_HEADER) bytes, or all if it is shorter.
+    /// Fragments, and protocols other than TCP, UDP and DCCP, have no ports. Returns `None` if the
+    /// frame is not IP.
     pub fn innermost(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
         Self::from_parse(header, length, layer, parse(header, length, layer))
     }
 
-    /// Reads the outermost IP header and what follows it, otherwise as
-    /// [`innermost`](Self::innermost): a tunnel is UDP, or a protocol without ports.
+    /// Reads the outermost IP header and the ports after it, like [`innermost`](Self::innermost). A
+    /// tunnel is then either UDP or a protocol without ports.
     pub fn outermost(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
         Self::from_parse(header, length, layer, parse_outermost(header, length, layer))
     }
 
-    /// Reads the innermost addresses and ports of a frame whose headers have been parsed.
+    /// Reads the innermost addresses and ports of a frame whose headers are already parsed.
     pub fn from_layout(header: &[u8], layout: &Layout) -> Self {
         let transport = usize::from(layout.transport);
         let ports = [be16(header, transport), be16(header, transport + 2)];
@@ -100,19 +101,20 @@ impl FlowTuple {
         self.address(&self.destination)
     }
 
-    /// Returns source and destination port; `None` in fragments and in protocols other than TCP,
-    /// UDP and DCCP.
+    /// Returns the source and destination port, or `None` in fragments and in protocols other than
+    /// TCP, UDP and DCCP.
     pub const fn ports(&self) -> Option<[u16; 2]> {
         self.ports
     }
 
-    /// Returns the IP protocol number, if the tuple was read from a packet. It is not hashed.
+    /// Returns the IP protocol number, or `None` if the tuple was not read from a packet. It is not
+    /// hashed.
     pub const fn protocol(&self) -> Option<u8> {
         self.protocol
     }
 
-    /// Replaces both ends by their XOR, so that both directions of a connection are the same (the
-    /// kernel's `RXH_XFRM_SYM_XOR`).
+    /// Replaces both ends by their XOR, so that both directions of a connection have the same tuple
+    /// (the kernel's `RXH_XFRM_SYM_XOR`).
     #[must_use]
     #[inline]
     pub fn symmetric(mut self) -> Self {
@@ -124,9 +126,9 @@ impl FlowTuple {
         self
     }
 
-    /// Puts the lower end first, so that both directions of a connection are the same, and
-    /// different connections stay different, unlike with XOR (as the kernel's
-    /// `__flow_hash_consistentify`).
+    /// Puts the lower end first, so that both directions of a connection have the same tuple (like
+    /// the kernel's `__flow_hash_consistentify`). Unlike XOR, this keeps different connections
+    /// different.
     #[must_use]
     #[inline]
     pub fn ordered(self) -> Self {
@@ -143,7 +145,7 @@ impl FlowTuple {
         }
     }
 
-    /// Returns source and destination address as they are hashed, in network byte order.
+    /// Returns the source and destination address in network byte order, as they are hashed.
     #[inline]
     pub(crate) const fn addresses(&self) -> Addresses {
         match self.version {
@@ -152,7 +154,7 @@ impl FlowTuple {
         }
     }
 
-    /// Returns source and destination port as they are hashed, in network byte order.
+    /// Returns the source and destination port in network byte order, as they are hashed.
     #[inline]
     pub(crate) const fn port_bytes(&self) -> Option<[u8; 4]> {
         let Some([source, destination]) = self.ports else { return None };
@@ -266,7 +268,7 @@ mod tests {
                 "{tunnelled:?}"
             );
             assert_ne!(around.source(), inner.expect("IP").source());
-            // Whatever the tunnel carries, its own flow is the same.
+            // The flow of the tunnel itself is the same, whatever the tunnel carries.
             let mut bytes = tunnelled.to_bytes();
             let frame = bytes.len();
             bytes[frame - 500 - 20 - 20..].fill(0xff);
@@ -296,7 +298,7 @@ mod tests {
             FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], None).source().to_string(),
             "10.0.0.1"
         );
-        // Fragments have no ports but a protocol, over IPv6 behind the fragment header.
+        // Fragments have no ports but a protocol; over IPv6 it follows in the fragment header.
         for (whole, layer) in
             [(Frame::udp4(3000), Layer::Ethernet), (Frame::udp6(3000), Layer::Ethernet)]
         {
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!((there.ordered(), back.ordered()), (there, there));
         let within = FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 1], Some([4000, 80]));
         assert_eq!(within.ordered().ports(), Some([80, 4000]), "of one address, the ports tell");
-        // XOR mixes these two up.
+        // XOR gives these two connections the same tuple.
         let (a, b) = (
             FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], None),
             FlowTuple::v4([10, 0, 0, 5], [10, 0, 0, 6], None),

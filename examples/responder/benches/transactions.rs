@@ -1,5 +1,5 @@
 //! 500 x TCP_RR of 1 byte: answered by smoltcp on one worker and on two, and by the kernel, with
-//! its RPS off and on two CPUs.
+//! RPS off and on two CPUs.
 //!
 //! `cargo bench -p superpacket-responder [-- ROUNDS SECONDS]`: the variants are measured in turn;
 //! medians, with quartiles.

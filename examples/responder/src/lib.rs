@@ -1,10 +1,9 @@
-//! An example of protocol work behind superpacket's steering: TCP requests are answered by
-//! [smoltcp](https://docs.rs/smoltcp), one stack a worker.
+//! An example of protocol work behind superpacket's steering: [smoltcp](https://docs.rs/smoltcp)
+//! answers TCP requests, with one stack per worker.
 //!
-//! A port's packets are merged and steered by the hash of their flow, so a connection is always the
-//! same worker's, and each worker has a whole stack of its own: nothing is shared, nothing is
-//! locked. What a connection's state lies in must not change under it, so masks stay as they were
-//! at the start.
+//! A port's packets are merged and steered by the hash of their flow, so all packets of a
+//! connection go to the same worker. Each worker has its own stack: there are no shared data and no
+//! locks. Connections cannot move between stacks, so masks must not change after the start.
 #![cfg(target_os = "linux")]
 
 mod responder;

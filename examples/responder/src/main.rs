@@ -1,5 +1,5 @@
-//! `superpacket-responder packet:eth0 --address 10.0.0.2/24 --cpus 3`: TCP requests of one length,
-//! answers of another, on as many CPUs as the mask has.
+//! `superpacket-responder packet:eth0 --address 10.0.0.2/24 --cpus 3`: answers TCP requests of one
+//! length by answers of another, on the CPUs of a mask.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
@@ -29,34 +29,33 @@ mod program {
     use superpacket_bridge::settings::{PortSettings, SteeringSettings};
     use superpacket_responder::{Counters, Responder, Service};
 
-    /// Answers TCP requests by user-space stacks, one on each CPU of a mask, without the kernel's
-    /// TCP.
+    /// Answers TCP requests by user-space stacks, one per CPU of a mask, without the kernel's TCP.
     #[derive(Debug, Parser)]
     #[command(name = "superpacket-responder", version)]
     struct Arguments {
-        /// The port, as `superpacket bridge` names it. Its interface needs no address
+        /// The port, as in `superpacket bridge`. Its interface needs no address
         port: String,
-        /// The IPv4 address that it answers at, which nobody else on the link has, and the length
-        /// of the network's prefix
+        /// The IPv4 address to answer at, unused by other hosts of the link, with the length of the
+        /// network's prefix
         #[arg(long, value_name = "ADDRESS/LENGTH")]
         address: String,
-        /// The hardware address that belongs to it
+        /// The hardware address of the stack
         #[arg(long, default_value = "02:00:00:00:00:99")]
         hardware_address: String,
         /// The TCP port
         #[arg(long, default_value_t = 7)]
         listen: u16,
-        /// Bytes of a request
+        /// Length of a request in bytes
         #[arg(long, default_value_t = 1)]
         request: usize,
-        /// Bytes of an answer
+        /// Length of an answer in bytes
         #[arg(long, default_value_t = 1)]
         answer: usize,
-        /// The most connections of one stack
+        /// Maximum number of connections per stack
         #[arg(long, default_value_t = 4096)]
         connections: usize,
-        /// The CPUs that have a stack, as a mask like that of `rps_cpus`; 0: the thread that
-        /// receives does all
+        /// The CPUs that have a stack, as a mask in the format of `rps_cpus`; 0: the receiving
+        /// thread does all the work
         #[arg(long, default_value = "0")]
         cpus: String,
     }

@@ -1,4 +1,4 @@
-//! A stack behind a steered port: Ethernet and ARP in front of IP.
+//! A stack behind a steered port: Ethernet and ARP below IP.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use superpacket_port::Buffer;
 
 use crate::stack::{Service, Stack};
 
-/// The most neighbours that are remembered; whoever is one more is not answered.
+/// Maximum number of neighbours; requests from further ones are not answered.
 const NEIGHBOURS: usize = 1 << 16;
 
-/// The length of an Ethernet header.
+/// Length of an Ethernet header, in bytes.
 const ETHERNET: usize = 14;
 
-/// What all stacks together have done.
+/// Counters that all stacks share.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Requests answered.
@@ -30,23 +30,24 @@ pub struct Counters {
     pub corrupted: AtomicU64,
 }
 
-/// One worker's stack.
+/// The stack of one worker.
 #[derive(Debug)]
 pub struct Responder {
     stack: Stack,
     address: Ipv4Address,
     hardware: EthernetAddress,
-    /// From where each address was heard last. ARP has no flow and goes to one worker only, so each
-    /// learns from the packets that it gets.
+    /// The hardware address from which each IP address was last heard. ARP has no flow and reaches
+    /// only one worker, so each worker learns from its own packets.
     neighbours: HashMap<Ipv4Address, EthernetAddress>,
-    /// The packet being received, and the one being sent.
+    /// Buffer for the packet being received, and the one being sent.
     frame: Vec<u8>,
     counters: Arc<Counters>,
     counted: (u64, u64),
 }
 
 impl Responder {
-    /// A stack that answers on `service`, and is `hardware` on the link. `seed` should be random.
+    /// Creates a stack that answers for `service`, with the hardware address `hardware`. `seed`
+    /// should be random.
     pub fn new(
         service: Service,
         hardware: EthernetAddress,
@@ -64,7 +65,7 @@ impl Responder {
         }
     }
 
-    /// The answer to an ARP request for this address, as a frame.
+    /// Returns the answer to an ARP request for this address, as a frame.
     fn resolve(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,
@@ -94,8 +95,8 @@ impl Responder {
 
 impl Consumer for Responder {
     fn receive(&mut self, packet: SuperPacket<'_, Buffer>, _now: u64, end: &mut PortEnd<'_>) {
-        // A merged packet's checksums were verified before it was merged; a partial one never was
-        // on a wire.
+        // The checksums of a merged packet were verified before the merge; a partial checksum means
+        // that the packet was never on a wire.
         let is_intact = packet.is_merged()
             || matches!(
                 packet.metadata.checksum,
@@ -136,7 +137,7 @@ impl Consumer for Responder {
             if !is_ethernet {
                 return end.send(packet);
             }
-            // A packet to somebody who was never heard cannot be: this side only answers.
+            // All packets go to known neighbours, because this side only answers.
             let to =
                 Ipv4Packet::new_checked(packet).ok().and_then(|ip| neighbours.get(&ip.dst_addr()));
             if let Some(to) = to {

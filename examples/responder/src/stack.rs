@@ -11,23 +11,23 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr, IpProtocol, Ipv4Cidr, Ipv4Packet, TcpPacket};
 
-/// Bytes of a socket's buffer, each way.
+/// Size of a socket's buffer in bytes, per direction.
 const BUFFER: usize = 4096;
 
-/// What a stack answers, and where.
+/// The service of a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
-    /// The address, and how long the network's prefix is.
+    /// The stack's address, with the length of the network's prefix.
     pub address: Ipv4Cidr,
     /// The TCP port.
     pub port: u16,
-    /// Bytes of a request; not 0.
+    /// Length of a request in bytes; not 0.
     pub request: usize,
-    /// Bytes of an answer; not 0.
+    /// Length of an answer in bytes; not 0.
     pub answer: usize,
-    /// The most connections of one stack.
+    /// Maximum number of connections per stack.
     pub connections: usize,
-    /// The longest IP packet that it sends, in bytes.
+    /// Longest IP packet to send, in bytes.
     pub mtu: usize,
 }
 
@@ -35,12 +35,12 @@ pub struct Service {
 pub struct Stack {
     interface: Interface,
     sockets: SocketSet<'static>,
-    /// How far each socket's request or answer is, in the order of the sockets: none is ever
+    /// Progress of each socket's request or answer, in the order of the sockets; sockets are never
     /// removed.
-    talks: Vec<Talk>,
+    exchanges: Vec<Exchange>,
     wire: Wire,
     service: Service,
-    /// Sockets that wait for a connection, and connections that were asked for since the last poll.
+    /// Numbers of sockets that listen, and of connection requests since the last poll.
     listening: usize,
     asked: usize,
     answered: u64,
@@ -57,17 +57,18 @@ impl std::fmt::Debug for Stack {
     }
 }
 
-/// A connection's place in its exchange.
+/// The progress of a connection's request and answer.
 #[derive(Clone, Copy, Debug)]
-struct Talk {
-    /// Bytes that the request still lacks.
+struct Exchange {
+    /// Bytes of the request that are still missing.
     to_read: usize,
     /// Bytes of answers that are still to be sent.
     to_write: usize,
 }
 
 impl Stack {
-    /// A stack. `seed` should be random: it makes initial sequence numbers.
+    /// Creates a stack. `seed` should be random, because initial sequence numbers are derived from
+    /// it.
     pub fn new(service: Service, seed: u64) -> Self {
         let mut wire = Wire {
             received: Vec::new(),
@@ -80,16 +81,16 @@ impl Stack {
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
-            // There is room for one: the list is empty.
+            // The list is empty, so there is room for one address.
             let _ = addresses.push(IpCidr::Ipv4(service.address));
         });
-        // Whoever asks is answered by the way that the request came.
+        // Answers leave by the way that the request came.
         let _ = interface.routes_mut().add_default_ipv4_route(service.address.address());
         let sockets = SocketSet::new(Vec::new());
         Stack {
             interface,
             sockets,
-            talks: Vec::new(),
+            exchanges: Vec::new(),
             wire,
             service,
             listening: 0,
@@ -99,20 +100,20 @@ impl Stack {
         }
     }
 
-    /// Takes an IPv4 packet. Unless it is known to be intact, its checksums are looked at.
+    /// Takes a received IPv4 packet. Its checksums are verified, unless it is known to be intact.
     pub fn receive(&mut self, packet: &[u8], is_intact: bool) {
         if is_intact || is_valid(packet) {
             let start = self.wire.received.len();
             self.wire.received.extend_from_slice(packet);
             self.wire.arrived.push_back(start..self.wire.received.len());
-            self.asked += usize::from(asks(packet));
+            self.asked += usize::from(requests_connection(packet));
         } else {
             self.corrupted += 1;
         }
     }
 
-    /// Works on what was received, answers, and says when it wants to be called again even if
-    /// nothing comes. `now` is in nanoseconds.
+    /// Processes the received packets and answers them. `now` is in nanoseconds. Returns the time
+    /// at which it must be called again even if no packet arrives.
     pub fn poll(&mut self, now: u64) -> Option<u64> {
         let time = Instant::from_micros((now / 1000) as i64);
         self.listen();
@@ -124,7 +125,7 @@ impl Stack {
         Some((next.total_micros() as u64).saturating_mul(1000).max(now))
     }
 
-    /// Hands out the IPv4 packets to be sent, complete with checksums.
+    /// Hands the IPv4 packets to be sent, with complete checksums, to `send`.
     pub fn drain(&mut self, mut send: impl FnMut(&[u8])) {
         for range in self.wire.leaving.drain(..) {
             send(&self.wire.sent[range]);
@@ -132,12 +133,12 @@ impl Stack {
         self.wire.sent.clear();
     }
 
-    /// How many requests were answered.
+    /// Returns how many requests were answered.
     pub fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// How many packets were dropped because of a wrong checksum.
+    /// Returns how many packets were dropped because of a wrong checksum.
     pub fn corrupted(&self) -> u64 {
         self.corrupted
     }
@@ -145,47 +146,47 @@ impl Stack {
     /// Reads requests and writes answers on all connections.
     fn serve(&mut self) {
         self.listening = 0;
-        for ((_, socket), talk) in self.sockets.iter_mut().zip(&mut self.talks) {
+        for ((_, socket), exchange) in self.sockets.iter_mut().zip(&mut self.exchanges) {
             let smoltcp::socket::Socket::Tcp(socket) = socket;
             match socket.state() {
                 State::Listen => self.listening += 1,
                 State::Closed => {
-                    *talk = Talk { to_read: self.service.request, to_write: 0 };
-                    // Refused for port 0 and for an open socket only.
+                    *exchange = Exchange { to_read: self.service.request, to_write: 0 };
+                    // `listen` fails only for port 0 and for an open socket.
                     let _ = socket.listen(self.service.port);
                     self.listening += 1;
                 }
                 State::SynReceived => {}
-                _ => self.answered += talk.advance(socket, &self.service),
+                _ => self.answered += exchange.advance(socket, &self.service),
             }
         }
     }
 
-    /// Has a socket wait for each connection that is asked for: smoltcp has no queue in front of a
-    /// listening socket, and refuses who finds none.
+    /// Makes a socket listen for each requested connection. smoltcp has no backlog for a listening
+    /// socket, and refuses a connection that finds no socket.
     fn listen(&mut self) {
         let missing = std::mem::take(&mut self.asked).saturating_sub(self.listening);
-        let missing = missing.min(self.service.connections.saturating_sub(self.talks.len()));
+        let missing = missing.min(self.service.connections.saturating_sub(self.exchanges.len()));
         for _ in 0..missing {
             let mut socket =
                 Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
             socket.set_nagle_enabled(false);
             let _ = socket.listen(self.service.port);
             self.sockets.add(socket);
-            self.talks.push(Talk { to_read: self.service.request, to_write: 0 });
+            self.exchanges.push(Exchange { to_read: self.service.request, to_write: 0 });
         }
     }
 }
 
-impl Talk {
-    /// Goes on as far as the socket lets it; says how many requests came to their end.
+impl Exchange {
+    /// Reads and writes as much as the socket allows. Returns how many requests were completed.
     fn advance(&mut self, socket: &mut Socket<'_>, service: &Service) -> u64 {
         let mut answered = 0;
         loop {
             if self.to_write != 0 {
-                let wanted = self.to_write;
+                let needed = self.to_write;
                 let sent = socket.send(|room| {
-                    let length = room.len().min(wanted);
+                    let length = room.len().min(needed);
                     room[..length].fill(0x55);
                     (length, length)
                 });
@@ -194,15 +195,15 @@ impl Talk {
                     _ => break,
                 }
             } else if socket.can_recv() {
-                let wanted = self.to_read;
+                let needed = self.to_read;
                 let Ok(read) =
-                    socket.recv(|bytes| (bytes.len().min(wanted), bytes.len().min(wanted)))
+                    socket.recv(|bytes| (bytes.len().min(needed), bytes.len().min(needed)))
                 else {
                     break;
                 };
                 self.to_read -= read;
                 if self.to_read == 0 {
-                    *self = Talk { to_read: service.request, to_write: service.answer };
+                    *self = Exchange { to_read: service.request, to_write: service.answer };
                     answered += 1;
                 }
             } else {
@@ -216,7 +217,7 @@ impl Talk {
     }
 }
 
-/// Are the checksums of an IPv4 packet right?
+/// Returns whether the checksums of an IPv4 packet are right.
 fn is_valid(packet: &[u8]) -> bool {
     let Ok(ip) = Ipv4Packet::new_checked(packet) else { return false };
     if !ip.verify_checksum() || ip.next_header() != IpProtocol::Tcp {
@@ -226,15 +227,14 @@ fn is_valid(packet: &[u8]) -> bool {
         .is_ok_and(|tcp| tcp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()))
 }
 
-/// Does a valid packet ask for a connection?
-fn asks(packet: &[u8]) -> bool {
+/// Returns whether a valid packet requests a connection.
+fn requests_connection(packet: &[u8]) -> bool {
     let tcp = Ipv4Packet::new_checked(packet).ok().filter(|ip| ip.next_header() == IpProtocol::Tcp);
     tcp.and_then(|ip| TcpPacket::new_checked(ip.payload()).ok())
         .is_some_and(|tcp| tcp.syn() && !tcp.ack())
 }
 
-/// The packets that lie between the stack and its worker: one behind the other in one piece of
-/// memory each way.
+/// The packets between the stack and its worker, back to back in one buffer per direction.
 struct Wire {
     received: Vec<u8>,
     arrived: VecDeque<Range<usize>>,
@@ -244,23 +244,27 @@ struct Wire {
 }
 
 impl Device for Wire {
-    type RxToken<'a> = Arrived<'a>;
-    type TxToken<'a> = Leaving<'a>;
+    type RxToken<'a> = ReceivedPacket<'a>;
+    type TxToken<'a> = PacketToSend<'a>;
 
-    fn receive(&mut self, _now: Instant) -> Option<(Arrived<'_>, Leaving<'_>)> {
+    fn receive(&mut self, _now: Instant) -> Option<(ReceivedPacket<'_>, PacketToSend<'_>)> {
         let range = self.arrived.pop_front()?;
-        Some((Arrived(&self.received[range]), Leaving(&mut self.sent, &mut self.leaving)))
+        Some((
+            ReceivedPacket(&self.received[range]),
+            PacketToSend(&mut self.sent, &mut self.leaving),
+        ))
     }
 
-    fn transmit(&mut self, _now: Instant) -> Option<Leaving<'_>> {
-        Some(Leaving(&mut self.sent, &mut self.leaving))
+    fn transmit(&mut self, _now: Instant) -> Option<PacketToSend<'_>> {
+        Some(PacketToSend(&mut self.sent, &mut self.leaving))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = self.mtu;
-        // What arrives has been looked at: super-packets have no checksum of their own.
+        // Checksums of received packets were verified before, and super-packets have none for the
+        // whole packet.
         let mut checksum = ChecksumCapabilities::default();
         (checksum.ipv4, checksum.tcp) = (Checksum::Tx, Checksum::Tx);
         capabilities.checksum = checksum;
@@ -269,18 +273,18 @@ impl Device for Wire {
 }
 
 /// A packet that arrived.
-struct Arrived<'a>(&'a [u8]);
+struct ReceivedPacket<'a>(&'a [u8]);
 
-impl RxToken for Arrived<'_> {
+impl RxToken for ReceivedPacket<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
         take(self.0)
     }
 }
 
-/// Room for a packet that leaves.
-struct Leaving<'a>(&'a mut Vec<u8>, &'a mut Vec<Range<usize>>);
+/// Room for a packet to send.
+struct PacketToSend<'a>(&'a mut Vec<u8>, &'a mut Vec<Range<usize>>);
 
-impl TxToken for Leaving<'_> {
+impl TxToken for PacketToSend<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
         let start = self.0.len();
         self.0.resize(start + length, 0);
@@ -344,7 +348,8 @@ mod tests {
             })
         }
 
-        /// Both sides work, in steps of a millisecond, until this holds or a second has passed.
+        /// Lets both sides work, in steps of a millisecond, until `done` holds or a second has
+        /// passed.
         fn run(
             &mut self,
             stack: &mut Stack,
@@ -380,7 +385,7 @@ mod tests {
         for round in 1..=2 {
             now = client
                 .run(&mut stack, now, |client, _| client.sockets().all(|socket| socket.may_send()));
-            // A request in two pieces is one.
+            // A request in two pieces counts as one.
             client.sockets().for_each(|socket| assert_eq!(socket.send_slice(b"ab").ok(), Some(2)));
             now = client.run(&mut stack, now, |_, stack| stack.sockets.iter().count() <= 100);
             assert_eq!(stack.answered(), (round - 1) * 80);
@@ -397,7 +402,7 @@ mod tests {
             client = Client::new(80);
             now += 1;
         }
-        assert!(stack.talks.len() <= 100, "sockets are used again: {}", stack.talks.len());
+        assert!(stack.exchanges.len() <= 100, "sockets are used again: {}", stack.exchanges.len());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The kernel's TCP asks, smoltcp's answers, on two workers.
+//! The kernel's TCP sends requests to smoltcp's, on two workers.
 #![cfg(target_os = "linux")]
 
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ superpacket_lab::enter_user_namespace_before_main!();
 const SERVER: Ipv4Address = Ipv4Address::new(10, 77, 0, 99);
 const HARDWARE: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 0x99]);
 
-/// A client, and a responder on the other end of its cable.
+/// Starts a client, and a responder at the other end of its cable.
 fn start(
     mask: &CpuMask,
     request: usize,
@@ -98,7 +98,7 @@ fn without_a_mask_the_thread_that_receives_answers() -> Result<(), LabError> {
     };
     assert!(ask(&client, &load)? >= 10);
     assert_eq!(steered.steering().workers, []);
-    // Who comes again finds room.
+    // A client that comes again finds free connections.
     assert!(ask(&client, &load)? >= 10);
     Ok(())
 }

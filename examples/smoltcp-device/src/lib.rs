@@ -1,17 +1,17 @@
-//! GRO and TSO for [smoltcp](https://docs.rs/smoltcp), around any of its devices: 57 lines of the
-//! user's own here, and in `tokens.rs` the 46 lines that smoltcp asks of every device.
+//! GRO and TSO for [smoltcp](https://docs.rs/smoltcp), around any of its devices: 74 lines of the
+//! user's own here, and in `tokens.rs` the 49 lines that smoltcp asks of every device.
 //!
-//! - **Receive.** The frames that wait in the device are joined before smoltcp sees them. What
-//!   merged has a complete checksum; smoltcp verifies it, as that of a packet which came alone.
+//! - **Receive.** The frames that wait in the device are merged before smoltcp sees them. A merged
+//!   packet has a complete checksum, which smoltcp verifies as usual.
 //! - **Send.** smoltcp sends up to 64 KB at a time and says how long the segments may be (its
-//!   feature `segmentation-offload`). They are cut here, with complete checksums. The MTU stays the
-//!   device's own, so peers are told the right maximum segment size.
+//!   feature `segmentation-offload`). They are segmented here, with complete checksums. The MTU
+//!   stays that of the inner device, so peers learn the right maximum segment size.
 //!
 //! ```
 //! use smoltcp::phy::{Device, Loopback, Medium};
 //! use superpacket_smoltcp_device::OffloadDevice;
 //!
-//! // A `TunTapInterface` or a `RawSocket` is wrapped as this is; an `Interface` takes the result.
+//! // A `TunTapInterface` or a `RawSocket` is wrapped in the same way; an `Interface` takes the result.
 //! let device = OffloadDevice::new(Loopback::new(Medium::Ethernet));
 //! assert!(device.capabilities().segmentation.tcpv4.is_some());
 //! ```
@@ -32,16 +32,16 @@ use superpacket::{
     Segmenter, wire,
 };
 
-/// A device of smoltcp that receives and sends super-packets, around one that does not.
+/// A smoltcp device that receives and sends super-packets, around a device that does not.
 #[derive(Debug)]
 pub struct OffloadDevice<D> {
     device: D,
     layer: Layer,
     aggregator: BatchAggregator,
     segmenter: Segmenter,
-    /// Packets that smoltcp has still to be given.
+    /// Packets that smoltcp has not received yet.
     received: VecDeque<Vec<u8>>,
-    /// Frames that the device has still to be given, when smoltcp polls next.
+    /// Frames that the device has not accepted yet; they are sent when smoltcp polls next.
     unsent: VecDeque<Vec<u8>>,
 }
 
@@ -61,8 +61,9 @@ impl<D: Device> OffloadDevice<D> {
         }
     }
 
-    /// What the device offers, and TCP in up to 65,535 bytes at a time, without checksums. Not over
-    /// IPv6, where smoltcp 0.14 drops what is longer than the MTU.
+    /// Returns the inner device's capabilities, with TCP over IPv4 in up to 65,535 bytes at a time
+    /// and without computing checksums. IPv6 is left out, because smoltcp 0.14 drops packets longer
+    /// than the MTU there.
     fn with_offloads(&self) -> DeviceCapabilities {
         let mut capabilities = self.device.capabilities();
         capabilities.segmentation.tcpv4 = NonZeroUsize::new(65_535);
@@ -70,7 +71,7 @@ impl<D: Device> OffloadDevice<D> {
         capabilities
     }
 
-    /// Joins the frames that wait in the device, up to 64.
+    /// Merges the frames that wait in the device, up to 64.
     fn aggregate(&mut self, now: Instant) {
         let waiting = iter::from_fn(|| Some(self.device.receive(now)?.0.consume(<[u8]>::to_vec)));
         let frames: Vec<_> = waiting.take(64).collect();
@@ -81,7 +82,8 @@ impl<D: Device> OffloadDevice<D> {
         });
     }
 
-    /// Cuts what smoltcp sends into frames of at most `size` bytes of TCP payload, with checksums.
+    /// Segments a packet from smoltcp into frames of at most `size` bytes of TCP payload, with
+    /// checksums.
     fn segment(&mut self, packet: &[u8], size: usize) {
         let gso = wire::parse(packet, packet.len(), self.layer).ok().and_then(|layout| {
             match (layout.protocol, layout.version) {
@@ -95,7 +97,8 @@ impl<D: Device> OffloadDevice<D> {
             }
         });
         let packet = GsoPacket::linear(&packet, gso).with_layer(self.layer);
-        // What smoltcp makes is not refused; a raw socket's bad headers are, and dropped here.
+        // smoltcp's own packets are never refused; bad headers of a raw socket are, and are dropped
+        // here.
         let _ = self.segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
             let mut frame = Vec::with_capacity(segment.length());
             segment.copy_to(&mut frame);
@@ -103,7 +106,7 @@ impl<D: Device> OffloadDevice<D> {
         });
     }
 
-    /// Sends as many frames as the device takes; `None` if some are left.
+    /// Sends as many frames as the device takes; returns `None` if some are left.
     fn flush(&mut self, now: Instant) -> Option<()> {
         while let Some(frame) = self.unsent.front() {
             self.device.transmit(now)?.consume(frame.len(), |room| room.copy_from_slice(frame));
@@ -115,7 +118,7 @@ impl<D: Device> OffloadDevice<D> {
 // The user's own lines end here.
 
 impl<D> OffloadDevice<D> {
-    /// The device that is wrapped.
+    /// Returns the inner device.
     pub fn inner(&mut self) -> &mut D {
         &mut self.device
     }

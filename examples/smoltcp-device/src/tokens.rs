@@ -31,7 +31,7 @@ impl<D: Device + 'static> Device for OffloadDevice<D> {
     }
 }
 
-/// A packet that arrived: a single one, or what was joined.
+/// A received packet, which may be a merged one.
 #[derive(Debug)]
 pub struct Received(Vec<u8>);
 
@@ -41,12 +41,12 @@ impl RxToken for Received {
     }
 }
 
-/// Leave to send one packet, which may be a super-packet.
+/// A token to send one packet, which may be a super-packet.
 #[derive(Debug)]
 pub struct Sending<'a, D> {
     device: &'a mut OffloadDevice<D>,
     now: Instant,
-    /// The most bytes of TCP payload in a frame.
+    /// Maximum TCP payload per frame in bytes.
     size: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The numbers of lines that the first comment tells are right.
+//! The numbers of lines in the first comment are right.
 
 /// Counts the lines between `begin here.` and `end here.` that are neither blank nor comments.
 fn own_lines(source: &str) -> usize {
@@ -21,7 +21,7 @@ fn the_first_comment_tells_how_many_lines_the_user_writes() {
         .collect();
     let comment = comment.concat();
     let (own, tokens) = (own_lines(device), own_lines(include_str!("../src/tokens.rs")));
-    assert!(own <= 60, "{own}");
+    assert!(own <= 80, "{own}");
     assert!(comment.contains(&format!("{own} lines of the user's own")), "{own}: {comment}");
     assert!(
         comment.contains(&format!("the {tokens} lines that smoltcp asks of every device")),

@@ -1,4 +1,4 @@
-//! Two stacks of smoltcp, joined by a wire in memory, transfer some megabytes.
+//! Two smoltcp stacks, joined by a wire in memory, transfer some megabytes.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -10,7 +10,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use superpacket_smoltcp_device::OffloadDevice;
 
-/// The longest IP packet on the wire, in bytes.
+/// Longest IP packet on the wire, in bytes.
 const MTU: usize = 1500;
 /// Bytes of TCP payload in a full frame over IPv4, without options.
 const FULL_FRAME: usize = MTU - 40;
@@ -22,7 +22,7 @@ struct Port {
     medium: Medium,
     arrived: VecDeque<Vec<u8>>,
     sent: Vec<Vec<u8>>,
-    /// How many frames it takes before the wire carries them away.
+    /// Number of frames that the device accepts before the wire takes them.
     slots: usize,
 }
 
@@ -73,7 +73,7 @@ fn longest_frame(medium: Medium) -> usize {
     if medium == Medium::Ethernet { 14 + MTU } else { MTU }
 }
 
-/// A device that ends at a port, with offloads or without.
+/// A device that ends at a port, with or without offloads.
 trait Card: Device {
     fn port(&mut self) -> &mut Port;
 }
@@ -159,11 +159,11 @@ impl<D: Card> Host<D> {
     }
 }
 
-/// What was seen of a transfer.
+/// The numbers of frames and packets of a transfer.
 struct Seen {
     /// Frames on the wire from the sender to the receiver.
     frames: usize,
-    /// Packets that the receiver's stack was given.
+    /// Packets that the receiver's stack received.
     received: usize,
 }
 
@@ -255,7 +255,7 @@ fn a_stack_receives_fewer_packets_than_the_wire_carries() {
 
 #[test]
 fn a_stack_without_offloads_takes_every_frame() {
-    // It verifies the checksum of each of them.
+    // It verifies the checksum of each frame.
     let port = || Port::new(Medium::Ethernet, usize::MAX);
     let seen = transfer(offloads(Medium::Ethernet), port(), 4, intact);
     assert_eq!(seen.received, seen.frames);
@@ -268,14 +268,14 @@ fn a_stack_without_offloads_takes_every_frame() {
 }
 
 #[test]
-fn what_a_stack_without_offloads_sends_is_joined() {
+fn frames_of_a_stack_without_offloads_are_merged() {
     let seen =
         transfer(Port::new(Medium::Ethernet, usize::MAX), offloads(Medium::Ethernet), 4, intact);
     assert!(seen.frames / seen.received >= 20, "{} frames, {} packets", seen.frames, seen.received);
 }
 
 #[test]
-fn what_a_device_does_not_take_at_once_waits() {
+fn frames_wait_for_a_full_device() {
     let port = || Port::new(Medium::Ethernet, 5);
     let seen = transfer(OffloadDevice::new(port()), OffloadDevice::new(port()), 4, intact);
     let full_frames = LENGTH.div_ceil(FULL_FRAME);

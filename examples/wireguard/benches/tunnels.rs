@@ -20,20 +20,20 @@ use superpacket_lab::{
 };
 use tunnel::{Program, Tunnel};
 
-/// How long each measurement takes.
+/// Duration of each measurement.
 const TIME: Duration = Duration::from_secs(2);
 
-/// What was measured of a tunnel, one figure a round.
+/// The figures of a tunnel, one per round.
 #[derive(Default)]
 struct Figures {
     gigabits: Vec<f64>,
-    /// CPU seconds of the whole machine for each gigabyte.
+    /// CPU seconds of the whole machine per gigabyte.
     demand: Vec<f64>,
-    /// Of two flows, one each way, together.
+    /// Gb/s of two flows together, one in each direction.
     both: Vec<f64>,
-    /// Microseconds from a request to its answer: the median of a round's.
+    /// Microseconds from a request to its answer: the median of each round.
     median: Vec<f64>,
-    /// What 99 of 100 requests of a round did not exceed.
+    /// Microseconds that 99 of 100 requests of a round did not exceed.
     tail: Vec<f64>,
 }
 
@@ -73,7 +73,8 @@ fn measure(tunnel: &Tunnel, figures: &RefCell<Figures>) -> Result<f64, LabError>
     Ok(direction.gigabits_per_second())
 }
 
-/// Measures all programs over a wire that takes runs of datagrams whole, or cuts them.
+/// Measures all programs over a wire that passes runs of datagrams whole, or over one that segments
+/// them.
 fn compare(
     programs: &[(&str, Program)],
     rounds: usize,
@@ -86,7 +87,7 @@ fn compare(
             link.set_feature("tx-udp-segmentation", segmentation)?;
         }
         let tunnel = Tunnel::between(hosts, program, false)?;
-        // The handshake, and one look at the bytes.
+        // The handshake, and a check of the bytes.
         TcpBulk {
             until: Until::Bytes(1 << 20),
             verify: Some(3),
@@ -131,7 +132,7 @@ fn compare(
     Ok(())
 }
 
-/// wireguard-go, where it is.
+/// Returns the path of wireguard-go, if it is installed.
 fn wireguard_go() -> Option<PathBuf> {
     let path =
         env::var_os("WIREGUARD_GO").map_or_else(|| PathBuf::from("wireguard-go"), PathBuf::from);

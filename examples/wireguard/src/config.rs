@@ -1,4 +1,4 @@
-//! A file as `wg` and `wg-quick` have it.
+//! A parser of configuration files of `wg` and `wg-quick`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -11,23 +11,23 @@ use gotatun::x25519::{PublicKey, StaticSecret};
 use ini::{Ini, Properties};
 use ipnetwork::IpNetwork;
 
-/// What a file says.
+/// The settings in a file.
 pub struct Config {
-    /// Our key.
+    /// Our private key.
     pub private_key: StaticSecret,
-    /// The port that peers send to; 0 lets the host choose.
+    /// Port that peers send to; 0 lets the host choose.
     pub listen_port: u16,
-    /// The longest packet in the tunnel, in bytes.
+    /// Longest packet in the tunnel, in bytes.
     pub mtu: u32,
-    /// Marks our datagrams, so that routes can tell them from the tunnel's packets.
+    /// Mark of our datagrams, by which routes distinguish them from the tunnel's packets.
     pub mark: Option<u32>,
-    /// The other ends.
+    /// The peers.
     pub peers: Vec<Peer>,
 }
 
 impl Config {
-    /// Reads a file. Settings that it does not know are errors, not ignored; those of `wg-quick`
-    /// about addresses and routes are left to `ip`.
+    /// Reads a file. Unknown settings are errors, including those of `wg-quick` for addresses and
+    /// routes, which must be set by `ip`.
     pub fn read(path: &Path) -> Result<Self> {
         let ini = Ini::load_from_file(path)?;
         let interface =
@@ -89,7 +89,7 @@ fn endpoint(text: &str) -> Result<SocketAddr> {
 
 fn key(section: &Properties, name: &str) -> Result<Option<[u8; 32]>> {
     let Some(text) = section.get(name) else { return Ok(None) };
-    // The text itself is a secret.
+    // The error must not show the text, which is a secret.
     match STANDARD.decode(text).map(<[u8; 32]>::try_from) {
         Ok(Ok(key)) => Ok(Some(key)),
         _ => bail!("{name}: 32 bytes in base64 are wanted"),

@@ -28,12 +28,12 @@ use config::Config;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The name of the TUN device that is made.
+    /// Name of the TUN device to create.
     interface: String,
-    /// Keys and peers, as `wg setconf` takes them, and an MTU.
+    /// File with keys and peers, as for `wg setconf`, and an MTU.
     config: PathBuf,
-    /// Threads. gotatun seals in one task and opens in another, so more than two of them cost more
-    /// than they bring.
+    /// Number of threads. gotatun encrypts in one task and decrypts in another, so more than two
+    /// threads cost more than they gain.
     #[arg(long, default_value = "2")]
     threads: NonZeroUsize,
     /// Merge packets from peers without verifying their checksums. A packet that was damaged before
@@ -80,7 +80,7 @@ async fn endpoint(arguments: Arguments) -> Result<()> {
     run(builder.with_udp(Sockets).with_ip_pair(to_host, from_host).build().await?).await
 }
 
-/// Runs until a signal asks for the end, or the device is gone.
+/// Runs until a signal, or until the device is gone.
 async fn run<T: DeviceTransports>(mut device: gotatun::device::Device<T>) -> Result<()> {
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);

@@ -1,4 +1,4 @@
-//! Two endpoints, and TCP of two kernels through the tunnel between them.
+//! Two endpoints, and TCP between two kernels through their tunnel.
 #![cfg(target_os = "linux")]
 
 mod tunnel;
@@ -15,7 +15,8 @@ use tunnel::{Program, Tunnel};
 
 enter_user_namespace_before_main!();
 
-/// Sends some megabytes each way and compares every byte. Before the first, the ends shake hands.
+/// Sends `bytes` bytes in each direction and compares every byte. The first transfer includes the
+/// handshake.
 fn compare_bytes(tunnel: &Tunnel, bytes: u64) -> Result<(), LabError> {
     for ipv6 in [false, true] {
         let bulk = TcpBulk {
@@ -84,7 +85,7 @@ fn a_path_that_is_narrower_than_the_tunnel_gets_fragments() -> Result<(), LabErr
 }
 
 #[test]
-fn an_end_that_was_killed_comes_back() -> Result<(), LabError> {
+fn a_killed_endpoint_can_be_restarted() -> Result<(), LabError> {
     let Some(mut tunnel) = available_or_skip(Tunnel::new(&Program::Superpacket, false)) else {
         return Ok(());
     };
@@ -92,8 +93,7 @@ fn an_end_that_was_killed_comes_back() -> Result<(), LabError> {
     tunnel.ends[1].kill();
     assert!(!tunnel.ends[1].link().exists()?, "the device goes with its program");
     tunnel.ends[1].start()?;
-    // The end that was restarted has the first word: the other's keys are of a session that is
-    // gone.
+    // The restarted end must send first: the other's keys belong to a session that is gone.
     let first = TcpBulk {
         until: Until::Bytes(1 << 16),
         verify: Some(1),
@@ -105,7 +105,7 @@ fn an_end_that_was_killed_comes_back() -> Result<(), LabError> {
 }
 
 #[test]
-fn settings_that_are_wrong_are_named() {
+fn wrong_settings_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
     let cases = [

@@ -6,34 +6,34 @@ use clap::Args;
 use superpacket_captures::analyze_words::{POLICY_COLUMNS, policy_row};
 use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
 
-use super::options::{Common, Stepping};
+use super::options::{CaptureOptions, Stepping};
 use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{
-    columns, file_heading, fitted, grouped, paragraph, percent, print, print_json, printable,
+    columns, file_heading, fitting_table, grouped, paragraph, percent, print, print_json, printable,
 };
 
-/// `superpacket analyze`.
+/// The arguments of `superpacket analyze`.
 #[derive(Debug, Args)]
-pub(crate) struct Analyze {
+pub(crate) struct AnalyzeArguments {
     /// The captures to read; - for standard input
     #[arg(value_name = "IN", required = true)]
     pub(crate) inputs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) stepping: Stepping,
-    /// Write a page with tables and plots
+    /// Write an HTML page with tables and plots
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Flows in the top list; 100 at most
+    /// Number of flows in the list of top flows; at most 100
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) top: u32,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
     check_page(arguments.html.as_deref(), &arguments.inputs, "an")?;
     let options = AnalyzeOptions {
         stepping: arguments.stepping.into(),
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
     conclude(&report.unreadable)
 }
 
-/// Renders the report in lines of at most so many columns.
+/// Renders the report in lines of at most `columns` columns.
 fn text(report: &AnalyzeReport, columns: usize) -> String {
     let mut text = String::new();
     for file in &report.files {
@@ -89,12 +89,12 @@ fn findings(findings: &Findings, columns: usize, text: &mut String) {
     let (acks, share) = (grouped(traffic.pure_acks), percent(traffic.pure_acks, traffic.packets));
     text.push_str(&format!("  pure ACKs {acks}, {share} of all packets\n\n"));
     let rows = findings.policies.in_order().map(|(name, effect)| policy_row(name, effect));
-    text.push_str(&fitted(POLICY_COLUMNS, rows, columns));
-    text.push_str("\n  Why packets left as they did, under GRO with UDP:\n");
+    text.push_str(&fitting_table(POLICY_COLUMNS, rows, columns));
+    text.push_str("\n  Reasons for which packets left, under GRO with UDP:\n");
     text.push_str(&reasons(&findings.totals));
     if !findings.top_flows.is_empty() {
         text.push('\n');
-        text.push_str(&fitted(
+        text.push_str(&fitting_table(
             ["flow", "packets", "bytes", "packets out"],
             findings.top_flows.iter().map(|row| {
                 let bound = if row.exact { "" } else { ">= " };

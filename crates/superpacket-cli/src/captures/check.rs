@@ -8,41 +8,42 @@ use superpacket_captures::{
 };
 
 use super::is_stream;
-use super::options::Common;
+use super::options::CaptureOptions;
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{columns, grouped, hanging, paragraph, print, print_json, printable};
 
-/// By which rules to check.
+/// The rules to check by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Strictness {
-    /// What Linux does
+    /// The rules of Linux
     Linux,
-    /// From a packet and its header every byte comes back, and nothing of a flow overtakes anything
+    /// Every byte can be restored from a packet and its header, and no packet overtakes another of
+    /// its flow
     Reversible,
 }
 
-/// `superpacket check`.
+/// The arguments of `superpacket check`.
 #[derive(Debug, Args)]
-pub(crate) struct Check {
-    /// What the implementation made; - for standard input
+pub(crate) struct CheckArguments {
+    /// The implementation's output; - for standard input
     #[arg(value_name = "FILE")]
     pub(crate) checked: PathBuf,
-    /// What it was given; - for standard input
+    /// The implementation's input; - for standard input
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) origin: PathBuf,
-    /// The rules
+    /// Rules to check by
     #[arg(long, value_enum, default_value_t = Strictness::Linux)]
     pub(crate) rules: Strictness,
-    /// Describe all violations, not the first 10 alone
+    /// Describe all violations, not only the first 10
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// Runs the command, and returns the verdict.
-pub(crate) fn run(arguments: &Check) -> Result<Verdict, Failure> {
+pub(crate) fn run(arguments: &CheckArguments) -> Result<Verdict, Failure> {
     if is_stream(&arguments.checked) && is_stream(&arguments.origin) {
         return Err(Failure::Usage(
             "FILE and --origin are both standard input: choose a file for one of them".to_owned(),
@@ -71,7 +72,7 @@ pub(crate) fn run(arguments: &Check) -> Result<Verdict, Failure> {
     Ok(report.verdict)
 }
 
-/// Renders the report in lines of at most so many columns.
+/// Renders the report in lines of at most `columns` columns.
 fn text(report: &CheckReport, columns: usize) -> String {
     let mut text = format!("{}, of {}\n\n", printable(&report.checked), printable(&report.origin));
     let counts = format!(
@@ -137,7 +138,7 @@ fn text(report: &CheckReport, columns: usize) -> String {
     text
 }
 
-/// A violation in a line.
+/// Renders a violation in one line.
 fn sentence(violation: &Violation) -> String {
     let Violation { packet, origin, field, rule, found } = violation;
     let packet = match (packet, origin) {
@@ -149,7 +150,7 @@ fn sentence(violation: &Violation) -> String {
     format!("{packet}: {}, {field}: {}", rule.name(), printable(found))
 }
 
-/// What could not be judged, in words.
+/// Returns one line per kind of packets that could not be judged.
 fn not_judged(not_judged: &NotJudged) -> Vec<String> {
     let NotJudged {
         headers,

@@ -7,25 +7,25 @@ use superpacket_captures::{
     CoalesceOptions, Input, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce,
 };
 
-use super::options::{Common, Stepping};
+use super::options::{CaptureOptions, Stepping};
 use super::{check_report, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{print, print_json, printable};
 
-/// By which rules to aggregate.
+/// The rules to aggregate by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
-    /// What merges can be cut again into the same frames
+pub(crate) enum CoalesceMode {
+    /// Merged packets can be segmented into the same frames again
     Gro,
-    /// For local delivery only: newest acknowledgement and window, padding trimmed
+    /// For local delivery only: keeps only the newest acknowledgement and window, trims padding
     Lro,
 }
 
-/// `superpacket coalesce`.
+/// The arguments of `superpacket coalesce`.
 #[derive(Debug, Args)]
-pub(crate) struct Coalesce {
+pub(crate) struct CoalesceArguments {
     /// The capture to read; - for standard input
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
@@ -33,9 +33,9 @@ pub(crate) struct Coalesce {
     /// compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
-    /// The rules
-    #[arg(long, value_enum, default_value_t = Mode::Gro)]
-    pub(crate) mode: Mode,
+    /// Rules to aggregate by
+    #[arg(long, value_enum, default_value_t = CoalesceMode::Gro)]
+    pub(crate) mode: CoalesceMode,
     #[command(flatten)]
     pub(crate) stepping: Stepping,
     /// Longest merged packet in bytes, from the IP header: 68 to 524280; above 65535 ("BIG TCP")
@@ -43,14 +43,13 @@ pub(crate) struct Coalesce {
     #[arg(long, value_name = "N", default_value = "65535", value_parser = size, allow_negative_numbers = true)]
     pub(crate) max_bytes: u64,
     /// Write the length of IPv6 packets above 65575 bytes in a jumbo payload option (RFC 2675), as
-    /// Linux did at first
+    /// the first Linux versions with BIG TCP do
     #[arg(long)]
     pub(crate) jumbo_option: bool,
-    /// Most packets in one: 1 to 512, as each flow that is held has room for as many, and memory is
-    /// bounded
+    /// Most packets per merged packet: 1 to 512. Each held flow reserves room for this number
     #[arg(long, value_name = "N", default_value_t = MAX_PACKETS, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)), allow_negative_numbers = true)]
     pub(crate) max_packets: u32,
-    /// Most flows held at a time: 1 to 1024 [default: 1024; 8 with --mode lro]
+    /// Most flows held at the same time: 1 to 1024 [default: 1024; 8 with --mode lro]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FLOWS)), allow_negative_numbers = true)]
     pub(crate) max_flows: Option<u32>,
     /// Do not aggregate UDP
@@ -60,14 +59,14 @@ pub(crate) struct Coalesce {
     #[arg(long)]
     pub(crate) acks: bool,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// The longest packet that the engine merges, in bytes.
 const MAX_BYTES: u32 = superpacket::aggregate::MAX_BIG_LENGTH;
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Coalesce) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
     let options = options(arguments)?;
     check_report(&arguments.output, arguments.common.json)?;
     let mut bar = Bar::new(arguments.common.quiet);
@@ -89,15 +88,15 @@ pub(crate) fn run(arguments: &Coalesce) -> Result<(), Failure> {
     Ok(())
 }
 
-fn options(arguments: &Coalesce) -> Result<CoalesceOptions, Failure> {
+fn options(arguments: &CoalesceArguments) -> Result<CoalesceOptions, Failure> {
     let rules = match arguments.mode {
-        Mode::Gro if arguments.acks => {
+        CoalesceMode::Gro if arguments.acks => {
             return Err(Failure::Usage(
                 "--acks needs --mode lro: pure ACKs merge for local delivery only".to_owned(),
             ));
         }
-        Mode::Gro => Rules::Gro,
-        Mode::Lro => Rules::Lro,
+        CoalesceMode::Gro => Rules::Gro,
+        CoalesceMode::Lro => Rules::Lro,
     };
     let max_bytes = match u32::try_from(arguments.max_bytes) {
         Ok(bytes @ 68..=MAX_BYTES) => bytes,

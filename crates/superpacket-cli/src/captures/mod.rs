@@ -1,4 +1,4 @@
-//! The commands for captures: arguments in, text or JSON out. What they do is in
+//! The capture commands: their arguments, and their reports as text or JSON. The work is done in
 //! `superpacket-captures`.
 
 pub(crate) mod analyze;
@@ -17,7 +17,7 @@ use superpacket_captures::{Input, Totals, Unreadable};
 use crate::failure::Failure;
 use crate::report::{average, grouped, reasons_table, table};
 
-/// Is this path standard input or output?
+/// Returns whether a path means standard input or output.
 pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -26,7 +26,7 @@ fn inputs(paths: &[PathBuf]) -> Vec<Input<'_>> {
     paths.iter().map(|path| Input::Path(path)).collect()
 }
 
-/// Refuses a report where the capture goes.
+/// Refuses a JSON report if the capture goes to standard output too.
 fn check_report(output: &Path, json: bool) -> Result<(), Failure> {
     if json && is_stream(output) {
         return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
@@ -34,15 +34,15 @@ fn check_report(output: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a page that would destroy an input; `an` stands before the word.
-fn check_page(page: Option<&Path>, inputs: &[PathBuf], an: &str) -> Result<(), Failure> {
+/// Refuses a page that would overwrite an input. `article` precedes "input" in the message.
+fn check_page(page: Option<&Path>, inputs: &[PathBuf], article: &str) -> Result<(), Failure> {
     let Some(page) = page else { return Ok(()) };
     if is_stream(page) {
         return Err(Failure::Usage("--html needs a file".to_owned()));
     }
     if inputs.iter().any(|input| same_file(input, page).unwrap_or(false)) {
         return Err(Failure::Usage(format!(
-            "{}: is {an} input too; write the page to another file",
+            "{}: is {article} input too; write the page to another file",
             page.display()
         )));
     }
@@ -54,7 +54,7 @@ fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
         .map_err(|source| Failure::Page { path: path.to_owned(), source })
 }
 
-/// The table of what went in and came out, and that of the reasons.
+/// Renders a table of packets and bytes in and out, and a table of the reasons.
 fn summary(totals: &Totals, verb: &str) -> String {
     let per_packet = |bytes: u64, packets: u64| average(bytes, packets, 0);
     let mut text = table(
@@ -83,12 +83,12 @@ fn summary(totals: &Totals, verb: &str) -> String {
     text
 }
 
-/// The reasons, the most frequent first.
+/// Renders the table of reasons, the most frequent first.
 fn reasons(totals: &Totals) -> String {
     reasons_table(totals.reasons.iter().map(|(name, count)| (*name, *count)))
 }
 
-/// A line for the end of a report on several captures, if there is something to say.
+/// Returns the last line of a report on several captures; empty if all could be read.
 fn unreadable(unreadable: &Unreadable) -> String {
     match unreadable.messages.len() {
         0 => String::new(),
@@ -96,7 +96,7 @@ fn unreadable(unreadable: &Unreadable) -> String {
     }
 }
 
-/// The failure that captures which could not be read add up to, after the report.
+/// Returns an error if some captures could not be read; called after the report is printed.
 fn conclude(unreadable: &Unreadable) -> Result<(), Failure> {
     match unreadable.messages.len() {
         0 => Ok(()),

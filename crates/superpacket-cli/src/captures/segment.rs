@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use clap::Args;
 use superpacket_captures::{Input, Output, SegmentOptions, segment};
 
-use super::options::Common;
+use super::options::CaptureOptions;
 use super::{check_report, is_stream, summary};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, print, print_json, printable};
 
-/// `superpacket segment`.
+/// The arguments of `superpacket segment`.
 #[derive(Debug, Args)]
-pub(crate) struct Segment {
+pub(crate) struct SegmentArguments {
     /// The capture to read; - for standard input
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
@@ -21,23 +21,23 @@ pub(crate) struct Segment {
     /// compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
-    /// Longest IP packet that passes whole, in bytes: 68 to 65535
+    /// Longest IP packet that passes uncut, in bytes: 68 to 65535
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=65_535), allow_negative_numbers = true)]
     pub(crate) mtu: u32,
-    /// Cut what cannot be cut otherwise into IP fragments: IPv4 where the don't-fragment bit is
-    /// clear, IPv6 as its sender would have
+    /// Cut into IP fragments if nothing else is possible: IPv4 if the don't-fragment bit is clear,
+    /// IPv6 as the sender would have
     #[arg(long)]
     pub(crate) fragment: bool,
-    /// Cut UDP above the MTU into datagrams of N bytes of payload, 1 to 65535 (it was sent with
-    /// UDP_SEGMENT, or received by UDP GRO)
+    /// Cut UDP above the MTU into datagrams of N bytes of payload, 1 to 65535 (for packets sent
+    /// with UDP_SEGMENT or received by UDP GRO)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), allow_negative_numbers = true)]
     pub(crate) udp_size: Option<u16>,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Segment) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
     check_report(&arguments.output, arguments.common.json)?;
     let options = SegmentOptions {
         mtu: arguments.mtu,

@@ -9,56 +9,56 @@ use superpacket_captures::steer_words::{
 use superpacket_captures::{Input, SteerOptions, SteerReport, steer};
 use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
 
-use super::options::Common;
+use super::options::CaptureOptions;
 use super::{check_page, reasons, write_page};
 use crate::failure::Failure;
 use crate::progress::{Bar, warn};
-use crate::report::{columns, file_heading, fitted, paragraph, print, print_json};
+use crate::report::{columns, file_heading, fitting_table, paragraph, print, print_json};
 
-/// `superpacket steer`.
+/// The arguments of `superpacket steer`.
 #[derive(Debug, Args)]
-pub(crate) struct Steer {
+pub(crate) struct SteerArguments {
     /// The capture to read; - for standard input
     #[arg(value_name = "CAPTURE")]
     pub(crate) input: PathBuf,
-    /// The host's CPUs as sysfs has them (rps_cpus): hexadecimal, in groups of 32 CPUs with commas
-    /// between them, the highest first
+    /// The host's CPUs in the format of sysfs (rps_cpus): hexadecimal, in groups of 32 CPUs
+    /// separated by commas, the highest first
     #[arg(long, value_name = "MASK", value_parser = mask, required_unless_present = "cpu_list", allow_hyphen_values = true)]
     pub(crate) cpus: Option<CpuMask>,
     /// The host's CPUs as a list: 0-3,8
     #[arg(long, value_name = "LIST", value_parser = cpu_list, conflicts_with = "cpus", allow_hyphen_values = true)]
     pub(crate) cpu_list: Option<CpuMask>,
-    /// The hash's key, 80 hexadecimal digits or more, with or without colons; the first 40 bytes
-    /// count [default: the published one]
+    /// Key of the hash: 80 hexadecimal digits or more, with or without colons; the first 40 bytes
+    /// count [default: Microsoft's published key]
     #[arg(long, value_name = "HEX", value_parser = toeplitz_key, allow_hyphen_values = true)]
     pub(crate) key: Option<ToeplitzKey>,
-    /// Hash both directions of a connection alike
+    /// Use the same hash for both directions of a connection
     #[arg(long)]
     pub(crate) symmetric: bool,
     /// Hash the outermost headers of tunnelled packets, not the innermost
     #[arg(long)]
     pub(crate) outer: bool,
-    /// Write a page with tables and a plot
+    /// Write an HTML page with tables and a plot
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Flows in the top list of text and page; 100 at most
+    /// Number of flows in the list of top flows, in text and page; at most 100
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) top: u32,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
-/// Reads a bitmap of CPUs.
+/// Parses a bitmap of CPUs.
 fn mask(text: &str) -> Result<CpuMask, String> {
     text.parse().map_err(|error: superpacket_steer::MaskError| error.to_string())
 }
 
-/// Reads a list of CPUs.
+/// Parses a list of CPUs.
 fn cpu_list(text: &str) -> Result<CpuMask, String> {
     CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())
 }
 
-/// Reads the key of a Toeplitz hash, as `ethtool -x` writes it or without colons.
+/// Parses the key of a Toeplitz hash, in the format of `ethtool -x` or without colons.
 fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
     let mut bytes = [0; ToeplitzKey::LENGTH];
     let mut digits = 0;
@@ -73,18 +73,18 @@ fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
     }
     match digits {
         short if short < 2 * ToeplitzKey::LENGTH => Err(format!(
-            "a key has {} hexadecimal digits or more, and this has {short}",
+            "a key needs {} hexadecimal digits or more; this one has {short}",
             2 * ToeplitzKey::LENGTH
         )),
         odd if odd % 2 == 1 => {
-            Err(format!("a key has two hexadecimal digits a byte, and this has {odd}"))
+            Err(format!("a key has two hexadecimal digits per byte; this one has {odd}"))
         }
         _ => Ok(ToeplitzKey::new(bytes)),
     }
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Steer) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
     check_page(arguments.html.as_deref(), std::slice::from_ref(&arguments.input), "the")?;
     let options = SteerOptions {
         cpus: arguments.cpus.clone().or_else(|| arguments.cpu_list.clone()).unwrap_or_default(),
@@ -110,16 +110,16 @@ pub(crate) fn run(arguments: &Steer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// CPUs in the table; of more, the busiest.
-const MOST_CPUS: usize = 64;
+/// Maximum number of CPUs in the table; if there are more, the busiest are shown.
+const MAX_ROWS: usize = 64;
 
-/// Renders the report, with so many flows, in lines of at most so many columns.
+/// Renders the report with the `top` first flows, in lines of at most `columns` columns.
 fn text(report: &SteerReport, top: usize, columns: usize) -> String {
     let mut text =
         format!("{}\n{}\n", file_heading(&report.file), paragraph(&summary(report), 2, columns));
     if !report.cpus.is_empty() {
-        let (rows, more) = busiest(report, MOST_CPUS);
-        text.push_str(&fitted(
+        let (rows, more) = busiest(report, MAX_ROWS);
+        text.push_str(&fitting_table(
             CPU_COLUMNS,
             rows.into_iter().map(|cpu| cpu_row(cpu, report.steered())),
             columns,
@@ -131,10 +131,14 @@ fn text(report: &SteerReport, top: usize, columns: usize) -> String {
         text.push_str(&paragraph(&balance(report), 2, columns));
         text.push_str(&paragraph(&flow_limit(report), 2, columns));
     }
-    text.push_str(&format!("\n  What became of the packets:\n{}", reasons(&report.totals)));
+    text.push_str(&format!("\n  Packets by outcome:\n{}", reasons(&report.totals)));
     if top > 0 && !report.flows.is_empty() {
         text.push('\n');
-        text.push_str(&fitted(FLOW_COLUMNS, report.flows.iter().take(top).map(flow_row), columns));
+        text.push_str(&fitting_table(
+            FLOW_COLUMNS,
+            report.flows.iter().take(top).map(flow_row),
+            columns,
+        ));
     }
     if report.left_out.packets > 0 {
         text.push('\n');
@@ -160,10 +164,10 @@ mod tests {
             assert_eq!(toeplitz_key(&text), Ok(ToeplitzKey::MICROSOFT), "{text}");
         }
         for (text, words) in [
-            (published[1..].concat(), "80 hexadecimal digits or more, and this has 78"),
-            (published.concat() + "1", "two hexadecimal digits a byte, and this has 81"),
+            (published[1..].concat(), "80 hexadecimal digits or more; this one has 78"),
+            (published.concat() + "1", "two hexadecimal digits per byte; this one has 81"),
             ("6dxx".to_owned(), "'x' at byte 2 is not a hexadecimal digit"),
-            (String::new(), "and this has 0"),
+            (String::new(), "this one has 0"),
         ] {
             assert!(toeplitz_key(&text).is_err_and(|error| error.contains(words)), "{text}");
         }

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use clap::Args;
 use superpacket_captures::{Totals, VerifyOptions, VerifyReport, verify};
 
-use super::options::{Common, Stepping};
+use super::options::{CaptureOptions, Stepping};
 use super::{conclude, inputs, unreadable};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, print, print_json, printable, table};
 
-/// `superpacket verify`.
+/// The arguments of `superpacket verify`.
 #[derive(Debug, Args)]
-pub(crate) struct Verify {
+pub(crate) struct VerifyArguments {
     /// The captures to read; - for standard input
     #[arg(value_name = "IN", required = true)]
     pub(crate) inputs: Vec<PathBuf>,
@@ -22,19 +22,19 @@ pub(crate) struct Verify {
     /// Do not aggregate UDP
     #[arg(long)]
     pub(crate) no_udp: bool,
-    /// Merge TCP packets too that are not alike: identifications, lengths, PSH
+    /// Also merge TCP packets that differ in their step of identifications, in length or in PSH
     #[arg(long)]
     pub(crate) uneven: bool,
-    /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is cut,
-    /// which must be found
+    /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is
+    /// segmented; verification must find it
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) inject_fault: Option<u64>,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CaptureOptions,
 }
 
-/// Runs the command; `true` if every byte came back.
-pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
+/// Runs the command, and returns `true` if every byte was restored.
+pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool, Failure> {
     let options = VerifyOptions {
         stepping: arguments.stepping.into(),
         udp: !arguments.no_udp,

@@ -1,121 +1,129 @@
-//! Builds the packets of generated flows.
+//! A builder for the packets of generated flows.
 
 use superpacket::Simd;
 use superpacket::checksum::{pseudo_header, transport_field};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::wire::{IpVersion, Protocol, ethernet, ipv4, ipv6, tcp, udp, vxlan};
 
-/// What a flow carries.
+/// The traffic of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// TCP over IPv4 with timestamps, 1448 bytes a segment.
+pub(super) enum FlowKind {
+    /// TCP over IPv4 with timestamps, 1448 bytes per segment.
     Tcp4,
-    /// TCP over IPv6 with timestamps, 1428 bytes a segment.
+    /// TCP over IPv6 with timestamps, 1428 bytes per segment.
     Tcp6,
-    /// UDP over IPv4, 1472 bytes a datagram.
+    /// UDP over IPv4, 1472 bytes per datagram.
     Udp,
-    /// TCP over IPv4 in VXLAN, 1398 bytes a segment.
+    /// TCP over IPv4 in VXLAN, 1398 bytes per segment.
     Vxlan,
-    /// One small datagram.
+    /// A single small datagram, like a DNS query.
     Query,
 }
 
-impl Kind {
-    /// What a flow of the mixed workload carries: its own all the time, with small datagrams thrown
-    /// in.
-    pub(super) fn mixed(flow: u32, round: u32) -> Kind {
+impl FlowKind {
+    /// Returns the traffic of a flow of the mixed workload in a round: the flow's own kind, and a
+    /// small datagram every fifth time.
+    pub(super) fn mixed(flow: u32, round: u32) -> FlowKind {
         if (flow + round) % 5 == 4 {
-            return Kind::Query;
+            return FlowKind::Query;
         }
-        [Kind::Tcp4, Kind::Tcp6, Kind::Udp, Kind::Vxlan][flow as usize % 4]
+        [FlowKind::Tcp4, FlowKind::Tcp6, FlowKind::Udp, FlowKind::Vxlan][flow as usize % 4]
     }
 
-    /// Bytes of payload in a full segment.
-    fn segment(self) -> usize {
+    /// Returns the payload bytes of a full segment.
+    fn payload_length(self) -> usize {
         match self {
-            Kind::Tcp4 => 1448,
-            Kind::Tcp6 => 1428,
-            Kind::Udp => 1472,
-            Kind::Vxlan => 1398,
-            Kind::Query => 40,
+            FlowKind::Tcp4 => 1448,
+            FlowKind::Tcp6 => 1428,
+            FlowKind::Udp => 1472,
+            FlowKind::Vxlan => 1398,
+            FlowKind::Query => 40,
         }
     }
 
     fn version(self) -> IpVersion {
-        if self == Kind::Tcp6 { IpVersion::V6 } else { IpVersion::V4 }
+        if self == FlowKind::Tcp6 { IpVersion::V6 } else { IpVersion::V4 }
     }
 
     fn protocol(self) -> Protocol {
-        if matches!(self, Kind::Udp | Kind::Query) { Protocol::Udp } else { Protocol::Tcp }
+        if matches!(self, FlowKind::Udp | FlowKind::Query) { Protocol::Udp } else { Protocol::Tcp }
     }
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    Forth,
-    Back,
+enum PacketDirection {
+    ToClient,
+    ToServer,
 }
 
-/// What a TCP header says.
+/// The varying fields of a TCP header.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct TcpFields {
     sequence: u32,
     acknowledgement: u32,
     flags: u8,
     timestamp: u32,
 }
 
-/// Builds one packet after the other in the same buffer.
+/// A builder of packets that reuses one buffer.
 #[derive(Debug)]
-pub(super) struct Turn {
-    /// Bytes of payload in a full segment, if not the kind's own.
+pub(super) struct PacketBuilder {
+    /// Payload bytes of a full segment, if not the default of the flow's kind.
     payload: Option<usize>,
     packet: Vec<u8>,
     simd: Simd,
 }
 
-impl Turn {
-    /// Full segments carry `payload` bytes, or what fills 1500 bytes of IP.
+impl PacketBuilder {
+    /// Creates a builder. Full segments carry `payload` bytes; by default they fill 1500 bytes of
+    /// IP.
     pub(super) fn new(payload: Option<usize>) -> Self {
-        Turn { payload, packet: Vec::with_capacity(1 << 16), simd: Simd::detect() }
+        PacketBuilder { payload, packet: Vec::with_capacity(1 << 16), simd: Simd::detect() }
     }
 
-    /// The packet built last.
+    /// Returns the packet built last.
     pub(super) fn packet(&self) -> &[u8] {
         &self.packet
     }
 
-    /// Builds a burst of `segments` full segments; returns how it is to be cut, if it is more than
-    /// one small packet.
+    /// Builds a burst of `segments` full segments. Returns how to segment it, or `None` for a
+    /// single small packet.
     pub(super) fn burst(
         &mut self,
-        kind: Kind,
+        kind: FlowKind,
         flow: u32,
         round: u32,
         segments: u32,
     ) -> Option<Gso> {
-        let size = self.size(kind);
-        let payload = if kind == Kind::Query { size } else { size * segments as usize };
-        let sequence = start(flow).wrapping_add(round.wrapping_mul(payload as u32));
-        // A burst ends with a push; a lone segment is part of something longer.
+        let size = self.segment_size(kind);
+        let payload = if kind == FlowKind::Query { size } else { size * segments as usize };
+        let sequence = first_sequence(flow).wrapping_add(round.wrapping_mul(payload as u32));
+        // A burst ends with PSH. A single segment is part of a longer stream, and has none.
         let flags = if segments > 1 { tcp::ACK | tcp::PSH } else { tcp::ACK };
-        let segment = Segment { sequence, acknowledgement: 1, flags, timestamp: round + 1000 };
-        self.build(kind, flow, round.wrapping_mul(segments), Direction::Forth, segment, payload);
+        let fields = TcpFields { sequence, acknowledgement: 1, flags, timestamp: round + 1000 };
+        self.build(
+            kind,
+            flow,
+            round.wrapping_mul(segments),
+            PacketDirection::ToClient,
+            fields,
+            payload,
+        );
         let gso = match (kind, kind.version()) {
-            (Kind::Query, _) => return None,
-            (Kind::Udp, _) => GsoKind::Udp,
+            (FlowKind::Query, _) => return None,
+            (FlowKind::Udp, _) => GsoKind::Udp,
             (_, IpVersion::V4) => GsoKind::Tcp4,
             (_, IpVersion::V6) => GsoKind::Tcp6,
         };
         Some(Gso::new(gso, SegmentSize::new(size)?))
     }
 
-    /// Builds the acknowledgement of the first `segments` of a burst of `burst`; `false` if the
-    /// flow has none.
+    /// Builds the acknowledgement of the first `segments` segments of a burst of `burst`. Returns
+    /// `false` if the flow has no acknowledgements.
     pub(super) fn acknowledge(
         &mut self,
-        kind: Kind,
+        kind: FlowKind,
         flow: u32,
         round: u32,
         burst: u32,
@@ -124,37 +132,37 @@ impl Turn {
         if kind.protocol() != Protocol::Tcp {
             return false;
         }
-        let size = self.size(kind) as u32;
-        let sequence = start(flow).wrapping_add(round.wrapping_mul(burst * size));
+        let size = self.segment_size(kind) as u32;
+        let sequence = first_sequence(flow).wrapping_add(round.wrapping_mul(burst * size));
         let acknowledgement = sequence.wrapping_add(segments * size);
-        let segment =
-            Segment { sequence: 1, acknowledgement, flags: tcp::ACK, timestamp: round + 2000 };
+        let fields =
+            TcpFields { sequence: 1, acknowledgement, flags: tcp::ACK, timestamp: round + 2000 };
         self.build(
             kind,
             flow,
             round.wrapping_mul(22).wrapping_add(segments / 2),
-            Direction::Back,
-            segment,
+            PacketDirection::ToServer,
+            fields,
             0,
         );
         true
     }
 
-    fn size(&self, kind: Kind) -> usize {
-        self.payload.unwrap_or(kind.segment())
+    fn segment_size(&self, kind: FlowKind) -> usize {
+        self.payload.unwrap_or(kind.payload_length())
     }
 
     fn build(
         &mut self,
-        kind: Kind,
+        kind: FlowKind,
         flow: u32,
         id: u32,
-        direction: Direction,
-        segment: Segment,
+        direction: PacketDirection,
+        fields: TcpFields,
         payload: usize,
     ) {
         self.packet.clear();
-        if kind == Kind::Vxlan {
+        if kind == FlowKind::Vxlan {
             let inner = ethernet::HEADER_LENGTH
                 + ipv4::HEADER_LENGTH
                 + transport_length(Protocol::Tcp)
@@ -172,15 +180,18 @@ impl Turn {
         let network = self.packet.len();
         self.ip(kind.version(), protocol, flow, id, direction, length);
         let transport = self.packet.len();
-        let (near, far) =
-            (10_000 + (flow % 50_000) as u16, if kind == Kind::Query { 53 } else { 443 });
-        let (source, destination) =
-            if direction == Direction::Forth { (far, near) } else { (near, far) };
+        let (client, server) =
+            (10_000 + (flow % 50_000) as u16, if kind == FlowKind::Query { 53 } else { 443 });
+        let (source, destination) = if direction == PacketDirection::ToClient {
+            (server, client)
+        } else {
+            (client, server)
+        };
         match protocol {
             Protocol::Udp => self.udp(source, destination, length),
-            _ => self.tcp(source, destination, segment),
+            _ => self.tcp(source, destination, fields),
         }
-        self.fill(payload, flow);
+        self.append_payload(payload, flow);
         let sum = pseudo_header(
             &self.packet[network..],
             kind.version(),
@@ -188,20 +199,23 @@ impl Turn {
             length as u32,
         )
         .add(self.simd.sum(&self.packet[transport..]));
-        let place = transport + usize::from(protocol.checksum_offset());
-        self.put(place, transport_field(protocol, sum.checksum()));
+        let offset = transport + usize::from(protocol.checksum_offset());
+        self.write_u16(offset, transport_field(protocol, sum.checksum()));
     }
 
-    fn put(&mut self, place: usize, value: u16) {
-        if let Some(field) = self.packet.get_mut(place..place + 2) {
+    fn write_u16(&mut self, offset: usize, value: u16) {
+        if let Some(field) = self.packet.get_mut(offset..offset + 2) {
             field.copy_from_slice(&value.to_be_bytes());
         }
     }
 
-    fn ethernet(&mut self, version: IpVersion, direction: Direction, host: u8) {
-        let (near, far) = ([2, 0, 0, 0, host, 1], [2, 0, 0, 0, host, 2]);
-        let (destination, source) =
-            if direction == Direction::Forth { (near, far) } else { (far, near) };
+    fn ethernet(&mut self, version: IpVersion, direction: PacketDirection, host: u8) {
+        let (client, server) = ([2, 0, 0, 0, host, 1], [2, 0, 0, 0, host, 2]);
+        let (destination, source) = if direction == PacketDirection::ToClient {
+            (client, server)
+        } else {
+            (server, client)
+        };
         self.packet.extend_from_slice(&destination);
         self.packet.extend_from_slice(&source);
         let kind = if version == IpVersion::V4 { ethernet::IPV4 } else { ethernet::IPV6 };
@@ -214,40 +228,46 @@ impl Turn {
         protocol: Protocol,
         flow: u32,
         id: u32,
-        direction: Direction,
+        direction: PacketDirection,
         length: usize,
     ) {
-        // Flows that share their ports differ in the near address.
+        // Flows that share their ports differ in the address of the client.
         let host = (flow / 50_000).wrapping_add(1);
         match version {
             IpVersion::V4 => {
-                let near =
+                let client =
                     (0x0a01_0000u32 | (flow % 50_000)).wrapping_add(host << 17).to_be_bytes();
-                let far = [10, 0, 0, 1];
+                let server = [10, 0, 0, 1];
                 let start = self.packet.len();
                 let total = (ipv4::HEADER_LENGTH + length) as u16;
                 self.packet.extend_from_slice(&[0x45, 0]);
                 self.packet.extend_from_slice(&total.to_be_bytes());
                 self.packet.extend_from_slice(&(id as u16).to_be_bytes());
                 self.packet.extend_from_slice(&[0x40, 0, 64, protocol.number(), 0, 0]);
-                let (source, destination) =
-                    if direction == Direction::Forth { (far, near) } else { (near, far) };
+                let (source, destination) = if direction == PacketDirection::ToClient {
+                    (server, client)
+                } else {
+                    (client, server)
+                };
                 self.packet.extend_from_slice(&source);
                 self.packet.extend_from_slice(&destination);
                 let sum = superpacket::checksum::ipv4_header(&self.packet[start..]);
-                self.put(start + ipv4::CHECKSUM, sum);
+                self.write_u16(start + ipv4::CHECKSUM, sum);
             }
             IpVersion::V6 => {
-                let mut near = [0; 16];
-                near[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
-                near[12..].copy_from_slice(&(flow + 2).to_be_bytes());
-                let mut far = near;
-                far[12..].copy_from_slice(&1u32.to_be_bytes());
+                let mut client = [0; 16];
+                client[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+                client[12..].copy_from_slice(&(flow + 2).to_be_bytes());
+                let mut server = client;
+                server[12..].copy_from_slice(&1u32.to_be_bytes());
                 self.packet.extend_from_slice(&[0x60, 0, 0, 0]);
                 self.packet.extend_from_slice(&(length as u16).to_be_bytes());
                 self.packet.extend_from_slice(&[protocol.number(), 64]);
-                let (source, destination) =
-                    if direction == Direction::Forth { (far, near) } else { (near, far) };
+                let (source, destination) = if direction == PacketDirection::ToClient {
+                    (server, client)
+                } else {
+                    (client, server)
+                };
                 self.packet.extend_from_slice(&source);
                 self.packet.extend_from_slice(&destination);
                 const _: () = assert!(ipv6::HEADER_LENGTH == 4 + 2 + 2 + 16 + 16);
@@ -255,28 +275,28 @@ impl Turn {
         }
     }
 
-    /// A UDP header, its checksum 0.
+    /// Appends a UDP header with checksum 0.
     fn udp(&mut self, source: u16, destination: u16, length: usize) {
         for field in [source, destination, length as u16, 0] {
             self.packet.extend_from_slice(&field.to_be_bytes());
         }
     }
 
-    /// A TCP header with timestamps, its checksum 0.
-    fn tcp(&mut self, source: u16, destination: u16, segment: Segment) {
+    /// Appends a TCP header with timestamps and checksum 0.
+    fn tcp(&mut self, source: u16, destination: u16, fields: TcpFields) {
         self.packet.extend_from_slice(&source.to_be_bytes());
         self.packet.extend_from_slice(&destination.to_be_bytes());
-        self.packet.extend_from_slice(&segment.sequence.to_be_bytes());
-        self.packet.extend_from_slice(&segment.acknowledgement.to_be_bytes());
-        self.packet.extend_from_slice(&[0x80, segment.flags, 0x01, 0xf5, 0, 0, 0, 0]);
+        self.packet.extend_from_slice(&fields.sequence.to_be_bytes());
+        self.packet.extend_from_slice(&fields.acknowledgement.to_be_bytes());
+        self.packet.extend_from_slice(&[0x80, fields.flags, 0x01, 0xf5, 0, 0, 0, 0]);
         self.packet.extend_from_slice(&tcp::ALIGNED_TIMESTAMP);
-        self.packet.extend_from_slice(&segment.timestamp.to_be_bytes());
+        self.packet.extend_from_slice(&fields.timestamp.to_be_bytes());
         self.packet.extend_from_slice(&999u32.to_be_bytes());
     }
 
-    /// Payload: a pattern that differs from flow to flow, with a period that is no multiple of a
-    /// segment.
-    fn fill(&mut self, length: usize, flow: u32) {
+    /// Appends payload: a pattern that differs between flows. Its period is prime, so it is never
+    /// aligned to segments.
+    fn append_payload(&mut self, length: usize, flow: u32) {
         const PERIOD: usize = 251;
         let mut pattern = [0u8; PERIOD];
         for (index, byte) in pattern.iter_mut().enumerate() {
@@ -297,7 +317,7 @@ fn transport_length(protocol: Protocol) -> usize {
     }
 }
 
-/// The first sequence number of a flow.
-fn start(flow: u32) -> u32 {
+/// Returns the first sequence number of a flow.
+fn first_sequence(flow: u32) -> u32 {
     flow.wrapping_mul(0x9e37_79b1)
 }

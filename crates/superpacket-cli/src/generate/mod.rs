@@ -1,8 +1,8 @@
-//! `superpacket generate`: captures of made-up traffic, the same for the same arguments.
+//! `superpacket generate`: captures of synthetic traffic; the same arguments give the same file.
 //!
-//! Flows take turns. In its turn a flow sends a burst: one super-packet, cut by the engine's
-//! segmenter as a TSO engine would (or left whole with `--uncut`), and its receiver acknowledges
-//! every second segment. The line runs at 10 Gb/s.
+//! Flows take turns. In its turn a flow sends a burst: one super-packet, segmented as by TSO
+//! hardware (or left whole with `--uncut`). Its receiver acknowledges every second segment. The
+//! simulated wire runs at 10 Gb/s.
 
 mod frame;
 
@@ -10,7 +10,7 @@ use std::iter::once;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use frame::{Kind, Turn};
+use frame::{FlowKind, PacketBuilder};
 use serde::Serialize;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
 use superpacket_captures::file::{
@@ -23,36 +23,36 @@ use crate::captures::is_stream;
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable};
 
-/// What to generate.
+/// The traffic to generate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
-    /// Bulk TCP over IPv4 with timestamps, 1448 bytes a segment
+    /// Bulk TCP over IPv4 with timestamps, 1448 bytes per segment
     Tcp,
-    /// Bulk UDP over IPv4, 1472 bytes a datagram
+    /// Bulk UDP over IPv4, 1472 bytes per datagram
     Udp,
-    /// TCP over IPv4 and IPv6, UDP, VXLAN, their acknowledgements, name look-ups
+    /// TCP over IPv4 and IPv6, UDP, VXLAN, their acknowledgements, DNS queries
     Mixed,
 }
 
-/// `superpacket generate`.
+/// The arguments of `superpacket generate`.
 #[derive(Debug, Args)]
-pub(crate) struct Generate {
+pub(crate) struct GenerateArguments {
     /// The capture to write; - for standard output. The ending chooses format and compression
     #[arg(value_name = "OUT")]
     pub(crate) output: PathBuf,
-    /// How many bytes of frames
+    /// Total bytes of frames
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
     pub(crate) size: u64,
-    /// How many flows take turns
+    /// Number of flows, which take turns
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
     pub(crate) flows: u32,
-    /// How many full segments a flow sends in its turn
+    /// Full segments that a flow sends in its turn
     #[arg(long, value_name = "N", default_value_t = 44, value_parser = clap::value_parser!(u32).range(1..=44))]
     pub(crate) burst: u32,
-    /// Bytes of payload in a full segment [default: what fills 1500 bytes of IP]
+    /// Payload bytes of a full segment [default: fills 1500 bytes of IP]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1398))]
     pub(crate) payload: Option<u32>,
-    /// Which traffic
+    /// Kind of traffic
     #[arg(long, value_enum, default_value_t = Workload::Tcp)]
     pub(crate) workload: Workload,
     /// Leave the bursts uncut: super-packets, as a capture shows them before TSO
@@ -63,14 +63,14 @@ pub(crate) struct Generate {
     pub(crate) json: bool,
 }
 
-/// When the capture starts: 2026-01-01T00:00:00 UTC, in nanoseconds since 1970.
+/// Time of the first packet: 2026-01-01T00:00:00 UTC, in nanoseconds since 1970.
 const START: u64 = 1_767_225_600_000_000_000;
 
-/// Bytes that a frame costs on a wire besides its own: preamble, checksum, gap.
+/// Bytes that each frame takes on the wire besides its own: preamble, checksum, gap.
 const WIRE_OVERHEAD: u64 = 24;
 
 #[derive(Serialize)]
-struct Report {
+struct GenerateReport {
     command: &'static str,
     output: String,
     packets_out: u64,
@@ -79,7 +79,7 @@ struct Report {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &GenerateArguments) -> Result<(), Failure> {
     if arguments.json && is_stream(&arguments.output) {
         return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
     }
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
     writer.declare(&[
         Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("generated")
     ])?;
-    let mut line = Line {
+    let mut wire = Wire {
         writer,
         segmenter: Segmenter::new(),
         time: START,
@@ -100,24 +100,24 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
         bytes: 0,
         uncut: arguments.uncut,
     };
-    let mut turn = Turn::new(arguments.payload.map(|payload| payload as usize));
+    let mut builder = PacketBuilder::new(arguments.payload.map(|payload| payload as usize));
     let mut number = 0u64;
-    while line.bytes < arguments.size {
+    while wire.bytes < arguments.size {
         let flow = (number % u64::from(arguments.flows)) as u32;
         let round = (number / u64::from(arguments.flows)) as u32;
         let kind = match arguments.workload {
-            Workload::Tcp => Kind::Tcp4,
-            Workload::Udp => Kind::Udp,
-            Workload::Mixed => Kind::mixed(flow, round),
+            Workload::Tcp => FlowKind::Tcp4,
+            Workload::Udp => FlowKind::Udp,
+            Workload::Mixed => FlowKind::mixed(flow, round),
         };
-        line.turn(&mut turn, kind, flow, round, arguments.burst)?;
+        wire.send_burst(&mut builder, kind, flow, round, arguments.burst)?;
         number += 1;
     }
-    let Line { writer, packets, bytes, .. } = line;
+    let Wire { writer, packets, bytes, .. } = wire;
     writer.finish()?;
     let output = arguments.output.display().to_string();
     if arguments.json {
-        print_json(&Report {
+        print_json(&GenerateReport {
             command: "generate",
             output,
             packets_out: packets,
@@ -136,8 +136,8 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The wire that is captured.
-struct Line {
+/// The simulated wire, which writes each packet to the capture.
+struct Wire {
     writer: Writer,
     segmenter: Segmenter,
     time: u64,
@@ -146,25 +146,25 @@ struct Line {
     uncut: bool,
 }
 
-impl Line {
-    /// One flow's turn: its burst, and what comes back.
-    fn turn(
+impl Wire {
+    /// Sends the burst of one flow, and the acknowledgements of its receiver.
+    fn send_burst(
         &mut self,
-        turn: &mut Turn,
-        kind: Kind,
+        builder: &mut PacketBuilder,
+        kind: FlowKind,
         flow: u32,
         round: u32,
         burst: u32,
     ) -> Result<(), Failure> {
-        let Some(gso) = turn.burst(kind, flow, round, burst) else {
-            return Ok(self.send(once(turn.packet()))?);
+        let Some(gso) = builder.burst(kind, flow, round, burst) else {
+            return Ok(self.send(once(builder.packet()))?);
         };
         if self.uncut {
-            self.send(once(turn.packet()))?;
+            self.send(once(builder.packet()))?;
         } else {
             let mut sent = Ok(());
-            let packet = turn.packet();
-            // A copy, because what it cuts is sent through this line.
+            let packet = builder.packet();
+            // Cloned because the closure below needs `&mut self`.
             let mut segmenter = self.segmenter.clone();
             segmenter
                 .segment(&GsoPacket::linear(&packet, gso), &SegmentOptions::default(), |segment| {
@@ -176,10 +176,10 @@ impl Line {
             sent?;
         }
         for acknowledged in (2..=burst).step_by(2).chain((burst % 2 == 1).then_some(burst)) {
-            if !turn.acknowledge(kind, flow, round, burst, acknowledged) {
+            if !builder.acknowledge(kind, flow, round, burst, acknowledged) {
                 break;
             }
-            self.send(once(turn.packet()))?;
+            self.send(once(builder.packet()))?;
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Line {
         self.writer.write(record, parts)?;
         self.packets += 1;
         self.bytes += length as u64;
-        // 10 Gb/s: 0.8 ns a byte.
+        // 10 Gb/s: 0.8 ns per byte.
         self.time += (length as u64 + WIRE_OVERHEAD) * 8 / 10;
         Ok(())
     }

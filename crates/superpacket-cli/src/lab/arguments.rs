@@ -9,26 +9,26 @@ use superpacket_lab::experiment::{ALL, Cpus, Entry, Plan, find};
 
 use crate::cpus::CpuList;
 
-/// What stands for all experiments.
+/// The argument that selects all experiments.
 const EVERY: &str = "all";
 
-/// `superpacket lab`.
+/// The arguments of `superpacket lab`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Lab {
-    /// Which experiment, or all of them
+pub(crate) struct LabArguments {
+    /// Experiment to run, or all
     #[arg(value_name = "EXPERIMENT", value_parser = PossibleValuesParser::new(ALL.iter().map(|entry| entry.name).chain([EVERY])))]
     pub(super) experiment: String,
     /// Fewer and shorter rounds: under a minute for all experiments
     #[arg(long)]
     pub(super) quick: bool,
-    /// Measure each variant so often [default: 10; 3 with --quick]; ratios need 3 or more
+    /// Measurements of each variant [default: 10; 3 with --quick]; ratios need 3 or more
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), allow_negative_numbers = true)]
     pub(super) rounds: Option<u16>,
-    /// Measure for so many seconds each time, 0.05 to 60 [default: 1; 0.25 with --quick]
+    /// Seconds per measurement, 0.05 to 60 [default: 1; 0.25 with --quick]
     #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
     pub(super) seconds: Option<Duration>,
-    /// Run the sending programs on these CPUs: a list like 0,2-3 [default: any; in ack, one that
-    /// nobody else uses]
+    /// Run the sending programs on these CPUs: a list like 0,2-3 [default: any; in ack, one that no
+    /// other program uses]
     #[arg(long, value_name = "CPUS", value_parser = CpuList::read)]
     pub(super) sender_cpus: Option<CpuList>,
     /// Run the receiving programs on these CPUs [default: any; in ack, any but the sender's]
@@ -37,14 +37,14 @@ pub(crate) struct Lab {
     /// Run the bridge's threads on these CPUs [default: any; in ack, any but the sender's]
     #[arg(long, value_name = "CPUS", value_parser = CpuList::read)]
     pub(super) bridge_cpus: Option<CpuList>,
-    /// Only what every run gives alike: counts on the model NIC and simulations
+    /// Only results that are the same in every run: counts on the model NIC and simulations
     #[arg(long, conflicts_with_all = ["quick", "rounds", "seconds", "sender_cpus", "receiver_cpus", "bridge_cpus"])]
     pub(super) model: bool,
-    /// Print all tables, marks and notes, as wide as the terminal; without it a screen of 80
-    /// columns says what came out
+    /// Print all tables, marks and notes, as wide as the terminal; without it the results are
+    /// summarized on a screen of 80 columns
     #[arg(long, conflicts_with = "json")]
     pub(super) full: bool,
-    /// Write a page with tables and plots
+    /// Write an HTML page with tables and plots
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
     /// Put the tables into a Markdown file, between its lines `<!-- lab: begin -->` and
@@ -57,16 +57,16 @@ pub(crate) struct Lab {
     /// Print the report as JSON
     #[arg(short, long)]
     pub(super) json: bool,
-    /// Write the report as JSON, beside what is printed
+    /// Write the report as JSON to a file, in addition to the printed report
     #[arg(long, value_name = "FILE")]
     pub(super) json_file: Option<PathBuf>,
-    /// No progress bar
+    /// Show no progress bar
     #[arg(short, long)]
     pub(super) quiet: bool,
 }
 
-impl Lab {
-    /// What is to be run.
+impl LabArguments {
+    /// Returns the experiments to run.
     pub(super) fn entries(&self) -> Vec<&'static Entry> {
         if self.experiment == EVERY {
             ALL.iter().collect()
@@ -75,7 +75,7 @@ impl Lab {
         }
     }
 
-    /// How much of it.
+    /// Returns the number and length of the rounds.
     pub(super) fn plan(&self) -> Plan {
         let plan = if self.quick { Plan::QUICK } else { Plan::FULL };
         Plan {
@@ -85,7 +85,7 @@ impl Lab {
         }
     }
 
-    /// Where it is run.
+    /// Returns the CPUs to run on.
     pub(super) fn cpus(&self) -> Cpus {
         let numbers = |list: &Option<CpuList>| CpuList::numbers(list.as_ref());
         Cpus {

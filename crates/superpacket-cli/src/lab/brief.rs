@@ -1,23 +1,24 @@
-//! The report of one screen: what each experiment showed, and whether it came out.
+//! The short report, which fits one screen: the result of each experiment, and whether it reached
+//! its target.
 
 use std::fmt::Write;
 
 use superpacket_lab::experiment::{Experiment, Form, Mark, Side, find};
 
-use super::Report;
-use super::grid::{NOTHING, decimals, number, range, times, written};
+use super::LabReport;
+use super::grid::{NOTHING, decimals, factor_text, number, range, shortest};
 use super::run::NOT_MEASURED;
 use super::text::paragraph;
 
-/// No line is longer, however wide the terminal is.
+/// Width of the report, even if the terminal is wider.
 pub(super) const WIDTH: usize = 80;
 
-/// Columns for what is compared, for the value found here with its spread, for the source's, and
-/// for the target.
+/// Widths of the columns: the comparison, the value found here with its spread, the source's value,
+/// the target.
 const COLUMNS: [usize; 4] = [35, 18, 6, 7];
 
-/// What is said before the first experiment.
-pub(super) fn heading(report: &Report, width: usize) -> String {
+/// Renders the part before the first experiment.
+pub(super) fn heading(report: &LabReport, width: usize) -> String {
     let plan = &report.plan;
     let how = match plan.form {
         "live" => format!(
@@ -39,13 +40,13 @@ pub(super) fn heading(report: &Report, width: usize) -> String {
     text
 }
 
-/// An experiment: its headline rows. Counts stand there only where nothing was measured, or where
-/// they are not as they should be.
+/// Renders the headline rows of an experiment. Counts are shown only if nothing was measured, or if
+/// they miss their targets.
 pub(super) fn experiment(found: &Experiment, width: usize) -> String {
     let mut text = String::new();
     let headline = find(found.name).map_or(found.source, |entry| entry.headline);
     paragraph(&format!("{}: {headline}", found.name), 0, width, &mut text);
-    // Where namespaces are to be had and something else is not, this experiment alone was not
+    // Namespaces are available but something else is not, so that only this experiment was not
     // measured.
     for note in found.notes.iter().filter(|note| note.starts_with(NOT_MEASURED)) {
         paragraph(note, 2, width, &mut text);
@@ -68,15 +69,15 @@ pub(super) fn experiment(found: &Experiment, width: usize) -> String {
     text
 }
 
-/// The marks that stand for an experiment, by their short names.
+/// Returns the marks that represent an experiment, with their short names.
 pub(super) fn headline_rows(found: &Experiment) -> impl Iterator<Item = (&'static str, &Mark)> {
     let measured = found.marks.iter().any(|mark| mark.form == Form::Live);
     let shown = move |mark: &&Mark| mark.form != Form::Model || !measured || mark.met != Some(true);
     found.marks.iter().filter(shown).filter_map(|mark| Some((mark.brief?, mark)))
 }
 
-/// What came of all marks, and where more is to be had.
-pub(super) fn end(report: &Report, width: usize) -> String {
+/// Renders the totals of all marks, and a hint at the options for more detail.
+pub(super) fn end(report: &LabReport, width: usize) -> String {
     let mut text = String::new();
     let kinds =
         [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")].map(
@@ -116,12 +117,12 @@ fn line(cells: [&str; 5], text: &mut String) {
     );
 }
 
-/// A value and its spread, in no more than 18 letters.
+/// Formats a value and its spread in at most 18 characters.
 fn here(mark: &Mark) -> String {
     let [low, high] = mark.spread;
     let value = |value| match mark.form {
-        // A count is no ratio.
-        Form::Model => written(value),
+        // A count is not a ratio.
+        Form::Model => shortest(value),
         Form::Live | Form::Simulated => format!("{}x", number(value, digits(value))),
     };
     let spread = || format!("({})", range(low, high, digits(high)));
@@ -133,16 +134,16 @@ fn here(mark: &Mark) -> String {
     }
 }
 
-/// The ratio of the source's figures, with as many digits as the target that is held against it.
+/// Formats the ratio of the source's figures, with as many digits as the target.
 fn source(mark: &Mark) -> String {
     match (mark.source, decimals(mark.target)) {
         (Some(source), digits @ 3..) => format!("{}x", number(source, digits)),
-        (Some(source), _) => times(source),
+        (Some(source), _) => factor_text(source),
         (None, _) => NOTHING.to_owned(),
     }
 }
 
-/// Digits after the point for which there is room.
+/// Returns how many digits after the point have room.
 fn digits(value: f64) -> usize {
     match value.abs() {
         ..9.995 => 2,
@@ -156,7 +157,7 @@ fn target(mark: &Mark) -> String {
         Side::AtLeast => ">=",
         Side::AtMost => "<=",
     };
-    format!("{side}{}", written(mark.target))
+    format!("{side}{}", shortest(mark.target))
 }
 
 fn verdict(mark: &Mark) -> &'static str {
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_says_what_here_the_source_s_and_the_verdict() {
+    fn a_row_has_the_value_here_the_source_s_and_the_verdict() {
         let mut report = report();
         let live = Mark {
             form: Form::Live,

@@ -1,42 +1,42 @@
-//! A table of an experiment as cells of text: what terminal, page and Markdown show alike.
+//! A table of an experiment as cells of text, which terminal, page and Markdown share.
 
 use superpacket_lab::experiment::{Figure, Form, Mark, Ratio, Row, Side, Table};
 
 use crate::report::grouped;
 
-/// Cells of text.
+/// A table of text cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Grid {
-    /// How many columns from the left are names.
+    /// Number of leading columns that hold names.
     pub(super) names: usize,
     pub(super) header: Vec<Heading>,
-    pub(super) rows: Vec<Vec<Cell>>,
-    /// A ratio was refused: that is to be explained below.
-    pub(super) refused: bool,
+    pub(super) rows: Vec<Vec<GridCell>>,
+    /// Whether a ratio is withheld; the reason must then follow the table.
+    pub(super) ratio_withheld: bool,
 }
 
-/// What a column is headed by.
+/// The heading of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heading {
     pub(super) text: String,
-    /// Its figures are the source's.
+    /// Whether the column holds the source's figures.
     pub(super) of_source: bool,
 }
 
-/// A cell: a figure, and its spread where it has one.
+/// A figure, and its spread if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cell {
+pub(super) struct GridCell {
     pub(super) text: String,
     pub(super) spread: Option<String>,
 }
 
-impl Cell {
+impl GridCell {
     fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), spread: None }
     }
 
-    /// In one piece.
-    pub(super) fn whole(&self) -> String {
+    /// Returns the cell in one string.
+    pub(super) fn joined(&self) -> String {
         match &self.spread {
             Some(spread) => format!("{} ({spread})", self.text),
             None => self.text.clone(),
@@ -44,18 +44,18 @@ impl Cell {
     }
 }
 
-/// Stands where there is nothing.
+/// Text of an empty cell.
 pub(super) const NOTHING: &str = "-";
 
-/// What is said of a ratio that is not given.
+/// Text in place of a ratio that is withheld.
 const NO_RATIO: &str = "no ratio";
 
-/// Why it is not.
+/// Reason why a ratio is withheld.
 pub(super) const WHY_NO_RATIO: &str =
     "no ratio: the rounds differ too much for one to mean anything";
 
-/// How the figures of a table were made, in words.
-pub(super) fn made(table: &Table) -> String {
+/// Describes how the figures of a table were obtained.
+pub(super) fn method(table: &Table) -> String {
     if let Some(made) = &table.made {
         return made.clone();
     }
@@ -70,10 +70,10 @@ pub(super) fn made(table: &Table) -> String {
 }
 
 impl Grid {
-    /// The cells of a table. A group's name stands in its first row only.
+    /// Creates the cells of a table. A group's name is in its first row only.
     pub(super) fn new(table: &Table) -> Self {
         let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
-        // What only a longer run measures is no column of this one.
+        // Columns without any figure are left out: only a longer run measures them.
         let shown: Vec<_> = (0..table.columns.len())
             .filter(|&place| table.rows.iter().any(|row| figure_of(row, place).is_some()))
             .collect();
@@ -81,7 +81,7 @@ impl Grid {
             .filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some()))
             .collect();
         let ratios: Vec<_> = table.rows.iter().filter_map(ratio_of).collect();
-        let common = Common::of(&ratios);
+        let shared = SharedRatio::new(&ratios);
         let source_ratios = table.rows.iter().any(|row| row.source_ratio.is_some());
 
         let here = |text: String| Heading { text, of_source: false };
@@ -99,7 +99,7 @@ impl Grid {
         };
         header.extend(shown.iter().map(|&place| here(title(place))));
         if !ratios.is_empty() {
-            header.push(here(common.heading(table)));
+            header.push(here(shared.heading(table)));
         }
         header.extend(from_source.iter().map(|&place| there(title(place))));
         if source_ratios {
@@ -111,48 +111,55 @@ impl Grid {
             let mut cells = Vec::with_capacity(header.len());
             if grouped_rows {
                 let same = group.replace(&row.group) == Some(&row.group);
-                cells.push(Cell::new(if same { "" } else { &row.group }));
+                cells.push(GridCell::new(if same { "" } else { &row.group }));
             }
-            cells.push(Cell::new(&row.name));
+            cells.push(GridCell::new(&row.name));
             for &place in &shown {
                 let digits = table.columns[place].digits;
                 cells.push(match figure_of(row, place) {
-                    Some(figure) => Cell {
+                    Some(figure) => GridCell {
                         text: number(figure.value, digits),
                         spread: (figure.low != figure.high)
                             .then(|| range(figure.low, figure.high, digits)),
                     },
-                    None => Cell::new(NOTHING),
+                    None => GridCell::new(NOTHING),
                 });
             }
             if !ratios.is_empty() {
-                cells.push(ratio_of(row).map_or_else(|| Cell::new(""), |ratio| common.cell(ratio)));
+                cells.push(
+                    ratio_of(row).map_or_else(|| GridCell::new(""), |ratio| shared.cell(ratio)),
+                );
             }
             for &place in &from_source {
                 let digits = source_digits(table, place);
-                cells.push(Cell::new(
+                cells.push(GridCell::new(
                     source_of(row, place)
                         .map_or_else(|| NOTHING.to_owned(), |value| number(value, digits)),
                 ));
             }
             if source_ratios {
-                cells.push(Cell::new(row.source_ratio.map(times).unwrap_or_default()));
+                cells.push(GridCell::new(row.source_ratio.map(factor_text).unwrap_or_default()));
             }
             cells
         });
         let rows = rows.collect();
-        Self { names, header, rows, refused: ratios.iter().any(|ratio| ratio.value.is_none()) }
+        Self {
+            names,
+            header,
+            rows,
+            ratio_withheld: ratios.iter().any(|ratio| ratio.value.is_none()),
+        }
     }
 }
 
-/// What all ratios of a table have in common, and so stands in their heading.
-struct Common<'a> {
+/// The properties that all ratios of a table share; they are shown in the heading.
+struct SharedRatio<'a> {
     against: Option<&'a str>,
     column: Option<&'static str>,
 }
 
-impl<'a> Common<'a> {
-    fn of(ratios: &[&'a Ratio]) -> Self {
+impl<'a> SharedRatio<'a> {
+    fn new(ratios: &[&'a Ratio]) -> Self {
         let against = ratios
             .first()
             .map(|first| first.against.as_str())
@@ -180,15 +187,15 @@ impl<'a> Common<'a> {
         }
     }
 
-    fn cell(&self, ratio: &Ratio) -> Cell {
-        let mut text = ratio.value.map_or_else(|| NO_RATIO.to_owned(), times);
+    fn cell(&self, ratio: &Ratio) -> GridCell {
+        let mut text = ratio.value.map_or_else(|| NO_RATIO.to_owned(), factor_text);
         if self.column.is_none() {
             text = format!("{} {text}", ratio.column.replace('_', " "));
         }
         if self.against.is_none() {
             text = format!("{text} to {}", ratio.against);
         }
-        Cell {
+        GridCell {
             text,
             spread: (ratio.low != ratio.high)
                 .then(|| range(ratio.low, ratio.high, ratio_digits(ratio.low))),
@@ -196,7 +203,7 @@ impl<'a> Common<'a> {
     }
 }
 
-/// A row's ratio, unless it was formed of nothing.
+/// Returns a row's ratio, unless it is a division by zero.
 fn ratio_of(row: &Row) -> Option<&Ratio> {
     row.ratio.as_ref().filter(|ratio| ratio.low.is_finite() && ratio.high.is_finite())
 }
@@ -209,23 +216,23 @@ fn source_of(row: &Row, place: usize) -> Option<f64> {
     row.source.get(place).copied().flatten()
 }
 
-/// How many digits after the point the source wrote in a column: as many as any of its figures
-/// there needs. What was computed of its figures has the table's.
+/// Returns the digits after the point for a column of the source: as many as any of its figures
+/// there needs. If the figures were computed, the digits are those of our own column.
 fn source_digits(table: &Table, place: usize) -> usize {
     let written =
         table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);
-    if written <= MOST_WRITTEN { written } else { table.columns[place].digits }
+    if written <= MAX_SOURCE_DIGITS { written } else { table.columns[place].digits }
 }
 
-/// How many digits after the point a number needs.
+/// Returns how many digits after the point a number needs.
 pub(super) fn decimals(value: f64) -> usize {
     value.to_string().split_once('.').map_or(0, |(_, fraction)| fraction.len())
 }
 
-/// No source wrote more digits after the point.
-const MOST_WRITTEN: usize = 3;
+/// Maximum digits after the point in the sources; a figure with more was computed.
+const MAX_SOURCE_DIGITS: usize = 3;
 
-/// A mark in words: what was reached, and what was to be.
+/// Describes a mark: the value reached, and its target.
 pub(super) fn mark(mark: &Mark) -> String {
     let side = match mark.side {
         Side::AtLeast => "at least",
@@ -238,10 +245,10 @@ pub(super) fn mark(mark: &Mark) -> String {
         None if low != high => format!("between {} and {}, ", number(low, 3), number(high, 3)),
         None => String::new(),
     };
-    format!("{value}{side} {}", written(mark.target))
+    format!("{value}{side} {}", shortest(mark.target))
 }
 
-/// What became of a mark.
+/// Returns the verdict on a mark in words.
 pub(super) fn verdict(mark: &Mark) -> &'static str {
     match mark.met {
         Some(true) => "met",
@@ -250,7 +257,7 @@ pub(super) fn verdict(mark: &Mark) -> &'static str {
     }
 }
 
-/// Where a mark's value is from, unless it was measured.
+/// Returns the origin of a mark's value, unless it was measured.
 pub(super) fn origin(mark: &Mark) -> Option<&'static str> {
     match mark.form {
         Form::Live => None,
@@ -259,11 +266,11 @@ pub(super) fn origin(mark: &Mark) -> Option<&'static str> {
     }
 }
 
-pub(super) fn times(factor: f64) -> String {
+pub(super) fn factor_text(factor: f64) -> String {
     format!("{}x", number(factor, ratio_digits(factor)))
 }
 
-/// Two digits that say something.
+/// Returns the digits after the point that show two significant digits.
 fn ratio_digits(factor: f64) -> usize {
     if factor.abs() < 0.1 { 3 } else { 2 }
 }
@@ -272,7 +279,7 @@ pub(super) fn range(low: f64, high: f64, digits: usize) -> String {
     format!("{}-{}", number(low, digits), number(high, digits))
 }
 
-/// A number with so many digits after the point, and its thousands set apart.
+/// Formats a number with `digits` digits after the point, and commas between thousands.
 pub(super) fn number(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
     let (whole, fraction) =
@@ -283,9 +290,9 @@ pub(super) fn number(value: f64, digits: usize) -> String {
     if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
 }
 
-/// A number as somebody wrote it down: with no more digits after the point than it needs.
-pub(super) fn written(value: f64) -> String {
-    let text = number(value, MOST_WRITTEN);
+/// Formats a number with no more digits after the point than it needs.
+pub(super) fn shortest(value: f64) -> String {
+    let text = number(value, MAX_SOURCE_DIGITS);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -294,8 +301,8 @@ pub(super) mod tests {
     use super::*;
     use superpacket_lab::experiment::Column;
 
-    /// Two groups, a ratio that is given and one that is not, and a source that measured one of two
-    /// columns; of the other, there is one figure.
+    /// A table with two groups, a ratio that is shown and one that is withheld. The source has
+    /// figures for one of the two columns; the other column has a single figure.
     pub(in super::super) fn table() -> Table {
         let column = |name, title, unit, digits| Column { name, title, unit, digits };
         let row =
@@ -335,7 +342,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_at_all_is_no_column() {
+    fn columns_without_figures_are_left_out() {
         let mut table = table();
         table.rows[0].figures[1] = None;
         let grid = Grid::new(&table);
@@ -359,9 +366,9 @@ pub(super) mod tests {
             ("throughput, Gb/s", true),
             ("ratio (computed)", true),
         ];
-        assert_eq!((grid.names, header.as_slice(), grid.refused), (2, &expected[..], true));
+        assert_eq!((grid.names, header.as_slice(), grid.ratio_withheld), (2, &expected[..], true));
         let rows: Vec<Vec<_>> =
-            grid.rows.iter().map(|row| row.iter().map(Cell::whole).collect()).collect();
+            grid.rows.iter().map(|row| row.iter().map(GridCell::joined).collect()).collect();
         assert_eq!(rows[1], ["", "LRO", "5.0 (4.5-5.5)", "-", "2.50x (2.00-3.25)", "8.8", "2.38x"]);
         assert_eq!(rows[2], ["linear", "none", "2.0 (1.5-2.5)", "-", "", "4.1", ""]);
         assert_eq!(rows[3][4], "no ratio (2.00-3.25)");
@@ -385,7 +392,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_ratios_do_not_have_in_common_stands_with_each() {
+    fn differing_properties_of_ratios_are_shown_in_each_cell() {
         let mut table = table();
         let change = |ratio: &mut Option<Ratio>| {
             if let Some(ratio) = ratio {
@@ -400,29 +407,29 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_over_nothing_is_no_ratio() {
+    fn a_division_by_zero_is_not_a_ratio() {
         let mut table = table();
         table.rows[3].ratio = Some(Ratio::exact("none", "throughput", f64::NAN));
         let grid = Grid::new(&table);
-        assert_eq!((grid.rows[3][4].whole().as_str(), grid.refused), ("", false));
+        assert_eq!((grid.rows[3][4].joined().as_str(), grid.ratio_withheld), ("", false));
     }
 
     #[test]
-    fn figures_are_called_what_they_are() {
+    fn the_origin_of_figures_is_described() {
         let medians = table();
         assert_eq!(
-            made(&medians),
+            method(&medians),
             "measured, medians of 3 rounds, and between what half of them lie"
         );
-        assert_eq!(made(&Table { rounds: 1, ..medians.clone() }), "measured once");
+        assert_eq!(method(&Table { rounds: 1, ..medians.clone() }), "measured once");
         assert_eq!(
-            made(&Table { made: Some("measured: the best".into()), ..medians }),
+            method(&Table { made: Some("measured: the best".into()), ..medians }),
             "measured: the best"
         );
     }
 
     #[test]
-    fn marks_are_told_in_words() {
+    fn marks_are_described_in_words() {
         let counted = Mark::exact("lro: counts", Form::Model, 2.6, Side::AtLeast, 2.5);
         assert_eq!(
             (mark(&counted), verdict(&counted), origin(&counted)),
@@ -460,7 +467,7 @@ pub(super) mod tests {
             ("1,234,567".into(), "-1,234.6".into(), "0.0".into())
         );
         assert_eq!(
-            (written(108.7), written(3061.05), written(89.0)),
+            (shortest(108.7), shortest(3061.05), shortest(89.0)),
             ("108.7".into(), "3,061.05".into(), "89".into())
         );
     }

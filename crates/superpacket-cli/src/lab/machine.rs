@@ -1,39 +1,39 @@
-//! The machine that figures come from: without it they say little.
+//! The machine on which the experiments ran.
 
 use std::fs;
 
 use serde::Serialize;
 use superpacket_lab::allowed_cpus;
 
-/// What is known of a machine.
+/// The properties of a machine.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Machine {
-    /// The processor, by its own name; empty where the kernel does not tell.
+    /// Name of the processor; empty if the kernel does not report one.
     pub(super) cpu: String,
-    /// CPUs that this process may use.
+    /// Number of CPUs that this process may use.
     pub(super) cores: usize,
     /// The kernel's name and release.
     pub(super) kernel: String,
     /// Memory in bytes.
     pub(super) memory: u64,
-    /// It is a guest: others share its processor unseen.
+    /// Whether the machine is a virtual one: others may share its processor unnoticed.
     pub(super) virtual_machine: bool,
-    /// How many threads wanted a CPU in the minute before the run, on average.
+    /// Load average over the minute before the run.
     pub(super) load: f64,
     /// This program's version.
     pub(super) version: &'static str,
-    /// The program was built to be run, not to be debugged: what a build for debugging measures is
-    /// mostly itself.
+    /// Whether the program was built with optimisation. A debug build measures mainly its own
+    /// slowness.
     pub(super) optimised: bool,
 }
 
 impl Machine {
-    /// This one.
+    /// Returns the properties of this machine.
     pub(super) fn this() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let (cpuinfo, system) = (read("/proc/cpuinfo"), rustix::system::uname());
         Self {
-            // The name of the field on x86; on Arm there is none, the device tree may know the
+            // The name of the field on x86. Arm has no such field, but the device tree may name the
             // board.
             cpu: field(&cpuinfo, "model name")
                 .map_or_else(|| printed(&read("/proc/device-tree/model")), printed),
@@ -56,7 +56,7 @@ impl Machine {
         }
     }
 
-    /// In a line.
+    /// Describes the machine in one line.
     pub(super) fn line(&self) -> String {
         let cores =
             if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
@@ -70,7 +70,7 @@ impl Machine {
         )
     }
 
-    /// In one line of so many columns: of a long name of a processor, the beginning.
+    /// Describes the machine in one line of `width` columns; a long processor name is cut.
     pub(super) fn brief(&self, width: usize) -> String {
         let cores =
             if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
@@ -84,21 +84,24 @@ impl Machine {
         format!("{cores} of {cpu}{rest}")
     }
 
-    /// The memory in words.
+    /// Formats the size of the memory.
     pub(super) fn memory_text(&self) -> String {
         format!("{:.1} GB of memory", self.memory as f64 / 1e9)
     }
 
-    /// Why its figures should not be believed as they are, if there is a reason.
+    /// Returns the reasons, if any, why the figures of this run are not reliable.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.optimised {
-            warnings.push("this program was built for debugging, and is several times slower than it is: use cargo run --release".into());
+            warnings.push(
+                "this is a debug build, which is several times slower: use cargo run --release"
+                    .into(),
+            );
         }
-        // Half a core: a terminal and a browser need less.
+        // More than half of the cores: a terminal and a browser need less.
         if self.load > 0.5 * self.cores as f64 {
             warnings.push(format!(
-                "the machine was busy with something else before the run: load {:.2} on {} cores",
+                "the machine was busy before the run: load {:.2} on {} cores",
                 self.load, self.cores
             ));
         }
@@ -106,7 +109,7 @@ impl Machine {
     }
 }
 
-/// The value of the first line that begins with `name:`.
+/// Returns the value of the first line that begins with `name:`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -118,7 +121,7 @@ fn kilobytes(text: &str) -> Option<u64> {
     text.strip_suffix("kB")?.trim().parse().ok().map(|kilobytes: u64| kilobytes * 1024)
 }
 
-/// Device trees end their strings with a zero byte.
+/// Removes the zero byte at the end of a device tree string.
 fn printed(text: &str) -> String {
     text.trim_end_matches('\0').trim().to_owned()
 }
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_warned_of() {
+    fn a_busy_machine_causes_a_warning() {
         let calm = Machine { load: 0.1, cores: 2, optimised: true, ..Machine::this() };
         assert!(calm.warnings().is_empty());
         let busy = Machine { load: 6.5, ..calm.clone() };

@@ -1,39 +1,39 @@
-//! The report as Markdown, put into a document between two marker lines.
+//! The report as Markdown, inserted into a document between two marker lines.
 
 use std::fmt::Write;
 
 use superpacket_lab::experiment::{Experiment, Mark};
 
-use super::Report;
-use super::grid::{Grid, WHY_NO_RATIO, made, mark, origin, verdict};
+use super::LabReport;
+use super::grid::{Grid, WHY_NO_RATIO, mark, method, origin, verdict};
 use crate::report::printable;
 
-/// What is between these lines is the lab's.
+/// Marker line before the generated part of a document.
 pub(super) const BEGIN: &str = "<!-- lab: begin -->";
-/// Ends it.
+/// Marker line after the generated part.
 pub(super) const END: &str = "<!-- lab: end -->";
 
-/// The document with the report in the place of what was between its markers.
+/// Returns the document with the report in place of the text between its markers.
 ///
 /// # Errors
-/// What is wrong with the markers, in words.
-pub(super) fn replaced(document: &str, report: &Report) -> Result<String, String> {
-    let place = |marker: &str| {
-        let mut places = document.match_indices(marker).map(|(place, _)| place);
-        match (places.next(), places.next()) {
-            (Some(place), None) => Ok(place),
+/// A description of the problem, if a marker is missing, repeated or misplaced.
+pub(super) fn with_report(document: &str, report: &LabReport) -> Result<String, String> {
+    let position = |marker: &str| {
+        let mut positions = document.match_indices(marker).map(|(position, _)| position);
+        match (positions.next(), positions.next()) {
+            (Some(position), None) => Ok(position),
             (None, _) => Err(format!("has no line {marker}")),
             (Some(_), Some(_)) => Err(format!("has more than one line {marker}")),
         }
     };
-    let (begin, end) = (place(BEGIN)?, place(END)?);
+    let (begin, end) = (position(BEGIN)?, position(END)?);
     if end < begin {
         return Err(format!("{END} stands before {BEGIN}"));
     }
-    Ok(format!("{}{BEGIN}\n{}{}", &document[..begin], part(report), &document[end..]))
+    Ok(format!("{}{BEGIN}\n{}{}", &document[..begin], generated_part(report), &document[end..]))
 }
 
-fn part(report: &Report) -> String {
+fn generated_part(report: &LabReport) -> String {
     let mut text = String::new();
     let plan = match &report.plan {
         super::RunPlan { form: "live", rounds, seconds, .. } => {
@@ -88,7 +88,7 @@ fn experiment(experiment: &Experiment, text: &mut String) {
     );
     for table in &experiment.tables {
         let grid = Grid::new(table);
-        let _ = writeln!(text, "{}: {}.\n", escaped(&table.title), made(table));
+        let _ = writeln!(text, "{}: {}.\n", escaped(&table.title), method(table));
         for heading in &grid.header {
             let source = if heading.of_source { "source's " } else { "" };
             let _ = write!(text, "| {source}{} ", escaped(&heading.text));
@@ -100,12 +100,12 @@ fn experiment(experiment: &Experiment, text: &mut String) {
         text.push_str("|\n");
         for row in &grid.rows {
             for cell in row {
-                let _ = write!(text, "| {} ", escaped(&cell.whole()));
+                let _ = write!(text, "| {} ", escaped(&cell.joined()));
             }
             text.push_str("|\n");
         }
         text.push('\n');
-        if grid.refused {
+        if grid.ratio_withheld {
             let _ = writeln!(text, "{WHY_NO_RATIO}.\n");
         }
     }
@@ -117,7 +117,7 @@ fn experiment(experiment: &Experiment, text: &mut String) {
     }
 }
 
-/// Text that makes no cell, no markup and no marker of its own.
+/// Escapes text so that it contains no cell border, markup or marker.
 fn escaped(text: &str) -> String {
     printable(text).replace('|', "\\|").replace('<', "&lt;")
 }
@@ -128,9 +128,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_around_the_markers_stays() -> Result<(), String> {
+    fn text_outside_the_markers_stays() -> Result<(), String> {
         let before = format!("# Title\n{BEGIN}\nold\n{END}\nafter\n");
-        let first = replaced(&before, &report())?;
+        let first = with_report(&before, &report())?;
         assert!(
             first.starts_with(&format!("# Title\n{BEGIN}\nPrinted by `superpacket lab"))
                 && first.ends_with(&format!("{END}\nafter\n")),
@@ -142,7 +142,7 @@ mod tests {
             "{first}"
         );
         assert!(first.contains("Sender &lt;MTU> 1500"), "{first}");
-        assert_eq!(replaced(&first, &report())?, first, "again it is the same");
+        assert_eq!(with_report(&first, &report())?, first, "again it is the same");
         Ok(())
     }
 
@@ -155,7 +155,7 @@ mod tests {
             (format!("{BEGIN}{BEGIN}{END}"), "more than one"),
         ] {
             assert!(
-                replaced(&document, &report()).is_err_and(|error| error.contains(words)),
+                with_report(&document, &report()).is_err_and(|error| error.contains(words)),
                 "{document}"
             );
         }

@@ -1,4 +1,4 @@
-//! `superpacket lab`: the sources' experiments again, on this machine.
+//! `superpacket lab`: repeats the published experiments on this machine.
 
 mod arguments;
 mod brief;
@@ -21,22 +21,22 @@ use superpacket_captures::file::{can_write_file, write_file};
 use superpacket_lab::experiment::{Cpus, Experiment, Mark, Plan, Session, planned};
 use superpacket_lab::{LabError, enter_user_namespace_if_needed};
 
-pub(crate) use arguments::Lab;
+pub(crate) use arguments::LabArguments;
 use machine::Machine;
-use run::{Failed, Forms};
+use run::{FailedExperiment, Forms};
 use watch::Watcher;
 
-use crate::Outcome;
+use crate::CommandOutcome;
 use crate::captures::is_stream;
 use crate::failure::Failure;
 use crate::progress::warn;
 use crate::report::{print, print_json};
 use superpacket_captures::plot::WIDE;
 
-/// What was found.
+/// The results of a run.
 #[derive(Debug, Serialize)]
-struct Report {
-    /// As it was asked for.
+struct LabReport {
+    /// The command line.
     #[serde(skip)]
     command: String,
     machine: Machine,
@@ -44,55 +44,59 @@ struct Report {
     experiments: Vec<Experiment>,
     /// The marks of all experiments.
     marks: Vec<Mark>,
-    /// What a reader of all figures should know.
+    /// Remarks that concern all figures.
     notes: Vec<String>,
-    /// Experiments that could not be run.
-    failed: Vec<Failed>,
-    /// A signal ended the run before all was done.
+    /// Experiments that failed.
+    failed: Vec<FailedExperiment>,
+    /// Whether a signal ended the run early.
     interrupted: bool,
 }
 
-/// How much was run.
+/// The size of a run.
 #[derive(Clone, Debug, Serialize)]
 struct RunPlan {
-    /// `live`, or `model` where nothing was measured.
+    /// `live`, or `model` if nothing was measured.
     form: &'static str,
     quick: bool,
-    /// How often each variant was measured, and for how long each time, in seconds.
+    /// Number of measurements of each variant, and the length of each in seconds.
     rounds: usize,
     seconds: f64,
-    /// How long all measurements together take, in seconds; what is made ready in between comes on
-    /// top. 0 where nothing is measured.
+    /// Planned duration of all measurements in seconds, without the preparations between them; 0 if
+    /// nothing is measured.
     planned: f64,
-    /// On which CPUs, where that was asked for.
+    /// CPUs that were requested for the run.
     cpus: Cpus,
-    /// What was to be run.
+    /// Names of the experiments to run.
     experiments: Vec<&'static str>,
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &LabArguments) -> Result<CommandOutcome, Failure> {
     if !arguments.model {
-        // Before the first thread starts. A refusal comes out, with its reason, where the first
-        // host is made.
+        // Must precede the first thread. A refusal is reported later, when the first host is
+        // created.
         let _ = enter_user_namespace_if_needed();
     }
     let plan = arguments.plan();
     let forbidden = if arguments.model { None } else { run::forbidden().map_err(cannot_begin)? };
     let live = !arguments.model && forbidden.is_none();
-    let report = Arc::new(Mutex::new(Report::new(arguments, plan, live, forbidden)));
+    let report = Arc::new(Mutex::new(LabReport::new(arguments, plan, live, forbidden)));
     let watcher = Watcher::new(arguments.entries().len(), arguments.quiet || !live);
-    let style = Style::of(arguments);
-    let cut_off = report.clone();
-    let ended = move || {
-        // Nobody can be told that standard output is gone.
-        let _ = interrupted(&mut cut_off.lock().unwrap_or_else(PoisonError::into_inner), style);
+    let style = ReportStyle::new(arguments);
+    let interrupted_report = report.clone();
+    let on_abort = move || {
+        // A failed write to standard output cannot be reported here.
+        let _ = interrupted(
+            &mut interrupted_report.lock().unwrap_or_else(PoisonError::into_inner),
+            style,
+        );
     };
     watcher
-        .heed_signals(ended)
+        .handle_signals(on_abort)
         .map_err(|error| cannot_begin(LabError::system("signals", error)))?;
-    // Looks whether files can be written, by one that is removed again; also if a signal comes.
-    let outputs = Outputs::of(arguments)?;
+    // Tests whether files can be written, with a file that is removed again, even if a signal ends
+    // the program.
+    let outputs = OutputFiles::new(arguments)?;
 
     print(&locked(&report, |report| style.heading(report)), false)?;
     let cpus = arguments.cpus();
@@ -102,42 +106,42 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
         let outcome =
             run::experiment(entry, if live { Forms::Both(session) } else { Forms::Model });
         let found = match outcome {
-            run::Outcome::Done(found) => Some(found),
-            run::Outcome::Failed(failed, found) => {
-                watcher.aside(|| warn(&format!("lab {}: {}", failed.name, failed.error)));
+            run::ExperimentOutcome::Done(found) => Some(found),
+            run::ExperimentOutcome::Failed(failed, found) => {
+                watcher.write_past_bar(|| warn(&format!("lab {}: {}", failed.name, failed.error)));
                 locked(&report, |report| report.failed.push(failed));
                 found
             }
-            run::Outcome::Cancelled => {
-                stay_unless(watcher.may_end());
+            run::ExperimentOutcome::Cancelled => {
+                wait_forever_unless(watcher.claim_end());
                 watcher.clear();
                 locked(&report, |report| interrupted(report, style))?;
-                return Ok(Outcome::Interrupted);
+                return Ok(CommandOutcome::Interrupted);
             }
         };
         if let Some(found) = found {
-            watcher.aside(|| print(&style.experiment(&found), false))?;
+            watcher.write_past_bar(|| print(&style.experiment(&found), false))?;
             locked(&report, |report| report.add(found));
         }
     }
-    stay_unless(watcher.may_end());
+    wait_forever_unless(watcher.claim_end());
     watcher.clear();
     locked(&report, |report| finish(report, &outputs, style))
 }
 
-/// How the report is printed.
+/// The format of the printed report.
 #[derive(Clone, Copy, Debug)]
-enum Style {
-    /// As JSON, when all is done.
+enum ReportStyle {
+    /// JSON, printed at the end.
     Json,
-    /// What came out, in lines of so many columns.
+    /// The short report, in lines of at most this many columns.
     Brief(usize),
-    /// Everything, in lines of so many columns.
+    /// The full report, in lines of at most this many columns.
     Full(usize),
 }
 
-impl Style {
-    fn of(arguments: &Lab) -> Self {
+impl ReportStyle {
+    fn new(arguments: &LabArguments) -> Self {
         let width = text::width();
         match (arguments.json, arguments.full) {
             (true, _) => Self::Json,
@@ -146,7 +150,7 @@ impl Style {
         }
     }
 
-    fn heading(self, report: &Report) -> String {
+    fn heading(self, report: &LabReport) -> String {
         match self {
             Self::Json => String::new(),
             Self::Brief(width) => brief::heading(report, width),
@@ -162,8 +166,8 @@ impl Style {
         }
     }
 
-    /// Prints what comes after the last experiment.
-    fn end(self, report: &Report) -> io::Result<()> {
+    /// Prints the part after the last experiment.
+    fn end(self, report: &LabReport) -> io::Result<()> {
         match self {
             Self::Json => print_json(report),
             Self::Brief(width) => print(&brief::end(report, width), false),
@@ -173,16 +177,20 @@ impl Style {
     }
 }
 
-/// Writes what is written when all is done.
-fn finish(report: &Report, outputs: &Outputs, style: Style) -> Result<Outcome, Failure> {
+/// Prints and writes the results of a complete run.
+fn finish(
+    report: &LabReport,
+    outputs: &OutputFiles,
+    style: ReportStyle,
+) -> Result<CommandOutcome, Failure> {
     style.end(report)?;
     outputs.write(report)?;
-    Ok(if report.failed.is_empty() { Outcome::Done } else { Outcome::Failed })
+    Ok(if report.failed.is_empty() { CommandOutcome::Done } else { CommandOutcome::Failed })
 }
 
-/// Says what there is when a signal ends the run. Pages and other files are left as they were: half
-/// of a report is none.
-fn interrupted(report: &mut Report, style: Style) -> Result<(), Failure> {
+/// Prints the results of a run that a signal ended early. Files are not written, because an
+/// incomplete report must not replace a complete one.
+fn interrupted(report: &mut LabReport, style: ReportStyle) -> Result<(), Failure> {
     report.interrupted = true;
     let done: Vec<_> = report.experiments.iter().map(|experiment| experiment.name).collect();
     let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
@@ -190,9 +198,9 @@ fn interrupted(report: &mut Report, style: Style) -> Result<(), Failure> {
     Ok(style.end(report)?)
 }
 
-/// Where somebody else says what is said at the end, and ends the process, there is nothing to do
-/// but wait for it.
-fn stay_unless(mine: bool) {
+/// Returns if this thread prints the end of the report. Otherwise waits forever, because the signal
+/// thread prints it and ends the process.
+fn wait_forever_unless(mine: bool) {
     if !mine {
         loop {
             std::thread::park();
@@ -200,7 +208,7 @@ fn stay_unless(mine: bool) {
     }
 }
 
-fn locked<T>(report: &Mutex<Report>, work: impl FnOnce(&mut Report) -> T) -> T {
+fn locked<T>(report: &Mutex<LabReport>, work: impl FnOnce(&mut LabReport) -> T) -> T {
     work(&mut report.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -208,8 +216,8 @@ fn cannot_begin(error: LabError) -> Failure {
     Failure::Lab(error.to_string())
 }
 
-impl Report {
-    fn new(arguments: &Lab, plan: Plan, live: bool, forbidden: Option<String>) -> Self {
+impl LabReport {
+    fn new(arguments: &LabArguments, plan: Plan, live: bool, forbidden: Option<String>) -> Self {
         let machine = Machine::this();
         let mut notes = if live { machine.warnings() } else { Vec::new() };
         notes.extend(forbidden.map(|why| {
@@ -257,7 +265,7 @@ impl Report {
         self.experiments.push(found);
     }
 
-    /// What is said before the first experiment.
+    /// Renders the part before the first experiment.
     fn heading(&self, width: usize) -> String {
         let how = match self.plan.form {
             "live" => format!(
@@ -277,17 +285,17 @@ impl Report {
     }
 }
 
-/// Files to be written.
-struct Outputs {
+/// The files to write.
+struct OutputFiles {
     json: Option<PathBuf>,
     html: Option<PathBuf>,
     markdown: Option<PathBuf>,
     svg: Option<PathBuf>,
 }
 
-impl Outputs {
-    /// Finds out what cannot be written before minutes were spent on what should be.
-    fn of(arguments: &Lab) -> Result<Self, Failure> {
+impl OutputFiles {
+    /// Checks before the run, which takes minutes, that all files can be written.
+    fn new(arguments: &LabArguments) -> Result<Self, Failure> {
         let outputs = Self {
             json: arguments.json_file.clone(),
             html: arguments.html.clone(),
@@ -310,14 +318,14 @@ impl Outputs {
             can_write_file(directory.join("lab-.svg")).map_err(unwritable(directory))?;
         }
         if let Some(path) = &outputs.markdown {
-            let nothing = Report::new(arguments, arguments.plan(), false, None);
-            markdown::replaced(&read(path)?, &nothing)
+            let empty_report = LabReport::new(arguments, arguments.plan(), false, None);
+            markdown::with_report(&read(path)?, &empty_report)
                 .map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
         }
         Ok(outputs)
     }
 
-    fn write(&self, report: &Report) -> Result<(), Failure> {
+    fn write(&self, report: &LabReport) -> Result<(), Failure> {
         if let Some(path) = &self.json {
             let mut text = serde_json::to_vec_pretty(report)
                 .map_err(|error| unwritable(path)(error.into()))?;
@@ -328,7 +336,7 @@ impl Outputs {
             write_file(path, page::render(report)?.as_bytes()).map_err(unwritable(path))?;
         }
         if let Some(path) = &self.markdown {
-            let text = markdown::replaced(&read(path)?, report)
+            let text = markdown::with_report(&read(path)?, report)
                 .map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
             write_file(path, text.as_bytes()).map_err(unwritable(path))?;
         }
@@ -371,14 +379,14 @@ pub(in crate::lab) mod tests {
         model: || Ok(Experiment::new(&ENTRY)),
     };
 
-    /// A report of one experiment with one table, a mark missed and one of which nothing can be
-    /// said.
-    pub(in crate::lab) fn report() -> Report {
+    /// A report of one experiment with one table, a missed mark, and a mark that could not be
+    /// measured.
+    pub(in crate::lab) fn report() -> LabReport {
         let mut found = Experiment::new(&ENTRY);
         found.tables.push(grid::tests::table());
         found.marks.push(Mark::exact("lro: counts", Form::Model, 1.0, Side::AtLeast, 2.5));
         found.marks.push(Mark::unmeasured("lro: figures", Side::AtMost, 0.84, "no & namespaces"));
-        let mut report = Report {
+        let mut report = LabReport {
             command: "superpacket lab lro".into(),
             machine: Machine::this(),
             plan: RunPlan {
@@ -393,7 +401,7 @@ pub(in crate::lab) mod tests {
             experiments: Vec::new(),
             marks: Vec::new(),
             notes: Vec::new(),
-            failed: vec![Failed { name: "ack", error: "a <b>".into() }],
+            failed: vec![FailedExperiment { name: "ack", error: "a <b>".into() }],
             interrupted: false,
         };
         report.add(found);

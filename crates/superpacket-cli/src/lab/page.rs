@@ -1,18 +1,18 @@
-//! The report as a page.
+//! The report as an HTML page.
 
 use std::fmt::Write;
 
 use superpacket_lab::experiment::{Experiment, Form, Mark};
 
-use super::Report;
-use super::grid::{Grid, WHY_NO_RATIO, made, mark, origin, verdict};
+use super::LabReport;
+use super::grid::{Grid, WHY_NO_RATIO, mark, method, origin, verdict};
 use super::plot;
 use superpacket_captures::Error;
 use superpacket_captures::page::{self, Escaped, Stop, tiles};
 use superpacket_captures::plot::{WIDE, both};
 
 /// Renders the page.
-pub(super) fn render(report: &Report) -> Result<String, Error> {
+pub(super) fn render(report: &LabReport) -> Result<String, Error> {
     let title = match report.experiments.as_slice() {
         [only] => format!("The experiment {}, again", only.name),
         _ => "The sources' experiments, again".to_owned(),
@@ -20,7 +20,7 @@ pub(super) fn render(report: &Report) -> Result<String, Error> {
     page::render(&title, "lab", |page| write(report, page))
 }
 
-fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
+fn write(report: &LabReport, page: &mut String) -> Result<(), Stop> {
     let plan = &report.plan;
     let how = match plan.form {
         "live" => format!("{} rounds of {} s each, variants in turn", plan.rounds, plan.seconds),
@@ -41,7 +41,7 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
     let machine = &report.machine;
     let guest = if machine.virtual_machine { ", virtual" } else { "" };
     let cores = if machine.cores == 1 { "core" } else { "cores" };
-    // What was measured, simulated and counted is not added up.
+    // Measured, simulated and counted marks are not added up.
     let met = [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")]
         .into_iter()
         .filter_map(|(form, name)| {
@@ -122,7 +122,7 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
             page,
             "<h3>{}</h3>\n<p class=\"muted\">{}.</p>",
             Escaped(&table.title),
-            made(table)
+            method(table)
         )?;
         if plot::bars(table, WIDE).is_some() {
             let svg = both(|width| plot::bars(table, width).unwrap_or_else(|| Ok(String::new())))?;
@@ -135,7 +135,7 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
             writeln!(page, "<figure><figcaption>{key}</figcaption>{svg}</figure>")?;
         }
         cells(&grid, page)?;
-        if grid.refused {
+        if grid.ratio_withheld {
             writeln!(page, "<p class=\"muted\">{}.</p>", Escaped(WHY_NO_RATIO))?;
         }
     }
@@ -149,12 +149,12 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Columns for which a screen has room.
-const MOST_COLUMNS: usize = 7;
+/// Maximum number of columns that fit a screen.
+const MAX_COLUMNS: usize = 7;
 
 fn cells(grid: &Grid, page: &mut String) -> Result<(), Stop> {
-    // Of many columns, each row is a card on any screen, as every row is on a phone.
-    let class_of_all = if grid.header.len() > MOST_COLUMNS { "lab cards" } else { "lab" };
+    // A table with many columns is shown as one card per row, as every table is on a phone.
+    let class_of_all = if grid.header.len() > MAX_COLUMNS { "lab cards" } else { "lab" };
     write!(page, "<div class=\"table\"><table class=\"{class_of_all}\">\n<tr>")?;
     for (place, heading) in grid.header.iter().enumerate() {
         let source = if heading.of_source { "source’s " } else { "" };

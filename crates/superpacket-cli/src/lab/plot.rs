@@ -1,4 +1,4 @@
-//! A table's column as bars: what was found here, and what the source had, each in its own measure,
+//! Bar plots of a table's column: the values found here and the source's, each with its own scale,
 //! so that their shapes can be compared.
 
 use plotters::prelude::*;
@@ -11,34 +11,35 @@ use superpacket_captures::Error;
 use superpacket_captures::page::Escaped;
 use superpacket_captures::plot::{AFTER, Area, BEFORE, Drawn, INK, MUTED, TEXT, WIDE, draw};
 
-/// Height of a row, be it a bar or the name of a group, of the heading, and of the space above a
-/// group.
+/// Heights in pixels of a row (a bar or the name of a group), of the heading, and of the space
+/// above a group.
 const ROW: u32 = 30;
 const HEAD: u32 = 34;
 const GAP: u32 = 8;
 
-/// Height of a row, and the longest name, in a narrow plot.
+/// Height of a row in pixels, and maximum letters of a name, in a narrow plot.
 const NARROW_ROW: u32 = 24;
 const NARROW_LETTERS: usize = 42;
 
-/// The longest name that has room, in letters, and about how wide a letter of a name and of a
-/// figure is.
-const MOST_LETTERS: usize = 36;
+/// Maximum letters of a name, and approximate widths in pixels of a letter of a name and of a
+/// figure.
+const MAX_LETTERS: usize = 36;
 const LETTER: i32 = 9;
 const DIGIT: i32 = 8;
 
-/// What the longest bars stand for.
+/// The values that the longest bars represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scale {
-    /// The largest value found here, with its spread, and the source's largest.
+    /// Separate scales: the largest value found here, including its spread, and the source's
+    /// largest value.
     Own,
-    /// The largest of both, as both are ratios; a spread may be longer than there is room for.
+    /// One scale for both, as both are ratios: the largest value of both. A spread may be cut off.
     Shared,
 }
 
 impl Scale {
-    /// Here, and in the source.
-    fn most(self, bars: &[&Bar<'_>]) -> [f64; 2] {
+    /// Returns the values of the longest bars, for the figures found here and for the source's.
+    fn maxima(self, bars: &[&Bar<'_>]) -> [f64; 2] {
         let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
         let source = most(&mut bars.iter().filter_map(|bar| bar.source));
         let figures = || bars.iter().filter_map(|bar| bar.here);
@@ -53,7 +54,7 @@ impl Scale {
 
 /// A row of the plot.
 #[derive(Clone, Debug)]
-enum Line<'a> {
+enum PlotRow<'a> {
     Group(String),
     Bar(Bar<'a>),
 }
@@ -66,18 +67,18 @@ struct Bar<'a> {
     source: Option<f64>,
 }
 
-/// Bars beyond which a plot shows no more than one column.
-const MOST_BARS: usize = 24;
+/// Maximum number of bars in a plot of several columns; beyond it only one column is shown.
+const MAX_BARS: usize = 24;
 
-/// The plot of the column that the table names for it, and of others that are measured in the same
-/// unit; `None` where it names none.
+/// Draws the column that the table selects for its plot, together with other columns of the same
+/// unit. Returns `None` if the table selects none.
 pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Error>> {
     let place = table.plot?;
     let column = table.columns.get(place)?;
     let mut shown: Vec<usize> = (0..table.columns.len())
         .filter(|&other| table.columns[other].unit == column.unit)
         .collect();
-    if column.unit.is_empty() || shown.len() * table.rows.len() > MOST_BARS {
+    if column.unit.is_empty() || shown.len() * table.rows.len() > MAX_BARS {
         shown = vec![place];
     }
     let (lines, unit) = if shown.len() > 1 {
@@ -93,27 +94,27 @@ pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Error>> {
         )
     };
     let title = Escaped(&format!("{}: {unit}", table.title)).to_string();
-    Some(drawn(&title, &lines, &unit, column.digits, Scale::Own, width))
+    Some(draw_plot(&title, &lines, &unit, column.digits, Scale::Own, width))
 }
 
-fn drawn(
+fn draw_plot(
     title: &str,
-    lines: &[Line<'_>],
+    lines: &[PlotRow<'_>],
     unit: &str,
     digits: usize,
     scale: Scale,
     width: u32,
 ) -> Result<String, Error> {
     if width == WIDE {
-        let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
-        draw(title, (width, height), |area| panels(lines, unit, digits, scale, area))
+        let height = HEAD + lines.iter().map(PlotRow::height).sum::<u32>() + 10;
+        draw(title, (width, height), |area| draw_wide(lines, unit, digits, scale, area))
     } else {
-        let height = NARROW_ROW + lines.iter().map(Line::narrow_height).sum::<u32>() + 10;
-        draw(title, (width, height), |area| stacked(lines, unit, digits, scale, width, area))
+        let height = NARROW_ROW + lines.iter().map(PlotRow::narrow_height).sum::<u32>() + 10;
+        draw(title, (width, height), |area| draw_narrow(lines, unit, digits, scale, width, area))
     }
 }
 
-/// The plot of the headline rows of all experiments; `None` where there are none.
+/// Draws the headline rows of all experiments. Returns `None` if there are none.
 pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<String, Error>> {
     let mut lines = Vec::new();
     for experiment in experiments {
@@ -122,16 +123,16 @@ pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<
             let here =
                 mark.value.map(|value| Figure { value, low: mark.spread[0], high: mark.spread[1] });
             if here.is_some() || mark.source.is_some() {
-                lines.push(Line::Bar(Bar { name, here, source: mark.source }));
+                lines.push(PlotRow::Bar(Bar { name, here, source: mark.source }));
             }
         }
         if lines.len() > group {
             let headline = find(experiment.name).map_or(experiment.source, |entry| entry.headline);
-            lines.insert(group, Line::Group(format!("{}: {headline}", experiment.name)));
+            lines.insert(group, PlotRow::Group(format!("{}: {headline}", experiment.name)));
         }
     }
     (!lines.is_empty()).then(|| {
-        drawn(
+        draw_plot(
             "What each experiment compares, here and in its source",
             &lines,
             "times",
@@ -142,31 +143,33 @@ pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<
     })
 }
 
-/// A bar for each row, below the names of their groups.
-fn by_row(table: &Table, place: usize) -> Vec<Line<'_>> {
+/// Returns a bar for each row, below the names of their groups.
+fn by_row(table: &Table, place: usize) -> Vec<PlotRow<'_>> {
     let mut lines = Vec::new();
     let mut group = "";
     for row in &table.rows {
         if row.group != group {
             group = &row.group;
-            lines.push(Line::Group(group.to_owned()));
+            lines.push(PlotRow::Group(group.to_owned()));
         }
-        lines.push(Line::Bar(bar(&row.name, row, place)));
+        lines.push(PlotRow::Bar(bar(&row.name, row, place)));
     }
     lines
 }
 
-/// A bar for each of several columns, below the names of the rows.
-fn by_column<'a>(table: &'a Table, shown: &[usize]) -> Vec<Line<'a>> {
+/// Returns a bar for each of several columns, below the names of the rows.
+fn by_column<'a>(table: &'a Table, shown: &[usize]) -> Vec<PlotRow<'a>> {
     let mut lines = Vec::new();
     for row in &table.rows {
-        lines.push(Line::Group(if row.group.is_empty() {
+        lines.push(PlotRow::Group(if row.group.is_empty() {
             row.name.clone()
         } else {
             format!("{}, {}", row.group, row.name)
         }));
         let bars = shown.iter().map(|&place| bar(table.columns[place].title, row, place));
-        lines.extend(bars.filter(|bar| bar.here.is_some() || bar.source.is_some()).map(Line::Bar));
+        lines.extend(
+            bars.filter(|bar| bar.here.is_some() || bar.source.is_some()).map(PlotRow::Bar),
+        );
     }
     lines
 }
@@ -179,40 +182,42 @@ fn bar<'a>(name: &'a str, row: &Row, place: usize) -> Bar<'a> {
     }
 }
 
-impl Line<'_> {
+impl PlotRow<'_> {
     fn height(&self) -> u32 {
         match self {
-            Line::Group(_) => GAP + ROW,
-            Line::Bar(_) => ROW,
+            PlotRow::Group(_) => GAP + ROW,
+            PlotRow::Bar(_) => ROW,
         }
     }
 
     fn narrow_height(&self) -> u32 {
         match self {
-            Line::Group(_) => GAP + NARROW_ROW,
-            Line::Bar(bar) => {
+            PlotRow::Group(_) => GAP + NARROW_ROW,
+            PlotRow::Bar(bar) => {
                 NARROW_ROW * (1 + u32::from(bar.here.is_some()) + u32::from(bar.source.is_some()))
             }
         }
     }
 }
 
-/// Where bars begin, how long they may be, and what the longest stands for.
+/// The horizontal position of bars: where they begin, their maximum length in pixels, and the value
+/// of the longest.
 #[derive(Clone, Copy, Debug)]
 struct Panel {
     left: i32,
-    room: i32,
-    most: f64,
+    max_length: i32,
+    max_value: f64,
 }
 
 impl Panel {
     fn at(&self, value: f64) -> i32 {
-        // A whisker may be longer than there is room for.
-        let part = if self.most > 0.0 { (value.max(0.0) / self.most).min(1.0) } else { 0.0 };
-        self.left + (f64::from(self.room) * part).round() as i32
+        // A whisker that exceeds the scale is cut off.
+        let part =
+            if self.max_value > 0.0 { (value.max(0.0) / self.max_value).min(1.0) } else { 0.0 };
+        self.left + (f64::from(self.max_length) * part).round() as i32
     }
 
-    /// A bar that can be seen, however short.
+    /// Returns the rectangle of a bar, which is at least one pixel wide.
     fn bar(&self, value: f64, middle: i32, colour: &RGBColor) -> Rectangle<(i32, i32)> {
         Rectangle::new(
             [(self.left, middle - 9), (self.at(value).max(self.left + 1), middle + 9)],
@@ -221,32 +226,42 @@ impl Panel {
     }
 }
 
-fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Area<'_>) -> Drawn {
-    let bars =
-        || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
-    let letters = bars().map(|bar| bar.name.chars().count().min(MOST_LETTERS)).max().unwrap_or(0);
+fn draw_wide(
+    lines: &[PlotRow<'_>],
+    unit: &str,
+    digits: usize,
+    scale: Scale,
+    area: &Area<'_>,
+) -> Drawn {
+    let bars = || {
+        lines.iter().filter_map(|line| if let PlotRow::Bar(bar) = line { Some(bar) } else { None })
+    };
+    let letters = bars().map(|bar| bar.name.chars().count().min(MAX_LETTERS)).max().unwrap_or(0);
     let names = 20 + LETTER * letters as i32;
-    let sourced = bars().any(|bar| bar.source.is_some());
-    let width = (WIDE as i32 - names) / if sourced { 2 } else { 1 };
+    let has_source = bars().any(|bar| bar.source.is_some());
+    let width = (WIDE as i32 - names) / if has_source { 2 } else { 1 };
     let longest =
         |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
-    // Behind the longest bar there is room for its figure.
-    let panel =
-        |left, words, most| Panel { left, room: (width - 20 - DIGIT * words as i32).max(20), most };
+    // Leaves room for the figure after the longest bar.
+    let panel = |left, words, max_value| Panel {
+        left,
+        max_length: (width - 20 - DIGIT * words as i32).max(20),
+        max_value,
+    };
     let figures = || bars().filter_map(|bar| bar.here);
     let of_source = || bars().filter_map(|bar| bar.source);
     let words = longest(&mut figures().map(|figure| with_spread(figure, digits)));
-    let [most_here, most_there] = scale.most(&bars().collect::<Vec<_>>());
-    let here = panel(names, words, most_here);
+    let [max_here, max_source] = scale.maxima(&bars().collect::<Vec<_>>());
+    let here = panel(names, words, max_here);
     let words = longest(&mut of_source().map(|value| number(value, digits)));
-    let there = panel(names + width, words, most_there);
+    let there = panel(names + width, words, max_source);
 
     area.draw(&Text::new(
         format!("here: {unit}"),
         (here.left, HEAD as i32 / 2),
         style(18, &MUTED, HPos::Left),
     ))?;
-    if sourced {
+    if has_source {
         area.draw(&Text::new(
             format!("source: {unit}"),
             (there.left, HEAD as i32 / 2),
@@ -258,10 +273,10 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Ar
         top += line.height();
         let middle = (top - ROW / 2) as i32;
         match line {
-            Line::Group(name) => {
+            PlotRow::Group(name) => {
                 area.draw(&Text::new(name.as_str(), (4, middle), style(18, &MUTED, HPos::Left)))?
             }
-            Line::Bar(bar) => {
+            PlotRow::Bar(bar) => {
                 area.draw(&Text::new(
                     shortened(bar.name),
                     (names - 10, middle),
@@ -285,27 +300,28 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Ar
     Ok(())
 }
 
-/// Where there is no room beside each other: each bar below its name, the source's below it.
-fn stacked(
-    lines: &[Line<'_>],
+/// Draws a narrow plot: each bar below its name, and the source's bar below it.
+fn draw_narrow(
+    lines: &[PlotRow<'_>],
     unit: &str,
     digits: usize,
     scale: Scale,
     width: u32,
     area: &Area<'_>,
 ) -> Drawn {
-    let bars =
-        || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
+    let bars = || {
+        lines.iter().filter_map(|line| if let PlotRow::Bar(bar) = line { Some(bar) } else { None })
+    };
     let room = |words: usize| (width as i32 - 24 - DIGIT * words as i32).max(20);
     let longest =
         |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
-    let [most_here, most_there] = scale.most(&bars().collect::<Vec<_>>());
+    let [max_here, max_source] = scale.maxima(&bars().collect::<Vec<_>>());
     let words =
         longest(&mut bars().filter_map(|bar| bar.here).map(|figure| with_spread(figure, digits)));
-    let here = Panel { left: 4, room: room(words), most: most_here };
+    let here = Panel { left: 4, max_length: room(words), max_value: max_here };
     let words =
         longest(&mut bars().filter_map(|bar| bar.source).map(|value| number(value, digits)));
-    let there = Panel { left: 4, room: room(words), most: most_there };
+    let there = Panel { left: 4, max_length: room(words), max_value: max_source };
     let text = |words: &str, middle: i32, colour: &RGBColor| {
         let fitting = if words.chars().count() > NARROW_LETTERS {
             words.chars().take(NARROW_LETTERS - 1).chain(['…']).collect()
@@ -319,11 +335,11 @@ fn stacked(
     middle += NARROW_ROW as i32;
     for line in lines {
         match line {
-            Line::Group(name) => {
+            PlotRow::Group(name) => {
                 middle += GAP as i32;
                 text(name, middle, &MUTED)?;
             }
-            Line::Bar(bar) => {
+            PlotRow::Bar(bar) => {
                 text(bar.name, middle, &INK)?;
                 if let Some(figure) = bar.here {
                     middle += NARROW_ROW as i32;
@@ -346,7 +362,7 @@ fn stacked(
     Ok(())
 }
 
-/// From where to where half of the rounds lie, and the figures.
+/// Draws the range that contains half of the rounds, and the figures.
 fn whisker(figure: Figure, panel: &Panel, middle: i32, digits: usize, area: &Area<'_>) -> Drawn {
     let Figure { value, low, high } = figure;
     let (left, right) = (panel.at(low), panel.at(high));
@@ -380,21 +396,21 @@ fn style(size: i32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
         .pos(Pos::new(side, VPos::Center))
 }
 
-/// A name as far as there is room for it.
+/// Returns a name, shortened if it is too long.
 fn shortened(name: &str) -> String {
-    if name.chars().count() <= MOST_LETTERS {
+    if name.chars().count() <= MAX_LETTERS {
         name.to_owned()
     } else {
-        name.chars().take(MOST_LETTERS - 1).chain(['…']).collect()
+        name.chars().take(MAX_LETTERS - 1).chain(['…']).collect()
     }
 }
 
-/// Colours for a plot that is a file of its own, with no page around it: those of `page.css`.
+/// Style sheet for a plot in a separate file, with the colours of `page.css`.
 const STYLE: &str = "<style>:root{--card:#ffffff;--ink:#1c2430;--muted:#5d6878;--grid:#d9dde3;--before:#8f9bb0;--after:#0b7285}\
 @media(prefers-color-scheme:dark){:root{--card:#1a2029;--ink:#e6eaf0;--muted:#9aa6b6;--grid:#323b48;--before:#66748a;--after:#3bc9db}}</style>\
 <rect width=\"100%\" height=\"100%\" fill=\"var(--card)\"/>";
 
-/// A plot as a file of its own.
+/// Returns a plot as a standalone file.
 pub(super) fn file(svg: &str) -> String {
     let svg = svg.replacen("<svg ", "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 1);
     match svg.split_once('>') {
@@ -447,18 +463,18 @@ mod tests {
         let svg = svg?;
         assert_eq!(svg.matches("fill=\"var(--after)\"").count(), 8, "{svg}");
         assert!(svg.contains("4K pages, LRO") && svg.matches("frames\n").count() == 4, "{svg}");
-        table.rows = table.rows.iter().cycle().take(MOST_BARS).cloned().collect();
+        table.rows = table.rows.iter().cycle().take(MAX_BARS).cloned().collect();
         let Some(svg) = bars(&table, WIDE) else { panic!("it is to be plotted") };
         assert_eq!(
             svg?.matches("fill=\"var(--after)\"").count(),
-            MOST_BARS,
+            MAX_BARS,
             "one column, if there are many rows"
         );
         Ok(())
     }
 
     #[test]
-    fn a_file_brings_its_colours_with_it() -> Result<(), Error> {
+    fn a_plot_file_contains_its_colours() -> Result<(), Error> {
         let Some(svg) = bars(&table(), WIDE) else { panic!("it is to be plotted") };
         let svg = file(&svg?);
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\""), "{svg}");

@@ -1,4 +1,4 @@
-//! Runs experiments one after the other, whatever becomes of each.
+//! Runs single experiments, so that a failure in one does not affect the others.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,40 +7,40 @@ use serde::Serialize;
 use superpacket_lab::experiment::{Entry, Experiment, Session};
 use superpacket_lab::{Host, LabError};
 
-/// An experiment that could not be run for a reason that is not the machine's.
+/// An experiment that failed for another reason than a missing capability of the machine.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Failed {
+pub(super) struct FailedExperiment {
     pub(super) name: &'static str,
     pub(super) error: String,
 }
 
-/// How a note begins that says why an experiment was not measured.
+/// Beginning of the note that says why an experiment was not measured.
 pub(super) const NOT_MEASURED: &str = "not measured between live hosts";
 
-/// What became of an experiment.
+/// The outcome of an experiment.
 #[derive(Debug)]
-pub(super) enum Outcome {
-    /// It was run.
+pub(super) enum ExperimentOutcome {
+    /// It succeeded.
     Done(Experiment),
-    /// It failed. What can be counted without hosts is there nevertheless.
-    Failed(Failed, Option<Experiment>),
-    /// The watcher asked for its end.
+    /// It failed. The part that needs no hosts may still have results.
+    Failed(FailedExperiment, Option<Experiment>),
+    /// The user cancelled the run.
     Cancelled,
 }
 
-/// In which forms experiments are run.
+/// The forms in which experiments are run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Forms<'a> {
-    /// Between live hosts, and counted.
+    /// Measured between live hosts, and counted.
     Both(Session<'a>),
     /// Counted only.
     Model,
 }
 
-/// Why no network namespace is to be had here, in words for the user; `None` where one is.
+/// Returns the reason why network namespaces are not available here, or `None` if they are.
 ///
 /// # Errors
-/// Whatever else went wrong.
+/// If a namespace cannot be created for another reason.
 pub(super) fn forbidden() -> Result<Option<String>, LabError> {
     match Host::new("probe") {
         Ok(_) => Ok(None),
@@ -50,41 +50,41 @@ pub(super) fn forbidden() -> Result<Option<String>, LabError> {
 }
 
 /// Runs an experiment.
-pub(super) fn experiment(entry: &Entry, forms: Forms<'_>) -> Outcome {
-    let failed = |error: String| Failed { name: entry.name, error };
-    let counted = caught(entry.model);
+pub(super) fn experiment(entry: &Entry, forms: Forms<'_>) -> ExperimentOutcome {
+    let failed = |error: String| FailedExperiment { name: entry.name, error };
+    let counted = run_guarded(entry.model);
     let Forms::Both(session) = forms else {
         return match counted {
-            Ok(counted) => Outcome::Done(counted),
-            Err(error) => Outcome::Failed(failed(error.to_string()), None),
+            Ok(counted) => ExperimentOutcome::Done(counted),
+            Err(error) => ExperimentOutcome::Failed(failed(error.to_string()), None),
         };
     };
-    match (caught(|| (entry.live)(&session)), counted) {
-        (Ok(live), Ok(counted)) => Outcome::Done(live.with_model(counted)),
-        (Ok(live), Err(error)) => Outcome::Failed(failed(error.to_string()), Some(live)),
-        (Err(LabError::Cancelled), _) => Outcome::Cancelled,
+    match (run_guarded(|| (entry.live)(&session)), counted) {
+        (Ok(live), Ok(counted)) => ExperimentOutcome::Done(live.with_model(counted)),
+        (Ok(live), Err(error)) => ExperimentOutcome::Failed(failed(error.to_string()), Some(live)),
+        (Err(LabError::Cancelled), _) => ExperimentOutcome::Cancelled,
         (Err(error), Ok(mut counted)) if error.is_unavailable() => {
             counted.notes.insert(0, format!("{NOT_MEASURED}: {error}"));
-            Outcome::Done(counted)
+            ExperimentOutcome::Done(counted)
         }
-        (Err(error), counted) => Outcome::Failed(failed(error.to_string()), counted.ok()),
+        (Err(error), counted) => ExperimentOutcome::Failed(failed(error.to_string()), counted.ok()),
     }
 }
 
-/// A mistake in one experiment does not take the others with it: a panic is an error too. What it
-/// was about has been said by the panic hook.
-fn caught(run: impl FnOnce() -> Result<Experiment, LabError>) -> Result<Experiment, LabError> {
+/// Runs an experiment and turns a panic into an error, so that the other experiments still run. The
+/// panic hook has already printed the panic.
+fn run_guarded(run: impl FnOnce() -> Result<Experiment, LabError>) -> Result<Experiment, LabError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        Err(LabError::Invalid { what: "a panic".into(), reason: words(panic.as_ref()) })
+        Err(LabError::Invalid { what: "a panic".into(), reason: panic_message(panic.as_ref()) })
     })
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without words").to_owned()
+    text.unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]
@@ -106,28 +106,32 @@ mod tests {
         },
     };
 
-    fn run(entry: Entry) -> Outcome {
+    fn run(entry: Entry) -> ExperimentOutcome {
         experiment(&entry, Forms::Both(Session::new(Plan::QUICK, &Unwatched)))
     }
 
     #[test]
-    fn what_the_machine_lacks_is_a_note_and_what_fails_is_told() {
-        assert!(matches!(run(WELL), Outcome::Done(experiment) if experiment.notes == ["counted"]));
+    fn missing_capabilities_become_notes_and_failures_are_reported() {
+        assert!(
+            matches!(run(WELL), ExperimentOutcome::Done(experiment) if experiment.notes == ["counted"])
+        );
         let unavailable = |_: &Session<'_>| {
             Err(LabError::Unsupported { what: "DCCP".into(), reason: "gone".into() })
         };
-        let Outcome::Done(found) = run(Entry { live: unavailable, ..WELL }) else { panic!("done") };
+        let ExperimentOutcome::Done(found) = run(Entry { live: unavailable, ..WELL }) else {
+            panic!("done")
+        };
         assert_eq!(
             found.notes,
             ["not measured between live hosts: DCCP is not available here: gone", "counted"]
         );
         assert!(matches!(
             run(Entry { live: |_| Err(LabError::Cancelled), ..WELL }),
-            Outcome::Cancelled
+            ExperimentOutcome::Cancelled
         ));
         let broken =
             |_: &Session<'_>| Err(LabError::Invalid { what: "a".into(), reason: "b".into() });
-        let Outcome::Failed(Failed { name: "lro", error }, Some(_)) =
+        let ExperimentOutcome::Failed(FailedExperiment { name: "lro", error }, Some(_)) =
             run(Entry { live: broken, ..WELL })
         else {
             panic!("failed")
@@ -136,8 +140,8 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_a_failure_like_others() {
-        let Outcome::Failed(Failed { error, .. }, Some(counted)) =
+    fn a_panic_is_an_ordinary_failure() {
+        let ExperimentOutcome::Failed(FailedExperiment { error, .. }, Some(counted)) =
             run(Entry { live: |_| panic!("of {}", "old"), ..WELL })
         else {
             panic!("failed")
@@ -145,7 +149,7 @@ mod tests {
         assert_eq!((error.as_str(), counted.notes.len()), ("a panic: of old", 1));
         assert!(matches!(
             experiment(&Entry { model: || panic!("short"), ..WELL }, Forms::Model),
-            Outcome::Failed(_, None)
+            ExperimentOutcome::Failed(_, None)
         ));
     }
 }

@@ -1,24 +1,23 @@
-//! The report as text, for terminals of any width.
+//! The full report as text, for terminals of any width.
 
 use comfy_table::{CellAlignment, Table as TextTable, presets};
 use superpacket_lab::experiment::{Experiment, Mark, Table};
 
-use super::grid::{Grid, NOTHING, WHY_NO_RATIO, made, mark, origin, verdict};
+use super::grid::{Grid, NOTHING, WHY_NO_RATIO, mark, method, origin, verdict};
 use crate::report::{self, printable};
 
-/// How wide standard output is, if it is a terminal; what is written elsewhere may be as wide as it
-/// is.
+/// Returns the width of the terminal. If standard output is no terminal, the width is unlimited.
 pub(super) fn width() -> usize {
     report::terminal_columns().unwrap_or(usize::MAX)
 }
 
-/// An experiment with its tables and notes.
+/// Renders an experiment with its tables and notes.
 pub(super) fn experiment(experiment: &Experiment, width: usize) -> String {
     let mut text = format!("{}: {}\n", experiment.name, experiment.source);
     paragraph(experiment.summary, 2, width, &mut text);
     for found in &experiment.tables {
         text.push('\n');
-        paragraph(&format!("{}: {}", found.title, made(found)), 2, width, &mut text);
+        paragraph(&format!("{}: {}", found.title, method(found)), 2, width, &mut text);
         table(found, width, &mut text);
     }
     if !experiment.notes.is_empty() {
@@ -31,20 +30,20 @@ pub(super) fn experiment(experiment: &Experiment, width: usize) -> String {
     text
 }
 
-/// The marks of all experiments.
+/// Renders the marks of all experiments.
 pub(super) fn marks<'a>(marks: impl Iterator<Item = &'a Mark>, width: usize) -> String {
     let mut text = String::from("marks\n");
     for found in marks {
         let origin = origin(found).map(|origin| format!(" ({origin})")).unwrap_or_default();
         let reason = found.reason.as_ref().map(|reason| format!("; {reason}")).unwrap_or_default();
-        // The verdicts below each other, the rest beside them.
+        // The verdicts form a column on the left, and the rest is beside them.
         let line = format!("{:<16}{}{origin}: {}{reason}", verdict(found), found.name, mark(found));
         hanging(&line, 2, 18, width, &mut text);
     }
     text
 }
 
-/// A table as wide as it is, or, where that is too wide, its figures below each other.
+/// Renders a table, or a list of its figures if the table is too wide.
 fn table(table: &Table, width: usize, text: &mut String) {
     let grid = Grid::new(table);
     let wide = wide(&grid);
@@ -53,7 +52,7 @@ fn table(table: &Table, width: usize, text: &mut String) {
     } else {
         narrow(&grid, width, text);
     }
-    if grid.refused {
+    if grid.ratio_withheld {
         paragraph(WHY_NO_RATIO, 2, width, text);
     }
 }
@@ -67,7 +66,7 @@ fn wide(grid: &Grid) -> String {
         format!("{source}{}", heading.text.replace(", ", "\n"))
     }));
     for row in &grid.rows {
-        table.add_row(row.iter().map(|cell| printable(&cell.whole())));
+        table.add_row(row.iter().map(|cell| printable(&cell.joined())));
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((if index == 0 { 4 } else { 1 }, 1));
@@ -97,19 +96,19 @@ fn narrow(grid: &Grid, width: usize, text: &mut String) {
         for (heading, cell) in grid.header[grid.names..].iter().zip(figures) {
             if !cell.text.is_empty() && cell.text != NOTHING {
                 let source = if heading.of_source { "source's " } else { "" };
-                hanging(&format!("{source}{}: {}", heading.text, cell.whole()), 6, 8, width, text);
+                hanging(&format!("{source}{}: {}", heading.text, cell.joined()), 6, 8, width, text);
             }
         }
     }
 }
 
-/// Text broken at blanks, all lines so far from the left.
+/// Wraps text at blanks, and indents all lines by `indent`.
 pub(super) fn paragraph(words: &str, indent: usize, width: usize, text: &mut String) {
     hanging(words, indent, indent, width, text);
 }
 
-/// The same with lines after the first further from the left. Blanks within a line stay as they
-/// are.
+/// Wraps text like [`paragraph`], with another indent after the first line. Blanks within a line
+/// are kept.
 fn hanging(words: &str, first: usize, others: usize, width: usize, text: &mut String) {
     text.push_str(&report::hanging(&printable(words), first, others, width));
 }

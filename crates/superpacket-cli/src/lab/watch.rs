@@ -1,4 +1,4 @@
-//! Who watches a run: a progress bar with the time left, and the signals that end it.
+//! Supervision of a run: a progress bar with the remaining time, and the signals that end the run.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,36 +11,35 @@ use superpacket_lab::experiment::Watch;
 
 use crate::signals;
 
-/// How long a run may take to end by itself once it is asked to. A measurement that goes on for
-/// longer is cut off.
+/// Time for a run to end by itself after a signal. A measurement that takes longer is aborted.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// Watches a run.
+/// The supervisor of a run.
 pub(super) struct Watcher {
     bar: Option<ProgressBar>,
-    steps: Mutex<Steps>,
+    progress: Mutex<RunProgress>,
     cancelled: AtomicBool,
-    /// Somebody has begun to write what the program says at its end.
+    /// Whether a thread has begun to print the end of the report.
     ending: AtomicBool,
 }
 
-/// How far the run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Steps {
-    /// Experiments that are run.
+struct RunProgress {
+    /// Experiments to run.
     experiments: usize,
-    /// Experiments that were begun.
+    /// Experiments begun.
     begun: usize,
-    /// Measurements that those said they would make.
+    /// Measurements that the experiments begun so far have announced.
     announced: usize,
-    /// Measurements that were begun.
+    /// Measurements begun.
     taken: usize,
 }
 
-impl Steps {
-    /// The measurements of the whole run: those announced, and for each experiment that is to come
-    /// as many as the others had on average.
-    fn whole(&self) -> usize {
+impl RunProgress {
+    /// Returns the estimated measurements of the whole run: those announced, and for each later
+    /// experiment the average of the earlier ones.
+    fn estimated_total(&self) -> usize {
         self.announced
             + self.announced * (self.experiments - self.begun.min(self.experiments))
                 / self.begun.max(1)
@@ -48,7 +47,8 @@ impl Steps {
 }
 
 impl Watcher {
-    /// Watches so many experiments; shows no bar if `quiet`, or if nobody looks.
+    /// Creates a supervisor of `experiments` experiments. It shows no bar if `quiet`, or if
+    /// standard error is no terminal.
     pub(super) fn new(experiments: usize, quiet: bool) -> Arc<Self> {
         let shown = !quiet && io::stderr().is_terminal();
         let bar = shown.then(|| {
@@ -60,24 +60,24 @@ impl Watcher {
             bar.enable_steady_tick(Duration::from_secs(1));
             bar
         });
-        let steps = Mutex::new(Steps { experiments, ..Steps::default() });
+        let progress = Mutex::new(RunProgress { experiments, ..RunProgress::default() });
         Arc::new(Self {
             bar,
-            steps,
+            progress,
             cancelled: AtomicBool::new(false),
             ending: AtomicBool::new(false),
         })
     }
 
-    /// Lets signals ask the run for its end. If it goes on for too long, or a second signal comes,
-    /// `cut_off` prints what is known so far. The process then ends with the exit code that a shell
-    /// reports for SIGINT; its namespaces end with it.
+    /// Handles signals: the first asks the run to end. If the run takes too long, or a second
+    /// signal comes, `on_abort` prints the results so far. The process then ends with the exit code
+    /// that a shell reports for SIGINT; its namespaces end with it.
     ///
     /// # Errors
     /// If the signals cannot be handled.
-    pub(super) fn heed_signals(
+    pub(super) fn handle_signals(
         self: &Arc<Self>,
-        cut_off: impl FnOnce() + Send + 'static,
+        on_abort: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         let mut signals = Signals::new(signals::ending())?;
         let watcher = self.clone();
@@ -86,16 +86,16 @@ impl Watcher {
                 return;
             }
             watcher.cancelled.store(true, Ordering::Relaxed);
-            let asked = Instant::now();
-            while asked.elapsed() < GRACE && signals.pending().next().is_none() {
+            let signalled_at = Instant::now();
+            while signalled_at.elapsed() < GRACE && signals.pending().next().is_none() {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            if watcher.may_end() {
+            if watcher.claim_end() {
                 watcher.clear();
-                cut_off();
+                on_abort();
             } else {
-                // The run is over and its report is being written. Whoever waits for that in vain
-                // is let go.
+                // The run is over and the main thread prints the report. The program ends after the
+                // grace period even if that thread is blocked.
                 std::thread::sleep(GRACE);
             }
             superpacket_captures::file::remove_unfinished();
@@ -104,55 +104,56 @@ impl Watcher {
         Ok(())
     }
 
-    /// The next experiment begins.
+    /// Counts the next experiment as begun.
     pub(super) fn begin(&self) {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        steps.begun += 1;
-        self.show(&steps);
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.begun += 1;
+        self.show(&progress);
     }
 
-    /// Writes past the bar.
-    pub(super) fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+    /// Runs `write` while the bar is hidden.
+    pub(super) fn write_past_bar<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(write),
             None => write(),
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
 
-    /// Whether the caller is the one that says what is said at the end: true once.
-    pub(super) fn may_end(&self) -> bool {
+    /// Returns whether the caller shall print the end of the report: `true` for the first call
+    /// only.
+    pub(super) fn claim_end(&self) -> bool {
         !self.ending.swap(true, Ordering::AcqRel)
     }
 
-    fn show(&self, steps: &Steps) {
+    fn show(&self, progress: &RunProgress) {
         if let Some(bar) = &self.bar {
-            bar.set_length(steps.whole() as u64);
-            bar.set_position(steps.taken.saturating_sub(1) as u64);
+            bar.set_length(progress.estimated_total() as u64);
+            bar.set_position(progress.taken.saturating_sub(1) as u64);
         }
     }
 }
 
 impl Watch for Watcher {
     fn step(&self, what: &str) {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        steps.taken += 1;
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.taken += 1;
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_owned());
         }
-        self.show(&steps);
+        self.show(&progress);
     }
 
     fn announce(&self, more: usize) {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        steps.announced += more;
-        self.show(&steps);
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.announced += more;
+        self.show(&progress);
     }
 
     fn is_cancelled(&self) -> bool {
@@ -165,9 +166,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn experiments_to_come_are_taken_for_like_those_that_were() {
+    fn later_experiments_are_estimated_from_earlier_ones() {
         let whole = |experiments, begun, announced| {
-            Steps { experiments, begun, announced, taken: 0 }.whole()
+            RunProgress { experiments, begun, announced, taken: 0 }.estimated_total()
         };
         assert_eq!(
             (whole(1, 1, 30), whole(5, 1, 30), whole(5, 2, 50), whole(5, 5, 100)),
@@ -177,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_said_once() {
+    fn only_one_thread_prints_the_end() {
         let watcher = Watcher::new(1, true);
         watcher.begin();
         watcher.announce(2);
         watcher.step("a");
         assert!(!watcher.is_cancelled());
-        assert_eq!([watcher.may_end(), watcher.may_end()], [true, false]);
+        assert_eq!([watcher.claim_end(), watcher.claim_end()], [true, false]);
     }
 }

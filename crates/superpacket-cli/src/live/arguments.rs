@@ -1,24 +1,24 @@
-//! The commands that run, ask and change a bridge, as the command line has them.
+//! The commands that run, query and change a bridge.
 
 use clap::Subcommand;
 
-use super::bridge_options::Bridge;
+use super::bridge_options::BridgeArguments;
 use super::connection::PortQuery;
-use super::fdb::Fdb;
-use super::features::Features;
-use super::limits::Limits;
-use super::mdb::Mdb;
-use super::monitor::Monitor;
-use super::port::Port;
-use super::rps::Rps;
-use super::stats::Stats;
-use super::top::Top;
-use super::vlan::Vlan;
+use super::fdb::FdbArguments;
+use super::features::FeaturesArguments;
+use super::limits::LimitsArguments;
+use super::mdb::MdbArguments;
+use super::monitor::MonitorArguments;
+use super::port::PortArguments;
+use super::rps::RpsArguments;
+use super::stats::StatsArguments;
+use super::top::TopArguments;
+use super::vlan::VlanArguments;
 
-/// The commands that run, ask and change a bridge.
+/// The commands that run, query and change a bridge.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LiveCommand {
-    /// Join ports by a learning bridge that gives every port the offloads it lacks
+    /// Join ports with a learning bridge that gives every port the offloads it lacks
     #[command(after_help = "Examples:
   superpacket bridge packet:veth0 packet:veth1
   superpacket bridge tap:tap0 packet:eth1 --feature packet:eth1:tso=off
@@ -26,18 +26,19 @@ pub(crate) enum LiveCommand {
   superpacket bridge 'left=packet:eth0?ring=8m' right=tap:tap0
   superpacket bridge --config /etc/superpacket/bridge.toml
 
-Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT, with \
-options behind a question mark, apart by ampersands, in quotes because of the shell: \
-'packet:eth0?version=v3&block=512k'. A name before it, as in left=packet:eth0, is what commands, \
-counters and metrics call the port; without one, that is the whole string. Packet and XDP ports take the interface over: give it no addresses.
+Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT. \
+Options follow a question mark and are separated by ampersands; quote them for the shell: \
+'packet:eth0?version=v3&block=512k'. A name before the port string, as in left=packet:eth0, is \
+used by commands, counters and metrics; the default name is the whole string. Packet and XDP \
+ports take the interface over: give it no addresses.
 
-SIGTERM and SIGINT send what is held and end with exit code 0 (a second one ends at once), \
-SIGHUP reads the file again; the log says what of it undoes what commands have changed \
-(--on-reload keep keeps that).
+SIGTERM and SIGINT send the held packets and end with exit code 0 (a second one ends at once). \
+SIGHUP reads the file again; the log lists the changes by commands that this undoes (--on-reload \
+keep keeps them).
 
-It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_BPF for xdp, in the user namespace that owns the \
-network namespace: `unshare -Urn` gives them to everybody who may use it.")]
-    Bridge(Bridge),
+The bridge needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_BPF for xdp, in the user namespace that \
+owns the network namespace: `unshare -Urn` grants them to every user who is allowed to run it.")]
+    Bridge(BridgeArguments),
     /// Show the offloads of a bridge's ports as `ethtool -k` does, or switch one
     #[command(after_help = "Examples:
   superpacket features
@@ -46,24 +47,25 @@ network namespace: `unshare -Urn` gives them to everybody who may use it.")]
   superpacket features packet:eth0 large-receive-offload on --force
   superpacket features packet:eth0 tx-tcp-mangleid-segmentation on
 
-Offloads have the long and short names of ethtool. What is asked for and not in force is shown \
-with the reason.
+Offloads have the long and short names of ethtool. If a requested offload is not active, the \
+reason is shown.
 
-Most ports cannot be told that IP identifications stay the same, so such super-packets are cut before \
-them. With tx-tcp-mangleid-segmentation on, those that must not be fragmented go whole, and their \
-segments get new identifications (RFC 6864).")]
-    Features(Features),
-    /// Show what a bridge's ports counted
+Most ports cannot express that all IP identifications of a super-packet are the same, so the \
+bridge segments such super-packets before it sends them. With tx-tcp-mangleid-segmentation on, \
+those with the don't-fragment bit are sent whole, and their segments get new identifications \
+(RFC 6864).")]
+    Features(FeaturesArguments),
+    /// Show the counters of a bridge's ports
     #[command(after_help = "Examples:
   superpacket stats
   superpacket stats packet:eth0 --reasons
   superpacket stats packet:eth0 --queues
   superpacket stats packet:eth0 --json | jq '.[0].drops'
 
-Reasons say why packets left aggregation as they did, merged or single, and add up to all of \
-them. Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
-    Stats(Stats),
-    /// Show a bridge's ports: state, MTU, addresses learned, limits
+Reasons say why packets left aggregation, merged or single; their counts add up to all packets. \
+Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
+    Stats(StatsArguments),
+    /// Show a bridge's ports: state, MTU, addresses learned
     #[command(after_help = "Examples:
   superpacket ports
   superpacket ports --json | jq -r '.[] | select(.state != \"up\") | .port'")]
@@ -81,36 +83,39 @@ them. Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
   superpacket limits tap:guest1 storm_broadcast 100
   superpacket limits tap:guest1 rx_byte_rate 12M
 
-Sizes count bytes from the IP header on: gso_max_size is for super-packets that the port is \
-given (0: what it takes), gro_max_size for what is made of packets that it receives. \
-gro_flush_timeout is how long a packet may be held after the poll that brought it (50us; 0: not \
-at all), gap_timeout how long a TCP segment that came ahead of others may wait for them.
+Sizes are in bytes from the IP header: gso_max_size limits the super-packets sent to the port \
+(0: the port's own limit), gro_max_size those merged from packets that it receives. \
+gro_flush_timeout is how long a packet may be held after the poll that received it (50us; 0: not \
+at all), gap_timeout how long a TCP segment that arrived early may wait for the segments before \
+it.
 
-too_big says what becomes of packets that are too long for a port and cannot be cut: drop, icmp, \
-fragment.
+too_big selects the treatment of packets that are too long for a port and cannot be segmented: \
+drop, icmp, fragment.
 
-Of LRO, which `superpacket features PORT lro on --force` switches on: lro_max_aggr is the most \
-packets in one (0: no limit), lro_max_desc the most flows at a time, and lro_acks (on, off) says \
-whether pure ACKs are absorbed. Of GRO: gro_past_push (on, off) says whether \
+For LRO, which `superpacket features PORT lro on --force` switches on: lro_max_aggr limits the \
+packets per merged packet (0: no limit), lro_max_desc the flows at the same time, and lro_acks \
+(on, off) says whether pure ACKs are absorbed. For GRO: gro_past_push (on, off) says whether \
 super-packets with PSH merge further, gro_udp_no_checksum (on, off) whether datagrams over IPv4 \
-without a checksum merge, gro_uneven (on, off) whether TCP packets merge that are not alike.
+without a checksum merge, gro_uneven (on, off) whether unequal TCP packets merge.
 
-address_limit is the most addresses that are learned behind a port (0: half of the table).
+address_limit is the maximum number of addresses learned behind a port (0: half of the table).
 
-What passes between ports, as with iproute2's `bridge link`, on or off: isolated ports talk only to \
-the others; learning says whether a port's addresses are learned, flood, mcast_flood and \
-bcast_flood whether it is given what is for nobody known, for many and for all.
+Switches for traffic between ports, as in iproute2's `bridge link`: an isolated port reaches \
+only ports that are not isolated; learning says whether the port's addresses are learned; flood, \
+mcast_flood and bcast_flood say whether it receives frames for unknown, multicast and broadcast \
+addresses.
 
-Rates, 0 for no limit: storm_broadcast, storm_multicast and storm_unknown are packets a second for \
-all, for many and for addresses that nobody knows that a port may send into the bridge; \
-rx_byte_rate and rx_packet_rate are all that it may send, tx_byte_rate and tx_packet_rate all that \
-it is given. rx_byte_burst, rx_packet_burst, tx_byte_burst and tx_packet_burst are what may come at \
-once (0: a tenth of a second's). A super-packet counts as the frames that it is on a wire.
+Rates (0: no limit): storm_broadcast, storm_multicast and storm_unknown limit the packets per \
+second that a port may send into the bridge for broadcast, multicast and unknown addresses. \
+rx_byte_rate and rx_packet_rate limit all that it may send, tx_byte_rate and tx_packet_rate all \
+that is sent to it. rx_byte_burst, rx_packet_burst, tx_byte_burst and tx_packet_burst are the \
+allowed bursts (0: a tenth of a second's worth). A super-packet counts as the frames that it \
+becomes on a wire.
 
-Of all aggregation: storage (fragments, linear) says whether packets stay where they were \
-received or are copied together, delivery (per-poll, at-once) whether gro_flush_timeout counts \
-or nothing is held past a poll.")]
-    Limits(Limits),
+For all aggregation: storage (fragments, linear) says whether packets stay where they were \
+received or are copied together; delivery (per-poll, at-once) says whether gro_flush_timeout \
+applies, or no packet is held after a poll.")]
+    Limits(LimitsArguments),
     /// Add a port to a running bridge, change one, or remove one
     #[command(after_help = "Examples:
   superpacket port add tap:guest2
@@ -121,20 +126,19 @@ or nothing is held past a poll.")]
   superpacket port set uplink rx_byte_rate 12M rx_byte_burst 1M
   superpacket port del tap:guest2
 
-A new port has the settings that a port has if nothing is said of it; features, limits, fdb, vlan \
-and rps change them.
+A new port has the default settings; change them with features, limits, fdb, vlan and rps.
 
-set changes options of the port string (OPTION=VALUE; OPTION= takes one away) and settings of the \
-port (SETTING VALUE: those of `superpacket limits`, among them the words of iproute2's `bridge link \
-set`), all of them or none. Where the string changes, the port is opened again, and stays the same \
-port: other ports go on, packets that arrive in between are lost. If it cannot be opened so, it is \
-opened as it was, and the error says why.
+set changes options of the port string (OPTION=VALUE; OPTION= removes one) and settings of the \
+port (SETTING VALUE: those of `superpacket limits`, including the words of iproute2's `bridge \
+link set`), either all or none of them. If the string changes, the port is opened again but \
+stays the same port: other ports go on, and packets that arrive meanwhile are lost. If it cannot \
+be opened with the new options, it is opened with the old ones, and the error gives the reason.
 
-What is added, changed and removed so holds until the bridge ends or reads its file \
-again: then the file decides, but for what --on-reload keep keeps. A bridge \
-that has given up its rights (--user) can only open what its user may.")]
-    Port(Port),
-    /// Show a bridge's address table as `bridge fdb` does, or change it
+Ports added, changed or removed by these commands stay so until the bridge ends or reads its \
+file again; then the file decides, except for changes that --on-reload keep keeps. A bridge that \
+has given up its privileges (--user) can open only ports that its user may open.")]
+    Port(PortArguments),
+    /// Show or change a bridge's address table, as `bridge fdb` does
     #[command(after_help = "Examples:
   superpacket fdb
   superpacket fdb show dev packet:eth0 vlan 10
@@ -146,14 +150,15 @@ that has given up its rights (--user) can only open what its user may.")]
   superpacket fdb flush dev packet:eth0
   superpacket fdb --json | jq -r '.[] | select(.state == \"static\") | .mac'
 
-Words and output are those of iproute2's `bridge fdb`; a port is told by its name. Entries \
-without a VLAN are for frames without a VLAN tag. On a terminal, show ends with the screen.
+Syntax and output are those of iproute2's `bridge fdb`; a port is given by its name. Entries \
+without a VLAN apply to frames without a VLAN tag. On a terminal, show prints at most one \
+screen.
 
-A static entry holds until it is deleted or its port leaves the bridge: it neither ages nor moves \
-to another port that sends with its address (`static sticky` in iproute2), nor gives way to others. \
-flush forgets what was learned, and leaves static entries.")]
-    Fdb(Fdb),
-    /// Show the VLANs of a bridge's ports as `bridge vlan` does, or change them
+A static entry stays until it is deleted or its port leaves the bridge. It does not age, does \
+not move to another port that sends with its address (`static sticky` in iproute2), and is not \
+replaced when the table is full. flush deletes learned entries and keeps static ones.")]
+    Fdb(FdbArguments),
+    /// Show or change the VLANs of a bridge's ports, as `bridge vlan` does
     #[command(after_help = "Examples:
   superpacket vlan
   superpacket vlan add dev tap:guest1 vid 10 pvid untagged
@@ -161,26 +166,27 @@ flush forgets what was learned, and leaves static entries.")]
   superpacket vlan add dev packet:eth0 vid 10-20
   superpacket vlan show dev packet:eth0 --json
 
-Words and output are those of iproute2's `bridge -compressvlans vlan`; a port is told by its \
-name. pvid: frames that come without a VLAN tag are in this VLAN; untagged: its frames leave \
-without one. A new port is in VLAN 1, pvid and untagged.
+Syntax and output are those of iproute2's `bridge -compressvlans vlan`; a port is given by its \
+name. pvid: untagged frames that the port receives belong to this VLAN; untagged: frames of this \
+VLAN leave the port without a tag. A new port is in VLAN 1, pvid and untagged.
 
-VLANs count where the bridge filters by them: `superpacket bridge --vlan-filtering`, or \
-vlan-filtering = true under [bridge] in its file.")]
-    Vlan(Vlan),
-    /// Show which ports of a bridge have asked for which IP groups, as `bridge mdb` does
+VLANs have an effect only if the bridge filters by them: `superpacket bridge --vlan-filtering`, \
+or vlan-filtering = true under [bridge] in its file.")]
+    Vlan(VlanArguments),
+    /// Show which ports of a bridge have joined which multicast groups, as `bridge mdb` does
     #[command(after_help = "Examples:
   superpacket mdb
   superpacket mdb show dev tap:guest1 --statistics
   superpacket mdb --json | jq -r '.mdb[] | .grp'
 
-Words and output are those of iproute2's `bridge mdb`; a port is told by its name. It counts \
-where the bridge listens to IGMP and MLD: `superpacket bridge --multicast-snooping`, or \
+Syntax and output are those of iproute2's `bridge mdb`; a port is given by its name. The table \
+is used only if the bridge snoops IGMP and MLD: `superpacket bridge --multicast-snooping`, or \
 multicast-snooping = true under [bridge] in its file.
 
-Without a querier, somebody who asks who is in which group, what is for a group goes to all ports.")]
-    Mdb(Mdb),
-    /// Show or set to which CPUs a bridge's ports steer their packets
+Without a querier, which asks hosts for their group memberships, multicast packets go to all \
+ports.")]
+    Mdb(MdbArguments),
+    /// Show or set the CPUs to which a bridge's ports steer their packets
     #[command(after_help = "Examples:
   superpacket rps
   superpacket rps packet:eth0 0 f
@@ -191,21 +197,21 @@ Without a querier, somebody who asks who is in which group, what is for a group 
   superpacket rps packet:eth0 --in-place-below 0
   superpacket rps --set netdev_max_backlog=3000
 
-A mask is what /sys/class/net/DEVICE/queues/rx-N/rps_cpus takes: hexadecimal, in groups of 32 \
-CPUs with commas between; 0 switches steering off. auto takes the CPUs that share a cache with \
-the one that receives, and says why. CPUs that are offline or outside the process's affinity get \
-no worker, which is shown. Flows move when nothing of them is left at the old CPU, so no packet \
-overtakes another.
+A mask has the format of /sys/class/net/DEVICE/queues/rx-N/rps_cpus: hexadecimal, in groups of \
+32 CPUs separated by commas; 0 switches steering off. auto selects the CPUs that share a cache \
+with the receiving CPU, and says why. CPUs that are offline or outside the process's affinity \
+get no worker; the output lists them. A flow moves only when the old CPU has none of its packets \
+left, so no packet overtakes another.
 
-As long as the thread that receives has time for all packets, it processes them itself, whatever \
-the mask (in place, the default: --in-place-below auto). When it is busy for 80 % of the time, it \
-steers, if that gets more done, until all the work fits in 45 %. --in-place-below 0 always steers, \
-as the kernel does.
+While the receiving thread has time for all packets, it processes them itself, whatever the mask \
+(in place, the default: --in-place-below auto). When it is busy for 80 % of the time, it steers, \
+provided that this increases the throughput, until all the work fits into 45 %. --in-place-below \
+0 always steers, as the kernel does.
 
---set takes rps_sock_flow_entries, netdev_max_backlog, dev_weight, flow_limit_table_len, hash \
+--set accepts rps_sock_flow_entries, netdev_max_backlog, dev_weight, flow_limit_table_len, hash \
 (keyed, toeplitz, toeplitz:KEY), hash_symmetric, hash_headers (inner, outer), hash_device, moves \
 (epochs, at-once).")]
-    Rps(Rps),
+    Rps(RpsArguments),
     /// Watch a bridge: rates, packets per super-packet, drops by cause
     #[command(after_help = "Examples:
   superpacket top
@@ -213,28 +219,28 @@ as the kernel does.
   superpacket top --json --interval 10s
 
 Keys: q quits, up and down scroll.")]
-    Top(Top),
-    /// Copy what a bridge's ports receive and send to a pcapng file or a pipe
+    Top(TopArguments),
+    /// Copy the packets that a bridge's ports receive and send to a pcapng file or a pipe
     #[command(after_help = "Examples:
   superpacket monitor packet:eth0 -w eth0.pcapng
   superpacket monitor tap:g1 tap:g2 --direction rx -c 1000 -w guests.pcapng
   superpacket monitor | tshark -r -
   superpacket monitor packet:eth0 --snaplen 128 -w - | zstd >eth0.pcapng.zst
 
-Without a port, all are monitored, also those that are added later. Packets are copied as the ports \
-have them: what is received before the bridge aggregates it, what is sent as the port is given it; \
-super-packets whole, with the virtio_net_hdr in a comment, as `superpacket check` reads it. Each port \
-is an interface of the capture, and each packet says its direction.
+Without a port, all ports are monitored, including those added later. Received packets are \
+copied before the bridge aggregates them, and sent packets as they are handed to the port. \
+Super-packets are copied whole, with their virtio_net_hdr in a comment that `superpacket check` \
+reads. Each port is an interface of the capture, and each packet has its direction.
 
-It ends by Ctrl-C, after COUNT packets, and when the ports have left the bridge or the bridge ends. \
-Forwarding never waits for it: copies that are not read in time are dropped, counted in the capture's \
-interface statistics, and told at the end.")]
-    Monitor(Monitor),
+The command ends by Ctrl-C, after COUNT packets, and when the ports have left the bridge or the \
+bridge ends. Forwarding never waits for it: copies that are not read in time are dropped, \
+counted in the capture's interface statistics, and reported at the end.")]
+    Monitor(MonitorArguments),
 }
 
 impl LiveCommand {
-    /// Does it see to SIGINT and SIGTERM itself?
-    pub(crate) fn has_its_own_signals(&self) -> bool {
+    /// Returns whether the command handles SIGINT and SIGTERM itself.
+    pub(crate) fn handles_signals(&self) -> bool {
         matches!(self, LiveCommand::Bridge(_) | LiveCommand::Top(_) | LiveCommand::Monitor(_))
     }
 }

@@ -17,32 +17,32 @@ use superpacket_port::system::give_back_large_blocks;
 
 use super::bridge_options;
 use super::logging;
-use super::plan::Plan;
+use super::plan::BridgePlan;
 use crate::failure::Failure;
 use crate::report::print_json;
 
-/// Runs until SIGTERM or SIGINT.
-pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
+/// Runs the bridge until SIGTERM or SIGINT.
+pub(crate) fn run(arguments: &bridge_options::BridgeArguments) -> Result<(), Failure> {
     logging::start(&arguments.log, arguments.log_format)?;
     give_back_large_blocks();
-    let plan = Plan::read(arguments)?;
-    let failed = |what: &str| {
+    let plan = BridgePlan::read(arguments)?;
+    let failure = |what: &str| {
         let what = what.to_owned();
         move |error: io::Error| Failure::Bridge(format!("{what}: {error}"))
     };
-    // Before anything is made that a signal would leave behind.
-    let mut signals = signals().map_err(failed("signals cannot be handled"))?;
+    // Must precede everything that a signal would leave behind, such as the control socket.
+    let mut signals = signals().map_err(failure("signals cannot be handled"))?;
     let account = plan
         .user
         .as_deref()
         .map(Account::find)
         .transpose()
         .map_err(|error| Failure::Bridge(error.to_string()))?;
-    // What other users may not do is done before the user changes.
+    // These steps need rights that the process may give up when it changes the user.
     let socket = control_socket(&plan, account.as_ref())?;
     let listener = match plan.metrics {
         Some(address) => {
-            Some(TcpListener::bind(address).map_err(failed(&format!("metrics: {address}")))?)
+            Some(TcpListener::bind(address).map_err(failure(&format!("metrics: {address}")))?)
         }
         None => None,
     };
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
             tracing::info!(path = %socket.path().display(), "control socket");
             Some(
                 ControlServer::start(socket, bridge.clone())
-                    .map_err(failed("the control socket"))?,
+                    .map_err(failure("the control socket"))?,
             )
         }
         None => None,
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
     let metrics = match listener {
         Some(listener) => {
             let server =
-                MetricsServer::start(listener, bridge.clone()).map_err(failed("metrics"))?;
+                MetricsServer::start(listener, bridge.clone()).map_err(failure("metrics"))?;
             tracing::info!(address = %server.address(), "metrics");
             Some(server)
         }
@@ -79,14 +79,14 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
     let mut running = plan;
     for signal in signals.forever() {
         if signal == SIGHUP {
-            reread(arguments, &bridge, &mut running);
+            reload(arguments, &bridge, &mut running);
         } else {
             tracing::info!(signal = signal_hook::low_level::signal_name(signal), "bridge stops");
             break;
         }
     }
-    let counted = bridge.stats();
-    for port in &counted {
+    let stats = bridge.stats();
+    for port in &stats {
         let drops: u64 = port.drops.values().sum();
         tracing::info!(
             port = port.port,
@@ -96,33 +96,34 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
             "counted"
         );
     }
-    // Nobody is told any more of what ends now. The last who knows the bridge ends it: it sends
-    // what it holds.
+    // The servers stop first, so that no client watches the shutdown. Dropping the last reference
+    // ends the bridge, which sends the packets it holds.
     drop((control, metrics));
     drop(bridge);
     tracing::info!("bridge stopped");
     if arguments.json {
-        print_json(&counted)?;
+        print_json(&stats)?;
     }
     Ok(())
 }
 
-/// SIGHUP, SIGTERM and SIGINT as a queue; of the latter two, the second ends the process at once.
+/// Returns SIGHUP, SIGTERM and SIGINT as a queue. A second SIGTERM or SIGINT ends the process at
+/// once.
 fn signals() -> io::Result<Signals> {
     let ending = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        // In this order: the first signal finds the flag clear, and sets it. The exit code is what
-        // shells report for a process that a signal ended.
+        // The order matters: the first signal finds the flag clear, and then sets it. The exit code
+        // is the one that shells report for a process ended by a signal.
         flag::register_conditional_shutdown(signal, 128 + signal, ending.clone())?;
         flag::register(signal, ending.clone())?;
     }
     Signals::new([SIGHUP, SIGTERM, SIGINT])
 }
 
-/// Makes the control socket; `None`, with a warning, where nobody said where and there is no usual
-/// place.
+/// Creates the control socket. Returns `None`, with a warning, if no path was given and there is no
+/// default path.
 fn control_socket(
-    plan: &Plan,
+    plan: &BridgePlan,
     account: Option<&Account>,
 ) -> Result<Option<ControlSocket>, Failure> {
     let Some(path) = plan.control.clone().or_else(default_path) else {
@@ -131,24 +132,24 @@ fn control_socket(
         );
         return Ok(None);
     };
-    let failed = |error: superpacket_bridge::control::SocketError| {
+    let failure = |error: superpacket_bridge::control::SocketError| {
         Failure::Bridge(format!("control socket {error}"))
     };
-    let socket = ControlSocket::bind(&path).map_err(failed)?;
+    let socket = ControlSocket::bind(&path).map_err(failure)?;
     if let Some(account) = account {
-        socket.give_to(account.user(), account.group()).map_err(failed)?;
+        socket.give_to(account.user(), account.group()).map_err(failure)?;
     }
     Ok(Some(socket))
 }
 
-/// Reads the file again and makes the bridge be what it says; whatever is wrong, the bridge goes on
-/// as it was.
-fn reread(arguments: &bridge_options::Bridge, bridge: &Bridge, running: &mut Plan) {
+/// Reads the file again and applies it to the bridge. If the file has an error, the bridge goes on
+/// unchanged.
+fn reload(arguments: &bridge_options::BridgeArguments, bridge: &Bridge, running: &mut BridgePlan) {
     let Some(path) = arguments.config.as_deref().map(std::path::Path::display) else {
         tracing::warn!("SIGHUP: the bridge was started without --config: there is no file to read");
         return;
     };
-    let plan = match Plan::read(arguments) {
+    let plan = match BridgePlan::read(arguments) {
         Ok(plan) => plan,
         Err(error) => {
             tracing::error!(file = %path, %error, "SIGHUP: the file is not used, the bridge goes on as it was");
@@ -160,9 +161,10 @@ fn reread(arguments: &bridge_options::Bridge, bridge: &Bridge, running: &mut Pla
     {
         tracing::warn!(file = %path, "SIGHUP: control, metrics and user change at the next start only");
     }
-    let mut wanted = plan.settings.clone();
-    let changes = reconcile(&running.settings, &bridge.settings(), &mut wanted, plan.on_reload);
-    match bridge.apply(wanted) {
+    let mut new_settings = plan.settings.clone();
+    let changes =
+        reconcile(&running.settings, &bridge.settings(), &mut new_settings, plan.on_reload);
+    match bridge.apply(new_settings) {
         Ok(()) => {
             for change in &changes {
                 match change.kept {
@@ -170,11 +172,11 @@ fn reread(arguments: &bridge_options::Bridge, bridge: &Bridge, running: &mut Pla
                     false => tracing::warn!(file = %path, "SIGHUP: {change}"),
                 }
             }
-            tracing::info!(file = %path, ports = plan.settings.ports.len(), "SIGHUP: the file is in force");
+            tracing::info!(file = %path, ports = plan.settings.ports.len(), "SIGHUP: the file is applied");
             running.settings = plan.settings;
         }
         Err(error) => {
-            tracing::error!(file = %path, %error, "SIGHUP: the file is not in force as a whole")
+            tracing::error!(file = %path, %error, "SIGHUP: the file is only partly applied")
         }
     }
 }

@@ -9,77 +9,78 @@ use superpacket_bridge::vlan::VlanProtocol;
 use superpacket_port::features::Feature;
 use superpacket_port::{PortSpec, SpecError};
 
-use super::connection::Connection;
+use super::connection::ControlOptions;
 use super::features::feature_name;
 use super::logging::LogFormat;
 
-/// `superpacket bridge`.
+/// The arguments of `superpacket bridge`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Bridge {
-    /// The ports to join
+pub(crate) struct BridgeArguments {
+    /// Ports to join
     #[arg(value_name = "PORT", required_unless_present = "config", conflicts_with = "config", value_parser = port_spec)]
     pub(crate) ports: Vec<PortSpec>,
-    /// Read ports and settings from a file; the options below go before what it says
+    /// Read ports and settings from a file; the options below take precedence over the file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Serve the counters for Prometheus at http://ADDR/metrics
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Threads that move packets; 0: one for each CPU, and at most one for each port
+    /// Number of threads that move packets; 0: one per CPU, and at most one per port
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Look for packets all the time instead of waiting for them: less delay, a CPU at 100 %
+    /// Poll for packets all the time instead of waiting for them: less delay, a CPU at 100 %
     #[arg(long)]
     pub(crate) busy_poll: bool,
-    /// Let packets pass only between ports that are in their VLAN (`superpacket vlan`)
+    /// Let packets pass only between ports of their VLAN (`superpacket vlan`)
     #[arg(long)]
     pub(crate) vlan_filtering: bool,
-    /// The tags that say a packet's VLAN, where the bridge filters by it: 802.1ad for a provider
-    /// bridge, which filters by the service's tag and passes the customer's [default: 802.1Q]
+    /// Tags that carry a packet's VLAN if the bridge filters by VLAN: 802.1ad for a provider
+    /// bridge, which filters by the service tag and passes the customer tag [default: 802.1Q]
     #[arg(long, value_name = "802.1Q|802.1ad")]
     pub(crate) vlan_protocol: Option<VlanProtocol>,
-    /// Give packets for IP groups only to ports that have asked for them by IGMP or MLD, and to
+    /// Send multicast packets only to ports that have joined their group by IGMP or MLD, and to
     /// routers (`superpacket mdb`)
     #[arg(long)]
     pub(crate) multicast_snooping: bool,
-    /// Open interfaces that another bridge has, although both then forward every frame
+    /// Open interfaces that belong to another bridge, although both bridges then forward every
+    /// frame
     #[arg(long)]
     pub(crate) shared_interfaces: bool,
     /// Become this user (a name or a number) after the ports are open, and keep only the
-    /// capabilities that opening them again takes
+    /// capabilities needed to open them again
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     /// Switch an offload of a port, named as in ethtool: packet:eth0:gro=off, left:gro=off
     #[arg(long, value_name = "PORT:FEATURE=on|off", value_parser = feature_switch)]
     pub(crate) feature: Vec<FeatureSwitch>,
-    /// Set a limit of a port, named as by `superpacket limits`: packet:eth0:storm_broadcast=1000
+    /// Set a limit of a port, named as in `superpacket limits`: packet:eth0:storm_broadcast=1000
     #[arg(long, value_name = "PORT:NAME=VALUE", value_parser = port_limit)]
     pub(crate) limit: Vec<PortLimit>,
-    /// What SIGHUP does with what commands have changed since the file was read: undo it, or keep
-    /// it where the file says what it said before [default: undo]
+    /// What SIGHUP does to changes that commands have made since the file was read: undo them, or
+    /// keep those whose setting is unchanged in the file [default: undo]
     #[arg(long, value_name = "undo|keep")]
     pub(crate) on_reload: Option<OnReload>,
-    /// How the log on standard error is written
+    /// Format of the log on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
-    /// What is logged: error, warn, info, debug, trace, or by module as in
-    /// superpacket_bridge=debug,info; modules are of superpacket, superpacket_bridge and
+    /// Log level: error, warn, info, debug, trace, or by module as in
+    /// superpacket_bridge=debug,info; modules belong to superpacket, superpacket_bridge or
     /// superpacket_port
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log: String,
-    /// Print what the ports counted as JSON at the end
+    /// Print the ports' counters as JSON at the end
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
-/// Reads a port string. Who reports an error has named it.
+/// Parses a port string. The error does not repeat the string, because clap prints it.
 fn port_spec(text: &str) -> Result<PortSpec, String> {
     text.parse().map_err(|error: SpecError| error.problem(text))
 }
 
-/// A limit of a port to be set.
+/// A `--limit` option: a setting of a port and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortLimit {
     pub(crate) port: String,
@@ -87,7 +88,7 @@ pub(crate) struct PortLimit {
     pub(crate) value: String,
 }
 
-/// Reads `packet:eth0?version=v3:storm_broadcast=1000`, from the end as [`feature_switch`] does.
+/// Parses `packet:eth0?version=v3:storm_broadcast=1000`, from the end like [`feature_switch`].
 fn port_limit(text: &str) -> Result<PortLimit, String> {
     let parts =
         text.rsplit_once('=').and_then(|(rest, value)| Some((rest.rsplit_once(':')?, value)));
@@ -95,7 +96,7 @@ fn port_limit(text: &str) -> Result<PortLimit, String> {
     Ok(PortLimit { port: port.to_owned(), name: name.to_owned(), value: value.to_owned() })
 }
 
-/// An offload of a port to be switched.
+/// A `--feature` option: an offload of a port to switch on or off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FeatureSwitch {
     pub(crate) port: String,
@@ -103,8 +104,8 @@ pub(crate) struct FeatureSwitch {
     pub(crate) on: bool,
 }
 
-/// Reads `packet:eth0?version=v3:gro=off`: port strings have colons and equals signs too, so from
-/// the end.
+/// Parses `packet:eth0?version=v3:gro=off`, from the end, because port strings contain colons and
+/// equals signs too.
 fn feature_switch(text: &str) -> Result<FeatureSwitch, String> {
     let parts =
         text.rsplit_once('=').and_then(|(rest, state)| Some((rest.rsplit_once(':')?, state)));
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_is_read_from_its_end() {
+    fn switches_are_parsed_from_their_end() {
         let read = feature_switch("packet:eth0?version=v3:gro=off").expect("reads");
         assert_eq!(
             read,
@@ -146,7 +147,7 @@ mod tests {
             ("packet:eth0:gro", "PORT:FEATURE=on"),
             ("gro=on", "PORT:FEATURE=on"),
             ("packet:eth0:gro=maybe", "neither on nor off"),
-            ("packet:eth0=on", "\"eth0\" is no offload"),
+            ("packet:eth0=on", "\"eth0\" is not an offload"),
         ] {
             let error = feature_switch(text).expect_err(text);
             assert!(error.contains(says), "{text}: {error}");

@@ -1,5 +1,5 @@
-//! What a shell may complete of a running bridge: the names of its ports and of their offloads, and
-//! the words that its commands take.
+//! Completion candidates from a running bridge (the names of its ports and their offloads), and the
+//! keywords of the commands.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use clap_complete::CompletionCandidate;
 use superpacket_bridge::control::{Client, ClientError, default_path};
 use superpacket_bridge::settings::{Forwarding, PortSettings, TooBig};
 
-/// How long the bridge is waited for: somebody has pressed a key.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long to wait for the bridge's answer: the user has pressed a key and waits.
+const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The line that is being completed.
-struct Line {
+/// The command line that is being completed.
+struct CommandLine {
     words: Vec<String>,
-    /// Which of them the cursor is at.
+    /// Index in `words` of the word at the cursor.
     cursor: usize,
 }
 
-impl Line {
-    /// What the shell has given this process, behind `--`.
-    fn read() -> Line {
+impl CommandLine {
+    /// Reads the words that the shell has passed to this process after `--`.
+    fn read() -> CommandLine {
         let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
         let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-        // Some shells end the line at the cursor, the others say where it is.
-        let said = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
-        let cursor = said.unwrap_or(words.len().saturating_sub(1));
-        Line { words, cursor }
+        // Some shells cut the line at the cursor, the others pass its index.
+        let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
+        let cursor = index.unwrap_or(words.len().saturating_sub(1));
+        CommandLine { words, cursor }
     }
 
-    /// The word before the cursor.
+    /// Returns the word before the cursor.
     fn previous(&self) -> &str {
         self.cursor
             .checked_sub(1)
@@ -37,7 +37,7 @@ impl Line {
             .map_or("", String::as_str)
     }
 
-    /// The bridge's socket that the line names, or the usual one.
+    /// Returns the control socket that the line names, or the default one.
     fn control(&self) -> Option<std::path::PathBuf> {
         let named = self
             .words
@@ -50,18 +50,19 @@ impl Line {
     }
 }
 
-/// Asks the running bridge; nothing, where there is none or it does not answer at once.
-fn ask<T: Send + 'static>(
-    line: &Line,
-    question: impl FnOnce(&mut Client) -> Result<T, ClientError> + Send + 'static,
+/// Queries the running bridge. Returns `None` if there is no bridge, or if it does not answer
+/// within [`TIMEOUT`].
+fn query<T: Send + 'static>(
+    line: &CommandLine,
+    request: impl FnOnce(&mut Client) -> Result<T, ClientError> + Send + 'static,
 ) -> Option<T> {
     let path = line.control()?;
-    let (answer, answered) = channel();
-    // The process ends when it has answered the shell, whoever still waits here.
+    let (sender, receiver) = channel();
+    // The thread may still wait after the timeout; the process ends once it has answered the shell.
     std::thread::spawn(move || {
-        answer.send(Client::connect(&path).and_then(|mut client| question(&mut client)))
+        sender.send(Client::connect(&path).and_then(|mut client| request(&mut client)))
     });
-    answered.recv_timeout(PATIENCE).ok()?.ok()
+    receiver.recv_timeout(TIMEOUT).ok()?.ok()
 }
 
 fn candidate(word: &str, help: String) -> CompletionCandidate {
@@ -72,13 +73,13 @@ fn plain(words: impl IntoIterator<Item = &'static str>) -> Vec<CompletionCandida
     words.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The ports of the running bridge.
+/// Returns the ports of the running bridge.
 pub(super) fn ports() -> Vec<CompletionCandidate> {
-    ports_of(&Line::read())
+    ports_of(&CommandLine::read())
 }
 
-fn ports_of(line: &Line) -> Vec<CompletionCandidate> {
-    let ports = ask(line, |client| client.ports(None)).unwrap_or_default();
+fn ports_of(line: &CommandLine) -> Vec<CompletionCandidate> {
+    let ports = query(line, |client| client.ports(None)).unwrap_or_default();
     let help = |string: &str, name: &str, state: &str| {
         if string == name { state.to_owned() } else { format!("{string}, {state}") }
     };
@@ -88,42 +89,41 @@ fn ports_of(line: &Line) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// The ports of the running bridge, where one of them is meant and not a new one.
+/// Returns the ports of the running bridge, or nothing after `add`, which takes a new port.
 pub(super) fn known_ports() -> Vec<CompletionCandidate> {
-    let line = Line::read();
+    let line = CommandLine::read();
     match line.previous() {
         "add" => Vec::new(),
         _ => ports_of(&line),
     }
 }
 
-/// The offloads of the port that the line names, as the running bridge has them.
+/// Returns the offloads of the port named in the line, with their states in the running bridge.
 pub(super) fn features() -> Vec<CompletionCandidate> {
-    let line = Line::read();
-    let ports = ask(&line, |client| client.features(None)).unwrap_or_default();
-    let named = ports
+    let line = CommandLine::read();
+    let ports = query(&line, |client| client.features(None)).unwrap_or_default();
+    let port = ports
         .iter()
         .find(|port| line.words[..line.cursor.min(line.words.len())].contains(&port.port))
         .or(ports.first());
     let state = |active: bool| if active { "on" } else { "off" }.to_owned();
-    named
-        .map(|port| {
-            port.features
-                .iter()
-                .map(|report| candidate(&report.feature, state(report.active)))
-                .collect()
-        })
-        .unwrap_or_default()
+    port.map(|port| {
+        port.features
+            .iter()
+            .map(|report| candidate(&report.feature, state(report.active)))
+            .collect()
+    })
+    .unwrap_or_default()
 }
 
-/// The names of settings, as `superpacket limits` and `superpacket port set` take them.
+/// Returns the names of settings that `superpacket limits` and `superpacket port set` accept.
 pub(super) fn settings() -> Vec<CompletionCandidate> {
     plain(PortSettings::names())
 }
 
-/// The words that the setting before the cursor takes.
+/// Returns the words that the setting before the cursor accepts.
 pub(super) fn values() -> Vec<CompletionCandidate> {
-    plain(values_of(&Line::read().previous().replace('-', "_")))
+    plain(values_of(&CommandLine::read().previous().replace('-', "_")))
 }
 
 fn values_of(setting: &str) -> Vec<&'static str> {
@@ -137,9 +137,10 @@ fn values_of(setting: &str) -> Vec<&'static str> {
     }
 }
 
-/// What may stand behind a port that is changed: settings, and their values.
+/// Returns the settings that can follow the port in `port set`, or the values of the setting before
+/// the cursor.
 pub(super) fn set_words() -> Vec<CompletionCandidate> {
-    let line = Line::read();
+    let line = CommandLine::read();
     let previous = line.previous().replace('-', "_");
     match PortSettings::names().any(|name| name == previous) {
         true => plain(values_of(&previous)),
@@ -148,27 +149,28 @@ pub(super) fn set_words() -> Vec<CompletionCandidate> {
     }
 }
 
-/// The words of `superpacket fdb`.
+/// Returns the keywords of `superpacket fdb`.
 pub(super) fn fdb_words() -> Vec<CompletionCandidate> {
-    words_behind(&["vlan"], ["dev", "vlan", "static", "dynamic"])
+    keywords_or_ports(&["vlan"], ["dev", "vlan", "static", "dynamic"])
 }
 
-/// The words of `superpacket vlan`.
+/// Returns the keywords of `superpacket vlan`.
 pub(super) fn vlan_words() -> Vec<CompletionCandidate> {
-    words_behind(&["vid"], ["dev", "vid", "pvid", "untagged"])
+    keywords_or_ports(&["vid"], ["dev", "vid", "pvid", "untagged"])
 }
 
-/// The words of `superpacket mdb`.
+/// Returns the keywords of `superpacket mdb`.
 pub(super) fn mdb_words() -> Vec<CompletionCandidate> {
-    words_behind(&[], ["dev"])
+    keywords_or_ports(&[], ["dev"])
 }
 
-/// Ports behind `dev`; nothing behind words that take a number; else keywords.
-fn words_behind<const N: usize>(
+/// Returns the ports after `dev`, nothing after words that take a number, and otherwise the
+/// keywords.
+fn keywords_or_ports<const N: usize>(
     numbers: &[&str],
     keywords: [&'static str; N],
 ) -> Vec<CompletionCandidate> {
-    let line = Line::read();
+    let line = CommandLine::read();
     match line.previous() {
         "dev" | "brport" => ports_of(&line),
         word if numbers.contains(&word) => Vec::new(),
@@ -195,8 +197,10 @@ mod tests {
 
     #[test]
     fn the_socket_is_the_one_that_the_line_names() {
-        let line =
-            |words: &str| Line { words: words.split(' ').map(str::to_owned).collect(), cursor: 2 };
+        let line = |words: &str| CommandLine {
+            words: words.split(' ').map(str::to_owned).collect(),
+            cursor: 2,
+        };
         for words in [
             "superpacket features left --control /a.sock",
             "superpacket --control=/a.sock features",

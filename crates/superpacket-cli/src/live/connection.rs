@@ -1,4 +1,4 @@
-//! Which bridge is asked.
+//! The connection to a running bridge, and the options that select it.
 
 use std::path::PathBuf;
 
@@ -9,35 +9,34 @@ use superpacket_bridge::control::{Client, default_path};
 use super::completion;
 use crate::failure::Failure;
 
-/// Which bridge.
+/// Options that select a bridge.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Connection {
+pub(crate) struct ControlOptions {
     /// The bridge's control socket [default: /run/superpacket.sock for root,
     /// $XDG_RUNTIME_DIR/superpacket.sock for others]
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
 }
 
-/// Of which bridge and port, and how it is printed: all that `superpacket ports` is asked.
+/// The arguments of `superpacket ports`: bridge, port and output format.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PortQuery {
-    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
-/// Connects to the bridge that the arguments name.
-pub(super) fn connect(connection: &Connection) -> Result<Client, Failure> {
+/// Connects to the bridge that the arguments select.
+pub(super) fn connect(connection: &ControlOptions) -> Result<Client, Failure> {
     match connection.control.clone().or_else(default_path) {
         Some(path) => Ok(Client::connect(&path)?),
         None => Err(Failure::Usage(
-            "where is the bridge controlled? XDG_RUNTIME_DIR is not set: give --control PATH"
-                .into(),
+            "no control socket: XDG_RUNTIME_DIR is not set; give --control PATH".into(),
         )),
     }
 }

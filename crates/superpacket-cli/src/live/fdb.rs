@@ -1,4 +1,4 @@
-//! `superpacket fdb`: a bridge's address table, in the words of iproute2's `bridge fdb`.
+//! `superpacket fdb`: a bridge's address table, in the syntax of iproute2's `bridge fdb`.
 
 use std::io::{self, Write};
 
@@ -10,11 +10,11 @@ use superpacket_bridge::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station
 use superpacket_bridge::vlan::MOST_VLAN;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable, terminal_rows};
 
-/// What `superpacket fdb` does.
+/// The actions of `superpacket fdb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FdbAction {
     /// Show entries: [dev PORT] [vlan VID] [static | dynamic]
@@ -22,58 +22,57 @@ pub(crate) enum FdbAction {
     Show,
     /// Add a static entry: ADDRESS dev PORT [vlan VID] static
     Add,
-    /// Add a static entry, or put it in place of one that is there: ADDRESS dev PORT [vlan VID]
-    /// static
+    /// Add a static entry, or replace an existing one: ADDRESS dev PORT [vlan VID] static
     Replace,
     /// Delete an entry, static or learned: ADDRESS dev PORT [vlan VID]
     #[value(alias = "delete")]
     Del,
-    /// Forget learned addresses: [dev PORT] [vlan VID]
+    /// Delete learned addresses: [dev PORT] [vlan VID]
     Flush,
 }
 
-/// `superpacket fdb`.
+/// The arguments of `superpacket fdb`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Fdb {
+pub(crate) struct FdbArguments {
     /// What to do [default: show]
     #[arg(value_enum)]
     pub(crate) action: Option<FdbAction>,
-    /// Which entries
+    /// Entries to show or change
     #[arg(add = ArgValueCandidates::new(completion::fdb_words))]
     pub(crate) words: Vec<String>,
-    /// Show how long ago each address was heard, too
+    /// Also show how long ago each address was last seen
     #[arg(short, long)]
     pub(crate) statistics: bool,
-    /// Show all entries, however long the screen is
+    /// Show all entries, even if they exceed the screen
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON, with the names of `bridge -json fdb`
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
-/// Lines of a screen that are not for entries: how many more there are, and the next prompt.
+/// Lines of a screen that are not entries: the number of further entries, and the next prompt.
 const OTHER_LINES: usize = 2;
 
-/// Shows, adds, deletes or flushes.
-pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
-    let asked = Asked::read(arguments.action.unwrap_or(FdbAction::Show), &arguments.words)
+/// Runs the command.
+pub(crate) fn run(arguments: &FdbArguments) -> Result<(), Failure> {
+    let request = FdbRequest::read(arguments.action.unwrap_or(FdbAction::Show), &arguments.words)
         .map_err(Failure::Usage)?;
     let mut client = connect(&arguments.connection)?;
-    let entry = match asked {
-        Asked::Show(filter) => return show(&mut client, &filter, arguments),
-        Asked::Flush(filter) => {
+    let entry = match request {
+        FdbRequest::Show(filter) => return show(&mut client, &filter, arguments),
+        FdbRequest::Flush(filter) => {
             let flushed = client.flush_fdb(&filter)?;
             if arguments.json {
                 print_json(&json!({ "flushed": flushed }))?;
             }
             return Ok(());
         }
-        Asked::Add(port, station) => client.add_static_entry(&port, station)?,
-        Asked::Replace(port, station) => client.replace_static_entry(&port, station)?,
-        Asked::Delete(port, station) => client.delete_entry(&port, station)?,
+        FdbRequest::Add(port, station) => client.add_static_entry(&port, station)?,
+        FdbRequest::Replace(port, station) => client.replace_static_entry(&port, station)?,
+        FdbRequest::Delete(port, station) => client.delete_entry(&port, station)?,
     };
     if arguments.json {
         print_json(&entry)?;
@@ -81,9 +80,9 @@ pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is asked for.
+/// A request to the bridge, parsed from the command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum FdbRequest {
     Show(FdbFilter),
     Add(String, Station),
     Replace(String, Station),
@@ -91,9 +90,9 @@ enum Asked {
     Flush(FdbFilter),
 }
 
-impl Asked {
-    /// Reads the words behind the action.
-    fn read(action: FdbAction, words: &[String]) -> Result<Asked, String> {
+impl FdbRequest {
+    /// Parses the words after the action.
+    fn read(action: FdbAction, words: &[String]) -> Result<FdbRequest, String> {
         let (name, form) = match action {
             FdbAction::Show => ("show", "[dev PORT] [vlan VID] [static | dynamic]"),
             FdbAction::Add => ("add", "ADDRESS dev PORT [vlan VID] static"),
@@ -113,7 +112,7 @@ impl Asked {
         let mut filter = FdbFilter::default();
         while let Some(word) = words.next() {
             let mut value =
-                || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
+                || words.next().ok_or_else(|| wrong(format!("no value after {word:?}")));
             match word {
                 "dev" | "brport" if filter.port.is_none() => {
                     filter.port = Some(value()?.to_owned())
@@ -131,41 +130,40 @@ impl Asked {
                 {
                     filter.is_static = Some(word == "static");
                 }
-                // All entries are the bridge's own, and static ones do not move.
+                // Accepted for compatibility with iproute2: every entry belongs to the bridge, and
+                // static entries never move.
                 "master" => {}
                 "sticky" if adds => {}
                 "local" | "permanent" | "self" => {
                     return Err(wrong(format!("{word:?}: the bridge has no addresses of its own")));
                 }
                 _ => {
-                    return Err(wrong(format!(
-                        "{word:?} is not understood here, or is there twice"
-                    )));
+                    return Err(wrong(format!("{word:?} is not allowed here, or is repeated")));
                 }
             }
         }
         let Some(address) = address else {
             return Ok(if action == FdbAction::Flush {
-                Asked::Flush(filter)
+                FdbRequest::Flush(filter)
             } else {
-                Asked::Show(filter)
+                FdbRequest::Show(filter)
             });
         };
         let station = Station::parse(address, filter.vlan).map_err(&wrong)?;
         let port = filter.port.ok_or_else(|| wrong("no port".into()))?;
         match (action, filter.is_static) {
-            (FdbAction::Add, Some(true)) => Ok(Asked::Add(port, station)),
-            (FdbAction::Replace, Some(true)) => Ok(Asked::Replace(port, station)),
+            (FdbAction::Add, Some(true)) => Ok(FdbRequest::Add(port, station)),
+            (FdbAction::Replace, Some(true)) => Ok(FdbRequest::Replace(port, station)),
             (FdbAction::Add | FdbAction::Replace, _) => {
                 Err(wrong("only static entries can be added, the others are learned".into()))
             }
-            _ => Ok(Asked::Delete(port, station)),
+            _ => Ok(FdbRequest::Delete(port, station)),
         }
     }
 }
 
-/// Prints the table: on a terminal a screen of it.
-fn show(client: &mut Client, filter: &FdbFilter, arguments: &Fdb) -> Result<(), Failure> {
+/// Prints the table, on a terminal only as much as fits the screen.
+fn show(client: &mut Client, filter: &FdbFilter, arguments: &FdbArguments) -> Result<(), Failure> {
     let rows = terminal_rows().filter(|_| !arguments.all && !arguments.json);
     if let Some(rows) = rows {
         let page = client.fdb(filter, None, rows.saturating_sub(OTHER_LINES).max(1))?;
@@ -206,7 +204,7 @@ fn screen(page: &FdbPage, statistics: bool) -> String {
     text
 }
 
-/// An entry as `bridge fdb` prints it.
+/// Renders an entry in the format of `bridge fdb`.
 fn line(entry: &FdbEntry, statistics: bool) -> String {
     let mut words = vec![printable(&entry.mac), "dev".to_owned(), printable(&entry.ifname)];
     if let Some(vlan) = entry.vlan {
@@ -227,46 +225,46 @@ fn line(entry: &FdbEntry, statistics: bool) -> String {
 mod tests {
     use super::*;
 
-    fn read(action: FdbAction, words: &str) -> Result<Asked, String> {
-        Asked::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn read(action: FdbAction, words: &str) -> Result<FdbRequest, String> {
+        FdbRequest::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
-    fn it_takes_the_words_of_iproute2() {
+    fn it_accepts_the_syntax_of_iproute2() {
         let station = |vlan| Station { vlan, address: [0x52, 0x54, 0, 0x12, 0x34, 0x56] };
         let port = || "packet:left".to_owned();
         let filter = |port: Option<String>, vlan, is_static| FdbFilter { port, vlan, is_static };
         for (action, words, expected) in [
-            (FdbAction::Show, "", Asked::Show(FdbFilter::default())),
+            (FdbAction::Show, "", FdbRequest::Show(FdbFilter::default())),
             (
                 FdbAction::Show,
                 "vlan 10 dev packet:left static",
-                Asked::Show(filter(Some(port()), Some(10), Some(true))),
+                FdbRequest::Show(filter(Some(port()), Some(10), Some(true))),
             ),
             (
                 FdbAction::Show,
                 "brport packet:left dynamic",
-                Asked::Show(filter(Some(port()), None, Some(false))),
+                FdbRequest::Show(filter(Some(port()), None, Some(false))),
             ),
             (
                 FdbAction::Add,
                 "52:54:00:12:34:56 dev packet:left master vlan 10 sticky static",
-                Asked::Add(port(), station(10)),
+                FdbRequest::Add(port(), station(10)),
             ),
             (
                 FdbAction::Replace,
                 "52:54:00:12:34:56 dev packet:left vlan 10 static",
-                Asked::Replace(port(), station(10)),
+                FdbRequest::Replace(port(), station(10)),
             ),
             (
                 FdbAction::Del,
                 "52:54:00:12:34:56 dev packet:left",
-                Asked::Delete(port(), station(0)),
+                FdbRequest::Delete(port(), station(0)),
             ),
             (
                 FdbAction::Flush,
                 "dev packet:left vlan 4094",
-                Asked::Flush(filter(Some(port()), Some(4094), None)),
+                FdbRequest::Flush(filter(Some(port()), Some(4094), None)),
             ),
         ] {
             assert_eq!(read(action, words), Ok(expected), "{words}");
@@ -311,16 +309,12 @@ mod tests {
             (
                 FdbAction::Del,
                 "52:54:00:12:34:56 dev packet:left static",
-                "\"static\" is not understood here",
+                "\"static\" is not allowed here",
             ),
-            (FdbAction::Show, "dev", "nothing behind \"dev\""),
+            (FdbAction::Show, "dev", "no value after \"dev\""),
             (FdbAction::Show, "vlan 4095", "a VLAN is 1 to 4094, not \"4095\""),
-            (
-                FdbAction::Show,
-                "vlan 1 vlan 2",
-                "\"vlan\" is not understood here, or is there twice",
-            ),
-            (FdbAction::Flush, "static", "\"static\" is not understood here"),
+            (FdbAction::Show, "vlan 1 vlan 2", "\"vlan\" is not allowed here, or is repeated"),
+            (FdbAction::Flush, "static", "\"static\" is not allowed here"),
         ] {
             let error = read(action, words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");

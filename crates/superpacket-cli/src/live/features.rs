@@ -1,4 +1,4 @@
-//! `superpacket features`: a bridge's offloads, as ethtool prints and switches them.
+//! `superpacket features`: shows and switches a bridge's offloads in the manner of ethtool.
 
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
@@ -6,55 +6,58 @@ use superpacket_bridge::report::{FeatureReport, PortFeatures, SegmentationReport
 use superpacket_port::features::Feature;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
 pub(super) fn feature_name(text: &str) -> Result<Feature, String> {
     text.parse().map_err(|_| {
-        format!("{text:?} is no offload: there are {}", Feature::ALL.map(Feature::name).join(", "))
+        format!(
+            "{text:?} is not an offload; choose one of {}",
+            Feature::ALL.map(Feature::name).join(", ")
+        )
     })
 }
 
-/// A switch's state.
+/// The state of an offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
+pub(crate) enum FeatureState {
     On,
     Off,
 }
 
-/// `superpacket features`.
+/// The arguments of `superpacket features`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Features {
-    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+pub(crate) struct FeaturesArguments {
+    /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
-    /// The offload to switch
+    /// Offload to switch
     #[arg(value_parser = feature_name, requires = "state", add = ArgValueCandidates::new(completion::features))]
     pub(crate) feature: Option<Feature>,
     /// On or off
     #[arg(value_enum, value_name = "on|off", hide_possible_values = true)]
-    pub(crate) state: Option<Switch>,
-    /// Let large-receive-offload through although packets are forwarded: what it merges cannot be
+    pub(crate) state: Option<FeatureState>,
+    /// Allow large-receive-offload although packets are forwarded: packets that it merges cannot be
     /// restored
     #[arg(long, requires = "state")]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
-/// Shows, or switches and shows what changed.
-pub(crate) fn run(arguments: &Features) -> Result<(), Failure> {
+/// Shows the offloads, or switches one and shows the changes.
+pub(crate) fn run(arguments: &FeaturesArguments) -> Result<(), Failure> {
     let mut client = connect(&arguments.connection)?;
     if let (Some(port), Some(feature), Some(state)) =
         (&arguments.port, arguments.feature, arguments.state)
     {
         let before = client.features(Some(port))?;
         let after =
-            client.set_feature(port, feature.name(), state == Switch::On, arguments.force)?;
+            client.set_feature(port, feature.name(), state == FeatureState::On, arguments.force)?;
         if arguments.json {
             print_json(&after)?;
         } else {
@@ -71,14 +74,14 @@ pub(crate) fn run(arguments: &Features) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All offloads of a port, as `ethtool -k` prints them.
+/// Renders all offloads of a port in the format of `ethtool -k`.
 fn features(port: &PortFeatures) -> String {
     let lines = port.features.iter().map(line).collect::<String>();
     let segmentation = port.segmentation.as_ref().map(segmentation).unwrap_or_default();
     format!("Features for {}:\n{lines}{segmentation}", printable(&port.port))
 }
 
-/// The super-packets that the port segments itself.
+/// Renders which super-packets the port segments itself.
 fn segmentation(report: &SegmentationReport) -> String {
     let list = |names: &[String], separator: &str| match names {
         [] => "none".to_owned(),
@@ -104,8 +107,8 @@ fn segmentation(report: &SegmentationReport) -> String {
     lines
 }
 
-/// What a switch changed, what depends on it included, as `ethtool -K` says it; the switch itself
-/// in any case.
+/// Renders the changes that a switch caused, including dependent offloads, like `ethtool -K`. The
+/// switched offload is always shown.
 fn changes(before: Option<&PortFeatures>, after: &PortFeatures, feature: &str) -> String {
     let same =
         |report: &FeatureReport| before.is_some_and(|before| before.features.contains(report));
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_shows_what_went_along() {
+    fn a_switch_shows_dependent_changes() {
         let before = PortFeatures {
             port: "packet:eth0".into(),
             features: vec![

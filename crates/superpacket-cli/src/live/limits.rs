@@ -1,47 +1,45 @@
-//! `superpacket limits`: the limits of a bridge's ports, shown and set.
+//! `superpacket limits`: shows and sets the limits of a bridge's ports.
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::PortReport;
-use superpacket_bridge::settings::{
-    Forwarding, Limits as LimitNames, PortSettings, Rates, SettingValue,
-};
+use superpacket_bridge::settings::{Forwarding, Limits, PortSettings, Rates, SettingValue};
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::amount::{nanoseconds, size};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
-/// `superpacket limits`.
+/// The arguments of `superpacket limits`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Limits {
-    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+pub(crate) struct LimitsArguments {
+    /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
-    /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
+    /// Limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
     /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum, gro_uneven,
     /// storage, delivery, address_limit, isolated, learning, flood, mcast_flood, bcast_flood,
     /// storm_broadcast, storm_multicast, storm_unknown, and rx_byte_rate, rx_byte_burst,
     /// rx_packet_rate, rx_packet_burst, and the same with tx
     #[arg(requires = "value", add = ArgValueCandidates::new(completion::settings))]
     pub(crate) name: Option<String>,
-    /// A size (32k), a duration (50us), a number, or a word
+    /// Value: a size (32k), a duration (50us), a number, or a word
     #[arg(add = ArgValueCandidates::new(completion::values))]
     pub(crate) value: Option<String>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
-/// Shows, or sets and shows.
-pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
+/// Shows the limits, or sets one and shows the result.
+pub(crate) fn run(arguments: &LimitsArguments) -> Result<(), Failure> {
     let mut client = connect(&arguments.connection)?;
     let ports = match (&arguments.port, &arguments.name, &arguments.value) {
         (Some(port), Some(name), Some(text)) => {
-            // As files write it, too.
+            // Hyphens are accepted as in the configuration file.
             let name = name.replace('-', "_");
             vec![match name.as_str() {
                 "too_big" => client.set_too_big(port, text)?,
@@ -73,17 +71,17 @@ pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets a limit of a port that is to be opened, by what the command line says.
+/// Sets a limit of a port that is not open yet, from its text on the command line.
 pub(super) fn set(settings: &mut PortSettings, name: &str, text: &str) -> Result<(), Failure> {
     let name = name.replace('-', "_");
     settings.set(&name, &setting(&name, text)?).map_err(Failure::Usage)
 }
 
-/// The value of a setting of a port, with whatever unit it has.
+/// Parses the value of a port's setting, with its unit if it has one.
 pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
     match name {
         name if Forwarding::NAMES.contains(&name) => Ok(SettingValue::Switch(switch(name, text)?)),
-        name if LimitNames::names().any(|known| known == name) => {
+        name if Limits::names().any(|known| known == name) => {
             Ok(SettingValue::Number(value(name, text)?))
         }
         name if PortSettings::names().any(|known| known == name) => {
@@ -91,12 +89,14 @@ pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
         }
         _ => {
             let names = PortSettings::names().collect::<Vec<_>>().join(", ");
-            Err(Failure::Usage(format!("{name:?} is no setting of a port: there are {names}")))
+            Err(Failure::Usage(format!(
+                "{name:?} is not a setting of a port; choose one of {names}"
+            )))
         }
     }
 }
 
-/// What a limit is measured in.
+/// Returns the unit of a limit.
 fn unit(name: &str) -> &'static str {
     match name {
         "gro_flush_timeout" | "gap_timeout" => "ns",
@@ -107,17 +107,17 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-/// A limit's value: times have units, sizes and numbers may have.
+/// Parses the value of a limit. Durations need a unit; for sizes it is optional.
 fn value(name: &str, text: &str) -> Result<u64, Failure> {
-    let read = match unit(name) {
+    let parsed = match unit(name) {
         "ns" => nanoseconds(text),
         "bytes" | "bytes/s" => size(text),
-        unit => text.parse().map_err(|_| format!("{text:?} is no number of {unit}")),
+        unit => text.parse().map_err(|_| format!("{text:?} is not a number of {unit}")),
     };
-    read.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
+    parsed.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
 }
 
-/// A switch's position.
+/// Parses `on` or `off`.
 fn switch(name: &str, text: &str) -> Result<bool, Failure> {
     match text {
         "on" => Ok(true),
@@ -132,11 +132,11 @@ fn limits(port: &PortReport) -> String {
         text.push_str(&format!("{}: {value} {}\n", printable(name), unit(name)));
     }
     text.push_str(&format!("too_big: {}\n", printable(&port.too_big)));
-    let held = port.limits.get("gro_flush_timeout").is_some_and(|time| *time != 0);
+    let holds_packets = port.limits.get("gro_flush_timeout").is_some_and(|time| *time != 0);
     let per_poll = port.aggregation.get("delivery").is_some_and(|delivery| delivery == "per-poll");
     for (name, word) in &port.aggregation {
-        // What is held must not keep a ring from moving on.
-        let why = if name == "storage" && word == "fragments" && held && per_poll {
+        // With a flush timeout, packets are copied: a held packet must not block its receive ring.
+        let why = if name == "storage" && word == "fragments" && holds_packets && per_poll {
             " [linear, with gro_flush_timeout]"
         } else {
             ""
@@ -171,8 +171,8 @@ mod tests {
         for (name, text, says) in [
             ("gso_max_size", "big", "unknown suffix \"big\": k, M, G or T"),
             ("gro_flush_timeout", "50000", "write 50us, 1ms or 3600s"),
-            ("lro_max_desc", "8k", "\"8k\" is no number of flows"),
-            ("storm_unknown", "8k", "\"8k\" is no number of packets/s"),
+            ("lro_max_desc", "8k", "\"8k\" is not a number of flows"),
+            ("storm_unknown", "8k", "\"8k\" is not a number of packets/s"),
         ] {
             let error = value(name, text).expect_err(text).to_string();
             assert!(error.starts_with(&format!("{name}: ")) && error.contains(says), "{error}");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_a_port_to_be_are_set_by_all_their_names() {
+    fn limits_can_be_set_by_all_their_names_before_a_port_is_open() {
         let mut settings = PortSettings::new("tap:a".parse().expect("a port"));
         for (name, text) in [
             ("storm-broadcast", "100"),
@@ -194,7 +194,7 @@ mod tests {
         assert!(settings.forwarding.isolated && settings.linear);
         for (name, text, says) in [
             ("too_big", "explode", "too_big is one of drop, icmp, fragment, not \"explode\""),
-            ("storm", "1", "\"storm\" is no setting of a port: there are gso_max_size, "),
+            ("storm", "1", "\"storm\" is not a setting of a port; choose one of gso_max_size, "),
             ("isolated", "1", "isolated is on or off"),
             ("rx_byte_burst", "1T", "rx_byte_burst is 0 (a tenth of a second's)"),
         ] {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_instead_of_what_was_asked_for_is_shown() {
+    fn inactive_offloads_are_shown_with_the_reason() {
         let mut port = PortReport {
             port: "packet:eth0".into(),
             string: "packet:eth0".into(),

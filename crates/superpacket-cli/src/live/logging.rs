@@ -1,4 +1,4 @@
-//! The bridge's log: structured, to standard error.
+//! The bridge's structured log on standard error.
 
 use std::io::{IsTerminal, stderr};
 
@@ -10,17 +10,16 @@ use tracing_subscriber::{Layer, fmt};
 
 use crate::failure::Failure;
 
-/// How a log is written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// A line for people
+    /// A line of text per event
     Text,
-    /// A JSON object a line
+    /// A JSON object per line
     Json,
 }
 
-/// Logs from now on what `filter` lets through: a level, or levels by module
-/// (`superpacket_bridge=debug,info`).
+/// Starts logging. `filter` is a level, or levels by module (`superpacket_bridge=debug,info`).
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
     let filter = targets(filter)?;
     let lines = fmt::layer().with_writer(stderr);
@@ -39,14 +38,15 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
 /// The levels of a log.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The crates that log, as the beginnings of their modules' names.
+/// The crates that log; module names begin with them.
 const MODULES: [&str; 3] = ["superpacket", "superpacket_bridge", "superpacket_port"];
 
-/// Reads what is to be logged. A word that is neither a level nor a module would silence all else.
+/// Parses a log filter. Unknown words are refused, because tracing takes them for module names and
+/// would log nothing else.
 fn targets(filter: &str) -> Result<Targets, Failure> {
     let wrong = |word: &str, what: &str, allowed: &[&str]| {
         Err(Failure::Usage(format!(
-            "--log {filter}: {word:?} is no {what}: there are {}",
+            "--log {filter}: {word:?} is not a {what}; choose one of {}",
             allowed.join(", ")
         )))
     };
@@ -75,19 +75,19 @@ mod tests {
     use tracing::Level;
 
     #[test]
-    fn words_that_mean_nothing_are_refused_with_what_is_allowed() {
+    fn unknown_words_are_refused_with_the_allowed_ones() {
         for (filter, says) in [
             (
                 "inof",
-                "\"inof\" is no level (of a module: MODULE=LEVEL): there are off, error, warn, info, debug, trace",
+                "\"inof\" is not a level (of a module: MODULE=LEVEL); choose one of off, error, warn, info, debug, trace",
             ),
-            ("", "\"\" is no level"),
-            ("info,", "\"\" is no level"),
-            ("superpacket_bridge", "\"superpacket_bridge\" is no level"),
-            ("superpacket_bridge=loud", "\"loud\" is no level: there are off"),
+            ("", "\"\" is not a level"),
+            ("info,", "\"\" is not a level"),
+            ("superpacket_bridge", "\"superpacket_bridge\" is not a level"),
+            ("superpacket_bridge=loud", "\"loud\" is not a level; choose one of off"),
             (
                 "superpacket_brigde=debug,info",
-                "is no module that logs: there are superpacket, superpacket_bridge, superpacket_port",
+                "is not a module that logs; choose one of superpacket, superpacket_bridge, superpacket_port",
             ),
         ] {
             let error = targets(filter).expect_err(filter).to_string();

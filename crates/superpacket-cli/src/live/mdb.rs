@@ -1,4 +1,4 @@
-//! `superpacket mdb`: which ports have asked for which IP groups, in the words of iproute2's
+//! `superpacket mdb`: which ports have joined which multicast groups, in the syntax of iproute2's
 //! `bridge mdb`.
 
 use clap::{Args, ValueEnum};
@@ -6,11 +6,11 @@ use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::MdbReport;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
-/// What `superpacket mdb` does.
+/// The actions of `superpacket mdb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MdbAction {
     /// Show entries: [dev PORT]
@@ -18,34 +18,34 @@ pub(crate) enum MdbAction {
     Show,
 }
 
-/// `superpacket mdb`.
+/// The arguments of `superpacket mdb`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Mdb {
+pub(crate) struct MdbArguments {
     /// What to do [default: show]
     #[arg(value_enum)]
     pub(crate) action: Option<MdbAction>,
-    /// Which port
+    /// Port to show
     #[arg(add = ArgValueCandidates::new(completion::mdb_words))]
     pub(crate) words: Vec<String>,
-    /// Show for how long each entry holds, too
+    /// Also show the time until each entry expires
     #[arg(short, long)]
     pub(crate) statistics: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
-/// Shows them.
-pub(crate) fn run(arguments: &Mdb) -> Result<(), Failure> {
+/// Shows the entries.
+pub(crate) fn run(arguments: &MdbArguments) -> Result<(), Failure> {
     let words: Vec<&str> = arguments.words.iter().map(String::as_str).collect();
     let port = match words[..] {
         [] => None,
         ["dev", port] => Some(port),
         _ => {
             return Err(Failure::Usage(format!(
-                "mdb show: {:?} is not understood here: write mdb show [dev PORT]",
+                "mdb show: {:?} is not allowed here: write mdb show [dev PORT]",
                 words.join(" ")
             )));
         }
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Mdb) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An entry a line, then the ports that lead to routers.
+/// Renders one entry per line, then the ports that lead to routers.
 fn text(report: &MdbReport, statistics: bool) -> String {
     if !report.multicast_snooping {
         return "multicast snooping is off: superpacket bridge --multicast-snooping\n".to_owned();
@@ -81,9 +81,7 @@ fn text(report: &MdbReport, statistics: bool) -> String {
     }
     for (name, is_asked) in [("IPv4", report.querier_ipv4), ("IPv6", report.querier_ipv6)] {
         if !is_asked {
-            text.push_str(&format!(
-                "no querier of {name}: what is for its groups goes to all ports\n"
-            ));
+            text.push_str(&format!("no {name} querier: packets for its groups go to all ports\n"));
         }
     }
     text
@@ -116,7 +114,7 @@ mod tests {
         };
         let lines =
             |statistics| text(&report, statistics).lines().map(str::to_owned).collect::<Vec<_>>();
-        let querier = "no querier of IPv6: what is for its groups goes to all ports";
+        let querier = "no IPv6 querier: packets for its groups go to all ports";
         assert_eq!(
             lines(false),
             [

@@ -1,4 +1,4 @@
-//! Live ports: the bridge, and the commands that ask and change a running one over its control
+//! Live ports: the bridge, and the commands that query and change a running bridge over its control
 //! socket.
 
 mod arguments;

@@ -1,4 +1,5 @@
-//! `superpacket monitor`: copies what a bridge's ports receive and send to a file or a pipe.
+//! `superpacket monitor`: copies the packets that a bridge's ports receive and send to a file or a
+//! pipe.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -17,33 +18,33 @@ use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection, MonitorSettings
 use superpacket_captures::file::replace_file;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::progress::warn;
 use crate::report::{grouped, print_json, printable};
 use crate::signals;
 
-/// `superpacket monitor`.
+/// The arguments of `superpacket monitor`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Monitor {
-    /// Only these ports, by their names: the given one, or else the whole port string (packet:eth0)
+pub(crate) struct MonitorArguments {
+    /// Only these ports, each by its name, or by its port string if it has none (packet:eth0)
     #[arg(value_name = "PORT", add = ArgValueCandidates::new(completion::ports))]
     pub(crate) ports: Vec<String>,
-    /// Write to a file, in place of one that is there; -: to standard output
+    /// File to write, which is replaced if it exists; -: standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub(crate) write: PathBuf,
-    /// Only what ports receive (rx), or only what they send (tx)
+    /// Only packets that the ports receive (rx), or only those they send (tx)
     #[arg(long, value_name = "rx|tx|both", value_parser = direction, default_value = "both")]
     pub(crate) direction: MonitorDirection,
-    /// End after so many packets
+    /// End after this number of packets
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Copy at most so many bytes of a packet
+    /// Most bytes to copy per packet
     #[arg(long, value_name = "N", default_value_t = MAX_SNAPLEN, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SNAPLEN)))]
     pub(crate) snaplen: u32,
     #[command(flatten)]
-    pub(crate) connection: Connection,
-    /// Print how many packets were written, and how many dropped, as JSON at the end
+    pub(crate) connection: ControlOptions,
+    /// At the end, print the numbers of written and dropped packets as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
@@ -57,16 +58,18 @@ fn direction(text: &str) -> Result<MonitorDirection, String> {
     }
 }
 
-/// Copies until the end.
-pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
+/// Monitors until a signal, the packet count or the bridge ends it.
+pub(crate) fn run(arguments: &MonitorArguments) -> Result<(), Failure> {
     let is_pipe = arguments.write == Path::new("-");
     if is_pipe && io::stdout().is_terminal() {
         return Err(Failure::Usage(
-            "a capture goes to no terminal: give -w FILE, or a pipe as in `superpacket monitor | tshark -r -`".into(),
+            "a capture cannot be written to a terminal: give -w FILE, or use a pipe as in `superpacket monitor | tshark -r -`".into(),
         ));
     }
     if is_pipe && arguments.json {
-        return Err(Failure::Usage("--json: standard output has the capture: give -w FILE".into()));
+        return Err(Failure::Usage(
+            "--json: the capture goes to standard output: give -w FILE".into(),
+        ));
     }
     if let Some(ending @ ("gz" | "zst")) =
         arguments.write.extension().and_then(|ending| ending.to_str())
@@ -85,63 +88,64 @@ pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
         snaplen: arguments.snaplen,
         count: arguments.count,
     };
-    // From here on, a signal ends the monitor and not the program.
+    // From here on, a signal ends the monitor in an orderly way and not the program.
     let signals = Signals::new(signals::ending())?;
-    // A file that is there stays as it is if the bridge says no.
+    // The file is created after the bridge has accepted, so that a refusal leaves an existing file
+    // unchanged.
     let (report, mut stream) = connect(&arguments.connection)?.monitor(&settings)?;
-    let mut output = Output::create(&arguments.write)?;
-    end_by_signal(signals, stream.handle()?)?;
+    let mut output = MonitorOutput::create(&arguments.write)?;
+    end_on_signal(signals, stream.handle()?)?;
     if !is_pipe {
         let ports = report.ports.iter().map(|port| printable(port)).collect::<Vec<_>>().join(", ");
-        say(&format!("monitoring {ports}, Ctrl-C ends it"));
+        notify(&format!("monitoring {ports}, Ctrl-C ends it"));
     }
-    let copied = copy(&mut stream, &mut output);
+    let result = copy(&mut stream, &mut output);
     let counts = stream.counts();
-    say(&format!(
+    notify(&format!(
         "{} packets written, {} dropped because they were not read in time",
         grouped(counts.packets),
         grouped(counts.dropped)
     ));
-    match copied {
+    match result {
         Ok(()) if !counts.is_whole => {
-            warn("the bridge has ended without saying how many packets were dropped")
+            warn("the bridge ended without reporting how many packets were dropped")
         }
         Ok(()) => {}
         Err(failure) => return Err(failure),
     }
     if arguments.json {
-        print_json(&Totals::from(counts))?;
+        print_json(&MonitorTotals::from(counts))?;
     }
     Ok(())
 }
 
-/// What `--json` prints.
+/// The JSON output at the end.
 #[derive(Serialize)]
-struct Totals {
+struct MonitorTotals {
     packets: u64,
     dropped: u64,
 }
 
-impl From<MonitorCounts> for Totals {
+impl From<MonitorCounts> for MonitorTotals {
     fn from(counts: MonitorCounts) -> Self {
-        Totals { packets: counts.packets, dropped: counts.dropped }
+        MonitorTotals { packets: counts.packets, dropped: counts.dropped }
     }
 }
 
-/// Where the capture goes.
-struct Output {
+/// The file or pipe that receives the capture.
+struct MonitorOutput {
     path: PathBuf,
     file: File,
 }
 
-impl Output {
-    /// The file, empty, or standard output.
+impl MonitorOutput {
+    /// Creates an empty file, or opens standard output.
     fn create(path: &Path) -> Result<Self, Failure> {
-        // Not under a temporary name, as captures are written elsewhere: others read the file while
-        // it grows.
+        // The file has its final name from the start, unlike other captures, so that it can be read
+        // while it grows.
         let file =
             replace_file(path).map_err(|source| Failure::Page { path: path.to_owned(), source })?;
-        Ok(Output { path: path.to_owned(), file })
+        Ok(MonitorOutput { path: path.to_owned(), file })
     }
 
     fn write(&mut self, blocks: &[u8]) -> Result<(), Failure> {
@@ -151,7 +155,7 @@ impl Output {
         })
     }
 
-    /// Waits until the stream has more; says whether somebody still reads what is written.
+    /// Waits until the stream has more data. Returns `false` if the reader of the output is gone.
     fn wait(&self, stream: &MonitorStream) -> io::Result<bool> {
         loop {
             let waiting = &mut [
@@ -169,8 +173,8 @@ impl Output {
     }
 }
 
-/// Copies blocks until the stream ends, or nobody reads them any more.
-fn copy(stream: &mut MonitorStream, output: &mut Output) -> Result<(), Failure> {
+/// Copies blocks until the stream ends, or until the reader of the output is gone.
+fn copy(stream: &mut MonitorStream, output: &mut MonitorOutput) -> Result<(), Failure> {
     while let Some(blocks) = stream.read()? {
         output.write(blocks)?;
         if !output.wait(stream)? {
@@ -180,23 +184,23 @@ fn copy(stream: &mut MonitorStream, output: &mut Output) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Has the first signal end the monitor, so that what was copied still comes, and the second one
-/// the program.
-fn end_by_signal(mut signals: Signals, stream: UnixStream) -> io::Result<()> {
+/// Starts a thread for signals. The first signal ends the monitor, and the packets copied so far
+/// are still written; the second ends the program.
+fn end_on_signal(mut signals: Signals, stream: UnixStream) -> io::Result<()> {
     let wait = move || {
         for (number, signal) in signals.forever().enumerate() {
             if number != 0 {
                 std::process::exit(128 + signal);
             }
-            // A connection that is gone needs no end.
+            // An error means that the connection is closed already.
             let _ = stream.shutdown(Shutdown::Write);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
-/// Tells the user something on standard error.
-fn say(text: &str) {
-    // Nobody can be told that standard error is gone.
+/// Prints a message to standard error.
+fn notify(text: &str) {
+    // A failed write to standard error cannot be reported anywhere.
     let _ = writeln!(io::stderr(), "superpacket: {text}");
 }

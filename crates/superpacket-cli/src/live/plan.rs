@@ -1,4 +1,4 @@
-//! What a bridge is to be: what its file says, and what the command line says instead.
+//! The configuration of a bridge, from its file and the command line.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use superpacket_bridge::config::Config;
 use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 
-use super::bridge_options::Bridge;
+use super::bridge_options::BridgeArguments;
 use super::limits::set as set_limit;
 use crate::failure::Failure;
 
-/// A bridge to be.
+/// The configuration of a bridge to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct BridgePlan {
     pub(crate) settings: BridgeSettings,
     pub(crate) control: Option<PathBuf>,
     pub(crate) metrics: Option<SocketAddr>,
@@ -21,9 +21,10 @@ pub(crate) struct Plan {
     pub(crate) on_reload: OnReload,
 }
 
-impl Plan {
-    /// Reads the file, if there is one, and the command line.
-    pub(crate) fn read(arguments: &Bridge) -> Result<Self, Failure> {
+impl BridgePlan {
+    /// Reads the file, if one is given, and applies the options of the command line, which take
+    /// precedence.
+    pub(crate) fn read(arguments: &BridgeArguments) -> Result<Self, Failure> {
         let Config { bridge: mut settings, control, metrics, user, on_reload } = match &arguments
             .config
         {
@@ -44,17 +45,17 @@ impl Plan {
         settings.multicast_snooping |= arguments.multicast_snooping;
         settings.shared_interfaces |= arguments.shared_interfaces;
         for switch in &arguments.feature {
-            let port = named(&mut settings.ports, "--feature", &switch.port)?;
+            let port = find_port(&mut settings.ports, "--feature", &switch.port)?;
             port.features = port.features.set(switch.feature, switch.on);
         }
         for limit in &arguments.limit {
             set_limit(
-                named(&mut settings.ports, "--limit", &limit.port)?,
+                find_port(&mut settings.ports, "--limit", &limit.port)?,
                 &limit.name,
                 &limit.value,
             )?;
         }
-        Ok(Plan {
+        Ok(BridgePlan {
             settings,
             control: arguments.connection.control.clone().or(control),
             metrics: arguments.metrics.or(metrics),
@@ -64,16 +65,16 @@ impl Plan {
     }
 }
 
-/// The port that an option of the command line names.
-fn named<'a>(
+/// Returns the port that an option of the command line names.
+fn find_port<'a>(
     ports: &'a mut [PortSettings],
     option: &str,
     name: &str,
 ) -> Result<&'a mut PortSettings, Failure> {
-    let known = ports.iter().map(|port| port.port.name()).collect::<Vec<_>>().join(", ");
+    let names = ports.iter().map(|port| port.port.name()).collect::<Vec<_>>().join(", ");
     let port = ports.iter_mut().find(|port| port.port.name() == name);
     port.ok_or_else(|| {
-        Failure::Usage(format!("{option}: the bridge has no port {name:?}: it has {known}"))
+        Failure::Usage(format!("{option}: the bridge has no port {name:?}: it has {names}"))
     })
 }
 
@@ -83,19 +84,19 @@ mod tests {
     use clap::Parser;
     use superpacket_port::features::Feature;
 
-    fn plan(arguments: &[&str]) -> Result<Plan, String> {
+    fn plan(arguments: &[&str]) -> Result<BridgePlan, String> {
         #[derive(Parser)]
         struct Alone {
             #[command(flatten)]
-            bridge: Bridge,
+            bridge: BridgeArguments,
         }
         let parsed = Alone::try_parse_from([&["bridge"], arguments].concat())
             .map_err(|error| error.to_string())?;
-        Plan::read(&parsed.bridge).map_err(|error| error.to_string())
+        BridgePlan::read(&parsed.bridge).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn the_command_line_goes_before_the_file() {
+    fn the_command_line_overrides_the_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bridge.toml");
         let said = plan(&["--config", file]).expect("the example is right");
         assert_eq!(
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_arguments_are_named() {
         for (arguments, says) in [
             (&[][..], "required"),
             (&["packet:a", "--config", "x.toml"], "cannot be used with"),
@@ -140,7 +141,7 @@ mod tests {
             ),
             (
                 &["packet:a", "--limit", "packet:a:storm_unknown=many"],
-                "storm_unknown: \"many\" is no number of packets/s",
+                "storm_unknown: \"many\" is not a number of packets/s",
             ),
             (
                 &["packet:a", "--feature", "packet:b:gro=on"],

@@ -1,56 +1,56 @@
-//! `superpacket port`: ports that come and go while the bridge runs, and what is set of one, in the
-//! manner of iproute2's `bridge link set`.
+//! `superpacket port`: adds, changes and removes ports of a running bridge, in the syntax of
+//! iproute2's `bridge link set`.
 
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
 use superpacket_bridge::settings::PortChange;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use super::limits::setting;
 use crate::failure::Failure;
 use crate::report::print_json;
 
-/// What `superpacket port` does.
+/// The actions of `superpacket port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PortAction {
-    /// Open a port, and join it with the others
+    /// Open a port and add it to the bridge
     Add,
-    /// Change options of its port string, and settings of it
+    /// Change options of a port's string, and its settings
     Set,
-    /// Close a port for good
+    /// Close a port and remove it from the bridge
     #[value(alias = "delete")]
     Del,
 }
 
-/// `superpacket port`.
+/// The arguments of `superpacket port`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Port {
-    /// What to do
+pub(crate) struct PortArguments {
+    /// Action
     #[arg(value_enum)]
     pub(crate) action: PortAction,
-    /// To add one: the port string, with a name or not, as in left=packet:eth0; to change or remove
-    /// one: its name, or else the whole port string
+    /// To add a port: its port string, optionally with a name as in left=packet:eth0. To change or
+    /// remove one: its name, or its port string if it has none
     #[arg(add = ArgValueCandidates::new(completion::known_ports))]
     pub(crate) port: String,
-    /// What is to be set: OPTION=VALUE or SETTING VALUE, once or several times
+    /// Changes: OPTION=VALUE or SETTING VALUE, once or several times
     #[arg(add = ArgValueCandidates::new(completion::set_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print the port as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
 /// Adds, removes or changes a port.
-pub(crate) fn run(arguments: &Port) -> Result<(), Failure> {
-    let asked = Asked::read(arguments.action, &arguments.port, &arguments.words)?;
+pub(crate) fn run(arguments: &PortArguments) -> Result<(), Failure> {
+    let request = PortRequest::read(arguments.action, &arguments.port, &arguments.words)?;
     let mut client = connect(&arguments.connection)?;
-    let report = match &asked {
-        Asked::Add(string) => client.add_port(string)?,
-        Asked::Delete(name) => client.remove_port(name)?,
-        Asked::Set(name, change) => client.set_port(name, change)?,
+    let report = match &request {
+        PortRequest::Add(string) => client.add_port(string)?,
+        PortRequest::Delete(name) => client.remove_port(name)?,
+        PortRequest::Set(name, change) => client.set_port(name, change)?,
     };
     if arguments.json {
         print_json(&report)?;
@@ -58,17 +58,17 @@ pub(crate) fn run(arguments: &Port) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is asked for.
+/// A request to the bridge, parsed from the command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum PortRequest {
     Add(String),
     Delete(String),
     Set(String, PortChange),
 }
 
-impl Asked {
-    /// Reads the words behind the action.
-    fn read(action: PortAction, first: &str, rest: &[String]) -> Result<Asked, Failure> {
+impl PortRequest {
+    /// Parses the words after the action.
+    fn read(action: PortAction, first: &str, rest: &[String]) -> Result<PortRequest, Failure> {
         let (name, form) = match action {
             PortAction::Add => ("add", "PORT"),
             PortAction::Del => ("del", "NAME"),
@@ -80,16 +80,16 @@ impl Asked {
         let mut words = std::iter::once(first).chain(rest.iter().map(String::as_str));
         let mut next = || words.next();
         let mut port = next();
-        // As iproute2 has it. No port has this name.
+        // `dev` is optional, as in iproute2. No port has this name.
         if port == Some("dev") {
             port = next();
         }
         let port = port.ok_or_else(|| wrong("no port".into()))?.to_owned();
         if action != PortAction::Set {
             return match (next(), action) {
-                (Some(word), _) => Err(wrong(format!("{word:?} is not understood here"))),
-                (None, PortAction::Add) => Ok(Asked::Add(port)),
-                (None, _) => Ok(Asked::Delete(port)),
+                (Some(word), _) => Err(wrong(format!("{word:?} is not allowed here"))),
+                (None, PortAction::Add) => Ok(PortRequest::Add(port)),
+                (None, _) => Ok(PortRequest::Delete(port)),
             };
         }
         let mut change = PortChange::default();
@@ -98,25 +98,25 @@ impl Asked {
                 let value = Some(value.to_owned()).filter(|value| !value.is_empty());
                 change.options.insert(key.to_owned(), value).is_none()
             } else {
-                let text = next().ok_or_else(|| wrong(format!("nothing behind {word:?}")))?;
-                // As files write it, too.
+                let text = next().ok_or_else(|| wrong(format!("no value after {word:?}")))?;
+                // Hyphens are accepted as in the configuration file.
                 let name = word.replace('-', "_");
                 let value = setting(&name, text)?;
                 change.settings.insert(name, value).is_none()
             };
             if !is_new {
                 return Err(wrong(format!(
-                    "{:?} is there twice",
+                    "{:?} is repeated",
                     word.split('=').next().unwrap_or(word)
                 )));
             }
         }
         if change == PortChange::default() {
             return Err(wrong(format!(
-                "what of {port} is to be set? An option of its port string, as ring=8m, or a setting, as isolated on"
+                "nothing to set for {port}: give an option of its port string, such as ring=8m, or a setting, such as isolated on"
             )));
         }
-        Ok(Asked::Set(port, change))
+        Ok(PortRequest::Set(port, change))
     }
 }
 
@@ -126,9 +126,9 @@ mod tests {
 
     use super::*;
 
-    fn read(action: PortAction, words: &str) -> Result<Asked, String> {
+    fn read(action: PortAction, words: &str) -> Result<PortRequest, String> {
         let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-        Asked::read(action, &words[0], &words[1..]).map_err(|error| error.to_string())
+        PortRequest::read(action, &words[0], &words[1..]).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
                 .collect();
             let settings =
                 settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-            Ok(Asked::Set("left".into(), PortChange { options, settings }))
+            Ok(PortRequest::Set("left".into(), PortChange { options, settings }))
         };
         let (on, off) = (SettingValue::Switch(true), SettingValue::Switch(false));
         assert_eq!(
@@ -161,36 +161,36 @@ mod tests {
         assert_eq!(read(PortAction::Set, words), set(&[("ring", Some("8m"))], &mixed));
         assert_eq!(
             read(PortAction::Add, "left=tap:a?queues=2"),
-            Ok(Asked::Add("left=tap:a?queues=2".into()))
+            Ok(PortRequest::Add("left=tap:a?queues=2".into()))
         );
-        assert_eq!(read(PortAction::Del, "dev left"), Ok(Asked::Delete("left".into())));
+        assert_eq!(read(PortAction::Del, "dev left"), Ok(PortRequest::Delete("left".into())));
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_arguments_are_named() {
         for (action, words, says) in [
-            (PortAction::Set, "left", "port set: what of left is to be set?"),
+            (PortAction::Set, "left", "port set: nothing to set for left"),
             (PortAction::Set, "dev", "port set: no port: write port set NAME [OPTION=VALUE]..."),
-            (PortAction::Set, "left isolated", "nothing behind \"isolated\""),
+            (PortAction::Set, "left isolated", "no value after \"isolated\""),
             (PortAction::Set, "left isolated yes", "isolated is on or off, not \"yes\""),
             (
                 PortAction::Set,
                 "left hairpin on",
-                "\"hairpin\" is no setting of a port: there are gso_max_size, ",
+                "\"hairpin\" is not a setting of a port; choose one of gso_max_size, ",
             ),
-            (PortAction::Set, "left ring=8m ring=4m", "\"ring\" is there twice"),
-            (PortAction::Set, "left isolated on isolated off", "\"isolated\" is there twice"),
+            (PortAction::Set, "left ring=8m ring=4m", "\"ring\" is repeated"),
+            (PortAction::Set, "left isolated on isolated off", "\"isolated\" is repeated"),
             (
                 PortAction::Set,
                 "left storm_unknown many",
-                "storm_unknown: \"many\" is no number of packets/s",
+                "storm_unknown: \"many\" is not a number of packets/s",
             ),
             (
                 PortAction::Add,
                 "tap:a isolated on",
-                "port add: \"isolated\" is not understood here: write port add PORT",
+                "port add: \"isolated\" is not allowed here: write port add PORT",
             ),
-            (PortAction::Del, "left right", "\"right\" is not understood here"),
+            (PortAction::Del, "left right", "\"right\" is not allowed here"),
         ] {
             let error = read(action, words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");

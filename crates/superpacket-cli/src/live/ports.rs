@@ -1,4 +1,4 @@
-//! `superpacket ports`: a bridge's ports at a glance.
+//! `superpacket ports`: an overview of a bridge's ports.
 
 use superpacket_bridge::report::PortReport;
 
@@ -18,7 +18,8 @@ pub(crate) fn run(arguments: &PortQuery) -> Result<(), Failure> {
 }
 
 fn text(ports: &[PortReport]) -> String {
-    // What a port without a name is, its name says. Bridges of earlier versions do not tell.
+    // If no port has a name of its own, the names are the port strings, and the column is left out.
+    // Bridges of earlier versions do not send the string.
     let mut text = match ports.iter().all(|port| port.string.is_empty() || port.string == port.port)
     {
         true => table(
@@ -54,7 +55,7 @@ fn text(ports: &[PortReport]) -> String {
     text
 }
 
-/// What is said of a port behind its name.
+/// Returns the cells after a port's name.
 fn cells(port: &PortReport) -> [String; 6] {
     [
         printable(&port.state),
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_port_with_a_name_is_stands_beside_it() {
+    fn a_named_port_is_listed_with_its_device() {
         let named = PortReport {
             port: "left".into(),
             string: "packet:eth0?ring=4m&queues=2".into(),

@@ -1,4 +1,4 @@
-//! `superpacket rps`: to which CPUs a bridge's ports steer their packets, shown and set.
+//! `superpacket rps`: shows and sets the CPUs to which a bridge's ports steer their packets.
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -8,51 +8,51 @@ use superpacket_bridge::report::{PortRps, SteeringReport};
 use superpacket_bridge::settings::InPlace;
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable, table};
 
-/// `superpacket rps`.
+/// The arguments of `superpacket rps`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Rps {
-    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+pub(crate) struct RpsArguments {
+    /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
-    /// Only this receive queue, from 0 on, or all of them
+    /// Only this receive queue, counted from 0, or all queues
     #[arg(value_name = "QUEUE|all")]
     pub(crate) queue: Option<String>,
-    /// Steer to these CPUs: a mask in hexadecimal, or auto
+    /// CPUs to steer to: a hexadecimal mask, or auto
     #[arg(value_name = "MASK|auto")]
     pub(crate) mask: Option<String>,
-    /// Steer to these CPUs: a list, as in 0-3,8
+    /// CPUs to steer to: a list, as in 0-3,8
     #[arg(long, value_name = "LIST", requires = "port")]
     pub(crate) cpu_list: Option<String>,
-    /// Flows of a receive queue that RFS tells apart (rps_flow_cnt); 0: no RFS
+    /// Number of flows that RFS distinguishes per receive queue (rps_flow_cnt); 0: no RFS
     #[arg(long, value_name = "N", requires = "port")]
     pub(crate) flow_count: Option<u64>,
-    /// Process a queue's packets where they are received in spite of its mask: auto, as long as the
-    /// receiving thread has time for all of them (the default); N, while there are fewer a second;
-    /// 0, never, as the kernel does
+    /// When to process packets on the receiving CPU despite the mask: auto, while the receiving
+    /// thread has time for all of them (the default); N, while fewer than N packets arrive per
+    /// second; 0, never, as in the kernel
     #[arg(long, value_name = "N|auto", requires = "port")]
     pub(crate) in_place_below: Option<InPlace>,
-    /// Set what holds for all ports
+    /// Set a value that holds for all ports
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) set: Vec<(String, String)>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
-/// Reads `netdev_max_backlog=3000`; with hyphens, too, as files write it.
+/// Parses `netdev_max_backlog=3000`. Hyphens in the name are accepted as in the configuration file.
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.replace('-', "_"), value.to_owned()))
 }
 
-/// Shows, or sets and shows.
-pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {
+/// Shows the steering, or changes it and shows the result.
+pub(crate) fn run(arguments: &RpsArguments) -> Result<(), Failure> {
     let (queue, change) = arguments.requested_change()?;
     let mut client = connect(&arguments.connection)?;
     let mut ports = Vec::new();
@@ -91,8 +91,8 @@ pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Rps {
-    /// The queue that it is about (all without one), and what is to be changed there.
+impl RpsArguments {
+    /// Returns the queue (`None` for all) and the changes that the arguments request for it.
     fn requested_change(&self) -> Result<(Option<u16>, Vec<RpsChange>), Failure> {
         let usage = |says: String| Err(Failure::Usage(says));
         let (queue, mask) = match (self.queue.as_deref(), self.mask.as_deref()) {
@@ -110,7 +110,7 @@ impl Rps {
                 }
             },
         };
-        // The mask first: where it is refused, nothing has been changed.
+        // The mask comes first: if the bridge refuses it, nothing has changed.
         let mut changes = Vec::new();
         match (mask, &self.cpu_list) {
             (Some(_), Some(_)) => return usage("either MASK or --cpu-list".into()),
@@ -128,7 +128,7 @@ impl Rps {
     }
 }
 
-/// All of it for people.
+/// Renders the steering of the ports, the workers and the settings.
 fn text(ports: &[PortRps], steering: &SteeringReport) -> String {
     let mut text = String::new();
     for port in ports {
@@ -206,7 +206,7 @@ mod tests {
         #[derive(Parser)]
         struct Alone {
             #[command(flatten)]
-            rps: Rps,
+            rps: RpsArguments,
         }
         let parsed = Alone::try_parse_from([&["rps"], arguments].concat())
             .map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! `superpacket stats`: what a bridge's ports counted.
+//! `superpacket stats`: the counters of a bridge's ports.
 
 use clap::Args;
 use superpacket_bridge::report::{PortStats, QueueStats};
@@ -9,23 +9,23 @@ use crate::report::{
     columns, grouped, paragraph, print, print_json, printable, reasons_table, table,
 };
 
-/// `superpacket stats`.
+/// The arguments of `superpacket stats`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Stats {
+pub(crate) struct StatsArguments {
     #[command(flatten)]
-    pub(crate) asked: PortQuery,
-    /// Show why packets left aggregation as they did, too
+    pub(crate) query: PortQuery,
+    /// Also show why packets left aggregation, by reason
     #[arg(long)]
     pub(crate) reasons: bool,
-    /// Show what each receive and transmit queue counted, too
+    /// Also show the counters of each receive and transmit queue
     #[arg(long)]
     pub(crate) queues: bool,
 }
 
 /// Shows the counters of all ports, or of one.
-pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
-    let ports = connect(&arguments.asked.connection)?.stats(arguments.asked.port.as_deref())?;
-    if arguments.asked.json {
+pub(crate) fn run(arguments: &StatsArguments) -> Result<(), Failure> {
+    let ports = connect(&arguments.query.connection)?.stats(arguments.query.port.as_deref())?;
+    if arguments.query.json {
         print_json(&ports)?;
     } else {
         print(&text(&ports, arguments, columns()), false)?;
@@ -33,9 +33,9 @@ pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The counters as a list for each port: names and numbers, easy to grep; of the causes of drops,
-/// those that there were.
-fn text(ports: &[PortStats], arguments: &Stats, columns: usize) -> String {
+/// Renders the counters as one list of names and numbers per port, which is easy to grep. Causes
+/// without drops are left out.
+fn text(ports: &[PortStats], arguments: &StatsArguments, columns: usize) -> String {
     let each = ports.iter().map(|port| {
         let causes = port
             .drops
@@ -56,13 +56,13 @@ fn text(ports: &[PortStats], arguments: &Stats, columns: usize) -> String {
         );
         if port.segmented_for_ids > 0 {
             text.push('\n');
-            text.push_str(&paragraph(&about_ids(port), 2, columns));
+            text.push_str(&paragraph(&id_advice(port), 2, columns));
         }
         if arguments.reasons {
             text.push('\n');
-            text.push_str(&paragraph("Why packets left aggregation as they did:", 2, columns));
+            text.push_str(&paragraph("Reasons for which packets left aggregation:", 2, columns));
             match port.reasons.is_empty() {
-                true => text.push_str("  none did\n"),
+                true => text.push_str("  none\n"),
                 false => text.push_str(&reasons_table(
                     port.reasons.iter().map(|(name, count)| (name.as_str(), *count)),
                 )),
@@ -73,23 +73,26 @@ fn text(ports: &[PortStats], arguments: &Stats, columns: usize) -> String {
     each.collect::<Vec<_>>().join("\n")
 }
 
-/// What can be done about packets that were merged and cut again for nothing.
-fn about_ids(port: &PortStats) -> String {
+/// Returns advice about packets that were merged and then segmented again only because of their IP
+/// identifications.
+fn id_advice(port: &PortStats) -> String {
     format!(
-        "{} packets were merged and cut again for nothing: their IP identifications stay the same, which this port cannot be told. \
-         `superpacket features '{}' tx-tcp-mangleid-segmentation on` lets the port number those that must not be fragmented (RFC 6864).",
+        "{} packets were merged and then segmented again, to no benefit: this port cannot send packets whose IP identifications are all the same. \
+         `superpacket features '{}' tx-tcp-mangleid-segmentation on` lets the port renumber those with the don't-fragment bit (RFC 6864).",
         grouped(port.segmented_for_ids),
         printable(&port.port),
     )
 }
 
-/// The counters of the queues, named as drivers name them for `ethtool -S`.
+/// Returns the counters of the queues, with the names that drivers use for `ethtool -S`.
 fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
-    let ways = [("rx", &port.rx_queues), ("tx", &port.tx_queues)];
-    let each =
-        ways.into_iter().flat_map(|(way, queues)| queues.iter().map(move |queue| (way, queue)));
-    let counters = each.flat_map(|(way, QueueStats { queue, packets, bytes, drops })| {
-        let named = move |what: &str, count: u64| (format!("{way}_queue_{queue}_{what}"), count);
+    let directions = [("rx", &port.rx_queues), ("tx", &port.tx_queues)];
+    let each = directions
+        .into_iter()
+        .flat_map(|(direction, queues)| queues.iter().map(move |queue| (direction, queue)));
+    let counters = each.flat_map(|(direction, QueueStats { queue, packets, bytes, drops })| {
+        let named =
+            move |what: &str, count: u64| (format!("{direction}_queue_{queue}_{what}"), count);
         [named("packets", *packets), named("bytes", *bytes)]
             .into_iter()
             .chain(drops.map(|drops| named("drops", drops)))
@@ -97,7 +100,7 @@ fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
     counters.collect()
 }
 
-/// The counters by their names in JSON, but for those of queues, drops and reasons.
+/// Returns the counters with their JSON names, except those of queues, drops and reasons.
 fn counters(port: &PortStats) -> [(&'static str, u64); 40] {
     [
         ("rx_packets", port.rx_packets),
@@ -146,7 +149,7 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 40] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::connection::Connection;
+    use crate::live::connection::ControlOptions;
 
     fn stats() -> PortStats {
         PortStats {
@@ -157,10 +160,10 @@ mod tests {
         }
     }
 
-    /// What is asked for beside the counters.
-    fn asked(reasons: bool, queues: bool) -> Stats {
-        let connection = Connection { control: None };
-        Stats { asked: PortQuery { port: None, connection, json: false }, reasons, queues }
+    /// Arguments that select the sections beside the counters.
+    fn arguments(reasons: bool, queues: bool) -> StatsArguments {
+        let connection = ControlOptions { control: None };
+        StatsArguments { query: PortQuery { port: None, connection, json: false }, reasons, queues }
     }
 
     #[test]
@@ -170,8 +173,10 @@ mod tests {
         let mut stats = stats();
         (stats.rx_queues, stats.tx_queues) =
             (vec![queue(0, 3, Some(7)), queue(1, 4, Some(0))], vec![queue(0, 5_000, None)]);
-        assert!(!text(std::slice::from_ref(&stats), &asked(true, false), 80).contains("queue_0"));
-        let text = text(&[stats], &asked(false, true), 80);
+        assert!(
+            !text(std::slice::from_ref(&stats), &arguments(true, false), 80).contains("queue_0")
+        );
+        let text = text(&[stats], &arguments(false, true), 80);
         let rows: Vec<Vec<&str>> = text
             .lines()
             .filter(|line| line.contains("_queue_"))
@@ -193,7 +198,7 @@ mod tests {
     #[test]
     fn every_counter_of_the_json_is_in_the_text() {
         let stats = stats();
-        let text = text(std::slice::from_ref(&stats), &asked(false, false), 80);
+        let text = text(std::slice::from_ref(&stats), &arguments(false, false), 80);
         let json = serde_json::to_value(&stats).expect("JSON");
         for name in json.as_object().expect("an object").keys().filter(|name| {
             !["port", "drops", "reasons", "rx_queues", "tx_queues"].contains(&name.as_str())
@@ -217,12 +222,14 @@ mod tests {
     #[test]
     fn reasons_are_shown_where_they_are_asked_for() {
         let mut stats = stats();
-        assert!(text(std::slice::from_ref(&stats), &asked(true, false), 80).contains("none did"));
+        assert!(
+            text(std::slice::from_ref(&stats), &arguments(true, false), 80).contains("\n  none\n")
+        );
         stats.reasons = [("sequence".to_owned(), 1), ("poll_end".to_owned(), 3)].into();
-        let text = text(&[stats], &asked(true, false), 80);
+        let text = text(&[stats], &arguments(true, false), 80);
         let rows: Vec<_> = text
             .lines()
-            .skip_while(|line| !line.contains("Why packets left"))
+            .skip_while(|line| !line.contains("Reasons for which packets left"))
             .skip(2)
             .map(str::trim)
             .collect();
@@ -230,17 +237,17 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_were_cut_for_their_identifications_are_told_with_what_helps() {
+    fn packets_segmented_for_their_identifications_are_reported_with_advice() {
         let stats = PortStats {
             port: format!("packet:{}", "e".repeat(15)),
             segmented_for_ids: 4_321,
             ..stats()
         };
         for columns in [40, 80] {
-            let text = text(std::slice::from_ref(&stats), &asked(true, false), columns);
+            let text = text(std::slice::from_ref(&stats), &arguments(true, false), columns);
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(
-                words.contains("4,321 packets were merged and cut again for nothing"),
+                words.contains("4,321 packets were merged and then segmented again, to no benefit"),
                 "{text}"
             );
             assert!(words.contains("tx-tcp-mangleid-segmentation on`"), "{text}");

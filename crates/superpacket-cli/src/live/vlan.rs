@@ -1,51 +1,51 @@
-//! `superpacket vlan`: the VLANs of a bridge's ports, in the words of iproute2's `bridge vlan`.
+//! `superpacket vlan`: the VLANs of a bridge's ports, in the syntax of iproute2's `bridge vlan`.
 
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
 use superpacket_bridge::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 
 use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
 
-/// What `superpacket vlan` does.
+/// The actions of `superpacket vlan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VlanAction {
     /// Show VLANs: [dev PORT]
     #[value(alias = "list")]
     Show,
-    /// Put a port in VLANs
-    #[value(help = "Put a port in VLANs: dev PORT vid VID[-VID] [pvid] [untagged]")]
+    /// Add a port to VLANs
+    #[value(help = "Add a port to VLANs: dev PORT vid VID[-VID] [pvid] [untagged]")]
     Add,
-    /// Take a port out of VLANs: dev PORT vid VID[-VID]
+    /// Remove a port from VLANs: dev PORT vid VID[-VID]
     #[value(alias = "delete")]
     Del,
 }
 
-/// `superpacket vlan`.
+/// The arguments of `superpacket vlan`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Vlan {
+pub(crate) struct VlanArguments {
     /// What to do [default: show]
     #[arg(value_enum)]
     pub(crate) action: Option<VlanAction>,
-    /// Which port and VLANs
+    /// Port and VLANs
     #[arg(add = ArgValueCandidates::new(completion::vlan_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ControlOptions,
     /// Print as JSON, with the names of `bridge -json vlan`
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
 /// Shows, adds or deletes.
-pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {
-    let asked = Asked::read(arguments.action.unwrap_or(VlanAction::Show), &arguments.words)
+pub(crate) fn run(arguments: &VlanArguments) -> Result<(), Failure> {
+    let request = VlanRequest::read(arguments.action.unwrap_or(VlanAction::Show), &arguments.words)
         .map_err(Failure::Usage)?;
     let mut client = connect(&arguments.connection)?;
-    let changed = match asked {
-        Asked::Show(port) => {
+    let changed = match request {
+        VlanRequest::Show(port) => {
             let report = client.vlans(port.as_deref())?;
             if arguments.json {
                 print_json(&report.ports)?;
@@ -54,8 +54,8 @@ pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {
             }
             return Ok(());
         }
-        Asked::Add(port, range) => client.add_vlans(&port, &range)?,
-        Asked::Delete(port, range) => client.delete_vlans(&port, &range)?,
+        VlanRequest::Add(port, range) => client.add_vlans(&port, &range)?,
+        VlanRequest::Delete(port, range) => client.delete_vlans(&port, &range)?,
     };
     if arguments.json {
         print_json(&[changed])?;
@@ -63,17 +63,17 @@ pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is asked for.
+/// A request to the bridge, parsed from the command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum VlanRequest {
     Show(Option<String>),
     Add(String, VlanRange),
     Delete(String, VlanRange),
 }
 
-impl Asked {
-    /// Reads the words behind the action.
-    fn read(action: VlanAction, words: &[String]) -> Result<Asked, String> {
+impl VlanRequest {
+    /// Parses the words after the action.
+    fn read(action: VlanAction, words: &[String]) -> Result<VlanRequest, String> {
         let (name, form) = match action {
             VlanAction::Show => ("show", "[dev PORT]"),
             VlanAction::Add => ("add", "dev PORT vid VID[-VID] [pvid] [untagged]"),
@@ -84,40 +84,38 @@ impl Asked {
         let (mut port, mut vlans, mut pvid, mut untagged) = (None, None, false, false);
         while let Some(word) = words.next() {
             let mut value =
-                || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
+                || words.next().ok_or_else(|| wrong(format!("no value after {word:?}")));
             match word {
                 "dev" if port.is_none() => port = Some(value()?.to_owned()),
                 "vid" if vlans.is_none() && action != VlanAction::Show => vlans = Some(value()?),
                 "pvid" if action == VlanAction::Add => pvid = true,
                 "untagged" if action == VlanAction::Add => untagged = true,
-                // All ports are the bridge's.
+                // Accepted for compatibility with iproute2: all ports belong to the bridge.
                 "master" => {}
                 _ => {
-                    return Err(wrong(format!(
-                        "{word:?} is not understood here, or is there twice"
-                    )));
+                    return Err(wrong(format!("{word:?} is not allowed here, or is repeated")));
                 }
             }
         }
         if action == VlanAction::Show {
-            return Ok(Asked::Show(port));
+            return Ok(VlanRequest::Show(port));
         }
         let port = port.ok_or_else(|| wrong("no port".into()))?;
         let vlans: VlanRange =
             vlans.ok_or_else(|| wrong("no VLAN".into()))?.parse().map_err(&wrong)?;
         if vlans.pvid || vlans.untagged {
-            return Err(wrong("pvid and untagged are words of their own".into()));
+            return Err(wrong("pvid and untagged must be separate words".into()));
         }
         let range = VlanRange::new(vlans.first, vlans.last, pvid, untagged).map_err(&wrong)?;
         Ok(if action == VlanAction::Add {
-            Asked::Add(port, range)
+            VlanRequest::Add(port, range)
         } else {
-            Asked::Delete(port, range)
+            VlanRequest::Delete(port, range)
         })
     }
 }
 
-/// The table as `bridge vlan` prints it.
+/// Renders the table in the format of `bridge vlan`.
 fn text(report: &VlanReport) -> String {
     const HEADING: &str = "port";
     let width = report
@@ -145,7 +143,7 @@ fn text(report: &VlanReport) -> String {
         text.push_str(&format!("\nTags are of {}.\n", report.vlan_protocol));
     }
     if !report.vlan_filtering {
-        text.push_str("\nVLAN filtering is off, and none of this in force: superpacket bridge --vlan-filtering\n");
+        text.push_str("\nVLAN filtering is off, so none of this is in force: superpacket bridge --vlan-filtering\n");
     }
     text
 }
@@ -154,24 +152,32 @@ fn text(report: &VlanReport) -> String {
 mod tests {
     use super::*;
 
-    fn read(action: VlanAction, words: &str) -> Result<Asked, String> {
-        Asked::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn read(action: VlanAction, words: &str) -> Result<VlanRequest, String> {
+        VlanRequest::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
-    fn it_takes_the_words_of_iproute2() {
+    fn it_accepts_the_syntax_of_iproute2() {
         let port = || "packet:left".to_owned();
         let range = |words: &str| words.parse::<VlanRange>().expect(words);
         for (action, words, expected) in [
-            (VlanAction::Show, "", Asked::Show(None)),
-            (VlanAction::Show, "dev packet:left", Asked::Show(Some(port()))),
+            (VlanAction::Show, "", VlanRequest::Show(None)),
+            (VlanAction::Show, "dev packet:left", VlanRequest::Show(Some(port()))),
             (
                 VlanAction::Add,
                 "dev packet:left vid 10 pvid untagged master",
-                Asked::Add(port(), range("10 pvid untagged")),
+                VlanRequest::Add(port(), range("10 pvid untagged")),
             ),
-            (VlanAction::Add, "vid 10-20 dev packet:left", Asked::Add(port(), range("10-20"))),
-            (VlanAction::Del, "dev packet:left vid 10-20", Asked::Delete(port(), range("10-20"))),
+            (
+                VlanAction::Add,
+                "vid 10-20 dev packet:left",
+                VlanRequest::Add(port(), range("10-20")),
+            ),
+            (
+                VlanAction::Del,
+                "dev packet:left vid 10-20",
+                VlanRequest::Delete(port(), range("10-20")),
+            ),
         ] {
             assert_eq!(read(action, words), Ok(expected), "{words}");
         }
@@ -182,7 +188,7 @@ mod tests {
                 "vlan add: no port: write vlan add dev PORT vid VID[-VID] [pvid] [untagged]",
             ),
             (VlanAction::Add, "dev packet:left", "no VLAN"),
-            (VlanAction::Add, "dev packet:left vid", "nothing behind \"vid\""),
+            (VlanAction::Add, "dev packet:left vid", "no value after \"vid\""),
             (VlanAction::Add, "dev packet:left vid ten", "\"ten\" is no VLAN"),
             (VlanAction::Add, "dev packet:left vid 4095", "a VLAN is 1 to 4094, not 4095"),
             (
@@ -190,18 +196,18 @@ mod tests {
                 "dev packet:left vid 10-20 pvid",
                 "pvid is for one VLAN, not for 10-20",
             ),
-            (VlanAction::Add, "dev packet:left vid 10 tagged", "\"tagged\" is not understood here"),
-            (VlanAction::Del, "dev packet:left vid 10 pvid", "\"pvid\" is not understood here"),
-            (VlanAction::Show, "vid 10", "\"vid\" is not understood here"),
+            (VlanAction::Add, "dev packet:left vid 10 tagged", "\"tagged\" is not allowed here"),
+            (VlanAction::Del, "dev packet:left vid 10 pvid", "\"pvid\" is not allowed here"),
+            (VlanAction::Show, "vid 10", "\"vid\" is not allowed here"),
         ] {
             let error = read(action, words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");
         }
         let quoted = ["dev", "packet:left", "vid", "10 pvid"].map(str::to_owned);
         assert!(
-            Asked::read(VlanAction::Add, &quoted)
+            VlanRequest::read(VlanAction::Add, &quoted)
                 .expect_err("two in one")
-                .contains("words of their own")
+                .contains("separate words")
         );
     }
 
@@ -223,6 +229,6 @@ mod tests {
         let provider = VlanReport { vlan_protocol: VlanProtocol::Dot1Ad, ..report.clone() };
         assert_eq!(text(&provider), format!("{expected}\nTags are of 802.1ad.\n"));
         let off = VlanReport { vlan_filtering: false, ..report };
-        assert!(text(&off).ends_with("\nVLAN filtering is off, and none of this in force: superpacket bridge --vlan-filtering\n"));
+        assert!(text(&off).ends_with("\nVLAN filtering is off, so none of this is in force: superpacket bridge --vlan-filtering\n"));
     }
 }

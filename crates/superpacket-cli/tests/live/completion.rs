@@ -1,11 +1,15 @@
-//! Completion by the shell, which asks the running bridge.
+//! Shell completion with the candidates of a running bridge.
 
 use super::*;
 
-/// What the shell is told that may come at the end of this line, and how long that took.
-fn completed(house: &House, socket: &std::path::Path, line: &[&str]) -> (Vec<String>, Duration) {
+/// Returns the candidates for the end of this line, and the time that the program took.
+fn completed(
+    network: &TestNetwork,
+    socket: &std::path::Path,
+    line: &[&str],
+) -> (Vec<String>, Duration) {
     let started = Instant::now();
-    let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+    let mut command = network.middle.command(env!("CARGO_BIN_EXE_superpacket"));
     command.args(["--", "superpacket", line[0], "--control"]).arg(socket).args(&line[1..]);
     command
         .env("_SUPERPACKET_COMPLETE", "bash")
@@ -23,10 +27,10 @@ fn completed(house: &House, socket: &std::path::Path, line: &[&str]) -> (Vec<Str
 
 #[test]
 fn ports_and_offloads_of_the_running_bridge_are_completed() {
-    let Some(house) = House::new() else { return };
-    let _bridge = house.bridge(&["left=packet:left", "packet:right?ring=1m&slot=4k"]);
+    let Some(network) = TestNetwork::new() else { return };
+    let _bridge = network.bridge(&["left=packet:left", "packet:right?ring=1m&slot=4k"]);
     let ports = ["left", "packet:right?ring=1m&slot=4k"];
-    let words = |line: &[&str]| completed(&house, &house.socket(), line).0;
+    let words = |line: &[&str]| completed(&network, &network.socket(), line).0;
     for command in ["features", "stats", "ports", "limits", "rps", "monitor"] {
         assert_eq!(words(&[command, ""]), ports, "{command}");
     }
@@ -51,27 +55,30 @@ fn ports_and_offloads_of_the_running_bridge_are_completed() {
     assert_eq!(words(&["mdb", "show", "dev", ""]), ports);
     assert_eq!(words(&["vlan", "add", "dev", "l"]), ["left"]);
     assert_eq!(words(&["vlan", "add", "dev", "left", "v"]), ["vid"]);
-    // Without a bridge there is nothing, and one that does not answer is not waited for.
-    assert_eq!(completed(&house, &house.bench.path("absent.sock"), &["features", ""]).0, [""; 0]);
-    let silent = house.bench.path("silent.sock");
+    // Without a bridge there are no candidates; a bridge that does not answer is not waited for.
+    assert_eq!(
+        completed(&network, &network.bench.path("absent.sock"), &["features", ""]).0,
+        [""; 0]
+    );
+    let silent = network.bench.path("silent.sock");
     let _listens = std::os::unix::net::UnixListener::bind(&silent).expect("binds");
-    let (nothing, took) = completed(&house, &silent, &["features", "left", ""]);
+    let (nothing, took) = completed(&network, &silent, &["features", "left", ""]);
     assert!(nothing.is_empty() && took < Duration::from_secs(4), "{nothing:?} {took:?}");
 }
 
 #[test]
-fn bash_completes_port_strings_although_it_parts_them_at_their_signs() {
-    let Some(house) = House::new() else { return };
-    let _bridge = house.bridge(&["left=packet:left", "packet:right?ring=1m&slot=4k"]);
+fn bash_completes_port_strings_although_it_splits_them_at_colons() {
+    let Some(network) = TestNetwork::new() else { return };
+    let _bridge = network.bridge(&["left=packet:left", "packet:right?ring=1m&slot=4k"]);
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_superpacket"));
     let path = format!(
         "{}:{}",
         program.parent().expect("a directory").display(),
         std::env::var("PATH").expect("set")
     );
-    let control = house.socket().display().to_string();
+    let control = network.socket().display().to_string();
     let right = r"packet:right\?ring=1m\&slot=4k";
-    // The words as bash parts them, and what it takes for the word at the cursor.
+    // The words as bash splits them, and the word that it takes to be at the cursor.
     for (parted, current, expected) in [
         (&["le"][..], "le", "left"),
         (&["pac"], "pac", right),
@@ -88,7 +95,7 @@ fn bash_completes_port_strings_although_it_parts_them_at_their_signs() {
              && COMP_WORDBREAKS=$' \\t\\n\"\\'@><=;|&(:' && _superpacket superpacket \"{current}\" '' && printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             words.join(" ")
         );
-        let output = house
+        let output = network
             .middle
             .command("bash")
             .args(["--norc", "-c", &script])

@@ -1,34 +1,34 @@
-//! Who hears whom: isolated ports, static addresses, VLANs.
+//! Forwarding between hosts: isolated ports, static addresses, VLANs.
 
 use super::*;
 
 #[test]
 fn isolated_ports_do_not_reach_each_other_until_one_is_not() {
-    let Some(house) = House::new() else { return };
-    let _bridge = house.bridge(&PORTS);
-    assert!(house.reaches());
+    let Some(network) = TestNetwork::new() else { return };
+    let _bridge = network.bridge(&PORTS);
+    assert!(network.reaches());
     for port in PORTS {
-        assert!(house.reaches(), "one isolated port reaches the other");
-        let (code, text, _) = house.text(&["limits", port, "isolated", "on"]);
+        assert!(network.reaches(), "one isolated port reaches the other");
+        let (code, text, _) = network.text(&["limits", port, "isolated", "on"]);
         assert!(code == Some(0) && text.contains("\nisolated: on\n"), "{text}");
     }
-    assert!(house.is_cut_off(), "both are isolated");
-    let stats = house.ask(&["stats", PORTS[0]]).expect("answers");
+    assert!(network.is_cut_off(), "both are isolated");
+    let stats = network.ask(&["stats", PORTS[0]]).expect("answers");
     assert!(stats[0]["drops"]["forwarding"].as_u64() > Some(0), "{stats}");
-    house.ask(&["limits", PORTS[1], "isolated", "off"]).expect("sets");
-    assert!(house.reaches(), "{}", house.log());
+    network.ask(&["limits", PORTS[1], "isolated", "off"]).expect("sets");
+    assert!(network.reaches(), "{}", network.log());
 }
 
 #[test]
 fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
-    let Some(house) = House::new() else { return };
-    let file = house.bench.path("bridge.toml");
+    let Some(network) = TestNetwork::new() else { return };
+    let file = network.bench.path("bridge.toml");
     let ports = "[[port]]\nport = \"packet:left\"\n[[port]]\nport = \"packet:right\"\n";
     std::fs::write(&file, ports).expect("writes");
-    let bridge = house.bridge(&["--config", &file.display().to_string()]);
-    assert!(house.reaches());
+    let bridge = network.bridge(&["--config", &file.display().to_string()]);
+    assert!(network.reaches());
     let hardware_address = |host: &Namespace| {
-        // Sysfs shows the interfaces of the namespace that mounted it.
+        // Sysfs shows the interfaces of the namespace that mounted it, so `ip` is used instead.
         let output = host.run("ip", &["-o", "link", "show", "eth0"]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.split_whitespace()
@@ -37,8 +37,8 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
             .expect("an Ethernet interface")
             .to_owned()
     };
-    let [left, right] = [&house.left, &house.right].map(hardware_address);
-    let shown = |words: &[&str]| house.ask(&[&["fdb", "show"], words].concat()).expect("answers");
+    let [left, right] = [&network.left, &network.right].map(hardware_address);
+    let shown = |words: &[&str]| network.ask(&[&["fdb", "show"], words].concat()).expect("answers");
     let learned = shown(&["dev", PORTS[1]]);
     let entry =
         learned.as_array().expect("a list").iter().find(|entry| entry["mac"] == right.as_str());
@@ -46,7 +46,7 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
         *entry.expect("is there"),
         serde_json::json!({"mac": right, "ifname": PORTS[1], "flags": [], "state": ""})
     );
-    let (code, text, _) = house.text(&["fdb", "-s"]);
+    let (code, text, _) = network.text(&["fdb", "-s"]);
     assert!(
         code == Some(0)
             && text
@@ -54,16 +54,16 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
                 .any(|line| line.starts_with(&format!("{left} dev packet:left updated "))),
         "{text}"
     );
-    // The right host's address is said to be at the left port: what is for it goes back there, and
-    // nowhere else.
-    let (code, text, error) = house.text(&["fdb", "add", &right, "dev", PORTS[0], "static"]);
+    // The right host's address is assigned to the left port: frames for it go there and nowhere
+    // else.
+    let (code, text, error) = network.text(&["fdb", "add", &right, "dev", PORTS[0], "static"]);
     assert_eq!((code, text.as_str(), error.as_str()), (Some(0), "", ""));
-    assert!(house.is_cut_off(), "it sends, and gets nothing");
-    assert_eq!(house.text(&["fdb", "flush"]).0, Some(0));
-    assert!(house.is_cut_off(), "static entries stay");
-    let (_, text, _) = house.text(&["fdb", "show", "static"]);
+    assert!(network.is_cut_off(), "it sends, and gets nothing");
+    assert_eq!(network.text(&["fdb", "flush"]).0, Some(0));
+    assert!(network.is_cut_off(), "static entries stay");
+    let (_, text, _) = network.text(&["fdb", "show", "static"]);
     assert_eq!(text, format!("{right} dev packet:left sticky static\n"));
-    let vlan = house
+    let vlan = network
         .ask(&["fdb", "add", &right, "dev", PORTS[1], "vlan", "10", "static"])
         .expect("another station");
     assert_eq!(
@@ -99,13 +99,13 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
         (&["flush", "dev", "packet:up"], "there is no port \"packet:up\""),
         (&["prune"], "invalid value 'prune'"),
     ] {
-        let (code, out, error) = house.text(&[&["fdb"], words].concat());
+        let (code, out, error) = network.text(&[&["fdb"], words].concat());
         assert!(code == Some(2) && out.is_empty() && error.contains(says), "{words:?}: {error}");
     }
-    assert_eq!(house.text(&["fdb", "del", &right, "dev", PORTS[0]]).0, Some(0));
-    assert!(house.reaches(), "{}", house.log());
-    // The file says what is static, when it is read again; an entry of a port that it does not have
-    // is a mistake.
+    assert_eq!(network.text(&["fdb", "del", &right, "dev", PORTS[0]]).0, Some(0));
+    assert!(network.reaches(), "{}", network.log());
+    // When the file is read again, it decides which entries are static. An entry of an unknown port
+    // is an error.
     std::fs::write(
         &file,
         format!("{ports}[[fdb]]\naddress = \"{right}\"\nport = \"packet:left\"\n"),
@@ -113,47 +113,47 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
     .expect("writes");
     bridge.signal(rustix::process::Signal::HUP);
     let expected = serde_json::json!([{"mac": right, "ifname": PORTS[0], "flags": ["sticky"], "state": "static"}]);
-    house.wait_for("the file's entry, and no other", || shown(&["static"]) == expected);
-    assert!(house.is_cut_off());
+    network.wait_for("the file's entry, and no other", || shown(&["static"]) == expected);
+    assert!(network.is_cut_off());
     std::fs::write(&file, format!("{ports}[[fdb]]\naddress = \"{right}\"\nport = \"packet:up\"\n"))
         .expect("writes");
     bridge.signal(rustix::process::Signal::HUP);
-    house.wait_for("the error", || {
-        house.log().contains("bridge.toml:7: fdb: the file has no port \"packet:up\": it has packet:left, packet:right")
+    network.wait_for("the error", || {
+        network.log().contains("bridge.toml:7: fdb: the file has no port \"packet:up\": it has packet:left, packet:right")
     });
     assert_eq!(shown(&["static"]), expected);
     std::fs::write(&file, ports).expect("writes");
     bridge.signal(rustix::process::Signal::HUP);
-    house.wait_for("the entry to go", || shown(&["static"]) == serde_json::json!([]));
-    assert!(house.reaches(), "{}", house.log());
+    network.wait_for("the entry to go", || shown(&["static"]) == serde_json::json!([]));
+    assert!(network.reaches(), "{}", network.log());
 }
 
 #[test]
 fn hosts_reach_each_other_within_their_vlan_only() {
-    let Some(house) = House::new() else { return };
-    let _bridge = house.bridge(&[PORTS[0], PORTS[1], "--vlan-filtering"]);
-    assert!(house.reaches(), "both are in VLAN 1");
-    let (_, text, _) = house.text(&["vlan"]);
+    let Some(network) = TestNetwork::new() else { return };
+    let _bridge = network.bridge(&[PORTS[0], PORTS[1], "--vlan-filtering"]);
+    assert!(network.reaches(), "both are in VLAN 1");
+    let (_, text, _) = network.text(&["vlan"]);
     let expected = "port          vlan-id\npacket:left   1 PVID Egress Untagged\npacket:right  1 PVID Egress Untagged\n";
     assert_eq!(text, expected);
     let set = |words: &[&str]| {
-        let (code, text, error) = house.text(&[&["vlan"], words].concat());
+        let (code, text, error) = network.text(&[&["vlan"], words].concat());
         assert!(code == Some(0) && text.is_empty(), "{words:?}: {error}");
     };
     set(&["add", "dev", PORTS[0], "vid", "10", "pvid", "untagged"]);
     set(&["del", "dev", PORTS[0], "vid", "1"]);
-    assert!(house.is_cut_off(), "one is in VLAN 10, the other in VLAN 1");
-    let drops = house.ask(&["stats", PORTS[0]]).expect("answers")[0]["drops"].clone();
+    assert!(network.is_cut_off(), "one is in VLAN 10, the other in VLAN 1");
+    let drops = network.ask(&["stats", PORTS[0]]).expect("answers")[0]["drops"].clone();
     assert!(drops["vlan"].as_u64() > Some(0), "{drops}");
     set(&["add", "dev", PORTS[1], "vid", "10-20"]);
-    assert!(house.is_cut_off(), "its frames leave with a tag, and come without");
+    assert!(network.is_cut_off(), "its frames leave with a tag, and come without");
     let expected = serde_json::json!([
         {"ifname": PORTS[1], "vlans": [{"vlan": 1, "flags": ["PVID", "Egress Untagged"]}, {"vlan": 10, "vlanEnd": 20}]},
     ]);
-    assert_eq!(house.ask(&["vlan", "show", "dev", PORTS[1]]).expect("answers"), expected);
+    assert_eq!(network.ask(&["vlan", "show", "dev", PORTS[1]]).expect("answers"), expected);
     set(&["add", "dev", PORTS[1], "vid", "10", "pvid", "untagged"]);
-    assert!(house.reaches(), "{}", house.log());
-    let (_, text, _) = house.text(&["fdb", "show", "dev", PORTS[0]]);
+    assert!(network.reaches(), "{}", network.log());
+    let (_, text, _) = network.text(&["fdb", "show", "dev", PORTS[0]]);
     assert!(
         !text.is_empty() && text.lines().all(|line| line.ends_with(" dev packet:left vlan 10")),
         "{text}"
@@ -175,13 +175,13 @@ fn hosts_reach_each_other_within_their_vlan_only() {
             "the bridge filters by VLAN: say in which the address is",
         ),
     ] {
-        let (code, out, error) = house.text(arguments);
+        let (code, out, error) = network.text(arguments);
         assert!(
             code == Some(2) && out.is_empty() && error.contains(says),
             "{arguments:?}: {error}"
         );
     }
-    house
+    network
         .ask(&["fdb", "add", "02:00:00:00:00:01", "dev", PORTS[0], "vlan", "10", "static"])
         .expect("with a VLAN");
 }
@@ -196,25 +196,25 @@ fn super_packets_cross_a_provider_s_trunk_with_its_tag() {
     cross_a_trunk("802.1ad");
 }
 
-/// Two bridges between the hosts, and between the bridges frames with a tag of this protocol; the
-/// customers of services have tags of their own.
+/// Connects two bridges between the hosts by a trunk with tags of this protocol. With a service
+/// tag, the customers have their own tags below it.
 fn cross_a_trunk(protocol: &str) {
-    let Some(house) = House::new() else { return };
-    house.middle.ip("link add trunk0 type veth peer name trunk1");
-    // Packet sockets take a frame of the MTU with a tag of 802.1Q, and no other.
+    let Some(network) = TestNetwork::new() else { return };
+    network.middle.ip("link add trunk0 type veth peer name trunk1");
+    // Packet sockets accept a frame of the MTU plus one 802.1Q tag, but no other tag.
     ["trunk0", "trunk1"]
         .iter()
-        .for_each(|name| house.middle.ip(&format!("link set {name} mtu 1508 up")));
+        .for_each(|name| network.middle.ip(&format!("link set {name} mtu 1508 up")));
     let is_provider = protocol == "802.1ad";
-    // Kernels without VLAN interfaces have customers without tags.
+    // Kernels without VLAN interfaces are tested with untagged customers.
     if is_provider
-        && house
+        && network
             .left
             .run("ip", &["link", "add", "link", "eth0", "name", "probe", "type", "vlan", "id", "8"])
             .status
             .success()
     {
-        for (host, address) in [(&house.left, "10.9.0.1/24"), (&house.right, "10.9.0.2/24")] {
+        for (host, address) in [(&network.left, "10.9.0.1/24"), (&network.right, "10.9.0.2/24")] {
             host.ip("addr flush dev eth0");
             host.ip("link add link eth0 name customer type vlan id 7");
             host.ip("link set customer up");
@@ -223,25 +223,25 @@ fn cross_a_trunk(protocol: &str) {
     }
     let (near, far) = ("packet:trunk0", "packet:trunk1");
     let filtering = ["--vlan-filtering", "--vlan-protocol", protocol];
-    let _bridge = house.bridge(&[&[PORTS[0], near], &filtering[..]].concat());
-    let (_other, socket) = house.other_bridge(&[&[far, PORTS[1]], &filtering[..]].concat());
-    let (_, text, _) = house.text(&["vlan"]);
+    let _bridge = network.bridge(&[&[PORTS[0], near], &filtering[..]].concat());
+    let (_other, socket) = network.other_bridge(&[&[far, PORTS[1]], &filtering[..]].concat());
+    let (_, text, _) = network.text(&["vlan"]);
     assert_eq!(text.ends_with("\n\nTags are of 802.1ad.\n"), is_provider, "{text}");
     let socket = socket.display().to_string();
     let other = |arguments: &[&str]| {
-        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let mut command = network.middle.command(env!("CARGO_BIN_EXE_superpacket"));
         let output =
             command.args(arguments).args(["--json", "--control", &socket]).output().expect("runs");
         assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
         serde_json::from_slice::<Value>(&output.stdout).expect("JSON and nothing else")
     };
-    // Between the bridges VLAN 10 with a tag, and nothing else.
+    // The trunk carries only VLAN 10, tagged.
     for words in [
         &["add", "dev", PORTS[0], "vid", "10", "pvid", "untagged"][..],
         &["add", "dev", near, "vid", "10"],
         &["del", "dev", near, "vid", "1"],
     ] {
-        house.ask(&[&["vlan"], words].concat()).expect("sets");
+        network.ask(&[&["vlan"], words].concat()).expect("sets");
     }
     for words in [
         &["add", "dev", PORTS[1], "vid", "10", "pvid", "untagged"][..],
@@ -250,38 +250,38 @@ fn cross_a_trunk(protocol: &str) {
     ] {
         other(&[&["vlan"], words].concat());
     }
-    assert!(house.reaches(), "{}", house.log());
-    let sent = || house.ask(&["stats", near]).expect("answers")[0].clone();
+    assert!(network.reaches(), "{}", network.log());
+    let sent = || network.ask(&["stats", near]).expect("answers")[0].clone();
     let came = || other(&["stats", far])[0].clone();
-    // Super-packets of the sender's kernel, then what the bridge makes of single frames, then
-    // single frames.
-    house.load();
+    // First super-packets of the sender's kernel, then those that the bridge merges from single
+    // frames, then single frames.
+    network.load();
     let (before, received) = (sent(), came());
     assert!(
         before["tx_super_packets"].as_u64() > Some(0)
             && received["rx_super_packets"].as_u64() > Some(0),
         "{before} {received}"
     );
-    house.left.ip("link set eth0 gso_max_segs 1");
-    house.load();
+    network.left.ip("link set eth0 gso_max_segs 1");
+    network.load();
     let merged = sent();
     assert!(merged["tx_super_packets"].as_u64() > before["tx_super_packets"].as_u64(), "{merged}");
     for (port, feature) in [(PORTS[0], "gro"), (near, "tso"), (near, "tx-checksumming")] {
-        house.ask(&["features", port, feature, "off"]).expect("switches");
+        network.ask(&["features", port, feature, "off"]).expect("switches");
     }
-    house.load();
+    network.load();
     let single = sent();
     assert_eq!(single["tx_super_packets"], merged["tx_super_packets"], "{single}");
     for stats in [single, came()] {
-        // The machine's own ends of the trunk may have said something without a tag.
+        // The machine's own ends of the trunk may have sent untagged frames.
         assert!(
             stats["drops"]["malformed"] == 0 && stats["drops"]["vlan"].as_u64() < Some(20),
             "{stats}"
         );
     }
-    // In another VLAN it does not arrive.
+    // A frame in another VLAN does not arrive.
     let before = came()["drops"]["vlan"].as_u64();
     other(&["vlan", "del", "dev", far, "vid", "10"]);
-    assert!(house.is_cut_off());
+    assert!(network.is_cut_off());
     assert!(came()["drops"]["vlan"].as_u64() > before);
 }

@@ -1,4 +1,4 @@
-//! The bridge as a program, between hosts in network namespaces of their own.
+//! Tests of the bridge as a program, between hosts in separate network namespaces.
 #![cfg(target_os = "linux")]
 
 #[path = "../support/mod.rs"]
@@ -32,31 +32,30 @@ use crate::support::{Bench, spaced, stderr};
 
 const PORTS: [&str; 2] = ["packet:left", "packet:right"];
 
-/// Two hosts, a bridge to be between them, and a directory for its files.
-struct House {
+/// Two hosts, a namespace for the bridge between them, and a directory for its files.
+struct TestNetwork {
     bench: Bench,
-    // Hosts first: they are children of the bridge's namespace.
+    // The hosts are dropped first: they are children of the bridge's namespace.
     left: Namespace,
     right: Namespace,
     middle: Namespace,
 }
 
-impl House {
+impl TestNetwork {
     fn new() -> Option<Self> {
         let middle = Namespace::new()?;
         let left = middle.host("left", "10.9.0.1/24")?;
         let right = middle.host("right", "10.9.0.2/24")?;
-        Some(House { bench: Bench::new(), left, right, middle })
+        Some(TestNetwork { bench: Bench::new(), left, right, middle })
     }
 
-    /// Sends 8 MB from one host to the other, every byte of which is compared there.
+    /// Sends 8 MB from one host to the other, which compares every byte.
     fn load(&self) {
         let (code, output) = self.start_load(&self.left, &self.right, "10.9.0.2", "8M").end();
         assert_eq!(code, Some(0), "{output} {}", self.log());
     }
 
-    /// Begins to send so many bytes from one host to the other, every one of which is compared
-    /// there.
+    /// Starts to send `bytes` bytes from one host to the other, which compares every byte.
     fn start_load(&self, from: &Namespace, to: &Namespace, address: &str, bytes: &str) -> Running {
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
         let [client, server] = [from, to].map(|host| host.id().to_string());
@@ -68,23 +67,24 @@ impl House {
         Running { child: Some(child) }
     }
 
-    /// What a port of the bridge has sent.
+    /// Returns the packets that a port of the bridge has sent.
     fn sent(&self, port: &str) -> Option<u64> {
         self.ask(&["stats", port])?[0]["tx_packets"].as_u64()
     }
 
-    /// The interfaces between the hosts, with what was changed of them.
+    /// Returns the state of the interfaces between the hosts, with all attributes.
     fn links(&self) -> String {
         String::from_utf8_lossy(&self.middle.run("ip", &["-d", "link", "show"]).stdout).into_owned()
     }
 
-    /// The same with no bridge, once the kernel has noticed that both ends of each pair are up.
+    /// Returns the state without a bridge, once the kernel reports that both ends of each pair are
+    /// up.
     fn links_at_rest(&self) -> String {
         self.wait_for("links", || self.links().matches(" state UP ").count() == 2);
         self.links()
     }
 
-    /// How many packet sockets there are between the hosts.
+    /// Returns the number of packet sockets in the bridge's namespace.
     fn packet_sockets(&self) -> usize {
         let output = self.middle.run("cat", &["/proc/net/packet"]);
         assert!(output.status.success(), "{}", stderr(&output));
@@ -95,7 +95,7 @@ impl House {
         self.bench.path("control.sock")
     }
 
-    /// Starts another bridge beside the one that is asked; its socket is returned too.
+    /// Starts another bridge, and returns it with the path of its control socket.
     fn other_bridge(&self, arguments: &[&str]) -> (Running, PathBuf) {
         let (socket, path) = (self.bench.path("other.sock"), self.bench.path("other.log"));
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
@@ -112,7 +112,8 @@ impl House {
         (running, socket)
     }
 
-    /// Starts `superpacket bridge` with these and `--control`, and waits until it can be asked.
+    /// Starts `superpacket bridge` with these arguments and `--control`, and waits until it
+    /// answers.
     fn bridge(&self, arguments: &[&str]) -> Running {
         let log = std::fs::File::create(self.bench.path("log")).expect("creates");
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
@@ -136,7 +137,7 @@ impl House {
         std::fs::read_to_string(self.bench.path("log")).unwrap_or_default()
     }
 
-    /// Runs a command that asks the bridge; its JSON, if it succeeded.
+    /// Runs a command against the bridge, and returns its JSON output if it succeeded.
     fn ask(&self, arguments: &[&str]) -> Option<Value> {
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
         let output = command
@@ -152,7 +153,7 @@ impl House {
             .then(|| serde_json::from_slice(&output.stdout).expect("JSON and nothing else"))
     }
 
-    /// The same as text: (exit code, standard output, standard error).
+    /// Runs a command, and returns (exit code, standard output, standard error).
     fn text(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
         let output =
@@ -164,13 +165,14 @@ impl House {
         )
     }
 
-    /// Does the right host answer the left one? A refused connection is an answer: address
-    /// resolution and TCP went both ways.
+    /// Returns whether the right host answers the left one. A refused connection is an answer:
+    /// address resolution and TCP worked in both directions.
     fn reaches(&self) -> bool {
         self.answers_within("5")
     }
 
-    /// Does it not? An answer that comes at all comes within milliseconds.
+    /// Returns whether the right host does not answer. Answers arrive within milliseconds, so one
+    /// second suffices.
     fn is_cut_off(&self) -> bool {
         !self.answers_within("1")
     }
@@ -190,13 +192,13 @@ impl House {
     }
 }
 
-/// A program at work, most often a bridge; killed if a test fails.
+/// A running program, usually a bridge; it is killed if a test fails.
 struct Running {
     child: Option<Child>,
 }
 
 impl Running {
-    /// nsenter has become the bridge: it executes it in its own process.
+    /// Sends a signal. nsenter executes the bridge in its own process, so its ID is the bridge's.
     fn signal(&self, signal: rustix::process::Signal) {
         let child = self.child.as_ref().expect("runs");
         rustix::process::kill_process(rustix::process::Pid::from_child(child), signal)
@@ -211,7 +213,7 @@ impl Running {
         self.child.as_mut().expect("runs").try_wait().expect("waits").is_none()
     }
 
-    /// Waits for its end: (exit code, standard output).
+    /// Waits until the program ends, and returns (exit code, standard output).
     fn end(mut self) -> (Option<i32>, String) {
         let output = self.child.take().expect("runs").wait_with_output().expect("waits");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -227,12 +229,12 @@ impl Drop for Running {
     }
 }
 
-/// CPU time of a process so far, in clock ticks (proc_pid_stat(5), fields 14 and 15).
+/// Returns the CPU time of a process in clock ticks (proc_pid_stat(5), fields 14 and 15).
 fn ticks(id: u32) -> u64 {
     ticks_of(&std::fs::read_to_string(format!("/proc/{id}/stat")).expect("lives"))
 }
 
-/// The same of what a `stat` file says.
+/// Returns the CPU time from the text of a `stat` file.
 fn ticks_of(stat: &str) -> u64 {
     let fields = stat.rsplit_once(')').expect("a name in parentheses").1;
     fields

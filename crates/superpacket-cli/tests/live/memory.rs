@@ -1,8 +1,8 @@
-//! What a bridge takes of the machine's memory.
+//! The memory that a bridge uses and returns.
 
 use super::*;
 
-/// What a process has in memory, in MiB.
+/// Returns the resident memory of a process in MiB.
 fn resident(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("lives");
     let line =
@@ -12,24 +12,25 @@ fn resident(id: u32) -> u64 {
 
 #[test]
 fn memory_of_large_limits_is_given_back() {
-    let Some(house) = House::new() else { return };
-    let bridge = house.bridge(&[PORTS[0], PORTS[1]]);
+    let Some(network) = TestNetwork::new() else { return };
+    let bridge = network.bridge(&[PORTS[0], PORTS[1]]);
     let set = |entries: &str, flows: &str, held: &str| {
-        house.ask(&["rps", "--set", &format!("rps_sock_flow_entries={entries}")]).expect("sets");
+        network.ask(&["rps", "--set", &format!("rps_sock_flow_entries={entries}")]).expect("sets");
         for port in PORTS {
-            house.ask(&["rps", port, "--flow-count", flows]).expect("sets");
-            house.ask(&["limits", port, "lro_max_desc", held]).expect("sets");
+            network.ask(&["rps", port, "--flow-count", flows]).expect("sets");
+            network.ask(&["limits", port, "lro_max_desc", held]).expect("sets");
         }
     };
     let before = resident(bridge.id());
-    // The allocator gives a block of some size back when it is freed first, and keeps the next.
+    // The allocator returns the first freed block of a given size to the system, and keeps the
+    // next.
     for round in 0..3 {
         set("4194304", "65536", "4096");
-        house.wait_for("the tables", || resident(bridge.id()) >= before + 16);
+        network.wait_for("the tables", || resident(bridge.id()) >= before + 16);
         set("0", "0", "64");
-        house.wait_for(&format!("memory to be given back, round {round}"), || {
+        network.wait_for(&format!("memory to be given back, round {round}"), || {
             resident(bridge.id()) < before + 8
         });
     }
-    assert!(house.reaches(), "{}", house.log());
+    assert!(network.reaches(), "{}", network.log());
 }

@@ -1,4 +1,4 @@
-//! `superpacket monitor`: what hosts say to each other through a bridge, copied to files and pipes.
+//! `superpacket monitor`: traffic between hosts through a bridge, copied to files and pipes.
 
 use std::process::{Command, Output};
 
@@ -7,9 +7,8 @@ use superpacket_captures::file::{Direction, Reader, Source};
 
 use super::*;
 
-impl House {
-    /// Starts `superpacket monitor`, and waits until it copies to a file; without one, until it has
-    /// written something.
+impl TestNetwork {
+    /// Starts `superpacket monitor`, and waits until the copying has begun.
     fn monitor(&self, arguments: &[&str]) -> Running {
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
         command.arg("monitor").args(arguments).arg("--control").arg(self.socket());
@@ -17,16 +16,16 @@ impl House {
         Running { child: Some(child) }
     }
 
-    /// The same to a file of this name.
+    /// Starts a monitor that writes to a file of this name.
     pub(super) fn monitor_to(&self, file: &str, arguments: &[&str]) -> Running {
         let path = self.bench.path(file);
         let monitor = self.monitor(&[arguments, &["-w", &path.display().to_string()]].concat());
-        // What comes after its first block is copied.
+        // Once the first block is written, all later packets are copied.
         self.wait_for("the monitor", || std::fs::metadata(&path).is_ok_and(|file| file.len() != 0));
         monitor
     }
 
-    /// Keeps the hosts from talking of themselves.
+    /// Keeps the hosts from sending packets on their own.
     fn hush(&self) {
         for namespace in [&self.left, &self.right, &self.middle] {
             let output = namespace.run("sysctl", &["-qw", "net.ipv6.conf.all.disable_ipv6=1"]);
@@ -36,12 +35,12 @@ impl House {
 }
 
 impl Running {
-    /// Waits for its end.
+    /// Waits until the monitor ends, and returns its output.
     fn output(mut self) -> Output {
         self.child.take().expect("runs").wait_with_output().expect("waits")
     }
 
-    /// Ends it as Ctrl-C does, which must go well; what it said.
+    /// Ends the monitor like Ctrl-C, which must succeed, and returns its output.
     pub(super) fn interrupt(self) -> (String, String) {
         self.signal(Signal::INT);
         let output = self.output();
@@ -50,21 +49,22 @@ impl Running {
     }
 }
 
-/// Monitors a stream: what the first port received, in `received.pcapng`, and what left by the
-/// second, in `sent.pcapng`. Returns the bridge's counters since it began, if the files have all
-/// packets, else `None`; what is not in them was counted as dropped.
-fn whole_stream(house: &House) -> Option<Value> {
+/// Monitors a stream: the packets received by the first port in `received.pcapng`, and those sent
+/// by the second in `sent.pcapng`. Returns how the bridge's counters changed, or `None` if the
+/// files are incomplete; missing packets must then be counted as dropped.
+fn whole_stream(network: &TestNetwork) -> Option<Value> {
     for file in ["received.pcapng", "sent.pcapng"] {
-        // One of an earlier stream.
-        let _ = std::fs::remove_file(house.bench.path(file));
+        // A file from an earlier stream may exist.
+        let _ = std::fs::remove_file(network.bench.path(file));
     }
-    let received = house.monitor_to("received.pcapng", &[PORTS[0], "--direction", "rx", "--json"]);
-    let sent = house.monitor_to("sent.pcapng", &[PORTS[1], "--direction", "tx", "--json"]);
-    let before = house.ask(&["stats"]).expect("answers");
-    house.load();
-    // The last words of the connection.
+    let received =
+        network.monitor_to("received.pcapng", &[PORTS[0], "--direction", "rx", "--json"]);
+    let sent = network.monitor_to("sent.pcapng", &[PORTS[1], "--direction", "tx", "--json"]);
+    let before = network.ask(&["stats"]).expect("answers");
+    network.load();
+    // Wait for the last packets of the connection.
     std::thread::sleep(Duration::from_millis(300));
-    let stats = house.ask(&["stats"]).expect("answers");
+    let stats = network.ask(&["stats"]).expect("answers");
     let mut is_whole = true;
     for (monitor, port, counter) in [(received, 0, "rx_packets"), (sent, 1, "tx_packets")] {
         let (totals, said) = monitor.interrupt();
@@ -77,7 +77,7 @@ fn whole_stream(house: &House) -> Option<Value> {
             number(&stats[port][counter]) - number(&before[port][counter]),
             "{said}"
         );
-        // Thousands are set apart there.
+        // The output has commas between thousands.
         let words = format!(
             "{packets} packets written {dropped} dropped because they were not read in time"
         );
@@ -90,22 +90,23 @@ fn whole_stream(house: &House) -> Option<Value> {
     is_whole.then_some(stats)
 }
 
-/// What a port received and what left by the other, judged as another implementation's would be:
-/// the headers of super-packets are read there.
+/// The packets received and sent are judged like another implementation's, with the headers of the
+/// super-packets.
 #[test]
-fn what_a_bridge_does_to_a_stream_is_judged_by_what_was_monitored() {
-    let Some(house) = House::new() else { return };
-    house.hush();
-    // The bridge may not write where the files are.
+fn a_monitored_stream_passes_the_check_of_received_and_sent_packets() {
+    let Some(network) = TestNetwork::new() else { return };
+    network.hush();
+    // The bridge's user has no write access to the directory of the files.
     let nobody = if rustix::process::geteuid().is_root() { &["--user", "65534"][..] } else { &[] };
-    // What the sender's kernel makes of its stream is cut at the right port, as its header says.
+    // Super-packets from the sender's kernel are segmented at the right port, according to their
+    // headers.
     let _bridge =
-        house.bridge(&[&PORTS[..], &["--feature", "packet:right:tso=off"], nobody].concat());
-    // On a busy machine a monitor may not be given the CPU in time: it says so, and another stream
-    // is looked at.
+        network.bridge(&[&PORTS[..], &["--feature", "packet:right:tso=off"], nobody].concat());
+    // On a busy machine a monitor may lack CPU time and report drops; then another stream is
+    // monitored.
     let attempts = 10;
     let stats = (0..attempts)
-        .find_map(|_| whole_stream(&house))
+        .find_map(|_| whole_stream(&network))
         .unwrap_or_else(|| panic!("{attempts} times copies were dropped"));
     assert!(
         stats[0]["rx_super_packets"].as_u64() > Some(10)
@@ -113,7 +114,7 @@ fn what_a_bridge_does_to_a_stream_is_judged_by_what_was_monitored() {
         "{stats}"
     );
     let output =
-        house.bench.run(&["check", "sent.pcapng", "--origin", "received.pcapng", "--json"]);
+        network.bench.run(&["check", "sent.pcapng", "--origin", "received.pcapng", "--json"]);
     let judged = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{judged} {}", stderr(&output));
     let judged: Value = serde_json::from_str(&judged).expect("JSON");
@@ -126,21 +127,21 @@ fn what_a_bridge_does_to_a_stream_is_judged_by_what_was_monitored() {
 
 #[test]
 fn a_pipe_gives_the_capture_to_tshark() {
-    let Some(house) = House::new() else { return };
+    let Some(network) = TestNetwork::new() else { return };
     if Command::new("tshark").arg("--version").output().is_err() {
         assert!(std::env::var_os("CI").is_none(), "tshark is needed");
         eprintln!("SKIPPED: tshark is needed");
         return;
     }
-    house.hush();
-    let _bridge = house.bridge(&PORTS);
-    let counted = house.monitor_to("counted.pcapng", &["-c", "3"]);
-    let mut monitor = house.monitor(&[]);
+    network.hush();
+    let _bridge = network.bridge(&PORTS);
+    let counted = network.monitor_to("counted.pcapng", &["-c", "3"]);
+    let mut monitor = network.monitor(&[]);
     let mut copied = monitor.child.as_mut().expect("runs").stdout.take().expect("piped");
-    // The section's header: it has begun.
+    // The section header block shows that the monitor has begun.
     let mut begun = [0; 28];
     copied.read_exact(&mut begun).expect("a header");
-    assert!(house.reaches());
+    assert!(network.reaches());
     monitor.signal(Signal::INT);
     let fields =
         ["frame.time_epoch", "frame.interface_name", "frame.packet_flags_direction", "eth.type"];
@@ -160,7 +161,7 @@ fn a_pipe_gives_the_capture_to_tshark() {
     drop(input);
     let output = tshark.wait_with_output().expect("ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Two threads copy: one that was interrupted may come late.
+    // Two threads copy packets, so one that was interrupted may be late.
     let mut rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
     rows.sort();
     let number =
@@ -192,27 +193,27 @@ fn a_pipe_gives_the_capture_to_tshark() {
 
 #[test]
 fn a_monitor_ends_with_its_port_its_bridge_and_its_reader() {
-    let Some(house) = House::new() else { return };
-    house.hush();
-    let bridge = house.bridge(&PORTS);
-    let with_port = house.monitor_to("port.pcapng", &[PORTS[1]]);
-    let with_bridge = house.monitor_to("bridge.pcapng", &[]);
-    let mut with_reader = house.monitor(&[]);
+    let Some(network) = TestNetwork::new() else { return };
+    network.hush();
+    let bridge = network.bridge(&PORTS);
+    let with_port = network.monitor_to("port.pcapng", &[PORTS[1]]);
+    let with_bridge = network.monitor_to("bridge.pcapng", &[]);
+    let mut with_reader = network.monitor(&[]);
     let mut reader = with_reader.child.as_mut().expect("runs").stdout.take().expect("piped");
     reader.read_exact(&mut [0; 28]).expect("a header");
-    assert!(house.reaches());
-    // No packet comes after this, by which it would find out.
+    assert!(network.reaches());
+    // No packet follows, so the monitor must notice the closed pipe by other means.
     drop(reader);
     assert_eq!(with_reader.output().status.code(), Some(0));
-    house.ask(&["port", "del", PORTS[1]]).expect("is there");
+    network.ask(&["port", "del", PORTS[1]]).expect("is there");
     let output = with_port.output();
     assert!(output.status.success() && !stderr(&output).contains("warning"), "{output:?}");
     bridge.signal(Signal::TERM);
-    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    assert_eq!(bridge.end().0, Some(0), "{}", network.log());
     let output = with_bridge.output();
     assert!(output.status.success() && !stderr(&output).contains("warning"), "{output:?}");
     for (file, ports) in [("port.pcapng", &PORTS[1..]), ("bridge.pcapng", &PORTS[..])] {
-        let mut reader = Reader::open(house.bench.path(file)).expect("a capture");
+        let mut reader = Reader::open(network.bench.path(file)).expect("a capture");
         let mut ways = std::collections::BTreeSet::new();
         while let Some(frame) = reader.next_frame().expect("reads") {
             ways.insert((
@@ -228,10 +229,10 @@ fn a_monitor_ends_with_its_port_its_bridge_and_its_reader() {
 }
 
 #[test]
-fn what_cannot_be_monitored_or_written_is_said() {
-    let Some(house) = House::new() else { return };
-    let _bridge = house.bridge(&PORTS);
-    let kept = house.bench.path("kept.pcapng");
+fn refused_monitors_and_outputs_are_reported() {
+    let Some(network) = TestNetwork::new() else { return };
+    let _bridge = network.bridge(&PORTS);
+    let kept = network.bench.path("kept.pcapng");
     std::fs::write(&kept, "precious").expect("writes");
     let kept = kept.display().to_string();
     for (arguments, says) in [
@@ -247,20 +248,20 @@ fn what_cannot_be_monitored_or_written_is_said() {
             &["-w", "x.pcapng.gz"],
             "x.pcapng.gz: it is written uncompressed: pipe it, as in `superpacket monitor | gzip`",
         ),
-        (&["--json"], "standard output has the capture: give -w FILE"),
+        (&["--json"], "the capture goes to standard output: give -w FILE"),
         (&["--direction", "up"], "rx, tx or both"),
         (&["-c", "0"], "0 is not in 1.."),
         (&["--snaplen", "262145"], "262145 is not in 1..=262144"),
     ] {
-        let (code, out, error) = house.text(&[&["monitor"], arguments].concat());
+        let (code, out, error) = network.text(&[&["monitor"], arguments].concat());
         assert!(
             code == Some(2) && out.is_empty() && error.contains(says),
             "{arguments:?}: {error}"
         );
     }
     assert_eq!(std::fs::read(&kept).expect("is there"), b"precious");
-    // What was refused is not left running.
-    house.wait_for("the end of the others", || {
+    // A refused monitor is not left running.
+    network.wait_for("the end of the others", || {
         let tasks =
             std::fs::read_dir(format!("/proc/{}/task", _bridge.id())).expect("runs").flatten();
         tasks

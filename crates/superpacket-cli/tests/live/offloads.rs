@@ -1,40 +1,40 @@
-//! Offloads and limits of a running bridge: switched, forced, counted.
+//! Offloads and limits of a running bridge: switching, `--force`, counters.
 
 use super::*;
 
 #[test]
 fn offloads_and_limits_are_switched_while_it_runs() {
-    let Some(house) = House::new() else { return };
-    let _bridge = house.bridge(&[PORTS[0], PORTS[1], "--feature", "packet:right:gro=off"]);
-    let (_, text, _) = house.text(&["features", PORTS[0]]);
+    let Some(network) = TestNetwork::new() else { return };
+    let _bridge = network.bridge(&[PORTS[0], PORTS[1], "--feature", "packet:right:gro=off"]);
+    let (_, text, _) = network.text(&["features", PORTS[0]]);
     assert!(text.starts_with("Features for packet:left:\nrx-checksumming: on\n"), "{text}");
     assert!(
         text.contains("\ngeneric-receive-offload: on\n")
             && text.contains("\nlarge-receive-offload: off\n"),
         "{text}"
     );
-    let (_, text, _) = house.text(&["features", PORTS[1]]);
+    let (_, text, _) = network.text(&["features", PORTS[1]]);
     assert!(text.contains("\ngeneric-receive-offload: off\n"), "{text}");
-    let (code, text, _) = house.text(&["features", PORTS[0], "gro", "off"]);
+    let (code, text, _) = network.text(&["features", PORTS[0], "gro", "off"]);
     assert_eq!((code, text.as_str()), (Some(0), "generic-receive-offload: off\n"));
-    // What TSO needs goes, and takes it along.
-    let (_, text, _) = house.text(&["features", PORTS[0], "tx-checksumming", "off"]);
+    // TSO depends on checksums, so switching them off switches TSO off too.
+    let (_, text, _) = network.text(&["features", PORTS[0], "tx-checksumming", "off"]);
     assert!(text.contains("tx-checksumming: off\n"), "{text}");
     if text.contains("tcp-segmentation-offload") {
         assert!(text.contains("tcp-segmentation-offload: off [requested on: "), "{text}");
     }
-    let (code, _, error) = house.text(&["features", PORTS[0], "lro", "on"]);
+    let (code, _, error) = network.text(&["features", PORTS[0], "lro", "on"]);
     assert!(code == Some(2) && error.contains("large-receive-offload is refused"), "{error}");
-    let forced = house.ask(&["features", PORTS[0], "lro", "on", "--force"]).expect("forced");
+    let forced = network.ask(&["features", PORTS[0], "lro", "on", "--force"]).expect("forced");
     let lro = forced["features"]
         .as_array()
         .expect("an array")
         .iter()
         .find(|report| report["feature"] == "large-receive-offload");
     assert_eq!(lro.expect("is there")["asked"], true);
-    let limits = house.ask(&["limits", PORTS[0], "gro-flush-timeout", "50us"]).expect("sets");
+    let limits = network.ask(&["limits", PORTS[0], "gro-flush-timeout", "50us"]).expect("sets");
     assert_eq!(limits[0]["limits"]["gro_flush_timeout"], 50_000);
-    let (code, text, _) = house.text(&["limits", PORTS[0], "too_big", "icmp"]);
+    let (code, text, _) = network.text(&["limits", PORTS[0], "too_big", "icmp"]);
     assert!(
         code == Some(0)
             && text.contains("gro_flush_timeout: 50000 ns\n")
@@ -42,11 +42,12 @@ fn offloads_and_limits_are_switched_while_it_runs() {
         "{text}"
     );
     assert!(text.contains("\nstorage: fragments [linear, with gro_flush_timeout]\n"), "{text}");
-    let (code, text, _) = house.text(&["features", PORTS[0], "tx-tcp-mangleid-segmentation", "on"]);
+    let (code, text, _) =
+        network.text(&["features", PORTS[0], "tx-tcp-mangleid-segmentation", "on"]);
     assert!(code == Some(0) && text.starts_with("tx-tcp-mangleid-segmentation: o"), "{text}");
     for (arguments, says) in [
         (&["features", "packet:up"][..], "there are packet:left, packet:right"),
-        (&["features", PORTS[0], "turbo", "on"], "\"turbo\" is no offload"),
+        (&["features", PORTS[0], "turbo", "on"], "\"turbo\" is not an offload"),
         (&["limits", PORTS[0], "mtu", "9000"], "is no limit"),
         (&["limits", PORTS[0], "gro_flush_timeout", "2s"], "at most"),
         (
@@ -66,42 +67,42 @@ fn offloads_and_limits_are_switched_while_it_runs() {
             "packet:left: storage is fragments or linear, not \"heap\"",
         ),
         (&["limits", PORTS[0], "isolated", "yes"], "isolated is on or off, not \"yes\""),
-        (&["features", PORTS[0], "gso", "off"], "\"gso\" is no offload"),
+        (&["features", PORTS[0], "gso", "off"], "\"gso\" is not an offload"),
         (&["features", PORTS[0], "gro"], "Usage"),
     ] {
-        let (code, out, error) = house.text(arguments);
+        let (code, out, error) = network.text(arguments);
         assert!(
             code == Some(2) && out.is_empty() && error.contains(says),
             "{arguments:?}: {error}"
         );
     }
-    assert!(house.reaches());
-    let rates = house.ask(&["top", "--interval", "200ms"]).expect("answers");
+    assert!(network.reaches());
+    let rates = network.ask(&["top", "--interval", "200ms"]).expect("answers");
     assert!(rates[0]["port"] == PORTS[0] && rates[0]["rx_packets"].is_number(), "{rates}");
 }
 
 #[test]
 fn lro_is_managed_and_counted_while_packets_flow() {
-    let Some(house) = House::new() else { return };
-    let _bridge = house.bridge(&PORTS);
-    // Single frames: LRO passes what the sender's kernel has joined.
-    house.left.ip("link set eth0 gso_max_segs 1");
-    // Packets that LRO took, and sessions that it delivered, since the last time.
+    let Some(network) = TestNetwork::new() else { return };
+    let _bridge = network.bridge(&PORTS);
+    // Single frames, because LRO passes packets that the sender's kernel has merged.
+    network.left.ip("link set eth0 gso_max_segs 1");
+    // Packets that LRO accepted and sessions that it delivered, at the previous check.
     let mut before = [0; 2];
     let mut counted = || {
-        let stats = house.ask(&["stats", PORTS[0]]).expect("answers")[0].clone();
+        let stats = network.ask(&["stats", PORTS[0]]).expect("answers")[0].clone();
         let now =
             ["lro_aggregated", "lro_flushed"].map(|name| stats[name].as_u64().expect("a number"));
         let new = [now[0] - before[0], now[1] - before[1]];
         before = now;
         (new, stats)
     };
-    house.ask(&["features", PORTS[0], "lro", "on", "--force"]).expect("forced");
+    network.ask(&["features", PORTS[0], "lro", "on", "--force"]).expect("forced");
     assert_eq!(
-        house.ask(&["limits", PORTS[0], "lro-max-aggr", "2"]).expect("sets")[0]["limits"]["lro_max_aggr"],
+        network.ask(&["limits", PORTS[0], "lro-max-aggr", "2"]).expect("sets")[0]["limits"]["lro_max_aggr"],
         2
     );
-    house.load();
+    network.load();
     let ([aggregated, flushed], stats) = counted();
     assert!(aggregated > 1_000 && aggregated <= 2 * flushed, "{stats}");
     assert!(
@@ -109,42 +110,42 @@ fn lro_is_managed_and_counted_while_packets_flow() {
         "{stats}"
     );
     assert_eq!(
-        house.ask(&["limits", PORTS[0], "lro_max_aggr", "0"]).expect("sets")[0]["limits"]["lro_max_aggr"],
+        network.ask(&["limits", PORTS[0], "lro_max_aggr", "0"]).expect("sets")[0]["limits"]["lro_max_aggr"],
         0
     );
-    house.load();
+    network.load();
     let ([aggregated, flushed], stats) = counted();
     assert!(aggregated > 2 * flushed, "more than two in one: {aggregated}, {flushed}: {stats}");
-    // Two flows, each way one, and a place for one of them.
+    // Two flows, one in each direction, and one descriptor for both.
     for (name, word) in [("storage", "linear"), ("delivery", "at-once"), ("lro_acks", "on")] {
         assert_eq!(
-            house.ask(&["limits", PORTS[0], name, word]).expect("sets")[0]["aggregation"][name],
+            network.ask(&["limits", PORTS[0], name, word]).expect("sets")[0]["aggregation"][name],
             word
         );
     }
-    house.ask(&["limits", PORTS[0], "lro_max_desc", "1"]).expect("sets");
-    house.load();
+    network.ask(&["limits", PORTS[0], "lro_max_desc", "1"]).expect("sets");
+    network.load();
     let ([aggregated, _], _) = counted();
     assert!(aggregated > 1_000, "every byte came, and LRO was at work");
-    let (code, text, _) = house.text(&["stats", PORTS[0], "--reasons"]);
+    let (code, text, _) = network.text(&["stats", PORTS[0], "--reasons"]);
     assert!(
         code == Some(0)
-            && text.contains("Why packets left aggregation")
+            && text.contains("Reasons for which packets left")
             && text.contains("\n  packet_limit "),
         "{text}"
     );
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    let rates = house.ask(&["top", "--interval", "100ms"]).expect("answers");
+    let rates = network.ask(&["top", "--interval", "100ms"]).expect("answers");
     assert!(rates[0]["lro"]["aggregated"]["total"].as_u64() > Some(3_000), "{rates}");
     assert!(rates[0]["reasons"]["packet_limit"]["total"].as_u64() > Some(0), "{rates}");
-    // What the sender's kernel has joined counts by its frames.
-    house.left.ip("link set eth0 gso_max_segs 65535");
-    house.load();
+    // A packet that the sender's kernel has merged counts as its frames.
+    network.left.ip("link set eth0 gso_max_segs 65535");
+    network.load();
     let (_, stats) = counted();
     let [packets, segments] = ["rx_super_packets", "rx_super_segments"]
         .map(|name| stats[name].as_u64().expect("a number"));
     assert!(packets > 0 && segments >= 2 * packets, "{stats}");
-    // 8 MiB in segments of 1448 bytes at most.
+    // 8 MiB in segments of at most 1448 bytes.
     assert!(
         stats["rx_packets"].as_u64().expect("a number") - packets + segments
             >= 4 * (8 << 20) / 1448,
@@ -153,30 +154,31 @@ fn lro_is_managed_and_counted_while_packets_flow() {
 }
 
 #[test]
-fn constant_identifications_are_told_and_may_change_where_that_is_asked_for() {
-    let Some(house) = House::new() else { return };
+fn segmentation_for_constant_identifications_is_reported_and_can_be_avoided() {
+    let Some(network) = TestNetwork::new() else { return };
     let flow: Vec<_> =
         (0..40).map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_id(7)).collect();
-    let file = house.bench.capture("ids.pcap", &spaced(&flow));
+    let file = network.bench.capture("ids.pcap", &spaced(&flow));
     let replayed = format!("pcap:{}?speed=max&loop=forever", file.display());
-    let _bridge = house.bridge(&[&replayed, PORTS[1]]);
-    let stats = || house.ask(&["stats", PORTS[1]]).expect("answers")[0].clone();
-    house.wait_for("packets that are cut for their identifications", || {
+    let _bridge = network.bridge(&[&replayed, PORTS[1]]);
+    let stats = || network.ask(&["stats", PORTS[1]]).expect("answers")[0].clone();
+    network.wait_for("packets that are cut for their identifications", || {
         stats()["segmented_for_ids"].as_u64() > Some(0)
     });
-    let (_, text, _) = house.text(&["stats", PORTS[1]]);
+    let (_, text, _) = network.text(&["stats", PORTS[1]]);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("merged and cut again for nothing"), "{text}");
+    assert!(words.contains("merged and then segmented again, to no benefit"), "{text}");
     let command = "`superpacket features 'packet:right' tx-tcp-mangleid-segmentation on`";
     assert!(
         words.contains(command) && text.lines().all(|line| line.chars().count() <= 80),
         "{text}"
     );
-    let (code, text, _) = house.text(&["features", PORTS[1], "tx-tcp-mangleid-segmentation", "on"]);
+    let (code, text, _) =
+        network.text(&["features", PORTS[1], "tx-tcp-mangleid-segmentation", "on"]);
     assert_eq!((code, text.as_str()), (Some(0), "tx-tcp-mangleid-segmentation: on\n"));
-    house.wait_for("packets that go whole", || stats()["tx_super_packets"].as_u64() > Some(0));
+    network.wait_for("packets that go whole", || stats()["tx_super_packets"].as_u64() > Some(0));
     let before = stats();
-    house.wait_for("more of them", || {
+    network.wait_for("more of them", || {
         stats()["tx_super_packets"].as_u64() > before["tx_super_packets"].as_u64()
     });
     assert_eq!(stats()["segmented_for_ids"], before["segmented_for_ids"], "none is cut any more");

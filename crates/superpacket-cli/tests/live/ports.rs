@@ -1,38 +1,38 @@
-//! Ports that come and go while the bridge runs, their names, and what is set of them.
+//! Ports that are added and removed while the bridge runs, their names, and their settings.
 
 use super::*;
 
 #[test]
 fn ports_are_added_and_removed_while_it_runs() {
-    let Some(house) = House::new() else { return };
-    let running = house.bridge(&[PORTS[0]]);
-    let warnings = || house.log().matches("the bridge has one port").count();
-    assert_eq!(warnings(), 1, "{}", house.log());
-    assert!(house.is_cut_off(), "there is nobody to reach");
-    let added = house.ask(&["port", "add", PORTS[1]]).expect("it can be opened");
+    let Some(network) = TestNetwork::new() else { return };
+    let running = network.bridge(&[PORTS[0]]);
+    let warnings = || network.log().matches("the bridge has one port").count();
+    assert_eq!(warnings(), 1, "{}", network.log());
+    assert!(network.is_cut_off(), "there is nobody to reach");
+    let added = network.ask(&["port", "add", PORTS[1]]).expect("it can be opened");
     assert_eq!((&added["port"], &added["state"]), (&Value::from(PORTS[1]), &Value::from("up")));
-    house.wait_for("the other host", || house.reaches());
-    house.load();
-    let (code, _, error) = house.text(&["port", "add", PORTS[1]]);
+    network.wait_for("the other host", || network.reaches());
+    network.load();
+    let (code, _, error) = network.text(&["port", "add", PORTS[1]]);
     assert!(code == Some(2) && error.contains(PORTS[1]), "{code:?} {error}");
-    let (code, _, error) = house.text(&["port", "add", "packet:nowhere"]);
+    let (code, _, error) = network.text(&["port", "add", "packet:nowhere"]);
     assert!(code == Some(2) && error.contains("nowhere"), "{code:?} {error}");
-    let (code, _, error) = house.text(&["port", "add", "pigeon:a"]);
+    let (code, _, error) = network.text(&["port", "add", "pigeon:a"]);
     assert!(code == Some(2) && error.contains("starts with no kind of port"), "{code:?} {error}");
-    assert_eq!(house.text(&["port", "del", PORTS[1]]), (Some(0), String::new(), String::new()));
-    assert!(house.is_cut_off(), "its port is gone");
-    assert_eq!(warnings(), 2, "{}", house.log());
-    let (code, _, error) = house.text(&["port", "del", PORTS[1]]);
+    assert_eq!(network.text(&["port", "del", PORTS[1]]), (Some(0), String::new(), String::new()));
+    assert!(network.is_cut_off(), "its port is gone");
+    assert_eq!(warnings(), 2, "{}", network.log());
+    let (code, _, error) = network.text(&["port", "del", PORTS[1]]);
     assert!(code == Some(2) && error.contains("there are packet:left"), "{code:?} {error}");
-    house.ask(&["port", "add", PORTS[1]]).expect("nothing of it was left behind");
-    house.wait_for("the other host", || house.reaches());
+    network.ask(&["port", "add", PORTS[1]]).expect("nothing of it was left behind");
+    network.wait_for("the other host", || network.reaches());
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.end().0, Some(0));
 }
 
 #[test]
-fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
-    let Some(house) = House::new() else { return };
+fn every_output_calls_a_port_by_its_name() {
+    let Some(network) = TestNetwork::new() else { return };
     let options = [
         "--feature",
         "left:gro=off",
@@ -43,47 +43,56 @@ fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
         "--log-format",
         "json",
     ];
-    let bridge =
-        house.bridge(&[&["left=packet:left?ring=1m", "right=packet:right"][..], &options].concat());
-    assert!(house.reaches(), "{}", house.log());
-    let ports = house.ask(&["ports"]).expect("answers");
+    let bridge = network
+        .bridge(&[&["left=packet:left?ring=1m", "right=packet:right"][..], &options].concat());
+    assert!(network.reaches(), "{}", network.log());
+    let ports = network.ask(&["ports"]).expect("answers");
     assert_eq!(
         (&ports[0]["port"], &ports[0]["string"]),
         (&"left".into(), &"packet:left?ring=1m".into())
     );
-    let (_, text, _) = house.text(&["ports"]);
+    let (_, text, _) = network.text(&["ports"]);
     assert!(
         text.lines().any(|line| line.split_whitespace().take(3).eq(["left", "packet:left", "up"])),
         "{text}"
     );
-    let (_, text, _) = house.text(&["features", "left"]);
+    let (_, text, _) = network.text(&["features", "left"]);
     assert!(
         text.starts_with("Features for left:\n")
             && text.contains("\ngeneric-receive-offload: off\n"),
         "{text}"
     );
-    assert_eq!(house.text(&["features", "left", "gro", "on"]).1, "generic-receive-offload: on\n");
+    assert_eq!(network.text(&["features", "left", "gro", "on"]).1, "generic-receive-offload: on\n");
     assert_eq!(
-        house.ask(&["limits", "right"]).expect("answers")[0]["limits"]["storm_broadcast"],
+        network.ask(&["limits", "right"]).expect("answers")[0]["limits"]["storm_broadcast"],
         1_000
     );
-    assert!(house.ask(&["stats", "left"]).expect("answers")[0]["rx_packets"].as_u64() >= Some(2));
-    assert_eq!(house.ask(&["rps", "left"]).expect("answers")["ports"][0]["port"], "left");
-    assert_eq!(house.ask(&["top", "--interval", "100ms"]).expect("answers")[0]["port"], "left");
-    house.ask(&["vlan", "add", "dev", "left", "vid", "10"]).expect("sets");
+    assert!(network.ask(&["stats", "left"]).expect("answers")[0]["rx_packets"].as_u64() >= Some(2));
+    assert_eq!(network.ask(&["rps", "left"]).expect("answers")["ports"][0]["port"], "left");
+    assert_eq!(network.ask(&["top", "--interval", "100ms"]).expect("answers")[0]["port"], "left");
+    network.ask(&["vlan", "add", "dev", "left", "vid", "10"]).expect("sets");
     assert!(
-        house.text(&["vlan"]).1.contains("\nleft   1 PVID Egress Untagged\n       10\n"),
+        network.text(&["vlan"]).1.contains("\nleft   1 PVID Egress Untagged\n       10\n"),
         "{}",
-        house.text(&["vlan"]).1
+        network.text(&["vlan"]).1
     );
-    house.ask(&["fdb", "add", "02:00:00:00:00:77", "dev", "right", "static"]).expect("adds");
-    let (_, text, _) = house.text(&["fdb"]);
+    network.ask(&["fdb", "add", "02:00:00:00:00:77", "dev", "right", "static"]).expect("adds");
+    let (_, text, _) = network.text(&["fdb"]);
     assert!(
         text.contains("02:00:00:00:00:77 dev right sticky static\n")
             && text.contains(" dev left\n"),
         "{text}"
     );
-    let added = house.ask(&["port", "add", "third=tap:named0"]).expect("it can be opened");
+    names_are_unique_and_complete(&network);
+    metrics_have_names(&network);
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", network.log());
+    log_has_names(&network);
+}
+
+/// Checks that a name is accepted once, and that a named port is not found by its port string.
+fn names_are_unique_and_complete(network: &TestNetwork) {
+    let added = network.ask(&["port", "add", "third=tap:named0"]).expect("it can be opened");
     assert_eq!((&added["port"], &added["string"]), (&"third".into(), &"tap:named0".into()));
     for (arguments, says) in [
         (
@@ -97,26 +106,32 @@ fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
         ),
         (&["port", "del", "tap:named0"], "there is no port \"tap:named0\""),
     ] {
-        let (code, out, error) = house.text(arguments);
+        let (code, out, error) = network.text(arguments);
         assert!(
             code == Some(2) && out.is_empty() && error.contains(says),
             "{arguments:?}: {error}"
         );
     }
-    house.ask(&["port", "del", "third"]).expect("is there");
+    network.ask(&["port", "del", "third"]).expect("is there");
+}
+
+/// Checks that the labels of the metrics are the ports' names.
+fn metrics_have_names(network: &TestNetwork) {
     let script =
         "exec 3<>/dev/tcp/127.0.0.1/9600; printf 'GET /metrics HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3";
-    let output = house.middle.run("timeout", &["5", "bash", "-c", script]);
+    let output = network.middle.run("timeout", &["5", "bash", "-c", script]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         text.contains("\nsuperpacket_port_up{port=\"left\"} 1\n")
             && !text.contains("port=\"packet:"),
         "{text}"
     );
-    bridge.signal(rustix::process::Signal::TERM);
-    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+}
+
+/// Checks that each line of the log has the port's name, and that of opening has its string too.
+fn log_has_names(network: &TestNetwork) {
     let log: Vec<Value> =
-        house.log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        network.log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let opened: Vec<_> = log
         .iter()
         .filter(|line| line["message"] == "port opened")
@@ -138,23 +153,23 @@ fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
 
 #[test]
 fn options_and_settings_of_a_port_are_set_while_packets_flow() {
-    let Some(house) = House::new() else { return };
-    let _bridge = house.bridge(&["left=packet:left", PORTS[1]]);
-    let left = || house.ask(&["ports", "left"]).expect("answers")[0].clone();
-    // TCP sends again what arrives while the port is closed.
+    let Some(network) = TestNetwork::new() else { return };
+    let _bridge = network.bridge(&["left=packet:left", PORTS[1]]);
+    let left = || network.ask(&["ports", "left"]).expect("answers")[0].clone();
+    // TCP retransmits the packets that are lost while the port is closed.
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let loads = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                house.load();
+                network.load();
             }
         });
         for ring in ["ring=1m", "ring=8m"] {
-            let before = house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64();
-            house.wait_for("packets", || {
-                house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > before
+            let before = network.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64();
+            network.wait_for("packets", || {
+                network.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > before
             });
-            let set = house.ask(&["port", "set", "left", ring]).expect("it can be opened so");
+            let set = network.ask(&["port", "set", "left", ring]).expect("it can be opened so");
             assert_eq!(
                 (&set["port"], &set["string"]),
                 (&"left".into(), &format!("packet:left?{ring}").into()),
@@ -165,15 +180,15 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
         loads.join().expect("every byte arrives");
     });
     assert_eq!(
-        (&left()["reopened"], &house.ask(&["ports", PORTS[1]]).expect("answers")[0]["reopened"]),
+        (&left()["reopened"], &network.ask(&["ports", PORTS[1]]).expect("answers")[0]["reopened"]),
         (&2.into(), &0.into())
     );
     assert!(
-        house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > Some(4 << 20),
+        network.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > Some(4 << 20),
         "what it counted stays"
     );
     assert_eq!(
-        house.text(&[
+        network.text(&[
             "port", "set", "dev", "left", "isolated", "on", "learning", "off", "flood", "off"
         ]),
         (Some(0), String::new(), String::new())
@@ -189,20 +204,20 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
         [true, false, false, true]
     );
     assert_eq!(left()["reopened"], 2, "the string is the same");
-    let set = house
+    let set = network
         .ask(&["port", "set", "left", "ring=", "rx_packet_rate", "100000", "flood", "on"])
         .expect("sets");
     assert_eq!(
         (&set["string"], &set["limits"]["rx_packet_rate"], &set["forwarding"]["flood"]),
         (&"packet:left".into(), &100_000.into(), &true.into())
     );
-    // A port without a name is called as before.
-    let set = house.ask(&["port", "set", PORTS[1], "ring=8m"]).expect("sets");
+    // A port without a name keeps its old one.
+    let set = network.ask(&["port", "set", PORTS[1], "ring=8m"]).expect("sets");
     assert_eq!((&set["port"], &set["string"]), (&PORTS[1].into(), &"packet:right?ring=8m".into()));
-    assert!(house.reaches(), "{}", house.log());
-    // What is refused changes nothing: neither of a mistake nor where the port cannot be opened so.
-    house.middle.ip("tuntap add dev keep0 mode tap");
-    house.ask(&["port", "add", "keep=tap:keep0"]).expect("opens");
+    assert!(network.reaches(), "{}", network.log());
+    // A refused command changes nothing, whether it has an error or the port cannot be opened.
+    network.middle.ip("tuntap add dev keep0 mode tap");
+    network.ask(&["port", "add", "keep=tap:keep0"]).expect("opens");
     for (words, says) in [
         (
             &["left", "flood", "off", "ring=many"][..],
@@ -214,7 +229,7 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
             &["left", "flood", "off", "rx_byte_burst", "1T"],
             "left: rx_byte_burst is 0 (a tenth of a second's)",
         ),
-        (&["left", "hairpin", "on"], "\"hairpin\" is no setting of a port"),
+        (&["left", "hairpin", "on"], "\"hairpin\" is not a setting of a port"),
         (
             &["packet:left", "flood", "off"],
             "there is no port \"packet:left\": there are left, packet:right, keep",
@@ -225,18 +240,18 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
         ),
         (&["keep", "isolated", "on", "queues=2"], "; it is open as before, as tap:keep0"),
     ] {
-        let (code, out, error) = house.text(&[&["port", "set"], words].concat());
+        let (code, out, error) = network.text(&[&["port", "set"], words].concat());
         assert!(code == Some(2) && out.is_empty() && error.contains(says), "{words:?}: {error}");
     }
     assert_eq!(
         (&left()["string"], &left()["forwarding"]["flood"], &left()["reopened"]),
         (&"packet:left".into(), &true.into(), &3.into())
     );
-    let keep = house.ask(&["ports", "keep"]).expect("answers")[0].clone();
+    let keep = network.ask(&["ports", "keep"]).expect("answers")[0].clone();
     assert_eq!(
         (&keep["string"], &keep["error"], &keep["forwarding"]["isolated"]),
         (&"tap:keep0".into(), &Value::Null, &false.into()),
         "{keep}"
     );
-    assert!(house.reaches(), "{}", house.log());
+    assert!(network.reaches(), "{}", network.log());
 }

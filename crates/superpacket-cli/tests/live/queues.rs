@@ -1,14 +1,14 @@
-//! `superpacket stats --queues`: what each queue of a port counted.
+//! `superpacket stats --queues`: the counters of each queue of a port.
 
 use super::*;
 
 #[test]
 fn queues_are_counted_one_by_one() {
-    let Some(house) = House::new() else { return };
+    let Some(network) = TestNetwork::new() else { return };
     let left = "packet:left?queues=2";
-    let _bridge = house.bridge(&[left, PORTS[1], "--metrics", "127.0.0.1:9600"]);
-    house.load();
-    let stats = house.ask(&["stats", left]).expect("answers")[0].clone();
+    let _bridge = network.bridge(&[left, PORTS[1], "--metrics", "127.0.0.1:9600"]);
+    network.load();
+    let stats = network.ask(&["stats", left]).expect("answers")[0].clone();
     let queues = stats["rx_queues"].as_array().expect("a list");
     assert_eq!(
         queues.iter().map(|queue| queue["queue"].as_u64()).collect::<Vec<_>>(),
@@ -29,7 +29,7 @@ fn queues_are_counted_one_by_one() {
         Some(1),
         "the kernel chooses the device's: {stats}"
     );
-    let (code, text, _) = house.text(&["stats", left, "--queues"]);
+    let (code, text, _) = network.text(&["stats", left, "--queues"]);
     let names: Vec<_> = text
         .lines()
         .filter_map(|line| line.split_whitespace().next())
@@ -44,9 +44,9 @@ fn queues_are_counted_one_by_one() {
     ]
     .concat();
     assert!(code == Some(0) && names == expected, "{text}");
-    assert!(!house.text(&["stats", left]).1.contains("_queue_"), "only where they are asked for");
+    assert!(!network.text(&["stats", left]).1.contains("_queue_"), "only where they are asked for");
     let script = "exec 3<>/dev/tcp/127.0.0.1/9600; printf 'GET /metrics HTTP/1.1\\r\\nHost: here\\r\\n\\r\\n' >&3; cat <&3";
-    let output = house.middle.run("timeout", &["5", "bash", "-c", script]);
+    let output = network.middle.run("timeout", &["5", "bash", "-c", script]);
     let text = String::from_utf8_lossy(&output.stdout);
     let first = format!("superpacket_port_rx_queue_packets_total{{port=\"{left}\",queue=\"0\"}} ");
     assert!(text.lines().any(|line| line.starts_with(&first)), "{text}");

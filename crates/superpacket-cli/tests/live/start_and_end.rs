@@ -1,14 +1,14 @@
-//! How a bridge starts and ends: what it gives up, what it refuses, what it leaves behind.
+//! Start and end of a bridge: privileges that it drops, errors, and leftovers.
 
 use super::*;
 
 #[test]
-fn hosts_reach_each_other_through_it_and_sigterm_ends_it_well() {
-    let Some(house) = House::new() else { return };
-    assert!(house.is_cut_off(), "nothing joins them yet");
-    let bridge = house.bridge(&[PORTS[0], PORTS[1], "--json", "--log-format", "json"]);
-    assert!(house.reaches(), "{}", house.log());
-    let stats = house.ask(&["stats"]).expect("answers");
+fn hosts_reach_each_other_and_sigterm_ends_the_bridge_cleanly() {
+    let Some(network) = TestNetwork::new() else { return };
+    assert!(network.is_cut_off(), "nothing joins them yet");
+    let bridge = network.bridge(&[PORTS[0], PORTS[1], "--json", "--log-format", "json"]);
+    assert!(network.reaches(), "{}", network.log());
+    let stats = network.ask(&["stats"]).expect("answers");
     let names: Vec<_> = stats
         .as_array()
         .expect("an array")
@@ -24,7 +24,7 @@ fn hosts_reach_each_other_through_it_and_sigterm_ends_it_well() {
             "{port}"
         );
     }
-    let ports = house.ask(&["ports", PORTS[0]]).expect("answers");
+    let ports = network.ask(&["ports", PORTS[0]]).expect("answers");
     assert!(
         ports[0]["state"] == "up"
             && ports[0]["mtu"] == 1500
@@ -33,27 +33,27 @@ fn hosts_reach_each_other_through_it_and_sigterm_ends_it_well() {
     );
     bridge.signal(rustix::process::Signal::TERM);
     let (code, counted) = bridge.end();
-    assert_eq!(code, Some(0), "{}", house.log());
-    assert!(!house.socket().exists(), "the socket goes away");
+    assert_eq!(code, Some(0), "{}", network.log());
+    assert!(!network.socket().exists(), "the socket goes away");
     let counted: Value = serde_json::from_str(&counted).expect("JSON and nothing else");
     assert!(counted[1]["tx_packets"].as_u64() >= stats[1]["tx_packets"].as_u64());
-    for line in house.log().lines() {
+    for line in network.log().lines() {
         let line: Value = serde_json::from_str(line).expect("a JSON object a line");
         assert!(line["level"].is_string() && line["message"].is_string(), "{line}");
     }
-    let (code, _, error) = house.text(&["stats"]);
+    let (code, _, error) = network.text(&["stats"]);
     assert!(code == Some(2) && error.contains("is a bridge running?"), "{error}");
 }
 
 #[test]
-fn every_thread_of_it_gives_up_what_it_does_not_need() {
+fn every_thread_drops_the_privileges_that_it_does_not_need() {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "only root can change its user");
         eprintln!("SKIPPED: only root can change its user");
         return;
     }
-    let Some(house) = House::new() else { return };
-    let bridge = house.bridge(&[
+    let Some(network) = TestNetwork::new() else { return };
+    let bridge = network.bridge(&[
         PORTS[0],
         PORTS[1],
         "--user",
@@ -80,29 +80,29 @@ fn every_thread_of_it_gives_up_what_it_does_not_need() {
         ["CapInh", "CapAmb"].iter().for_each(|set| has(&format!("{set}:\t0000000000000000")));
         has("NoNewPrivs:\t1");
     }
-    assert!(house.reaches());
-    // What is left is enough to open a port again.
-    house.middle.ip("link del left");
-    house.wait_for("the port to be missed", || {
-        house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "gone")
+    assert!(network.reaches());
+    // The remaining capabilities suffice to open a port again.
+    network.middle.ip("link del left");
+    network.wait_for("the port to be missed", || {
+        network.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "gone")
     });
-    house.middle.ip("link add left type veth peer name back");
-    house.middle.ip("link set left up");
-    house.middle.ip("link set back up");
-    house.wait_for("the port to come back", || {
-        house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "up")
+    network.middle.ip("link add left type veth peer name back");
+    network.middle.ip("link set left up");
+    network.middle.ip("link set back up");
+    network.wait_for("the port to come back", || {
+        network.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "up")
     });
     bridge.signal(rustix::process::Signal::TERM);
-    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    assert_eq!(bridge.end().0, Some(0), "{}", network.log());
 }
 
 #[test]
 fn an_interface_has_one_bridge_unless_two_are_asked_for() {
-    let Some(house) = House::new() else { return };
-    house.middle.ip("addr add 10.9.0.9/24 dev left");
-    let first = house.bridge(&[PORTS[0], PORTS[1]]);
+    let Some(network) = TestNetwork::new() else { return };
+    network.middle.ip("addr add 10.9.0.9/24 dev left");
+    let first = network.bridge(&[PORTS[0], PORTS[1]]);
     let says = "the interface has IP addresses: the machine itself answers there";
-    let warned = house
+    let warned = network
         .log()
         .lines()
         .filter(|line| line.contains(says))
@@ -112,47 +112,49 @@ fn an_interface_has_one_bridge_unless_two_are_asked_for() {
         matches!(&warned[..], [line] if line.contains("packet:left") && line.contains("10.9.0.9")),
         "{warned:?}"
     );
-    assert!(!house.log().contains("has one port"), "{}", house.log());
-    let second = house.bench.path("second.sock").display().to_string();
-    let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+    assert!(!network.log().contains("has one port"), "{}", network.log());
+    let second = network.bench.path("second.sock").display().to_string();
+    let mut command = network.middle.command(env!("CARGO_BIN_EXE_superpacket"));
     let output = command.args(["bridge", PORTS[0], "--control", &second]).output().expect("runs");
     let expected =
         format!("packet:left: another bridge (process {}) has the interface left", first.id());
     assert!(output.status.code() == Some(2) && stderr(&output).contains(&expected), "{output:?}");
-    let (both, _) = house.other_bridge(&[PORTS[0], "--shared-interfaces"]);
-    let log = || std::fs::read_to_string(house.bench.path("other.log")).expect("a log");
-    house.wait_for("the warnings", || {
+    let (both, _) = network.other_bridge(&[PORTS[0], "--shared-interfaces"]);
+    let log = || std::fs::read_to_string(network.bench.path("other.log")).expect("a log");
+    network.wait_for("the warnings", || {
         log().contains("two bridges have the same interface")
             && log().contains("the bridge has one port")
     });
     drop(both);
-    // However the one ends, the next may have it.
+    // However the first bridge ends, the next may claim the interface.
     first.signal(rustix::process::Signal::KILL);
     first.end();
-    let _next = house.bridge(&[PORTS[0], PORTS[1]]);
-    assert!(house.reaches(), "{}", house.log());
+    let _next = network.bridge(&[PORTS[0], PORTS[1]]);
+    assert!(network.reaches(), "{}", network.log());
 }
 
 #[test]
-fn what_cannot_start_says_why() {
-    let Some(house) = House::new() else { return };
+fn start_errors_give_the_reason() {
+    let Some(network) = TestNetwork::new() else { return };
     let start = |arguments: &[&str]| {
-        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let mut command = network.middle.command(env!("CARGO_BIN_EXE_superpacket"));
         let output = command
             .arg("bridge")
             .args(arguments)
             .arg("--control")
-            .arg(house.socket())
+            .arg(network.socket())
             .output()
             .expect("runs");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(!house.socket().exists() || arguments == PORTS, "{arguments:?}");
+        assert!(!network.socket().exists() || arguments == PORTS, "{arguments:?}");
         stderr(&output)
     };
     assert!(start(&["packet:absent"]).contains("packet:absent: there is no such interface"));
     assert!(start(&["packet:left", "packet:left"]).contains("twice"));
     assert!(start(&["packet:left", "--user", "no-such-user"]).contains("there is no such user"));
-    assert!(start(&["packet:left", "--log", "inof"]).contains("--log inof: \"inof\" is no level"));
+    assert!(
+        start(&["packet:left", "--log", "inof"]).contains("--log inof: \"inof\" is not a level")
+    );
     // Each message names the port once.
     for (port, says) in [
         ("left", "it starts with no kind of port"),
@@ -166,36 +168,36 @@ fn what_cannot_start_says_why() {
             "{error}"
         );
     }
-    let _bridge = house.bridge(&PORTS);
+    let _bridge = network.bridge(&PORTS);
     assert!(start(&PORTS).contains("another bridge is controlled there"));
-    house.ask(&["ports"]).expect("the first one is unharmed");
+    network.ask(&["ports"]).expect("the first one is unharmed");
 }
 
 #[test]
-fn a_pipe_over_which_nothing_comes_holds_nobody_up() {
-    let Some(house) = House::new() else { return };
-    let capture = house.bench.capture("pipe.pcap", &spaced(&[Frame::tcp4(1, 100)]));
+fn an_idle_pipe_does_not_block_other_ports() {
+    let Some(network) = TestNetwork::new() else { return };
+    let capture = network.bench.capture("pipe.pcap", &spaced(&[Frame::tcp4(1, 100)]));
     let whole = std::fs::read(capture).expect("it is there");
-    // Nothing at all, or a packet and half of what comes before the next.
+    // No data at all, or a packet and half of the header of the next.
     for bytes in [&[][..], &[&whole[..], &[0; 8]].concat()] {
-        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        command.args(["bridge", "pcap:-", PORTS[0], PORTS[1], "--control"]).arg(house.socket());
+        let mut command = network.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        command.args(["bridge", "pcap:-", PORTS[0], PORTS[1], "--control"]).arg(network.socket());
         let is_root = rustix::process::geteuid().is_root();
         if is_root {
             command.args(["--user", "65534"]);
         }
-        let log = std::fs::File::create(house.bench.path("log")).expect("creates");
+        let log = std::fs::File::create(network.bench.path("log")).expect("creates");
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn().expect("runs");
         let mut pipe = child.stdin.take().expect("piped");
         let bridge = Running { child: Some(child) };
         pipe.write_all(bytes).expect("is read");
-        house.wait_for("the bridge", || house.ask(&["ports"]).is_some());
+        network.wait_for("the bridge", || network.ask(&["ports"]).is_some());
         let received = u64::from(!bytes.is_empty());
-        house.wait_for("the packet", || {
-            house.ask(&["stats", "pcap:-"]).expect("answers")[0]["rx_packets"] == received
+        network.wait_for("the packet", || {
+            network.ask(&["stats", "pcap:-"]).expect("answers")[0]["rx_packets"] == received
         });
-        assert!(house.reaches(), "{}", house.log());
+        assert!(network.reaches(), "{}", network.log());
         // The thread that reads the pipe has no more privileges than the others.
         for task in std::fs::read_dir(format!("/proc/{}/task", bridge.id()))
             .expect("runs")
@@ -207,28 +209,28 @@ fn a_pipe_over_which_nothing_comes_holds_nobody_up() {
         }
         let started = Instant::now();
         bridge.signal(rustix::process::Signal::TERM);
-        assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+        assert_eq!(bridge.end().0, Some(0), "{}", network.log());
         assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
         drop(pipe);
     }
 }
 
 #[test]
-fn a_recording_that_nobody_reads_holds_nobody_up() {
+fn an_unread_recording_does_not_block_other_ports() {
     use rustix::fs::{CWD, Mode, OFlags, mkfifoat, open};
 
-    let Some(house) = House::new() else { return };
+    let Some(network) = TestNetwork::new() else { return };
     let [unread, alone] = ["unread", "alone"].map(|name| {
-        let path = house.bench.path(name);
+        let path = network.bench.path(name);
         mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).expect("makes");
         path
     });
     let _reader = open(&unread, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
         .expect("opens");
     let recording = |path: &std::path::Path| format!("pcap:{}?mode=record", path.display());
-    let bridge = house.bridge(&PORTS);
-    // An open that waits for a reader would wait until the test's end.
-    let mut command = house.middle.command("timeout");
+    let bridge = network.bridge(&PORTS);
+    // An open that waits for a reader would block until the end of the test.
+    let mut command = network.middle.command("timeout");
     command
         .args([
             "5",
@@ -238,7 +240,7 @@ fn a_recording_that_nobody_reads_holds_nobody_up() {
             &recording(&alone),
             "--control",
         ])
-        .arg(house.socket());
+        .arg(network.socket());
     let output = command.output().expect("runs");
     let expected = format!("{}: cannot be created: nobody reads the pipe", recording(&alone));
     assert!(
@@ -248,92 +250,92 @@ fn a_recording_that_nobody_reads_holds_nobody_up() {
         stderr(&output)
     );
     let port = recording(&unread);
-    house.ask(&["port", "add", &port]).expect("it has a reader");
-    // Of addresses that are not learned, all goes to all ports.
+    network.ask(&["port", "add", &port]).expect("it has a reader");
+    // With learning off, all frames go to all ports.
     for side in PORTS {
-        house.ask(&["limits", side, "learning", "off"]).expect("sets");
+        network.ask(&["limits", side, "learning", "off"]).expect("sets");
     }
-    // The hosts may have spoken before.
-    house.ask(&["fdb", "flush"]).expect("forgets");
-    house.load();
-    let stats = house.ask(&["stats", &port]).expect("answers")[0].clone();
+    // The hosts may have sent packets before.
+    network.ask(&["fdb", "flush"]).expect("forgets");
+    network.load();
+    let stats = network.ask(&["stats", &port]).expect("answers")[0].clone();
     assert!(stats["tx_full"].as_u64() > Some(0), "more was sent than waits for a reader: {stats}");
-    assert!(house.reaches(), "{}", house.log());
+    assert!(network.reaches(), "{}", network.log());
     let started = Instant::now();
     bridge.signal(rustix::process::Signal::TERM);
-    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    assert_eq!(bridge.end().0, Some(0), "{}", network.log());
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
 }
 
-/// More bytes than a bridge is given the time for: it is killed while frames pass.
+/// Bytes of a load that the bridge does not finish: it is killed while frames pass.
 const MORE_THAN_PASSES: &str = "4G";
 
 #[test]
 fn a_killed_bridge_leaves_a_socket_that_the_next_one_replaces() {
-    let Some(house) = House::new() else { return };
-    let before = house.links_at_rest();
-    let bridge = house.bridge(&PORTS);
-    assert_ne!(house.links(), before, "the interfaces take all frames");
-    let mut load = house.start_load(&house.left, &house.right, "10.9.0.2", MORE_THAN_PASSES);
-    house.wait_for("frames to pass", || house.sent(PORTS[1]) > Some(500));
+    let Some(network) = TestNetwork::new() else { return };
+    let before = network.links_at_rest();
+    let bridge = network.bridge(&PORTS);
+    assert_ne!(network.links(), before, "the interfaces take all frames");
+    let mut load = network.start_load(&network.left, &network.right, "10.9.0.2", MORE_THAN_PASSES);
+    network.wait_for("frames to pass", || network.sent(PORTS[1]) > Some(500));
     bridge.signal(rustix::process::Signal::KILL);
     assert_eq!(bridge.end().0, None, "killed");
     assert!(load.is_running(), "it was killed while frames passed");
-    assert!(house.socket().exists());
-    let (code, _, error) = house.text(&["ports"]);
+    assert!(network.socket().exists());
+    let (code, _, error) = network.text(&["ports"]);
     assert!(code == Some(2) && error.contains("nobody listens there any more"), "{error}");
-    house.wait_for("the kernel cleans up", || {
-        house.links() == before && house.packet_sockets() == 0
+    network.wait_for("the kernel cleans up", || {
+        network.links() == before && network.packet_sockets() == 0
     });
-    let next = house.bridge(&PORTS);
-    assert!(house.reaches(), "{}", house.log());
-    // The connection that the first one carried goes on: what was lost with it is sent again. It
-    // would end with the first byte that is wrong.
-    house.wait_for("the connection to go on", || house.sent(PORTS[1]) > Some(500));
-    assert!(load.is_running(), "{}", house.log());
+    let next = network.bridge(&PORTS);
+    assert!(network.reaches(), "{}", network.log());
+    // The connection through the first bridge goes on, because lost segments are sent again. It
+    // would end at the first wrong byte.
+    network.wait_for("the connection to go on", || network.sent(PORTS[1]) > Some(500));
+    assert!(load.is_running(), "{}", network.log());
     drop(load);
-    house.load();
+    network.load();
     next.signal(rustix::process::Signal::TERM);
-    assert_eq!(next.end().0, Some(0), "{}", house.log());
-    assert_eq!((house.links(), house.packet_sockets()), (before, 0));
+    assert_eq!(next.end().0, Some(0), "{}", network.log());
+    assert_eq!((network.links(), network.packet_sockets()), (before, 0));
 }
 
 #[test]
 fn a_killed_bridge_leaves_no_device_and_no_xdp_program() {
-    let Some(house) = House::new() else { return };
-    // Loading a program takes capabilities of the machine's first user namespace.
+    let Some(network) = TestNetwork::new() else { return };
+    // Loading a program requires capabilities in the machine's initial user namespace.
     let root = rustix::process::geteuid().is_root();
     let ports: &[&str] =
         if root { &["tap:made", "xdp:left"] } else { &["tap:made", "packet:left"] };
-    let before = house.links_at_rest();
-    // Its namespace is a host too, behind the device.
+    let before = network.links_at_rest();
+    // The bridge's namespace acts as a host behind the TAP device.
     let start = || {
-        let running = house.bridge(ports);
-        house.middle.ip("addr add 10.9.0.3/24 dev made");
-        house.middle.ip("link set made up");
+        let running = network.bridge(ports);
+        network.middle.ip("addr add 10.9.0.3/24 dev made");
+        network.middle.ip("link set made up");
         // The device has another hardware address each time.
-        house.left.ip("neigh flush dev eth0");
+        network.left.ip("neigh flush dev eth0");
         running
     };
     let running = start();
-    let links = house.links();
+    let links = network.links();
     assert!(links.contains("made:") && links.contains("prog/xdp") == root, "{links}");
-    let mut load = house.start_load(&house.left, &house.middle, "10.9.0.3", MORE_THAN_PASSES);
-    house.wait_for("frames to pass", || house.sent(ports[0]) > Some(500));
+    let mut load = network.start_load(&network.left, &network.middle, "10.9.0.3", MORE_THAN_PASSES);
+    network.wait_for("frames to pass", || network.sent(ports[0]) > Some(500));
     running.signal(rustix::process::Signal::KILL);
     assert_eq!(running.end().0, None, "killed");
     assert!(load.is_running(), "it was killed while frames passed");
-    house.wait_for("the kernel cleans up", || {
-        house.links() == before && house.packet_sockets() == 0
+    network.wait_for("the kernel cleans up", || {
+        network.links() == before && network.packet_sockets() == 0
     });
-    // Its address went with the device, and so did what was under way.
+    // Its address was lost with the device, and so was the connection.
     drop(load);
     let next = start();
-    let (code, output) = house.start_load(&house.left, &house.middle, "10.9.0.3", "2M").end();
-    assert_eq!(code, Some(0), "{output} {}", house.log());
+    let (code, output) = network.start_load(&network.left, &network.middle, "10.9.0.3", "2M").end();
+    assert_eq!(code, Some(0), "{output} {}", network.log());
     next.signal(rustix::process::Signal::TERM);
-    assert_eq!(next.end().0, Some(0), "{}", house.log());
-    house.wait_for("the kernel cleans up", || {
-        house.links() == before && house.packet_sockets() == 0
+    assert_eq!(next.end().0, Some(0), "{}", network.log());
+    network.wait_for("the kernel cleans up", || {
+        network.links() == before && network.packet_sockets() == 0
     });
 }

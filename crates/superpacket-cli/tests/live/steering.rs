@@ -1,12 +1,12 @@
-//! Masks and workers of a running bridge, and CPUs that go.
+//! Masks and workers of a running bridge, and CPUs that become unavailable.
 
 use super::*;
 
 #[test]
 fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
-    let Some(house) = House::new() else { return };
-    let bridge = house.bridge(&PORTS);
-    let shown = house.ask(&["rps", PORTS[0]]).expect("answers");
+    let Some(network) = TestNetwork::new() else { return };
+    let bridge = network.bridge(&PORTS);
+    let shown = network.ask(&["rps", PORTS[0]]).expect("answers");
     assert!(
         shown["ports"][0]["queues"][0]["effective_list"] == ""
             && shown["steering"]["workers"] == serde_json::json!([]),
@@ -16,38 +16,58 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     let first = usable.split(['-', ',']).next().expect("one at least");
     let mask = format!("{:x}", 1u128 << first.parse::<u32>().expect("a number"));
     for port in PORTS {
-        let set = house.ask(&["rps", port, "0", &mask]).expect("sets");
+        let set = network.ask(&["rps", port, "0", &mask]).expect("sets");
         assert_eq!(set["ports"][0]["in_place_below"], "auto", "the default: {set}");
         assert_eq!(set["ports"][0]["queues"][0]["effective_list"], first, "{set}");
     }
-    // With so little to do, what arrives is processed where it is received.
-    assert!(house.reaches(), "{}", house.log());
-    let idle = house.ask(&["rps"]).expect("answers");
+    // With little traffic, packets are processed on the receiving CPU.
+    assert!(network.reaches(), "{}", network.log());
+    let idle = network.ask(&["rps"]).expect("answers");
     assert!(
         idle["steering"]["workers"][0]["processed"] == 0
             && idle["ports"][0]["queues"][0]["in_place"] == true,
         "{idle}"
     );
     for port in PORTS {
-        let set = house.ask(&["rps", port, "--in-place-below", "0"]).expect("sets");
+        let set = network.ask(&["rps", port, "--in-place-below", "0"]).expect("sets");
         assert_eq!(set["ports"][0]["in_place_below"], 0, "{set}");
     }
-    assert!(house.reaches(), "{}", house.log());
-    let worker =
-        |house: &House| house.ask(&["rps"]).expect("answers")["steering"]["workers"][0].clone();
+    assert!(network.reaches(), "{}", network.log());
+    let worker = |network: &TestNetwork| {
+        network.ask(&["rps"]).expect("answers")["steering"]["workers"][0].clone()
+    };
     assert!(
-        worker(&house)["processed"].as_u64() >= Some(2) && worker(&house)["state"] == "running",
+        worker(&network)["processed"].as_u64() >= Some(2) && worker(&network)["state"] == "running",
         "{}",
-        worker(&house)
+        worker(&network)
     );
-    let (code, text, _) = house.text(&["rps", PORTS[0]]);
+    let (code, text, _) = network.text(&["rps", PORTS[0]]);
     assert!(
         code == Some(0)
             && text.contains(&format!("CPUs {first}"))
             && text.contains("netdev_max_backlog: 1000\n"),
         "{text}"
     );
-    // The kernel's errors, with the chunk that they are about, and the mask stays.
+    bad_masks_change_nothing(&network, &shown, first);
+    settings_are_shown_as_set(&network, &usable);
+    workers_are_pinned_and_sleep(&network, &bridge);
+    for port in PORTS {
+        network.ask(&["rps", port, "all", "0"]).expect("sets");
+    }
+    network.wait_for("the workers to end", || {
+        let workers = network.ask(&["rps"]).expect("answers")["steering"]["workers"].clone();
+        workers
+            .as_array()
+            .is_some_and(|workers| workers.iter().all(|worker| worker["state"] == "ended"))
+    });
+    assert!(network.reaches());
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", network.log());
+}
+
+/// Checks that bad masks are refused with the kernel's errors, which name the bad chunk, and that
+/// the mask, CPU `first`, stays. `shown` is the report of `superpacket rps`.
+fn bad_masks_change_nothing(network: &TestNetwork, shown: &Value, first: &str) {
     let possible = shown["steering"]["possible_cpus"].as_u64().expect("a number");
     let wide = format!("1{}", "0".repeat((possible as usize).div_ceil(4)));
     for (arguments, says) in [
@@ -60,20 +80,24 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
         (&["rps", "--set", "netdev_max_backlog=0"], "netdev_max_backlog: EINVAL"),
         (&["rps", "--set", "backlog=9"], "is no setting of steering"),
     ] {
-        let (code, out, error) = house.text(arguments);
+        let (code, out, error) = network.text(arguments);
         assert!(
             code == Some(2) && out.is_empty() && error.contains(says),
             "{arguments:?}: {error}"
         );
     }
-    let kept = house.ask(&["rps", PORTS[0]]).expect("answers");
+    let kept = network.ask(&["rps", PORTS[0]]).expect("answers");
     assert_eq!(kept["ports"][0]["queues"][0]["effective_list"], first, "{kept}");
     assert_eq!(
         kept["ports"][0]["queues"][0]["rps_flow_cnt"], 0,
         "nothing else of the refused command took effect: {kept}"
     );
     assert_eq!(kept["steering"]["settings"]["dev_weight"], "64", "{kept}");
-    let counted = house
+}
+
+/// Sets the flow count, the mode, the list of `usable` CPUs, automatic CPUs and a common setting.
+fn settings_are_shown_as_set(network: &TestNetwork, usable: &str) {
+    let counted = network
         .ask(&["rps", PORTS[0], "--flow-count", "64", "--in-place-below", "1000"])
         .expect("sets");
     assert_eq!(
@@ -81,14 +105,14 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
         (&64.into(), &1000.into()),
         "{counted}"
     );
-    let automatic = house
+    let automatic = network
         .ask(&["rps", PORTS[0], "--flow-count", "0", "--in-place-below", "auto"])
         .expect("sets");
     assert_eq!(automatic["ports"][0]["in_place_below"], "auto", "{automatic}");
-    house.ask(&["rps", PORTS[0], "--in-place-below", "0"]).expect("sets");
-    let list = house.ask(&["rps", PORTS[0], "--cpu-list", &usable]).expect("sets");
-    assert_eq!(list["ports"][0]["queues"][0]["effective_list"], usable.as_str(), "{list}");
-    let auto = house.ask(&["rps", PORTS[0], "auto"]).expect("sets");
+    network.ask(&["rps", PORTS[0], "--in-place-below", "0"]).expect("sets");
+    let list = network.ask(&["rps", PORTS[0], "--cpu-list", usable]).expect("sets");
+    assert_eq!(list["ports"][0]["queues"][0]["effective_list"], usable, "{list}");
+    let auto = network.ask(&["rps", PORTS[0], "auto"]).expect("sets");
     assert!(
         auto["ports"][0]["why"]
             .as_str()
@@ -96,11 +120,14 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
         "{auto}"
     );
     assert_eq!(
-        house.ask(&["rps", "--set", "dev-weight=7"]).expect("sets")["steering"]["settings"]["dev_weight"],
+        network.ask(&["rps", "--set", "dev-weight=7"]).expect("sets")["steering"]["settings"]["dev_weight"],
         "7"
     );
-    // Workers are pinned, and asleep.
-    assert!(house.reaches());
+}
+
+/// Checks that each worker runs on one CPU, and takes no CPU time in an idle second.
+fn workers_are_pinned_and_sleep(network: &TestNetwork, bridge: &Running) {
+    assert!(network.reaches());
     std::thread::sleep(Duration::from_millis(300));
     let of_workers = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", bridge.id())).expect("runs");
@@ -127,23 +154,11 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     let used = of_workers().iter().map(|(ticks, _)| ticks).sum::<u64>()
         - before.iter().map(|(ticks, _)| ticks).sum::<u64>();
     assert!(used <= 2, "{used} ticks of 10 ms in an idle second");
-    for port in PORTS {
-        house.ask(&["rps", port, "all", "0"]).expect("sets");
-    }
-    house.wait_for("the workers to end", || {
-        let workers = house.ask(&["rps"]).expect("answers")["steering"]["workers"].clone();
-        workers
-            .as_array()
-            .is_some_and(|workers| workers.iter().all(|worker| worker["state"] == "ended"))
-    });
-    assert!(house.reaches());
-    bridge.signal(rustix::process::Signal::TERM);
-    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
 }
 
-/// As `taskset -p` does, or a cpuset: with all of the process's threads, of which the first counts.
+/// Changes the affinity of the main thread, like `taskset -p` or a cpuset; the bridge follows it.
 #[test]
-fn cpus_that_go_lose_their_workers_and_get_them_again() {
+fn workers_end_with_their_cpu_and_start_again() {
     let usable = rustix::thread::sched_getaffinity(None).expect("asked");
     let cpus: Vec<usize> =
         (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).take(2).collect();
@@ -152,11 +167,11 @@ fn cpus_that_go_lose_their_workers_and_get_them_again() {
         eprintln!("SKIPPED: two CPUs are needed");
         return;
     };
-    let Some(house) = House::new() else { return };
-    let bridge = house.bridge(&PORTS);
+    let Some(network) = TestNetwork::new() else { return };
+    let bridge = network.bridge(&PORTS);
     let both = format!("{first},{second}");
     for port in PORTS {
-        house.ask(&["rps", port, "--cpu-list", &both]).expect("sets");
+        network.ask(&["rps", port, "--cpu-list", &both]).expect("sets");
     }
     let allow = |cpus: &[usize]| {
         let mut set = rustix::thread::CpuSet::new();
@@ -165,7 +180,7 @@ fn cpus_that_go_lose_their_workers_and_get_them_again() {
         rustix::thread::sched_setaffinity(Some(id), &set).expect("set");
     };
     let workers = || -> Vec<(u64, String)> {
-        let report = house.ask(&["rps"]).expect("answers");
+        let report = network.ask(&["rps"]).expect("answers");
         let workers = report["steering"]["workers"].as_array().expect("a list").clone();
         let pair = |worker: Value| {
             (
@@ -179,24 +194,24 @@ fn cpus_that_go_lose_their_workers_and_get_them_again() {
         |of: [&str; 2]| [(first as u64, of[0].to_owned()), (second as u64, of[1].to_owned())];
     assert_eq!(workers(), states(["running", "running"]));
     allow(&[first]);
-    house.wait_for("the worker of the CPU that has gone to end", || {
+    network.wait_for("the worker of the CPU that has gone to end", || {
         workers() == states(["running", "ended"])
     });
-    let shown = house.ask(&["rps", PORTS[0]]).expect("answers")["ports"][0]["queues"][0].clone();
+    let shown = network.ask(&["rps", PORTS[0]]).expect("answers")["ports"][0]["queues"][0].clone();
     assert_eq!(shown["effective_list"], first.to_string(), "{shown}");
     assert_eq!(
         shown["dropped"],
         serde_json::json!([{"cpu": second, "reason": "outside the process's affinity"}]),
         "{shown}"
     );
-    assert!(house.reaches(), "{}", house.log());
-    let (_, text, _) = house.text(&["rps", PORTS[0]]);
+    assert!(network.reaches(), "{}", network.log());
+    let (_, text, _) = network.text(&["rps", PORTS[0]]);
     assert!(text.contains("outside the process's affinity"), "{text}");
     allow(&[first, second]);
-    house.wait_for("the worker of the CPU that has come back", || {
+    network.wait_for("the worker of the CPU that has come back", || {
         workers() == states(["running", "running"])
     });
-    let shown = house.ask(&["rps", PORTS[0]]).expect("answers")["ports"][0]["queues"][0].clone();
+    let shown = network.ask(&["rps", PORTS[0]]).expect("answers")["ports"][0]["queues"][0].clone();
     assert_eq!(shown["dropped"], serde_json::json!([]), "the mask is as it was set: {shown}");
-    assert!(house.reaches(), "{}", house.log());
+    assert!(network.reaches(), "{}", network.log());
 }

@@ -1,5 +1,5 @@
-//! Commands that run for long, when their terminal, the reader of their output or their bridge goes
-//! away: they end, or go on as a daemon does, and never spin.
+//! Long-running commands whose terminal, output reader or bridge goes away. They end, or go on like
+//! a daemon, and never use the CPU in a loop.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,31 +11,31 @@ use crate::support::terminal::Terminal;
 
 use super::*;
 
-/// What starts a command so that closing its terminal ends it: SIGHUP reaches the leader of the
-/// terminal's session.
+/// Prefix that starts a command as leader of the terminal's session, so that closing the terminal
+/// ends it with SIGHUP.
 const SESSION: &[&str] = &["setsid", "-c"];
 
-/// What starts a command so that SIGHUP reaches it and is ignored, as `nohup` does it.
+/// Prefix that starts a command which receives SIGHUP but ignores it, like `nohup`.
 const NOHUP: &[&str] = &["--ignore-signal=HUP", "setsid", "-c"];
 
-/// What starts a command so that no signal reaches it: the terminal is not its session's.
+/// Empty prefix: the terminal does not belong to the command's session, so no signal reaches it.
 const FOREIGN: &[&str] = &[];
 
-/// The program, started in one of these ways by `env`.
+/// Returns the program's command, started by `env` with one of these prefixes.
 fn program(mut env: Command, way: &[&str], arguments: &[&str]) -> Command {
     env.args(way).arg(env!("CARGO_BIN_EXE_superpacket")).args(arguments);
     env
 }
 
-impl House {
-    /// Starts a command between the hosts on a terminal of its own.
+impl TestNetwork {
+    /// Starts a command in the bridge's namespace on a new terminal.
     fn on_terminal(&self, way: &[&str], arguments: &[&str]) -> (Running, Terminal) {
         let (child, terminal) =
             Terminal::start(program(self.middle.command("env"), way, arguments));
         (Running { child: Some(child) }, terminal)
     }
 
-    /// Starts a client of the bridge on a terminal of its own.
+    /// Starts a client of the bridge on a new terminal.
     fn client_on_terminal(&self, way: &[&str], arguments: &[&str]) -> (Running, Terminal) {
         let socket = self.socket().display().to_string();
         self.on_terminal(way, &[arguments, &["--control", &socket]].concat())
@@ -43,7 +43,7 @@ impl House {
 }
 
 impl Running {
-    /// Waits until it ends, and returns its exit code.
+    /// Waits until the program ends, and returns its exit code.
     #[track_caller]
     fn ends(mut self, what: &str) -> Option<i32> {
         let started = Instant::now();
@@ -54,8 +54,8 @@ impl Running {
         self.end().0
     }
 
-    /// Asserts that it goes on, and rests: in most moments none of its threads is running or waits
-    /// for a CPU, which holds on a busy machine too.
+    /// Asserts that the program goes on and is idle: in most samples none of its threads is running
+    /// or waits for a CPU. This holds on a busy machine too.
     #[track_caller]
     fn assert_rests(&mut self, what: &str) {
         const LOOKS: usize = 100;
@@ -94,17 +94,17 @@ fn wait_until_drawn(terminal: &mut Terminal, text: &str) {
 
 #[test]
 fn top_rests_without_its_bridge_and_ends_with_its_terminal() {
-    let Some(house) = House::new() else { return };
-    let bridge = house.bridge(&PORTS);
+    let Some(network) = TestNetwork::new() else { return };
+    let bridge = network.bridge(&PORTS);
     let ways = [("session", SESSION), ("nohup", NOHUP), ("foreign", FOREIGN)];
-    let mut tops = ways.map(|(name, way)| (name, house.client_on_terminal(way, &["top"])));
+    let mut tops = ways.map(|(name, way)| (name, network.client_on_terminal(way, &["top"])));
     for (_, (_, terminal)) in &mut tops {
         wait_until_drawn(terminal, "packet:left");
     }
     bridge.signal(Signal::KILL);
     drop(bridge);
     for (name, (mut top, mut terminal)) in tops {
-        // What is wrong, which begins with the socket's name.
+        // The error begins with the socket's name.
         wait_until_drawn(&mut terminal, "control.sock:");
         top.assert_rests(name);
         drop(terminal);
@@ -114,12 +114,12 @@ fn top_rests_without_its_bridge_and_ends_with_its_terminal() {
 
 #[test]
 fn a_monitor_ends_with_its_terminal_or_outlives_it() {
-    let Some(house) = House::new() else { return };
-    let bridge = house.bridge(&PORTS);
-    let path = |name: &str| house.bench.path(&format!("{name}.pcapng"));
+    let Some(network) = TestNetwork::new() else { return };
+    let bridge = network.bridge(&PORTS);
+    let path = |name: &str| network.bench.path(&format!("{name}.pcapng"));
     let start = |name: &str, way: &[&str]| {
         let (monitor, mut terminal) =
-            house.client_on_terminal(way, &["monitor", "-w", &path(name).display().to_string()]);
+            network.client_on_terminal(way, &["monitor", "-w", &path(name).display().to_string()]);
         wait_until_drawn(&mut terminal, "Ctrl-C ends it");
         drop(terminal);
         monitor
@@ -132,7 +132,7 @@ fn a_monitor_ends_with_its_terminal_or_outlives_it() {
     monitor.signal(Signal::INT);
     assert_eq!(monitor.ends("nohup"), Some(0));
     assert!(is_whole(&path("nohup")));
-    // Its bridge goes away.
+    // The bridge goes away.
     let mut monitor = start("foreign", FOREIGN);
     monitor.assert_rests("foreign");
     bridge.signal(Signal::KILL);
@@ -142,45 +142,45 @@ fn a_monitor_ends_with_its_terminal_or_outlives_it() {
 
 #[test]
 fn a_bridge_outlives_its_terminal_and_the_reader_of_its_log() {
-    let Some(house) = House::new() else { return };
-    let socket = house.socket().display().to_string();
+    let Some(network) = TestNetwork::new() else { return };
+    let socket = network.socket().display().to_string();
     let arguments = ["bridge", PORTS[0], PORTS[1], "--control", &socket];
     let goes_on = |name: &str, mut bridge: Running| {
         bridge.assert_rests(name);
-        // Each writes to a log that nobody can read.
+        // Each command makes the bridge write to a log whose reader is gone.
         bridge.signal(Signal::HUP);
-        house.wait_for(name, || house.ask(&["features", PORTS[0], "gro", "off"]).is_some());
-        assert!(house.reaches(), "{name}");
+        network.wait_for(name, || network.ask(&["features", PORTS[0], "gro", "off"]).is_some());
+        assert!(network.reaches(), "{name}");
         bridge.assert_rests(name);
         bridge.signal(Signal::TERM);
         assert_eq!(bridge.ends(name), Some(0), "{name}");
     };
     for (name, way) in [("session", SESSION), ("nohup", NOHUP), ("foreign", FOREIGN)] {
-        let (bridge, mut terminal) = house.on_terminal(way, &arguments);
+        let (bridge, mut terminal) = network.on_terminal(way, &arguments);
         wait_until_drawn(&mut terminal, "bridge started");
         drop(terminal);
         goes_on(name, bridge);
     }
-    let mut command = program(house.middle.command("env"), FOREIGN, &arguments);
+    let mut command = program(network.middle.command("env"), FOREIGN, &arguments);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
-    house.wait_for("the bridge", || house.ask(&["ports"]).is_some());
+    network.wait_for("the bridge", || network.ask(&["ports"]).is_some());
     drop((child.stdout.take(), child.stderr.take()));
     goes_on("a pipe", Running { child: Some(child) });
 }
 
 #[test]
 fn a_load_ends_with_its_terminal_or_when_it_is_done() {
-    let Some(house) = House::new() else { return };
-    let _bridge = house.bridge(&PORTS);
-    let [client, server] = [&house.left, &house.right].map(|host| host.id().to_string());
+    let Some(network) = TestNetwork::new() else { return };
+    let _bridge = network.bridge(&PORTS);
+    let [client, server] = [&network.left, &network.right].map(|host| host.id().to_string());
     let load = ["load", "stream", "10.9.0.2", "--client", &client, "--server", &server, "--time"];
-    let (running, terminal) = house.on_terminal(SESSION, &[&load[..], &["1h"]].concat());
-    // It handles signals from its start; what comes before ends it too.
+    let (running, terminal) = network.on_terminal(SESSION, &[&load[..], &["1h"]].concat());
+    // The load handles signals from its start; an earlier signal ends it too.
     std::thread::sleep(Duration::from_millis(500));
     drop(terminal);
     running.ends("session");
     for (name, way) in [("nohup", NOHUP), ("foreign", FOREIGN)] {
-        let (running, terminal) = house.on_terminal(way, &[&load[..], &["1s"]].concat());
+        let (running, terminal) = network.on_terminal(way, &[&load[..], &["1s"]].concat());
         drop(terminal);
         running.ends(name);
     }
@@ -255,6 +255,6 @@ fn the_lab_ends_with_its_terminal() {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(terminal);
-    // What it has measured cannot be printed, so its exit code is one or the other.
+    // The results cannot be printed, so either exit code is right.
     assert!(matches!(lab.ends("the lab"), Some(2 | 130)));
 }

@@ -1,5 +1,5 @@
-//! The lab as a program: what it reports, where it can only count, and what is left of it when it
-//! is ended.
+//! The lab as a program: its reports, its behaviour without namespaces, and its leftovers after
+//! signals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What every report of the lab keeps to.
+/// Checks the rules that every report of the lab follows.
 fn assert_sound(report: &Value) {
     for key in ["cpu", "cores", "kernel", "memory", "load"] {
         assert!(!report["machine"][key].is_null(), "{key}: {report}");
@@ -45,8 +45,8 @@ fn assert_sound(report: &Value) {
             for (column, figure) in row["figures"].as_object().expect("figures by name") {
                 let [value, low, high] =
                     ["value", "low", "high"].map(|key| figure[key].as_f64().expect("a number"));
-                // A mean or a maximum may lie outside of what half of the rounds lie between; a
-                // median may not.
+                // A mean or a maximum may lie outside the range of half of the rounds; a median may
+                // not.
                 assert!(
                     low <= high
                         && (matches!(column.as_str(), "average" | "best")
@@ -87,8 +87,8 @@ fn assert_sound(report: &Value) {
     }
 }
 
-/// What one run printed and wrote: several tests read it, and each run takes seconds.
-struct Found {
+/// The output and files of one run, shared by several tests because a run takes seconds.
+struct LabRun {
     text: String,
     errors: String,
     report: Value,
@@ -98,8 +98,8 @@ struct Found {
     took: Duration,
 }
 
-impl Found {
-    /// Runs all experiments, which must succeed: whoever reads what a run that failed found panics.
+impl LabRun {
+    /// Runs all experiments, which must succeed; otherwise every test that reads the run panics.
     fn by(arguments: &[&str]) -> Self {
         let bench = Bench::new();
         let document = bench.path("performance.md");
@@ -125,7 +125,7 @@ impl Found {
         let files =
             fs::read_dir(bench.path(".")).expect("lists").map(|file| file.expect("lists").path());
         let plots = files.filter(|path| path.extension().is_some_and(|end| end == "svg"));
-        Found {
+        LabRun {
             text: text(&output),
             errors: stderr(&output),
             report: serde_json::from_slice(&fs::read(bench.path("report.json")).expect("is there"))
@@ -138,17 +138,17 @@ impl Found {
     }
 }
 
-static COUNTED: LazyLock<Found> = LazyLock::new(|| Found::by(&["--model"]));
+static COUNTED: LazyLock<LabRun> = LazyLock::new(|| LabRun::by(&["--model"]));
 
-/// The same once more, with all that can be printed.
-static COUNTED_IN_FULL: LazyLock<Found> = LazyLock::new(|| Found::by(&["--model", "--full"]));
+/// The same run with all tables printed.
+static COUNTED_IN_FULL: LazyLock<LabRun> = LazyLock::new(|| LabRun::by(&["--model", "--full"]));
 
-/// Two rounds have a spread, which is what makes rows long.
-static MEASURED: LazyLock<Found> =
-    LazyLock::new(|| Found::by(&["--quick", "--rounds", "2", "--seconds", "0.05"]));
+/// Two rounds give a spread, which makes rows long.
+static MEASURED: LazyLock<LabRun> =
+    LazyLock::new(|| LabRun::by(&["--quick", "--rounds", "2", "--seconds", "0.05"]));
 
 #[test]
-fn what_is_counted_is_all_there_and_the_same_in_every_run() {
+fn counted_results_are_complete_and_the_same_in_every_run() {
     let bench = Bench::new();
     let mut report = COUNTED.report.clone();
     assert_sound(&report);
@@ -163,7 +163,7 @@ fn what_is_counted_is_all_there_and_the_same_in_every_run() {
     );
     let rows = list(&report["experiments"]).iter().flat_map(|experiment| list(&experiment["rows"]));
     assert!(rows.clone().all(|row| row["form"] != "live") && rows.count() > 10);
-    // What is counted is the same everywhere; what is simulated hangs on an assumption, and is a
+    // Counted marks are the same everywhere; simulated ones depend on an assumption and are a
     // range.
     assert!(list(&report["marks"]).iter().all(|mark| match mark["form"].as_str() {
         Some("model") => mark["spread"][0] == mark["spread"][1],
@@ -174,7 +174,7 @@ fn what_is_counted_is_all_there_and_the_same_in_every_run() {
     report["machine"]["load"] = Value::Null;
     again["machine"]["load"] = Value::Null;
     assert!(report == again, "{report}\n{again}");
-    // As it is printed, and not only as it is written beside what is printed.
+    // Also checks the printed JSON, not only the JSON file.
     let one = bench.json(&["lab", "ack", "--model"]);
     assert_eq!(
         list(&one["experiments"]),
@@ -185,7 +185,7 @@ fn what_is_counted_is_all_there_and_the_same_in_every_run() {
 
 #[test]
 fn in_full_every_row_is_named_and_every_mark_has_its_verdict() {
-    let Found { text, errors, .. } = &*COUNTED_IN_FULL;
+    let LabRun { text, errors, .. } = &*COUNTED_IN_FULL;
     assert_eq!(errors, "");
     let report = &COUNTED.report;
     for experiment in list(&report["experiments"]) {
@@ -213,9 +213,10 @@ fn in_full_every_row_is_named_and_every_mark_has_its_verdict() {
     }
 }
 
-/// A screen: at most 45 lines that fit 80 columns, with all experiments, in a pipe too.
+/// Checks that a report fits one screen: at most 45 lines of 80 columns with all experiments, also
+/// in a pipe.
 fn assert_one_screen(text: &str) {
-    // Two lines are kept free: the run without --quick has two rows more.
+    // Two lines are reserved: the run without --quick has two more rows.
     assert!(text.lines().count() <= 43, "{} lines:\n{text}", text.lines().count());
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
@@ -226,7 +227,7 @@ fn assert_one_screen(text: &str) {
             .skip_while(|line| !line.starts_with(&format!("{name}: ")))
             .skip(1)
             .take_while(|line| line.starts_with("  "));
-        // What is compared has 35 columns, and all figures stand below each other.
+        // The comparison has 35 columns, and all figures are aligned below each other.
         let straight = |row: &&str| {
             row.chars().nth(37) == Some(' ')
                 && row.chars().nth(38).is_some_and(|figure| figure != ' ')
@@ -244,13 +245,13 @@ fn assert_one_screen(text: &str) {
 }
 
 #[test]
-fn what_is_printed_fits_a_screen() {
+fn the_short_report_fits_a_screen() {
     for found in [&COUNTED, &MEASURED] {
         assert_one_screen(&found.text);
     }
 }
 
-/// Every element of a page ends, in the order in which they began.
+/// Checks that all elements of a page are closed in the right order.
 fn assert_well_formed(page: &str) {
     let mut open = Vec::new();
     for tag in page.split('<').skip(1) {
@@ -274,7 +275,7 @@ fn assert_well_formed(page: &str) {
 
 #[test]
 fn the_page_needs_nothing_else() {
-    let Found { report, page, .. } = &*COUNTED;
+    let LabRun { report, page, .. } = &*COUNTED;
     for forbidden in [
         "<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "=\"#",
         "\u{1b}",
@@ -327,7 +328,7 @@ fn documents_and_plots_are_made_by_the_command() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_before_anything_is_measured() {
+fn impossible_requests_are_refused_before_the_measurements() {
     let bench = Bench::new();
     fs::write(bench.path("empty.md"), "").expect("writes");
     let started = Instant::now();
@@ -341,7 +342,7 @@ fn what_cannot_be_done_is_said_before_anything_is_measured() {
         (&["all", "--full", "--json"], "cannot be used with"),
         (
             &["all", "--sender-cpus", "0,x"],
-            "invalid value '0,x' for '--sender-cpus <CPUS>': EINVAL: \"x\" at byte 2 is no CPU",
+            "invalid value '0,x' for '--sender-cpus <CPUS>': EINVAL: \"x\" at byte 2 is neither a CPU",
         ),
         (
             &["all", "--receiver-cpus", "5-2"],
@@ -349,7 +350,7 @@ fn what_cannot_be_done_is_said_before_anything_is_measured() {
         ),
         (
             &["all", "--bridge-cpus", "8191"],
-            "invalid value '8191' for '--bridge-cpus <CPUS>': CPU 8191 may not be used by this program",
+            "invalid value '8191' for '--bridge-cpus <CPUS>': CPU 8191 is not available to this program",
         ),
         (&["all", "--bridge-cpus", ""], "a list of CPUs like 0,2-3"),
         (&["all", "--model", "--bridge-cpus", "0"], "cannot be used with"),
@@ -380,16 +381,16 @@ fn what_cannot_be_done_is_said_before_anything_is_measured() {
     assert_eq!(fs::read_dir(bench.path(".")).expect("lists").count(), 1, "nothing was left behind");
 }
 
-/// Says loudly that something was not tested; in CI that is a failure.
+/// Reports that something was not tested; in CI this is a failure.
 fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "{why}");
     eprintln!("*** NOT TESTED ***  {why}");
 }
 
 #[test]
-fn without_namespaces_it_says_how_they_are_had_and_counts() {
+fn without_namespaces_it_explains_how_to_get_them_and_counts() {
     let bench = Bench::new();
-    // In a user namespace of its own, a process may forbid itself further namespaces.
+    // In its own user namespace, a process may forbid itself further namespaces.
     let forbid = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
     let inside = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
@@ -436,15 +437,15 @@ fn without_namespaces_it_says_how_they_are_had_and_counts() {
 }
 
 #[test]
-fn what_is_measured_is_told_with_its_spread() {
-    let Found { errors, report, page, took, .. } = &*MEASURED;
+fn measured_values_have_a_spread() {
+    let LabRun { errors, report, page, took, .. } = &*MEASURED;
     if report["plan"]["form"] == "model" {
         return skip(report["notes"][0].as_str().expect("a note"));
     }
     assert_eq!(errors, "");
     assert_sound(report);
-    // Two rounds of what --quick measures three times, a fifth as long. The promised minute is kept
-    // where nobody else has the machine.
+    // Two of the three rounds of --quick, each a fifth as long. Only an otherwise idle machine
+    // keeps the promised minute.
     assert_eq!(report["plan"]["planned"], 78.0 * 5.0 / 100.0, "{}", report["plan"]);
     let calm = report["machine"]["load"].as_f64()
         < report["machine"]["cores"].as_f64().map(|cores| cores * 0.5);
@@ -471,12 +472,11 @@ fn what_is_measured_is_told_with_its_spread() {
         assert!(accounted.count() >= 2, "{}: where the CPU time went is told", experiment["name"]);
     }
     assert_well_formed(page);
-    // Live tables are wider than those that are counted.
+    // Tables of measured values are wider than those of counts.
     assert_pages_readable(&[page, &with_larger_figures(page)], 5);
 }
 
-/// The page with figures in its tables that have a digit more for each group: those of a faster
-/// machine.
+/// Returns the page with one more digit in each group of figures, as on a faster machine.
 fn with_larger_figures(page: &str) -> String {
     let is_digit = |text: char| text.is_ascii_digit();
     let mut cells = page.split("<td");
@@ -498,7 +498,7 @@ fn with_larger_figures(page: &str) -> String {
     larger
 }
 
-/// Looks at pages of the lab in a browser.
+/// Checks that pages of the lab are readable in a browser.
 #[track_caller]
 fn assert_pages_readable(pages: &[&str], least_plots: u64) {
     let bench = Bench::new();
@@ -518,7 +518,8 @@ fn the_page_is_readable_on_a_screen_and_on_a_phone() {
     assert_pages_readable(&[&COUNTED.page], 3);
 }
 
-/// The CPUs of a thread (`Cpus_allowed_list` of proc_pid_status(5)), by the thread's name.
+/// Returns the names of a process's threads, and their CPUs (`Cpus_allowed_list` of
+/// proc_pid_status(5)).
 fn threads(process: u32) -> Vec<(String, String)> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let thread = |task: fs::DirEntry| {
@@ -540,7 +541,7 @@ fn threads_run_where_they_were_told_to() {
         .expect("is told")
         .trim();
     let first = own.split(['-', ',']).next().expect("at least one");
-    // Whoever may run on one CPU only is not told apart from one that was told to.
+    // If only one CPU is allowed, a pinned thread looks like any other.
     if own == first {
         return skip("this machine has but one CPU");
     }
@@ -557,9 +558,9 @@ fn threads_run_where_they_were_told_to() {
             "--bridge-cpus",
             first,
         ];
-        let Some(mut lab) = AtWork::start(&bench, &arguments) else { return };
-        // The bridge's threads, and those of the load, which come and go: "lab:send" and
-        // "lab:receive" (see what is named so there).
+        let Some(mut lab) = RunningLab::start(&bench, &arguments) else { return };
+        // The bridge's threads and those of the load, "lab:send" and "lab:receive", which come and
+        // go.
         let mut seen = BTreeSet::new();
         let started = Instant::now();
         while seen.len() < 3 {
@@ -568,7 +569,7 @@ fn threads_run_where_they_were_told_to() {
                 let kind = ["superpacket-0", "lab:send", "lab:receive"]
                     .into_iter()
                     .find(|kind| name.starts_with(kind));
-                // Before a thread of the load has pinned itself it may run anywhere.
+                // A thread of the load may run anywhere until it has pinned itself.
                 if let Some(kind) = kind.filter(|_| cpus == first) {
                     seen.insert(kind);
                 }
@@ -583,15 +584,15 @@ fn threads_run_where_they_were_told_to() {
     }
 }
 
-/// A lab at work, in a process group of its own; killed if a test fails.
-struct AtWork {
+/// A running lab, in its own process group; it is killed if a test fails.
+struct RunningLab {
     child: Option<Child>,
     namespaces: BTreeSet<String>,
 }
 
-impl AtWork {
-    /// Starts it and waits until it has made its hosts; `None`, with a word, where the machine
-    /// forbids them.
+impl RunningLab {
+    /// Starts a lab and waits until it has created its hosts. Returns `None`, with a message, if
+    /// the machine forbids that.
     fn start(bench: &Bench, arguments: &[&str]) -> Option<Self> {
         let mut command = bench.command(&[&["lab"], arguments].concat());
         command.env("TMPDIR", bench.path("."));
@@ -644,7 +645,7 @@ impl AtWork {
         loop {
             std::thread::sleep(Duration::from_millis(5));
             let now = self.received();
-            // More than resolving an address takes.
+            // More than address resolution takes.
             if now.iter().any(|(namespace, bytes)| {
                 before.get(namespace).is_some_and(|before| *bytes > before + 100_000)
             }) {
@@ -655,7 +656,7 @@ impl AtWork {
         }
     }
 
-    /// How many bytes have come to the hosts that its threads are in.
+    /// Returns the bytes received by the hosts in which its threads run.
     fn received(&self) -> BTreeMap<String, u64> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.id()))
             .expect("runs")
@@ -681,15 +682,15 @@ impl AtWork {
         threads.filter_map(of_thread).collect()
     }
 
-    /// Waits for its end; how long that took.
+    /// Waits until the lab ends, and returns its output and the time that took.
     fn end(&mut self) -> (Output, Duration) {
         let started = Instant::now();
         let output = self.child.take().expect("runs").wait_with_output().expect("waits");
         (output, started.elapsed())
     }
 
-    /// Nothing holds its namespaces any more, and so no device that was in them is there; no
-    /// process of its group is left.
+    /// Checks that no process holds its namespaces any more, so that all their devices are gone,
+    /// and that its process group is empty.
     fn assert_nothing_is_left(&self, group: u32) {
         let started = Instant::now();
         loop {
@@ -699,7 +700,7 @@ impl AtWork {
                 let path = process.path();
                 held.extend(network_namespaces(&path));
                 let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();
-                // Field 5 of proc_pid_stat(5), after a name that may hold anything.
+                // Field 5 of proc_pid_stat(5) follows a name that may contain any character.
                 let found = stat.rsplit_once(')').and_then(|(_, rest)| {
                     rest.split_ascii_whitespace().nth(2)?.parse::<u32>().ok()
                 });
@@ -715,7 +716,7 @@ impl AtWork {
     }
 }
 
-impl Drop for AtWork {
+impl Drop for RunningLab {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -724,7 +725,7 @@ impl Drop for AtWork {
     }
 }
 
-/// The network namespaces that a process is in or holds open.
+/// Returns the network namespaces that a process is in or holds open.
 fn network_namespaces(process: &Path) -> BTreeSet<String> {
     let links =
         fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|file| file.path());
@@ -740,7 +741,7 @@ fn network_namespaces(process: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// The files of a bench, which is where its programs put temporary files too.
+/// Returns the files in the test's directory, where the program also puts temporary files.
 fn files(bench: &Bench) -> BTreeSet<String> {
     let files =
         fs::read_dir(bench.path(".")).expect("lists").map(|file| file.expect("lists").file_name());
@@ -757,13 +758,13 @@ fn interfaces() -> BTreeSet<String> {
 }
 
 #[test]
-fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
+fn signals_end_it_soon_with_the_finished_results_and_no_leftovers() {
     let bench = Bench::new();
     let before = interfaces();
     let (short, long) =
         (["--rounds", "1000", "--seconds", "0.1"], ["--rounds", "3", "--seconds", "60"]);
-    // Between measurements, and amidst one that would go on for a minute; where there are files and
-    // TAP devices too.
+    // Signals between measurements, and during one that would last a minute; also an experiment
+    // with files and TAP devices.
     for (experiment, signal, rounds) in [
         ("all", Signal::INT, short),
         ("all", Signal::TERM, long),
@@ -773,7 +774,7 @@ fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
     ] {
         let arguments =
             [&[experiment, "--quick", "--json", "--html", "report.html"], &rounds[..]].concat();
-        let Some(mut lab) = AtWork::start(&bench, &arguments) else { return };
+        let Some(mut lab) = RunningLab::start(&bench, &arguments) else { return };
         std::thread::sleep(Duration::from_millis(300));
         let id = lab.id();
         lab.signal(signal);
@@ -798,10 +799,10 @@ fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
 }
 
 #[test]
-fn nothing_is_left_of_one_that_was_killed() {
+fn a_killed_run_leaves_nothing_behind() {
     let bench = Bench::new();
     let before = interfaces();
-    let Some(mut lab) = AtWork::start(&bench, &["all", "--rounds", "1000"]) else { return };
+    let Some(mut lab) = RunningLab::start(&bench, &["all", "--rounds", "1000"]) else { return };
     lab.wait_for_traffic();
     let id = lab.id();
     lab.signal(Signal::KILL);
@@ -827,13 +828,13 @@ fn end_of(mut child: Child) -> Option<i32> {
 }
 
 #[test]
-fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
+fn an_end_during_the_report_leaves_a_whole_page_or_none() {
     let bench = Bench::new();
     let arguments = ["lab", "tso", "--model", "--html", "report.html"];
     let started = Instant::now();
     assert!(bench.run(&arguments).status.success());
     let whole = started.elapsed();
-    // From the beginning to after the end: some fall into the writing.
+    // From the start to after the end, so that some signals arrive during the writing.
     for part in (0..=12).map(|part| whole.mul_f64(f64::from(part) / 10.0)) {
         let _ = fs::remove_file(bench.path("report.html"));
         let mut command = bench.command(&arguments);
@@ -845,10 +846,10 @@ fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
             .expect("runs");
         let id = Pid::from_child(&child);
         std::thread::sleep(part);
-        // It may have ended; its number is not given to another before it was waited for.
+        // The process may have ended; its ID is not reused before it is waited for.
         let _ = kill_process(id, Signal::INT);
         let code = end_of(child);
-        // Before it heeds signals, it ends as any program does.
+        // A signal before the handler is installed ends it like any program.
         assert!(matches!(code, Some(0 | 130) | None), "{code:?}");
         let left = files(&bench);
         assert!(left.iter().all(|file| file == "report.html"), "{left:?} after {part:?}");
@@ -863,9 +864,9 @@ fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
 }
 
 #[test]
-fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
+fn an_end_while_the_report_is_unread_leaves_no_file() {
     let bench = Bench::new();
-    // The report is longer than what the pipe holds: the page, which comes after it, is never
+    // The report is longer than the pipe's buffer, so the page, which is written later, is never
     // begun.
     let (unread, writer) = std::io::pipe().expect("a pipe");
     assert!(
@@ -881,7 +882,7 @@ fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
         .expect("runs");
     let wait = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
     let (started, mut asleep) = (Instant::now(), 0);
-    // Asleep for a while on end: it waits for its reader.
+    // Asleep in 100 samples in a row: it waits for its reader.
     while asleep < 100 {
         assert!(started.elapsed() < Duration::from_secs(120), "it goes on: {}", wait());
         asleep = if wait().rsplit(')').next().is_some_and(|rest| rest.starts_with(" S")) {
@@ -907,8 +908,8 @@ fn a_terminal_shows_a_bar_with_the_time_left_and_a_pipe_does_not() {
         return skip(report["notes"][0].as_str().expect("a note"));
     }
     assert_eq!(output.status.code(), Some(0), "{shown}");
-    // What is measured, how many of the measurements are done, and how long the others take: each
-    // time the line is drawn anew.
+    // The current measurement, the number of finished measurements, and the remaining time; the
+    // line is redrawn each time.
     let bars: Vec<&str> = shown.split(['\r', '\n']).filter(|line| line.contains(" left")).collect();
     assert!(bars.iter().any(|bar| bar.contains("ack: receiver aggregates, ")), "{shown:?}");
     let done: Vec<u32> = bars
@@ -931,10 +932,10 @@ fn a_terminal_shows_a_bar_with_the_time_left_and_a_pipe_does_not() {
             && time.starts_with(|digit: char| digit.is_ascii_digit())),
         "{left:?}"
     );
-    // At the end it is taken away: nothing stands on the line that the cursor is left on.
+    // At the end the bar is removed, and the cursor is on an empty line.
     let last = shown.rsplit(['\r', '\n']).next().unwrap_or_default();
     assert!(!last.contains("left"), "{last:?}");
-    // Asked for quiet it shows nothing, and neither in a pipe.
+    // With --quiet there is no bar, and none in a pipe.
     let shorter = ["lab", "ack", "--quick", "--rounds", "1", "--seconds", "0.05", "--json"];
     let (output, shown) = on_a_terminal(bench.command(&[&shorter[..], &["--quiet"]].concat()), 120);
     assert_eq!((output.status.code(), shown.as_str()), (Some(0), ""));

@@ -1,7 +1,7 @@
-//! The program as a user runs it: while a run of the lab waits, the commands compute. Bridges are
-//! tested in a program of their own (`live`): a lab beside them takes the time that they need to
-//! lose nothing. Tests begin in the order of their modules' names: those of the lab first, since
-//! one run of it takes longer than any command.
+//! Tests of the program as a user runs it. The commands compute while a run of the lab waits.
+//! Bridges are tested by another program (`live`), because a lab beside them would take the CPU
+//! time that they need to lose no packet. Tests start in the order of their modules' names: the lab
+//! first, since one run of it takes longest.
 
 #[cfg(target_os = "linux")]
 mod lab;

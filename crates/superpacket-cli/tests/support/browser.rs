@@ -1,5 +1,5 @@
-//! Looks at pages in a real browser: nothing is cut off, too small to read, or broken inside a
-//! word, on a screen and on a phone. Needs `chromium`.
+//! Checks of pages in a real browser: on a screen and on a phone, no text is cut off, too small to
+//! read, or broken inside a word. Needs `chromium`.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -11,11 +11,11 @@ use crate::support::Bench;
 /// Widths of a screen and of a phone, in CSS pixels.
 const WIDTHS: [u32; 2] = [1280, 390];
 
-/// The smallest text of a plot, in CSS pixels.
+/// Minimum size of text in a plot, in CSS pixels.
 const LEAST_TEXT: f64 = 10.0;
 
-/// Measures the page in each frame, whose scripts are its own affair, and writes what it found, in
-/// the order of the frames, where `--dump-dom` shows it.
+/// Script that measures the page in each frame, and writes the results, in the order of the frames,
+/// where `--dump-dom` shows them.
 const MEASURE: &str = r#"
 const all = [];
 const measure = (frame, number) => {
@@ -60,8 +60,8 @@ document.querySelectorAll('iframe').forEach((frame, number) => {
 });
 "#;
 
-/// Opens a page of the bench with these arguments, in the light or the dark scheme; `None`, with a
-/// word, where there is no browser. In CI that is a failure.
+/// Opens a page of the test's directory with these arguments, in the light or the dark scheme.
+/// Returns `None`, with a message, if there is no browser; in CI that is a failure.
 pub fn open(bench: &Bench, page: &str, dark: bool, arguments: &[&str]) -> Option<Output> {
     let browser = std::env::var("SUPERPACKET_BROWSER").unwrap_or_else(|_| "chromium".to_owned());
     if Command::new(&browser).arg("--version").output().is_err() {
@@ -81,12 +81,12 @@ pub fn open(bench: &Bench, page: &str, dark: bool, arguments: &[&str]) -> Option
     Some(output)
 }
 
-/// What the browser measured in each width of each page, in this order; `None` where there is none.
-/// All of them in one run of it, which takes seconds.
+/// Returns the browser's measurements for each width of each page, in this order, or `None` if
+/// there is no browser. One run measures all, because a run takes seconds.
 fn measure(bench: &Bench, pages: &[(&str, u64)], dark: bool) -> Option<Vec<Value>> {
     let mut text = "<!DOCTYPE html><meta charset=\"utf-8\">".to_owned();
     for (page, _) in pages {
-        // The source of the page is text for the wrapper, not a part of it.
+        // The source of the page is inserted as an attribute's text, not as markup of the wrapper.
         let source = fs::read_to_string(bench.path(page))
             .expect("a page")
             .replace('&', "&amp;")
@@ -122,7 +122,8 @@ fn measure(bench: &Bench, pages: &[(&str, u64)], dark: bool) -> Option<Vec<Value
     Some(found)
 }
 
-/// Looks at pages, which have at least so many plots each, in each width, light and dark.
+/// Checks pages in each width, light and dark. Each page must have at least the given number of
+/// plots.
 #[track_caller]
 pub fn assert_readable(bench: &Bench, pages: &[(&str, u64)]) {
     for dark in [false, true] {

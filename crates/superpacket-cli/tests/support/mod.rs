@@ -1,4 +1,4 @@
-//! Runs the program, and makes and reads captures for it.
+//! Helpers that run the program, and write and read captures for it.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -20,36 +20,41 @@ use superpacket_traffic::check::{Expect, frame as check_frame};
 use superpacket_traffic::frame::{Frame, Ip};
 use tempfile::TempDir;
 
-/// When generated captures start, in nanoseconds.
+/// Time at which generated captures start, in nanoseconds since 1970.
 pub const START: u64 = 1_700_000_000_000_000_000;
 
 /// A frame of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Captured {
+pub struct CapturedFrame {
     pub interface: u32,
-    /// In nanoseconds.
+    /// Time in nanoseconds since 1970.
     pub time: u64,
     pub data: Vec<u8>,
     pub original_length: u32,
 }
 
-impl Captured {
-    /// A whole Ethernet frame, this many nanoseconds after the start.
+impl CapturedFrame {
+    /// Returns a complete Ethernet frame, captured `after` nanoseconds after the start.
     pub fn at(after: u64, data: Vec<u8>) -> Self {
-        Captured { interface: 0, time: START + after, original_length: data.len() as u32, data }
+        CapturedFrame {
+            interface: 0,
+            time: START + after,
+            original_length: data.len() as u32,
+            data,
+        }
     }
 }
 
-/// Frames, a microsecond apart.
-pub fn spaced(frames: &[Frame]) -> Vec<Captured> {
+/// Returns captured frames, a microsecond apart.
+pub fn spaced(frames: &[Frame]) -> Vec<CapturedFrame> {
     frames
         .iter()
         .enumerate()
-        .map(|(index, frame)| Captured::at(index as u64 * 1000, frame.to_bytes()))
+        .map(|(index, frame)| CapturedFrame::at(index as u64 * 1000, frame.to_bytes()))
         .collect()
 }
 
-/// A directory for a test's files, and the program to run in it.
+/// A temporary directory for a test's files, in which the program is run.
 pub struct Bench {
     directory: TempDir,
 }
@@ -63,8 +68,8 @@ impl Bench {
         self.directory.path().join(name)
     }
 
-    /// Writes an Ethernet capture; the name's ending chooses the format.
-    pub fn capture(&self, name: &str, frames: &[Captured]) -> PathBuf {
+    /// Writes an Ethernet capture; the file name's extension selects the format.
+    pub fn capture(&self, name: &str, frames: &[CapturedFrame]) -> PathBuf {
         self.capture_of(
             name,
             &[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)],
@@ -72,8 +77,13 @@ impl Bench {
         )
     }
 
-    /// The same of other interfaces.
-    pub fn capture_of(&self, name: &str, interfaces: &[Interface], frames: &[Captured]) -> PathBuf {
+    /// Writes a capture with these interfaces.
+    pub fn capture_of(
+        &self,
+        name: &str,
+        interfaces: &[Interface],
+        frames: &[CapturedFrame],
+    ) -> PathBuf {
         let path = self.path(name);
         let compression = match path.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Compression::Gzip,
@@ -114,7 +124,7 @@ impl Bench {
         command
     }
 
-    /// Runs the program with `--json`, which must succeed and print JSON alone.
+    /// Runs the program with `--json`; it must succeed and print only JSON.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
         assert_eq!(
@@ -127,13 +137,13 @@ impl Bench {
     }
 }
 
-/// The frames of a capture.
-pub fn read(path: impl AsRef<Path>) -> Vec<Captured> {
+/// Reads the frames of a capture.
+pub fn read(path: impl AsRef<Path>) -> Vec<CapturedFrame> {
     let mut reader = Reader::open(path).expect("opens");
     let mut frames = Vec::new();
     while let Some(frame) = reader.next_frame().expect("reads") {
         let time = frame.time.expect("has a time").nanoseconds();
-        frames.push(Captured {
+        frames.push(CapturedFrame {
             interface: frame.interface,
             time,
             data: frame.data.to_vec(),
@@ -144,7 +154,7 @@ pub fn read(path: impl AsRef<Path>) -> Vec<Captured> {
     frames
 }
 
-/// Checks lengths and checksums of an Ethernet frame, by etherparse; BIG TCP is allowed.
+/// Checks lengths and checksums of an Ethernet frame by etherparse; BIG TCP is allowed.
 #[track_caller]
 pub fn assert_right(frame: &[u8]) {
     let expect = Expect { big: true, trailing: true, ..Expect::default() };
@@ -153,13 +163,13 @@ pub fn assert_right(frame: &[u8]) {
     }
 }
 
-/// A TCP flow of `count` segments with `payload` bytes each, IP IDs counting up, the last one with
-/// PSH.
+/// Returns a TCP flow of `count` segments with `payload` bytes each, increasing IP identifications,
+/// and PSH on the last one.
 pub fn tcp_flow(count: usize, payload: usize) -> Vec<Frame> {
     Frame::tcp4(1000, payload).with_id(100).run(count)
 }
 
-/// The frame with its innermost IPv4 source address changed: another flow.
+/// Changes the innermost IPv4 source address of a frame, so that it belongs to another flow.
 pub fn from_host(mut frame: Frame, host: u32) -> Frame {
     if let Ip::V4(ip) = &mut frame.ip {
         ip.source = [10, (host >> 16) as u8, (host >> 8) as u8, host as u8];
@@ -167,12 +177,12 @@ pub fn from_host(mut frame: Frame, host: u32) -> Frame {
     frame
 }
 
-/// An error's text.
+/// Returns the text that a command wrote to standard error.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The sum of a report's reasons.
+/// Returns the sum of a report's reasons.
 pub fn reasons(report: &Value) -> u64 {
     report["reasons"]
         .as_object()

@@ -1,19 +1,20 @@
-//! Network namespaces that live as long as a test: hosts and a bridge between them, joined by veth
-//! pairs.
+//! Network namespaces that live as long as a test, for hosts and a bridge between them, joined by
+//! veth pairs.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A network namespace, with a user namespace around it where the test is not root. It ends with
-/// its one process.
+/// A network namespace, inside a user namespace if the test does not run as root. It ends with its
+/// only process.
 pub struct Namespace {
     holder: Child,
     flags: &'static [&'static str],
 }
 
 impl Namespace {
-    /// A new one; `None`, with a word, where the machine forbids it. In CI that is a failure.
+    /// Creates a namespace. Returns `None`, with a message, if the machine forbids it; in CI that
+    /// is a failure.
     pub fn new() -> Option<Self> {
         let root = rustix::process::geteuid().is_root();
         let flags: &[&str] = if root { &["-n"] } else { &["-n", "-U"] };
@@ -42,12 +43,12 @@ impl Namespace {
         None
     }
 
-    /// The process by which others name it.
+    /// Returns the ID of the process that holds the namespace.
     pub fn id(&self) -> u32 {
         self.holder.id()
     }
 
-    /// A command in it.
+    /// Returns a command that runs in the namespace.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.holder.id().to_string()]).args(self.flags);
@@ -72,9 +73,9 @@ impl Namespace {
         );
     }
 
-    /// A new host, with `eth0` of this address; its other end is `name` in this namespace.
+    /// Creates a host whose `eth0` has this address; the other end, `name`, is in this namespace.
     pub fn host(&self, name: &str, address: &str) -> Option<Namespace> {
-        // Children of one user namespace, so that a link may be moved from one to the other.
+        // Children of one user namespace, so that an interface can be moved between them.
         let inner = self
             .command("unshare")
             .args(["-n", "sleep", "600"])
@@ -85,7 +86,7 @@ impl Namespace {
         let own = std::fs::read_link(format!("/proc/{}/ns/net", self.holder.id())).expect("lives");
         let path = format!("/proc/{}/ns/net", host.holder.id());
         let started = Instant::now();
-        // unshare has not run yet while the process is in ours or in the test's.
+        // Until unshare has run, the process is still in our namespace or in the test's.
         let test = std::fs::read_link("/proc/self/ns/net").expect("Linux");
         while std::fs::read_link(&path).is_ok_and(|link| link == own || link == test) {
             assert!(started.elapsed() < Duration::from_secs(5), "unshare");

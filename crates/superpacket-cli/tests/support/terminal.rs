@@ -1,4 +1,4 @@
-//! Pseudo-terminals: to look at what a command draws, and to close them under a command.
+//! Pseudo-terminals, to check what a command draws, and to close the terminal of a running command.
 
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Output, Stdio};
@@ -8,13 +8,13 @@ use rustix::io::{Errno, ioctl_fionbio, read};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Opens a terminal of so many columns, and returns the controller's end and the program's.
+/// Opens a terminal of `columns` columns, and returns the controller's end and the program's.
 fn open_terminal(columns: u16) -> (OwnedFd, OwnedFd) {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
         .expect("a pseudo-terminal");
     grantpt(&controller).and_then(|()| unlockpt(&controller)).expect("unlocks");
     let name = ptsname(&controller, Vec::new()).expect("has a name");
-    // Not to become the terminal of a session that has none.
+    // Without NOCTTY, the terminal would become the controlling one of a session that has none.
     let terminal =
         open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("opens");
     tcsetwinsize(&terminal, Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })
@@ -43,22 +43,23 @@ impl Terminal {
         (command.spawn().expect("runs"), Terminal { controller, drawn: Vec::new() })
     }
 
-    /// Returns all that was drawn up to now. Programs wait for a terminal that is not read.
+    /// Returns everything drawn so far. It must be called repeatedly, because programs block when
+    /// the terminal's buffer is full.
     pub fn drawn(&mut self) -> String {
         let mut piece = [0; 4096];
         loop {
             match read(&self.controller, &mut piece[..]) {
                 Ok(length) if length > 0 => self.drawn.extend_from_slice(&piece[..length]),
                 Err(Errno::INTR) => {}
-                // Nothing more for now, or nobody has it open.
+                // No more data for now, or the terminal is closed at the other end.
                 _ => return String::from_utf8_lossy(&self.drawn).into_owned(),
             }
         }
     }
 }
 
-/// Runs a command with a terminal of so many columns for its standard error: how it ended, and what
-/// was written to the terminal.
+/// Runs a command with a terminal of `columns` columns as standard error. Returns its output, and
+/// the text written to the terminal.
 pub fn on_a_terminal(mut command: Command, columns: u16) -> (Output, String) {
     let (controller, terminal) = open_terminal(columns);
     command
@@ -67,7 +68,7 @@ pub fn on_a_terminal(mut command: Command, columns: u16) -> (Output, String) {
         .stdout(Stdio::piped())
         .stderr(terminal);
     let child = command.spawn().expect("runs");
-    // Whoever reads learns of the end when nobody holds the terminal any more.
+    // The reader sees the end only when no process holds the terminal any more.
     drop(command);
     let reader = std::thread::spawn(move || {
         let (mut drawn, mut piece) = (Vec::new(), [0; 4096]);

@@ -3,42 +3,42 @@
 use alloc::string::String;
 use core::fmt;
 
-use super::parse::{parts_chunks, place, shown};
+use super::parse::{byte_offset, excerpt, is_separator};
 use super::{Cpu, CpuMask, MAX_CPUS};
 
-/// Why a list is refused. Positions are bytes from the start of the text, from 0.
+/// The reason why a list is refused. Positions are byte offsets in the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListError {
-    /// An item that is neither a number, nor a range `first-last`, nor a range with a pattern
+    /// An item is neither a number, nor a range `first-last`, nor a range with a pattern
     /// `first-last:used/group`.
     #[error(
-        "EINVAL: {item:?} at byte {position} is no CPU and no range of CPUs: write 8, 0-3 or 0-15:2/4"
+        "EINVAL: {item:?} at byte {position} is neither a CPU nor a range of CPUs: write 8, 0-3 or 0-15:2/4"
     )]
     BadItem {
-        /// The item; its start, if it is long.
+        /// The item; only its start, if it is long.
         item: String,
-        /// Where it starts.
+        /// Byte offset of the item.
         position: usize,
     },
-    /// A range that ends before it begins, or a pattern that uses more CPUs than its group has.
+    /// A range ends before it begins, or a pattern uses more CPUs than its group has.
     #[error(
-        "EINVAL: {item:?} at byte {position} holds nothing, or more than there is: the lower number comes first, and the used of a group are 0 to all of it"
+        "EINVAL: {item:?} at byte {position} is an invalid range: the lower number comes first, and a pattern uses at most its whole group"
     )]
     BadRange {
-        /// The item.
+        /// The item; only its start, if it is long.
         item: String,
-        /// Where it starts.
+        /// Byte offset of the item.
         position: usize,
     },
-    /// A CPU that the machine does not have.
-    #[error("ERANGE: {item:?} at byte {position} goes beyond CPU {}, the last that there may be", cpus - 1)]
+    /// The item names a CPU that the machine does not have.
+    #[error("ERANGE: {item:?} at byte {position} exceeds CPU {}, the last possible one", cpus - 1)]
     NoSuchCpu {
-        /// The item.
+        /// The item; only its start, if it is long.
         item: String,
-        /// Where it starts.
+        /// Byte offset of the item.
         position: usize,
-        /// How many CPUs there may be.
+        /// Number of possible CPUs.
         cpus: usize,
     },
 }
@@ -54,25 +54,25 @@ impl ListError {
 }
 
 impl CpuMask {
-    /// Reads a list of CPUs and ranges (`0-3,8`), as in `taskset -c` and the kernel's `cpulist`
-    /// files, on a machine with room for `cpus` CPUs (clamped to 1 to [`MAX_CPUS`]). `0-15:2/4` is
-    /// the first 2 of every 4 of them. Commas and white space separate items. The kernel's words
-    /// `all` and `N` are not understood.
+    /// Parses a list of CPUs and ranges (`0-3,8`), as in `taskset -c` and the kernel's `cpulist`
+    /// files, on a machine with `cpus` possible CPUs (clamped to 1 to [`MAX_CPUS`]). `0-15:2/4`
+    /// selects the first 2 of every 4 CPUs. Commas and white space separate items. The kernel's
+    /// keywords `all` and `N` are not supported.
     ///
     /// # Errors
     /// [`ListError`], with the refused item.
     pub fn parse_list(text: &str, cpus: usize) -> Result<Self, ListError> {
         let cpus = cpus.clamp(1, MAX_CPUS);
         let mut mask = CpuMask::EMPTY;
-        for item in text.split(parts_chunks).filter(|item| !item.is_empty()) {
-            let position = place(text, item);
+        for item in text.split(is_separator).filter(|item| !item.is_empty()) {
+            let position = byte_offset(text, item);
             let range = Range::read(item)
-                .ok_or_else(|| ListError::BadItem { item: shown(item), position })?;
+                .ok_or_else(|| ListError::BadItem { item: excerpt(item), position })?;
             if range.first > range.last || range.group == 0 || range.used > range.group {
-                return Err(ListError::BadRange { item: shown(item), position });
+                return Err(ListError::BadRange { item: excerpt(item), position });
             }
             if range.last as usize >= cpus {
-                return Err(ListError::NoSuchCpu { item: shown(item), position, cpus });
+                return Err(ListError::NoSuchCpu { item: excerpt(item), position, cpus });
             }
             let used = (range.first..=range.last)
                 .filter(|cpu| (cpu - range.first) % range.group < range.used);
@@ -82,7 +82,7 @@ impl CpuMask {
     }
 }
 
-/// `first-last:used/group`.
+/// An item `first-last:used/group`.
 struct Range {
     first: u32,
     last: u32,
@@ -107,7 +107,7 @@ impl Range {
     }
 }
 
-/// A number of digits alone: Rust would take a sign too.
+/// Parses a number that consists of digits only; `parse` alone would accept a sign.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_named_with_its_place() {
+    fn list_errors_name_the_item_and_its_position() {
         for (text, name, item, at) in [
             ("0-3,x", "EINVAL", "x", 4),
             ("0-", "EINVAL", "0-", 0),

@@ -1,4 +1,4 @@
-//! Reading a bitmap as the kernel's `bitmap_parse` does.
+//! A parser of bitmaps that behaves like the kernel's `bitmap_parse`.
 
 use alloc::string::String;
 use core::str::FromStr;
@@ -8,54 +8,54 @@ use super::{CpuMask, GROUP, MAX_CPUS};
 /// Hexadecimal digits in a chunk.
 const DIGITS: usize = GROUP / 4;
 
-/// Why a bitmap is refused. Positions are bytes from the start of the text, from 0.
+/// The reason why a bitmap is refused. Positions are byte offsets in the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MaskError {
-    /// A character that is not a hexadecimal digit.
+    /// A character is not a hexadecimal digit.
     #[error(
         "EINVAL: {character:?} at byte {position}, in chunk {chunk:?}, is not a hexadecimal digit"
     )]
     BadCharacter {
         /// The character.
         character: char,
-        /// Where it is.
+        /// Byte offset of the character.
         position: usize,
-        /// The chunk it is in; its start, if it is long.
+        /// The chunk with the character; only its start, if it is long.
         chunk: String,
     },
-    /// A chunk of more than 8 digits, leading zeros included.
+    /// A chunk has more than 8 digits, leading zeros included.
     #[error(
-        "EOVERFLOW: chunk {chunk:?} at byte {position} has more than 8 digits; commas part groups of 32 CPUs"
+        "EOVERFLOW: chunk {chunk:?} at byte {position} has more than 8 digits; commas separate groups of 32 CPUs"
     )]
     LongChunk {
-        /// Where it starts.
+        /// Byte offset of the chunk.
         position: usize,
-        /// The chunk; its start, if it is long.
+        /// The chunk; only its start, if it is long.
         chunk: String,
     },
-    /// More chunks than the CPUs take, even if they are zero.
-    #[error("EOVERFLOW: chunk {chunk:?} at byte {position} is one too many: {cpus} CPUs take {}", cpus.div_ceil(GROUP))]
+    /// There are more chunks than the CPUs need, even if the extra ones are zero.
+    #[error("EOVERFLOW: chunk {chunk:?} at byte {position} is one too many: {cpus} CPUs need {}", cpus.div_ceil(GROUP))]
     TooManyChunks {
-        /// Where it starts.
+        /// Byte offset of the chunk.
         position: usize,
-        /// The chunk; its start, if it is long.
+        /// The chunk; only its start, if it is long.
         chunk: String,
-        /// How many CPUs there may be.
+        /// Number of possible CPUs.
         cpus: usize,
     },
-    /// A CPU that the machine does not have.
+    /// The bitmap names a CPU that the machine does not have.
     #[error(
-        "EOVERFLOW: chunk {chunk:?} at byte {position} names CPU {cpu}, and there may be {cpus}, from 0 on"
+        "EOVERFLOW: chunk {chunk:?} at byte {position} names CPU {cpu}, but the last possible one is {}", cpus - 1
     )]
     NoSuchCpu {
         /// The lowest such CPU.
         cpu: usize,
-        /// Where the chunk starts.
+        /// Byte offset of the chunk.
         position: usize,
-        /// The chunk.
+        /// The chunk; only its start, if it is long.
         chunk: String,
-        /// How many CPUs there may be.
+        /// Number of possible CPUs.
         cpus: usize,
     },
 }
@@ -73,29 +73,29 @@ impl MaskError {
 }
 
 impl CpuMask {
-    /// Reads a bitmap as the kernel reads a write to `rps_cpus`, on a machine with room for `cpus`
-    /// CPUs (`nr_cpu_ids`; clamped to 1 to [`MAX_CPUS`]).
+    /// Parses a bitmap as the kernel parses a write to `rps_cpus`, on a machine with `cpus`
+    /// possible CPUs (`nr_cpu_ids`; clamped to 1 to [`MAX_CPUS`]).
     ///
-    /// The text is hexadecimal digits in chunks of 32 bits, the highest first, at most 8 digits
-    /// each; any number of commas and white space separates chunks (`1,,5` is `1,5`), and an empty
-    /// text is an empty set. What follows a line feed or a zero byte is ignored.
+    /// The text consists of chunks of at most 8 hexadecimal digits (32 bits), the highest first.
+    /// Any number of commas and white space separates chunks (`1,,5` is `1,5`). An empty text is an
+    /// empty set. Text after a line feed or a zero byte is ignored.
     ///
     /// # Errors
-    /// [`MaskError`], the kernel's error with the refused chunk: of several, the one nearest to the
-    /// end, where the kernel begins. One check is stricter: a bad character right before a chunk's
-    /// last 8 digits is refused too.
+    /// [`MaskError`], the kernel's error with the refused chunk. Of several errors it is the one
+    /// nearest to the end, where the kernel begins. One check is stricter than the kernel's: a bad
+    /// character directly before the last 8 digits of a chunk is refused too.
     pub fn parse(text: &str, cpus: usize) -> Result<Self, MaskError> {
         let cpus = cpus.clamp(1, MAX_CPUS);
         let line = text.split(['\n', '\0']).next().unwrap_or("");
         let mut mask = CpuMask::EMPTY;
         let mut highest = "";
         for (group, chunk) in
-            line.rsplit(parts_chunks).filter(|chunk| !chunk.is_empty()).enumerate()
+            line.rsplit(is_separator).filter(|chunk| !chunk.is_empty()).enumerate()
         {
             if group == cpus.div_ceil(GROUP) {
                 return Err(MaskError::TooManyChunks {
-                    position: place(text, chunk),
-                    chunk: shown(chunk),
+                    position: byte_offset(text, chunk),
+                    chunk: excerpt(chunk),
                     cpus,
                 });
             }
@@ -106,15 +106,15 @@ impl CpuMask {
             None => Ok(mask),
             Some(cpu) => Err(MaskError::NoSuchCpu {
                 cpu: cpu.number(),
-                position: place(text, highest),
-                chunk: shown(highest),
+                position: byte_offset(text, highest),
+                chunk: excerpt(highest),
                 cpus,
             }),
         }
     }
 }
 
-/// Reads a bitmap as [`CpuMask::parse`] does, with room for [`MAX_CPUS`].
+/// Parses a bitmap like [`CpuMask::parse`], with [`MAX_CPUS`] possible CPUs.
 impl FromStr for CpuMask {
     type Err = MaskError;
 
@@ -123,37 +123,41 @@ impl FromStr for CpuMask {
     }
 }
 
-/// Matches a comma, or the kernel's `isspace`, which has the vertical tab too.
-pub(super) fn parts_chunks(character: char) -> bool {
+/// Returns whether a character separates chunks: a comma, or white space by the kernel's `isspace`,
+/// which includes the vertical tab.
+pub(super) fn is_separator(character: char) -> bool {
     matches!(character, ',' | ' ' | '\t'..='\r')
 }
 
-/// The value of a chunk, read from its end.
+/// Returns the value of a chunk, parsed from its end.
 fn number(text: &str, chunk: &str) -> Result<u32, MaskError> {
     let mut value = 0;
     for (index, (offset, character)) in chunk.char_indices().rev().enumerate() {
         let Some(digit) = character.to_digit(16) else {
             return Err(MaskError::BadCharacter {
                 character,
-                position: place(text, chunk) + offset,
-                chunk: shown(chunk),
+                position: byte_offset(text, chunk) + offset,
+                chunk: excerpt(chunk),
             });
         };
         if index == DIGITS {
-            return Err(MaskError::LongChunk { position: place(text, chunk), chunk: shown(chunk) });
+            return Err(MaskError::LongChunk {
+                position: byte_offset(text, chunk),
+                chunk: excerpt(chunk),
+            });
         }
         value |= digit << (4 * index);
     }
     Ok(value)
 }
 
-/// Where a part of the text starts in it.
-pub(super) fn place(text: &str, part: &str) -> usize {
+/// Returns the byte offset of `part` in `text`.
+pub(super) fn byte_offset(text: &str, part: &str) -> usize {
     part.as_ptr() as usize - text.as_ptr() as usize
 }
 
-/// As much of a part as an error shows: the text may be anybody's.
-pub(super) fn shown(part: &str) -> String {
+/// Returns the part of `part` that an error shows. It is limited because the text may be untrusted.
+pub(super) fn excerpt(part: &str) -> String {
     const MOST: usize = 24;
     let mut text: String = part.chars().take(MOST).collect();
     if part.chars().nth(MOST).is_some() {
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_takes() {
+    fn texts_that_the_kernel_accepts() {
         let none: [usize; 0] = [];
         for empty in
             ["", ",", " ", "\n", ",,,", "0", "00000000,0", " \t,\u{b}\u{c}\r", "\nff", "\0ff"]
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses() {
+    fn texts_that_the_kernel_refuses() {
         let chunk = |text: &str| text.to_string();
         for (text, room, error) in [
             (
@@ -238,7 +242,7 @@ mod tests {
             ),
             ("10", 4, MaskError::NoSuchCpu { cpu: 4, position: 0, chunk: chunk("10"), cpus: 4 }),
             ("5,0", 33, MaskError::NoSuchCpu { cpu: 34, position: 0, chunk: chunk("5"), cpus: 33 }),
-            // Of two mistakes, the kernel meets the last first.
+            // Of two errors, the kernel reports the last.
             ("g,123456789", 64, MaskError::LongChunk { position: 2, chunk: chunk("123456789") }),
             (
                 "123456789,g",
@@ -256,7 +260,7 @@ mod tests {
         let long = CpuMask::parse(&"5".repeat(1000), 4).map_err(|error| error.to_string());
         assert_eq!(
             long,
-            Err("EOVERFLOW: chunk \"555555555555555555555555…\" at byte 0 has more than 8 digits; commas part groups of 32 CPUs"
+            Err("EOVERFLOW: chunk \"555555555555555555555555…\" at byte 0 has more than 8 digits; commas separate groups of 32 CPUs"
                 .to_string())
         );
         assert_eq!(

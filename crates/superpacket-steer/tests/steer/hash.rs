@@ -1,4 +1,4 @@
-//! A hash that the device reports is used as it is: not a byte of the packet is read, and none is
+//! A hash that the device reports is used as it is: no byte of the packet is read, and no hash is
 //! computed.
 
 use std::cell::Cell;
@@ -9,14 +9,14 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_steer::{FlowHashKey, FlowHasher, HashCounters, ToeplitzKey};
 use superpacket_traffic::frame::Frame;
 
-/// A buffer that counts how often its bytes are asked for.
+/// A buffer that counts how often its bytes are accessed.
 #[derive(Debug)]
-struct Watched<'a> {
+struct CountingBuffer<'a> {
     bytes: Vec<u8>,
     looks: &'a Cell<u32>,
 }
 
-impl AsRef<[u8]> for Watched<'_> {
+impl AsRef<[u8]> for CountingBuffer<'_> {
     fn as_ref(&self) -> &[u8] {
         self.looks.set(self.looks.get() + 1);
         &self.bytes
@@ -32,8 +32,8 @@ fn no_byte_of_a_packet_with_a_hash_is_read() {
     for mut hasher in hashers() {
         let looks = Cell::new(0);
         let mut packet =
-            RxPacket::new(Watched { bytes: Frame::tcp4(1, 100).to_bytes(), looks: &looks });
-        packet.push(Watched { bytes: vec![0; 100], looks: &looks }).expect("two buffers");
+            RxPacket::new(CountingBuffer { bytes: Frame::tcp4(1, 100).to_bytes(), looks: &looks });
+        packet.push(CountingBuffer { bytes: vec![0; 100], looks: &looks }).expect("two buffers");
         for reported in [0x51cc_c178, 1, u32::MAX] {
             packet.hash = Some(FlowHash(reported));
             assert_eq!(hasher.hash_packet(&packet), Some(FlowHash(reported)));
@@ -66,9 +66,10 @@ fn a_merged_packet_has_the_hash_of_its_flow() {
                 let packet = |frame: &Frame| {
                     let bytes = frame.to_bytes();
                     let (head, tail) = bytes.split_at(40);
-                    let mut packet = RxPacket::new(Watched { bytes: head.to_vec(), looks: &looks });
+                    let mut packet =
+                        RxPacket::new(CountingBuffer { bytes: head.to_vec(), looks: &looks });
                     packet
-                        .push(Watched { bytes: tail.to_vec(), looks: &looks })
+                        .push(CountingBuffer { bytes: tail.to_vec(), looks: &looks })
                         .expect("two buffers");
                     packet.hash = reported;
                     packet
@@ -81,7 +82,7 @@ fn a_merged_packet_has_the_hash_of_its_flow() {
                 Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
             for count in [1, 5] {
                 let mut left = 0;
-                let mut sink = |packet: SuperPacket<'_, Watched<'_>>| {
+                let mut sink = |packet: SuperPacket<'_, CountingBuffer<'_>>| {
                     left += 1;
                     assert_eq!(packet.is_merged(), count > 1);
                     let before = looks.get();

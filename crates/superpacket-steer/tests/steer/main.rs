@@ -1,4 +1,4 @@
-//! Steering from outside.
+//! Tests of steering through its public API.
 
 mod hash;
 mod order;

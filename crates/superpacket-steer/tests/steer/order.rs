@@ -1,6 +1,5 @@
-//! Whatever changes while packets flow, no packet overtakes another of its flow: simulated, with
-//! workers that lag at random. With epochs switched off the same simulation does find packets out
-//! of order.
+//! No packet overtakes another of its flow, whatever changes meanwhile. Workers with random delays
+//! are simulated. With epochs switched off, the same simulation does find packets out of order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ const CPUS: usize = 6;
 const FLOWS: usize = 300;
 const LONGEST_BACKLOG: usize = 200;
 
-/// What changes.
+/// A change of the steering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Mask,
@@ -43,7 +42,7 @@ const ALL: [Change; 7] = [
 #[derive(Default)]
 struct Worker {
     backlog: VecDeque<(usize, u64)>,
-    /// Taken out of the backlog, and not completions with.
+    /// Packets taken out of the backlog, but not completed.
     in_hand: VecDeque<(usize, u64)>,
     processed: u64,
 }
@@ -55,11 +54,11 @@ struct Simulation {
     sock_flows: Arc<SockFlowTable>,
     workers: BTreeMap<Place, Worker>,
     weight: usize,
-    /// A frame of each flow, and its hash by the device.
+    /// A frame of each flow, and the hash that the device reports for it.
     flows: Vec<(Vec<u8>, FlowHash)>,
-    /// The number of the flow's next packet.
+    /// Number of each flow's next packet.
     next: Vec<u64>,
-    /// The number of the packet processed last.
+    /// Number of each flow's last processed packet.
     last: Vec<Option<u64>>,
     enqueued: u64,
     dropped: u64,
@@ -106,7 +105,7 @@ impl Simulation {
 
     fn change(&mut self, what: Change) {
         match what {
-            // An empty one at times, too.
+            // The mask is sometimes empty.
             Change::Mask => {
                 let mask = self.some_cpus();
                 self.steering.set_mask(&mask);
@@ -124,7 +123,8 @@ impl Simulation {
                         self.random.below(FLOWS as u64) as usize,
                         self.random.below(CPUS as u64) as usize,
                     );
-                    // By the hash that is in force, as a consumer learns it with the packet.
+                    // Hashed by the current function, as a consumer learns the hash with the
+                    // packet.
                     let mut packet = RxPacket::new(&self.flows[flow].0[..]);
                     packet.hash = Some(self.flows[flow].1);
                     if let Some(hash) = self.steering.hasher().clone().hash_packet(&packet) {
@@ -169,7 +169,7 @@ impl Simulation {
         }
     }
 
-    /// One worker takes packets, or is completions with some.
+    /// Lets one worker take packets, or complete some.
     fn work(&mut self) {
         let places: Vec<_> = self.workers.keys().copied().collect();
         if places.is_empty() {
@@ -262,10 +262,10 @@ fn each_kind_of_change_reorders_without_epochs_and_not_with_them() {
     for kind in ALL {
         for policy in [MovePolicy::Epochs, MovePolicy::AtOnce] {
             let mut simulation = Simulation::new(5, policy);
-            // What a change of this kind needs, to be one.
+            // Preparations without which a change of this kind has no effect.
             simulation.change(Change::ReadElsewhere);
             simulation.run(1000, &[kind]);
-            // These do not say where a flow goes, so they move none.
+            // Changes of these kinds do not affect where flows go.
             let moves_flows = !matches!(kind, Change::Weight);
             let expected = policy == MovePolicy::AtOnce && moves_flows;
             assert_eq!(
@@ -326,7 +326,7 @@ fn flows_go_where_the_kernel_sends_them() {
             assert_eq!(place, rps.cpu(hash).map(Place::Cpu));
         }
     }
-    // A CPU that is not online is left out, and an empty mask is off.
+    // A CPU that is not online is left out, and an empty mask switches RPS off.
     steering.set_online(&CpuMask::first_cpus(1));
     assert_eq!((steering.effective_mask().len(), steering.mask().len()), (1, 1024));
     assert_eq!(
@@ -372,7 +372,7 @@ fn a_flow_is_steered_to_where_it_is_read() {
     assert_eq!(steering.counters().moves, 2);
     assert!(steering.set_flow_count(1 << 40).is_err());
     assert_eq!(steering.flow_count(), 16, "nothing has changed");
-    // What has no hash stays, and counts as such.
+    // Packets without a hash stay, and are counted as such.
     let arp = RxPacket::new(&[0u8; 60][..]);
     let choice = steering.choose(&arp, &completions).expect("nothing to wait for");
     assert_eq!((choice.place(), choice.hash()), (Place::Here, None));

@@ -16,15 +16,15 @@ use tempfile::TempDir;
 
 /// The port of both endpoints.
 const PORT: u16 = 51_820;
-/// How long an endpoint may take to make its device.
+/// Time within which an endpoint must create its device.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which endpoint.
+/// The program of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// This project's.
+    /// This project's endpoint.
     Superpacket,
-    /// This project's, without verifying the checksums of what the peer sends.
+    /// This project's endpoint, without verifying the checksums of packets from the peer.
     #[allow(dead_code, reason = "the benchmark's")]
     Trusting,
     /// gotatun with its own TUN device and socket.
@@ -43,7 +43,7 @@ pub struct End {
     config: PathBuf,
     secret: StaticSecret,
     peer: PublicKey,
-    /// Where the other end's datagrams go.
+    /// Address to which the peer's datagrams are sent.
     peer_address: IpAddr,
     child: Option<Child>,
 }
@@ -57,17 +57,17 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Starts both ends, whose datagrams go over IPv6 if so asked.
+    /// Starts both ends. Their datagrams go over IPv6 if `over_ipv6`.
     #[allow(dead_code, reason = "the test's")]
     pub fn new(program: &Program, over_ipv6: bool) -> Result<Self, LabError> {
         Self::between(TwoHosts::new()?, program, over_ipv6)
     }
 
-    /// The same between hosts that are there.
+    /// Starts both ends on existing hosts.
     pub fn between(hosts: TwoHosts, program: &Program, over_ipv6: bool) -> Result<Self, LabError> {
         let folder =
             tempfile::tempdir().map_err(|error| LabError::system("a folder".to_owned(), error))?;
-        // Of hosts that are gone after the test.
+        // Keys of hosts that are gone after the test, so they need not be secret.
         let secrets = [StaticSecret::from([1; 32]), StaticSecret::from([2; 32])];
         let end = |number: usize, station: &Station, other: &Station| End {
             station: station.clone(),
@@ -87,7 +87,7 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// The way through the tunnel, from A to B, or from B to A.
+    /// Returns the route through the tunnel, from A to B, or from B to A if `from_b`.
     pub fn route(&self, ipv6: bool, from_b: bool) -> Route<'_> {
         let (client, server) = if from_b { (1, 0) } else { (0, 1) };
         let address = self.ends[server].address(ipv6);
@@ -100,12 +100,12 @@ impl Tunnel {
 }
 
 impl End {
-    /// The name of its TUN device, by which wireguard-go names its control socket too.
+    /// Returns the name of the TUN device, which wireguard-go also uses for its control socket.
     fn interface(&self) -> String {
         format!("wgtest{}-{}", self.number, std::process::id() % 1000)
     }
 
-    /// Its address in the tunnel.
+    /// Returns the end's address in the tunnel.
     fn address(&self, ipv6: bool) -> IpAddr {
         if ipv6 {
             Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, self.number.into()).into()
@@ -114,12 +114,12 @@ impl End {
         }
     }
 
-    /// The TUN device.
+    /// Returns the TUN device.
     pub fn link(&self) -> Link {
         self.station.host.link(&self.interface())
     }
 
-    /// Starts the endpoint and gives its device addresses.
+    /// Starts the endpoint, and gives its device addresses.
     pub fn start(&mut self) -> Result<(), LabError> {
         let failed = |what: &str| {
             let what = format!("{:?}: {what}", self.program);
@@ -143,7 +143,7 @@ impl End {
             Program::Superpacket => command.arg(&interface).arg(&self.config),
             Program::Trusting => command.arg("--trusted-input").arg(&interface).arg(&self.config),
             Program::Gotatun => {
-                // As many as tokio takes by itself.
+                // As many threads as tokio starts by default.
                 let threads = available_parallelism().map_err(failed("its threads"))?.to_string();
                 command.args(["--plain", "--threads", &threads]).arg(&interface).arg(&self.config)
             }
@@ -169,7 +169,7 @@ impl End {
         link.add_address(&format!("{}/64", self.address(true)))
     }
 
-    /// Gives wireguard-go its keys and peer.
+    /// Configures the keys and peer of wireguard-go.
     fn configure_go(&self, interface: &str) -> std::io::Result<()> {
         let hex = |key: &[u8; 32]| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let endpoint = std::net::SocketAddr::new(self.peer_address, PORT);
@@ -194,10 +194,10 @@ impl End {
         }
     }
 
-    /// Ends the endpoint without a warning.
+    /// Kills the endpoint without a warning.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended by itself; then there is nothing to do.
+            // The endpoint may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }

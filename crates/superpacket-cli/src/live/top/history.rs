@@ -1,55 +1,55 @@
-//! The last minute of a rate.
+//! The history of a rate over the last minute.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What is kept.
+/// Time span that the history covers.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A rate at each look of the last minute.
+/// The samples of a rate over the last minute.
 #[derive(Clone, Debug)]
 pub(super) struct History {
-    /// The oldest first; `None` where nothing is known.
+    /// The oldest first; `None` for an interval without data.
     rates: VecDeque<Option<f64>>,
-    /// How many looks a minute has.
-    looks: usize,
+    /// Number of samples in a minute.
+    samples: usize,
 }
 
 impl History {
-    /// Nothing yet, of a rate that is looked at so often.
+    /// Creates an empty history of a rate that is sampled once per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
-        let looks =
+        let samples =
             (MINUTE.as_secs_f64() / interval.as_secs_f64().max(0.001)).round().max(1.0) as usize;
-        History { rates: VecDeque::with_capacity(looks), looks }
+        History { rates: VecDeque::with_capacity(samples), samples }
     }
 
-    /// Takes the rate of the next interval.
+    /// Adds the rate of the next interval.
     pub(super) fn push(&mut self, rate: Option<f64>) {
-        if self.rates.len() == self.looks {
+        if self.rates.len() == self.samples {
             self.rates.pop_front();
         }
         self.rates.push_back(rate);
     }
 
-    /// The highest rate.
-    pub(super) fn most(&self) -> f64 {
+    /// Returns the highest rate.
+    pub(super) fn maximum(&self) -> f64 {
         self.rates.iter().flatten().copied().fold(0.0, f64::max)
     }
 
-    /// The minute in so many cells, the newest last: the average of what falls into a cell, `None`
-    /// where nothing is known.
+    /// Returns the minute as `cells` cells, the newest last. A cell is the average of its samples,
+    /// or `None` if it has none.
     pub(super) fn cells(&self, cells: usize) -> Vec<Option<u64>> {
-        let missing = self.looks - self.rates.len();
+        let missing = self.samples - self.rates.len();
         let cell = |number: usize| {
-            let from = number * self.looks / cells;
-            let to = ((number + 1) * self.looks / cells).max(from + 1);
-            let known = || {
-                (from..to).filter_map(|look| {
-                    self.rates.get(look.checked_sub(missing)?).copied().flatten()
+            let from = number * self.samples / cells;
+            let to = ((number + 1) * self.samples / cells).max(from + 1);
+            let rates = || {
+                (from..to).filter_map(|sample| {
+                    self.rates.get(sample.checked_sub(missing)?).copied().flatten()
                 })
             };
-            let count = known().count();
-            (count > 0).then(|| (known().sum::<f64>() / count as f64) as u64)
+            let count = rates().count();
+            (count > 0).then(|| (rates().sum::<f64>() / count as f64) as u64)
         };
         (0..cells).map(cell).collect()
     }
@@ -67,7 +67,7 @@ mod tests {
             history.push(Some(f64::from(rate)));
         }
         assert_eq!(history.cells(60), (10..70).map(Some).collect::<Vec<_>>());
-        assert_eq!(history.most(), 69.0);
+        assert_eq!(history.maximum(), 69.0);
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
             (None, Some(15), Some(30)),
             "what is not known is no zero"
         );
-        // Fewer looks than cells: each takes several.
+        // If there are fewer samples than cells, each sample fills several cells.
         let mut slow = History::new(Duration::from_secs(20));
         [1.0, 2.0].into_iter().for_each(|rate| slow.push(Some(rate)));
         assert_eq!(slow.cells(6), [None, None, Some(1), Some(1), Some(2), Some(2)]);

@@ -1,4 +1,4 @@
-//! `superpacket top`: a bridge, live.
+//! `superpacket top`: a live view of a bridge.
 
 mod history;
 mod rates;
@@ -17,23 +17,23 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket_bridge::control::{Client, ClientError};
 
-use self::rates::Sample;
+use self::rates::BridgeSample;
 use self::screen::{Screen, draw};
-use super::connection::{Connection, connect};
+use super::connection::{ControlOptions, connect};
 use crate::amount::nanoseconds;
 use crate::failure::Failure;
 use crate::report::print_json;
 use crate::signals;
 
-/// `superpacket top`.
+/// The arguments of `superpacket top`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Top {
+pub(crate) struct TopArguments {
     #[command(flatten)]
-    pub(crate) connection: Connection,
-    /// Time between two looks
+    pub(crate) connection: ControlOptions,
+    /// Time between two updates
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     pub(crate) interval: u64,
-    /// Print the rates of one interval as JSON, and end
+    /// Print the rates of one interval as JSON, and exit
     #[arg(short, long)]
     pub(crate) json: bool,
 }
@@ -45,52 +45,49 @@ fn interval(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Shows the bridge until `q`, or prints one interval as JSON.
-pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
+/// Shows the bridge until `q` is pressed, or prints the rates of one interval as JSON.
+pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
     let interval = Duration::from_nanos(arguments.interval);
     let mut client = connect(&arguments.connection)?;
     if arguments.json {
-        let before = sample(&mut client)?;
+        let previous = sample(&mut client)?;
         std::thread::sleep(interval);
-        let rates = sample(&mut client)?.since(&before);
+        let rates = sample(&mut client)?.since(&previous);
         return Ok(print_json(&rates)?);
     }
     if !stdout().is_terminal() {
-        return Err(Failure::Usage(
-            "top draws on a terminal, and standard output is none: use --json".into(),
-        ));
+        return Err(Failure::Usage("standard output is not a terminal: use --json".into()));
     }
     let ending = Arc::new(AtomicBool::new(false));
     for signal in signals::ending() {
         signal_hook::flag::register(signal, ending.clone())?;
     }
     end_with_terminal(ending.clone())?;
-    let mut watch = Watch {
+    let mut view = TopView {
         path: client.path().to_owned(),
         client: Some(client),
-        before: None,
+        previous: None,
         screen: Screen::new(interval),
         interval,
     };
-    // From here on the terminal is in another mode, also if something fails: it is put back in any
-    // case.
+    // From here on the terminal is in raw mode. It is restored even if an error occurs.
     let mut terminal = ratatui::try_init()?;
-    let result = watch.run(&mut terminal, &ending);
+    let result = view.run(&mut terminal, &ending);
     ratatui::try_restore()?;
     result
 }
 
-/// Watches the terminal beside the main thread, which cannot: crossterm reads the end of a closed
-/// terminal again and again, and never returns.
+/// Starts a thread that ends the program when the terminal is closed. The main thread cannot notice
+/// it: crossterm retries at the end of file and never returns.
 ///
 /// # Errors
 /// If the thread cannot be started.
 fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
-    /// Time that the main thread has to end by itself, and to restore the terminal.
+    /// Time for the main thread to end by itself and restore the terminal.
     const GRACE: Duration = Duration::from_secs(1);
     let watch = move || {
         while !ending.load(Ordering::Relaxed) {
-            // Standard input may be something else, whose end says nothing.
+            // If standard input is no terminal, its end does not matter.
             if is_closed(stdout().as_fd()) || (stdin().is_terminal() && is_closed(stdin().as_fd()))
             {
                 ending.store(true, Ordering::Relaxed);
@@ -103,37 +100,41 @@ fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
     std::thread::Builder::new().name("terminal".into()).spawn(watch).map(drop)
 }
 
-/// Returns whether a terminal is closed: its other end is gone.
+/// Returns whether a terminal is closed, that is, its other end is gone.
 fn is_closed(terminal: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(&terminal, PollFlags::empty())];
     poll(&mut waiting, Some(&Timespec::default())).is_ok()
         && waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-fn sample(client: &mut Client) -> Result<Sample, ClientError> {
-    Ok(Sample { taken: Instant::now(), ports: client.ports(None)?, stats: client.stats(None)? })
+fn sample(client: &mut Client) -> Result<BridgeSample, ClientError> {
+    Ok(BridgeSample {
+        taken_at: Instant::now(),
+        ports: client.ports(None)?,
+        stats: client.stats(None)?,
+    })
 }
 
-/// What is looked at, and what was seen.
-struct Watch {
+/// The state of a running `superpacket top`.
+struct TopView {
     path: PathBuf,
-    /// `None` while the bridge is away.
+    /// `None` while the bridge cannot be reached.
     client: Option<Client>,
-    before: Option<Sample>,
+    previous: Option<BridgeSample>,
     screen: Screen,
     interval: Duration,
 }
 
-impl Watch {
+impl TopView {
     fn run(&mut self, terminal: &mut DefaultTerminal, ending: &AtomicBool) -> Result<(), Failure> {
         let mut next = Instant::now();
         while !ending.load(Ordering::Relaxed) {
             if next <= Instant::now() {
-                self.look();
+                self.update();
                 next = Instant::now() + self.interval;
             }
             terminal.draw(|frame| draw(frame, &mut self.screen))?;
-            // Short, so that a signal is noticed.
+            // A short timeout, so that a signal is noticed soon.
             if event::poll(
                 next.saturating_duration_since(Instant::now()).min(Duration::from_millis(200)),
             )? {
@@ -143,7 +144,8 @@ impl Watch {
                     {
                         return Ok(());
                     }
-                    // Anything else, a new size among it, is drawn at the next turn.
+                    // All other events, such as a new terminal size, take effect at the next
+                    // redraw.
                     _ => {}
                 }
             }
@@ -151,47 +153,48 @@ impl Watch {
         Ok(())
     }
 
-    /// Asks the bridge; if it is away, says so and tries to find it again.
-    fn look(&mut self) {
-        let taken = match &mut self.client {
+    /// Queries the bridge. If it cannot be reached, shows the error and tries to reconnect at the
+    /// next call.
+    fn update(&mut self) {
+        let result = match &mut self.client {
             Some(client) => sample(client),
             None => Client::connect(&self.path).and_then(|mut client| {
-                let taken = sample(&mut client)?;
+                let sample = sample(&mut client)?;
                 self.client = Some(client);
-                Ok(taken)
+                Ok(sample)
             }),
         };
         self.screen.title = self.path.display().to_string();
-        match taken {
+        match result {
             Ok(sample) => {
                 self.screen.problem = None;
-                // Nothing to compare with yet: what is counted is shown, rates are 0.
-                match &self.before {
-                    Some(before) => {
-                        self.screen.show(sample.since(before));
+                // The first sample has no predecessor: it shows the totals, and rates of 0.
+                match &self.previous {
+                    Some(previous) => {
+                        self.screen.show(sample.since(previous));
                         self.screen.record();
                     }
                     None => self.screen.show(sample.since(&sample)),
                 }
-                self.before = Some(sample);
+                self.previous = Some(sample);
             }
             Err(error) => {
                 self.screen.problem = Some(error.to_string());
                 self.screen.record_nothing();
                 self.client = None;
-                // A bridge that comes back counts from zero.
-                self.before = None;
+                // A restarted bridge counts from zero.
+                self.previous = None;
             }
         }
     }
 }
 
 impl Screen {
-    /// Does what a key says; true to quit.
+    /// Handles a key, and returns `true` to quit.
     fn press(&mut self, key: KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return true,
-            // In raw mode a terminal makes no signal of it.
+            // In raw mode the terminal does not turn Ctrl-C into a signal.
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
             KeyCode::Up | KeyCode::Char('k') => self.scroll(-1),
             KeyCode::Down | KeyCode::Char('j') => self.scroll(1),

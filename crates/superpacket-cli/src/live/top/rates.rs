@@ -1,4 +1,4 @@
-//! From counters to rates.
+//! Rates, computed from two samples of the counters.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -6,64 +6,65 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use superpacket_bridge::report::{PortReport, PortStats};
 
-/// What a bridge said at some time.
+/// The state and counters of a bridge at one time.
 #[derive(Clone, Debug)]
-pub(super) struct Sample {
-    pub(super) taken: Instant,
+pub(super) struct BridgeSample {
+    pub(super) taken_at: Instant,
     pub(super) ports: Vec<PortReport>,
     pub(super) stats: Vec<PortStats>,
 }
 
-/// A port's rates over an interval.
+/// The rates of a port over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct PortRates {
-    /// The port string.
+    /// The port's name, or its port string if it has none.
     pub(super) port: String,
     /// `up`, `down` or `gone`.
     pub(super) state: String,
-    /// Packets received a second, a super-packet counted once.
+    /// Packets received per second; a super-packet counts once.
     pub(super) rx_packets: f64,
-    /// Bits received a second.
+    /// Bits received per second.
     pub(super) rx_bits: f64,
-    /// Packets given to the port a second, a super-packet counted once.
+    /// Packets handed to the port per second; a super-packet counts once.
     pub(super) tx_packets: f64,
-    /// Bits given to the port a second.
+    /// Bits handed to the port per second.
     pub(super) tx_bits: f64,
-    /// Received packets that joined another, a second.
+    /// Received packets that joined another packet, per second.
     pub(super) merged: f64,
-    /// Received packets in each that was aggregated; 0 if there was none.
+    /// Average number of packets per aggregated packet; 0 if none was aggregated.
     pub(super) packets_per_aggregate: f64,
-    /// Frames in each super-packet on the way in, received as such or aggregated; 0 if there was
-    /// none.
+    /// Average number of frames per super-packet on the way in, received as such or aggregated; 0
+    /// if there was none.
     pub(super) packets_per_rx_super_packet: f64,
-    /// Frames in each super-packet given to the port; 0 if there was none.
+    /// Average number of frames per super-packet handed to the port; 0 if there was none.
     pub(super) packets_per_super_packet: f64,
-    /// Packets cut into segments before the port, a second.
+    /// Packets segmented in software before the port, per second.
     pub(super) segmented: f64,
-    /// Of these, packets cut only because the port cannot be told that their identifications stay
-    /// the same, a second.
+    /// The part of `segmented` that was segmented only because this port cannot send super-packets
+    /// with a fixed IP identification, per second.
     pub(super) segmented_for_ids: f64,
     /// LRO's counters, by their names in `inet_lro`: `aggregated`, `flushed`, `no_desc`.
-    pub(super) lro: BTreeMap<&'static str, Counted>,
-    /// Drops by cause.
-    pub(super) drops: BTreeMap<String, Counted>,
-    /// Packets that left aggregation, by the reason for which they left as they did.
-    pub(super) reasons: BTreeMap<String, Counted>,
+    pub(super) lro: BTreeMap<&'static str, CounterRate>,
+    /// Dropped packets by cause.
+    pub(super) drops: BTreeMap<String, CounterRate>,
+    /// Packets that left aggregation, by reason.
+    pub(super) reasons: BTreeMap<String, CounterRate>,
 }
 
-/// What was counted for one cause.
+/// A counter with its current rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Counted {
-    /// A second.
+pub(super) struct CounterRate {
+    /// Events per second.
     pub(super) rate: f64,
-    /// Since the bridge started.
+    /// Events since the bridge started.
     pub(super) total: u64,
 }
 
-impl Sample {
-    /// The rates since an earlier sample; a port that was not there then has none yet.
-    pub(super) fn since(&self, before: &Sample) -> Vec<PortRates> {
-        let time = self.taken.saturating_duration_since(before.taken);
+impl BridgeSample {
+    /// Returns the rates since an earlier sample. A port that is missing in that sample has rates
+    /// of 0.
+    pub(super) fn since(&self, before: &BridgeSample) -> Vec<PortRates> {
+        let time = self.taken_at.saturating_duration_since(before.taken_at);
         let rates = |now: &PortStats| {
             let state = self
                 .ports
@@ -78,12 +79,13 @@ impl Sample {
 }
 
 fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> PortRates {
-    // A bridge that started anew in between counts from zero: that is no rate.
+    // If the bridge was restarted in between, its counters are lower than before, and the rate is
+    // 0.
     let difference = |read: fn(&PortStats) -> u64| read(now).saturating_sub(read(before)) as f64;
     let a_second = |number: f64| if time.is_zero() { 0.0 } else { number / time.as_secs_f64() };
     let rate = |read: fn(&PortStats) -> u64| a_second(difference(read));
     let each = |whole: f64, number: f64| if number > 0.0 { whole / number } else { 0.0 };
-    let counted = |total: u64, earlier: u64| Counted {
+    let counted = |total: u64, earlier: u64| CounterRate {
         rate: a_second(total.saturating_sub(earlier) as f64),
         total,
     };
@@ -131,7 +133,7 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
 mod tests {
     use super::*;
 
-    fn sample(taken: Instant, rx_packets: u64, ring: u64) -> Sample {
+    fn sample(taken_at: Instant, rx_packets: u64, ring: u64) -> BridgeSample {
         let stats = PortStats {
             port: "packet:a".into(),
             rx_packets,
@@ -140,7 +142,7 @@ mod tests {
             tx_super_segments: rx_packets,
             merged: rx_packets / 10 * 9,
             aggregated: rx_packets / 10,
-            // Of 45 frames each.
+            // 45 frames per super-packet.
             rx_super_packets: rx_packets / 10,
             rx_super_segments: rx_packets / 10 * 45,
             lro_no_desc: 3 * ring,
@@ -148,7 +150,7 @@ mod tests {
             reasons: [("poll_end".to_owned(), rx_packets)].into(),
             ..PortStats::default()
         };
-        Sample { taken, ports: Vec::new(), stats: vec![stats] }
+        BridgeSample { taken_at, ports: Vec::new(), stats: vec![stats] }
     }
 
     #[test]
@@ -162,10 +164,10 @@ mod tests {
             rates.packets_per_rx_super_packet, 27.5,
             "half of the super-packets came with 45 frames, half were made of 10"
         );
-        assert_eq!(rates.drops["rx_ring"], Counted { rate: 2.0, total: 7 });
+        assert_eq!(rates.drops["rx_ring"], CounterRate { rate: 2.0, total: 7 });
         assert_eq!(
             (rates.reasons["poll_end"].rate, rates.lro["no_desc"]),
-            (1000.0, Counted { rate: 6.0, total: 21 })
+            (1000.0, CounterRate { rate: 6.0, total: 21 })
         );
         assert_eq!(rates.state, "gone", "the bridge does not name it any more");
     }

@@ -1,4 +1,4 @@
-//! What `superpacket top` draws.
+//! The drawing of `superpacket top`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,37 +10,37 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState};
 
 use super::history::History;
-use super::rates::{Counted, PortRates};
+use super::rates::{CounterRate, PortRates};
 use crate::report::printable;
 
-/// What is on the screen.
+/// The contents of the screen.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
-    /// Where the bridge is controlled.
+    /// Path of the bridge's control socket.
     pub(super) title: String,
-    /// Why there is nothing new.
+    /// Error to show if the figures could not be updated.
     pub(super) problem: Option<String>,
     ports: Vec<PortRates>,
-    /// Bits a second in and out, by port.
+    /// Bits per second in and out, by port.
     history: BTreeMap<String, [History; 2]>,
     interval: Duration,
     state: TableState,
 }
 
 impl Screen {
-    /// An empty screen, which gets rates so often.
+    /// Creates an empty screen, which is updated once per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
         Screen { interval, ..Screen::default() }
     }
 
-    /// Shows these from now on.
+    /// Replaces the ports that are shown.
     pub(super) fn show(&mut self, ports: Vec<PortRates>) {
         self.history.retain(|name, _| ports.iter().any(|port| port.port == *name));
         self.ports = ports;
         self.scroll(0);
     }
 
-    /// Keeps what is shown for the history.
+    /// Adds the current rates to the history.
     pub(super) fn record(&mut self) {
         for port in &self.ports {
             let history = self
@@ -53,18 +53,19 @@ impl Screen {
         }
     }
 
-    /// Keeps for the history that nothing is known of an interval.
+    /// Adds an interval without data to the history.
     pub(super) fn record_nothing(&mut self) {
         self.history.values_mut().flatten().for_each(|history| history.push(None));
     }
 
-    /// Moves the first port that is shown.
+    /// Scrolls the list of ports by `by` rows.
     pub(super) fn scroll(&mut self, by: isize) {
         let last = self.ports.len().saturating_sub(1);
         *self.state.offset_mut() = self.state.offset().saturating_add_signed(by).min(last);
     }
 
-    /// How wide the column of names is: as the longest, if a screen of so many columns has room.
+    /// Returns the width of the name column: that of the longest name, if a screen of `columns`
+    /// columns has room for it.
     fn name_width(&self, columns: u16) -> u16 {
         let others: u16 = COLUMNS.iter().map(|(_, width)| width + 1).sum();
         let longest = self
@@ -77,7 +78,8 @@ impl Screen {
     }
 }
 
-/// The columns behind the port's name, with their widths: 80 columns leave the name 22.
+/// The columns after the port's name, with their widths. On a screen of 80 columns they leave 22
+/// for the name.
 const COLUMNS: [(&str, u16); 9] = [
     ("state", 5),
     ("rx p/s", 6),
@@ -90,10 +92,10 @@ const COLUMNS: [(&str, u16); 9] = [
     ("cut/s", 6),
 ];
 
-/// From so many columns on, lists stand side by side.
+/// Number of columns from which the lists are placed side by side.
 const WIDE: u16 = 120;
 
-/// Draws the whole screen: the ports, a minute of each, and lists of what was counted by cause.
+/// Draws the whole screen: the ports, the last minute of each, and the lists of counters by cause.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let mut rest = frame.area();
     let names = screen.name_width(rest.width);
@@ -117,7 +119,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     frame.render_widget(Paragraph::new(keys.map(|line| Line::from(line).dim()).to_vec()), legend);
 }
 
-/// Takes rows from the top of an area, as far as there are any.
+/// Splits up to `rows` rows from the top of an area.
 fn take(area: &mut Rect, rows: u16) -> Rect {
     let taken = Rect { height: rows.min(area.height), ..*area };
     (area.y, area.height) = (area.y + taken.height, area.height - taken.height);
@@ -188,7 +190,7 @@ fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen, names: u16
     frame.render_stateful_widget(table, area, &mut screen.state);
 }
 
-/// A minute of each port from the first that is shown on, as many as there is room for.
+/// Draws the last minute of each port, from the first port shown on, as far as the area allows.
 fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
     let ports: Vec<_> = screen.ports.iter().skip(screen.state.offset()).collect();
     let shown = ports.len().min(usize::from(area.height / 2));
@@ -196,7 +198,7 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
         return;
     }
     let each = area.height / shown as u16;
-    // Without an empty row behind them only where there is no other way.
+    // An empty row follows each port's bars, unless the area is too small.
     let bars = each.saturating_sub(2).max(1);
     for port in ports.into_iter().take(shown) {
         let [heading, place] = [take(&mut area, 1), take(&mut area, bars)];
@@ -210,7 +212,7 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
         for (way, bits) in [port.rx_bits, port.tx_bits].into_iter().enumerate() {
             let (name, colour) = [("rx", Color::Cyan), ("tx", Color::Magenta)][way];
             let history = screen.history.get(&port.port).map(|history| &history[way]);
-            let most = history.map_or(bits, History::most);
+            let most = history.map_or(bits, History::maximum);
             let text = format!("{name} {}, most {}", gigabits(bits), gigabits(most));
             let room = usize::from(headings[way].width).saturating_sub(text.len() + 1);
             let mut port: String = if way == 0 {
@@ -235,27 +237,28 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
     }
 }
 
-/// What was counted by cause, for all ports.
-struct List {
+/// A list of counters by cause, for all ports.
+struct CounterList {
     header: Vec<Cell<'static>>,
     rows: Vec<Row<'static>>,
     widths: Vec<u16>,
-    /// What is written where there is nothing to list.
-    nothing: &'static str,
+    /// Text shown instead of an empty list.
+    empty_text: &'static str,
 }
 
-impl List {
+impl CounterList {
     fn height(&self) -> u16 {
         1 + self.rows.len().min(usize::from(u16::MAX - 1)) as u16
     }
 }
 
-/// Drops, LRO's counters where it was at work, and why packets left aggregation as they did.
-fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
+/// Returns the lists: drops by cause, LRO's counters if a port used LRO, and the reasons for
+/// leaving aggregation.
+fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
     let by_cause =
         |what: &'static str,
-         nothing: &'static str,
-         read: fn(&PortRates) -> &BTreeMap<String, Counted>| List {
+         empty_text: &'static str,
+         read: fn(&PortRates) -> &BTreeMap<String, CounterRate>| CounterList {
             header: vec![Cell::from("port"), Cell::from(what), right("a sec."), right("in all")],
             rows: most_frequent(ports, read)
                 .into_iter()
@@ -267,11 +270,11 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
                 })
                 .collect(),
             widths: vec![names, 22, 6, 6],
-            nothing,
+            empty_text,
         };
     let mut lists = vec![by_cause("drops by cause", "no drops", |port| &port.drops)];
-    let at_work = ports.iter().filter(|port| port.lro.values().any(|counted| counted.total > 0));
-    let lro: Vec<_> = at_work
+    let with_lro = ports.iter().filter(|port| port.lro.values().any(|counted| counted.total > 0));
+    let lro: Vec<_> = with_lro
         .map(|port| {
             let rates = ["aggregated", "flushed", "no_desc"]
                 .map(|name| port.lro.get(name).copied().unwrap_or_default());
@@ -289,22 +292,22 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
             .into_iter()
             .enumerate()
             .map(|(index, name)| if index == 0 { Cell::from(name) } else { right(name) });
-        lists.push(List {
+        lists.push(CounterList {
             header: header.collect(),
             rows: lro,
             widths: vec![names.max(8), 7, 6, 7, 6, 9, 6],
-            nothing: "",
+            empty_text: "",
         });
     }
     lists.push(by_cause("reason to leave", "nothing left aggregation", |port| &port.reasons));
     lists
 }
 
-/// What there was for each port and cause, the most frequent first.
+/// Returns the non-zero counters of all ports and causes, the most frequent first.
 fn most_frequent(
     ports: &[PortRates],
-    read: fn(&PortRates) -> &BTreeMap<String, Counted>,
-) -> Vec<(&str, &str, Counted)> {
+    read: fn(&PortRates) -> &BTreeMap<String, CounterRate>,
+) -> Vec<(&str, &str, CounterRate)> {
     let each = ports.iter().flat_map(|port| {
         read(port).iter().map(|(cause, counted)| (port.port.as_str(), cause.as_str(), *counted))
     });
@@ -318,17 +321,17 @@ fn most_frequent(
     all
 }
 
-/// Takes the lists' places from the bottom of an area: half of it at most, side by side where it is
-/// wide.
-fn places(area: &mut Rect, lists: &[List]) -> Vec<Rect> {
+/// Splits the areas of the lists from the bottom of `area`, at most half of it. On a wide screen
+/// they are side by side.
+fn places(area: &mut Rect, lists: &[CounterList]) -> Vec<Rect> {
     let budget = area.height / 2;
     let heights: Vec<u16> = if area.width >= WIDE {
-        let height = lists.iter().map(List::height).max().unwrap_or_default().min(budget);
+        let height = lists.iter().map(CounterList::height).max().unwrap_or_default().min(budget);
         vec![height; lists.len()]
     } else {
         let mut left = budget;
         let shares = lists.iter().enumerate().map(|(index, list)| {
-            // An empty row lies between two lists.
+            // Reserve an empty row between lists.
             let behind = (lists.len() - index - 1) as u16;
             let height =
                 list.height().min((left.saturating_sub(behind) / (behind + 1)).max(1)).min(left);
@@ -360,9 +363,9 @@ fn places(area: &mut Rect, lists: &[List]) -> Vec<Rect> {
     each.collect()
 }
 
-fn draw_list(frame: &mut Frame<'_>, area: Rect, list: List) {
+fn draw_list(frame: &mut Frame<'_>, area: Rect, list: CounterList) {
     if list.rows.is_empty() {
-        frame.render_widget(Line::from(list.nothing).dim(), area);
+        frame.render_widget(Line::from(list.empty_text).dim(), area);
         return;
     }
     let header = Row::new(list.header).style(Style::new().add_modifier(Modifier::BOLD));
@@ -370,11 +373,11 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, list: List) {
     frame.render_widget(Table::new(list.rows, widths).header(header).column_spacing(1), area);
 }
 
-/// A number in at most five characters: `0`, `999`, `12.3k`, `1.23M`, `456G`.
+/// Formats a number in at most five characters: `0`, `999`, `12.3k`, `1.23M`, `456G`.
 fn number(value: f64) -> String {
     let (scaled, unit) = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
         .into_iter()
-        // What rounds up to 1000 of a unit is one of the next.
+        // A value that rounds up to 1000 of a unit is shown as 1 of the next unit.
         .find(|(factor, _)| value >= factor * 0.9995)
         .map_or((value, ""), |(factor, unit)| (value / factor, unit));
     match (unit, scaled) {
@@ -385,7 +388,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Bits a second in Gb/s, in at most five characters.
+/// Formats bits per second as Gb/s, in at most five characters.
 fn gigabits(bits: f64) -> String {
     match bits / 1e9 {
         ..9.995 => format!("{:.2}", bits / 1e9),
@@ -394,7 +397,7 @@ fn gigabits(bits: f64) -> String {
     }
 }
 
-/// Packets in a super-packet; a dash if there was none.
+/// Formats the packets per super-packet; a dash if there was none.
 fn each(packets: f64) -> String {
     if packets > 0.0 { format!("{packets:.1}") } else { "-".into() }
 }

@@ -1,12 +1,12 @@
-//! `superpacket analyze`: policies side by side, and the page.
+//! `superpacket analyze`: the comparison of policies, and the page.
 
 use crate::support::browser::open;
 use crate::support::*;
 use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::Frame;
 
-/// A TCP flow whose window moves, its acknowledgements, and UDP.
-fn traffic() -> Vec<Captured> {
+/// Returns a TCP flow with a changing window, its acknowledgements, and UDP.
+fn traffic() -> Vec<CapturedFrame> {
     let mut data = tcp_flow(40, 1000);
     for frame in &mut data[20..] {
         frame.tcp_mut().window = 777;
@@ -48,7 +48,7 @@ fn policies_are_compared_in_one_pass() {
         (report["traffic"]["tcp_packets"].as_u64(), report["traffic"]["udp_packets"].as_u64()),
         (Some(60), Some(40))
     );
-    // The common keys are those of what coalesce does by default.
+    // The common keys have the values that coalesce gives by default.
     let coalesced = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "0"]);
     for key in
         ["packets_in", "packets_out", "bytes_in", "bytes_out", "super_packets", "merged", "reasons"]
@@ -98,7 +98,7 @@ fn files_are_reported_each_and_together() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "in a pipe, too: {text}");
 }
 
-/// A capture whose names are an attack on a page.
+/// Writes a capture whose names contain HTML markup.
 fn hostile(bench: &Bench) -> &'static str {
     let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)
         .named("<script>document.title='owned'</script>\"'&\u{1b}[2J");
@@ -119,7 +119,7 @@ fn the_page_is_self_contained_and_escapes_text_of_the_capture() {
         "no control character of the capture reaches the terminal"
     );
     let page = std::fs::read_to_string(bench.path("report.html")).expect("is there");
-    // Names may be broken behind their separators.
+    // The page may break names after their separators.
     assert!(page.replace("<wbr>", "").contains(
         "&lt;script&gt;document.title=&#39;owned&#39;&lt;/script&gt;&quot;&#39;&amp;\\u{1b}[2J"
     ));
@@ -167,7 +167,7 @@ fn the_page_does_not_overwrite_an_input() {
     assert_eq!(std::fs::read(&path).expect("reads"), before);
 }
 
-/// Renders the page in a real browser, in both colour schemes, and looks at the picture. Needs
+/// Renders the page in a real browser, in both colour schemes, and checks the picture. Needs
 /// `chromium`.
 #[test]
 fn a_browser_shows_the_page() {
@@ -195,7 +195,8 @@ fn a_browser_shows_the_page() {
     });
     for picture in [&light, &dark] {
         assert_eq!(picture[..8], *b"\x89PNG\r\n\x1a\n");
-        // An empty page of this size compresses to a few KB: tables and three plots do not.
+        // An empty page of this size compresses to a few KB; a page with tables and three plots
+        // does not.
         assert!(picture.len() > 40_000, "{} bytes", picture.len());
     }
     assert!(light != dark, "the page follows the colour scheme");

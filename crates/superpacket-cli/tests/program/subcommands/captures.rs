@@ -9,8 +9,8 @@ use superpacket_captures::file::{LinkType, Reader, Source, Start, start_of};
 use superpacket_traffic::captures;
 use superpacket_traffic::check::{Expect, Problem, frame as check_frame};
 
-/// What etherparse finds wrong with a frame; `None` if it is right, or of a link type that is not
-/// checked.
+/// Returns the problem that etherparse finds with a frame; `None` if there is none, or if the link
+/// type is not checked.
 fn problem(link_type: LinkType, data: &[u8], expect: Expect) -> Option<Problem> {
     let (starts_at_ip, start) = match start_of(link_type, data) {
         Start::Ethernet => (false, 0),
@@ -18,13 +18,13 @@ fn problem(link_type: LinkType, data: &[u8], expect: Expect) -> Option<Problem> 
         Start::Other => return None,
     };
     let packet = &data[start..];
-    // What the engine cannot read passes bit for bit, a partial checksum in it too.
+    // Frames that the engine cannot parse pass bit for bit, including a partial checksum.
     let layer = if starts_at_ip { Layer::Ip } else { Layer::Ethernet };
     let partial = expect.partial && parse(packet, packet.len(), layer).is_ok();
     check_frame(packet, &Expect { starts_at_ip, partial, ..expect }).err()
 }
 
-/// Counts the frames of a capture that are wrong in themselves.
+/// Counts the damaged frames of a capture.
 fn wrong(path: &Path, expect: Expect) -> Option<(u64, u64)> {
     let mut reader = Reader::open(path).ok()?;
     let (mut frames, mut wrong) = (0, 0);
@@ -58,7 +58,7 @@ fn verify_finds_no_mismatch_anywhere() {
                     );
                     merged += report["merged"].as_u64().expect("a number");
                 }
-                // Not a capture, or one with a record that cannot be: told with the file's name.
+                // The file is no capture, or has an impossible record; the error names the file.
                 Some(2) => assert!(stderr(&output).contains(&name), "{}", stderr(&output)),
                 other => panic!("{name}: {other:?} {}", stderr(&output)),
             }
@@ -68,14 +68,14 @@ fn verify_finds_no_mismatch_anywhere() {
 }
 
 #[test]
-fn what_coalesce_and_segment_write_is_right() {
+fn the_output_of_coalesce_and_segment_has_right_checksums() {
     let files = captures::real();
     let bench = Bench::new();
     let (mut written, mut cut) = (0, 0);
     for file in &files {
         let name = file.display().to_string();
-        // What was wrong before may be wrong after; partial checksums were right, and must be whole
-        // after.
+        // Frames that were damaged before may be damaged after. Partial checksums were valid, and
+        // must be complete after.
         let before =
             wrong(file, Expect { partial: true, trailing: true, big: true, ..Expect::default() });
         for command in [

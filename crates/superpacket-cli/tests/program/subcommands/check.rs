@@ -3,13 +3,13 @@
 use crate::support::*;
 use superpacket_traffic::frame::{Frame, Ip};
 
-/// A little-endian pcapng block.
+/// Returns a little-endian pcapng block.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let total = (body.len() as u32 + 12).to_le_bytes();
     [&kind.to_le_bytes()[..], &total, body, &total].concat()
 }
 
-/// A pcapng file of these frames, each with a comment.
+/// Returns a pcapng file of these frames, each with a comment.
 fn commented(frames: &[(Vec<u8>, String)]) -> Vec<u8> {
     let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
     section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
@@ -31,7 +31,7 @@ fn commented(frames: &[(Vec<u8>, String)]) -> Vec<u8> {
     file
 }
 
-/// Three packets that merged, as bytes with a partial checksum, behind their header.
+/// Returns three merged packets as bytes with a partial checksum, and their virtio header.
 fn merged(flow: &[Frame]) -> (Vec<u8>, Vec<u8>) {
     let mut frame = flow[0].clone();
     frame.payload = flow.iter().flat_map(|frame| frame.payload.clone()).collect();
@@ -102,7 +102,7 @@ fn headers_come_in_comments_and_in_records() {
 }
 
 #[test]
-fn what_is_wrong_fits_a_screen_and_is_printed_whole_on_request() {
+fn violations_fit_a_screen_and_all_are_printed_on_request() {
     let bench = Bench::new();
     let flow = tcp_flow(60, 1000);
     bench.capture("in.pcap", &spaced(&flow));
@@ -138,7 +138,7 @@ fn link_headers_that_only_one_file_has_are_not_judged() {
         superpacket_captures::file::TimeResolution::NANOSECONDS,
     )];
     let ip: Vec<_> =
-        flow.iter().map(|frame| Captured::at(0, frame.to_bytes()[14..].to_vec())).collect();
+        flow.iter().map(|frame| CapturedFrame::at(0, frame.to_bytes()[14..].to_vec())).collect();
     bench.capture_of("out.pcap", &interfaces, &ip);
     for (file, origin) in [("out.pcap", "in.pcap"), ("in.pcap", "out.pcap")] {
         let report = bench.json(&["check", file, "--origin", origin]);
@@ -184,7 +184,7 @@ fn rules_are_chosen_and_input_is_read_once() {
     assert_eq!(child.stdin(file).status().expect("runs").code(), Some(0));
 }
 
-/// What was not judged is no success: an exit code of its own, and what it was in the report.
+/// A file that was not judged completely has its own exit code, and the report says why.
 #[test]
 fn a_file_that_was_cut_short_has_an_exit_code_of_its_own() {
     let bench = Bench::new();
@@ -228,7 +228,7 @@ fn a_file_that_was_cut_short_has_an_exit_code_of_its_own() {
             Some(2)
         );
     }
-    // A rule that is broken says more than what is missing.
+    // A broken rule outranks missing packets.
     let damaged: Vec<_> =
         flow.iter().map(|frame| frame.clone().with(|frame| frame.ipv4_mut().ttl -= 1)).collect();
     bench.capture("damaged.pcap", &spaced(&damaged));

@@ -1,4 +1,4 @@
-//! `superpacket coalesce`, sentence by sentence.
+//! `superpacket coalesce`: each statement of its help.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -67,7 +67,7 @@ fn nothing_is_held_longer_than_hold_by_the_captures_clock() {
         .iter()
         .enumerate()
         .map(|(index, frame)| {
-            Captured::at(
+            CapturedFrame::at(
                 if index < 4 { 0 } else { 100_000_000 } + index as u64 * 1000,
                 frame.to_bytes(),
             )
@@ -105,11 +105,14 @@ fn clocks_that_run_backwards_are_survived() {
     let bench = Bench::new();
     let flow = tcp_flow(9, 1000);
     let times = [1_000_000_000, 1_000_001_000, 1_000_000_500, 0, 1000, 2000, 3_000_000_000, 1, 2];
-    let frames: Vec<_> =
-        flow.iter().zip(times).map(|(frame, time)| Captured::at(time, frame.to_bytes())).collect();
+    let frames: Vec<_> = flow
+        .iter()
+        .zip(times)
+        .map(|(frame, time)| CapturedFrame::at(time, frame.to_bytes()))
+        .collect();
     bench.capture("in.pcap", &frames);
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "0"]);
-    // A step back within the hold time does not matter; larger ones end what was held.
+    // A step back within the hold time has no effect; a larger one flushes the held packets.
     assert_eq!(report["packets_out"], 4);
     assert_eq!(report["packets_in"], 9);
     let sizes: Vec<_> =
@@ -183,7 +186,7 @@ fn big_tcp_over_ipv6_is_written_with_its_length_if_so_asked() {
     assert_eq!(report["packets_out"], 1);
     let out = read(bench.path("out.pcap"));
     assert_eq!(out[0].data.len(), 14 + 40 + 8 + 20 + 140_000);
-    // Next header 0, and then TCP, the option, and all behind the IPv6 header.
+    // Next header 0, then TCP in the option, and all of it after the IPv6 header.
     assert_eq!(
         (out[0].data[20], &out[0].data[54..62]),
         (0, &[&[6, 0, 0xc2, 4][..], &140_028u32.to_be_bytes()].concat()[..])
@@ -212,7 +215,7 @@ fn lro_merges_what_gro_does_not_and_acks_on_request() {
     let bench = Bench::new();
     let data = tcp_flow(4, 1000);
     let mut frames = data.clone();
-    // The window changes in the middle: LRO takes the newest.
+    // The window changes in the middle: LRO keeps the newest.
     frames[2].tcp_mut().window = 400;
     frames[3].tcp_mut().window = 400;
     let mut acks: Vec<Frame> = (0..6)
@@ -250,7 +253,7 @@ fn packets_cut_by_the_snap_length_are_never_merged_and_pass() {
     for frame in &mut frames[2..4] {
         frame.data.truncate(200);
     }
-    // Only the padding is missing: the packet is whole, the frame is not.
+    // Only the padding is missing: the packet is complete, the frame is not.
     frames[5].original_length += 6;
     bench.capture("in.pcap", &frames);
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
@@ -324,7 +327,7 @@ fn every_link_type_keeps_its_header() {
         let frames: Vec<_> = ip
             .iter()
             .enumerate()
-            .map(|(index, packet)| Captured::at(index as u64, [&header[..], packet].concat()))
+            .map(|(index, packet)| CapturedFrame::at(index as u64, [&header[..], packet].concat()))
             .collect();
         bench.capture_of(
             "in.pcap",
@@ -350,8 +353,8 @@ fn every_link_type_keeps_its_header() {
             "{link_type}"
         );
     }
-    // Another link header is another flow: incoming and outgoing do not merge, and do not disturb
-    // each other.
+    // Another link header means another flow: incoming and outgoing packets do not merge and do not
+    // flush each other.
     let bench = Bench::new();
     let other: Vec<Vec<u8>> = tcp_flow(6, 500)
         .iter()
@@ -359,7 +362,7 @@ fn every_link_type_keeps_its_header() {
         .collect();
     let frames: Vec<_> = (0..12u64)
         .map(|index| {
-            Captured::at(
+            CapturedFrame::at(
                 index,
                 if index % 2 == 0 {
                     [sll(0), ip[index as usize / 2].clone()]
@@ -382,7 +385,7 @@ fn every_link_type_keeps_its_header() {
 fn unknown_link_types_pass_untouched() {
     let bench = Bench::new();
     let frames: Vec<_> =
-        tcp_flow(3, 100).iter().map(|frame| Captured::at(0, frame.to_bytes())).collect();
+        tcp_flow(3, 100).iter().map(|frame| CapturedFrame::at(0, frame.to_bytes())).collect();
     bench.capture_of(
         "in.pcap",
         &[Interface::new(LinkType(127), TimeResolution::MICROSECONDS)],
@@ -403,7 +406,7 @@ fn many_link_headers_stay_in_order_and_lose_nothing() {
     let flow = Frame::tcp4(1000, 300).with_id(1).run(40);
     let frames: Vec<_> = (0..1200u64)
         .map(|index| {
-            Captured::at(
+            CapturedFrame::at(
                 index,
                 [sll((index % 30) as u32), flow[index as usize / 30].clone().at_ip().to_bytes()]
                     .concat(),
@@ -426,7 +429,7 @@ fn many_link_headers_stay_in_order_and_lose_nothing() {
     let out = read(bench.path("out.pcap"));
     for peer in 0..30 {
         let header = sll(peer);
-        let payload = |frames: &[Captured]| {
+        let payload = |frames: &[CapturedFrame]| {
             frames
                 .iter()
                 .filter(|frame| frame.data.starts_with(&header))
@@ -455,7 +458,7 @@ fn output_keeps_format_interfaces_and_resolution() {
             } else {
                 from_host(flow[index / 2].clone(), 3).at_ip().to_bytes()
             };
-            Captured { interface, ..Captured::at(index as u64 * 1000, bytes) }
+            CapturedFrame { interface, ..CapturedFrame::at(index as u64 * 1000, bytes) }
         })
         .collect();
     bench.capture_of("in.pcapng", &interfaces, &frames);
@@ -483,7 +486,7 @@ fn output_keeps_format_interfaces_and_resolution() {
             (Some("wan".to_owned()), LinkType::RAW, TimeResolution::NANOSECONDS)
         ]
     );
-    // The name's ending chooses otherwise.
+    // The file name's extension selects another format.
     let one = spaced(&tcp_flow(3, 200));
     bench.capture("one.pcap", &one);
     for (name, magic) in [
@@ -558,7 +561,7 @@ fn a_failed_run_leaves_no_output() {
     let bench = Bench::new();
     let path = bench.capture("in.pcap", &spaced(&tcp_flow(5, 800)));
     let mut bytes = std::fs::read(&path).expect("reads");
-    // The second record claims more than any record may.
+    // The second record claims a length above the limit.
     let second = 24 + 16 + 854;
     bytes[second + 8..second + 12].copy_from_slice(&u32::MAX.to_le_bytes());
     std::fs::write(bench.path("broken.pcap"), bytes).expect("writes");
@@ -597,8 +600,8 @@ fn ipv4_header_checksums_left_to_the_device_do_not_keep_packets_apart() {
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
     assert_eq!((&report["packets_out"], &report["merged"]), (&1.into(), &3.into()));
     assert_eq!(read(bench.path("out.pcap")), read(bench.path("expected.pcap")));
-    // Analysis sees them as they would have been on the wire; verification takes every byte as it
-    // came.
+    // Analysis treats the packets as they would have been on the wire; verification takes every
+    // byte as it is.
     let report = bench.json(&["analyze", "in.pcap"]);
     assert_eq!(report["policies"]["gro"]["packets_out"], 1);
     let report = bench.json(&["verify", "in.pcap"]);

@@ -1,4 +1,4 @@
-//! What the program does to files that are not its own to destroy.
+//! The program's treatment of existing files: none is destroyed.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -50,7 +50,7 @@ fn a_page_goes_through_links_and_into_pipes() {
         "the link is not replaced"
     );
     assert!(fs::read_to_string(&page).expect("it is there").contains("<svg"));
-    // A pipe stands for any device.
+    // A pipe represents any device.
     let output = program()
         .arg("analyze")
         .arg(&capture)

@@ -1,5 +1,5 @@
-//! The kernel's own GRO test as a capture: `superpacket coalesce` makes of each case what the table
-//! says, and `superpacket verify` gets every frame back.
+//! The kernel's own GRO test as a capture. `superpacket coalesce` turns each case into the packets
+//! of the table, and `superpacket verify` restores every frame.
 
 use std::collections::HashSet;
 
@@ -8,20 +8,20 @@ use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::gro_table::{self, BURST_INTERVAL, Case};
 
-/// From a case's first frame to the next case's, in nanoseconds.
+/// Time from a case's first frame to the next case's, in nanoseconds.
 const NEXT: u64 = 10 * BURST_INTERVAL;
 
-/// Longer than any burst takes at a microsecond a frame, shorter than the time between two: only
-/// bursts are held together. No poll ends before.
+/// Options that hold packets longer than any burst takes (a microsecond per frame), but shorter
+/// than the time between bursts. No poll ends earlier.
 const HELD: [&str; 4] = ["--batch", "0", "--hold", "10ms"];
 
-/// The packets that must arrive of a case, each as the frames that it is made of.
+/// Returns the packets that must arrive for a case, each as the frames that it consists of.
 fn arrives(case: &Case) -> Vec<&[Frame]> {
     case.bursts.iter().flat_map(|burst| burst.packets()).collect()
 }
 
-/// All cases one after the other.
-fn captured(cases: &[Case]) -> Vec<Captured> {
+/// Returns all cases one after the other.
+fn captured(cases: &[Case]) -> Vec<CapturedFrame> {
     let mut captured = Vec::new();
     for (case, start) in cases.iter().zip((0..).step_by(NEXT as usize)) {
         for (burst, start) in case.bursts.iter().zip((start..).step_by(BURST_INTERVAL as usize)) {
@@ -30,7 +30,7 @@ fn captured(cases: &[Case]) -> Vec<Captured> {
                     .frames
                     .iter()
                     .zip((start..).step_by(1_000))
-                    .map(|(frame, time)| Captured::at(time, frame.to_bytes())),
+                    .map(|(frame, time)| CapturedFrame::at(time, frame.to_bytes())),
             );
         }
     }
@@ -102,17 +102,17 @@ fn every_frame_of_the_kernels_gro_test_comes_back() {
     assert_eq!(report["merged"].as_u64(), Some((frames.len() - packets) as u64));
 }
 
-/// The flows of a poll, with two packets of each.
+/// Flows per poll, with two packets each.
 const FLOWS: u16 = 512;
 
-/// Of each path, two packets of so many flows; the names of the paths.
-fn at_capacity() -> (Vec<String>, Vec<Captured>) {
+/// Returns two packets of `FLOWS` flows for each path, and the names of the paths.
+fn at_capacity() -> (Vec<String>, Vec<CapturedFrame>) {
     let paths = gro_table::capacity(FLOWS).into_iter().zip((0..).step_by(NEXT as usize));
     let captured = paths.map(|((path, frames), start)| {
         let frames = frames
             .iter()
             .zip((start..).step_by(1_000))
-            .map(|(frame, time)| Captured::at(time, frame.to_bytes()));
+            .map(|(frame, time)| CapturedFrame::at(time, frame.to_bytes()));
         (path, frames.collect::<Vec<_>>())
     });
     let (paths, captured): (Vec<_>, Vec<_>) = captured.unzip();
@@ -135,7 +135,7 @@ fn as_many_flows_as_a_poll_has_merge_in_their_order_and_come_back() {
     let out = read(bench.path("out.pcapng"));
     assert_eq!(out.len() as u64, packets);
     for ((path, came), out) in paths.iter().zip(frames.chunks(2 * flows)).zip(out.chunks(flows)) {
-        let flow_of = |frame: &Captured| check::flow_key(&frame.data, false).expect("a flow");
+        let flow_of = |frame: &CapturedFrame| check::flow_key(&frame.data, false).expect("a flow");
         assert_eq!(out.iter().map(flow_of).collect::<HashSet<_>>().len(), flows, "{path}");
         for (flow, (packet, first)) in out.iter().zip(came).enumerate() {
             assert_eq!(flow_of(packet), flow_of(first), "{path}: flow {flow}");

@@ -1,5 +1,5 @@
-//! Memory stays under 64 MB whatever the file's size or number of flows. Measured on Linux, by the
-//! peak that the kernel keeps for each process.
+//! Memory use stays below 64 MB whatever the file's size or number of flows. It is measured on
+//! Linux, by the peak that the kernel records for each process.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn peak(bench: &Bench, arguments: &[&str]) -> u64 {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     loop {
-        // The peak never sinks, so the last look before the end is close to it.
+        // The peak never decreases, so the last sample before the end is close to it.
         let text = std::fs::read_to_string(&status).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         if let Some(now) = line
@@ -41,7 +41,7 @@ fn peak(bench: &Bench, arguments: &[&str]) -> u64 {
     peak
 }
 
-/// All commands over one capture, with everything held that may be.
+/// Runs all commands over one capture, with the maximum that can be held.
 fn all_commands(bench: &Bench, name: &str) {
     for arguments in [
         &["coalesce", name, "-o", "out.pcap", "--batch", "0", "--hold", "3600s"][..],
@@ -72,7 +72,7 @@ fn all_commands(bench: &Bench, name: &str) {
 #[test]
 fn a_million_flows() {
     let bench = Bench::new();
-    // A segment and its acknowledgement: 1.2 million flows, half of them each way.
+    // A segment and its acknowledgement: 1.2 million flows, half of them in each direction.
     let size = 600_000u64 * (66 + 10 + 66);
     let report = bench.json(&[
         "generate",
@@ -93,8 +93,8 @@ fn a_million_flows() {
 #[test]
 fn flows_made_to_hold_as_much_as_they_can() {
     let bench = Bench::new();
-    // Tiny segments, many of each of more flows than are held, from more link headers than there
-    // are aggregators.
+    // Tiny segments: many of each flow, from more flows than are held, and from more link headers
+    // than there are aggregators.
     let mut frames = Vec::new();
     for round in 0..3u32 {
         for host in 0..1500u32 {
@@ -104,7 +104,7 @@ fn flows_made_to_hold_as_much_as_they_can() {
                     .run(60);
             frames.extend(flow.iter().map(|frame| {
                 let peer = (host % 20).to_be_bytes();
-                Captured::at(
+                CapturedFrame::at(
                     0,
                     [&[0, 0, 0, 1, 0, 6, 2, 0][..], &peer, &[0, 0, 8, 0], &frame.to_bytes()]
                         .concat(),
@@ -118,15 +118,16 @@ fn flows_made_to_hold_as_much_as_they_can() {
         &frames,
     );
     all_commands(&bench, "tiny.pcap");
-    // The same in turns, so that all of them are held at once; then other flows that fill the
-    // places anew.
+    // The same segments interleaved, so that all flows are held at once; then other flows that
+    // replace them.
     let mut frames = Vec::new();
     for group in 0..3u32 {
         let flows: Vec<Vec<Frame>> = (0..1000u32)
             .map(|host| from_host(Frame::tcp4(1000, 1).with_id(0), group * 1000 + host).run(120))
             .collect();
         frames.extend(
-            (0..120_000).map(|index| Captured::at(0, flows[index % 1000][index / 1000].to_bytes())),
+            (0..120_000)
+                .map(|index| CapturedFrame::at(0, flows[index % 1000][index / 1000].to_bytes())),
         );
     }
     bench.capture("turns.pcap", &frames);
@@ -138,7 +139,7 @@ fn frames_of_16_megabytes() {
     let bench = Bench::new();
     let frames: Vec<_> = (0..4)
         .map(|index| {
-            Captured::at(
+            CapturedFrame::at(
                 index,
                 [&Frame::tcp4(1, 100).to_bytes()[..], &vec![7; 15_900_000]].concat(),
             )
@@ -161,7 +162,7 @@ fn options_of_16_megabytes() {
     section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
     let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
     let comment = [&[1, 0, 0xfc, 0xff][..], &[b'x'; 0xfffc]].concat();
-    // Two flows by turns, so that all of them are held.
+    // Two interleaved flows, so that all packets are held.
     let frames = [Frame::tcp4(1000, 502).run(3), Frame::tcp6(1000, 502).run(3)];
     for (index, frame) in (0..6).map(|index| (index, frames[index % 2][index / 2].to_bytes())) {
         let fields = [0, 0, index, frame.len(), frame.len()].map(little).concat();

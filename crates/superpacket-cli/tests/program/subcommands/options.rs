@@ -1,11 +1,11 @@
-//! What a capture says of a packet besides its bytes and time goes with it: pcapng options, and
-//! what a modified pcap's records add.
+//! The information about a packet besides its bytes and time is kept: pcapng options, and the extra
+//! fields of a modified pcap's records.
 
 use crate::support::*;
 use superpacket_captures::file::{Reader, Source};
 use superpacket_traffic::frame::Frame;
 
-/// A little-endian pcapng block.
+/// Returns a little-endian pcapng block.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let total = (body.len() as u32 + 12).to_le_bytes();
     [&kind.to_le_bytes()[..], &total, body, &total].concat()
@@ -18,12 +18,12 @@ fn option(code: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the frame with this number is said to be.
+/// Returns the comment of the frame with this number.
 fn comment(number: usize) -> Vec<u8> {
     option(1, format!("packet {number}").as_bytes())
 }
 
-/// An enhanced packet block's body up to its options; the time is the frame's number.
+/// Returns the body of an enhanced packet block up to its options; the time is the frame's number.
 fn packet_body(index: usize, frame: &Frame) -> Vec<u8> {
     let data = frame.to_bytes();
     let fields = [0, 0, index as u32, data.len() as u32, data.len() as u32];
@@ -33,7 +33,7 @@ fn packet_body(index: usize, frame: &Frame) -> Vec<u8> {
     body
 }
 
-/// A pcapng file of these frames, each with a comment, a hash and a queue.
+/// Returns a pcapng file of these frames, each with a comment, a hash and a queue.
 fn commented(frames: &[Frame]) -> Vec<u8> {
     let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
     section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
@@ -54,7 +54,7 @@ fn commented(frames: &[Frame]) -> Vec<u8> {
     file
 }
 
-/// Length and options of each frame in a capture.
+/// Returns the length and options of each frame in a capture.
 fn options(bench: &Bench, name: &str) -> Vec<(usize, Vec<u8>)> {
     let mut reader = Reader::open(bench.path(name)).expect("opens");
     let mut found = Vec::new();
@@ -79,9 +79,9 @@ fn kept_by_merged(number: usize) -> Vec<u8> {
 }
 
 #[test]
-fn options_stay_with_packets_that_were_held_and_the_last_ones_with_what_merged() {
+fn options_stay_with_held_packets_and_merged_packets_keep_the_last_ones() {
     let bench = Bench::new();
-    // One that is held and leaves alone, three that merge, one that passes at once.
+    // One packet that is held and leaves alone, three that merge, one that passes at once.
     let flow = tcp_flow(3, 500);
     let alone = from_host(Frame::tcp4(7, 400), 9);
     let ack = from_host(Frame::tcp4(7, 0), 8);
@@ -92,19 +92,19 @@ fn options_stay_with_packets_that_were_held_and_the_last_ones_with_what_merged()
     let mut found = options(&bench, "out.pcapng");
     found.sort();
     assert_eq!(found, [(54, kept(3)), (454, kept(1)), (54 + 1500, kept_by_merged(4))]);
-    // Checksums that are filled in on the way change nothing of that.
+    // Checksums that are completed on the way do not change that.
     let partial = from_host(Frame::tcp4(7, 400), 9)
         .with(|frame| frame.tcp_mut().checksum = superpacket_traffic::frame::Checksum::Partial);
     std::fs::write(bench.path("in.pcapng"), commented(&[partial])).expect("writes");
     bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng"]);
     assert_eq!(options(&bench, "out.pcapng"), [(454, kept(0))]);
-    // LRO too, and its merged acknowledgements, of which only the headers are left.
+    // The same with LRO and its merged acknowledgements, of which only the headers are left.
     std::fs::write(bench.path("in.pcapng"), commented(&frames)).expect("writes");
     bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng", "--mode", "lro"]);
     let mut found = options(&bench, "out.pcapng");
     found.sort();
     assert_eq!(found, [(54, kept(3)), (454, kept(1)), (54 + 1500, kept_by_merged(4))]);
-    // Written as pcap there is no place for them.
+    // The pcap format has no place for the options.
     bench.json(&["coalesce", "in.pcapng", "-o", "out.pcap"]);
     assert!(options(&bench, "out.pcap").iter().all(|(_, options)| options.is_empty()));
 }
@@ -118,7 +118,7 @@ fn options_of_any_length_are_survived() {
     file.truncate(header);
     for (index, frame) in frames.iter().enumerate() {
         let mut body = packet_body(index, frame);
-        // Nearly as much as a record may hold.
+        // Nearly as much as a record may contain.
         for _ in 0..240 {
             body.extend(option(1, &[b'x'; 65_535]));
         }
@@ -132,7 +132,7 @@ fn options_of_any_length_are_survived() {
     }
 }
 
-/// A pcap file as Kuznetzov's libpcap wrote it.
+/// Returns a pcap file in the format of Kuznetzov's modified libpcap.
 fn modified(frames: &[Frame]) -> Vec<u8> {
     let mut file = Vec::new();
     for field in [0xa1b2_cd34u32, 0x0004_0002, 0, 0, 262_144, 1] {
@@ -149,7 +149,8 @@ fn modified(frames: &[Frame]) -> Vec<u8> {
     file
 }
 
-/// What the record of the frame with this number adds: interface, protocol, packet type.
+/// Returns the extra fields in the record of the frame with this number: interface, protocol,
+/// packet type.
 fn added(number: usize) -> [u8; 8] {
     [number as u8 + 1, 0, 0, 0, 0x00, 0x08, 4, 0]
 }
@@ -169,7 +170,7 @@ fn a_modified_pcap_stays_one_with_what_its_records_say() {
     let mut found = options(&bench, "out.pcap");
     found.sort();
     assert_eq!(found, [(454, added(1).to_vec()), (1554, added(3).to_vec())]);
-    // Each segment was captured where its super-packet was.
+    // Each segment keeps the interface of its super-packet.
     bench.json(&["segment", "out.pcap", "-o", "again.pcap", "--mtu", "540"]);
     let mut found = options(&bench, "again.pcap");
     found.sort();
@@ -182,7 +183,7 @@ fn a_modified_pcap_stays_one_with_what_its_records_say() {
             (554, added(3).to_vec())
         ]
     );
-    // What passes untouched comes out byte for byte.
+    // Untouched packets are written byte for byte.
     bench.json(&["segment", "in.pcap", "-o", "same.pcap"]);
     assert!(std::fs::read(bench.path("same.pcap")).expect("reads") == modified(&frames));
 }

@@ -1,4 +1,4 @@
-//! Output files in a directory of several users, as `/tmp` is: the program runs as root and as
+//! Output files in a directory of several users, such as `/tmp`. The program runs as root and as
 //! another user.
 
 use std::fs::{self, File, Permissions};
@@ -11,11 +11,11 @@ use std::process::{Command, Output};
 use crate::support::*;
 use superpacket_traffic::frame::Frame;
 
-/// Another user: `nobody`.
+/// ID of another user: `nobody`.
 const OTHER: u32 = 65534;
 
-/// Returns a bench with a capture `in.pcap`, in whose directory everybody may write; `None` where
-/// the test is not root.
+/// Returns a directory with a capture `in.pcap` in which everybody may write, or `None` if the test
+/// does not run as root.
 fn public_bench(test: &str) -> Option<Bench> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: {test}: needs root");
@@ -39,7 +39,7 @@ fn owner_and_mode(path: &Path) -> (u32, u32) {
     (metadata.uid(), metadata.mode() & 0o7777)
 }
 
-/// The commands that write files, and their arguments before the output's name.
+/// The commands that write files, with their arguments before the output's name.
 const COMMANDS: [&[&str]; 5] = [
     &["coalesce", "in.pcap", "-o"],
     &["segment", "in.pcap", "-o"],
@@ -59,7 +59,7 @@ fn no_command_of_root_makes_a_file_that_others_can_write() {
         let output = bench.run(&[command, &["out"]].concat());
         assert_eq!(output.status.code(), Some(0), "{command:?}: {}", stderr(&output));
         assert_eq!(owner_and_mode(&out), (0, 0o755), "{command:?}");
-        // A link of the other user's, to a file that is not theirs.
+        // A link of the other user, to a file of root.
         fs::remove_file(&out).expect("removes");
         create(&bench.path("precious"), 0, 0o600);
         symlink("precious", &out).expect("a link");
@@ -76,7 +76,7 @@ fn no_command_of_root_makes_a_file_that_others_can_write() {
     }
 }
 
-/// Runs the program as the other user, who may be unable to reach it by its path.
+/// Runs the program as the other user, who may lack access to its path.
 fn run_as_other(bench: &Bench, arguments: &[&str]) -> Output {
     let program = File::open(env!("CARGO_BIN_EXE_superpacket")).expect("opens");
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
@@ -108,7 +108,7 @@ fn another_user_keeps_the_modes_of_their_own_files_and_replaces_no_others() {
         (owner_and_mode(&precious), fs::read(&precious).expect("reads")),
         ((0, 0o666), b"old".to_vec())
     );
-    // Root's links are followed, as those in /dev are.
+    // Links of root are followed, such as those in /dev.
     symlink("out", bench.path("link")).expect("a link");
     let output = run_as_other(&bench, &["coalesce", "in.pcap", "-o", "link"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -1,4 +1,4 @@
-//! The program as a whole: help, exit codes, cut files, pipes, and what it generates.
+//! The program as a whole: help, exit codes, truncated files, pipes, and generated captures.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -124,7 +124,7 @@ fn an_empty_capture_has_no_averages() {
 }
 
 #[test]
-fn what_is_wrong_with_a_compressed_file_is_said() {
+fn errors_in_compressed_files_are_described() {
     let bench = Bench::new();
     let path = bench.capture("in.pcap.gz", &spaced(&tcp_flow(3, 100)));
     let mut bytes = std::fs::read(path).expect("it was written");
@@ -171,7 +171,7 @@ fn completions_and_man_pages_name_every_command() {
     let bench = Bench::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let text = String::from_utf8(bench.run(&["completions", shell]).stdout).expect("UTF-8");
-        // The script asks the program, and says which shell asks.
+        // The script runs the program, and names the shell.
         assert!(
             text.contains("superpacket -- ") && text.contains("_SUPERPACKET_COMPLETE"),
             "{shell} {text}"
@@ -311,7 +311,7 @@ fn a_reader_that_stops_is_no_panic() {
 }
 
 #[test]
-fn no_progress_bar_where_nobody_looks() {
+fn no_progress_bar_without_a_terminal() {
     let bench = Bench::new();
     bench.run(&["generate", "big.pcap", "--size", "8M"]);
     let output = bench.run(&["coalesce", "big.pcap", "-o", "out.pcap"]);

@@ -1,4 +1,4 @@
-//! The READMEs' commands do what they say: the walk to a running bridge, and the commands for
+//! The commands in the READMEs work: the walk-through to a running bridge, and the commands for
 //! captures.
 
 use std::fs::Permissions;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// The commands after the word `unshare -Urn bash`, which begins them.
+/// Returns the commands of the walk-through, after its first line `unshare -Urn bash`.
 fn walk() -> String {
     let readme =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md"))
@@ -18,8 +18,8 @@ fn walk() -> String {
     after.split_once("```").expect("and ends").0.to_owned()
 }
 
-/// Walks it in namespaces that `unshare` with these flags makes, as user 65534 (nobody) if so
-/// asked.
+/// Runs the walk-through in namespaces created by `unshare` with these flags, as user 65534
+/// (nobody) if `nobody`.
 fn walk_as(flags: &str, nobody: bool) {
     let user: &[&str] =
         if nobody { &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] } else { &[] };
@@ -31,12 +31,13 @@ fn walk_as(flags: &str, nobody: bool) {
     };
     let probe = command(&["unshare", flags, "true"]).stderr(Stdio::null()).status();
     if !probe.is_ok_and(|status| status.success()) {
-        // Root always may; others where the system lets them have user namespaces.
+        // Root may always create namespaces; other users only if the system allows user namespaces.
         assert!(nobody || std::env::var_os("CI").is_none(), "no network namespace can be had");
         eprintln!("SKIPPED: no network namespace can be had with unshare {flags}");
         return;
     }
-    // Of its own, where another user may write, and run the program, wherever that was built.
+    // A separate directory, in which another user can write, and run the program wherever it was
+    // built.
     let directory =
         std::env::temp_dir().join(format!("superpacket-readme-{}-{nobody}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("made");
@@ -45,14 +46,15 @@ fn walk_as(flags: &str, nobody: bool) {
         .expect("copied");
     let files = directory.to_str().expect("a plain path");
     let walk = walk();
-    // What looks at it on a terminal asks for numbers here, and two seconds do for a minute.
+    // `top`, which needs a terminal, is replaced by `stats`, and a minute of load by two seconds.
     let top = "superpacket top --control /tmp/bridge.sock\n";
     assert!(walk.contains(top) && walk.contains("--time 60s"), "{walk}");
     let script = walk
         .replace("--time 60s", "--time 2s")
         .replace(top, "wait $!\nsuperpacket stats --json --control /tmp/bridge.sock\n");
     let script = script.replace("/tmp/", &format!("{files}/"));
-    // As the walk's shell ends: with all that it started, and its namespaces.
+    // Like the end of the walk-through's shell: all processes that it started end, and its
+    // namespaces too.
     let script = format!("trap 'kill $(jobs -p)' EXIT\n{script}");
     let path = format!("{files}:{}", std::env::var("PATH").unwrap_or_default());
     let mut shell = command(&["timeout", "60", "unshare", flags, "bash", "-s"]);
@@ -76,13 +78,13 @@ fn walk_as(flags: &str, nobody: bool) {
 }
 
 #[test]
-fn the_walk_ends_with_super_packets_between_two_hosts() {
+fn the_walk_through_ends_with_super_packets_between_two_hosts() {
     // Root needs no user namespace, which may be forbidden.
     walk_as(if rustix::process::geteuid().is_root() { "-n" } else { "-Urn" }, false);
 }
 
 #[test]
-fn anybody_may_walk_it_where_user_namespaces_are_allowed() {
+fn every_user_can_follow_the_walk_through_with_user_namespaces() {
     if rustix::process::geteuid().is_root() {
         walk_as("-Urn", true);
     }

@@ -1,16 +1,16 @@
-//! `superpacket segment`, sentence by sentence.
+//! `superpacket segment`: each statement of its help.
 
 use crate::support::*;
 use superpacket_traffic::frame::{
     ACK, Checksum, Extension, Frame, Icmp, Ip, PSH, SYN, Sctp, Transport,
 };
 
-/// Segments a capture of these frames; the report, and what came out.
+/// Segments a capture of these frames, and returns the report and the output.
 fn segment(
     bench: &Bench,
     frames: &[Frame],
     arguments: &[&str],
-) -> (serde_json::Value, Vec<Captured>) {
+) -> (serde_json::Value, Vec<CapturedFrame>) {
     bench.capture("in.pcap", &spaced(frames));
     let report = bench.json(&[&["segment", "in.pcap", "-o", "out.pcap"], arguments].concat());
     let out = read(bench.path("out.pcap"));
@@ -176,7 +176,7 @@ fn partial_checksums_in_tunnels_are_filled_in() {
 }
 
 #[test]
-fn what_cannot_be_cut_passes_and_is_counted() {
+fn packets_that_cannot_be_cut_pass_and_are_counted() {
     let bench = Bench::new();
     let mut fragment = Frame::udp4(5000);
     fragment.ipv4_mut().more_fragments = true;
@@ -196,7 +196,7 @@ fn what_cannot_be_cut_passes_and_is_counted() {
 }
 
 #[test]
-fn with_df_clear_fragment_cuts_the_rest() {
+fn fragment_cuts_other_packets_without_the_dont_fragment_bit() {
     let bench = Bench::new();
     let clear = |mut frame: Frame| {
         frame.ipv4_mut().dont_fragment = false;
@@ -215,8 +215,7 @@ fn with_df_clear_fragment_cuts_the_rest() {
     assert_eq!(report["reasons"]["dont_fragment"], 1);
     assert_eq!(report["reasons"]["bad_checksum"], 1, "what is wrong is not touched");
     assert_eq!(out.len(), 4 + 1 + 3 + 3 + 3 + 1);
-    // The fragments of the fourth, put together again, are the datagram with its checksum filled
-    // in.
+    // The fragments of the fourth packet, reassembled, are the datagram with a complete checksum.
     let mut whole = clear(Frame::udp4(3000)).to_bytes();
     let body: Vec<u8> = out[8..11].iter().flat_map(|frame| frame.data[34..].to_vec()).collect();
     assert_eq!(body, whole.split_off(34));
@@ -228,7 +227,8 @@ fn with_df_clear_fragment_cuts_the_rest() {
     }
 }
 
-/// IPv6 has no don't-fragment bit: the sender's host would have fragmented what no device cuts.
+/// IPv6 has no don't-fragment bit: if no device can segment a packet, its sender would have
+/// fragmented it.
 #[test]
 fn ipv6_of_any_protocol_is_fragmented_as_its_sender_would_have() {
     let bench = Bench::new();
@@ -241,7 +241,7 @@ fn ipv6_of_any_protocol_is_fragmented_as_its_sender_would_have() {
         Frame::udp6(4001),
         Frame::udp6(4001).with(|frame| frame.udp_mut().checksum = Checksum::Partial),
         Frame::tcp6(1, 4001).with_flags(SYN),
-        // The outer packet of what the engine cannot look into.
+        // The outer packet of a payload that the engine cannot parse.
         raw(58).in_ip6(),
     ];
     let (report, _) = segment(&bench, &frames, &[]);
@@ -287,7 +287,7 @@ fn ipv6_of_any_protocol_is_fragmented_as_its_sender_would_have() {
     assert_eq!(ids.len(), 7, "each packet has an identification of its own");
 }
 
-/// Nothing but the port announces VXLAN and Geneve, and it may be anyone's.
+/// VXLAN and Geneve are recognised only by their port, and any application may use it.
 #[test]
 fn datagrams_to_the_ports_of_tunnels_are_cut_if_they_are_none() {
     let bench = Bench::new();
@@ -324,7 +324,7 @@ fn datagrams_to_the_ports_of_tunnels_are_cut_if_they_are_none() {
         });
         let (report, _) = segment(&bench, &clear, &["--fragment"]);
         assert_eq!(report["reasons"]["fragmented"], 2, "{report}");
-        // They do not merge, and pass in order; their checksums are filled in nevertheless.
+        // They do not merge and pass in order; their checksums are completed all the same.
         let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
         assert_eq!(report["merged"], 0);
         read(bench.path("out.pcap")).iter().for_each(|frame| assert_right(&frame.data));
@@ -353,7 +353,7 @@ fn frames_cut_by_the_snap_length_pass() {
 }
 
 #[test]
-fn what_coalesce_joined_segment_parts() {
+fn segment_restores_the_packets_that_coalesce_merged() {
     let bench = Bench::new();
     let flows = [
         Frame::tcp4(1000, 1460).with_id(5).run(20),
@@ -390,8 +390,9 @@ fn impossible_mtus_are_refused() {
 #[test]
 fn ipv4_header_checksums_left_to_the_device_are_filled_in() {
     let bench = Bench::new();
-    // As Windows leaves them: the header's 0, the transport's a seed. Cut, whole, cut short, and of
-    // protocols that are not segmented.
+    // As Windows leaves them: the header's checksum is 0, the transport's is that of the
+    // pseudo-header. Packets to segment, whole ones, truncated ones, and protocols that are not
+    // segmented.
     let right = [
         Frame::tcp4(1, 5000),
         from_host(Frame::tcp4(1, 100), 2),
@@ -416,7 +417,7 @@ fn ipv4_header_checksums_left_to_the_device_are_filled_in() {
     for (frame, expected) in out[4..].iter().zip(&right[1..]) {
         assert_eq!(frame.data, expected.to_bytes());
     }
-    // A transport checksum that is wrong is not touched; the header's is finished all the same.
+    // A wrong transport checksum is not touched; the header's checksum is completed all the same.
     let wrong = Frame::tcp4(1, 5000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong);
     let (report, out) = segment(
         &bench,
@@ -424,7 +425,7 @@ fn ipv4_header_checksums_left_to_the_device_are_filled_in() {
         &[],
     );
     assert_eq!((&report["uncut"], out[0].data == wrong.to_bytes()), (&1.into(), true));
-    // Of a frame that the snap length cut, the header is all there.
+    // In a frame that the snap length cut, the header is complete.
     let whole = Frame::tcp4(1, 5000);
     let mut cut = spaced(&[unfinished(&whole)]);
     cut[0].data.truncate(96);

@@ -1,4 +1,4 @@
-//! `superpacket steer`: which CPU of an imaginary host each flow goes to.
+//! `superpacket steer`: the CPUs of an imaginary host to which flows would go.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ const PUBLISHED: [(&str, &str, u32); 8] = [
     ),
 ];
 
-/// A TCP segment between these ends.
+/// Returns a TCP segment between these ends.
 fn between(source: &str, destination: &str) -> Frame {
     let [from, to]: [SocketAddr; 2] =
         [source, destination].map(|text| text.parse().expect("well formed"));
@@ -44,8 +44,8 @@ fn between(source: &str, destination: &str) -> Frame {
     })
 }
 
-/// The published flows, the first with one packet, the second with two, and so on.
-fn published() -> Vec<Captured> {
+/// Returns the published flows, the first with one packet, the second with two, and so on.
+fn published() -> Vec<CapturedFrame> {
     let flows = PUBLISHED.iter().enumerate();
     spaced(
         &flows
@@ -148,7 +148,8 @@ fn keys_directions_and_tunnels() {
     assert_ne!(plain[0], plain[1]);
     let symmetric = hashes(&["both.pcap", "--cpus", "f", "--symmetric"]);
     assert_eq!(symmetric[0], symmetric[1]);
-    // Two bytes by turns: what symmetric hashing was done by before there was a switch for it.
+    // A key of two repeated bytes, by which symmetric hashing was done before there was an option
+    // for it.
     let key = "6d5a".repeat(20);
     let repeated = hashes(&["both.pcap", "--cpus", "f", "--key", &key]);
     assert_eq!(repeated[0], repeated[1]);
@@ -172,19 +173,19 @@ fn keys_directions_and_tunnels() {
 }
 
 #[test]
-fn what_is_not_steered_is_counted_by_what_it_is() {
+fn packets_that_are_not_steered_are_counted_by_kind() {
     let bench = Bench::new();
     let mut arp = vec![0xff; 60];
     arp[12..14].copy_from_slice(&[0x08, 0x06]);
     let mut ospf = Frame::udp4(40).to_bytes();
     ospf[14 + 9] = 89;
-    let mut frames = vec![Captured::at(0, arp), Captured::at(0, ospf)];
+    let mut frames = vec![CapturedFrame::at(0, arp), CapturedFrame::at(0, ospf)];
     frames.extend(spaced(&Frame::udp6(3000).fragments(1400, 1)));
     // The snap length cut the payload, not the ports.
     let whole = Frame::udp4(1000).to_bytes();
-    frames.push(Captured {
+    frames.push(CapturedFrame {
         original_length: whole.len() as u32,
-        ..Captured::at(0, whole[..60].to_vec())
+        ..CapturedFrame::at(0, whole[..60].to_vec())
     });
     bench.capture("in.pcap", &frames);
     let report = bench.json(&["steer", "in.pcap", "--cpus", "3"]);
@@ -200,7 +201,7 @@ fn what_is_not_steered_is_counted_by_what_it_is() {
             .map(|flow| number(&flow["packets"]))
     };
     assert_eq!((of("ospf", false), of("udp", false), of("udp", true)), (Some(1), Some(3), Some(1)));
-    // An empty mask is off: everything stays.
+    // An empty mask switches steering off: all packets stay.
     for off in ["", "0", ","] {
         let report = bench.json(&["steer", "in.pcap", "--cpus", off]);
         assert_eq!((number(&report["reasons"]["no_cpus"]), rows(&report, "cpus").len()), (5, 0));
@@ -216,7 +217,7 @@ fn what_is_not_steered_is_counted_by_what_it_is() {
     bench.capture_of(
         "can.pcap",
         &[Interface::new(LinkType(227), TimeResolution::NANOSECONDS)],
-        &[Captured::at(0, vec![0; 16])],
+        &[CapturedFrame::at(0, vec![0; 16])],
     );
     assert_eq!(
         number(&bench.json(&["steer", "can.pcap", "--cpus", "3"])["reasons"]["link_type"]),
@@ -227,7 +228,7 @@ fn what_is_not_steered_is_counted_by_what_it_is() {
 #[test]
 fn the_flow_limit_drops_from_flows_with_more_than_half() {
     let bench = Bench::new();
-    // Three of four packets are of one flow; the others are of flows of their own.
+    // Three of four packets belong to one flow, and each of the others to a flow of its own.
     let heavy = between(PUBLISHED[0].0, PUBLISHED[0].1).run(1500);
     let frames: Vec<_> = (0..2000usize)
         .map(|index| {
@@ -242,7 +243,7 @@ fn the_flow_limit_drops_from_flows_with_more_than_half() {
     let report = bench.json(&["steer", "in.pcap", "--cpus", "f"]);
     let limit = &report["flow_limit"];
     assert_eq!((number(&limit["flows"]), number(&limit["history"])), (1, 128));
-    // All of them but the first 64.
+    // All packets of the flow except the first 64.
     assert_eq!(number(&limit["packets"]), 1500 - 64);
     assert_eq!(number(&rows(&report, "flows")[0]["flow_limited"]), 1500 - 64);
     assert_eq!(
@@ -268,7 +269,7 @@ fn the_flow_limit_drops_from_flows_with_more_than_half() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_arguments_and_files_are_named() {
     let bench = Bench::new();
     bench.capture("in.pcap", &published());
     let short = "6d".repeat(39);
@@ -283,10 +284,10 @@ fn what_cannot_be_read_is_named() {
         ),
         (&["--cpus", "0-3"], "EINVAL: '-' at byte 1"),
         (&["--cpus", "-1"], "EINVAL: '-' at byte 0"),
-        (&["--cpu-list", "0-8192"], "ERANGE: \"0-8192\" at byte 0 goes beyond CPU 8191"),
+        (&["--cpu-list", "0-8192"], "ERANGE: \"0-8192\" at byte 0 exceeds CPU 8191"),
         (&["--cpu-list", "0-3,f"], "EINVAL: \"f\" at byte 4"),
         (&["--cpus", "3", "--cpu-list", "0"], "cannot be used with"),
-        (&["--cpus", "3", "--key", &short], "80 hexadecimal digits or more, and this has 78"),
+        (&["--cpus", "3", "--key", &short], "80 hexadecimal digits or more; this one has 78"),
         (&["--cpus", "3", "--html", "in.pcap"], "is the input too"),
         (&["--cpus", "3", "--html", "-"], "--html needs a file"),
         (&[], "required"),
@@ -302,7 +303,7 @@ fn what_cannot_be_read_is_named() {
     let output = bench.run(&["steer", "absent.pcap", "--cpus", "3"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("absent.pcap"), "{}", stderr(&output));
-    // A cut file is a warning, or a failure if that is asked for.
+    // A truncated file gives a warning, or with --strict an error.
     let bytes = std::fs::read(bench.path("in.pcap")).expect("reads");
     std::fs::write(bench.path("cut.pcap"), &bytes[..bytes.len() - 3]).expect("writes");
     let report = bench.json(&["steer", "cut.pcap", "--cpus", "3"]);
@@ -352,7 +353,7 @@ fn the_page_is_self_contained_and_escapes_the_file_s_name() {
     let output = bench.run(&["steer", name, "--cpus", "ff", "--html", "report.html"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let page = std::fs::read_to_string(bench.path("report.html")).expect("is there");
-    // Names may be broken behind their separators.
+    // The page may break names after their separators.
     let page = page.replace("<wbr>", "");
     for forbidden in
         ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import"]

@@ -1,13 +1,13 @@
-//! A progress bar is for who looks: drawn where standard error is a terminal, and nowhere else.
+//! A progress bar is drawn only if standard error is a terminal.
 
 use crate::support::terminal::on_a_terminal;
 use crate::support::*;
 use superpacket_traffic::frame::Frame;
 
-/// What every escape code begins with.
+/// First byte of every escape sequence.
 const ESCAPE: &str = "\x1b";
 
-/// A directory with `in.pcap`, long enough to be worth a bar.
+/// Returns a directory with `in.pcap`, which is long enough for a bar to appear.
 fn bench() -> Bench {
     let bench = Bench::new();
     bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 1000).run(20_000)));

@@ -1,4 +1,4 @@
-//! `superpacket verify`: what it compares, what it prints, and that it finds a fault.
+//! `superpacket verify`: its comparison, its output, and that it finds a fault.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::{Checksum, Frame, PSH};
 use superpacket_traffic::generate::{Config, Generated, Impairments, generate};
 
-/// Flows of all kinds, interleaved.
-fn traffic() -> Vec<Captured> {
+/// Returns interleaved flows of all kinds.
+fn traffic() -> Vec<CapturedFrame> {
     let flows = [
         Frame::tcp4(1000, 1448).with_id(100).with_timestamps(5, 6).run(30),
         Frame::tcp6(1000, 1200).run(30),
@@ -28,7 +28,7 @@ fn traffic() -> Vec<Captured> {
 }
 
 #[test]
-fn every_byte_comes_back() {
+fn every_byte_is_restored() {
     let bench = Bench::new();
     bench.capture("in.pcap", &traffic());
     for arguments in [&[][..], &["--batch", "0", "--hold", "1h"], &["--batch", "70"], &["--no-udp"]]
@@ -48,9 +48,9 @@ fn every_byte_comes_back() {
 }
 
 #[test]
-fn packets_that_are_not_alike_come_back_too() {
+fn unequal_packets_are_restored_too() {
     let bench = Bench::new();
-    // Identifications that jump, and PSH on each seventh.
+    // Identifications that jump, and PSH on every seventh packet.
     let frames: Vec<_> = Frame::tcp4(1000, 1000)
         .run(40)
         .into_iter()
@@ -74,20 +74,20 @@ fn packets_that_are_not_alike_come_back_too() {
     }
 }
 
-/// Flows of every protocol in every tunnel, a third of their packets a trap of some kind: one field
-/// changed, cut, padded, twice, lost, out of order.
-fn traps(seed: u64) -> Vec<Captured> {
+/// Returns flows of every protocol in every tunnel. A third of the packets is irregular: with one
+/// field changed, cut, padded, duplicated, lost or out of order.
+fn traps(seed: u64) -> Vec<CapturedFrame> {
     let packets =
         generate(seed, &Config { impairments: Impairments::traps(), ..Config::default() }, 4000);
-    let captured = |packet: Generated| Captured {
+    let captured = |packet: Generated| CapturedFrame {
         interface: u32::from(packet.starts_at_ip),
-        ..Captured::at(packet.time_ns, packet.bytes)
+        ..CapturedFrame::at(packet.time_ns, packet.bytes)
     };
     packets.into_iter().map(captured).collect()
 }
 
 #[test]
-fn traps_of_every_kind_come_back() {
+fn irregular_packets_of_every_kind_are_restored() {
     let interfaces = [LinkType::ETHERNET, LinkType::RAW]
         .map(|link_type| Interface::new(link_type, TimeResolution::NANOSECONDS));
     let mut seen = BTreeSet::new();

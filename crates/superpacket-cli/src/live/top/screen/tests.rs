@@ -1,12 +1,12 @@
-//! What stands on screens of several sizes.
+//! Tests of the screen's contents at several sizes.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
 
-fn counted(rate: f64, total: u64) -> Counted {
-    Counted { rate, total }
+fn counted(rate: f64, total: u64) -> CounterRate {
+    CounterRate { rate, total }
 }
 
 fn port(name: &str) -> PortRates {
@@ -37,7 +37,7 @@ fn port(name: &str) -> PortRates {
     }
 }
 
-/// A screen with two ports, of which one was gone, after so many seconds.
+/// Returns a screen after `seconds` seconds, with one port that is up and one that is gone.
 fn two_ports(seconds: usize) -> Screen {
     let mut screen =
         Screen { title: "/run/superpacket.sock".into(), ..Screen::new(Duration::from_secs(1)) };
@@ -105,7 +105,7 @@ fn it_fits_80_columns_and_24_rows() {
 #[test]
 fn a_large_screen_is_filled() {
     let lines = lines(&mut two_ports(60), 200, 50);
-    // Bars take what nothing else needs, and no row is cut off or left empty without need.
+    // The bars take the remaining space, and no row is cut off or needlessly empty.
     let bars = lines.iter().filter(|line| line.contains('█')).count();
     assert!(bars >= 14, "{bars} rows of bars: {lines:#?}");
     assert_eq!(lines[5], format!("{:101}tx 12.3, most 12.3", "packet:eth0 rx 9.87, most 9.87"));
@@ -138,7 +138,7 @@ fn it_can_be_resized_to_anything() {
 }
 
 #[test]
-fn a_bridge_that_is_away_is_told_and_the_last_figures_stay() {
+fn an_unreachable_bridge_is_reported_and_the_last_figures_stay() {
     let mut screen = two_ports(3);
     screen.problem = Some("nobody listens there any more\u{1b}[2J".into());
     (0..10).for_each(|_| screen.record_nothing());
@@ -148,13 +148,13 @@ fn a_bridge_that_is_away_is_told_and_the_last_figures_stay() {
             && lines[2].starts_with("packet:eth0"),
         "{lines:?}"
     );
-    // The bars move on to the left, and what is not known is no zero and no rate.
+    // The bars move to the left, and intervals without data are empty.
     let bars = lines.iter().find(|line| line.contains('█')).expect("the history stays");
     assert!((60..76).contains(&bars.chars().count()), "{bars:?}");
 }
 
 #[test]
-fn counters_of_lro_stand_where_it_was_at_work() {
+fn lro_counters_are_shown_for_ports_that_used_it() {
     let mut screen = Screen::new(Duration::from_secs(1));
     let lro = [
         ("aggregated", counted(790_000.0, 5_000_000)),
