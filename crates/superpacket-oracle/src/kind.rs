@@ -1,19 +1,18 @@
 //! Why both sides may differ: each kind with the promise that explains it.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use superpacket::virtio::{VirtioError, flags as virtio_flags, gso_type};
 use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Refusal, Tunnel};
 use superpacket::{Layer, Reason, SegmentError, SplitError};
 use superpacket_lab::VnetHeader;
-use superpacket_traffic::check::{self, Expect};
+use superpacket_traffic::check::{self, Expect, FlowKey};
 use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 
 use crate::compare::{Difference, Sides, completed};
 use crate::cut::{self, Field};
 use crate::engine::Left;
-use crate::frames::{Cut, Group, Packet};
+use crate::frames::{Cut, Group, Input, Packet};
 use crate::hint::Hint;
 use crate::nested::{self, second_tunnel};
 use crate::segment::{Whole, joined_fragments, take_offset, without_flags, without_fragment_id};
@@ -493,7 +492,9 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     {
         return Some(Kind::AllCongestionWindow);
     }
-    if are_addresses_others(&engine.bytes, &layout) {
+    let key = check::flow_key(&engine.bytes, false);
+    let is_partial = engine.partial.is_some();
+    if key.is_some_and(|key| covers_other_addresses(&engine.bytes, &layout, &key, is_partial)) {
         return other_destination(kernel, engine, &layout);
     }
     if layout.nested.is_some() {
@@ -589,43 +590,41 @@ fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind>
     unseen.then_some(Kind::Tags)
 }
 
-/// Does a checksum of this frame cover other addresses than those of its IP header, or can these
-/// not be told?
+/// Returns whether a checksum of this frame covers other addresses than those of its IP header.
 fn has_other_addresses(sides: &Sides<'_>, frame: usize) -> bool {
-    let bytes = &sides.frames[frame].bytes;
-    layout(sides, frame).is_some_and(|layout| are_addresses_others(bytes, &layout))
+    let Input { bytes, partial } = &sides.frames[frame];
+    let key = sides.known[frame].flow.as_ref();
+    layout(sides, frame)
+        .zip(key)
+        .is_some_and(|(layout, key)| covers_other_addresses(bytes, &layout, key, partial.is_some()))
 }
 
-fn are_addresses_others(bytes: &[u8], layout: &Layout) -> bool {
-    let headers = layout
-        .outers()
-        .map(|outer| (outer.network, outer.version))
-        .chain([(layout.network, layout.version)]);
-    let mut headers = headers
-        .filter_map(|(network, version)| Some((bytes.get(usize::from(network)..)?, version)));
-    headers.any(|(network, version)| {
-        wire::checksum_addresses(network, version) != header_addresses(network, version)
-    })
-}
-
-/// The addresses in an IP header.
-fn header_addresses(network: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr)> {
-    let v4 = |at: usize| {
-        network
-            .get(at..)
-            .and_then(|bytes| bytes.first_chunk::<4>())
-            .map(|bytes| IpAddr::from(*bytes))
-    };
-    let v6 = |at: usize| {
-        network
-            .get(at..)
-            .and_then(|bytes| bytes.first_chunk::<16>())
-            .map(|bytes| IpAddr::from(*bytes))
-    };
-    match version {
-        IpVersion::V4 => v4(12).zip(v4(16)),
-        IpVersion::V6 => v6(8).zip(v6(24)),
+/// Returns whether a checksum covers other addresses than those of its IP header: a final
+/// destination or a home address. Also true where the engine cannot tell which addresses it covers.
+///
+/// `key` has the addresses of the IP headers. `is_partial`: the innermost checksum is partial.
+fn covers_other_addresses(bytes: &[u8], layout: &Layout, key: &FlowKey, is_partial: bool) -> bool {
+    if layout.refusal == Some(Refusal::FinalDestination) {
+        return true;
     }
+    // The checksum of GRE covers no addresses.
+    let outers = layout.outers().map(|outer| {
+        let has_checksum = outer.tunnel.is_udp() && outer.checksum(bytes).is_some();
+        (outer.network, outer.version, has_checksum)
+    });
+    let at = usize::from(layout.checksum());
+    let has_checksum =
+        layout.protocol != Protocol::Udp || is_partial || bytes.get(at..at + 2) != Some(&[0, 0]);
+    let headers = outers.chain([(layout.network, layout.version, has_checksum)]);
+    let addresses = key
+        .tunnels
+        .iter()
+        .map(|tunnel| (tunnel.source, tunnel.destination))
+        .chain(key.source.zip(key.destination));
+    headers.zip(addresses).any(|((network, version, has_checksum), addresses)| {
+        let header = bytes.get(usize::from(network)..).unwrap_or_default();
+        has_checksum && wire::checksum_addresses(header, version) != Some(addresses)
+    })
 }
 
 /// Where the engine finds the headers of a frame.
