@@ -344,8 +344,10 @@ pub fn segmentation(
         (Some(theirs), _) if header.gso_type == gso_type::UDP => {
             fragmentation(packet, theirs, engine)
         }
-        (Some(theirs), _)
-            if header.flags == 0
+        (
+            Some(theirs),
+            Ok(_) | Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination))),
+        ) if header.flags == 0
                 && cut_for_header(packet, engine)
                     .is_some_and(|seeded| is_cut_as(&seeded, theirs)) =>
         {
