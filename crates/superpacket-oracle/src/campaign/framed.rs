@@ -13,11 +13,11 @@ use super::pool::{Frame, Use, complete};
 pub struct Framed<'u> {
     used: &'u Use<'u>,
     framing: Framing,
-    taken: Vec<Taken>,
+    frames: Vec<FramedInput>,
 }
 
 /// One frame.
-struct Taken {
+struct FramedInput {
     /// Its place in the order of arrival.
     place: usize,
     bytes: Vec<u8>,
@@ -32,20 +32,22 @@ impl<'u> Framed<'u> {
     /// packets, what is IP.
     pub fn new(used: &'u Use<'u>, framing: Framing) -> Self {
         let places = used.order.iter().enumerate();
-        let taken = places
-            .filter_map(|(place, &frame)| Taken::of(place, &used.frames[frame], framing.layer))
+        let frames = places
+            .filter_map(|(place, &frame)| {
+                FramedInput::of(place, &used.frames[frame], framing.layer)
+            })
             .collect();
-        Framed { used, framing, taken }
+        Framed { used, framing, frames }
     }
 
     /// Gives them to an engine whose packets leave in slices.
     pub fn gathered(mut self, engine: &mut BatchAggregator, judge: &mut Judge) {
         self.pass_others(judge);
         let packets: Vec<_> = self
-            .taken
+            .frames
             .iter()
-            .map(|taken| {
-                let mut packet = RxPacket::new(taken.bytes.clone()).with_checksum(taken.checksum);
+            .map(|frame| {
+                let mut packet = RxPacket::new(frame.bytes.clone()).with_checksum(frame.checksum);
                 packet.layer = self.framing.layer;
                 packet
             })
@@ -71,18 +73,18 @@ impl<'u> Framed<'u> {
         let offset = length + random.below(3) as usize * 16;
         let spare = random.pick(&[0, 3_000, 20_000, 66_000]);
         let mut buffers: Vec<_> = self
-            .taken
+            .frames
             .iter()
-            .map(|taken| {
-                let mut buffer = Vec::with_capacity(offset + taken.bytes.len() + spare);
+            .map(|frame| {
+                let mut buffer = Vec::with_capacity(offset + frame.bytes.len() + spare);
                 buffer.resize(offset, 0xa5);
-                buffer.extend_from_slice(&taken.bytes);
+                buffer.extend_from_slice(&frame.bytes);
                 buffer
             })
             .collect();
         // Nobody says of such a buffer what is known of its checksum.
-        for taken in &mut self.taken {
-            (taken.checksum, taken.completed) = (RxChecksum::None, None);
+        for frame in &mut self.frames {
+            (frame.checksum, frame.completed) = (RxChecksum::None, None);
         }
         let written = engine.join_in_place(&mut buffers, offset).expect("there is room").to_vec();
         for index in written {
@@ -90,13 +92,18 @@ impl<'u> Framed<'u> {
         }
     }
 
-    /// Frames that are not taken count as returned.
+    /// Counts the frames that were not chosen as returned.
     fn pass_others(&self, judge: &mut Judge) {
         for place in 0..self.used.order.len() {
-            if !self.taken.iter().any(|taken| taken.place == place) {
+            if !self.frames.iter().any(|frame| frame.place == place) {
                 judge.skip(place);
             }
         }
+    }
+
+    /// Returns the index of the first frame that has not come back yet, and of which `is_it` is true.
+    fn position(&self, is_it: impl Fn(&[u8]) -> bool) -> Option<usize> {
+        self.frames.iter().position(|frame| !frame.back && is_it(frame.expected()))
     }
 
     /// Finds the frames that one packet and its header stand for.
@@ -108,30 +115,30 @@ impl<'u> Framed<'u> {
         };
         let bytes = &written[framing.header_length()..];
         if header.gso_type == gso_type::NONE {
-            let Some(taken) =
-                self.taken.iter_mut().find(|taken| !taken.back && taken.bytes == bytes)
+            let Some(frame) =
+                self.frames.iter_mut().find(|frame| !frame.back && frame.bytes == bytes)
             else {
                 return judge.fail(|| {
                     format!("a packet that is no frame: {}", crate::frames::hexadecimal(bytes))
                 });
             };
-            taken.back = true;
+            frame.back = true;
             let said = (header.flags & flags::NEEDS_CSUM != 0)
                 .then_some((header.csum_start, header.csum_offset));
-            match taken.checksum {
+            match frame.checksum {
                 RxChecksum::Partial { start, offset }
                     if said.is_some_and(|said| said != (start, offset)) =>
                 {
                     judge.fail(|| {
-                        format!("frame {}: its checksum is said to be at {said:?}", taken.place)
+                        format!("frame {}: its checksum is said to be at {said:?}", frame.place)
                     });
                 }
                 RxChecksum::Partial { .. } => {}
                 _ if said.is_some() => judge
-                    .fail(|| format!("frame {}: its checksum is said to be partial", taken.place)),
+                    .fail(|| format!("frame {}: its checksum is said to be partial", frame.place)),
                 _ => {}
             }
-            return judge.is_back(self.used, taken.place, false);
+            return judge.is_back(self.used, frame.place, false);
         }
         let mut out = Vec::new();
         let plan = match Segmenter::new().split(framing, written, &mut out) {
@@ -139,21 +146,24 @@ impl<'u> Framed<'u> {
             Err(error) => return judge.fail(|| format!("{header:?} cannot be split: {error}")),
         };
         judge.super_packets += 1;
-        for segment in out.chunks(plan.segment_length.max(1)) {
-            let wanted = |taken: &Taken| !taken.back && taken.wanted() == segment;
-            let found = self.taken.iter().position(wanted).or_else(|| {
+        let mut first: Option<usize> = None;
+        for (index, segment) in out.chunks(plan.segment_length.max(1)).enumerate() {
+            let mut found = self.position(|frame| frame == segment);
+            if found.is_none()
+                && let Some(first) = first
+            {
                 // No header says that identifications stay the same: the receiver counts up.
-                let plain = without_identifications(segment, framing.layer);
-                let same = |taken: &Taken| {
-                    !taken.back && without_identifications(taken.wanted(), framing.layer) == plain
-                };
-                judge.renumbered += 1;
-                self.taken.iter().position(same)
-            });
-            match found.map(|index| &mut self.taken[index]) {
-                Some(taken) => {
-                    taken.back = true;
-                    judge.is_back(self.used, taken.place, true);
+                let first = identifications(self.frames[first].expected(), framing.layer);
+                found = self.position(|frame| {
+                    is_renumbered(frame, segment, &first, index as u16, framing.layer)
+                });
+                judge.renumbered += u64::from(found.is_some());
+            }
+            first = first.or(found);
+            match found.map(|found| &mut self.frames[found]) {
+                Some(frame) => {
+                    frame.back = true;
+                    judge.is_back(self.used, frame.place, true);
                 }
                 None => judge.fail(|| {
                     format!(
@@ -166,9 +176,9 @@ impl<'u> Framed<'u> {
     }
 }
 
-impl Taken {
+impl FramedInput {
     /// What a receiver is to get.
-    fn wanted(&self) -> &[u8] {
+    fn expected(&self) -> &[u8] {
         self.completed.as_ref().unwrap_or(&self.bytes)
     }
 
@@ -194,20 +204,46 @@ impl Taken {
         let completed = matches!(checksum, RxChecksum::Partial { .. })
             .then(|| complete(&bytes, checksum, layer))
             .flatten();
-        Some(Taken { place, bytes, checksum, completed, back: false })
+        Some(FramedInput { place, bytes, checksum, completed, back: false })
     }
 }
 
-/// The packet with identifications of 0 in its IPv4 headers, and without their checksums.
+/// Returns whether a segment is this frame with other identifications: the frame has those of its
+/// super-packet's `first` frame, and the segment's count up from them. `index` is the segment's place
+/// in the super-packet.
+fn is_renumbered(frame: &[u8], segment: &[u8], first: &[u16], index: u16, layer: Layer) -> bool {
+    if frame.len() != segment.len() {
+        return false;
+    }
+    let (frame_ids, segment_ids) = (identifications(frame, layer), identifications(segment, layer));
+    let is_counted = frame_ids.len() == first.len()
+        && frame_ids.iter().zip(&segment_ids).zip(first).all(|((frame, segment), first)| {
+            frame == segment || frame == first && *segment == first.wrapping_add(index)
+        });
+    is_counted && without_identifications(frame, layer) == without_identifications(segment, layer)
+}
+
+/// Returns the identifications of a packet's IPv4 headers, the outermost first.
+fn identifications(bytes: &[u8], layer: Layer) -> Vec<u16> {
+    ipv4_headers(bytes, layer)
+        .map(|at| u16::from_be_bytes([bytes[at + 4], bytes[at + 5]]))
+        .collect()
+}
+
+/// Returns the packet with zeros for the identifications and checksums of its IPv4 headers.
 fn without_identifications(bytes: &[u8], layer: Layer) -> Vec<u8> {
     let mut plain = bytes.to_vec();
-    for header in
-        check::layers(bytes, layer == Layer::Ip).iter().filter(|header| header.kind == Kind::Ipv4)
-    {
-        plain[header.offset + 4..header.offset + 6].fill(0);
-        plain[header.offset + 10..header.offset + 12].fill(0);
+    for at in ipv4_headers(bytes, layer) {
+        plain[at + 4..at + 6].fill(0);
+        plain[at + 10..at + 12].fill(0);
     }
     plain
+}
+
+/// Returns the offsets of a packet's IPv4 headers, the outermost first.
+fn ipv4_headers(bytes: &[u8], layer: Layer) -> impl Iterator<Item = usize> {
+    let layers = check::layers(bytes, layer == Layer::Ip);
+    layers.into_iter().filter(|header| header.kind == Kind::Ipv4).map(|header| header.offset)
 }
 
 #[cfg(test)]
@@ -228,11 +264,11 @@ mod tests {
             judge.begin(&used);
             let mut framed = Framed::new(&used, framing);
             framed.pass_others(&mut judge);
-            let packets: Vec<_> = framed.taken.iter().map(|taken| taken.bytes.clone()).collect();
+            let packets: Vec<_> = framed.frames.iter().map(|frame| frame.bytes.clone()).collect();
             framed
-                .taken
+                .frames
                 .iter_mut()
-                .for_each(|taken| (taken.checksum, taken.completed) = (RxChecksum::None, None));
+                .for_each(|frame| (frame.checksum, frame.completed) = (RxChecksum::None, None));
             engine.poll_gathered(&packets, |slices| {
                 let mut written = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
                 change(&mut written);
@@ -255,6 +291,13 @@ mod tests {
         // The size of segments.
         let problem = judged(|written| written[4] ^= u8::from(merged(written)));
         assert!(problem.expect("another size").contains("a segment that is no frame"));
+        // The identification of IPv4 behind Ethernet.
+        let problem = judged(|written| {
+            if merged(written) && written[22..24] == [8, 0] {
+                written[29] ^= 0x40;
+            }
+        });
+        assert!(problem.expect("another identification").contains("a segment that is no frame"));
         let problem = judged(|written| written[0] |= u8::from(!merged(written)));
         assert!(problem.expect("a checksum to be filled in").contains("is said to be partial"));
     }
