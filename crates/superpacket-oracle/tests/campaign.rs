@@ -15,8 +15,10 @@ fn every_packet_comes_back_as_it_was() {
         // Each way to use an engine is met, and merges.
         assert_eq!(campaign.by_face().len(), 8, "{:?}", campaign.by_face());
         for (face, totals) in campaign.by_face() {
+            // LRO merges only TCP outside tunnels.
+            let share = if *face == "LRO" { 80 } else { 12 };
             assert!(
-                totals.merged > totals.packets / 80 && totals.super_packets > 0,
+                totals.merged > totals.packets / share && totals.super_packets > 0,
                 "{face}: {totals:?}"
             );
         }
