@@ -2,14 +2,14 @@
 //! protocol, extension headers, size and flags.
 
 use superpacket::segment::{Cwr, GsoPacket, IpId, Segment, SegmentSize};
-use superpacket::virtio::{flags, gso_type};
+use superpacket::virtio::gso_type;
 use superpacket::{Gso, GsoKind, Layer, RxChecksum, SegmentError, SegmentOptions, Segmenter};
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::frame::{
-    ACK, CWR, Carrier, Checksum, Extension, Frame, Gre, Ip, Mpls, Pppoe, Transport, Vlan, Vxlan,
+    ACK, CWR, Carrier, Checksum, Extension, Frame, Gre, Ip, Mpls, Pppoe, Transport, Vlan,
 };
 
-use crate::segment::leave_outer_checksum;
+use crate::segment::{header_of, leave_outer_checksum, outer_transport};
 
 /// Payload bytes of a segment.
 const SIZE: usize = 1_200;
@@ -70,10 +70,7 @@ pub const TUNNELS: &[(&str, Wrap)] = &[
     ("Geneve/IPv4 of IP", |frame| {
         outer(frame.in_geneve(), Checksum::Right).with(|frame| frame.tunnel_mut().link = None)
     }),
-    ("Geneve/IPv6, checksum", |frame| {
-        let ip = Frame::default().in_ip6().tunnel_mut().ip.clone();
-        outer(frame.in_geneve(), Checksum::Right).with(|frame| frame.tunnel_mut().ip = ip)
-    }),
+    ("Geneve/IPv6, checksum", |frame| outer(frame.in_geneve6(), Checksum::Right)),
     ("GRE/IPv4", |frame| gre(frame, Gre::default(), false)),
     ("GRE/IPv4, key", |frame| frame.in_gre()),
     ("GRE/IPv4, checksum", |frame| {
@@ -183,7 +180,7 @@ impl Cell {
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.frame.to_bytes();
         if self.outer_pseudo {
-            leave_outer_checksum(&self.frame, outer_transport(&self.frame), &mut bytes);
+            leave_outer_checksum(&self.frame, &mut bytes);
         }
         bytes
     }
@@ -191,42 +188,9 @@ impl Cell {
     /// Returns the header that says how the kernel is to cut it. Where no header names the kind, it
     /// is that of the innermost packet by itself, or with the outermost tunnel.
     pub fn header(&self) -> VnetHeader {
-        let offsets = self.frame.offsets();
-        let v6 = matches!(self.frame.ip, Ip::V6(_));
-        let (kind, csum_offset) = match self.frame.transport {
-            Transport::Tcp(_) if v6 => (gso_type::TCPV6, 16),
-            Transport::Tcp(_) => (gso_type::TCPV4, 16),
-            _ => (gso_type::UDP_L4, 6),
-        };
-        let ecn = if self.special == "CWR on the first segment" { gso_type::ECN } else { 0 };
-        let mut header = VnetHeader {
-            flags: flags::NEEDS_CSUM,
-            gso_type: kind | ecn,
-            hdr_len: offsets.payload as u16,
-            gso_size: SIZE as u16,
-            csum_start: offsets.transport as u16,
-            csum_offset,
-            ..VnetHeader::default()
-        };
-        if let Some(tunnel) = self
-            .frame
-            .tunnel
-            .as_ref()
-            .filter(|tunnel| !matches!(tunnel.carrier, Carrier::Gre(_) | Carrier::Ip))
-        {
-            header.gso_type |= if matches!(tunnel.ip, Ip::V4(_)) {
-                gso_type::UDP_TUNNEL_IPV4
-            } else {
-                gso_type::UDP_TUNNEL_IPV6
-            };
-            header.outer_th_offset = outer_transport(&self.frame) as u16;
-            header.inner_nh_offset = offsets.network as u16;
-            let checksum = match &tunnel.carrier {
-                Carrier::Vxlan(Vxlan { udp, .. }) => udp.checksum,
-                Carrier::Geneve(geneve) => geneve.udp.checksum,
-                _ => Checksum::Zero,
-            };
-            header.flags |= if checksum == Checksum::Zero { 0 } else { flags::UDP_TUNNEL_CSUM };
+        let mut header = header_of(&self.frame, SIZE as u16);
+        if self.special == "CWR on the first segment" {
+            header.gso_type |= gso_type::ECN;
         }
         header
     }
@@ -341,17 +305,6 @@ fn protocols() -> [(&'static str, Frame); 4] {
     frames.map(|(name, frame)| {
         (name, frame.with(|frame| *frame.checksum_mut().expect("a checksum") = Checksum::Partial))
     })
-}
-
-fn outer_transport(frame: &Frame) -> usize {
-    let outer = frame.offsets().outer.unwrap_or(0);
-    outer
-        + if matches!(frame.tunnel, Some(superpacket_traffic::frame::Tunnel { ip: Ip::V4(_), .. }))
-        {
-            20
-        } else {
-            40
-        }
 }
 
 fn tags(frame: Frame, types: &[u16]) -> Frame {

@@ -295,13 +295,13 @@ pub struct KernelGso {
     marks: u64,
 }
 
-/// What became of a super-packet.
+/// The kernel's answer to a super-packet.
 #[derive(Debug)]
-pub enum Offered {
-    /// The call that was to hand it over failed.
+pub enum Offered<P> {
+    /// The call that hands the super-packet to the kernel failed.
     Refused(std::io::Error),
-    /// The kernel took it, and the other end got these.
-    Taken(Vec<CapturedFrame>),
+    /// The kernel accepted the super-packet, and these packets arrived at the receiver.
+    Taken(Vec<P>),
 }
 
 /// How super-packets come into the sending host.
@@ -434,7 +434,11 @@ impl KernelGso {
     /// # Errors
     ///
     /// [`LabError::System`] where a host is gone.
-    pub fn offer(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Offered, LabError> {
+    pub fn offer(
+        &mut self,
+        header: VnetHeader,
+        packet: &[u8],
+    ) -> Result<Offered<CapturedFrame>, LabError> {
         match self.sender.send(header, packet) {
             // EINVAL: of the header; ENOMEM: of who was to cut the packet (`validate_xmit_skb`);
             // EMSGSIZE: of its length.

@@ -348,8 +348,7 @@ pub fn segmentation(
             Some(theirs),
             Ok(_) | Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination))),
         ) if header.flags == 0
-                && cut_for_header(packet, engine)
-                    .is_some_and(|seeded| is_cut_as(&seeded, theirs)) =>
+            && cut_for_header(packet, engine).is_some_and(|seeded| is_cut_as(&seeded, theirs)) =>
         {
             Some(Kind::HeaderDestination)
         }

@@ -10,7 +10,7 @@ use superpacket_lab::{CapturedFrame, LabError};
 
 use crate::cells::Cell;
 use crate::kernel::{KernelGso, Offered};
-use crate::router::{Routed, Router};
+use crate::router::Router;
 
 /// A way by which a program hands super-packets to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,8 +151,8 @@ impl Matrix {
             }
             if let Some(cell) = cell.at_ip() {
                 let answer = match router.offer(cell.header(), &cell.bytes())? {
-                    Routed::Refused(error) => Answer::refused(&error),
-                    Routed::Taken(packets) => Answer::of(&packets, &cell.after_hop()),
+                    Offered::Refused(error) => Answer::refused(&error),
+                    Offered::Taken(packets) => Answer::of(&packets, &cell.after_hop()),
                 };
                 answers.insert(Entrance::Tun, answer);
             }

@@ -8,19 +8,10 @@ use superpacket_io::system::TunKind;
 use superpacket_lab::{Host, LabError, TapFile, VnetHeader};
 use superpacket_traffic::frame::Frame;
 
-use crate::kernel::is_refusal;
+use crate::kernel::{Offered, is_refusal};
 
 /// How long a mark is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// What became of a super-packet.
-#[derive(Debug)]
-pub enum Routed {
-    /// The call that was to hand it over failed.
-    Refused(std::io::Error),
-    /// The kernel took it, and these left by the other device.
-    Taken(Vec<Vec<u8>>),
-}
 
 /// A host that routes between two TUN devices.
 #[derive(Debug)]
@@ -65,7 +56,7 @@ impl Router {
         let deadline = Instant::now() + PATIENCE * 10;
         for probe in [Frame::udp4(1), Frame::udp6(1)] {
             let probe = probe.at_ip().to_bytes();
-            while !matches!(self.offer(VnetHeader::default(), &probe)?, Routed::Taken(packets) if !packets.is_empty())
+            while !matches!(self.offer(VnetHeader::default(), &probe)?, Offered::Taken(packets) if !packets.is_empty())
             {
                 if Instant::now() > deadline {
                     return Err(LabError::system("waiting for the router", ErrorKind::TimedOut));
@@ -81,10 +72,14 @@ impl Router {
     /// # Errors
     ///
     /// [`LabError::System`] where the host is gone.
-    pub fn offer(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Routed, LabError> {
+    pub fn offer(
+        &mut self,
+        header: VnetHeader,
+        packet: &[u8],
+    ) -> Result<Offered<Vec<u8>>, LabError> {
         match self.first.send(header, packet) {
             Err(LabError::System { source, .. }) if is_refusal(&source) => {
-                return Ok(Routed::Refused(source));
+                return Ok(Offered::Refused(source));
             }
             other => other?,
         }
@@ -98,7 +93,7 @@ impl Router {
                 Some(packet)
                     if packet.len() == 28 + text.len() && packet.ends_with(text.as_bytes()) =>
                 {
-                    return Ok(Routed::Taken(packets));
+                    return Ok(Offered::Taken(packets));
                 }
                 // The host's own, to multicast groups.
                 Some(packet) if packet.get(24) == Some(&0xff) && packet[0] >> 4 == 6 => {}

@@ -268,7 +268,7 @@ impl Packets {
     fn vary_v6(ip: &mut Ipv6, random: &mut Random) {
         (ip.flow_label, ip.traffic_class, ip.hop_limit) =
             (random.below(1 << 20) as u32, random.bits() as u8, random.between(1, 255) as u8);
-        let stops: Vec<_> = (0..random.between(1, 3)).map(|_| stop(random)).collect();
+        let stops: Vec<_> = (0..random.between(1, 3)).map(|_| random.address()).collect();
         let left = random.between(0, stops.len()) as u8;
         let extension = match random.below(14) {
             0 => Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4]),
@@ -289,38 +289,23 @@ impl Packets {
         ip.extensions.push(extension);
     }
 
-    /// The header that says how to cut this frame.
+    /// Returns a header that says how to cut this frame.
     fn header(&mut self, frame: &Frame, size: usize) -> VnetHeader {
-        let offsets = frame.offsets();
-        let v6 = matches!(frame.ip, Ip::V6(_));
-        let (kind, csum_offset, ecn) = match &frame.transport {
+        let mut header = header_of(frame, size as u16);
+        match &frame.transport {
             Transport::Tcp(tcp) => {
-                (if v6 { 4 } else { 1 }, 16, tcp.flags & CWR != 0 && self.random.chance(0.7))
+                if tcp.flags & CWR != 0 && self.random.chance(0.7) {
+                    header.gso_type |= gso_type::ECN;
+                }
             }
             // One datagram in IP fragments, or several.
-            _ if frame.tunnel.is_none() && self.random.chance(0.3) => (gso_type::UDP, 6, false),
-            _ => (gso_type::UDP_L4, 6, false),
-        };
-        let outer = offsets.outer.zip(frame.tunnel.as_ref());
-        let (mut tunnel, mut flags, mut outer_th_offset) = (0, 1, 0);
-        if let Some((network, outer)) = outer {
-            let v4 = matches!(outer.ip, Ip::V4(_));
-            tunnel = if v4 { gso_type::UDP_TUNNEL_IPV4 } else { gso_type::UDP_TUNNEL_IPV6 };
-            outer_th_offset = (network + if v4 { 20 } else { 40 }) as u16;
-            let without = matches!(&outer.carrier, Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) if udp.checksum == Checksum::Zero);
-            flags |= if without { 0 } else { flags::UDP_TUNNEL_CSUM };
+            _ => {
+                if frame.tunnel.is_none() && self.random.chance(0.3) {
+                    header.gso_type = gso_type::UDP;
+                }
+            }
         }
-        VnetHeader {
-            flags,
-            outer_th_offset,
-            inner_nh_offset: if outer.is_some() { offsets.network as u16 } else { 0 },
-            gso_type: tunnel | kind | if ecn { 0x80 } else { 0 },
-            hdr_len: offsets.payload as u16,
-            gso_size: size as u16,
-            csum_start: offsets.transport as u16,
-            csum_offset,
-            ..VnetHeader::default()
-        }
+        header
     }
 }
 
@@ -353,7 +338,7 @@ impl Iterator for Packets {
         if header.gso_type == gso_type::UDP && self.random.chance(0.9) {
             header.gso_size = (header.gso_size / 8 * 8).max(8);
         }
-        let (flags, outer_transport) = (header.flags, usize::from(header.outer_th_offset));
+        let flags = header.flags;
         if self.random.chance(0.1) {
             let random = &mut self.random;
             match random.below(if self.tunnels { 9 } else { 7 }) {
@@ -378,18 +363,11 @@ impl Iterator for Packets {
         }
         let mut bytes = frame.to_bytes();
         if flags & flags::UDP_TUNNEL_CSUM != 0 {
-            leave_outer_checksum(&frame, outer_transport, &mut bytes);
+            leave_outer_checksum(&frame, &mut bytes);
         }
         let format = if self.tunnels { Format::Tunnel } else { Format::Plain };
         Some(Whole { header, format, bytes })
     }
-}
-
-/// A stop on a packet's way.
-fn stop(random: &mut Random) -> [u8; 16] {
-    let mut address = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    address[8..].copy_from_slice(&random.bits().to_be_bytes());
-    address
 }
 
 /// A loose or strict source route on any part of its way, its end included.
@@ -400,10 +378,53 @@ fn source_route(random: &mut Random) -> Vec<u8> {
     [&option[..], &random.bytes(4 * stops)].concat()
 }
 
+/// Returns the virtio header for cutting a frame of TCP or UDP into segments of `size` payload bytes.
+/// It names the innermost packet and, if that is VXLAN or Geneve, the outermost tunnel.
+pub(crate) fn header_of(frame: &Frame, size: u16) -> VnetHeader {
+    let offsets = frame.offsets();
+    let v6 = matches!(frame.ip, Ip::V6(_));
+    let (kind, csum_offset) = match frame.transport {
+        Transport::Tcp(_) if v6 => (gso_type::TCPV6, 16),
+        Transport::Tcp(_) => (gso_type::TCPV4, 16),
+        _ => (gso_type::UDP_L4, 6),
+    };
+    let mut header = VnetHeader {
+        flags: flags::NEEDS_CSUM,
+        gso_type: kind,
+        hdr_len: offsets.payload as u16,
+        gso_size: size,
+        csum_start: offsets.transport as u16,
+        csum_offset,
+        ..VnetHeader::default()
+    };
+    if let Some(tunnel) = &frame.tunnel
+        && let Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) =
+            &tunnel.carrier
+    {
+        header.gso_type |= if matches!(tunnel.ip, Ip::V4(_)) {
+            gso_type::UDP_TUNNEL_IPV4
+        } else {
+            gso_type::UDP_TUNNEL_IPV6
+        };
+        header.outer_th_offset = outer_transport(frame) as u16;
+        header.inner_nh_offset = offsets.network as u16;
+        header.flags |= if udp.checksum == Checksum::Zero { 0 } else { flags::UDP_TUNNEL_CSUM };
+    }
+    header
+}
+
+/// Returns the offset of the outermost tunnel's header behind its IP header, in bytes. That IP
+/// header has no options.
+pub(crate) fn outer_transport(frame: &Frame) -> usize {
+    let is_v4 = frame.tunnel.as_ref().is_some_and(|tunnel| matches!(tunnel.ip, Ip::V4(_)));
+    frame.offsets().outer.unwrap_or(0) + if is_v4 { 20 } else { 40 }
+}
+
 /// Puts the pseudo-header's sum in the place of a tunnel's UDP checksum, as Linux does: it adds to
 /// what lies there (`__skb_udp_tunnel_segment`).
-pub(crate) fn leave_outer_checksum(frame: &Frame, transport: usize, bytes: &mut [u8]) {
+pub(crate) fn leave_outer_checksum(frame: &Frame, bytes: &mut [u8]) {
     let Some(tunnel) = &frame.tunnel else { return };
+    let transport = outer_transport(frame);
     let length = (bytes.len() - transport) as u32;
     let sum = match &tunnel.ip {
         Ip::V4(ip) => checksum::pseudo_v4(ip.source, ip.destination, 17, length),

@@ -72,6 +72,13 @@ impl Random {
         bytes
     }
 
+    /// Returns a random IPv6 address in `fd09::/64`.
+    pub fn address(&mut self) -> [u8; 16] {
+        let mut address = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        address[8..].copy_from_slice(&self.bits().to_be_bytes());
+        address
+    }
+
     /// Shuffles `items` in place.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {

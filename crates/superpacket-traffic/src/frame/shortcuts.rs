@@ -126,11 +126,16 @@ impl Frame {
     /// option.
     #[must_use]
     pub fn in_geneve(self) -> Self {
-        let geneve = Geneve {
-            options: vec![0x01, 0x02, 0x03, 0x01, 0xaa, 0xbb, 0xcc, 0xdd],
-            ..Geneve::default()
-        };
-        self.through(outer4(), Carrier::Geneve(geneve), true)
+        self.through(outer4(), Carrier::Geneve(geneve()), true)
+    }
+
+    /// Puts the packet into a Geneve tunnel over IPv6, with the right outer UDP checksum, an inner
+    /// Ethernet header and one option.
+    #[must_use]
+    pub fn in_geneve6(self) -> Self {
+        let mut geneve = geneve();
+        geneve.udp.checksum = Checksum::Right;
+        self.through(outer6(), Carrier::Geneve(geneve), true)
     }
 
     /// Puts the packet into a GRE tunnel over IPv4, with a key and without an inner Ethernet
@@ -479,6 +484,11 @@ impl Frame {
         }
         fragments
     }
+}
+
+/// Returns a Geneve header with one option.
+fn geneve() -> Geneve {
+    Geneve { options: vec![0x01, 0x02, 0x03, 0x01, 0xaa, 0xbb, 0xcc, 0xdd], ..Geneve::default() }
 }
 
 fn outer4() -> Ip {

@@ -270,19 +270,18 @@ fn template(number: u32, combination: Combination, random: &mut Random) -> Frame
         Tunnel::Vxlan4 => frame.in_vxlan4(),
         Tunnel::Vxlan6 => frame.in_vxlan6(),
         Tunnel::Geneve => {
-            let mut frame = frame.in_geneve();
+            let mut frame = if v6 { frame.in_geneve6() } else { frame.in_geneve() };
             if !ethernet {
                 frame.tunnel_mut().link = None;
             }
-            if v6 { over_v6(frame) } else { frame }
+            frame
         }
         Tunnel::Gre => {
             let key = random.chance(0.5).then(|| random.bits() as u32);
             let checksum = random.chance(0.3).then_some(Checksum::Right);
-            let ip = frame.clone().in_gre().tunnel_mut().ip.clone();
-            let frame =
-                frame.through(ip, Carrier::Gre(Gre { key, checksum, ..Gre::default() }), ethernet);
-            if v6 { over_v6(frame) } else { frame }
+            let mut outer = if v6 { Frame::default().in_ip6() } else { Frame::default().in_ip4() };
+            let ip = outer.tunnel_mut().ip.clone();
+            frame.through(ip, Carrier::Gre(Gre { key, checksum, ..Gre::default() }), ethernet)
         }
         Tunnel::Ipip | Tunnel::Sit => frame.in_ip4(),
         Tunnel::FourInSix | Tunnel::SixInSix => frame.in_ip6(),
@@ -322,18 +321,13 @@ fn in_udp_tunnel(frame: Frame, random: &mut Random) -> Frame {
         0 => frame.in_vxlan4(),
         1 => frame.in_vxlan6(),
         kind => {
-            let mut frame = frame.in_geneve();
+            let mut frame = if kind == 2 { frame.in_geneve6() } else { frame.in_geneve() };
             if random.chance(0.5) {
                 frame.tunnel_mut().link = None;
             }
-            if kind == 2 { over_v6(frame) } else { frame }
+            frame
         }
     }
-}
-
-fn over_v6(frame: Frame) -> Frame {
-    let ip = Frame::default().in_ip6().tunnel_mut().ip.clone();
-    frame.with(|frame| frame.tunnel_mut().ip = ip)
 }
 
 /// Puts VLAN tags, PPPoE or MPLS on a flow, also behind each other, or takes its link header away;

@@ -155,16 +155,9 @@ fn alias(frame: &mut Frame, mode: Checksum) -> bool {
     true
 }
 
-/// A stop on a packet's way.
-fn stop(random: &mut Random) -> [u8; 16] {
-    let mut address = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    address[8..].copy_from_slice(&random.bits().to_be_bytes());
-    address
-}
-
 /// A segment route on any part of its way, its end included.
 fn segment_route(random: &mut Random) -> Extension {
-    let stops: Vec<_> = (0..random.between(1, 3)).map(|_| stop(random)).collect();
+    let stops: Vec<_> = (0..random.between(1, 3)).map(|_| random.address()).collect();
     Extension::segment_route(&stops, random.between(0, stops.len()) as u8)
 }
 
@@ -256,7 +249,7 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
         v6(frame, |ip| ip.extensions.push(segment_route(random)))
     }),
     ("ipv6 source route", |frame, random| {
-        let (stops, left) = ([stop(random), stop(random)], random.below(3) as u8);
+        let (stops, left) = ([random.address(), random.address()], random.below(3) as u8);
         v6(frame, |ip| ip.extensions.push(Extension::source_route(0, &stops, left)))
     }),
     ("ipv6 compressed route", |frame, random| {
@@ -266,10 +259,10 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
         v6(frame, |ip| ip.extensions.push(Extension::Routing(contents)))
     }),
     ("ipv6 home route", |frame, random| {
-        v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[stop(random)], 1)))
+        v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[random.address()], 1)))
     }),
     ("ipv6 home address", |frame, random| {
-        v6(frame, |ip| ip.extensions.push(Extension::home_address(stop(random))))
+        v6(frame, |ip| ip.extensions.push(Extension::home_address(random.address())))
     }),
     ("ipv6 routing of any kind", |frame, random| {
         let contents = [
@@ -524,10 +517,10 @@ const FLAVOURS: &[(&str, Variation)] = &[
     }),
     ("segment route", |frame, random| v6(frame, |ip| ip.extensions.push(segment_route(random)))),
     ("home route", |frame, random| {
-        v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[stop(random)], 1)))
+        v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[random.address()], 1)))
     }),
     ("home address", |frame, random| {
-        v6(frame, |ip| ip.extensions.push(Extension::home_address(stop(random))))
+        v6(frame, |ip| ip.extensions.push(Extension::home_address(random.address())))
     }),
     ("IPv4 source route", |frame, random| v4(frame, |ip| ip.options = source_route(random))),
     ("outer segment route", |frame, random| {
