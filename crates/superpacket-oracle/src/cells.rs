@@ -1,5 +1,5 @@
-//! Super-packets of each kind that the engine merges, to be given to a kernel: link header, tunnel,
-//! protocol, extension headers, size and flags.
+//! One super-packet of each kind that the engine merges, to be segmented by a kernel. A kind is a
+//! combination of link header, tunnel, protocol, extension headers, size and flags.
 
 use superpacket::segment::{Cwr, GsoPacket, IpId, Segment, SegmentSize};
 use superpacket::virtio::gso_type;
@@ -11,10 +11,10 @@ use superpacket_traffic::frame::{
 
 use crate::segment::{header_of, leave_outer_checksum, outer_transport};
 
-/// Payload bytes of a segment.
+/// Payload bytes per segment.
 const SIZE: usize = 1_200;
 
-/// Payload bytes of a super-packet: five segments and a shorter one.
+/// Payload bytes of a super-packet: five full segments and a shorter one.
 const PAYLOAD: usize = 5 * SIZE + 700;
 
 /// A kind of super-packet.
@@ -22,23 +22,23 @@ const PAYLOAD: usize = 5 * SIZE + 700;
 pub struct Cell {
     /// The link header.
     pub link: &'static str,
-    /// The tunnel, or what else is special.
+    /// The tunnel, or another special property.
     pub special: &'static str,
     /// The protocol.
     pub protocol: &'static str,
-    /// The packet, its checksum partial.
+    /// The packet, with a partial checksum.
     pub frame: Frame,
-    /// The outer checksum holds the sum of the pseudo-header, as Linux leaves it, and not what is
-    /// right once the inner checksum is.
+    /// The outer checksum holds the pseudo-header's sum, as Linux leaves it. Otherwise it has the
+    /// value that is valid once the inner checksum is.
     pub outer_pseudo: bool,
 }
 
-/// Puts a frame behind other headers.
+/// A function that puts a frame behind other headers.
 pub type Wrap = fn(Frame) -> Frame;
-/// Changes a frame; `None` where that has no meaning.
+/// A function that changes a frame; `None` if the change does not apply to it.
 pub type Change = fn(Frame) -> Option<Frame>;
 
-/// The link headers that the engine reads, by name.
+/// The link headers that the engine parses, by name.
 pub const LINKS: &[(&str, Wrap)] = &[
     ("Ethernet", |frame| frame),
     ("VLAN", |frame| frame.tagged(5)),
@@ -58,7 +58,7 @@ pub const LINKS: &[(&str, Wrap)] = &[
     }),
 ];
 
-/// The tunnels that the engine reads, by name.
+/// The tunnels that the engine parses, by name.
 pub const TUNNELS: &[(&str, Wrap)] = &[
     ("none", |frame| frame),
     ("VXLAN/IPv4", |frame| outer(frame.in_vxlan4(), Checksum::Zero)),
@@ -87,8 +87,8 @@ pub const TUNNELS: &[(&str, Wrap)] = &[
     ("VXLAN/IPv6 in Geneve/IPv4", |frame| outer(frame.in_vxlan6().in_geneve(), Checksum::Zero)),
 ];
 
-/// What else may be special of a packet outside tunnels, by name; `None` where it is of the other
-/// IP version or another protocol.
+/// Other special properties of packets outside tunnels, by name. The function returns `None` if the
+/// property does not exist for the frame's IP version or protocol.
 pub const SPECIALS: &[(&str, Change)] = &[
     ("IPv4 options", |frame| v4(frame, |frame| frame.ipv4_mut().options = vec![0x94, 4, 0, 0])),
     ("may be fragmented", |frame| v4(frame, |frame| frame.ipv4_mut().dont_fragment = false)),
@@ -132,14 +132,14 @@ pub const SPECIALS: &[(&str, Change)] = &[
 ];
 
 impl Cell {
-    /// Returns a super-packet of each kind: with each link header and in each tunnel, and with
-    /// what is special in plain Ethernet.
+    /// Returns one super-packet of each kind: each tunnel behind each link header, and each special
+    /// property behind plain Ethernet.
     pub fn all() -> Vec<Cell> {
         let mut cells = Vec::new();
         for (protocol, frame) in protocols() {
             for (link, behind) in LINKS {
                 for (special, through) in TUNNELS {
-                    // Lengths are right for what is sent.
+                    // Inserted headers come first, so that all lengths fit the final frame.
                     let frame = behind(through(frame.clone()));
                     let has_checksum = special.contains("checksum") && !special.starts_with("GRE")
                         || special.contains("of IP");
@@ -176,7 +176,7 @@ impl Cell {
         cells
     }
 
-    /// The packet's bytes.
+    /// Returns the bytes of the packet.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.frame.to_bytes();
         if self.outer_pseudo {
@@ -185,8 +185,10 @@ impl Cell {
         bytes
     }
 
-    /// Returns the header that says how the kernel is to cut it. Where no header names the kind, it
-    /// is that of the innermost packet by itself, or with the outermost tunnel.
+    /// Returns the virtio header that tells the kernel how to segment the packet.
+    ///
+    /// For kinds that no header can express, it describes the innermost packet alone, or with the
+    /// outermost tunnel.
     pub fn header(&self) -> VnetHeader {
         let mut header = header_of(&self.frame, SIZE as u16);
         if self.special == "CWR on the first segment" {
@@ -195,7 +197,7 @@ impl Cell {
         header
     }
 
-    /// Returns how the engine is to cut it.
+    /// Returns the instructions by which the engine segments the packet.
     pub fn gso(&self) -> Gso {
         let v6 = matches!(self.frame.ip, Ip::V6(_));
         let kind = match self.frame.transport {
@@ -234,8 +236,8 @@ impl Cell {
         }
     }
 
-    /// Returns the packet without its link header, as it comes behind a router: one hop more. It is
-    /// `None` if another tunnel's header, or a tag, is what makes the kind.
+    /// Returns the packet without its link header; `None` if a link header other than plain
+    /// Ethernet defines the kind.
     pub fn at_ip(&self) -> Option<Cell> {
         (self.link == "Ethernet").then(|| Cell {
             link: "none (TUN)",
@@ -244,7 +246,7 @@ impl Cell {
         })
     }
 
-    /// Returns the same packet one hop further.
+    /// Returns the same packet with a hop limit that is lower by one, as it leaves a router.
     pub fn after_hop(&self) -> Cell {
         let frame = self.frame.clone().with(|frame| {
             match frame.tunnel.as_mut().map_or(&mut frame.ip, |tunnel| &mut tunnel.ip) {
@@ -255,10 +257,10 @@ impl Cell {
         Cell { frame, ..self.clone() }
     }
 
-    /// Cuts the packet by the engine.
+    /// Segments the packet with the engine.
     ///
     /// # Errors
-    /// Why the engine refuses it.
+    /// The engine's reason for refusing the packet.
     pub fn cut(&self) -> Result<Vec<Vec<u8>>, SegmentError> {
         let bytes = self.bytes();
         let header = self.header();
@@ -280,7 +282,8 @@ impl Cell {
     }
 }
 
-/// Does every Linux since 6.2 segment this kind, however it comes in? TCP since 6.1 already.
+/// Returns whether every Linux since 6.2 (TCP: 6.1) segments this kind, whichever way it enters the
+/// kernel.
 pub fn is_segmented_since_6_2(cell: &Cell) -> bool {
     let tags = [
         "Ethernet",
@@ -327,7 +330,7 @@ fn gre(frame: Frame, gre: Gre, ethernet: bool) -> Frame {
 }
 
 fn hop_by_hop() -> Extension {
-    // PadN of four bytes: nothing that a router would look at.
+    // PadN of four bytes, which routers ignore.
     Extension::HopByHop(vec![1, 4, 0, 0, 0, 0])
 }
 

@@ -1,4 +1,4 @@
-//! Whether a packet that the kernel merged can be cut into the frames that it was made of.
+//! Whether a packet that the kernel merged can be segmented into its original frames.
 
 use superpacket::segment::{Cwr, IpId};
 use superpacket::virtio::gso_type;
@@ -10,16 +10,16 @@ use superpacket::{
 
 use crate::frames::{Input, Packet};
 
-/// A header field that a segment has otherwise than the frame that was merged.
+/// A header field in which a segment differs from its original frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Field {
-    /// The link header, tags and labels.
+    /// The link header, VLAN tags or MPLS labels.
     Link,
-    /// A tunnel's headers.
+    /// The headers of a tunnel.
     Tunnel,
-    /// The identification of IPv4.
+    /// The IPv4 identification.
     Identification,
-    /// The header checksum of IPv4.
+    /// The IPv4 header checksum.
     HeaderChecksum,
     /// Another field of an IP header or an extension header.
     Ip,
@@ -27,20 +27,21 @@ pub enum Field {
     Push,
     /// Another flag or a reserved bit of TCP.
     Flags,
-    /// TCP's urgent pointer.
+    /// The TCP urgent pointer.
     UrgentPointer,
-    /// A transport checksum, and nothing else.
+    /// A transport checksum, as the only difference.
     Checksum,
     /// Another field of a transport header.
     Transport,
-    /// The length of the frame, or its payload.
+    /// The frame's length or its payload.
     Payload,
 }
 
-/// Cuts a packet in the way that gives most of `frames` back, and returns for each the fields that
-/// differ.
+/// Segments a packet in the way that restores most of `frames`, and returns the differing fields of
+/// each frame.
 ///
-/// Checksums count only where nothing else differs, since all that differs changes them.
+/// Checksums are included only if no other field differs, since every other difference changes
+/// them.
 pub fn differences(packet: &Packet, frames: &[&Input]) -> Vec<Vec<Field>> {
     let kind = match packet.cut.map(|cut| cut.kind & !gso_type::ECN) {
         Some(gso_type::TCPV4) => GsoKind::Tcp4,
@@ -55,7 +56,7 @@ pub fn differences(packet: &Packet, frames: &[&Input]) -> Vec<Vec<Field>> {
     });
     for (id, outer, cwr) in ways {
         let Some(size) = size else { break };
-        // Linux merges by a hint only where the second tunnel's headers are the same.
+        // By a hint, Linux merges only packets whose second tunnel has the same headers.
         let gso = Gso::new(kind, size)
             .with_id(id)
             .with_outer_id(outer)
@@ -93,7 +94,7 @@ fn segments(packet: &Packet, gso: Gso, partial: bool) -> Option<Vec<Vec<u8>>> {
     Some(segments)
 }
 
-/// The fields in which two frames of the same headers differ.
+/// Returns the fields in which two frames with the same header layout differ.
 pub fn fields(frame: &[u8], other: &[u8]) -> Vec<Field> {
     if frame == other {
         return Vec::new();

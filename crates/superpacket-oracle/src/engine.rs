@@ -1,4 +1,4 @@
-//! The engine under test: the same frames as one poll.
+//! The engine under test, which receives the same frames in one poll.
 
 use superpacket::aggregate::BufferIndex;
 use superpacket::memory::Memory;
@@ -14,7 +14,7 @@ use superpacket_traffic::random::Random;
 use crate::frames::hexadecimal;
 use crate::frames::{Cut, Group, Input, Packet};
 
-/// A frame and its place among those received.
+/// A frame and its number in the order of arrival.
 struct Numbered<'a>(usize, &'a [u8]);
 
 impl AsRef<[u8]> for Numbered<'_> {
@@ -23,20 +23,21 @@ impl AsRef<[u8]> for Numbered<'_> {
     }
 }
 
-/// A packet that left the engine, and why.
+/// A packet that left the engine, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// The packet and its frames.
     pub group: Group,
-    /// Why it left as it did.
+    /// The reason why the packet left.
     pub reason: Reason,
 }
 
-/// Gives the engine these frames as one poll, by GRO's rules with UDP, and returns what leaves.
-/// `seed` makes the key of its hash.
+/// Gives these frames to the engine in one poll, with the policy for GRO and UDP, and returns the
+/// packets that leave. `seed` determines the hash key.
 ///
 /// # Panics
-/// If a merged packet has no valid virtio header, or one in two tunnels has: a fault of the engine.
+/// If a merged packet has no valid virtio header, or a packet in two tunnels has one: both are
+/// faults of the engine.
 pub fn receive(frames: &[Input], seed: u64) -> Vec<Left> {
     owned(frames, seed, policy().with_partial_checksums())
 }
@@ -57,8 +58,8 @@ fn owned(frames: &[Input], seed: u64, policy: Policy) -> Vec<Left> {
     left
 }
 
-/// Receives the same frames in other ways, and says what came out otherwise than `left`: with
-/// buffers borrowed, it is to be the same; with complete checksums, the same but for these.
+/// Receives the same frames in other ways, and describes the first packet that differs from `left`.
+/// With borrowed buffers, packets must be the same; with complete checksums, all but the checksums.
 ///
 /// # Panics
 /// As [`receive`].
@@ -76,7 +77,7 @@ pub fn disagreement(frames: &[Input], seed: u64, left: &[Left]) -> Option<String
     [("borrowed buffers", left, borrowed), ("complete checksums", &completed[..], complete)]
         .into_iter()
         .find_map(|(way, wanted, got)| {
-            // What a DCCP checksum covers, its header says; the campaign compares these.
+            // The coverage of a DCCP checksum depends on its header; the campaign compares these.
             let is_dccp =
                 |left: &Left| left.group.packet.cut.is_some_and(|cut| cut.kind == gso_type::NONE);
             let same = |wanted: &Left, got: &Left| match is_dccp(wanted) {
@@ -103,14 +104,14 @@ pub fn disagreement(frames: &[Input], seed: u64, left: &[Left]) -> Option<String
         })
 }
 
-/// The packet with the checksum filled in, if it merged.
+/// Returns the packet with its checksum completed, if frames merged in it.
 fn with_complete_checksum(left: &Left) -> Left {
     let mut complete = left.clone();
     let packet = &mut complete.group.packet;
     if let (Some(_), Some((start, offset))) = (packet.cut, packet.partial.take()) {
         let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
         let sum = match !checksum::sum(&packet.bytes[start..]) {
-            // UDP's 0 says that there is none.
+            // In UDP, 0 means that there is no checksum.
             0 if offset == 6
                 && left.group.packet.cut.is_some_and(|cut| cut.kind != gso_type::NONE) =>
             {
@@ -146,8 +147,8 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
         packet.pieces().iter().filter_map(|piece| piece.buffer().map(&place)).collect();
     frames.dedup();
     let cut = metadata.gso.filter(|_| metadata.packets > 1).map(|gso| {
-        // No header says CWR on all segments; compared is that for CWR on the first. Nor does one
-        // say that checksums are complete.
+        // No header can express CWR on all segments, so the header for CWR on the first one is
+        // compared. Nor can a header express complete checksums.
         let checksum = match (metadata.checksum, metadata.layout) {
             (checksum @ RxChecksum::Partial { .. }, _) | (checksum, None) => checksum,
             (_, Some(layout)) => RxChecksum::Partial {
@@ -167,7 +168,7 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
         let in_tunnel = metadata.layout.is_some_and(|layout| layout.outer.is_some());
         let kind = match gso.kind {
             GsoKind::Dccp => gso_type::NONE,
-            // The kernel's packet sockets leave tunnels out, and so does this form of the header.
+            // The kernel's packet sockets describe the packet without its tunnel, and so does this.
             GsoKind::Tcp4 if in_tunnel => gso_type::TCPV4,
             GsoKind::Tcp6 if in_tunnel => gso_type::TCPV6,
             _ if in_tunnel => gso_type::UDP_L4,

@@ -1,5 +1,5 @@
-//! The command: as many frames as wanted through the kernel and the engine, and the differences by
-//! kind.
+//! The command `superpacket-oracle`: compares the kernel with the engine, and counts the
+//! differences by kind.
 
 #![forbid(unsafe_code)]
 
@@ -32,50 +32,50 @@ mod command {
     use superpacket_oracle::segment::Packets;
     use superpacket_oracle::traffic::{Batches, combinations, in_two_tunnels};
 
-    /// Compares Linux's GRO and GSO with superpacket's, on this machine, in hosts of its own.
+    /// Compares Linux's GRO and GSO with superpacket's, on this machine, in network namespaces.
     ///
-    /// Generated frames are received by both, and super-packets cut by both. All differences are
-    /// counted by kind, in Markdown; one that no kind explains ends the run with status 1, its
-    /// frames in a capture file.
+    /// Both sides receive generated frames and segment super-packets. The differences are counted
+    /// by kind and printed in Markdown. A difference that no kind explains ends the run with status
+    /// 1; its frames are saved in a capture file.
     #[derive(Debug, Parser)]
     #[command(version, args_conflicts_with_subcommands = true)]
     struct Arguments {
         #[command(subcommand)]
         command: Option<Command>,
-        /// How many frames are received
+        /// Number of frames to receive
         #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
         frames: u64,
-        /// Number of generated super-packets to cut, outside tunnels and again in tunnels
+        /// Number of generated super-packets to segment, outside tunnels and again in tunnels
         ///
-        /// A quarter of this number of merged super-packets is cut as well. These are slower: an
-        /// emulated guest takes 32 ms for each.
+        /// A quarter of this number of merged super-packets is segmented as well. These are slower:
+        /// an emulated guest takes 32 ms for each.
         #[arg(long, value_name = "COUNT", default_value_t = 100_000)]
         packets: u64,
-        /// Begins the sequence of random numbers: the same number, the same frames
+        /// Seed of the random numbers: the same seed gives the same frames
         #[arg(long, value_name = "NUMBER", default_value_t = 1)]
         seed: u64,
-        /// How many polls or super-packets with an unexplained difference do not end the run yet
+        /// Number of unexplained differences that do not yet end the run
         #[arg(long, value_name = "COUNT", default_value_t = 0)]
         faults: usize,
     }
 
     #[derive(Debug, Subcommand)]
     enum Command {
-        /// Gives this kernel a super-packet of each kind, and prints what it makes of it
+        /// Gives this kernel one super-packet of each kind, and prints the results
         ///
-        /// In Markdown, by link header, tunnel, extension headers, size and flags, for packet
-        /// sockets, TAP and TUN devices. Segments are the engine's, byte for byte, or are said to
-        /// be others.
+        /// The table is in Markdown, by link header, tunnel, extension headers, size and flags, for
+        /// packet sockets, TAP and TUN devices. It says whether the segments are the same as the
+        /// engine's, byte for byte.
         Matrix,
-        /// Aggregates generated packets, cuts them again and compares, without a kernel
+        /// Aggregates generated packets, segments the results and compares, without a kernel
         ///
-        /// Every packet must come back once, byte for byte, in the order of its flow. One that does
-        /// not ends the run with status 1, the frames of its poll in a capture file.
+        /// Every packet must come back once, byte for byte, in the order of its flow. Otherwise the
+        /// run ends with status 1, and the frames of the poll are saved in a capture file.
         Campaign {
-            /// How many packets are aggregated
+            /// Number of packets to aggregate
             #[arg(long, value_name = "COUNT", default_value_t = 100_000_000)]
             packets: u64,
-            /// Begins the sequence of random numbers: the same number, the same packets
+            /// Seed of the random numbers: the same seed gives the same packets
             #[arg(long, value_name = "NUMBER", default_value_t = 1)]
             seed: u64,
         },
@@ -86,7 +86,7 @@ mod command {
         if let Some(Command::Campaign { packets, seed }) = arguments.command {
             return campaign(packets, seed);
         }
-        // A refusal comes out, with its reason, where the first host is made.
+        // If the kernel refuses, creating the first namespace reports the reason.
         let _ = enter_user_namespace_if_needed();
         if let Some(Command::Matrix) = arguments.command {
             return matrix();
@@ -134,7 +134,7 @@ mod command {
         }
     }
 
-    /// How many polls the progress bar is told of at a time.
+    /// Number of polls between updates of the progress bar.
     const POLLS: u64 = 10_000;
 
     fn campaign(packets: u64, seed: u64) -> ExitCode {
@@ -182,7 +182,7 @@ mod command {
         ExitCode::SUCCESS
     }
 
-    /// One super-packet of merged frames per so many generated ones: merged ones take far longer.
+    /// Generated super-packets per merged one. Segmenting merged ones takes far longer.
     const MERGED_SHARE: u64 = 4;
 
     fn compare(arguments: &Arguments) -> Result<Report, LabError> {

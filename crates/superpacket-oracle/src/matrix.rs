@@ -1,5 +1,4 @@
-//! What the live kernel can segment: each kind of super-packet that the engine merges, by each way
-//! into the kernel.
+//! The kinds of super-packets that the live kernel can segment, by each way into the kernel.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +11,7 @@ use crate::cells::Cell;
 use crate::kernel::{KernelGso, Offered};
 use crate::router::Router;
 
-/// A way by which a program hands super-packets to the kernel.
+/// A way in which a program hands super-packets to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entrance {
     /// A packet socket with virtio headers, on a device without offloads.
@@ -24,10 +23,10 @@ pub enum Entrance {
 }
 
 impl Entrance {
-    /// All of them.
+    /// All entrances, in the order of the table's columns.
     pub const ALL: [Entrance; 3] = [Entrance::PacketSocket, Entrance::Tap, Entrance::Tun];
 
-    /// Returns the name that the table uses.
+    /// Returns the name used in the table.
     pub const fn name(self) -> &'static str {
         match self {
             Entrance::PacketSocket => "packet socket",
@@ -37,18 +36,18 @@ impl Entrance {
     }
 }
 
-/// What the kernel made of a super-packet.
+/// The kernel's result for a super-packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
-    /// The segments that the engine makes, byte for byte.
+    /// The same segments as the engine's, byte for byte.
     Segments,
-    /// It came out as it went in.
+    /// The super-packet unchanged.
     Whole,
-    /// Other bytes than the engine's.
+    /// Packets that differ from the engine's, with a description of the difference.
     Other(String),
-    /// The call failed, with this error.
+    /// The call failed with this error.
     Refused(String),
-    /// The call succeeded, and nothing came out.
+    /// The call succeeded, but no packet came out.
     Dropped,
 }
 
@@ -84,7 +83,8 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Where the kernel's packets differ from the engine's: fields, in the order of the headers.
+/// Returns the names of the fields that differ from the engine's segments, in the order of the
+/// headers.
 fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &Cell) -> String {
     if theirs.len() != ours.len() {
         return format!("{} packets for {}", theirs.len(), ours.len());
@@ -103,34 +103,34 @@ fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &Cell) -> String {
     fields.join(", ")
 }
 
-/// The answers of this kernel for each kind of super-packet.
+/// The results of this kernel for each kind of super-packet.
 #[derive(Debug, Default)]
 pub struct Matrix {
-    /// What was asked, and what the kernel answered.
+    /// One row per kind of super-packet.
     pub rows: Vec<Row>,
 }
 
-/// What became of one kind of super-packet.
+/// The results for one kind of super-packet.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The kind.
+    /// The kind of super-packet.
     pub cell: Cell,
-    /// Whether the engine has a header for it, or why not.
+    /// `Ok` if a virtio header can describe the kind, or the engine's reason why not.
     pub header: Result<(), String>,
-    /// The answer at each entrance that the kind can take.
+    /// The result at each entrance that accepts the kind.
     pub answers: BTreeMap<Entrance, Answer>,
 }
 
 impl Matrix {
-    /// Asks this kernel.
+    /// Gives this kernel a super-packet of each kind.
     ///
     /// # Errors
     ///
-    /// [`LabError::Forbidden`] where namespaces are; the lab's errors.
+    /// [`LabError::Forbidden`] where namespaces are forbidden; other errors of the lab.
     pub fn ask() -> Result<Self, LabError> {
         let mut kernels = vec![(Entrance::PacketSocket, KernelGso::new()?)];
         let tap = match KernelGso::of_tunnels() {
-            // Linux before 6.17 takes no super-packets in tunnels.
+            // Before Linux 6.17, TAP devices accept no super-packets in tunnels.
             Err(LabError::Unsupported { .. }) => KernelGso::of_plain_tap(),
             other => other,
         };
@@ -162,7 +162,7 @@ impl Matrix {
     }
 }
 
-/// Does the engine have a header for this kind?
+/// Returns the engine's error if it has no virtio header for this kind.
 fn described(cell: &Cell) -> Result<(), String> {
     let (header, bytes) = (cell.header(), cell.bytes());
     let checksum = RxChecksum::Partial { start: header.csum_start, offset: header.csum_offset };
@@ -174,7 +174,8 @@ fn described(cell: &Cell) -> Result<(), String> {
 }
 
 impl fmt::Display for Matrix {
-    /// Kinds with the same answers together: protocols, then tunnels, then link headers.
+    /// Writes a table in which rows with the same results are joined: first protocols, then
+    /// tunnels, then link headers.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.rows.iter().map(|row| {
             let answers = Entrance::ALL.map(|entrance| {
@@ -207,7 +208,7 @@ impl fmt::Display for Matrix {
     }
 }
 
-/// The names of all that is otherwise the same, joined, in the order of their first.
+/// Joins the names of rows that are otherwise the same, in the order of their first appearance.
 fn together<T: PartialEq>(
     rows: impl Iterator<Item = (String, T)>,
     between: &str,

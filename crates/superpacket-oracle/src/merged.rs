@@ -1,6 +1,5 @@
-//! Super-packets as engines for a device make them: generated frames that merged, each behind its
-//! virtio header. Whoever reads the header, a kernel too, is to make the same segments as the
-//! engine.
+//! Super-packets of generated frames that the engine has merged for a device, each with its virtio
+//! header. Any reader of the header, a kernel included, must make the same segments as the engine.
 
 use std::collections::VecDeque;
 
@@ -13,20 +12,21 @@ use crate::frames::Input;
 use crate::segment::Whole;
 use crate::traffic::Batches;
 
-/// Super-packets without end, of one seed.
+/// An endless sequence of merged super-packets, reproducible by its seed.
 pub struct Merged {
     batches: Batches,
     random: Random,
     engine: BatchAggregator,
     framing: Framing,
     ready: VecDeque<Whole>,
-    /// The buffers of a poll that joins in place, kept for their memory.
+    /// The buffers of packets that are joined in place, kept to reuse their memory.
     buffers: Vec<Vec<u8>>,
 }
 
 impl Merged {
-    /// Makes the super-packets of a seed, for a device that takes headers of this format: of all
-    /// protocols through all tunnels, behind all link headers.
+    /// Creates the super-packets of a seed, for a device with headers of this format.
+    ///
+    /// They include all protocols, tunnels and link headers.
     pub fn new(seed: u64, format: Format) -> Self {
         let framing = Framing::new(format, Framing::TAP.order, Framing::TAP.layer);
         let mut random = Random::new(seed);
@@ -42,7 +42,7 @@ impl Merged {
         }
     }
 
-    /// Lets the frames of one poll merge, in slices or in their own buffers.
+    /// Merges the frames of one poll, either gathered as slices or in their own buffers.
     fn poll(&mut self, frames: &[Input]) {
         let (framing, ready) = (self.framing, &mut self.ready);
         let mut take = |slices: &[&[u8]]| {

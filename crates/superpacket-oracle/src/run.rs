@@ -1,4 +1,4 @@
-//! As many frames as wanted, and what was found.
+//! Runs over a number of frames and super-packets, and the report of their differences.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,38 +20,40 @@ use crate::nested;
 use crate::segment::{Whole, without_fragment_id};
 use crate::traffic::Batches;
 
-/// How often a batch with an unexplained difference is given to the kernel again.
+/// Number of times that a batch with an unexplained difference is repeated.
 const REPEATS: u32 = 4;
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What the kernel's GRO merges.
+    /// The rules of the kernel's GRO.
     pub rules: Rules,
-    /// Frames that both sides got.
+    /// Frames that both sides received.
     pub frames: u64,
     /// Frames that the kernel merged with others.
     pub merged: u64,
-    /// Frames of these that were in two tunnels with a GRO hint.
+    /// Received frames in two tunnels with a GRO hint.
     pub hinted: u64,
     /// Frames with a GRO hint that the kernel merged with others.
     pub hinted_merged: u64,
-    /// Packets in two tunnels of which the kernel's Geneve device handed on the same, by all bytes.
+    /// Packets in two tunnels that both the kernel's Geneve device and the engine delivered with
+    /// the same bytes.
     pub behind_geneve: u64,
-    /// Differences of each kind.
+    /// Number of differences of each kind.
     pub kinds: BTreeMap<Kind, u64>,
-    /// Polls that were repeated, and then had no such difference: the kernel had ended one in its
-    /// midst, or another address pair had shared the engine's list by its hash.
+    /// Batches whose unexplained differences disappeared when they were repeated. Reasons are a
+    /// kernel poll that ended within the batch, and a hash collision of address pairs in the
+    /// engine.
     pub repeated: u64,
-    /// Super-packets that both sides were to cut.
+    /// Super-packets that were given to both sides for segmentation.
     pub packets: u64,
-    /// Segments that both sides made of them, byte for byte the same.
+    /// Segments that are the same on both sides, byte for byte.
     pub segments: u64,
     /// Super-packets that both sides refused.
     pub refused: u64,
-    /// Batches with a difference that no kind explains.
+    /// Batches and super-packets with a difference that no kind explains.
     pub faults: Vec<Fault>,
-    /// How many of these do not end a run: none if not said.
+    /// Number of faults that do not yet end a run; 0 by default.
     pub faults_allowed: usize,
 }
 
@@ -61,10 +63,10 @@ impl Report {
     }
 }
 
-/// A batch with a difference that no kind explains.
+/// A batch or super-packet with a difference that no kind explains.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// What differs.
+    /// A description of the difference.
     pub text: String,
     /// The frames.
     pub frames: Vec<Input>,
@@ -102,7 +104,7 @@ impl Fault {
     /// Writes the frames to a capture file of this name in the directory for temporary files.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The errors of the file system.
     pub fn save(&self, name: &str) -> Result<PathBuf, CaptureError> {
         let path = std::env::temp_dir().join(name);
         write_capture(&path, &self.frames)?;
@@ -120,8 +122,8 @@ fn write_capture(path: &Path, frames: &[Input]) -> Result<(), CaptureError> {
     writer.finish().map(drop)
 }
 
-/// Receives batches until there were this many frames, or more than the allowed number have a
-/// difference that no kind explains.
+/// Gives batches to both sides until they contain this many frames, or until there are more faults
+/// than allowed.
 ///
 /// # Errors
 /// As [`KernelGro::receive`].
@@ -149,7 +151,7 @@ fn receive_batch(
     let mut fault = String::new();
     for attempt in 0..=REPEATS {
         let captured = kernel.receive(&sent)?;
-        // With the same key once more, then with others.
+        // First with the same hash key again, then with other keys.
         let seed = report.frames + u64::from(attempt.saturating_sub(1));
         let sides = Sides::new(kernel.rules(), &batch, &captured, engine::receive(&batch, seed));
         let Explained { kinds, unexplained } = explain(&sides);
@@ -186,8 +188,8 @@ fn receive_batch(
     Ok(())
 }
 
-/// Compares what the kernel's Geneve device hands on of packets that merged in two tunnels, the
-/// first taken away: there the second tunnel's headers are those of the merged packet.
+/// Compares merged packets in two tunnels behind the kernel's Geneve device, which removes the
+/// first tunnel and completes the second tunnel's headers.
 ///
 /// # Errors
 /// As [`KernelGro::receive`].
@@ -230,8 +232,7 @@ pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Res
     Ok(())
 }
 
-/// Cuts this many packets on both sides, or fewer if more than the allowed number have a difference
-/// that no kind explains.
+/// Segments this many packets on both sides, or fewer if there are more faults than allowed.
 ///
 /// # Errors
 /// As [`KernelGso::segment`].

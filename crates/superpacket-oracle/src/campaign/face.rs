@@ -1,4 +1,4 @@
-//! The ways in which an engine takes packets and hands them on.
+//! The ways of giving packets to an engine and taking super-packets from it.
 
 use std::rc::Rc;
 
@@ -13,42 +13,42 @@ use super::judge::{Judge, Members};
 use super::pool::Use;
 use super::{Numbered, packet};
 
-/// How long flows are held past a poll, in nanoseconds.
+/// Time for which flows are held past a poll, in nanoseconds.
 const HOLD: u64 = 1_000;
 
-/// An engine, and the way in which it is used.
+/// An engine, together with the way in which it is used.
 #[expect(clippy::large_enum_variant, reason = "there are a few, which are not moved")]
 pub enum Face {
-    /// Buffers are owned; one poll.
+    /// Owned buffers, in one poll.
     Owned(Aggregator<Numbered>),
-    /// Buffers are owned and copied together; one poll.
+    /// Owned buffers whose bytes are copied to linear storage, in one poll.
     Linear(Aggregator<Numbered>),
-    /// Buffers are owned; several polls, past which flows are held.
+    /// Owned buffers, in several polls between which flows are held.
     Held {
         /// The engine.
         engine: Aggregator<Numbered>,
         /// Nanoseconds since the first poll.
         now: u64,
     },
-    /// Super-packets that the first engine makes are received by the second.
+    /// Two engines: the second receives the super-packets of the first.
     SuperPackets {
-        /// Makes short super-packets.
+        /// The engine that makes short super-packets.
         first: Aggregator<Numbered>,
-        /// Makes longer ones of these.
+        /// The engine that makes longer ones of them.
         second: Aggregator<Numbered>,
     },
-    /// Buffers are borrowed.
+    /// Borrowed buffers.
     Borrowed(BatchAggregator),
-    /// Buffers are borrowed, and leave as slices behind a virtio header.
+    /// Borrowed buffers; packets leave as slices behind a virtio header.
     Gathered(BatchAggregator, Framing),
-    /// Packets are joined in their own buffers, behind a virtio header.
+    /// Packets that are joined in their own buffers, behind a virtio header.
     InPlace(BatchAggregator, Framing),
-    /// LRO: what merges cannot be cut again.
+    /// LRO, whose super-packets cannot be segmented into the original packets.
     Lro(Aggregator<Numbered>),
 }
 
 impl Face {
-    /// Makes one of each, with several policies.
+    /// Creates engines for each way of use, with several policies.
     pub fn all(random: &mut Random) -> Vec<Self> {
         let mut key = || HashKey::new(u128::from(random.bits()) << 64 | u128::from(random.bits()));
         let base = Policy::gro_with_udp();
@@ -103,7 +103,7 @@ impl Face {
         faces
     }
 
-    /// Aggregates a poll, and shows the judge all that leaves.
+    /// Aggregates the frames of a poll, and shows the judge all packets that leave.
     pub fn take(&mut self, used: &Use<'_>, judge: &mut Judge, random: &mut Random) {
         let mut batch: Vec<_> = used
             .order
@@ -175,7 +175,7 @@ impl Face {
         }
     }
 
-    /// Returns the name that faults are reported with.
+    /// Returns the name used in fault reports and in the table.
     pub const fn name(&self) -> &'static str {
         match self {
             Face::Owned(_) => "owned buffers",
@@ -191,7 +191,7 @@ impl Face {
 }
 
 impl Members {
-    /// Makes a received packet of one that left, and remembers its frames.
+    /// Makes a received packet of one that left, and records its frames.
     fn take(&mut self, packet: &SuperPacket<'_, Numbered>) -> RxPacket<Numbered> {
         let metadata = &packet.metadata;
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Packets that leave behind a virtio header: what merged is split by what its header says.
+//! Packets that leave behind a virtio header. Super-packets are split as the header says.
 
 use superpacket::virtio::{Header, flags, gso_type};
 use superpacket::{BatchAggregator, Framing, Layer, RxChecksum, RxPacket, Segmenter};
@@ -8,28 +8,28 @@ use superpacket_traffic::random::Random;
 use super::judge::Judge;
 use super::pool::{Frame, Use, complete};
 
-/// The frames of a poll that a device with such a header would take, and what a receiver is to get
-/// of them.
+/// The frames of a poll that a device with a virtio header accepts, and the packets that its
+/// receiver must get.
 pub struct Framed<'u> {
     used: &'u Use<'u>,
     framing: Framing,
     frames: Vec<FramedInput>,
 }
 
-/// One frame.
+/// One of these frames.
 struct FramedInput {
-    /// Its place in the order of arrival.
+    /// Its position in the order of arrival.
     place: usize,
     bytes: Vec<u8>,
     checksum: RxChecksum,
-    /// The same with a complete checksum, if it is partial and can be completed.
+    /// The frame with its checksum completed, if the checksum is partial and can be completed.
     completed: Option<Vec<u8>>,
     back: bool,
 }
 
 impl<'u> Framed<'u> {
-    /// Chooses the frames: those without a tag that no header could say; for a device of IP
-    /// packets, what is IP.
+    /// Selects the frames for a device with this framing: frames without a stripped tag, which no
+    /// header can express. A device for IP packets gets only IP packets.
     pub fn new(used: &'u Use<'u>, framing: Framing) -> Self {
         let places = used.order.iter().enumerate();
         let frames = places
@@ -40,7 +40,7 @@ impl<'u> Framed<'u> {
         Framed { used, framing, frames }
     }
 
-    /// Gives them to an engine whose packets leave in slices.
+    /// Gives the frames to an engine whose packets leave as slices.
     pub fn gathered(mut self, engine: &mut BatchAggregator, judge: &mut Judge) {
         self.pass_others(judge);
         let packets: Vec<_> = self
@@ -60,8 +60,8 @@ impl<'u> Framed<'u> {
         });
     }
 
-    /// Gives them to an engine that joins them in their own buffers, some of which have little
-    /// room.
+    /// Gives the frames to an engine that joins them in their own buffers, some of which have
+    /// little spare room.
     pub fn in_place(
         mut self,
         engine: &mut BatchAggregator,
@@ -82,7 +82,7 @@ impl<'u> Framed<'u> {
                 buffer
             })
             .collect();
-        // Nobody says of such a buffer what is known of its checksum.
+        // These buffers have no metadata, so the checksum state is unknown.
         for frame in &mut self.frames {
             (frame.checksum, frame.completed) = (RxChecksum::None, None);
         }
@@ -92,7 +92,7 @@ impl<'u> Framed<'u> {
         }
     }
 
-    /// Counts the frames that were not chosen as returned.
+    /// Tells the judge that frames which were not selected need not come back.
     fn pass_others(&self, judge: &mut Judge) {
         for place in 0..self.used.order.len() {
             if !self.frames.iter().any(|frame| frame.place == place) {
@@ -101,12 +101,13 @@ impl<'u> Framed<'u> {
         }
     }
 
-    /// Returns the index of the first frame that has not come back yet, and of which `is_it` is true.
+    /// Returns the index of the first frame for which `is_it` is true and which has not come back
+    /// yet.
     fn position(&self, is_it: impl Fn(&[u8]) -> bool) -> Option<usize> {
         self.frames.iter().position(|frame| !frame.back && is_it(frame.expected()))
     }
 
-    /// Finds the frames that one packet and its header stand for.
+    /// Finds the frames that a packet and its header represent.
     fn look(&mut self, written: &[u8], judge: &mut Judge) {
         let framing = self.framing;
         let header = match Header::read(written, framing.format, framing.order) {
@@ -152,7 +153,8 @@ impl<'u> Framed<'u> {
             if found.is_none()
                 && let Some(first) = first
             {
-                // No header says that identifications stay the same: the receiver counts up.
+                // No header can express identifications that stay the same, so the receiver counts
+                // up.
                 let first = identifications(self.frames[first].expected(), framing.layer);
                 found = self.position(|frame| {
                     is_renumbered(frame, segment, &first, index as u16, framing.layer)
@@ -177,7 +179,7 @@ impl<'u> Framed<'u> {
 }
 
 impl FramedInput {
-    /// What a receiver is to get.
+    /// Returns the packet that the receiver must get.
     fn expected(&self) -> &[u8] {
         self.completed.as_ref().unwrap_or(&self.bytes)
     }
@@ -253,7 +255,7 @@ mod tests {
     use super::super::pool::Pool;
     use super::*;
 
-    /// What the judge says where each packet that leaves is changed so.
+    /// Returns the judge's verdict if each packet that leaves is changed by `change`.
     fn judged(change: impl Fn(&mut Vec<u8>)) -> Option<String> {
         let mut pool = Pool::new(3);
         let framing = Framing::TAP;
@@ -288,10 +290,10 @@ mod tests {
         assert_eq!(judged(|_| {}), None);
         let problem = judged(|written| *written.last_mut().expect("a packet") ^= 1);
         assert!(problem.expect("another payload").contains("that is no frame"));
-        // The size of segments.
+        // The payload size of segments.
         let problem = judged(|written| written[4] ^= u8::from(merged(written)));
         assert!(problem.expect("another size").contains("a segment that is no frame"));
-        // The identification of IPv4 behind Ethernet.
+        // The IPv4 identification behind Ethernet.
         let problem = judged(|written| {
             if merged(written) && written[22..24] == [8, 0] {
                 written[29] ^= 0x40;

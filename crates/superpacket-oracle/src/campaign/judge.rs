@@ -1,4 +1,4 @@
-//! What has come back of a poll, and whether it is what came in.
+//! Compares the packets that come back from an engine with those that went in.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -12,31 +12,32 @@ use super::Numbered;
 use super::pool::{self, Use, complete};
 use crate::frames::hexadecimal;
 
-/// Super-packets that were received as such: the places of their frames, and their bytes.
+/// Super-packets that were received as such: the positions of their frames, and their bytes.
 #[derive(Default)]
 pub struct Members(pub Vec<(Vec<usize>, Rc<Vec<u8>>)>);
 
-/// Are these the same bytes? Where they lie in one place, nobody can have written to them.
+/// Returns whether both are the same bytes. Slices at one address need no comparison: shared bytes
+/// cannot be written to.
 fn is_same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && (std::ptr::eq(left, right) || left == right)
 }
 
-/// What has come back of a poll.
+/// The packets of a poll that have come back so far.
 #[derive(Default)]
 pub struct Judge {
     segmenter: Segmenter,
-    /// For each place in the order of arrival: it has come back.
+    /// Whether the frame at each position in the order of arrival has come back.
     back: Vec<bool>,
-    /// For each flow, the place of what came back last.
+    /// For each flow, the position of the last frame that came back, plus one.
     latest: Vec<usize>,
     places: Vec<usize>,
     numbers: Vec<usize>,
     emitted: Vec<usize>,
-    /// Flows, as they were when generated, of which frames left in another order.
+    /// Flows whose frames left in another order, as they were when the frames were generated.
     overtaken: Vec<usize>,
-    /// Packets that merged, of the frames of an LRO poll: those absorbed included.
+    /// Packets accounted for by LRO in this poll, absorbed ones included.
     pub accounted: u64,
-    /// Segments whose identifications count up, and those of the frames did not.
+    /// Segments whose identifications count up although those of the frames stay the same.
     pub renumbered: u64,
     pub super_packets: u64,
     pub merged: u64,
@@ -60,8 +61,10 @@ impl Judge {
         }
     }
 
-    /// Looks at a packet that left. `number` finds the place of a buffer's frame; where `members`
-    /// are given, the number of a super-packet.
+    /// Checks a packet that left the engine.
+    ///
+    /// `number` returns the position of a buffer's frame, or the number of a super-packet if
+    /// `members` is given.
     pub fn look<B, M: Memory<B>>(
         &mut self,
         used: &Use<'_>,
@@ -111,12 +114,12 @@ impl Judge {
         (self.numbers, self.places) = (numbers, places);
     }
 
-    /// A frame has come back.
+    /// Records that a frame has come back.
     fn returned(&mut self, used: &Use<'_>, place: usize) {
         if std::mem::replace(&mut self.back[place], true) {
             self.fail(|| format!("frame {place} came back twice"));
         }
-        // One more than the place, so that 0 is none.
+        // Positions are stored plus one, so that 0 means none.
         let flow = used.frames[used.order[place]].flow;
         if std::mem::replace(&mut self.latest[flow], place + 1) > place + 1 {
             self.overtaken.push(flow);
@@ -124,18 +127,18 @@ impl Judge {
         self.emitted.push(place);
     }
 
-    /// A frame has come back, found by its bytes, alone or in a super-packet.
+    /// Records that a frame, identified by its bytes, has come back alone or in a super-packet.
     pub fn is_back(&mut self, used: &Use<'_>, place: usize, merged: bool) {
         self.merged += u64::from(merged);
         self.returned(used, place);
     }
 
-    /// A frame was not given to the engine.
+    /// Excludes a frame that was not given to the engine.
     pub fn skip(&mut self, place: usize) {
         self.back[place] = true;
     }
 
-    /// Looks at a packet that left with its bytes copied: its frames are found by them.
+    /// Checks a packet whose bytes were copied: its frames are identified by their bytes.
     pub fn look_at_bytes(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
         let metadata = packet.metadata;
         let merged = metadata.packets > 1;
@@ -175,7 +178,7 @@ impl Judge {
         }
     }
 
-    /// Looks at a packet that LRO let leave.
+    /// Checks a packet that left LRO.
     pub fn look_at_lro(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
         let metadata = packet.metadata;
         self.accounted += u64::from(metadata.packets);
@@ -227,7 +230,7 @@ impl Judge {
         }
     }
 
-    /// Ends a poll of LRO: absorbed ACKs leave in no buffer, but are counted.
+    /// Ends a poll of LRO. Absorbed ACKs leave in no buffer, but are counted.
     pub fn end_lro(&mut self, used: &Use<'_>) {
         let (accounted, frames) = (self.accounted, used.order.len() as u64);
         if accounted == frames {
@@ -237,8 +240,10 @@ impl Judge {
         }
     }
 
-    /// Cuts what merged. A super-packet that was received does not say whether the checksums of its
-    /// segments were partial (`again`): they come back complete.
+    /// Segments a merged packet, and compares the segments with its frames.
+    ///
+    /// `again`: the packet consists of received super-packets, which do not say whether the
+    /// checksums of their frames were partial. All segments then have complete ones.
     fn cut<B, M: Memory<B>>(
         &mut self,
         used: &Use<'_>,
@@ -305,10 +310,11 @@ impl Judge {
         }
     }
 
-    /// Two frames that left in another order than they came, by the flows that they belong to now.
+    /// Returns the positions of two frames that left in another order, by the flows to which they
+    /// belong now.
     fn overtaking(&self, used: &Use<'_>) -> Option<(usize, usize)> {
         let mut latest: HashMap<pool::Flow, usize> = HashMap::new();
-        // A frame that is varied may be of another flow than it was.
+        // A varied frame may belong to another flow than before.
         let frame = |place: usize| &used.frames[used.order[place]];
         let suspects = self
             .emitted

@@ -1,10 +1,11 @@
-//! The engine against itself, in bulk: packets are aggregated, cut again and compared with what
-//! came in.
+//! The engine against itself, in bulk: packets are aggregated, segmented again and compared with
+//! the originals.
 //!
-//! Of each poll: every packet comes back once, byte for byte, with its VLAN tag and the form of its
-//! checksum, and those of a flow in their order. Engines are used in all their ways (`face`). What
-//! LRO merges cannot be cut again: it has the payload of its packets, in order, and is a valid
-//! packet of their flow.
+//! Every packet must come back once, byte for byte, with its VLAN tag and the form of its checksum,
+//! in the order of its flow. Engines are used in all ways (`face`).
+//!
+//! LRO's super-packets cannot be segmented into the original packets. They must hold the payload in
+//! order, and be valid packets of the flow.
 
 mod face;
 mod framed;
@@ -24,19 +25,19 @@ use face::Face;
 use judge::Judge;
 use pool::{Frame, Pool, Use};
 
-/// What was compared.
+/// Counts of what was compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Polls.
+    /// Number of polls.
     pub polls: u64,
-    /// Packets in.
+    /// Packets given to the engines.
     pub packets: u64,
-    /// Super-packets that they merged in.
+    /// Super-packets that the engines made.
     pub super_packets: u64,
     /// Packets that merged, and came back by segmentation.
     pub merged: u64,
-    /// Packets of these that came back with other identifications: those of all were the same,
-    /// which no virtio header can say.
+    /// Merged packets that came back with other identifications: theirs stay the same, which no
+    /// virtio header can express.
     pub renumbered: u64,
 }
 
@@ -50,7 +51,7 @@ impl std::ops::AddAssign for Totals {
     }
 }
 
-/// A frame and its place in the order of arrival; or a super-packet and its number.
+/// A frame with its position in the order of arrival, or a super-packet with its number.
 struct Numbered(usize, Rc<Vec<u8>>);
 
 impl AsRef<[u8]> for Numbered {
@@ -59,7 +60,8 @@ impl AsRef<[u8]> for Numbered {
     }
 }
 
-/// Polls without end, of one seed, through one engine after another.
+/// A campaign: an endless sequence of polls, each through one of the engines, reproducible by its
+/// seed.
 pub struct Campaign {
     pool: Pool,
     random: Random,
@@ -70,7 +72,7 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// Makes the campaign of a seed.
+    /// Creates the campaign of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let faces = Face::all(&mut random);
@@ -85,10 +87,10 @@ impl Campaign {
         }
     }
 
-    /// Aggregates a poll, cuts what comes of it, and compares.
+    /// Aggregates one poll, segments the result, and compares.
     ///
     /// # Errors
-    /// What did not come back as it came in, with the frames.
+    /// The first difference, with the frames of the poll.
     pub fn poll(&mut self) -> Result<Totals, Fault> {
         let chosen = self.random.below(self.faces.len() as u64) as usize;
         let face = &mut self.faces[chosen];
@@ -118,7 +120,7 @@ impl Campaign {
         }
     }
 
-    /// Returns what was compared of each way of using an engine, by name.
+    /// Returns the counts of each way of using an engine, by its name.
     pub fn by_face(&self) -> &BTreeMap<&'static str, Totals> {
         &self.by_face
     }
@@ -130,8 +132,8 @@ fn packet(place: usize, frame: &Frame) -> RxPacket<Numbered> {
     packet
 }
 
-/// The frames of a poll in their order, for a capture: a packet that starts at IP gets an Ethernet
-/// header of zeros, and what a device took out is put back.
+/// Returns the frames of a poll for a capture, in the order of arrival. Packets that start at IP
+/// get an Ethernet header of zeros, and stripped tags are inserted again.
 fn frames(used: &Use<'_>) -> Vec<Input> {
     let whole = |frame: &Frame| {
         let mut bytes = frame.bytes.to_vec();
@@ -158,13 +160,13 @@ mod tests {
 
     use super::*;
 
-    /// The type of sink that each aggregator is compiled for anyway.
+    /// A sink type for which each aggregator is compiled anyway.
     type Look<'l> = dyn FnMut(SuperPacket<'_, Numbered>) -> Result<(), ()> + 'l;
 
-    /// Frames by their places.
+    /// Frames with their positions.
     type Frames = Vec<(usize, Frame)>;
 
-    /// What the judge says of a poll of which the engine gets something else.
+    /// Returns the judge's verdict on a poll of which the engine receives a changed copy.
     fn judged(change: &dyn Fn(&mut Frames)) -> Option<String> {
         let mut pool = Pool::new(3);
         let used = pool.next_use();
