@@ -210,9 +210,10 @@ impl FramedInput {
     }
 }
 
-/// Returns whether a segment is this frame with other identifications: the frame has those of its
-/// super-packet's `first` frame, and the segment's count up from them. `index` is the segment's place
-/// in the super-packet.
+/// Returns whether a segment is this frame with other identifications.
+///
+/// `first` has the identifications of the super-packet's first frame. Those of `frame` must be the
+/// same, and those of the segment at `index` must count up from them.
 fn is_renumbered(frame: &[u8], segment: &[u8], first: &[u16], index: u16, layer: Layer) -> bool {
     if frame.len() != segment.len() {
         return false;

@@ -1,4 +1,4 @@
-//! From the first byte of a frame to the last header that is understood, as far as it can be read.
+//! Parses a frame from its first byte to the last known header.
 
 use core::ops::Range;
 
@@ -10,26 +10,26 @@ use etherparse::{SingleVlanHeaderSlice, TcpHeaderSlice, UdpHeaderSlice};
 
 use super::{Field, Kind, Layer, Problem};
 
-/// The layers of a frame and everything wrong with its structure.
+/// The layers of a frame, and all errors in its structure.
 pub(super) struct Walk {
     pub(super) layers: Vec<Layer>,
     pub(super) problems: Vec<Problem>,
     pub(super) fragment: bool,
-    /// The end of the outermost packet by its length field; the frame's end where nothing says
-    /// otherwise.
+    /// Offset of the end of the outermost packet by its length field; the end of the frame if there
+    /// is no such field.
     pub(super) end: usize,
 }
 
 impl Walk {
-    /// The contents of the last layer.
+    /// Returns the range of the last layer's contents.
     pub(super) fn payload(&self) -> Range<usize> {
         self.layers.last().map_or(0..0, |layer| layer.offset + layer.header..layer.end)
     }
 }
 
-/// Tunnels deeper than any test builds are left alone, so that no frame makes the walk recurse
-/// without end.
-const DEEPEST: usize = 48;
+/// Maximum number of layers before a protocol is no longer entered. It exceeds the depth in all
+/// tests, and bounds the recursion.
+const MAX_LAYERS: usize = 48;
 
 pub(super) fn walk(bytes: &[u8], starts_at_ip: bool, big: bool) -> Walk {
     let walk = Walk { layers: Vec::new(), problems: Vec::new(), fragment: false, end: bytes.len() };
@@ -50,7 +50,7 @@ struct Walker<'a> {
     end: Option<usize>,
 }
 
-/// Nothing further can be read; why is among the problems.
+/// Parsing stops here; the problems contain the reason.
 struct Stop;
 
 impl Walker<'_> {
@@ -87,7 +87,8 @@ impl Walker<'_> {
         u16::from_be_bytes([self.bytes[offset], self.bytes[offset + 1]])
     }
 
-    /// Clamps an end that a length field names to what is there, and says so.
+    /// Limits the end that a length field names to the bytes present, and records a problem if it
+    /// exceeds them.
     fn clamp(
         &mut self,
         kind: Kind,
@@ -162,7 +163,7 @@ impl Walker<'_> {
         }
     }
 
-    /// An IP header whose version nothing announces.
+    /// Parses an IP header whose version only its first byte says.
     fn any_ip(&mut self, kind: Kind, offset: usize, limit: usize) -> Result<(), Stop> {
         self.need(kind, offset, 1, limit)?;
         match self.bytes[offset] >> 4 {
@@ -261,8 +262,8 @@ impl Walker<'_> {
         }
     }
 
-    /// The length of an IPv6 packet whose payload length is 0: a jumbogram, BIG TCP, or just the
-    /// header.
+    /// Returns the length of an IPv6 packet whose payload length is 0: a jumbogram, BIG TCP, or
+    /// only the header.
     fn ipv6_without_length(&self, number: u8, offset: usize, limit: usize) -> usize {
         let option = offset + 40;
         if number == 0 && option + 8 <= limit && self.be16(option + 2) == 0xc204 {
@@ -278,7 +279,7 @@ impl Walker<'_> {
     }
 
     fn transport(&mut self, number: u8, offset: usize, end: usize, icmp: Kind) -> Result<(), Stop> {
-        if self.walk.layers.len() > DEEPEST {
+        if self.walk.layers.len() > MAX_LAYERS {
             return Ok(());
         }
         match number {
@@ -337,7 +338,7 @@ impl Walker<'_> {
         let inner = offset + 8;
         match port {
             4789 if inner + 8 <= end => {
-                // Other bits (GPE, group policy) change what follows.
+                // Other bits (GPE, group policy) change the meaning of the following bytes.
                 if self.bytes[inner..inner + 4] != [8, 0, 0, 0] || self.bytes[inner + 7] != 0 {
                     return Ok(());
                 }
@@ -361,7 +362,7 @@ impl Walker<'_> {
     fn gre(&mut self, offset: usize, end: usize) -> Result<(), Stop> {
         self.need(Kind::Gre, offset, 4, end)?;
         let flags = self.be16(offset);
-        // Another version or source routes.
+        // Another version, or source routes.
         if flags & !0xb000 != 0 {
             return Ok(());
         }

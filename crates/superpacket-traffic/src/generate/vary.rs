@@ -1,10 +1,10 @@
-//! One header field other than the rest of the flow has it, and flows with an unusual header
-//! throughout.
+//! Variations of one header field in a single packet, and flows with an unusual header in all
+//! packets.
 
 use crate::frame::*;
 use crate::random::Random;
 
-/// Changes something; false if the frame has no such thing.
+/// A change of a frame; returns false if the frame does not have the field.
 type Variation = fn(&mut Frame, &mut Random) -> bool;
 
 /// Changes one field of one layer at random.
@@ -12,18 +12,18 @@ pub(super) fn vary(frame: &mut Frame, random: &mut Random) {
     apply_one(VARIATIONS, frame, random);
 }
 
-/// Gives a flow's headers one unusual, mostly valid, field.
+/// Gives the headers of a flow one unusual, mostly valid, field.
 pub(super) fn flavour(frame: &mut Frame, random: &mut Random) {
     apply_one(FLAVOURS, frame, random);
 }
 
 fn apply_one(variations: &[(&str, Variation)], frame: &mut Frame, random: &mut Random) {
-    // The outer headers that vary are those of either tunnel.
+    // The variation applies to either of the two tunnels.
     let swapped = frame.nested.is_some() && random.chance(0.5);
     if swapped {
         core::mem::swap(&mut frame.tunnel, &mut frame.nested);
     }
-    // Every frame has an IP header, so a few draws find something that applies.
+    // Every frame has an IP header, so a few attempts find a variation that applies.
     for _ in 0..100 {
         let (_, variation) = random.pick(variations);
         if variation(frame, random) {
@@ -139,14 +139,15 @@ fn pppoe(frame: &mut Frame, edit: impl FnOnce(&mut Pppoe)) -> bool {
     frame.link.is_some() && frame.pppoe.as_mut().map(edit).is_some()
 }
 
-/// A checksum that is right, but 0xFFFF for 0x0000 where the protocol leaves the choice.
+/// Gives a frame the checksum form `mode`, and a payload whose checksum can be written as 0x0000 or
+/// 0xFFFF.
 fn alias(frame: &mut Frame, mode: Checksum) -> bool {
     if frame.payload.len() < 2
         || !matches!(frame.transport, Transport::Tcp(_) | Transport::Udp(_) | Transport::Dccp(_))
     {
         return false;
     }
-    // With partial coverage the first bytes of payload may not be in the sum.
+    // With partial coverage, the sum may not include the first payload bytes.
     if let Transport::Dccp(Dccp { coverage: 1.., .. }) = frame.transport {
         return false;
     }
@@ -155,13 +156,13 @@ fn alias(frame: &mut Frame, mode: Checksum) -> bool {
     true
 }
 
-/// A segment route on any part of its way, its end included.
+/// Returns a segment routing header with any number of segments left.
 fn segment_route(random: &mut Random) -> Extension {
     let stops: Vec<_> = (0..random.between(1, 3)).map(|_| random.address()).collect();
     Extension::segment_route(&stops, random.between(0, stops.len()) as u8)
 }
 
-/// A loose or strict source route on any part of its way, its end included.
+/// Returns a loose or strict source route, with any number of its addresses left.
 fn source_route(random: &mut Random) -> Vec<u8> {
     let stops = random.between(1, 3);
     let pointer = 4 + 4 * random.between(0, stops);
@@ -169,7 +170,7 @@ fn source_route(random: &mut Random) -> Vec<u8> {
     [&[1], &option[..], &random.bytes(4 * stops)].concat()
 }
 
-/// Every field of every layer, by name.
+/// Variations of every field of every layer, by name.
 pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     ("ethernet source", |frame, _| ethernet(frame, |ethernet| ethernet.source[1] ^= 0x10)),
     ("ethernet destination", |frame, _| {
@@ -498,7 +499,7 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     }),
 ];
 
-/// Unusual throughout a flow.
+/// Unusual headers of whole flows, by name.
 const FLAVOURS: &[(&str, Variation)] = &[
     ("may be fragmented", |frame, _| v4(frame, |ip| ip.dont_fragment = false)),
     ("ECN capable", |frame, _| v4(frame, |ip| ip.tos = 2)),
@@ -534,7 +535,7 @@ const FLAVOURS: &[(&str, Variation)] = &[
     ("bytes after end of options", |frame, _| {
         tcp(frame, |tcp| tcp.options = vec![0, 0xca, 0xfe, 0x01])
     }),
-    // Over IPv6 it would be invalid (RFC 8200, section 8.1).
+    // Invalid over IPv6 (RFC 8200, section 8.1).
     ("no UDP checksum", |frame, _| {
         matches!(frame.ip, Ip::V4(_)) && udp(frame, |udp| udp.checksum = Checksum::Zero)
     }),
@@ -584,7 +585,7 @@ mod tests {
                 }
             }
             assert!(applied > 0, "{name} never applied");
-            // Random values may hit the old one, and a flavour what the flow has anyway.
+            // A random value may be the old one, and a flow may have the unusual header already.
             assert!(changed * 3 > applied, "{name}: {changed} of {applied} changed");
         }
     }
