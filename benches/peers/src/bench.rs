@@ -1,4 +1,5 @@
-//! A row: frames brought into memory for each side, results compared, sides measured in turn.
+//! Measures a row: frames are loaded into memory for each side, results are compared, and the sides
+//! are timed in turn.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use crate::ours::{BufferCutter, Gatherer, InPlaceJoiner, ReferenceCutter};
 use crate::rows::{ETHERNET, Join, Task, super_packets};
 use crate::tun::{Buffers, OFFSET, TunCutter, TunJoiner, reads};
 
-/// What is needed to measure.
+/// The state of a measurement.
 pub struct Bench {
     clock: Clock,
     caches: Caches,
@@ -20,15 +21,15 @@ pub struct Bench {
     dpdk: Option<Rc<RefCell<Dpdk>>>,
 }
 
-/// The sides: each peer, and behind it the engine in its way.
+/// Number of sides: each of the two peers, and the engine used in the same way.
 pub const SIDES: usize = 4;
 
-/// What was measured of a row.
+/// The figures of a row.
 pub struct Measured {
-    /// Packets that leave the engine for the frames of a cycle.
+    /// Number of packets that leave the engine for the frames of a cycle.
     pub out: usize,
-    /// Of DPDK, of the engine by reference, of tun-rs, of the engine in buffers. A side that does
-    /// not do this, or is not there, has none.
+    /// Times of DPDK, of the engine by reference, of tun-rs, and of the engine in buffers; `None`
+    /// if a side does not support the row, or is missing.
     pub sides: [Option<Times>; SIDES],
 }
 
@@ -44,15 +45,15 @@ impl Measured {
 }
 
 impl Bench {
-    /// Begins a pass of so many rounds.
+    /// Begins a pass with this number of rounds.
     pub fn new(dpdk: Option<Rc<RefCell<Dpdk>>>, rounds: usize) -> Self {
         Bench { clock: Clock::new(), caches: Caches::new(), rounds, dpdk }
     }
 
-    /// Compares what the sides make of a row's frames, then times them.
+    /// Compares the results of all sides for a row's frames, then times them.
     ///
     /// # Errors
-    /// Where they differ, or what kept one from being measured.
+    /// A difference, or the failure of a side.
     pub fn row(&mut self, task: &Task) -> Result<Measured> {
         match task {
             Task::Join(join) => self.join(join),

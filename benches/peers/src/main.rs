@@ -1,4 +1,4 @@
-//! superpacket beside its peers: the same frames, the same clock, one CPU, in turn.
+//! Compares superpacket with its peers: the same frames and clock, on one CPU, in turn.
 
 mod agree;
 mod bench;
@@ -38,11 +38,11 @@ const HEAD: [&str; 8] = [
     "ratio",
 ];
 
-/// Passes over all rows, each in other memory and with another process of DPDK: what pages a
-/// process got, and who else works on the machine at a time, makes a difference.
+/// Passes over all rows, each in other memory and with another DPDK process: results depend on the
+/// process's pages and on other load.
 const PASSES: usize = 5;
 
-/// Nanoseconds a frame or segment, hot and from memory.
+/// Nanoseconds per frame or segment, with data in the caches and from memory.
 type Figure = [f64; 2];
 
 struct Arguments {
@@ -124,7 +124,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A row of the table; `absent` is what it says of DPDK where that has no figure.
+/// Returns a row of the table; `absent` stands in DPDK's columns if it has no figure.
 fn fields(row: &Row, measured: Measured, absent: &str) -> Vec<String> {
     let Measured { out, sides } = measured;
     let [dpdk, by_reference, tun, in_buffers] =
@@ -142,7 +142,7 @@ fn fields(row: &Row, measured: Measured, absent: &str) -> Vec<String> {
     let (frames, absent) = match &row.task {
         Task::Join(join) => (join.frames.len(), absent),
         Task::Gather(_) => (1, absent),
-        // DPDK does not.
+        // DPDK does not support this.
         Task::Copy(_) => (1, "-"),
     };
     vec![
@@ -157,7 +157,7 @@ fn fields(row: &Row, measured: Measured, absent: &str) -> Vec<String> {
     ]
 }
 
-/// What the system calls the processor.
+/// Returns the system's name of the processor.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let value = |name: &str| {
