@@ -19,7 +19,7 @@ const PAYLOAD: usize = 5 * SIZE + 700;
 
 /// A kind of super-packet.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct MatrixCell {
     /// The link header.
     pub link: &'static str,
     /// The tunnel, or another special property.
@@ -36,7 +36,7 @@ pub struct Cell {
 /// A function that puts a frame behind other headers.
 pub type Wrap = fn(Frame) -> Frame;
 /// A function that changes a frame; `None` if the change does not apply to it.
-pub type Change = fn(Frame) -> Option<Frame>;
+pub type CellChange = fn(Frame) -> Option<Frame>;
 
 /// The link headers that the engine parses, by name.
 pub const LINKS: &[(&str, Wrap)] = &[
@@ -89,7 +89,7 @@ pub const TUNNELS: &[(&str, Wrap)] = &[
 
 /// Other special properties of packets outside tunnels, by name. The function returns `None` if the
 /// property does not exist for the frame's IP version or protocol.
-pub const SPECIALS: &[(&str, Change)] = &[
+pub const SPECIALS: &[(&str, CellChange)] = &[
     ("IPv4 options", |frame| v4(frame, |frame| frame.ipv4_mut().options = vec![0x94, 4, 0, 0])),
     ("may be fragmented", |frame| v4(frame, |frame| frame.ipv4_mut().dont_fragment = false)),
     ("hop-by-hop options", |frame| v6(frame, &[hop_by_hop()])),
@@ -131,10 +131,10 @@ pub const SPECIALS: &[(&str, Change)] = &[
     }),
 ];
 
-impl Cell {
+impl MatrixCell {
     /// Returns one super-packet of each kind: each tunnel behind each link header, and each special
     /// property behind plain Ethernet.
-    pub fn all() -> Vec<Cell> {
+    pub fn all() -> Vec<MatrixCell> {
         let mut cells = Vec::new();
         for (protocol, frame) in protocols() {
             for (link, behind) in LINKS {
@@ -143,7 +143,7 @@ impl Cell {
                     let frame = behind(through(frame.clone()));
                     let has_checksum = special.contains("checksum") && !special.starts_with("GRE")
                         || special.contains("of IP");
-                    cells.push(Cell {
+                    cells.push(MatrixCell {
                         link,
                         special,
                         protocol,
@@ -151,7 +151,7 @@ impl Cell {
                         outer_pseudo: has_checksum,
                     });
                     if has_checksum && *link == "Ethernet" {
-                        cells.push(Cell {
+                        cells.push(MatrixCell {
                             link: "Ethernet, outer checksum for local checksum offload",
                             special,
                             protocol,
@@ -163,7 +163,7 @@ impl Cell {
             }
             for (special, make) in SPECIALS {
                 if let Some(frame) = make(frame.clone()) {
-                    cells.push(Cell {
+                    cells.push(MatrixCell {
                         link: "Ethernet",
                         special,
                         protocol,
@@ -238,8 +238,8 @@ impl Cell {
 
     /// Returns the packet without its link header; `None` if a link header other than plain
     /// Ethernet defines the kind.
-    pub fn at_ip(&self) -> Option<Cell> {
-        (self.link == "Ethernet").then(|| Cell {
+    pub fn at_ip(&self) -> Option<MatrixCell> {
+        (self.link == "Ethernet").then(|| MatrixCell {
             link: "none (TUN)",
             frame: self.frame.clone().at_ip(),
             ..self.clone()
@@ -247,14 +247,14 @@ impl Cell {
     }
 
     /// Returns the same packet with a hop limit that is lower by one, as it leaves a router.
-    pub fn after_hop(&self) -> Cell {
+    pub fn after_hop(&self) -> MatrixCell {
         let frame = self.frame.clone().with(|frame| {
             match frame.tunnel.as_mut().map_or(&mut frame.ip, |tunnel| &mut tunnel.ip) {
                 Ip::V4(ip) => ip.ttl -= 1,
                 Ip::V6(ip) => ip.hop_limit -= 1,
             }
         });
-        Cell { frame, ..self.clone() }
+        MatrixCell { frame, ..self.clone() }
     }
 
     /// Segments the packet with the engine.
@@ -284,7 +284,7 @@ impl Cell {
 
 /// Returns whether every Linux since 6.2 (TCP: 6.1) segments this kind, whichever way it enters the
 /// kernel.
-pub fn is_segmented_since_6_2(cell: &Cell) -> bool {
+pub fn is_segmented_since_6_2(cell: &MatrixCell) -> bool {
     let tags = [
         "Ethernet",
         "VLAN",

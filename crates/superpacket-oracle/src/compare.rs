@@ -6,7 +6,7 @@ use std::fmt::Write;
 use superpacket_lab::CapturedFrame;
 
 use crate::engine::Left;
-use crate::frames::{Cut, Group, Input, Known, Packet, hexadecimal};
+use crate::frames::{Group, GsoFields, InputFrame, ParsedFrame, ResultPacket, hexadecimal};
 use crate::kernel::Rules;
 use crate::nested;
 
@@ -66,9 +66,9 @@ pub struct Sides<'a> {
     /// The rules of the kernel's GRO.
     pub rules: Rules,
     /// The frames in the order of arrival.
-    pub frames: &'a [Input],
+    pub frames: &'a [InputFrame],
     /// The frames as an independent parser reads them.
-    pub known: Vec<Known>,
+    pub known: Vec<ParsedFrame>,
     /// The kernel's packets in the order in which they left.
     pub kernel: Vec<Group>,
     /// The engine's packets in the order in which they left.
@@ -87,17 +87,17 @@ impl<'a> Sides<'a> {
     /// Finds the frames that each of the kernel's packets consists of.
     pub fn new(
         rules: Rules,
-        frames: &'a [Input],
+        frames: &'a [InputFrame],
         captured: &[CapturedFrame],
         engine: Vec<Left>,
     ) -> Self {
-        let known: Vec<_> = frames.iter().map(|frame| Known::of(&frame.bytes)).collect();
+        let known: Vec<_> = frames.iter().map(|frame| ParsedFrame::of(&frame.bytes)).collect();
         let mut used = vec![false; frames.len()];
         let packets: Vec<_> = captured.iter().map(packet).collect();
         let mut found: Vec<Option<Vec<usize>>> = vec![None; packets.len()];
         // Packets that are the same on both sides need no search. The map is ordered: comparing
         // packets stops at the first difference, while hashing reads them whole.
-        let mut same: BTreeMap<(&[u8], Option<Cut>), Vec<&Left>> = BTreeMap::new();
+        let mut same: BTreeMap<(&[u8], Option<GsoFields>), Vec<&Left>> = BTreeMap::new();
         for left in engine.iter().rev() {
             same.entry((&left.group.packet.bytes, left.group.packet.cut)).or_default().push(left);
         }
@@ -205,25 +205,26 @@ impl<'a> Sides<'a> {
 }
 
 /// Returns a captured frame as a packet, with its VLAN tag inserted again.
-pub fn packet(frame: &CapturedFrame) -> Packet {
+pub fn packet(frame: &CapturedFrame) -> ResultPacket {
     let header = frame.vnet.unwrap_or_default();
     let tag = if frame.vlan.is_some() { 4 } else { 0 };
-    Packet {
+    ResultPacket {
         bytes: frame.with_tag(),
-        cut: (header.gso_type != 0).then_some(Cut { kind: header.gso_type, size: header.gso_size }),
+        cut: (header.gso_type != 0)
+            .then_some(GsoFields { kind: header.gso_type, size: header.gso_size }),
         partial: (header.flags & 1 != 0).then_some((header.csum_start + tag, header.csum_offset)),
     }
 }
 
 /// Returns a packet of the kernel with correct lengths in all headers. In a merged packet, Linux
 /// updates those of a second tunnel only later.
-pub fn completed(packet: &Packet) -> Packet {
+pub fn completed(packet: &ResultPacket) -> ResultPacket {
     let bytes = packet.cut.and_then(|_| nested::with_lengths(&packet.bytes));
-    Packet { bytes: bytes.unwrap_or_else(|| packet.bytes.clone()), ..*packet }
+    ResultPacket { bytes: bytes.unwrap_or_else(|| packet.bytes.clone()), ..*packet }
 }
 
 /// Assigns frames with the same bytes in the order of arrival, since they cannot be distinguished.
-fn in_order(frames: &[Input], found: &mut [Option<Vec<usize>>]) {
+fn in_order(frames: &[InputFrame], found: &mut [Option<Vec<usize>>]) {
     let mut alike: BTreeMap<&[u8], Vec<&mut usize>> = BTreeMap::new();
     for frame in found.iter_mut().flatten().flatten() {
         alike.entry(&frames[*frame].bytes).or_default().push(frame);
@@ -251,9 +252,9 @@ fn places<'g>(
 /// Returns the frames that a packet consists of, in the order of arrival: a frame with the same
 /// bytes, or frames of the same flow with the parts of the payload.
 fn constituents(
-    packet: &Packet,
-    frames: &[Input],
-    known: &[Known],
+    packet: &ResultPacket,
+    frames: &[InputFrame],
+    known: &[ParsedFrame],
     used: &mut [bool],
 ) -> Option<Vec<usize>> {
     let Some(cut) = packet.cut else {
@@ -262,7 +263,7 @@ fn constituents(
         used[frame] = true;
         return Some(vec![frame]);
     };
-    let whole = Known::of(&completed(packet).bytes);
+    let whole = ParsedFrame::of(&completed(packet).bytes);
     let (mut members, mut sequence, mut from) = (Vec::new(), whole.sequence, 0);
     for part in whole.payload.chunks(usize::from(cut.size)) {
         let fits = |frame: &usize| {

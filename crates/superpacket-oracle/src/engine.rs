@@ -12,12 +12,12 @@ use superpacket_traffic::checksum;
 use superpacket_traffic::random::Random;
 
 use crate::frames::hexadecimal;
-use crate::frames::{Cut, Group, Input, Packet};
+use crate::frames::{Group, GsoFields, InputFrame, ResultPacket};
 
 /// A frame and its number in the order of arrival.
-struct Numbered<'a>(usize, &'a [u8]);
+struct NumberedFrame<'a>(usize, &'a [u8]);
 
-impl AsRef<[u8]> for Numbered<'_> {
+impl AsRef<[u8]> for NumberedFrame<'_> {
     fn as_ref(&self) -> &[u8] {
         self.1
     }
@@ -38,7 +38,7 @@ pub struct Left {
 /// # Panics
 /// If a merged packet has no valid virtio header, or a packet in two tunnels has one: both are
 /// faults of the engine.
-pub fn receive(frames: &[Input], seed: u64) -> Vec<Left> {
+pub fn receive(frames: &[InputFrame], seed: u64) -> Vec<Left> {
     owned(frames, seed, policy().with_partial_checksums())
 }
 
@@ -46,13 +46,13 @@ fn policy() -> Policy {
     Policy::gro_with_udp()
 }
 
-fn owned(frames: &[Input], seed: u64, policy: Policy) -> Vec<Left> {
+fn owned(frames: &[InputFrame], seed: u64, policy: Policy) -> Vec<Left> {
     let mut aggregator = Aggregator::new(policy, key(seed));
     let mut poll: Vec<_> =
         frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
     let mut left = Vec::new();
     let mut sink =
-        |packet: SuperPacket<'_, Numbered<'_>>| left.push(taken(&packet, |buffer| buffer.0));
+        |packet: SuperPacket<'_, NumberedFrame<'_>>| left.push(taken(&packet, |buffer| buffer.0));
     aggregator.receive_batch(&mut poll, 0, &mut sink);
     aggregator.poll_end(0, &mut sink);
     left
@@ -63,7 +63,7 @@ fn owned(frames: &[Input], seed: u64, policy: Policy) -> Vec<Left> {
 ///
 /// # Panics
 /// As [`receive`].
-pub fn disagreement(frames: &[Input], seed: u64, left: &[Left]) -> Option<String> {
+pub fn disagreement(frames: &[InputFrame], seed: u64, left: &[Left]) -> Option<String> {
     let packets: Vec<_> =
         frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
     let mut borrowed = Vec::new();
@@ -131,8 +131,8 @@ fn key(seed: u64) -> HashKey {
     HashKey::new(u128::from(random.bits()) << 64 | u128::from(random.bits()))
 }
 
-fn packet(place: usize, frame: &Input) -> RxPacket<Numbered<'_>> {
-    let packet = RxPacket::new(Numbered(place, &frame.bytes));
+fn packet(place: usize, frame: &InputFrame) -> RxPacket<NumberedFrame<'_>> {
+    let packet = RxPacket::new(NumberedFrame(place, &frame.bytes));
     match frame.partial {
         Some((start, offset)) => packet.with_checksum(RxChecksum::Partial { start, offset }),
         None => packet,
@@ -178,14 +178,14 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
                 header.expect("a merged packet can be said in virtio").gso_type
             }
         };
-        Cut { kind, size: gso.size.get() as u16 }
+        GsoFields { kind, size: gso.size.get() as u16 }
     });
     let partial = match metadata.checksum {
         RxChecksum::Partial { start, offset } => Some((start, offset)),
         _ => None,
     };
     Left {
-        group: Group { packet: Packet { bytes, cut, partial }, frames },
+        group: Group { packet: ResultPacket { bytes, cut, partial }, frames },
         reason: metadata.reason,
     }
 }

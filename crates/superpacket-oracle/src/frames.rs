@@ -7,7 +7,7 @@ use crate::hint::{Hint, udp_payload};
 
 /// A frame to be received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Input {
+pub struct InputFrame {
     /// The frame, starting with the destination MAC address.
     pub bytes: Vec<u8>,
     /// The position of a partial checksum: the offset at which its sum starts, and the offset of
@@ -15,10 +15,10 @@ pub struct Input {
     pub partial: Option<(u16, u16)>,
 }
 
-impl Input {
+impl InputFrame {
     /// Creates a frame with complete checksums.
     pub fn new(bytes: Vec<u8>) -> Self {
-        Input { bytes, partial: None }
+        InputFrame { bytes, partial: None }
     }
 
     /// Returns the virtio header that describes the checksum.
@@ -30,7 +30,7 @@ impl Input {
 
 /// The contents of a frame as an independent parser reads them.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct ParsedFrame {
     /// The flow; `None` for frames that are not IP or whose headers are incomplete.
     pub flow: Option<FlowKey>,
     /// The TCP sequence number; 0 for other protocols.
@@ -39,12 +39,12 @@ pub struct Known {
     pub payload: Vec<u8>,
 }
 
-impl Known {
+impl ParsedFrame {
     /// Parses a frame.
     pub fn of(bytes: &[u8]) -> Self {
         let plain = without_reserved_bits(bytes);
         let bytes = plain.as_deref().unwrap_or(bytes);
-        Known {
+        ParsedFrame {
             flow: check::flow_key(bytes, false),
             sequence: check::tcp_fields(bytes, false).map_or(0, |fields| fields.sequence),
             payload: check::payload(bytes, false).unwrap_or_default().to_vec(),
@@ -85,7 +85,7 @@ fn without_bits_of(bytes: &[u8], (port, header): (u16, usize)) -> Option<Vec<u8>
 
 /// The segmentation instructions of a virtio header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cut {
+pub struct GsoFields {
     /// The type, `VIRTIO_NET_HDR_GSO_*`.
     pub kind: u8,
     /// Payload bytes per segment.
@@ -94,12 +94,12 @@ pub struct Cut {
 
 /// A packet that consists of one or more frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct ResultPacket {
     /// The packet with its VLAN tags, starting with the destination MAC address.
     pub bytes: Vec<u8>,
     /// How to segment the packet; `None` if no frames merged.
-    pub cut: Option<Cut>,
-    /// The position of its partial checksum, as in [`Input::partial`].
+    pub cut: Option<GsoFields>,
+    /// The position of its partial checksum, as in [`InputFrame::partial`].
     pub partial: Option<(u16, u16)>,
 }
 
@@ -107,7 +107,7 @@ pub struct Packet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The packet.
-    pub packet: Packet,
+    pub packet: ResultPacket,
     /// Numbers of its frames, in the packet's order.
     pub frames: Vec<usize>,
 }

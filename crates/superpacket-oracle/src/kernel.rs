@@ -299,7 +299,7 @@ pub struct KernelGso {
 
 /// The kernel's answer to a super-packet.
 #[derive(Debug)]
-pub enum Offered<P> {
+pub enum KernelAnswer<P> {
     /// The call that hands the super-packet to the kernel failed.
     Refused(std::io::Error),
     /// The kernel accepted the super-packet, and these packets arrived at the receiver.
@@ -427,8 +427,8 @@ impl KernelGso {
         packet: &[u8],
     ) -> Result<Option<Vec<CapturedFrame>>, LabError> {
         Ok(match self.offer(header, packet)? {
-            Offered::Taken(segments) => Some(segments).filter(|segments| !segments.is_empty()),
-            Offered::Refused(_) => None,
+            KernelAnswer::Taken(segments) => Some(segments).filter(|segments| !segments.is_empty()),
+            KernelAnswer::Refused(_) => None,
         })
     }
 
@@ -441,12 +441,12 @@ impl KernelGso {
         &mut self,
         header: VnetHeader,
         packet: &[u8],
-    ) -> Result<Offered<CapturedFrame>, LabError> {
+    ) -> Result<KernelAnswer<CapturedFrame>, LabError> {
         match self.sender.send(header, packet) {
             // EINVAL: a bad header. ENOMEM: segmentation failed (`validate_xmit_skb`). EMSGSIZE:
             // the packet is too long.
             Err(LabError::System { source, .. }) if is_refusal(&source) => {
-                return Ok(Offered::Refused(source));
+                return Ok(KernelAnswer::Refused(source));
             }
             other => other?,
         }
@@ -457,7 +457,7 @@ impl KernelGso {
         let deadline = Instant::now() + PATIENCE * 10;
         loop {
             match next(&mut self.receiver, &mut self.buffer, deadline)? {
-                Some(frame) if frame.bytes == mark => return Ok(Offered::Taken(segments)),
+                Some(frame) if frame.bytes == mark => return Ok(KernelAnswer::Taken(segments)),
                 // The bridge itself joins a multicast group (IGMP).
                 Some(frame)
                     if self.is_behind_bridge()

@@ -10,9 +10,9 @@ use superpacket_traffic::check::{self, Expect, FlowKey};
 use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 
 use crate::compare::{Difference, Sides, completed};
-use crate::cut::{self, Field};
+use crate::cut::{self, CutField};
 use crate::engine::Left;
-use crate::frames::{Cut, Group, Input, Packet};
+use crate::frames::{Group, GsoFields, InputFrame, ResultPacket};
 use crate::hint::Hint;
 use crate::nested::{self, second_tunnel};
 use crate::segment::{Whole, joined_fragments, take_offset, without_flags, without_fragment_id};
@@ -237,23 +237,23 @@ fn kernel_merged(
     };
     if let Some(field) = at(before).iter().chain(at(frame)).next() {
         return Some(match field {
-            Field::Checksum
+            CutField::Checksum
                 if group.frames.iter().any(|&member| is_partial(member) != is_partial(before)) =>
             {
                 Kind::ChecksumForms
             }
-            Field::Checksum => Kind::NonCanonicalChecksum,
-            Field::UrgentPointer => Kind::UrgentPointer,
-            Field::Identification => Kind::Identification,
-            Field::HeaderChecksum => Kind::HeaderChecksum,
+            CutField::Checksum => Kind::NonCanonicalChecksum,
+            CutField::UrgentPointer => Kind::UrgentPointer,
+            CutField::Identification => Kind::Identification,
+            CutField::HeaderChecksum => Kind::HeaderChecksum,
             // Linux preserves all of these.
-            Field::Push
-            | Field::Link
-            | Field::Tunnel
-            | Field::Ip
-            | Field::Flags
-            | Field::Transport
-            | Field::Payload => return None,
+            CutField::Push
+            | CutField::Link
+            | CutField::Tunnel
+            | CutField::Ip
+            | CutField::Flags
+            | CutField::Transport
+            | CutField::Payload => return None,
         });
     }
     if flags(sides, frame) & ACK == 0
@@ -493,11 +493,11 @@ fn is_cut_at_least(packet: &Whole, kernel: Option<&[Vec<u8>]>) -> bool {
 
 /// Returns the kind if both sides merged the same frames, and the results differ only in a tunnel's
 /// checksum or in ECN.
-fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
+fn other_bytes(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
     let layout = wire::parse_datagram(&engine.bytes, engine.bytes.len(), Layer::Ethernet).ok()?;
     let congested =
         check::tcp_fields(&engine.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
-    let with_ecn = kernel.cut.map(|cut| Cut { kind: cut.kind | gso_type::ECN, ..cut });
+    let with_ecn = kernel.cut.map(|cut| GsoFields { kind: cut.kind | gso_type::ECN, ..cut });
     if congested
         && kernel.bytes == engine.bytes
         && kernel.partial == engine.partial
@@ -534,7 +534,11 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
 
 /// Returns the kind if a checksum covers other addresses than those of its IP header, and the
 /// packets differ only in checksums, those of tunnels included.
-fn other_destination(kernel: &Packet, engine: &Packet, layout: &Layout) -> Option<Kind> {
+fn other_destination(
+    kernel: &ResultPacket,
+    engine: &ResultPacket,
+    layout: &Layout,
+) -> Option<Kind> {
     let mut bytes = kernel.bytes.clone();
     for place in layout
         .outers()
@@ -554,7 +558,7 @@ fn other_destination(kernel: &Packet, engine: &Packet, layout: &Layout) -> Optio
 
 /// Returns the kind if packets in two tunnels differ only in the second tunnel's lengths and
 /// checksum, and in the first tunnel's checksum.
-fn other_nested(kernel: &Packet, engine: &Packet) -> Option<Kind> {
+fn other_nested(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
     let outer = Hint::of(&kernel.bytes)?.outer;
     let (_, _, transport) = second_tunnel(&kernel.bytes)?;
     let mut packet = completed(kernel);
@@ -605,7 +609,7 @@ fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind>
 
 /// Returns whether a checksum of this frame covers other addresses than those of its IP header.
 fn has_other_addresses(sides: &Sides<'_>, frame: usize) -> bool {
-    let Input { bytes, partial } = &sides.frames[frame];
+    let InputFrame { bytes, partial } = &sides.frames[frame];
     let key = sides.known[frame].flow.as_ref();
     layout(sides, frame)
         .zip(key)

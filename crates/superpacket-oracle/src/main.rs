@@ -24,12 +24,12 @@ mod command {
     use superpacket::virtio::Format;
     use superpacket_lab::{LabError, enter_user_namespace_if_needed};
     use superpacket_oracle::Kind;
-    use superpacket_oracle::campaign::{Campaign, Totals};
+    use superpacket_oracle::campaign::{Campaign, CampaignTotals};
     use superpacket_oracle::kernel::{KernelGro, KernelGso};
     use superpacket_oracle::matrix::Matrix;
     use superpacket_oracle::merged::Merged;
-    use superpacket_oracle::run::{self, Fault, Report};
-    use superpacket_oracle::segment::Packets;
+    use superpacket_oracle::run::{self, RunFault, RunReport};
+    use superpacket_oracle::segment::GeneratedPackets;
     use superpacket_oracle::traffic::{Batches, combinations, in_two_tunnels};
 
     /// Compares Linux's GRO and GSO with superpacket's, on this machine, in network namespaces.
@@ -127,7 +127,7 @@ mod command {
         std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
     }
 
-    fn save(fault: &Fault, name: &str) {
+    fn save(fault: &RunFault, name: &str) {
         match fault.save(name) {
             Ok(path) => eprintln!("superpacket-oracle: its frames are in {}", path.display()),
             Err(error) => eprintln!("superpacket-oracle: its frames could not be saved: {error}"),
@@ -144,7 +144,7 @@ mod command {
         );
         let bar = ProgressBar::new(packets).with_style(style.expect("a right template"));
         let mut campaign = Campaign::new(seed);
-        let mut totals = Totals::default();
+        let mut totals = CampaignTotals::default();
         while totals.packets < packets {
             totals = match campaign.poll() {
                 Ok(totals) => totals,
@@ -185,8 +185,8 @@ mod command {
     /// Generated super-packets per merged one. Segmenting merged ones takes far longer.
     const MERGED_SHARE: u64 = 4;
 
-    fn compare(arguments: &Arguments) -> Result<Report, LabError> {
-        let mut report = Report { faults_allowed: arguments.faults, ..Report::default() };
+    fn compare(arguments: &Arguments) -> Result<RunReport, LabError> {
+        let mut report = RunReport { faults_allowed: arguments.faults, ..RunReport::default() };
         let mut kernel = KernelGro::new()?;
         report.rules = kernel.rules();
         let mut batches = Batches::new(arguments.seed, combinations(kernel.rules()));
@@ -206,7 +206,7 @@ mod command {
             let mut kernel = KernelGso::new()?;
             run::segment(
                 &mut kernel,
-                &mut Packets::new(arguments.seed),
+                &mut GeneratedPackets::new(arguments.seed),
                 arguments.packets,
                 &mut report,
             )?;
@@ -222,7 +222,7 @@ mod command {
                 Ok(mut kernel) => {
                     run::segment(
                         &mut kernel,
-                        &mut Packets::in_tunnels(arguments.seed),
+                        &mut GeneratedPackets::in_tunnels(arguments.seed),
                         arguments.packets,
                         &mut report,
                     )?;
@@ -242,7 +242,7 @@ mod command {
         Ok(report)
     }
 
-    fn print(report: &Report, arguments: &Arguments, seconds: f64) {
+    fn print(report: &RunReport, arguments: &Arguments, seconds: f64) {
         println!("Linux {}, seed {}, {seconds:.0} s.", kernel_release(), arguments.seed);
         let rules = report.rules;
         let rules = [

@@ -7,8 +7,8 @@ use superpacket::virtio::{Format, Header, Offload};
 use superpacket::{Layer, RxChecksum};
 use superpacket_lab::{CapturedFrame, LabError};
 
-use crate::cells::Cell;
-use crate::kernel::{KernelGso, Offered};
+use crate::cells::MatrixCell;
+use crate::kernel::{KernelAnswer, KernelGso};
 use crate::router::Router;
 
 /// A way in which a program hands super-packets to the kernel.
@@ -52,7 +52,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    fn of(taken: &[Vec<u8>], cell: &Cell) -> Self {
+    fn of(taken: &[Vec<u8>], cell: &MatrixCell) -> Self {
         match (taken, cell.cut()) {
             ([], _) => Answer::Dropped,
             ([whole], _) if *whole == cell.bytes() => Answer::Whole,
@@ -85,7 +85,7 @@ impl fmt::Display for Answer {
 
 /// Returns the names of the fields that differ from the engine's segments, in the order of the
 /// headers.
-fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &Cell) -> String {
+fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &MatrixCell) -> String {
     if theirs.len() != ours.len() {
         return format!("{} packets for {}", theirs.len(), ours.len());
     }
@@ -114,7 +114,7 @@ pub struct Matrix {
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The kind of super-packet.
-    pub cell: Cell,
+    pub cell: MatrixCell,
     /// `Ok` if a virtio header can describe the kind, or the engine's reason why not.
     pub header: Result<(), String>,
     /// The result at each entrance that accepts the kind.
@@ -137,12 +137,12 @@ impl Matrix {
         kernels.push((Entrance::Tap, tap?));
         let mut router = Router::new()?;
         let mut rows = Vec::new();
-        for cell in Cell::all() {
+        for cell in MatrixCell::all() {
             let mut answers = BTreeMap::new();
             for (entrance, kernel) in &mut kernels {
                 let answer = match kernel.offer(cell.header(), &cell.bytes())? {
-                    Offered::Refused(error) => Answer::refused(&error),
-                    Offered::Taken(frames) => Answer::of(
+                    KernelAnswer::Refused(error) => Answer::refused(&error),
+                    KernelAnswer::Taken(frames) => Answer::of(
                         &frames.iter().map(CapturedFrame::with_tag).collect::<Vec<_>>(),
                         &cell,
                     ),
@@ -151,8 +151,8 @@ impl Matrix {
             }
             if let Some(cell) = cell.at_ip() {
                 let answer = match router.offer(cell.header(), &cell.bytes())? {
-                    Offered::Refused(error) => Answer::refused(&error),
-                    Offered::Taken(packets) => Answer::of(&packets, &cell.after_hop()),
+                    KernelAnswer::Refused(error) => Answer::refused(&error),
+                    KernelAnswer::Taken(packets) => Answer::of(&packets, &cell.after_hop()),
                 };
                 answers.insert(Entrance::Tun, answer);
             }
@@ -163,7 +163,7 @@ impl Matrix {
 }
 
 /// Returns the engine's error if it has no virtio header for this kind.
-fn described(cell: &Cell) -> Result<(), String> {
+fn described(cell: &MatrixCell) -> Result<(), String> {
     let (header, bytes) = (cell.header(), cell.bytes());
     let checksum = RxChecksum::Partial { start: header.csum_start, offset: header.csum_offset };
     let offload = Offload::new(checksum, Some(cell.gso()));

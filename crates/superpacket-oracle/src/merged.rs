@@ -8,7 +8,7 @@ use superpacket::{BatchAggregator, Framing, HashKey, Policy, RxChecksum, RxPacke
 use superpacket_traffic::generate::Combination;
 use superpacket_traffic::random::Random;
 
-use crate::frames::Input;
+use crate::frames::InputFrame;
 use crate::segment::Whole;
 use crate::traffic::Batches;
 
@@ -43,7 +43,7 @@ impl Merged {
     }
 
     /// Merges the frames of one poll, either gathered as slices or in their own buffers.
-    fn poll(&mut self, frames: &[Input]) {
+    fn poll(&mut self, frames: &[InputFrame]) {
         let (framing, ready) = (self.framing, &mut self.ready);
         let mut take = |slices: &[&[u8]]| {
             let start = slices.first().copied().unwrap_or(&[]);
@@ -77,7 +77,7 @@ impl Merged {
     }
 }
 
-fn received(frame: &Input) -> RxPacket<&[u8]> {
+fn received(frame: &InputFrame) -> RxPacket<&[u8]> {
     let checksum = frame
         .partial
         .map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });

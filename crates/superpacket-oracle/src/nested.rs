@@ -8,7 +8,7 @@ use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{Checksum, Frame, Ip};
 use superpacket_traffic::random::Random;
 
-use crate::frames::{Packet, without_reserved_bits};
+use crate::frames::{ResultPacket, without_reserved_bits};
 use crate::hint::Hint;
 
 /// Byte offsets and bits of a hint that make it false: the packet's type, the IP version, and the
@@ -127,7 +127,7 @@ pub fn mergeable(mac: [u8; 6]) -> Vec<Vec<Frame>> {
 
 /// Returns a merged packet as Linux's Geneve device delivers it: without the first tunnel. The
 /// second tunnel's checksum, if there is one, holds the pseudo-header's sum.
-pub fn behind_geneve(packet: &Packet) -> Option<Packet> {
+pub fn behind_geneve(packet: &ResultPacket) -> Option<ResultPacket> {
     let start = Hint::of(&packet.bytes)?.start;
     let (network, is_v6, transport) = second_tunnel(&packet.bytes)?;
     let mut bytes = packet.bytes.clone();
@@ -143,7 +143,7 @@ pub fn behind_geneve(packet: &Packet) -> Option<Packet> {
         bytes[transport + 6..transport + 8].copy_from_slice(&sum.to_be_bytes());
     }
     let partial = packet.partial.map(|(at, offset)| (at - start as u16, offset));
-    Some(Packet { bytes: bytes.split_off(start), cut: packet.cut, partial })
+    Some(ResultPacket { bytes: bytes.split_off(start), cut: packet.cut, partial })
 }
 
 #[cfg(test)]

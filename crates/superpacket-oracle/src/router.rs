@@ -8,7 +8,7 @@ use superpacket_io::system::TunKind;
 use superpacket_lab::{Host, LabError, TapFile, VnetHeader};
 use superpacket_traffic::frame::Frame;
 
-use crate::kernel::{Offered, is_refusal};
+use crate::kernel::{KernelAnswer, is_refusal};
 
 /// Maximum time to wait for a mark.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ impl Router {
         let deadline = Instant::now() + PATIENCE * 10;
         for probe in [Frame::udp4(1), Frame::udp6(1)] {
             let probe = probe.at_ip().to_bytes();
-            while !matches!(self.offer(VnetHeader::default(), &probe)?, Offered::Taken(packets) if !packets.is_empty())
+            while !matches!(self.offer(VnetHeader::default(), &probe)?, KernelAnswer::Taken(packets) if !packets.is_empty())
             {
                 if Instant::now() > deadline {
                     return Err(LabError::system("waiting for the router", ErrorKind::TimedOut));
@@ -76,10 +76,10 @@ impl Router {
         &mut self,
         header: VnetHeader,
         packet: &[u8],
-    ) -> Result<Offered<Vec<u8>>, LabError> {
+    ) -> Result<KernelAnswer<Vec<u8>>, LabError> {
         match self.first.send(header, packet) {
             Err(LabError::System { source, .. }) if is_refusal(&source) => {
-                return Ok(Offered::Refused(source));
+                return Ok(KernelAnswer::Refused(source));
             }
             other => other?,
         }
@@ -93,7 +93,7 @@ impl Router {
                 Some(packet)
                     if packet.len() == 28 + text.len() && packet.ends_with(text.as_bytes()) =>
                 {
-                    return Ok(Offered::Taken(packets));
+                    return Ok(KernelAnswer::Taken(packets));
                 }
                 // The namespace itself sends packets to multicast groups.
                 Some(packet) if packet.get(24) == Some(&0xff) && packet[0] >> 4 == 6 => {}

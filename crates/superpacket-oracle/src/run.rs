@@ -12,7 +12,7 @@ use superpacket_lab::{CapturedFrame, LabError};
 
 use crate::compare::{Sides, packet};
 use crate::engine;
-use crate::frames::{Input, hexadecimal};
+use crate::frames::{InputFrame, hexadecimal};
 use crate::hint::Hint;
 use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};
@@ -25,7 +25,7 @@ const REPEATS: u32 = 4;
 
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct RunReport {
     /// The rules of the kernel's GRO.
     pub rules: Rules,
     /// Frames that both sides received.
@@ -52,12 +52,12 @@ pub struct Report {
     /// Super-packets that both sides refused.
     pub refused: u64,
     /// Batches and super-packets with a difference that no kind explains.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<RunFault>,
     /// Number of faults that do not yet end a run; 0 by default.
     pub faults_allowed: usize,
 }
 
-impl Report {
+impl RunReport {
     fn goes_on(&self) -> bool {
         self.faults.len() <= self.faults_allowed
     }
@@ -65,14 +65,14 @@ impl Report {
 
 /// A batch or super-packet with a difference that no kind explains.
 #[derive(Clone, Debug)]
-pub struct Fault {
+pub struct RunFault {
     /// A description of the difference.
     pub text: String,
     /// The frames.
-    pub frames: Vec<Input>,
+    pub frames: Vec<InputFrame>,
 }
 
-impl Fault {
+impl RunFault {
     fn of_segments(
         packet: Whole,
         theirs: Option<Vec<Vec<u8>>>,
@@ -98,7 +98,7 @@ impl Fault {
             theirs.map(|theirs| theirs.len()),
             ours.as_ref().map(Vec::len)
         ));
-        Fault { text, frames: vec![Input::new(packet.bytes)] }
+        RunFault { text, frames: vec![InputFrame::new(packet.bytes)] }
     }
 
     /// Writes the frames to a capture file of this name in the directory for temporary files.
@@ -112,7 +112,7 @@ impl Fault {
     }
 }
 
-fn write_capture(path: &Path, frames: &[Input]) -> Result<(), CaptureError> {
+fn write_capture(path: &Path, frames: &[InputFrame]) -> Result<(), CaptureError> {
     let format = Format::Pcap { byte_order: ByteOrder::NATIVE, variant: PcapVariant::Microseconds };
     let mut writer = Writer::create(path, OutputFormat::like(format))?;
     writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS)])?;
@@ -131,7 +131,7 @@ pub fn receive(
     kernel: &mut KernelGro,
     batches: &mut Batches,
     frames: u64,
-    report: &mut Report,
+    report: &mut RunReport,
 ) -> Result<(), LabError> {
     let mut left = frames;
     while left > 0 && report.goes_on() {
@@ -144,8 +144,8 @@ pub fn receive(
 
 fn receive_batch(
     kernel: &mut KernelGro,
-    batch: Vec<Input>,
-    report: &mut Report,
+    batch: Vec<InputFrame>,
+    report: &mut RunReport,
 ) -> Result<(), LabError> {
     let sent: Vec<_> = batch.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
     let mut fault = String::new();
@@ -177,14 +177,14 @@ fn receive_batch(
                 .into_iter()
                 .for_each(|(kind, count)| *report.kinds.entry(kind).or_default() += count);
             if let Some(text) = engine::disagreement(&batch, seed, &sides.engine) {
-                report.faults.push(Fault { text, frames: batch });
+                report.faults.push(RunFault { text, frames: batch });
             }
             return Ok(());
         }
         fault = crate::compare::describe(&sides, &unexplained);
     }
     report.frames += batch.len() as u64;
-    report.faults.push(Fault { text: fault, frames: batch });
+    report.faults.push(RunFault { text: fault, frames: batch });
     Ok(())
 }
 
@@ -193,9 +193,12 @@ fn receive_batch(
 ///
 /// # Errors
 /// As [`KernelGro::receive`].
-pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Result<(), LabError> {
+pub fn receive_behind_geneve(
+    kernel: &mut KernelGro,
+    report: &mut RunReport,
+) -> Result<(), LabError> {
     for frames in nested::mergeable(kernel.mac()?) {
-        let frames: Vec<_> = frames.iter().map(|frame| Input::new(frame.to_bytes())).collect();
+        let frames: Vec<_> = frames.iter().map(|frame| InputFrame::new(frame.to_bytes())).collect();
         let sent: Vec<_> = frames.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
         let ours: Vec<_> = engine::receive(&frames, 0)
             .iter()
@@ -227,7 +230,7 @@ pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Res
                 ));
             }
         }
-        report.faults.push(Fault { text, frames });
+        report.faults.push(RunFault { text, frames });
     }
     Ok(())
 }
@@ -240,7 +243,7 @@ pub fn segment(
     kernel: &mut KernelGso,
     packets: &mut impl Iterator<Item = Whole>,
     count: u64,
-    report: &mut Report,
+    report: &mut RunReport,
 ) -> Result<(), LabError> {
     for packet in packets.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)) {
         let captured = kernel.segment(packet.header, &packet.bytes)?;
@@ -254,7 +257,7 @@ pub fn segment(
             (None, Err(_)) => report.refused += 1,
             _ => match kind::segmentation(&packet, theirs.as_deref(), &ours) {
                 Some(kind) => *report.kinds.entry(kind).or_default() += 1,
-                None => report.faults.push(Fault::of_segments(packet, theirs, &ours)),
+                None => report.faults.push(RunFault::of_segments(packet, theirs, &ours)),
             },
         }
         if !report.goes_on() {

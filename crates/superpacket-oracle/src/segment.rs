@@ -172,20 +172,20 @@ fn fragment_header(frame: &[u8]) -> Option<usize> {
 /// They are TCP and UDP over IPv4 and IPv6, with random values in every header field. Some sizes
 /// divide the payload, and some virtio headers contradict the packet. Outside tunnels, some
 /// datagrams are to be fragmented.
-pub struct Packets {
+pub struct GeneratedPackets {
     random: Random,
     tunnels: bool,
 }
 
-impl Packets {
+impl GeneratedPackets {
     /// Creates the sequence of a seed, outside tunnels.
     pub fn new(seed: u64) -> Self {
-        Packets { random: Random::new(seed), tunnels: false }
+        GeneratedPackets { random: Random::new(seed), tunnels: false }
     }
 
     /// Creates the sequence of a seed, in VXLAN and Geneve.
     pub fn in_tunnels(seed: u64) -> Self {
-        Packets { random: Random::new(seed), tunnels: true }
+        GeneratedPackets { random: Random::new(seed), tunnels: true }
     }
 
     fn frame(&mut self, length: usize) -> Frame {
@@ -316,7 +316,7 @@ impl Packets {
     }
 }
 
-impl Iterator for Packets {
+impl Iterator for GeneratedPackets {
     type Item = Whole;
 
     fn next(&mut self) -> Option<Whole> {

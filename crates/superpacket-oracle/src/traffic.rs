@@ -5,7 +5,7 @@ use superpacket_traffic::generate::{
 };
 use superpacket_traffic::random::Random;
 
-use crate::frames::Input;
+use crate::frames::InputFrame;
 use crate::kernel::{MOST_FRAMES, Rules};
 use crate::nested;
 
@@ -80,9 +80,9 @@ impl Batches {
 }
 
 impl Iterator for Batches {
-    type Item = Vec<Input>;
+    type Item = Vec<InputFrame>;
 
-    fn next(&mut self) -> Option<Vec<Input>> {
+    fn next(&mut self) -> Option<Vec<InputFrame>> {
         // The engine takes datagrams to the ports of VXLAN and Geneve for tunnels; Linux does so
         // only if it has such a device. The generator numbers flows by their ports, so these flows
         // are left out.
@@ -106,7 +106,7 @@ impl Iterator for Batches {
                 Checksum::Partial { start, offset } => Some((start, offset)),
                 _ => None,
             };
-            Input { bytes: packet.bytes, partial }
+            InputFrame { bytes: packet.bytes, partial }
         };
         Some(self.stream.by_ref().filter(fits).take(MOST_FRAMES).map(input).collect())
     }

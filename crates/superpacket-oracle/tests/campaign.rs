@@ -2,13 +2,13 @@
 
 #![cfg(target_os = "linux")]
 
-use superpacket_oracle::campaign::{Campaign, Totals};
+use superpacket_oracle::campaign::{Campaign, CampaignTotals};
 
 #[test]
 fn every_packet_comes_back_as_it_was() {
     for seed in 0..4 {
         let mut campaign = Campaign::new(seed);
-        let mut totals = Totals::default();
+        let mut totals = CampaignTotals::default();
         while totals.packets < 50_000 {
             totals = campaign.poll().unwrap_or_else(|fault| panic!("seed {seed}: {}", fault.text));
         }

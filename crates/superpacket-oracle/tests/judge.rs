@@ -19,9 +19,9 @@ use superpacket_io::capture::{
 use superpacket_lab::{
     CapturedFrame, Host, LabError, Link, TapFile, enter_user_namespace_before_main,
 };
-use superpacket_oracle::frames::Input as Received;
+use superpacket_oracle::frames::InputFrame as Received;
 use superpacket_oracle::kernel::{KernelGro, KernelGso};
-use superpacket_oracle::segment::{Packets, Whole};
+use superpacket_oracle::segment::{GeneratedPackets, Whole};
 use superpacket_oracle::traffic::{self, Batches};
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{Checksum, Frame};
@@ -426,7 +426,7 @@ fn whole_outer_checksum(bytes: &[u8], layout: &Layout) -> (usize, u16) {
 #[test]
 fn what_the_kernel_cuts_is_faithful() -> Result<(), LabError> {
     let Some(kernel) = superpacket_lab::available_or_skip(KernelGso::new()) else { return Ok(()) };
-    cut(kernel, Packets::new(12).take(5_000))
+    cut(kernel, GeneratedPackets::new(12).take(5_000))
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn what_the_kernel_cuts_in_tunnels_is_faithful() -> Result<(), LabError> {
     let Some(kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else {
         return Ok(());
     };
-    cut(kernel, Packets::in_tunnels(13).take(4_000))
+    cut(kernel, GeneratedPackets::in_tunnels(13).take(4_000))
 }
 
 fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<(), LabError> {

@@ -7,8 +7,8 @@ use superpacket_lab::{LabError, enter_user_namespace_before_main};
 use superpacket_oracle::kernel::{KernelGro, KernelGso};
 use superpacket_oracle::matrix::{Answer, Matrix, Row};
 use superpacket_oracle::merged::Merged;
-use superpacket_oracle::run::{self, Report};
-use superpacket_oracle::segment::Packets;
+use superpacket_oracle::run::{self, RunReport};
+use superpacket_oracle::segment::GeneratedPackets;
 use superpacket_oracle::traffic::Batches;
 use superpacket_oracle::{Kind, cells, traffic};
 
@@ -23,7 +23,7 @@ fn available<T>(result: Result<T, LabError>) -> Option<T> {
 }
 
 /// Fails with the frames of a difference that has no kind.
-fn assert_explained(report: &Report, seed: u64) {
+fn assert_explained(report: &RunReport, seed: u64) {
     if let Some(fault) = report.faults.first() {
         let saved = fault.save(&format!("superpacket-oracle-{seed}.pcap"));
         panic!(
@@ -37,7 +37,7 @@ fn assert_explained(report: &Report, seed: u64) {
 fn every_difference_in_what_merges_has_a_kind() -> Result<(), LabError> {
     let Some(mut kernel) = available(KernelGro::new()) else { return Ok(()) };
     let (seed, frames) = (1, 100_000);
-    let mut report = Report::default();
+    let mut report = RunReport::default();
     let combinations = traffic::combinations(kernel.rules());
     run::receive(&mut kernel, &mut Batches::new(seed, combinations), frames, &mut report)?;
     assert_explained(&report, seed);
@@ -59,7 +59,7 @@ fn every_difference_in_two_tunnels_has_a_kind() -> Result<(), LabError> {
         // Kernels before 7.0, or without these devices.
         return Ok(());
     }
-    let mut report = Report::default();
+    let mut report = RunReport::default();
     run::receive(&mut kernel, &mut Batches::new(seed, nested), frames, &mut report)?;
     run::receive_behind_geneve(&mut kernel, &mut report)?;
     assert_explained(&report, seed);
@@ -104,7 +104,7 @@ fn super_packets_of_engines_for_a_device_are_cut_into_the_same_bytes() -> Result
     let kernels = [Some((kernel, Format::Plain)), tap.map(|tap| (tap, Format::Tunnel))];
     for (mut kernel, format) in kernels.into_iter().flatten() {
         let (seed, packets) = (1, 2_000);
-        let mut report = Report::default();
+        let mut report = RunReport::default();
         run::segment(&mut kernel, &mut Merged::new(seed, format), packets, &mut report)?;
         assert_explained(&report, seed);
         assert!(report.packets == packets && report.segments > 2 * packets, "{report:?}");
@@ -121,8 +121,8 @@ fn super_packets_in_tunnels_are_cut_into_the_same_bytes() -> Result<(), LabError
         return Ok(());
     };
     let (seed, packets) = (1, 4_000);
-    let mut report = Report::default();
-    run::segment(&mut kernel, &mut Packets::in_tunnels(seed), packets, &mut report)?;
+    let mut report = RunReport::default();
+    run::segment(&mut kernel, &mut GeneratedPackets::in_tunnels(seed), packets, &mut report)?;
     assert_explained(&report, seed);
     let explained: u64 = report.kinds.values().sum();
     assert!(report.packets == packets && report.segments > 10 * packets, "{report:?}");
@@ -134,8 +134,8 @@ fn super_packets_in_tunnels_are_cut_into_the_same_bytes() -> Result<(), LabError
 fn super_packets_are_cut_into_the_same_bytes() -> Result<(), LabError> {
     let Some(mut kernel) = available(KernelGso::new()) else { return Ok(()) };
     let (seed, packets) = (1, 16_000);
-    let mut report = Report::default();
-    run::segment(&mut kernel, &mut Packets::new(seed), packets, &mut report)?;
+    let mut report = RunReport::default();
+    run::segment(&mut kernel, &mut GeneratedPackets::new(seed), packets, &mut report)?;
     assert_explained(&report, seed);
     let explained: u64 = report.kinds.values().sum();
     assert!(report.packets == packets && report.segments > 10 * packets, "{report:?}");

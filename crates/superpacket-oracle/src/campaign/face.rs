@@ -10,8 +10,8 @@ use superpacket_traffic::random::Random;
 
 use super::framed::Framed;
 use super::judge::{Judge, Members};
-use super::pool::Use;
-use super::{Numbered, packet};
+use super::pool::PollUse;
+use super::{NumberedBuffer, packet};
 
 /// Time for which flows are held past a poll, in nanoseconds.
 const HOLD: u64 = 1_000;
@@ -20,22 +20,22 @@ const HOLD: u64 = 1_000;
 #[expect(clippy::large_enum_variant, reason = "there are a few, which are not moved")]
 pub enum Face {
     /// Owned buffers, in one poll.
-    Owned(Aggregator<Numbered>),
+    Owned(Aggregator<NumberedBuffer>),
     /// Owned buffers whose bytes are copied to linear storage, in one poll.
-    Linear(Aggregator<Numbered>),
+    Linear(Aggregator<NumberedBuffer>),
     /// Owned buffers, in several polls between which flows are held.
     Held {
         /// The engine.
-        engine: Aggregator<Numbered>,
+        engine: Aggregator<NumberedBuffer>,
         /// Nanoseconds since the first poll.
         now: u64,
     },
     /// Two engines: the second receives the super-packets of the first.
     SuperPackets {
         /// The engine that makes short super-packets.
-        first: Aggregator<Numbered>,
+        first: Aggregator<NumberedBuffer>,
         /// The engine that makes longer ones of them.
-        second: Aggregator<Numbered>,
+        second: Aggregator<NumberedBuffer>,
     },
     /// Borrowed buffers.
     Borrowed(BatchAggregator),
@@ -44,7 +44,7 @@ pub enum Face {
     /// Packets that are joined in their own buffers, behind a virtio header.
     InPlace(BatchAggregator, Framing),
     /// LRO, whose super-packets cannot be segmented into the original packets.
-    Lro(Aggregator<Numbered>),
+    Lro(Aggregator<NumberedBuffer>),
 }
 
 impl Face {
@@ -104,7 +104,7 @@ impl Face {
     }
 
     /// Aggregates the frames of a poll, and shows the judge all packets that leave.
-    pub fn take(&mut self, used: &Use<'_>, judge: &mut Judge, random: &mut Random) {
+    pub fn take(&mut self, used: &PollUse<'_>, judge: &mut Judge, random: &mut Random) {
         let mut batch: Vec<_> = used
             .order
             .iter()
@@ -113,21 +113,21 @@ impl Face {
             .collect();
         match self {
             Face::Owned(engine) => {
-                let mut sink = |packet: SuperPacket<'_, Numbered>| {
-                    judge.look(used, &packet, |buffer: &Numbered| buffer.0, None)
+                let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
+                    judge.look(used, &packet, |buffer: &NumberedBuffer| buffer.0, None)
                 };
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
             }
             Face::Linear(engine) => {
                 let mut sink =
-                    |packet: SuperPacket<'_, Numbered>| judge.look_at_bytes(used, &packet);
+                    |packet: SuperPacket<'_, NumberedBuffer>| judge.look_at_bytes(used, &packet);
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
             }
             Face::Held { engine, now } => {
-                let mut sink = |packet: SuperPacket<'_, Numbered>| {
-                    judge.look(used, &packet, |buffer: &Numbered| buffer.0, None)
+                let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
+                    judge.look(used, &packet, |buffer: &NumberedBuffer| buffer.0, None)
                 };
                 while !batch.is_empty() {
                     let rest = batch.split_off(random.between(1, batch.len()));
@@ -145,11 +145,11 @@ impl Face {
                 let mut members = Members::default();
                 let mut again = Vec::new();
                 let mut sink =
-                    |packet: SuperPacket<'_, Numbered>| again.push(members.take(&packet));
+                    |packet: SuperPacket<'_, NumberedBuffer>| again.push(members.take(&packet));
                 first.receive_batch(&mut batch, 0, &mut sink);
                 first.poll_end(0, &mut sink);
-                let mut sink = |packet: SuperPacket<'_, Numbered>| {
-                    judge.look(used, &packet, |buffer: &Numbered| buffer.0, Some(&members))
+                let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
+                    judge.look(used, &packet, |buffer: &NumberedBuffer| buffer.0, Some(&members))
                 };
                 second.receive_batch(&mut again, 0, &mut sink);
                 second.poll_end(0, &mut sink);
@@ -167,7 +167,8 @@ impl Face {
                 Framed::new(used, *framing).in_place(engine, judge, random)
             }
             Face::Lro(engine) => {
-                let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look_at_lro(used, &packet);
+                let mut sink =
+                    |packet: SuperPacket<'_, NumberedBuffer>| judge.look_at_lro(used, &packet);
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
                 judge.end_lro(used);
@@ -192,7 +193,7 @@ impl Face {
 
 impl Members {
     /// Makes a received packet of one that left, and records its frames.
-    fn take(&mut self, packet: &SuperPacket<'_, Numbered>) -> RxPacket<Numbered> {
+    fn take(&mut self, packet: &SuperPacket<'_, NumberedBuffer>) -> RxPacket<NumberedBuffer> {
         let metadata = &packet.metadata;
         let mut bytes = Vec::new();
         packet.copy_to(&mut bytes);
@@ -202,8 +203,8 @@ impl Members {
             .filter_map(|piece| piece.buffer().map(|buffer| buffer.0))
             .collect();
         places.dedup();
-        let mut again =
-            RxPacket::new(Numbered(self.0.len(), Rc::new(bytes))).with_checksum(metadata.checksum);
+        let mut again = RxPacket::new(NumberedBuffer(self.0.len(), Rc::new(bytes)))
+            .with_checksum(metadata.checksum);
         (again.layer, again.vlan, again.gso) = (metadata.layer, metadata.vlan, metadata.gso);
         self.0.push((places, Rc::clone(&again.buffers().next().expect("a buffer").1)));
         again

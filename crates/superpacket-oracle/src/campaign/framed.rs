@@ -6,12 +6,12 @@ use superpacket_traffic::check::{self, Kind};
 use superpacket_traffic::random::Random;
 
 use super::judge::Judge;
-use super::pool::{Frame, Use, complete};
+use super::pool::{PollUse, PoolFrame, complete};
 
 /// The frames of a poll that a device with a virtio header accepts, and the packets that its
 /// receiver must get.
 pub struct Framed<'u> {
-    used: &'u Use<'u>,
+    used: &'u PollUse<'u>,
     framing: Framing,
     frames: Vec<FramedInput>,
 }
@@ -30,7 +30,7 @@ struct FramedInput {
 impl<'u> Framed<'u> {
     /// Selects the frames for a device with this framing: frames without a stripped tag, which no
     /// header can express. A device for IP packets gets only IP packets.
-    pub fn new(used: &'u Use<'u>, framing: Framing) -> Self {
+    pub fn new(used: &'u PollUse<'u>, framing: Framing) -> Self {
         let places = used.order.iter().enumerate();
         let frames = places
             .filter_map(|(place, &frame)| {
@@ -184,7 +184,7 @@ impl FramedInput {
         self.completed.as_ref().unwrap_or(&self.bytes)
     }
 
-    fn of(place: usize, frame: &Frame, layer: Layer) -> Option<Self> {
+    fn of(place: usize, frame: &PoolFrame, layer: Layer) -> Option<Self> {
         if frame.vlan.is_some() {
             return None;
         }
@@ -253,12 +253,12 @@ fn ipv4_headers(bytes: &[u8], layer: Layer) -> impl Iterator<Item = usize> {
 mod tests {
     use superpacket::{HashKey, Policy};
 
-    use super::super::pool::Pool;
+    use super::super::pool::PollPool;
     use super::*;
 
     /// Returns the judge's verdict if each packet that leaves is changed by `change`.
     fn judged(change: impl Fn(&mut Vec<u8>)) -> Option<String> {
-        let mut pool = Pool::new(3);
+        let mut pool = PollPool::new(3);
         let framing = Framing::TAP;
         let mut engine = BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(1));
         for _ in 0..20 {

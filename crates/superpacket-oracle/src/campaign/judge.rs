@@ -8,8 +8,8 @@ use superpacket::segment::{ChecksumForm, ChecksumOutput, Segment};
 use superpacket::{Layer, RxChecksum, SegmentOptions, Segmenter, SuperPacket};
 use superpacket_traffic::check::{self, Expect};
 
-use super::Numbered;
-use super::pool::{self, Use, complete};
+use super::NumberedBuffer;
+use super::pool::{self, PollUse, complete};
 use crate::frames::hexadecimal;
 
 /// Super-packets that were received as such: the positions of their frames, and their bytes.
@@ -45,7 +45,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn begin(&mut self, used: &Use<'_>) {
+    pub fn begin(&mut self, used: &PollUse<'_>) {
         self.back.clear();
         self.back.resize(used.order.len(), false);
         self.latest.clear();
@@ -67,7 +67,7 @@ impl Judge {
     /// `members` is given.
     pub fn look<B, M: Memory<B>>(
         &mut self,
-        used: &Use<'_>,
+        used: &PollUse<'_>,
         packet: &SuperPacket<'_, B, M>,
         number: impl Fn(&B) -> usize,
         members: Option<&Members>,
@@ -115,7 +115,7 @@ impl Judge {
     }
 
     /// Records that a frame has come back.
-    fn returned(&mut self, used: &Use<'_>, place: usize) {
+    fn returned(&mut self, used: &PollUse<'_>, place: usize) {
         if std::mem::replace(&mut self.back[place], true) {
             self.fail(|| format!("frame {place} came back twice"));
         }
@@ -128,7 +128,7 @@ impl Judge {
     }
 
     /// Records that a frame, identified by its bytes, has come back alone or in a super-packet.
-    pub fn is_back(&mut self, used: &Use<'_>, place: usize, merged: bool) {
+    pub fn is_back(&mut self, used: &PollUse<'_>, place: usize, merged: bool) {
         self.merged += u64::from(merged);
         self.returned(used, place);
     }
@@ -139,7 +139,7 @@ impl Judge {
     }
 
     /// Checks a packet whose bytes were copied: its frames are identified by their bytes.
-    pub fn look_at_bytes(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
+    pub fn look_at_bytes(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
         let metadata = packet.metadata;
         let merged = metadata.packets > 1;
         let mut segments = Vec::new();
@@ -179,7 +179,7 @@ impl Judge {
     }
 
     /// Checks a packet that left LRO.
-    pub fn look_at_lro(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
+    pub fn look_at_lro(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
         let metadata = packet.metadata;
         self.accounted += u64::from(metadata.packets);
         let mut places: Vec<_> = packet
@@ -231,7 +231,7 @@ impl Judge {
     }
 
     /// Ends a poll of LRO. Absorbed ACKs leave in no buffer, but are counted.
-    pub fn end_lro(&mut self, used: &Use<'_>) {
+    pub fn end_lro(&mut self, used: &PollUse<'_>) {
         let (accounted, frames) = (self.accounted, used.order.len() as u64);
         if accounted == frames {
             self.back.fill(true);
@@ -246,7 +246,7 @@ impl Judge {
     /// checksums of their frames were partial. All segments then have complete ones.
     fn cut<B, M: Memory<B>>(
         &mut self,
-        used: &Use<'_>,
+        used: &PollUse<'_>,
         packet: &SuperPacket<'_, B, M>,
         places: &[usize],
         again: bool,
@@ -299,7 +299,7 @@ impl Judge {
         }
     }
 
-    pub fn end(&mut self, used: &Use<'_>) {
+    pub fn end(&mut self, used: &PollUse<'_>) {
         if let Some(missing) = self.back.iter().position(|back| !back) {
             self.fail(|| format!("frame {missing} never came back"));
         }
@@ -312,8 +312,8 @@ impl Judge {
 
     /// Returns the positions of two frames that left in another order, by the flows to which they
     /// belong now.
-    fn overtaking(&self, used: &Use<'_>) -> Option<(usize, usize)> {
-        let mut latest: HashMap<pool::Flow, usize> = HashMap::new();
+    fn overtaking(&self, used: &PollUse<'_>) -> Option<(usize, usize)> {
+        let mut latest: HashMap<pool::PoolFlow, usize> = HashMap::new();
         // A varied frame may belong to another flow than before.
         let frame = |place: usize| &used.frames[used.order[place]];
         let suspects = self

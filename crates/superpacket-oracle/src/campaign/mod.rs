@@ -19,15 +19,15 @@ use superpacket::Layer;
 use superpacket::packet::RxPacket;
 use superpacket_traffic::random::Random;
 
-use crate::frames::Input;
-use crate::run::Fault;
+use crate::frames::InputFrame;
+use crate::run::RunFault;
 use face::Face;
 use judge::Judge;
-use pool::{Frame, Pool, Use};
+use pool::{PollPool, PollUse, PoolFrame};
 
 /// Counts of what was compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct CampaignTotals {
     /// Number of polls.
     pub polls: u64,
     /// Packets given to the engines.
@@ -41,8 +41,8 @@ pub struct Totals {
     pub renumbered: u64,
 }
 
-impl std::ops::AddAssign for Totals {
-    fn add_assign(&mut self, other: Totals) {
+impl std::ops::AddAssign for CampaignTotals {
+    fn add_assign(&mut self, other: CampaignTotals) {
         self.polls += other.polls;
         self.packets += other.packets;
         self.super_packets += other.super_packets;
@@ -52,9 +52,9 @@ impl std::ops::AddAssign for Totals {
 }
 
 /// A frame with its position in the order of arrival, or a super-packet with its number.
-struct Numbered(usize, Rc<Vec<u8>>);
+struct NumberedBuffer(usize, Rc<Vec<u8>>);
 
-impl AsRef<[u8]> for Numbered {
+impl AsRef<[u8]> for NumberedBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.1
     }
@@ -63,12 +63,12 @@ impl AsRef<[u8]> for Numbered {
 /// A campaign: an endless sequence of polls, each through one of the engines, reproducible by its
 /// seed.
 pub struct Campaign {
-    pool: Pool,
+    pool: PollPool,
     random: Random,
     faces: Vec<Face>,
     judge: Judge,
-    totals: Totals,
-    by_face: BTreeMap<&'static str, Totals>,
+    totals: CampaignTotals,
+    by_face: BTreeMap<&'static str, CampaignTotals>,
 }
 
 impl Campaign {
@@ -76,13 +76,13 @@ impl Campaign {
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let faces = Face::all(&mut random);
-        let pool = Pool::new(random.bits());
+        let pool = PollPool::new(random.bits());
         Campaign {
             pool,
             random,
             faces,
             judge: Judge::default(),
-            totals: Totals::default(),
+            totals: CampaignTotals::default(),
             by_face: BTreeMap::new(),
         }
     }
@@ -91,14 +91,14 @@ impl Campaign {
     ///
     /// # Errors
     /// The first difference, with the frames of the poll.
-    pub fn poll(&mut self) -> Result<Totals, Fault> {
+    pub fn poll(&mut self) -> Result<CampaignTotals, RunFault> {
         let chosen = self.random.below(self.faces.len() as u64) as usize;
         let face = &mut self.faces[chosen];
         let used = self.pool.next_use();
         self.judge.begin(&used);
         face.take(&used, &mut self.judge, &mut self.random);
         self.judge.end(&used);
-        let poll = Totals {
+        let poll = CampaignTotals {
             polls: 1,
             packets: used.order.len() as u64,
             super_packets: self.judge.super_packets,
@@ -115,27 +115,27 @@ impl Campaign {
                     face.name(),
                     self.totals.polls
                 );
-                Err(Fault { text, frames: frames(&used) })
+                Err(RunFault { text, frames: frames(&used) })
             }
         }
     }
 
     /// Returns the counts of each way of using an engine, by its name.
-    pub fn by_face(&self) -> &BTreeMap<&'static str, Totals> {
+    pub fn by_face(&self) -> &BTreeMap<&'static str, CampaignTotals> {
         &self.by_face
     }
 }
 
-fn packet(place: usize, frame: &Frame) -> RxPacket<Numbered> {
-    let mut packet = RxPacket::new(Numbered(place, Rc::clone(&frame.bytes)));
+fn packet(place: usize, frame: &PoolFrame) -> RxPacket<NumberedBuffer> {
+    let mut packet = RxPacket::new(NumberedBuffer(place, Rc::clone(&frame.bytes)));
     (packet.layer, packet.checksum, packet.vlan) = (frame.layer, frame.checksum, frame.vlan);
     packet
 }
 
 /// Returns the frames of a poll for a capture, in the order of arrival. Packets that start at IP
 /// get an Ethernet header of zeros, and stripped tags are inserted again.
-fn frames(used: &Use<'_>) -> Vec<Input> {
-    let whole = |frame: &Frame| {
+fn frames(used: &PollUse<'_>) -> Vec<InputFrame> {
+    let whole = |frame: &PoolFrame| {
         let mut bytes = frame.bytes.to_vec();
         if frame.layer == Layer::Ip {
             let kind: [u8; 2] = if bytes.first().is_some_and(|first| first >> 4 == 6) {
@@ -148,7 +148,7 @@ fn frames(used: &Use<'_>) -> Vec<Input> {
         if let Some(tag) = frame.vlan.filter(|_| bytes.len() >= 12) {
             bytes.splice(12..12, [tag.protocol.to_be_bytes(), tag.control.to_be_bytes()].concat());
         }
-        Input::new(bytes)
+        InputFrame::new(bytes)
     };
     used.order.iter().map(|&frame| whole(&used.frames[frame])).collect()
 }
@@ -161,14 +161,14 @@ mod tests {
     use super::*;
 
     /// A sink type for which each aggregator is compiled anyway.
-    type Look<'l> = dyn FnMut(SuperPacket<'_, Numbered>) -> Result<(), ()> + 'l;
+    type Look<'l> = dyn FnMut(SuperPacket<'_, NumberedBuffer>) -> Result<(), ()> + 'l;
 
     /// Frames with their positions.
-    type Frames = Vec<(usize, Frame)>;
+    type Frames = Vec<(usize, PoolFrame)>;
 
     /// Returns the judge's verdict on a poll of which the engine receives a changed copy.
     fn judged(change: &dyn Fn(&mut Frames)) -> Option<String> {
-        let mut pool = Pool::new(3);
+        let mut pool = PollPool::new(3);
         let used = pool.next_use();
         let mut judge = Judge::default();
         judge.begin(&used);
@@ -177,8 +177,8 @@ mod tests {
         change(&mut frames);
         let mut batch = frames.iter().map(|(place, frame)| packet(*place, frame)).collect();
         let mut engine = Aggregator::new(Policy::gro_with_udp(), HashKey::new(1));
-        let mut look = |packet: SuperPacket<'_, Numbered>| {
-            judge.look(&used, &packet, |buffer: &Numbered| buffer.0, None);
+        let mut look = |packet: SuperPacket<'_, NumberedBuffer>| {
+            judge.look(&used, &packet, |buffer: &NumberedBuffer| buffer.0, None);
             Ok(())
         };
         let sink: &mut Look<'_> = &mut look;

@@ -21,11 +21,11 @@ const POLLS: usize = 64;
 const USES: u64 = 48;
 
 /// A flow within which order must be kept: its key, and the VLAN ID of a stripped tag.
-pub type Flow = (Option<FlowKey>, Option<u16>);
+pub type PoolFlow = (Option<FlowKey>, Option<u16>);
 
 /// A frame, and the metadata that a device would report.
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub struct PoolFrame {
     /// The frame's bytes, shared with the packets of the poll.
     pub bytes: Rc<Vec<u8>>,
     /// The layer at which the frame starts.
@@ -41,8 +41,8 @@ pub struct Frame {
     layout: Option<Layout>,
 }
 
-impl Frame {
-    fn new(generated: Generated, flows: &mut Vec<Flow>) -> Self {
+impl PoolFrame {
+    fn new(generated: Generated, flows: &mut Vec<PoolFlow>) -> Self {
         let layer = if generated.starts_at_ip { Layer::Ip } else { Layer::Ethernet };
         let checksum = match generated.checksum {
             Checksum::Unknown => RxChecksum::None,
@@ -52,7 +52,7 @@ impl Frame {
         };
         let vlan = generated.stripped_vlan.map(|(protocol, control)| VlanTag { protocol, control });
         let layout = wire::parse_datagram(&generated.bytes, generated.bytes.len(), layer).ok();
-        let mut frame = Frame {
+        let mut frame = PoolFrame {
             bytes: Rc::new(generated.bytes),
             layer,
             vlan,
@@ -70,7 +70,7 @@ impl Frame {
     }
 
     /// Returns the flow to which the frame belongs now, by an independent parser.
-    pub fn flow_key(&self) -> Flow {
+    pub fn flow_key(&self) -> PoolFlow {
         (
             check::flow_key(&self.bytes, self.layer == Layer::Ip),
             self.vlan.map(|tag| tag.control & 0x0fff),
@@ -83,7 +83,7 @@ impl Frame {
     }
 
     /// Adds a number to a field, and corrects the checksums that cover it.
-    fn change(&mut self, change: Change, simd: Simd) {
+    fn change(&mut self, change: WordChange, simd: Simd) {
         let Some((at, sums)) = change.place.find(self) else { return };
         let layout = self.layout;
         let bytes = writable(&mut self.bytes);
@@ -172,14 +172,14 @@ fn correct(bytes: &mut [u8], at: usize, old: u16, new: u16, optional: bool) {
 
 /// A change of one field in many frames: the number to add.
 #[derive(Clone, Copy, Debug)]
-struct Change {
-    place: Place,
+struct WordChange {
+    place: WordPosition,
     by: u16,
 }
 
 /// The position of a word that may have any value, in bytes from the start of its header.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum WordPosition {
     /// In the MAC addresses.
     Mac(usize),
     /// In the outermost IP header.
@@ -192,18 +192,18 @@ enum Place {
 
 /// The checksums that cover a word.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct CoveringSums {
     /// Whether the IPv4 header checksum at `network` covers it.
     header: bool,
     network: usize,
     transport: bool,
 }
 
-impl Place {
-    fn random(random: &mut Random) -> Change {
+impl WordPosition {
+    fn random(random: &mut Random) -> WordChange {
         let mut by = random.bits() as u16;
         let place = match random.below(8) {
-            0 => Place::Mac(2 * random.below(6) as usize),
+            0 => WordPosition::Mac(2 * random.below(6) as usize),
             1 | 2 => {
                 let at = 2 * random.below(20) as usize;
                 // The fields beside TTL and hop limit must not change.
@@ -212,23 +212,26 @@ impl Place {
                     8 => by & 0xff00,
                     _ => by,
                 };
-                Place::Ip(at)
+                WordPosition::Ip(at)
             }
-            3..=6 => Place::Transport(2 * random.below(30) as usize),
-            _ => Place::Payload(2 * random.below(700) as usize),
+            3..=6 => WordPosition::Transport(2 * random.below(30) as usize),
+            _ => WordPosition::Payload(2 * random.below(700) as usize),
         };
-        Change { place, by }
+        WordChange { place, by }
     }
 
     /// Returns the word's offset in the frame, and the checksums that cover it; `None` if the frame
     /// has no such word.
-    fn find(self, frame: &Frame) -> Option<(usize, Sums)> {
-        let transport_sum = Sums { transport: !frame.is_partial(), ..Sums::default() };
+    fn find(self, frame: &PoolFrame) -> Option<(usize, CoveringSums)> {
+        let transport_sum =
+            CoveringSums { transport: !frame.is_partial(), ..CoveringSums::default() };
         let layout = frame.layout.as_ref();
         match self {
-            Place::Mac(at) => (frame.layer == Layer::Ethernet).then_some((at, Sums::default())),
-            Place::Ip(at) => Self::in_ip(at, frame, layout?),
-            Place::Transport(at) => {
+            WordPosition::Mac(at) => {
+                (frame.layer == Layer::Ethernet).then_some((at, CoveringSums::default()))
+            }
+            WordPosition::Ip(at) => Self::in_ip(at, frame, layout?),
+            WordPosition::Transport(at) => {
                 let layout = layout?;
                 let header = usize::from(layout.payload - layout.transport);
                 let free = match layout.protocol {
@@ -239,14 +242,14 @@ impl Place {
                 };
                 free.then_some((usize::from(layout.transport) + at, transport_sum))
             }
-            Place::Payload(at) => {
+            WordPosition::Payload(at) => {
                 let layout = layout.filter(|layout| layout.protocol != Protocol::Dccp)?;
                 Some((usize::from(layout.payload) + at, transport_sum))
             }
         }
     }
 
-    fn in_ip(at: usize, frame: &Frame, layout: &Layout) -> Option<(usize, Sums)> {
+    fn in_ip(at: usize, frame: &PoolFrame, layout: &Layout) -> Option<(usize, CoveringSums)> {
         let outer = layout.outer;
         let (network, version) =
             outer.map_or((layout.network, layout.version), |outer| (outer.network, outer.version));
@@ -257,25 +260,25 @@ impl Place {
         let addresses = outer.is_none() && !frame.is_partial();
         let is_address = if v4 { (12..20).contains(&at) } else { (8..40).contains(&at) };
         let free = if v4 { matches!(at, 4 | 8) } else { matches!(at, 2 | 6) };
-        let sums = Sums { header: v4, network, transport: is_address };
+        let sums = CoveringSums { header: v4, network, transport: is_address };
         (free || is_address && addresses).then_some((network + at, sums))
     }
 }
 
 /// One use of a poll: its frames in the order of arrival.
 #[derive(Debug)]
-pub struct Use<'p> {
+pub struct PollUse<'p> {
     /// The frames of the poll.
-    pub frames: &'p [Frame],
+    pub frames: &'p [PoolFrame],
     /// Indices of the frames that arrive, in order. Some arrive twice, some never.
     pub order: &'p [usize],
 }
 
 /// A pool of generated polls.
-pub struct Pool {
+pub struct PollPool {
     random: Random,
     streams: Vec<Stream>,
-    polls: Vec<Vec<Frame>>,
+    polls: Vec<Vec<PoolFrame>>,
     order: Vec<usize>,
     /// The original headers of the frames that are varied for one use.
     undo: Vec<(usize, Vec<u8>, RxChecksum)>,
@@ -284,7 +287,7 @@ pub struct Pool {
     simd: Simd,
 }
 
-impl Pool {
+impl PollPool {
     /// Generates the polls of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -303,7 +306,7 @@ impl Pool {
         ];
         let streams =
             configs.into_iter().map(|config| generate::stream(random.bits(), config)).collect();
-        let mut pool = Pool {
+        let mut pool = PollPool {
             random,
             streams,
             polls: Vec::new(),
@@ -320,19 +323,19 @@ impl Pool {
         pool
     }
 
-    fn generate(&mut self) -> Vec<Frame> {
+    fn generate(&mut self) -> Vec<PoolFrame> {
         let stream = self.random.below(self.streams.len() as u64) as usize;
         let mut flows = Vec::new();
         self.streams[stream]
             .by_ref()
             .take(FRAMES)
-            .map(|generated| Frame::new(generated, &mut flows))
+            .map(|generated| PoolFrame::new(generated, &mut flows))
             .collect()
     }
 
     /// Selects a poll and varies it: two fields of all frames, any word of a few frames, and their
     /// order.
-    pub fn next_use(&mut self) -> Use<'_> {
+    pub fn next_use(&mut self) -> PollUse<'_> {
         self.restore();
         self.uses += 1;
         if self.uses.is_multiple_of(USES) {
@@ -343,7 +346,7 @@ impl Pool {
         self.used = random.below(POLLS as u64) as usize;
         let poll = &mut self.polls[self.used];
         for _ in 0..2 {
-            let change = Place::random(random);
+            let change = WordPosition::random(random);
             poll.iter_mut().for_each(|frame| frame.change(change, self.simd));
         }
         for _ in 0..random.below(6) {
@@ -368,7 +371,7 @@ impl Pool {
                 _ => self.order.swap(index, index + random.between(1, 4)),
             }
         }
-        Use { frames: poll, order: &self.order }
+        PollUse { frames: poll, order: &self.order }
     }
 
     /// Restores the frames that were varied for one use.
