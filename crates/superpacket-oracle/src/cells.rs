@@ -9,7 +9,7 @@ use superpacket_traffic::frame::{
     ACK, CWR, Carrier, Checksum, Extension, Frame, Gre, Ip, Mpls, Pppoe, Transport, Vlan,
 };
 
-use crate::segment::{header_of, leave_outer_checksum, outer_transport};
+use crate::segment::{header_of, outer_transport, write_outer_pseudo_sum};
 
 /// Payload bytes per segment.
 const SIZE: usize = 1_200;
@@ -180,7 +180,7 @@ impl MatrixCell {
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.frame.to_bytes();
         if self.outer_pseudo {
-            leave_outer_checksum(&self.frame, &mut bytes);
+            write_outer_pseudo_sum(&self.frame, &mut bytes);
         }
         bytes
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use superpacket_lab::CapturedFrame;
 
-use crate::engine::Left;
+use crate::engine::EnginePacket;
 use crate::frames::{Group, GsoFields, InputFrame, ParsedFrame, ResultPacket, hexadecimal};
 use crate::kernel::Rules;
 use crate::nested;
@@ -72,7 +72,7 @@ pub struct Sides<'a> {
     /// The kernel's packets in the order in which they left.
     pub kernel: Vec<Group>,
     /// The engine's packets in the order in which they left.
-    pub engine: Vec<Left>,
+    pub engine: Vec<EnginePacket>,
     /// For each frame, the number of the kernel's packet that contains it, and its position in that
     /// packet.
     pub in_kernel: Vec<Option<(usize, usize)>>,
@@ -89,7 +89,7 @@ impl<'a> Sides<'a> {
         rules: Rules,
         frames: &'a [InputFrame],
         captured: &[CapturedFrame],
-        engine: Vec<Left>,
+        engine: Vec<EnginePacket>,
     ) -> Self {
         let known: Vec<_> = frames.iter().map(|frame| ParsedFrame::of(&frame.bytes)).collect();
         let mut used = vec![false; frames.len()];
@@ -97,7 +97,7 @@ impl<'a> Sides<'a> {
         let mut found: Vec<Option<Vec<usize>>> = vec![None; packets.len()];
         // Packets that are the same on both sides need no search. The map is ordered: comparing
         // packets stops at the first difference, while hashing reads them whole.
-        let mut same: BTreeMap<(&[u8], Option<GsoFields>), Vec<&Left>> = BTreeMap::new();
+        let mut same: BTreeMap<(&[u8], Option<GsoFields>), Vec<&EnginePacket>> = BTreeMap::new();
         for left in engine.iter().rev() {
             same.entry((&left.group.packet.bytes, left.group.packet.cut)).or_default().push(left);
         }
@@ -218,7 +218,7 @@ pub fn packet(frame: &CapturedFrame) -> ResultPacket {
 
 /// Returns a packet of the kernel with correct lengths in all headers. In a merged packet, Linux
 /// updates those of a second tunnel only later.
-pub fn completed(packet: &ResultPacket) -> ResultPacket {
+pub fn with_correct_lengths(packet: &ResultPacket) -> ResultPacket {
     let bytes = packet.cut.and_then(|_| nested::with_lengths(&packet.bytes));
     ResultPacket { bytes: bytes.unwrap_or_else(|| packet.bytes.clone()), ..*packet }
 }
@@ -263,7 +263,7 @@ fn constituents(
         used[frame] = true;
         return Some(vec![frame]);
     };
-    let whole = ParsedFrame::of(&completed(packet).bytes);
+    let whole = ParsedFrame::of(&with_correct_lengths(packet).bytes);
     let (mut members, mut sequence, mut from) = (Vec::new(), whole.sequence, 0);
     for part in whole.payload.chunks(usize::from(cut.size)) {
         let fits = |frame: &usize| {

@@ -25,7 +25,7 @@ impl AsRef<[u8]> for NumberedFrame<'_> {
 
 /// A packet that left the engine, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct EnginePacket {
     /// The packet and its frames.
     pub group: Group,
     /// The reason why the packet left.
@@ -38,21 +38,21 @@ pub struct Left {
 /// # Panics
 /// If a merged packet has no valid virtio header, or a packet in two tunnels has one: both are
 /// faults of the engine.
-pub fn receive(frames: &[InputFrame], seed: u64) -> Vec<Left> {
-    owned(frames, seed, policy().with_partial_checksums())
+pub fn receive(frames: &[InputFrame], seed: u64) -> Vec<EnginePacket> {
+    receive_owned(frames, seed, policy().with_partial_checksums())
 }
 
 fn policy() -> Policy {
     Policy::gro_with_udp()
 }
 
-fn owned(frames: &[InputFrame], seed: u64, policy: Policy) -> Vec<Left> {
+fn receive_owned(frames: &[InputFrame], seed: u64, policy: Policy) -> Vec<EnginePacket> {
     let mut aggregator = Aggregator::new(policy, key(seed));
     let mut poll: Vec<_> =
         frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
     let mut left = Vec::new();
     let mut sink =
-        |packet: SuperPacket<'_, NumberedFrame<'_>>| left.push(taken(&packet, |buffer| buffer.0));
+        |packet: SuperPacket<'_, NumberedFrame<'_>>| left.push(emitted(&packet, |buffer| buffer.0));
     aggregator.receive_batch(&mut poll, 0, &mut sink);
     aggregator.poll_end(0, &mut sink);
     left
@@ -63,32 +63,33 @@ fn owned(frames: &[InputFrame], seed: u64, policy: Policy) -> Vec<Left> {
 ///
 /// # Panics
 /// As [`receive`].
-pub fn disagreement(frames: &[InputFrame], seed: u64, left: &[Left]) -> Option<String> {
+pub fn disagreement(frames: &[InputFrame], seed: u64, left: &[EnginePacket]) -> Option<String> {
     let packets: Vec<_> =
         frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
     let mut borrowed = Vec::new();
     let mut aggregator =
         BatchAggregator::new(Layer::Ethernet, policy().with_partial_checksums(), key(seed));
     aggregator.poll(&packets, |packet| {
-        borrowed.push(taken(&packet, |buffer: &BufferIndex| buffer.packet()))
+        borrowed.push(emitted(&packet, |buffer: &BufferIndex| buffer.packet()))
     });
-    let complete = owned(frames, seed, policy());
+    let complete = receive_owned(frames, seed, policy());
     let completed: Vec<_> = left.iter().map(with_complete_checksum).collect();
     [("borrowed buffers", left, borrowed), ("complete checksums", &completed[..], complete)]
         .into_iter()
         .find_map(|(way, wanted, got)| {
             // The coverage of a DCCP checksum depends on its header; the campaign compares these.
-            let is_dccp =
-                |left: &Left| left.group.packet.cut.is_some_and(|cut| cut.kind == gso_type::NONE);
-            let same = |wanted: &Left, got: &Left| match is_dccp(wanted) {
+            let is_dccp = |left: &EnginePacket| {
+                left.group.packet.cut.is_some_and(|cut| cut.kind == gso_type::NONE)
+            };
+            let same = |wanted: &EnginePacket, got: &EnginePacket| match is_dccp(wanted) {
                 true => (&wanted.group.frames, wanted.reason) == (&got.group.frames, got.reason),
                 false => wanted == got,
             };
             let both = |index: usize| wanted.get(index).zip(got.get(index));
             let differs = (0..wanted.len().max(got.len()))
                 .find(|&index| !both(index).is_some_and(|(wanted, got)| same(wanted, got)))?;
-            let said = |left: Option<&Left>| {
-                let Left { group: Group { packet, frames }, reason } = left?;
+            let said = |left: Option<&EnginePacket>| {
+                let EnginePacket { group: Group { packet, frames }, reason } = left?;
                 Some(format!(
                     "{frames:?} {reason:?} {:?} {:?} {}",
                     packet.cut,
@@ -105,7 +106,7 @@ pub fn disagreement(frames: &[InputFrame], seed: u64, left: &[Left]) -> Option<S
 }
 
 /// Returns the packet with its checksum completed, if frames merged in it.
-fn with_complete_checksum(left: &Left) -> Left {
+fn with_complete_checksum(left: &EnginePacket) -> EnginePacket {
     let mut complete = left.clone();
     let packet = &mut complete.group.packet;
     if let (Some(_), Some((start, offset))) = (packet.cut, packet.partial.take()) {
@@ -139,7 +140,10 @@ fn packet(place: usize, frame: &InputFrame) -> RxPacket<NumberedFrame<'_>> {
     }
 }
 
-fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> usize) -> Left {
+fn emitted<B, M: Memory<B>>(
+    packet: &SuperPacket<'_, B, M>,
+    place: impl Fn(&B) -> usize,
+) -> EnginePacket {
     let mut bytes = Vec::new();
     packet.copy_to(&mut bytes);
     let metadata = &packet.metadata;
@@ -184,7 +188,7 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
         RxChecksum::Partial { start, offset } => Some((start, offset)),
         _ => None,
     };
-    Left {
+    EnginePacket {
         group: Group { packet: ResultPacket { bytes, cut, partial }, frames },
         reason: metadata.reason,
     }

@@ -116,7 +116,7 @@ impl KernelGro {
             rules: Rules::default(),
         };
         kernel.defer_polls(&receiver)?;
-        kernel.find_rules()?;
+        kernel.detect_rules()?;
         Ok(kernel)
     }
 
@@ -150,7 +150,7 @@ impl KernelGro {
     }
 
     /// Detects what this kernel's GRO merges.
-    fn find_rules(&mut self) -> Result<(), LabError> {
+    fn detect_rules(&mut self) -> Result<(), LabError> {
         let invalid = |error: &LabError| matches!(error, LabError::System { source, .. } if source.kind() == ErrorKind::InvalidInput);
         match self.merges(Frame::udp4(100), Frame::udp4(100)) {
             Ok(_) => {}

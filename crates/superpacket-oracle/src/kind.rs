@@ -9,13 +9,13 @@ use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, Expect, FlowKey};
 use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 
-use crate::compare::{Difference, Sides, completed};
+use crate::compare::{Difference, Sides, with_correct_lengths};
 use crate::cut::{self, CutField};
-use crate::engine::Left;
+use crate::engine::EnginePacket;
 use crate::frames::{Group, GsoFields, InputFrame, ResultPacket};
 use crate::hint::Hint;
 use crate::nested::{self, second_tunnel};
-use crate::segment::{Whole, joined_fragments, take_offset, without_flags, without_fragment_id};
+use crate::segment::{GsoInput, joined_fragments, take_offset, without_flags, without_fragment_id};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $promise:literal;)*) => {
@@ -161,9 +161,9 @@ const BUCKET: usize = 8;
 pub fn explain(sides: &Sides<'_>) -> Explained {
     let mut explained = Explained::default();
     // Frames at which a group of one side began or ended for a reason that has been explained.
-    let mut touched = Vec::new();
+    let mut explained_frames = Vec::new();
     for difference in sides.differences() {
-        match kind(sides, &difference, &touched) {
+        match kind(sides, &difference, &explained_frames) {
             Some(kind) => *explained.kinds.entry(kind).or_default() += 1,
             None => {
                 explained.unexplained.push(difference);
@@ -173,16 +173,20 @@ pub fn explain(sides: &Sides<'_>) -> Explained {
         if let Difference::KernelMerged { before, frame }
         | Difference::EngineMerged { before, frame } = difference
         {
-            touched.extend([before, frame]);
+            explained_frames.extend([before, frame]);
         }
     }
     explained
 }
 
-fn kind(sides: &Sides<'_>, difference: &Difference, touched: &[usize]) -> Option<Kind> {
+fn kind(sides: &Sides<'_>, difference: &Difference, explained_frames: &[usize]) -> Option<Kind> {
     match *difference {
-        Difference::KernelMerged { before, frame } => kernel_merged(sides, before, frame, touched),
-        Difference::EngineMerged { before, frame } => engine_merged(sides, before, frame, touched),
+        Difference::KernelMerged { before, frame } => {
+            only_kernel_merged(sides, before, frame, explained_frames)
+        }
+        Difference::EngineMerged { before, frame } => {
+            only_engine_merged(sides, before, frame, explained_frames)
+        }
         Difference::Overtook { before, frame } => overtook(sides, before, frame),
         // The engine promises order, so no kind explains this.
         Difference::EngineOvertook { .. } => None,
@@ -203,11 +207,11 @@ fn kind(sides: &Sides<'_>, difference: &Difference, touched: &[usize]) -> Option
     }
 }
 
-fn kernel_merged(
+fn only_kernel_merged(
     sides: &Sides<'_>,
     before: usize,
     frame: usize,
-    touched: &[usize],
+    explained_frames: &[usize],
 ) -> Option<Kind> {
     let is_partial = |frame: usize| sides.frames[frame].partial.is_some();
     if is_partial(before) != is_partial(frame) {
@@ -230,7 +234,7 @@ fn kernel_merged(
         return Some(Kind::FinalDestination);
     }
     let frames: Vec<_> = group.frames.iter().map(|&member| &sides.frames[member]).collect();
-    let differences = cut::differences(&completed(&group.packet), &frames);
+    let differences = cut::differences(&with_correct_lengths(&group.packet), &frames);
     let at = |member: usize| {
         let place = group.frames.iter().position(|&other| other == member);
         place.map(|place| &differences[place][..]).unwrap_or_default()
@@ -284,14 +288,14 @@ fn kernel_merged(
         Reason::Push,
     ];
     let ended = depends.contains(&sides.engine[left].reason);
-    (ended && began_elsewhere(sides, before, touched)).then_some(Kind::Consequence)
+    (ended && began_elsewhere(sides, before, explained_frames)).then_some(Kind::Consequence)
 }
 
-fn engine_merged(
+fn only_engine_merged(
     sides: &Sides<'_>,
     before: usize,
     frame: usize,
-    touched: &[usize],
+    explained_frames: &[usize],
 ) -> Option<Kind> {
     if let Some(kind) = nested_apart(sides, before, frame) {
         return Some(kind);
@@ -308,11 +312,11 @@ fn engine_merged(
     if !sides.rules.fixed_ids && repeats_id(sides, before, frame) {
         return Some(Kind::FixedIdentification);
     }
-    if evicted(sides, before, frame) {
+    if was_evicted(sides, before, frame) {
         return Some(Kind::Evicted);
     }
     let closed = is_closed(sides, kernel_group(sides, before)?, before, frame);
-    (closed && began_elsewhere(sides, before, touched)).then_some(Kind::Consequence)
+    (closed && began_elsewhere(sides, before, explained_frames)).then_some(Kind::Consequence)
 }
 
 /// Returns the kind of difference between the segments of both sides; `None` if no promise explains
@@ -320,7 +324,7 @@ fn engine_merged(
 ///
 /// `kernel` is `None` if the kernel refused the packet.
 pub fn segmentation(
-    packet: &Whole,
+    packet: &GsoInput,
     kernel: Option<&[Vec<u8>]>,
     engine: &Result<Vec<Vec<u8>>, SplitError>,
 ) -> Option<Kind> {
@@ -371,7 +375,10 @@ pub fn segmentation(
 /// the IP header.
 ///
 /// `None` if the engine treats it in the same way.
-fn cut_for_header(packet: &Whole, engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Whole> {
+fn cut_for_header(
+    packet: &GsoInput,
+    engine: &Result<Vec<Vec<u8>>, SplitError>,
+) -> Option<GsoInput> {
     // For a checksum without a seed, the engine needs the final destination. The field may still
     // hold the sum over the header's addresses.
     let unknown = matches!(
@@ -380,34 +387,34 @@ fn cut_for_header(packet: &Whole, engine: &Result<Vec<Vec<u8>>, SplitError>) -> 
     );
     let named = || {
         let header = VnetHeader { flags: virtio_flags::NEEDS_CSUM, ..packet.header };
-        (unknown && packet.header.flags == 0).then(|| Whole { header, ..packet.clone() })
+        (unknown && packet.header.flags == 0).then(|| GsoInput { header, ..packet.clone() })
     };
     packet.seeded_by_header().or_else(named)
 }
 
 /// Returns whether the engine makes these segments, with CWR on the first segment only or as the
 /// header says.
-fn is_cut_as(packet: &Whole, theirs: &[Vec<u8>]) -> bool {
+fn is_cut_as(packet: &GsoInput, theirs: &[Vec<u8>]) -> bool {
     let ways = [packet.cut().ok(), cut_by(packet, packet.header)];
     ways.iter().flatten().any(|ours| ours == theirs)
 }
 
 /// Returns the engine's segments of a packet with this header, and with CWR on the first segment
 /// only.
-fn cut_by(packet: &Whole, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
+fn cut_by(packet: &GsoInput, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
     let congested =
         check::tcp_fields(&packet.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
     let header = VnetHeader {
         gso_type: header.gso_type | if congested { gso_type::ECN } else { 0 },
         ..header
     };
-    Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()
+    GsoInput { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()
 }
 
 /// Returns the kind of difference between the fragments of both sides; `None` if no promise
 /// explains it.
 fn fragmentation(
-    packet: &Whole,
+    packet: &GsoInput,
     kernel: &[Vec<u8>],
     engine: &Result<Vec<Vec<u8>>, SplitError>,
 ) -> Option<Kind> {
@@ -443,7 +450,7 @@ fn fragmentation(
     };
     if !size.is_multiple_of(8) {
         let header = VnetHeader { gso_size: size / 8 * 8, ..packet.header };
-        let cut = Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()?;
+        let cut = GsoInput { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()?;
         return (without_fragment_id(cut) == *ours).then_some(Kind::OddFragment);
     }
     match packet.extension() {
@@ -475,7 +482,7 @@ fn fragmentation(
 }
 
 /// Returns whether the kernel raised a smaller `gso_size` to the minimum for TCP.
-fn is_cut_at_least(packet: &Whole, kernel: Option<&[Vec<u8>]>) -> bool {
+fn is_cut_at_least(packet: &GsoInput, kernel: Option<&[Vec<u8>]>) -> bool {
     let tcp = matches!(
         packet.header.gso_type & !(gso_type::ECN | gso_type::UDP_TUNNEL),
         gso_type::TCPV4 | gso_type::TCPV6
@@ -561,7 +568,7 @@ fn other_destination(
 fn other_nested(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
     let outer = Hint::of(&kernel.bytes)?.outer;
     let (_, _, transport) = second_tunnel(&kernel.bytes)?;
-    let mut packet = completed(kernel);
+    let mut packet = with_correct_lengths(kernel);
     for checksum in [outer + 6, transport + 6] {
         let ours = engine.bytes.get(checksum..checksum + 2)?;
         let theirs = packet.bytes.get_mut(checksum..checksum + 2)?;
@@ -683,7 +690,7 @@ fn repeats_id(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
 
 /// Returns whether the kernel had to evict the packet that ends with `before`. Then as many packets
 /// as a bucket holds, which began before `frame`, left after it.
-fn evicted(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
+fn was_evicted(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
     let Some((group, _)) = sides.in_kernel[before] else { return false };
     let held = |other: &&Group| other.frames.first().is_some_and(|&first| first < frame);
     sides.kernel[group + 1..].iter().filter(held).count() >= BUCKET - 1
@@ -712,14 +719,18 @@ fn is_closed(sides: &Sides<'_>, group: &Group, last: usize, next: usize) -> bool
 
 /// Returns whether the packets of both sides that contain `frame` begin at different frames, for a
 /// reason that was explained.
-fn began_elsewhere(sides: &Sides<'_>, frame: usize, touched: &[usize]) -> bool {
+fn began_elsewhere(sides: &Sides<'_>, frame: usize, explained_frames: &[usize]) -> bool {
     let (Some(kernel), Some((left, _))) = (kernel_group(sides, frame), sides.in_engine[frame])
     else {
         return false;
     };
     let engine = &sides.engine[left].group;
     kernel.frames.first() != engine.frames.first()
-        && kernel.frames.iter().chain(&engine.frames).any(|member| touched.contains(member))
+        && kernel
+            .frames
+            .iter()
+            .chain(&engine.frames)
+            .any(|member| explained_frames.contains(member))
 }
 
 /// Returns the kind if a packet left before an earlier one because the kernel had refused it.
@@ -940,7 +951,7 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
     Some(flow)
 }
 
-fn left<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s Left> {
+fn left<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s EnginePacket> {
     sides.in_engine[frame].map(|(left, _)| &sides.engine[left])
 }
 

@@ -52,14 +52,14 @@ pub enum Answer {
 }
 
 impl Answer {
-    fn of(taken: &[Vec<u8>], cell: &MatrixCell) -> Self {
-        match (taken, cell.cut()) {
+    fn of(emitted: &[Vec<u8>], cell: &MatrixCell) -> Self {
+        match (emitted, cell.cut()) {
             ([], _) => Answer::Dropped,
             ([whole], _) if *whole == cell.bytes() => Answer::Whole,
-            (taken, Ok(ours)) if taken == ours => Answer::Segments,
-            (taken, Ok(ours)) => Answer::Other(difference(taken, &ours, cell)),
-            (taken, Err(error)) => {
-                Answer::Other(format!("{} packets; the engine: {error}", taken.len()))
+            (emitted, Ok(ours)) if emitted == ours => Answer::Segments,
+            (emitted, Ok(ours)) => Answer::Other(difference(emitted, &ours, cell)),
+            (emitted, Err(error)) => {
+                Answer::Other(format!("{} packets; the engine: {error}", emitted.len()))
             }
         }
     }
@@ -156,14 +156,14 @@ impl Matrix {
                 };
                 answers.insert(Entrance::Tun, answer);
             }
-            rows.push(Row { header: described(&cell), answers, cell });
+            rows.push(Row { header: virtio_header(&cell), answers, cell });
         }
         Ok(Matrix { rows })
     }
 }
 
 /// Returns the engine's error if it has no virtio header for this kind.
-fn described(cell: &MatrixCell) -> Result<(), String> {
+fn virtio_header(cell: &MatrixCell) -> Result<(), String> {
     let (header, bytes) = (cell.header(), cell.bytes());
     let checksum = RxChecksum::Partial { start: header.csum_start, offset: header.csum_offset };
     let offload = Offload::new(checksum, Some(cell.gso()));
@@ -189,11 +189,11 @@ impl fmt::Display for Matrix {
             )
         });
         let by_protocol =
-            together(rows, ", ").into_iter().map(|(protocols, (link, special, answers))| {
+            join_rows(rows, ", ").into_iter().map(|(protocols, (link, special, answers))| {
                 let all = protocols.split(", ").count() == 4;
                 (special, (if all { "all".to_owned() } else { protocols }, link, answers))
             });
-        let by_tunnel = together(by_protocol, "; ")
+        let by_tunnel = join_rows(by_protocol, "; ")
             .into_iter()
             .map(|(specials, (protocols, link, answers))| (link, (protocols, specials, answers)));
         let names = Entrance::ALL.map(Entrance::name).join(" | ");
@@ -201,7 +201,7 @@ impl fmt::Display for Matrix {
             formatter,
             "| link header | tunnel, or what is special | protocol | header | {names} |\n|---|---|---|---|---|---|---|"
         )?;
-        for (links, (protocols, specials, answers)) in together(by_tunnel, "; ") {
+        for (links, (protocols, specials, answers)) in join_rows(by_tunnel, "; ") {
             writeln!(formatter, "| {links} | {specials} | {protocols} | {answers} |")?;
         }
         Ok(())
@@ -209,7 +209,7 @@ impl fmt::Display for Matrix {
 }
 
 /// Joins the names of rows that are otherwise the same, in the order of their first appearance.
-fn together<T: PartialEq>(
+fn join_rows<T: PartialEq>(
     rows: impl Iterator<Item = (String, T)>,
     between: &str,
 ) -> Vec<(String, T)> {

@@ -9,7 +9,7 @@ use superpacket_traffic::generate::Combination;
 use superpacket_traffic::random::Random;
 
 use crate::frames::InputFrame;
-use crate::segment::Whole;
+use crate::segment::GsoInput;
 use crate::traffic::Batches;
 
 /// An endless sequence of merged super-packets, reproducible by its seed.
@@ -18,7 +18,7 @@ pub struct Merged {
     random: Random,
     engine: BatchAggregator,
     framing: Framing,
-    ready: VecDeque<Whole>,
+    ready: VecDeque<GsoInput>,
     /// The buffers of packets that are joined in place, kept to reuse their memory.
     buffers: Vec<Vec<u8>>,
 }
@@ -51,11 +51,11 @@ impl Merged {
                 .expect("the engine's own header");
             if header.gso_type != gso_type::NONE {
                 let bytes = slices.concat().split_off(framing.header_length());
-                ready.push_back(Whole { header, format: framing.format, bytes });
+                ready.push_back(GsoInput { header, format: framing.format, bytes });
             }
         };
         if self.random.chance(0.5) {
-            let packets: Vec<_> = frames.iter().map(received).collect();
+            let packets: Vec<_> = frames.iter().map(rx_packet).collect();
             self.engine.poll_gathered(&packets, |slices| {
                 take(&slices.iter().map(|slice| &**slice).collect::<Vec<_>>())
             });
@@ -77,7 +77,7 @@ impl Merged {
     }
 }
 
-fn received(frame: &InputFrame) -> RxPacket<&[u8]> {
+fn rx_packet(frame: &InputFrame) -> RxPacket<&[u8]> {
     let checksum = frame
         .partial
         .map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });
@@ -85,9 +85,9 @@ fn received(frame: &InputFrame) -> RxPacket<&[u8]> {
 }
 
 impl Iterator for Merged {
-    type Item = Whole;
+    type Item = GsoInput;
 
-    fn next(&mut self) -> Option<Whole> {
+    fn next(&mut self) -> Option<GsoInput> {
         while self.ready.is_empty() {
             let frames = self.batches.next()?;
             self.poll(&frames);

@@ -17,7 +17,7 @@ use crate::hint::Hint;
 use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};
 use crate::nested;
-use crate::segment::{Whole, without_fragment_id};
+use crate::segment::{GsoInput, without_fragment_id};
 use crate::traffic::Batches;
 
 /// Number of times that a batch with an unexplained difference is repeated.
@@ -58,7 +58,7 @@ pub struct RunReport {
 }
 
 impl RunReport {
-    fn goes_on(&self) -> bool {
+    fn continues(&self) -> bool {
         self.faults.len() <= self.faults_allowed
     }
 }
@@ -74,7 +74,7 @@ pub struct RunFault {
 
 impl RunFault {
     fn of_segments(
-        packet: Whole,
+        packet: GsoInput,
         theirs: Option<Vec<Vec<u8>>>,
         ours: &Result<Vec<Vec<u8>>, SplitError>,
     ) -> Self {
@@ -134,7 +134,7 @@ pub fn receive(
     report: &mut RunReport,
 ) -> Result<(), LabError> {
     let mut left = frames;
-    while left > 0 && report.goes_on() {
+    while left > 0 && report.continues() {
         let Some(batch) = batches.next() else { break };
         left = left.saturating_sub(batch.len() as u64);
         receive_batch(kernel, batch, report)?;
@@ -241,7 +241,7 @@ pub fn receive_behind_geneve(
 /// As [`KernelGso::segment`].
 pub fn segment(
     kernel: &mut KernelGso,
-    packets: &mut impl Iterator<Item = Whole>,
+    packets: &mut impl Iterator<Item = GsoInput>,
     count: u64,
     report: &mut RunReport,
 ) -> Result<(), LabError> {
@@ -260,7 +260,7 @@ pub fn segment(
                 None => report.faults.push(RunFault::of_segments(packet, theirs, &ours)),
             },
         }
-        if !report.goes_on() {
+        if !report.continues() {
             break;
         }
     }

@@ -12,7 +12,7 @@ use superpacket_traffic::random::Random;
 
 /// A super-packet, and how to segment it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whole {
+pub struct GsoInput {
     /// The virtio header that says how to segment the packet.
     pub header: VnetHeader,
     /// The format of the virtio header.
@@ -21,7 +21,7 @@ pub struct Whole {
     pub bytes: Vec<u8>,
 }
 
-impl Whole {
+impl GsoInput {
     /// Segments the packet with the engine.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Whole {
 /// Maximum segments per packet; the receiving host's queue holds more.
 const MOST_SEGMENTS: usize = 400;
 
-impl Whole {
+impl GsoInput {
     /// Returns the type and length in bytes of the first IPv6 extension header; `None` for IPv4.
     ///
     /// Without extension headers, the type is that of the transport header, and the length is
@@ -63,7 +63,7 @@ impl Whole {
     /// the IP header, regardless of routing headers and options.
     ///
     /// `None` if the packet has this seed already.
-    pub fn seeded_by_header(&self) -> Option<Whole> {
+    pub fn seeded_by_header(&self) -> Option<GsoInput> {
         let (network, kind) = self.network()?;
         let start = usize::from(self.header.csum_start);
         let length = u32::try_from(self.bytes.len().checked_sub(start)?).ok()?;
@@ -91,7 +91,7 @@ impl Whole {
         let mut bytes = self.bytes.clone();
         bytes.get_mut(place..place + 2)?.copy_from_slice(&seed.to_be_bytes());
         let header = VnetHeader { flags: self.header.flags | flags::NEEDS_CSUM, ..self.header };
-        (bytes != self.bytes).then_some(Whole { header, bytes, ..self.clone() })
+        (bytes != self.bytes).then_some(GsoInput { header, bytes, ..self.clone() })
     }
 }
 
@@ -317,9 +317,9 @@ impl GeneratedPackets {
 }
 
 impl Iterator for GeneratedPackets {
-    type Item = Whole;
+    type Item = GsoInput;
 
-    fn next(&mut self) -> Option<Whole> {
+    fn next(&mut self) -> Option<GsoInput> {
         let length = match self.random.below(4) {
             0 => self.random.between(1, 60),
             1 | 2 => self.random.between(1, 12_000),
@@ -370,10 +370,10 @@ impl Iterator for GeneratedPackets {
         }
         let mut bytes = frame.to_bytes();
         if flags & flags::UDP_TUNNEL_CSUM != 0 {
-            leave_outer_checksum(&frame, &mut bytes);
+            write_outer_pseudo_sum(&frame, &mut bytes);
         }
         let format = if self.tunnels { Format::Tunnel } else { Format::Plain };
-        Some(Whole { header, format, bytes })
+        Some(GsoInput { header, format, bytes })
     }
 }
 
@@ -430,7 +430,7 @@ pub(crate) fn outer_transport(frame: &Frame) -> usize {
 
 /// Writes the pseudo-header's sum to the outer UDP checksum of a tunnel, as Linux does, which adds
 /// to the sum in this field (`__skb_udp_tunnel_segment`).
-pub(crate) fn leave_outer_checksum(frame: &Frame, bytes: &mut [u8]) {
+pub(crate) fn write_outer_pseudo_sum(frame: &Frame, bytes: &mut [u8]) {
     let Some(tunnel) = &frame.tunnel else { return };
     let transport = outer_transport(frame);
     let length = (bytes.len() - transport) as u32;

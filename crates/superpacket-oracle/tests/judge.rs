@@ -21,7 +21,7 @@ use superpacket_lab::{
 };
 use superpacket_oracle::frames::InputFrame as Received;
 use superpacket_oracle::kernel::{KernelGro, KernelGso};
-use superpacket_oracle::segment::{GeneratedPackets, Whole};
+use superpacket_oracle::segment::{GeneratedPackets, GsoInput};
 use superpacket_oracle::traffic::{self, Batches};
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{Checksum, Frame};
@@ -438,11 +438,11 @@ fn what_the_kernel_cuts_in_tunnels_is_faithful() -> Result<(), LabError> {
     cut(kernel, GeneratedPackets::in_tunnels(13).take(4_000))
 }
 
-fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<(), LabError> {
+fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = GsoInput>) -> Result<(), LabError> {
     let (mut found, mut faithful, mut random) = (BTreeMap::new(), 0, Random::new(3));
     // Linux makes fragments of these datagrams that cannot be reassembled, or that contradict RFC
     // 8200, section 4.5: see docs/reversibility.md.
-    let is_faulty = |packet: &Whole| {
+    let is_faulty = |packet: &GsoInput| {
         let has_extensions = packet.extension().is_some_and(|(next, _)| next != 17);
         packet.header.gso_type == gso_type::UDP
             && (!packet.header.gso_size.is_multiple_of(8) || has_extensions)
@@ -450,7 +450,7 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
     // Linux adjusts any sum, a wrong one too; the checker reports the segments. Where Linux
     // computes a checksum again, it uses the addresses of the IP header, although the packet has
     // another destination. `tests/kernel.rs` compares both byte by byte.
-    let has_another_sum = |packet: &Whole| packet.seeded_by_header().is_some();
+    let has_another_sum = |packet: &GsoInput| packet.seeded_by_header().is_some();
     for packet in packets.filter(|packet| !is_faulty(packet) && !has_another_sum(packet)) {
         let Some(segments) = kernel.segment(packet.header, &packet.bytes)? else { continue };
         let left: Vec<_> = segments.iter().map(|frame| (None, frame.with_tag())).collect();

@@ -85,7 +85,7 @@ pub fn w4(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
 
 /// Returns W5 as received: one UDP/IPv4 flow of 1472-byte datagrams with consecutive IDs.
 pub fn w5(frames: usize) -> Vec<Vec<u8>> {
-    let mut flow = Flow::new(&Frame::udp4(0), UDP_PAYLOAD, &blocks(UDP_PAYLOAD));
+    let mut flow = WorkloadFlow::new(&Frame::udp4(0), UDP_PAYLOAD, &blocks(UDP_PAYLOAD));
     (0..frames).map(|_| flow.next(false)).collect()
 }
 
@@ -112,7 +112,7 @@ fn in_runs(flows: usize, run: usize, frames: usize, payload: usize) -> Vec<Vec<u
                 frame.tcp_mut().source_port = 10_000 + (number % 50_000) as u16;
                 frame.ipv4_mut().source = [10, high, middle, low.wrapping_add(1)];
             });
-            Flow::new(&frame, payload, &blocks)
+            WorkloadFlow::new(&frame, payload, &blocks)
         })
         .collect();
     let count = flows.len();
@@ -140,7 +140,7 @@ fn blocks(length: usize) -> Blocks {
 }
 
 /// A flow whose frames differ in sequence number, ID, PSH and payload.
-struct Flow {
+struct WorkloadFlow {
     header: Vec<u8>,
     network: usize,
     transport: usize,
@@ -152,7 +152,7 @@ struct Flow {
     blocks: Blocks,
 }
 
-impl Flow {
+impl WorkloadFlow {
     fn new(frame: &Frame, payload: usize, blocks: &Blocks) -> Self {
         let full = Frame { payload: vec![0; payload], ..frame.clone() };
         let offsets = full.offsets();
@@ -166,7 +166,7 @@ impl Flow {
         let length = (offsets.end - offsets.transport) as u32;
         let pseudo =
             checksum::pseudo_v4(ip.source, ip.destination, if tcp { 6 } else { 17 }, length);
-        Flow {
+        WorkloadFlow {
             header,
             network: offsets.network,
             transport: offsets.transport,

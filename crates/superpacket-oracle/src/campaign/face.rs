@@ -104,7 +104,7 @@ impl Face {
     }
 
     /// Aggregates the frames of a poll, and shows the judge all packets that leave.
-    pub fn take(&mut self, used: &PollUse<'_>, judge: &mut Judge, random: &mut Random) {
+    pub fn aggregate(&mut self, used: &PollUse<'_>, judge: &mut Judge, random: &mut Random) {
         let mut batch: Vec<_> = used
             .order
             .iter()
@@ -114,20 +114,20 @@ impl Face {
         match self {
             Face::Owned(engine) => {
                 let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
-                    judge.look(used, &packet, |buffer: &NumberedBuffer| buffer.0, None)
+                    judge.check_packet(used, &packet, |buffer: &NumberedBuffer| buffer.0, None)
                 };
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
             }
             Face::Linear(engine) => {
                 let mut sink =
-                    |packet: SuperPacket<'_, NumberedBuffer>| judge.look_at_bytes(used, &packet);
+                    |packet: SuperPacket<'_, NumberedBuffer>| judge.check_copied(used, &packet);
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
             }
             Face::Held { engine, now } => {
                 let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
-                    judge.look(used, &packet, |buffer: &NumberedBuffer| buffer.0, None)
+                    judge.check_packet(used, &packet, |buffer: &NumberedBuffer| buffer.0, None)
                 };
                 while !batch.is_empty() {
                     let rest = batch.split_off(random.between(1, batch.len()));
@@ -144,18 +144,24 @@ impl Face {
             Face::SuperPackets { first, second } => {
                 let mut members = Members::default();
                 let mut again = Vec::new();
-                let mut sink =
-                    |packet: SuperPacket<'_, NumberedBuffer>| again.push(members.take(&packet));
+                let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
+                    again.push(members.receive_again(&packet))
+                };
                 first.receive_batch(&mut batch, 0, &mut sink);
                 first.poll_end(0, &mut sink);
                 let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
-                    judge.look(used, &packet, |buffer: &NumberedBuffer| buffer.0, Some(&members))
+                    judge.check_packet(
+                        used,
+                        &packet,
+                        |buffer: &NumberedBuffer| buffer.0,
+                        Some(&members),
+                    )
                 };
                 second.receive_batch(&mut again, 0, &mut sink);
                 second.poll_end(0, &mut sink);
             }
             Face::Borrowed(engine) => engine.poll(&batch, |packet| {
-                judge.look(
+                judge.check_packet(
                     used,
                     &packet,
                     |buffer: &superpacket::aggregate::BufferIndex| buffer.packet(),
@@ -168,7 +174,7 @@ impl Face {
             }
             Face::Lro(engine) => {
                 let mut sink =
-                    |packet: SuperPacket<'_, NumberedBuffer>| judge.look_at_lro(used, &packet);
+                    |packet: SuperPacket<'_, NumberedBuffer>| judge.check_lro(used, &packet);
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
                 judge.end_lro(used);
@@ -193,7 +199,10 @@ impl Face {
 
 impl Members {
     /// Makes a received packet of one that left, and records its frames.
-    fn take(&mut self, packet: &SuperPacket<'_, NumberedBuffer>) -> RxPacket<NumberedBuffer> {
+    fn receive_again(
+        &mut self,
+        packet: &SuperPacket<'_, NumberedBuffer>,
+    ) -> RxPacket<NumberedBuffer> {
         let metadata = &packet.metadata;
         let mut bytes = Vec::new();
         packet.copy_to(&mut bytes);

@@ -24,7 +24,7 @@ struct FramedInput {
     checksum: RxChecksum,
     /// The frame with its checksum completed, if the checksum is partial and can be completed.
     completed: Option<Vec<u8>>,
-    back: bool,
+    returned: bool,
 }
 
 impl<'u> Framed<'u> {
@@ -42,7 +42,7 @@ impl<'u> Framed<'u> {
 
     /// Gives the frames to an engine whose packets leave as slices.
     pub fn gathered(mut self, engine: &mut BatchAggregator, judge: &mut Judge) {
-        self.pass_others(judge);
+        self.skip_others(judge);
         let packets: Vec<_> = self
             .frames
             .iter()
@@ -53,7 +53,7 @@ impl<'u> Framed<'u> {
             })
             .collect();
         engine.poll_gathered(&packets, |slices| {
-            self.look(
+            self.check_packet(
                 &slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>(),
                 judge,
             )
@@ -68,7 +68,7 @@ impl<'u> Framed<'u> {
         judge: &mut Judge,
         random: &mut Random,
     ) {
-        self.pass_others(judge);
+        self.skip_others(judge);
         let length = self.framing.header_length();
         let offset = length + random.below(3) as usize * 16;
         let spare = random.pick(&[0, 3_000, 20_000, 66_000]);
@@ -88,12 +88,12 @@ impl<'u> Framed<'u> {
         }
         let written = engine.join_in_place(&mut buffers, offset).expect("there is room").to_vec();
         for index in written {
-            self.look(&buffers[index][offset - length..], judge);
+            self.check_packet(&buffers[index][offset - length..], judge);
         }
     }
 
     /// Tells the judge that frames which were not selected need not come back.
-    fn pass_others(&self, judge: &mut Judge) {
+    fn skip_others(&self, judge: &mut Judge) {
         for place in 0..self.used.order.len() {
             if !self.frames.iter().any(|frame| frame.place == place) {
                 judge.skip(place);
@@ -104,11 +104,11 @@ impl<'u> Framed<'u> {
     /// Returns the index of the first frame for which `is_it` is true and which has not come back
     /// yet.
     fn position(&self, is_it: impl Fn(&[u8]) -> bool) -> Option<usize> {
-        self.frames.iter().position(|frame| !frame.back && is_it(frame.expected()))
+        self.frames.iter().position(|frame| !frame.returned && is_it(frame.expected()))
     }
 
     /// Finds the frames that a packet and its header represent.
-    fn look(&mut self, written: &[u8], judge: &mut Judge) {
+    fn check_packet(&mut self, written: &[u8], judge: &mut Judge) {
         let framing = self.framing;
         let header = match Header::read(written, framing.format, framing.order) {
             Ok(header) => header,
@@ -117,13 +117,13 @@ impl<'u> Framed<'u> {
         let bytes = &written[framing.header_length()..];
         if header.gso_type == gso_type::NONE {
             let Some(frame) =
-                self.frames.iter_mut().find(|frame| !frame.back && frame.bytes == bytes)
+                self.frames.iter_mut().find(|frame| !frame.returned && frame.bytes == bytes)
             else {
                 return judge.fail(|| {
                     format!("a packet that is no frame: {}", crate::frames::hexadecimal(bytes))
                 });
             };
-            frame.back = true;
+            frame.returned = true;
             let said = (header.flags & flags::NEEDS_CSUM != 0)
                 .then_some((header.csum_start, header.csum_offset));
             match frame.checksum {
@@ -139,7 +139,7 @@ impl<'u> Framed<'u> {
                     .fail(|| format!("frame {}: its checksum is said to be partial", frame.place)),
                 _ => {}
             }
-            return judge.is_back(self.used, frame.place, false);
+            return judge.record_found(self.used, frame.place, false);
         }
         let mut out = Vec::new();
         let plan = match Segmenter::new().split(framing, written, &mut out) {
@@ -164,8 +164,8 @@ impl<'u> Framed<'u> {
             first = first.or(found);
             match found.map(|found| &mut self.frames[found]) {
                 Some(frame) => {
-                    frame.back = true;
-                    judge.is_back(self.used, frame.place, true);
+                    frame.returned = true;
+                    judge.record_found(self.used, frame.place, true);
                 }
                 None => judge.fail(|| {
                     format!(
@@ -206,7 +206,7 @@ impl FramedInput {
         let completed = matches!(checksum, RxChecksum::Partial { .. })
             .then(|| complete(&bytes, checksum, layer))
             .flatten();
-        Some(FramedInput { place, bytes, checksum, completed, back: false })
+        Some(FramedInput { place, bytes, checksum, completed, returned: false })
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
             let mut judge = Judge::default();
             judge.begin(&used);
             let mut framed = Framed::new(&used, framing);
-            framed.pass_others(&mut judge);
+            framed.skip_others(&mut judge);
             let packets: Vec<_> = framed.frames.iter().map(|frame| frame.bytes.clone()).collect();
             framed
                 .frames
@@ -275,7 +275,7 @@ mod tests {
             engine.poll_gathered(&packets, |slices| {
                 let mut written = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
                 change(&mut written);
-                framed.look(&written, &mut judge);
+                framed.check_packet(&written, &mut judge);
             });
             judge.end(&used);
             if judge.problem.is_some() {

@@ -27,7 +27,7 @@ fn is_same(left: &[u8], right: &[u8]) -> bool {
 pub struct Judge {
     segmenter: Segmenter,
     /// Whether the frame at each position in the order of arrival has come back.
-    back: Vec<bool>,
+    returned: Vec<bool>,
     /// For each flow, the position of the last frame that came back, plus one.
     latest: Vec<usize>,
     places: Vec<usize>,
@@ -46,8 +46,8 @@ pub struct Judge {
 
 impl Judge {
     pub fn begin(&mut self, used: &PollUse<'_>) {
-        self.back.clear();
-        self.back.resize(used.order.len(), false);
+        self.returned.clear();
+        self.returned.resize(used.order.len(), false);
         self.latest.clear();
         self.latest.resize(used.frames.len(), 0);
         self.emitted.clear();
@@ -65,7 +65,7 @@ impl Judge {
     ///
     /// `number` returns the position of a buffer's frame, or the number of a super-packet if
     /// `members` is given.
-    pub fn look<B, M: Memory<B>>(
+    pub fn check_packet<B, M: Memory<B>>(
         &mut self,
         used: &PollUse<'_>,
         packet: &SuperPacket<'_, B, M>,
@@ -99,7 +99,7 @@ impl Judge {
                     )
                 });
             }
-            self.returned(used, place);
+            self.record_return(used, place);
         }
         if let [number] = numbers[..] {
             let was =
@@ -109,14 +109,14 @@ impl Judge {
             }
         }
         if places.len() > 1 {
-            self.cut(used, packet, &places, members.is_some());
+            self.compare_segments(used, packet, &places, members.is_some());
         }
         (self.numbers, self.places) = (numbers, places);
     }
 
     /// Records that a frame has come back.
-    fn returned(&mut self, used: &PollUse<'_>, place: usize) {
-        if std::mem::replace(&mut self.back[place], true) {
+    fn record_return(&mut self, used: &PollUse<'_>, place: usize) {
+        if std::mem::replace(&mut self.returned[place], true) {
             self.fail(|| format!("frame {place} came back twice"));
         }
         // Positions are stored plus one, so that 0 means none.
@@ -128,18 +128,18 @@ impl Judge {
     }
 
     /// Records that a frame, identified by its bytes, has come back alone or in a super-packet.
-    pub fn is_back(&mut self, used: &PollUse<'_>, place: usize, merged: bool) {
+    pub fn record_found(&mut self, used: &PollUse<'_>, place: usize, merged: bool) {
         self.merged += u64::from(merged);
-        self.returned(used, place);
+        self.record_return(used, place);
     }
 
     /// Excludes a frame that was not given to the engine.
     pub fn skip(&mut self, place: usize) {
-        self.back[place] = true;
+        self.returned[place] = true;
     }
 
     /// Checks a packet whose bytes were copied: its frames are identified by their bytes.
-    pub fn look_at_bytes(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
+    pub fn check_copied(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
         let metadata = packet.metadata;
         let merged = metadata.packets > 1;
         let mut segments = Vec::new();
@@ -164,13 +164,13 @@ impl Judge {
             let wanted = |place: &usize| {
                 let frame = &used.frames[used.order[*place]];
                 let same_form = !merged || frame.is_partial() == partial;
-                !self.back[*place]
+                !self.returned[*place]
                     && *frame.bytes == segment
                     && (frame.vlan, frame.layer) == (metadata.vlan, metadata.layer)
                     && same_form
             };
             match (0..used.order.len()).find(wanted) {
-                Some(place) => self.is_back(used, place, merged),
+                Some(place) => self.record_found(used, place, merged),
                 None => {
                     self.fail(|| format!("{metadata:?}: no frame is {}", hexadecimal(&segment)))
                 }
@@ -179,7 +179,7 @@ impl Judge {
     }
 
     /// Checks a packet that left LRO.
-    pub fn look_at_lro(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
+    pub fn check_lro(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
         let metadata = packet.metadata;
         self.accounted += u64::from(metadata.packets);
         let mut places: Vec<_> = packet
@@ -189,7 +189,7 @@ impl Judge {
             .collect();
         places.dedup();
         let frame = |place: usize| &used.frames[used.order[place]];
-        places.iter().for_each(|&place| self.returned(used, place));
+        places.iter().for_each(|&place| self.record_return(used, place));
         if metadata.packets == 1 {
             let same = matches!(places[..], [place] if packet.contiguous().is_some_and(|bytes| is_same(bytes, &frame(place).bytes)));
             if !same {
@@ -234,7 +234,7 @@ impl Judge {
     pub fn end_lro(&mut self, used: &PollUse<'_>) {
         let (accounted, frames) = (self.accounted, used.order.len() as u64);
         if accounted == frames {
-            self.back.fill(true);
+            self.returned.fill(true);
         } else {
             self.fail(|| format!("{accounted} of {frames} frames are accounted for"));
         }
@@ -244,7 +244,7 @@ impl Judge {
     ///
     /// `again`: the packet consists of received super-packets, which do not say whether the
     /// checksums of their frames were partial. All segments then have complete ones.
-    fn cut<B, M: Memory<B>>(
+    fn compare_segments<B, M: Memory<B>>(
         &mut self,
         used: &PollUse<'_>,
         packet: &SuperPacket<'_, B, M>,
@@ -281,8 +281,8 @@ impl Judge {
         };
         let form = if again { ChecksumOutput::Full } else { ChecksumOutput::AsMerged };
         let options = SegmentOptions::default().with_checksum(form);
-        let cut = self.segmenter.segment(packet, &options, sink);
-        if let Err(error) = cut {
+        let result = self.segmenter.segment(packet, &options, sink);
+        if let Err(error) = result {
             self.fail(|| format!("{places:?} merged, and cannot be cut: {error}"));
         } else if let Some((place, bytes)) = different {
             let was = &used.frames[used.order[place]];
@@ -300,7 +300,7 @@ impl Judge {
     }
 
     pub fn end(&mut self, used: &PollUse<'_>) {
-        if let Some(missing) = self.back.iter().position(|back| !back) {
+        if let Some(missing) = self.returned.iter().position(|returned| !returned) {
             self.fail(|| format!("frame {missing} never came back"));
         }
         if !self.overtaken.is_empty()

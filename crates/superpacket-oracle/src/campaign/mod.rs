@@ -96,7 +96,7 @@ impl Campaign {
         let face = &mut self.faces[chosen];
         let used = self.pool.next_use();
         self.judge.begin(&used);
-        face.take(&used, &mut self.judge, &mut self.random);
+        face.aggregate(&used, &mut self.judge, &mut self.random);
         self.judge.end(&used);
         let poll = CampaignTotals {
             polls: 1,
@@ -177,11 +177,11 @@ mod tests {
         change(&mut frames);
         let mut batch = frames.iter().map(|(place, frame)| packet(*place, frame)).collect();
         let mut engine = Aggregator::new(Policy::gro_with_udp(), HashKey::new(1));
-        let mut look = |packet: SuperPacket<'_, NumberedBuffer>| {
-            judge.look(&used, &packet, |buffer: &NumberedBuffer| buffer.0, None);
+        let mut check_packet = |packet: SuperPacket<'_, NumberedBuffer>| {
+            judge.check_packet(&used, &packet, |buffer: &NumberedBuffer| buffer.0, None);
             Ok(())
         };
-        let sink: &mut Look<'_> = &mut look;
+        let sink: &mut Look<'_> = &mut check_packet;
         engine
             .receive_batch(&mut batch, 0, sink)
             .and_then(|()| engine.poll_end(0, sink))

@@ -7,7 +7,7 @@ use super::{Field, Kind, Layer, Problem};
 use crate::{addresses, checksum};
 
 /// The results for the checksums of a frame.
-pub(super) struct Sums {
+pub(super) struct ChecksumResults {
     pub(super) right: usize,
     pub(super) canonical: bool,
     pub(super) partial: Option<usize>,
@@ -32,8 +32,8 @@ impl Around {
     }
 }
 
-pub(super) fn verify(bytes: &[u8], walk: &Walk, partial: bool) -> Result<Sums, Problem> {
-    let mut sums = Sums { right: 0, canonical: true, partial: None };
+pub(super) fn verify(bytes: &[u8], walk: &Walk, partial: bool) -> Result<ChecksumResults, Problem> {
+    let mut sums = ChecksumResults { right: 0, canonical: true, partial: None };
     // Outer checksums cover the packet with the partial checksum completed.
     let mut completed = bytes.to_vec();
     let innermost = walk
@@ -90,7 +90,7 @@ fn verify_layer(
     around: Option<Around>,
     last: bool,
     may_be_partial: bool,
-    sums: &mut Sums,
+    sums: &mut ChecksumResults,
 ) -> Result<(), Problem> {
     let contents = &bytes[layer.offset..layer.end];
     let be16 = |offset: usize| u16::from_be_bytes([contents[offset], contents[offset + 1]]);

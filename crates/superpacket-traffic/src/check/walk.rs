@@ -51,7 +51,7 @@ struct Walker<'a> {
 }
 
 /// Parsing stops here; the problems contain the reason.
-struct Stop;
+struct StopParsing;
 
 impl Walker<'_> {
     fn layer(&mut self, kind: Kind, offset: usize, header: usize, end: usize) {
@@ -75,10 +75,16 @@ impl Walker<'_> {
         });
     }
 
-    fn need(&mut self, kind: Kind, offset: usize, bytes: usize, limit: usize) -> Result<(), Stop> {
+    fn need(
+        &mut self,
+        kind: Kind,
+        offset: usize,
+        bytes: usize,
+        limit: usize,
+    ) -> Result<(), StopParsing> {
         if offset + bytes > limit {
             self.problem(kind, offset, Field::Header, bytes, limit - offset);
-            return Err(Stop);
+            return Err(StopParsing);
         }
         Ok(())
     }
@@ -107,10 +113,10 @@ impl Walker<'_> {
         end
     }
 
-    fn link(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
+    fn link(&mut self, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(Kind::Ethernet, offset, 14, limit)?;
         let Ok(header) = Ethernet2HeaderSlice::from_slice(&self.bytes[offset..limit]) else {
-            return Err(Stop);
+            return Err(StopParsing);
         };
         self.layer(Kind::Ethernet, offset, 14, limit);
         let mut ethertype = header.ether_type().0;
@@ -118,7 +124,7 @@ impl Walker<'_> {
         while matches!(ethertype, 0x8100 | 0x88a8 | 0x9100) {
             self.need(Kind::Vlan, offset, 4, limit)?;
             let Ok(tag) = SingleVlanHeaderSlice::from_slice(&self.bytes[offset..limit]) else {
-                return Err(Stop);
+                return Err(StopParsing);
             };
             self.layer(Kind::Vlan, offset, 4, limit);
             ethertype = tag.ether_type().0;
@@ -133,7 +139,7 @@ impl Walker<'_> {
         }
     }
 
-    fn pppoe(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
+    fn pppoe(&mut self, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(Kind::Pppoe, offset, 8, limit)?;
         if self.be16(offset) != 0x1100 {
             return Ok(());
@@ -142,7 +148,7 @@ impl Walker<'_> {
         let end = self.clamp(Kind::Pppoe, offset, Field::PppoeLength, offset + 6 + length, limit);
         if length < 2 {
             self.problem(Kind::Pppoe, offset, Field::PppoeLength, 2, length);
-            return Err(Stop);
+            return Err(StopParsing);
         }
         self.layer(Kind::Pppoe, offset, 8, end);
         match self.be16(offset + 6) {
@@ -152,7 +158,7 @@ impl Walker<'_> {
         }
     }
 
-    fn mpls(&mut self, mut offset: usize, limit: usize) -> Result<(), Stop> {
+    fn mpls(&mut self, mut offset: usize, limit: usize) -> Result<(), StopParsing> {
         loop {
             self.need(Kind::Mpls, offset, 4, limit)?;
             self.layer(Kind::Mpls, offset, 4, limit);
@@ -164,7 +170,7 @@ impl Walker<'_> {
     }
 
     /// Parses an IP header whose version only its first byte says.
-    fn any_ip(&mut self, kind: Kind, offset: usize, limit: usize) -> Result<(), Stop> {
+    fn any_ip(&mut self, kind: Kind, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(kind, offset, 1, limit)?;
         match self.bytes[offset] >> 4 {
             4 => self.ipv4(offset, limit),
@@ -172,23 +178,23 @@ impl Walker<'_> {
             _ if kind == Kind::Mpls => Ok(()),
             version => {
                 self.problem(kind, offset, Field::Version, 4, usize::from(version));
-                Err(Stop)
+                Err(StopParsing)
             }
         }
     }
 
-    fn ipv4(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
+    fn ipv4(&mut self, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(Kind::Ipv4, offset, 20, limit)?;
         let first = self.bytes[offset];
         if first >> 4 != 4 {
             self.problem(Kind::Ipv4, offset, Field::Version, 4, usize::from(first >> 4));
-            return Err(Stop);
+            return Err(StopParsing);
         }
         let length = usize::from(first & 0xf) * 4;
         self.need(Kind::Ipv4, offset, length, limit)?;
         let Ok(header) = Ipv4HeaderSlice::from_slice(&self.bytes[offset..limit]) else {
             self.problem(Kind::Ipv4, offset, Field::Header, 20, length);
-            return Err(Stop);
+            return Err(StopParsing);
         };
         let total = match usize::from(header.total_len()) {
             0 if self.big && limit - offset > 0xffff => limit - offset,
@@ -196,7 +202,7 @@ impl Walker<'_> {
         };
         if total < length {
             self.problem(Kind::Ipv4, offset, Field::TotalLength, limit - offset, total);
-            return Err(Stop);
+            return Err(StopParsing);
         }
         let (number, fragment) = (header.protocol().0, header.is_fragmenting_payload());
         let end = self.clamp(Kind::Ipv4, offset, Field::TotalLength, offset + total, limit);
@@ -208,7 +214,7 @@ impl Walker<'_> {
         self.transport(number, offset + length, end, Kind::Icmp)
     }
 
-    fn ipv6(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
+    fn ipv6(&mut self, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(Kind::Ipv6, offset, 40, limit)?;
         let Ok(header) = Ipv6HeaderSlice::from_slice(&self.bytes[offset..limit]) else {
             self.problem(
@@ -218,7 +224,7 @@ impl Walker<'_> {
                 6,
                 usize::from(self.bytes[offset] >> 4),
             );
-            return Err(Stop);
+            return Err(StopParsing);
         };
         let mut number = header.next_header().0;
         let whole = match usize::from(header.payload_length()) {
@@ -236,7 +242,7 @@ impl Walker<'_> {
                     self.need(kind, next, 8 + usize::from(self.bytes[next + 1]) * 8, end)?;
                     let Ok(extension) = Ipv6RawExtHeaderSlice::from_slice(&self.bytes[next..end])
                     else {
-                        return Err(Stop);
+                        return Err(StopParsing);
                     };
                     self.layer(kind, next, extension.slice().len(), end);
                     number = extension.next_header().0;
@@ -246,7 +252,7 @@ impl Walker<'_> {
                     self.need(Kind::Extension(44), next, 8, end)?;
                     let Ok(extension) = Ipv6FragmentHeaderSlice::from_slice(&self.bytes[next..end])
                     else {
-                        return Err(Stop);
+                        return Err(StopParsing);
                     };
                     let fragment = extension.is_fragmenting_payload();
                     number = extension.next_header().0;
@@ -278,7 +284,13 @@ impl Walker<'_> {
         if self.big && limit - offset - 40 > 0xffff { limit - offset } else { 40 }
     }
 
-    fn transport(&mut self, number: u8, offset: usize, end: usize, icmp: Kind) -> Result<(), Stop> {
+    fn transport(
+        &mut self,
+        number: u8,
+        offset: usize,
+        end: usize,
+        icmp: Kind,
+    ) -> Result<(), StopParsing> {
         if self.walk.layers.len() > MAX_LAYERS {
             return Ok(());
         }
@@ -289,7 +301,7 @@ impl Walker<'_> {
                 self.need(Kind::Tcp, offset, length.max(20), end)?;
                 if TcpHeaderSlice::from_slice(&self.bytes[offset..end]).is_err() {
                     self.problem(Kind::Tcp, offset, Field::Header, 20, length);
-                    return Err(Stop);
+                    return Err(StopParsing);
                 }
                 self.layer(Kind::Tcp, offset, length, end);
                 Ok(())
@@ -301,7 +313,7 @@ impl Walker<'_> {
                 let least = if self.bytes[offset + 8] & 1 == 1 { 16 } else { 12 };
                 if length < least {
                     self.problem(Kind::Dccp, offset, Field::Header, least, length);
-                    return Err(Stop);
+                    return Err(StopParsing);
                 }
                 self.need(Kind::Dccp, offset, length, end)?;
                 self.layer(Kind::Dccp, offset, length, end);
@@ -324,10 +336,10 @@ impl Walker<'_> {
         }
     }
 
-    fn udp(&mut self, offset: usize, end: usize) -> Result<(), Stop> {
+    fn udp(&mut self, offset: usize, end: usize) -> Result<(), StopParsing> {
         self.need(Kind::Udp, offset, 8, end)?;
         let Ok(header) = UdpHeaderSlice::from_slice(&self.bytes[offset..end]) else {
-            return Err(Stop);
+            return Err(StopParsing);
         };
         let length = usize::from(header.length());
         let port = header.destination_port();
@@ -359,7 +371,7 @@ impl Walker<'_> {
         }
     }
 
-    fn gre(&mut self, offset: usize, end: usize) -> Result<(), Stop> {
+    fn gre(&mut self, offset: usize, end: usize) -> Result<(), StopParsing> {
         self.need(Kind::Gre, offset, 4, end)?;
         let flags = self.be16(offset);
         // Another version, or source routes.
@@ -372,7 +384,7 @@ impl Walker<'_> {
         self.carried(self.be16(offset + 2), offset + length, end)
     }
 
-    fn carried(&mut self, ethertype: u16, offset: usize, end: usize) -> Result<(), Stop> {
+    fn carried(&mut self, ethertype: u16, offset: usize, end: usize) -> Result<(), StopParsing> {
         match ethertype {
             0x6558 => self.link(offset, end),
             0x0800 => self.ipv4(offset, end),

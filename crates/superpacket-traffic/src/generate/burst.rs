@@ -1,15 +1,19 @@
 //! The bursts that a flow sends.
 
 use super::Config;
-use super::flow::Flow;
+use super::flow::GeneratedFlow;
 use crate::frame::*;
 use crate::random::Random;
 
 /// A packet of a burst, and its direction: 0 (client) or 1 (server).
-pub(super) type Sent = (usize, Frame);
+pub(super) type BurstPacket = (usize, Frame);
 
 /// Returns the next burst of a flow.
-pub(super) fn burst(flow: &mut Flow, config: &Config, random: &mut Random) -> Vec<Sent> {
+pub(super) fn burst(
+    flow: &mut GeneratedFlow,
+    config: &Config,
+    random: &mut Random,
+) -> Vec<BurstPacket> {
     flow.left -= 1;
     let mut sent = Vec::new();
     let direction = usize::from(random.chance(0.6));
@@ -22,7 +26,7 @@ pub(super) fn burst(flow: &mut Flow, config: &Config, random: &mut Random) -> Ve
     }
     flow.opened = true;
     match (tcp, random.below(100)) {
-        (true, 0..=9) => oddity(flow, direction, random, &mut sent),
+        (true, 0..=9) => unusual_segments(flow, direction, random, &mut sent),
         (true, 10..=15) => sent.push((direction, segment(flow, direction, 1, PSH, random))),
         _ => bulk(flow, direction, config, random, &mut sent),
     }
@@ -42,7 +46,7 @@ pub(super) fn burst(flow: &mut Flow, config: &Config, random: &mut Random) -> Ve
 /// Adds a TCP segment of `length` bytes. Its flags are `flags`, ACK, and those that all segments of
 /// the flow have.
 fn segment(
-    flow: &mut Flow,
+    flow: &mut GeneratedFlow,
     direction: usize,
     length: usize,
     flags: u16,
@@ -56,7 +60,7 @@ fn segment(
     packet
 }
 
-fn handshake(flow: &mut Flow, random: &mut Random, sent: &mut Vec<Sent>) {
+fn handshake(flow: &mut GeneratedFlow, random: &mut Random, sent: &mut Vec<BurstPacket>) {
     let mut syn = segment(flow, 0, 0, SYN, random);
     syn.tcp_mut().flags &= !ACK;
     syn.tcp_mut().acknowledgement = 0;
@@ -71,11 +75,11 @@ fn handshake(flow: &mut Flow, random: &mut Random, sent: &mut Vec<Sent>) {
 
 /// Adds full packets, often a shorter one at the end, and the acknowledgements for them.
 fn bulk(
-    flow: &mut Flow,
+    flow: &mut GeneratedFlow,
     direction: usize,
     config: &Config,
     random: &mut Random,
-    sent: &mut Vec<Sent>,
+    sent: &mut Vec<BurstPacket>,
 ) {
     let full = random.between(config.burst.0, config.burst.1);
     let tail = match random.below(10) {
@@ -109,7 +113,12 @@ fn bulk(
 }
 
 /// Adds a pure ACK, a DCCP-Ack, or a small datagram in the opposite direction.
-fn acknowledge(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mut Vec<Sent>) {
+fn acknowledge(
+    flow: &mut GeneratedFlow,
+    direction: usize,
+    random: &mut Random,
+    sent: &mut Vec<BurstPacket>,
+) {
     flow.catch_up(direction);
     let acknowledged = flow.directions[direction].acknowledged;
     let packet = match flow.directions[direction].template.transport {
@@ -124,7 +133,12 @@ fn acknowledge(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mu
 }
 
 /// Adds TCP segments other than data and plain ACKs.
-fn oddity(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mut Vec<Sent>) {
+fn unusual_segments(
+    flow: &mut GeneratedFlow,
+    direction: usize,
+    random: &mut Random,
+    sent: &mut Vec<BurstPacket>,
+) {
     let other = flow.directions[1 - direction].next as u32;
     match random.below(4) {
         // Duplicate ACKs, some of them selective.

@@ -1,7 +1,7 @@
 //! A flow: its headers in both directions, and its current sequence numbers and IDs.
 
 use super::vary;
-use super::{Combination, Config, Knowledge, Protocol, Tunnel};
+use super::{Combination, Config, Protocol, ReportedState, Tunnel};
 use crate::frame::{self, *};
 use crate::random::Random;
 
@@ -14,7 +14,7 @@ enum IdStep {
 }
 
 /// The packets of a flow in one direction.
-pub(super) struct Direction {
+pub(super) struct FlowDirection {
     /// The headers of the packets.
     pub(super) template: Frame,
     /// The next byte of the stream (TCP), sequence number (DCCP), or byte of the payload pattern
@@ -28,12 +28,12 @@ pub(super) struct Direction {
 }
 
 /// A flow between a client (direction 0) and a server (direction 1).
-pub(super) struct Flow {
+pub(super) struct GeneratedFlow {
     pub(super) number: u32,
     pub(super) combination: Combination,
-    pub(super) directions: [Direction; 2],
+    pub(super) directions: [FlowDirection; 2],
     pub(super) stripped_vlan: Option<(u16, u16)>,
-    pub(super) knowledge: Knowledge,
+    pub(super) knowledge: ReportedState,
     /// Payload bytes of a full packet.
     pub(super) mss: usize,
     /// The clock of TCP timestamps; `None` without them.
@@ -50,7 +50,7 @@ pub(super) struct Flow {
     nested_id_step: IdStep,
 }
 
-impl Flow {
+impl GeneratedFlow {
     pub(super) fn new(number: u32, config: &Config, random: &mut Random) -> Self {
         let combination = config.combinations[number as usize % config.combinations.len()];
         let mss = random.pick(&[1448, 1448, 1448, 1460, 1200, 536, 100, 33, 8948]);
@@ -61,24 +61,24 @@ impl Flow {
         }
         let mut knowledge = if random.chance(config.offloaded) {
             random.pick(&[
-                Knowledge::Verified,
-                Knowledge::Verified,
-                Knowledge::Complete,
-                Knowledge::Complete,
-                Knowledge::Partial,
+                ReportedState::Verified,
+                ReportedState::Verified,
+                ReportedState::Complete,
+                ReportedState::Complete,
+                ReportedState::Partial,
             ])
         } else {
-            Knowledge::Unknown
+            ReportedState::Unknown
         };
         let mut flags = 0;
         if random.chance(config.unusual_headers) {
             match random.below(6) {
                 0 => flags = random.pick(&[CWR, ECE, AE, AE | CWR | ECE]),
-                _ => vary::flavour(&mut template, random),
+                _ => vary::make_unusual(&mut template, random),
             }
         }
-        if knowledge == Knowledge::Partial && !leave_checksum_to_device(&mut template) {
-            knowledge = Knowledge::Unknown;
+        if knowledge == ReportedState::Partial && !leave_checksum_to_device(&mut template) {
+            knowledge = ReportedState::Unknown;
         }
         let mut reply = template.reversed();
         for tunnel in reply.tunnel.iter_mut().chain(&mut reply.nested) {
@@ -107,7 +107,7 @@ impl Flow {
                     random.bits() as u16
                 }
             };
-            Direction {
+            FlowDirection {
                 template,
                 next,
                 acknowledged: 0,
@@ -116,7 +116,7 @@ impl Flow {
                 nested_id: id(random),
             }
         });
-        let mut flow = Flow {
+        let mut flow = GeneratedFlow {
             number,
             combination,
             directions: [to_server, to_client],
@@ -194,7 +194,7 @@ pub(super) fn leave_checksum_to_device(frame: &mut Frame) -> bool {
     let mut probe = Frame { payload: vec![0; 64], ..frame.clone() };
     let Some(mode) = probe.checksum_mut() else { return false };
     *mode = Checksum::Partial;
-    let known = Knowledge::Partial.about(&probe.to_bytes(), probe.link.is_none());
+    let known = ReportedState::Partial.true_for(&probe.to_bytes(), probe.link.is_none());
     let is_found = matches!(known, super::Checksum::Partial { .. });
     if is_found {
         frame.transport = probe.transport;

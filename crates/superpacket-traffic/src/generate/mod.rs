@@ -292,35 +292,35 @@ pub fn stream(seed: u64, config: Config) -> Stream {
 
 /// The kind of checksum state that the device reports for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Knowledge {
+enum ReportedState {
     Unknown,
     Verified,
     Complete,
     Partial,
 }
 
-impl Knowledge {
+impl ReportedState {
     /// Returns the state of this kind that is true for these bytes; [`Checksum::Unknown`] if there
     /// is none.
-    fn about(self, bytes: &[u8], starts_at_ip: bool) -> Checksum {
+    fn true_for(self, bytes: &[u8], starts_at_ip: bool) -> Checksum {
         let expect = check::Expect {
             starts_at_ip,
             trailing: true,
-            partial: self == Knowledge::Partial,
+            partial: self == ReportedState::Partial,
             big: true,
         };
         match self {
-            Knowledge::Unknown => Checksum::Unknown,
-            Knowledge::Complete => Checksum::Complete(checksum::sum(
+            ReportedState::Unknown => Checksum::Unknown,
+            ReportedState::Complete => Checksum::Complete(checksum::sum(
                 bytes.get(if starts_at_ip { 0 } else { 14 }..).unwrap_or(&[]),
             )),
-            Knowledge::Verified => match check::frame(bytes, &expect) {
+            ReportedState::Verified => match check::frame(bytes, &expect) {
                 Ok(checked) if checked.checksums > 0 && !checked.fragment => {
                     Checksum::Verified { level: (checked.checksums - 1) as u8 }
                 }
                 _ => Checksum::Unknown,
             },
-            Knowledge::Partial => match check::frame(bytes, &expect) {
+            ReportedState::Partial => match check::frame(bytes, &expect) {
                 Ok(check::Checked { partial: Some(field), layers, .. }) => {
                     let start = layers.last().map_or(0, |layer| layer.offset);
                     Checksum::Partial { start: start as u16, offset: (field - start) as u16 }

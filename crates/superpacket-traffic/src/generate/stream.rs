@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::burst::burst;
-use super::flow::{Flow, leave_checksum_to_device};
+use super::flow::{GeneratedFlow, leave_checksum_to_device};
 use super::vary::vary;
-use super::{Checksum, Combination, Config, Generated, Knowledge};
+use super::{Checksum, Combination, Config, Generated, ReportedState};
 use crate::frame::{self, Frame, Icmp, Ip, Sctp, Transport};
 use crate::random::Random;
 
@@ -13,7 +13,7 @@ use crate::random::Random;
 pub struct Stream {
     config: Config,
     random: Random,
-    flows: Vec<Flow>,
+    flows: Vec<GeneratedFlow>,
     next_number: u32,
     cursor: usize,
     queue: VecDeque<Generated>,
@@ -23,7 +23,7 @@ pub struct Stream {
 /// A packet that has not been serialized yet.
 struct Pending {
     frame: Frame,
-    knowledge: Knowledge,
+    knowledge: ReportedState,
     stripped_vlan: Option<(u16, u16)>,
     combination: Combination,
     flow: u32,
@@ -38,7 +38,7 @@ impl Stream {
         assert!(1 <= config.burst.0 && config.burst.0 <= config.burst.1, "no bursts: {config:?}");
         let mut random = Random::new(seed);
         let flows = (0..config.flows as u32)
-            .map(|number| Flow::new(number, &config, &mut random))
+            .map(|number| GeneratedFlow::new(number, &config, &mut random))
             .collect();
         let next_number = config.flows as u32;
         Stream { config, random, flows, next_number, cursor: 0, queue: VecDeque::new(), time_ns: 0 }
@@ -50,7 +50,7 @@ impl Stream {
         let bursts = (0..flows).map(|_| self.next_burst()).collect();
         let mut sent = Vec::new();
         for pending in interleave(bursts, &mut self.random) {
-            self.happen(pending, &mut sent);
+            self.impair(pending, &mut sent);
         }
         for index in 0..sent.len() {
             if self.random.chance(self.config.impairments.reorder) {
@@ -76,7 +76,7 @@ impl Stream {
         let sent = burst(flow, &self.config, &mut self.random);
         if flow.left == 0 {
             // Consecutive numbers use the combinations in turn, so no slot keeps the same one.
-            *flow = Flow::new(self.next_number, &self.config, &mut self.random);
+            *flow = GeneratedFlow::new(self.next_number, &self.config, &mut self.random);
             self.next_number += 1;
         }
         let pending = |(direction, frame)| Pending {
@@ -90,7 +90,7 @@ impl Stream {
     }
 
     /// Applies all impairments to a packet except reordering.
-    fn happen(&mut self, mut pending: Pending, sent: &mut Vec<Generated>) {
+    fn impair(&mut self, mut pending: Pending, sent: &mut Vec<Generated>) {
         let (impairments, random) = (self.config.impairments, &mut self.random);
         if random.chance(impairments.other_protocol) {
             let other_protocol = other_protocol(&pending.frame, random);
@@ -179,7 +179,7 @@ fn interleave(mut bursts: Vec<VecDeque<Pending>>, random: &mut Random) -> Vec<Pe
 
 fn serialize(pending: &Pending, bytes: Vec<u8>) -> Generated {
     let starts_at_ip = pending.frame.link.is_none();
-    let checksum: Checksum = pending.knowledge.about(&bytes, starts_at_ip);
+    let checksum: Checksum = pending.knowledge.true_for(&bytes, starts_at_ip);
     let Pending { stripped_vlan, combination, flow, .. } = *pending;
     Generated { bytes, starts_at_ip, stripped_vlan, checksum, time_ns: 0, combination, flow }
 }
@@ -189,15 +189,15 @@ fn other_checksum_state(pending: &mut Pending, random: &mut Random) {
     let was = pending.knowledge;
     while pending.knowledge == was {
         pending.knowledge = random.pick(&[
-            Knowledge::Unknown,
-            Knowledge::Verified,
-            Knowledge::Complete,
-            Knowledge::Partial,
+            ReportedState::Unknown,
+            ReportedState::Verified,
+            ReportedState::Complete,
+            ReportedState::Partial,
         ]);
     }
-    if pending.knowledge == Knowledge::Partial {
+    if pending.knowledge == ReportedState::Partial {
         leave_checksum_to_device(&mut pending.frame);
-    } else if was == Knowledge::Partial
+    } else if was == ReportedState::Partial
         && let Some(mode) = pending.frame.checksum_mut()
     {
         *mode = frame::Checksum::Right;

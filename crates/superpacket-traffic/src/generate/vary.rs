@@ -13,8 +13,8 @@ pub(super) fn vary(frame: &mut Frame, random: &mut Random) {
 }
 
 /// Gives the headers of a flow one unusual, mostly valid, field.
-pub(super) fn flavour(frame: &mut Frame, random: &mut Random) {
-    apply_one(FLAVOURS, frame, random);
+pub(super) fn make_unusual(frame: &mut Frame, random: &mut Random) {
+    apply_one(UNUSUAL_HEADERS, frame, random);
 }
 
 fn apply_one(variations: &[(&str, Variation)], frame: &mut Frame, random: &mut Random) {
@@ -141,7 +141,7 @@ fn pppoe(frame: &mut Frame, edit: impl FnOnce(&mut Pppoe)) -> bool {
 
 /// Gives a frame the checksum form `mode`, and a payload whose checksum can be written as 0x0000 or
 /// 0xFFFF.
-fn alias(frame: &mut Frame, mode: Checksum) -> bool {
+fn set_checksum_with_two_forms(frame: &mut Frame, mode: Checksum) -> bool {
     if frame.payload.len() < 2
         || !matches!(frame.transport, Transport::Tcp(_) | Transport::Udp(_) | Transport::Dccp(_))
     {
@@ -386,8 +386,12 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     ("transport checksum wrong", |frame, _| {
         frame.checksum_mut().map(|mode| *mode = Checksum::Wrong).is_some()
     }),
-    ("transport checksum alias", |frame, _| alias(frame, Checksum::NonCanonical)),
-    ("transport checksum canonical zero", |frame, _| alias(frame, Checksum::Right)),
+    ("transport checksum alias", |frame, _| {
+        set_checksum_with_two_forms(frame, Checksum::NonCanonical)
+    }),
+    ("transport checksum canonical zero", |frame, _| {
+        set_checksum_with_two_forms(frame, Checksum::Right)
+    }),
     ("transport checksum partial", |frame, _| {
         frame.checksum_mut().map(|mode| *mode = Checksum::Partial).is_some()
     }),
@@ -500,7 +504,7 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
 ];
 
 /// Unusual headers of whole flows, by name.
-const FLAVOURS: &[(&str, Variation)] = &[
+const UNUSUAL_HEADERS: &[(&str, Variation)] = &[
     ("may be fragmented", |frame, _| v4(frame, |ip| ip.dont_fragment = false)),
     ("ECN capable", |frame, _| v4(frame, |ip| ip.tos = 2)),
     ("congestion experienced", |frame, _| v4(frame, |ip| ip.tos = 3)),
@@ -562,7 +566,7 @@ const FLAVOURS: &[(&str, Variation)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::{Combination, Config, flow::Flow};
+    use crate::generate::{Combination, Config, flow::GeneratedFlow};
 
     #[test]
     fn each_variation_applies_somewhere_and_changes_the_bytes_where_it_applies() {
@@ -571,10 +575,10 @@ mod tests {
             Config { encapsulated: 0.8, unusual_headers: 0.0, offloaded: 0.0, ..Config::default() };
         let mut frames = Vec::new();
         for number in 0..8 * Combination::all().len() as u32 {
-            let mut flow = Flow::new(number, &config, &mut random);
+            let mut flow = GeneratedFlow::new(number, &config, &mut random);
             frames.push(flow.packet(0, 100, &mut random));
         }
-        for (name, variation) in VARIATIONS.iter().chain(FLAVOURS) {
+        for (name, variation) in VARIATIONS.iter().chain(UNUSUAL_HEADERS) {
             let mut applied = 0;
             let mut changed = 0;
             for frame in &frames {
