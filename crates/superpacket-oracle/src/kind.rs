@@ -46,88 +46,88 @@ kinds! {
     /// The kernel merged packets with complete and packets with partial checksums.
     ChecksumForms = "full and partial checksums mix", "Reversible: packets merge only with those of the same form.";
     /// The kernel merged a packet with a valid checksum in the form that senders never compute.
-    NonCanonicalChecksum = "non-canonical checksum", "Reversible: 0xFFFF for 0x0000 could not be restored, so the packet passes.";
+    NonCanonicalChecksum = "non-canonical checksum", "Reversible: 0xFFFF instead of 0x0000 could not be restored, so the packet passes.";
     /// The kernel merged packets with different urgent pointers.
     UrgentPointer = "urgent pointer is lost", "Reversible: packets merge only with equal urgent pointers; Linux keeps the first one's.";
     /// The kernel merged packets whose identifications are neither equal nor count up.
     Identification = "identifications are lost", "Reversible: packets merge only if their identifications can be restored.";
     /// The kernel merged an IPv4 header checksum that is valid, but in the form that senders never
     /// compute.
-    HeaderChecksum = "non-canonical header checksum", "Reversible: 0xFFFF for 0x0000 could not be restored, so the packet passes.";
+    HeaderChecksum = "non-canonical header checksum", "Reversible: 0xFFFF instead of 0x0000 could not be restored, so the packet passes.";
     /// The kernel merged segments without ACK.
-    NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so it passes.";
+    NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so the segment passes.";
     /// The kernel merged packets whose tunnel header the engine does not know.
     UnknownTunnel = "unknown tunnel headers", "Untouched when unknown: tunnel headers with reserved bits pass, in the order of their flow.";
     /// The kernel merged by a GRO hint that is false.
-    FalseHint = "a false GRO hint", "Never trusted: a hint is compared with the headers that it speaks of, and where it contradicts them, or speaks of a third tunnel, the packet passes; Linux reads IP and UDP where the hint says, and compares all headers.";
+    FalseHint = "a false GRO hint", "Never trusted: the engine compares the hint with the headers. If it contradicts them, or describes a third tunnel, the packet passes. Linux reads IP and UDP at the hint's offsets, and compares all headers.";
     /// The kernel merged packets with more headers than the engine reads.
-    LongHeaders = "more than 256 bytes of headers", "Bounded: the engine reads the first 256 bytes of a frame, and one whose headers are longer passes: two tunnels over IPv6 with options, behind two VLAN tags.";
+    LongHeaders = "more than 256 bytes of headers", "Bounded: the engine reads the first 256 bytes of a frame. A frame with longer headers passes, such as two tunnels over IPv6 with options behind two VLAN tags.";
     /// The kernel merged packets whose outer UDP length is wrong.
-    OuterLength = "wrong outer UDP length", "Reversible: a packet in VXLAN or Geneve whose outer UDP length is wrong passes; Linux does not look at it, and writes the right one.";
+    OuterLength = "wrong outer UDP length", "Reversible: a packet in VXLAN or Geneve with a wrong outer UDP length passes. Linux ignores this length, and writes a correct one.";
     /// The kernel merged packets although a packet of the same flow, which it did not merge, came
     /// between them.
-    MergedAcross = "merges across a refused packet", "Order: a packet that cannot merge flushes its own flow first, so nothing joins what came before it.";
+    MergedAcross = "merges across a refused packet", "Order: a packet that cannot merge first flushes its own flow, so later packets cannot join earlier ones.";
     /// A packet that the kernel refused left before held packets of its flow.
-    Overtaken = "a refused packet overtakes", "Order: packets of a flow leave in the order in which they came.";
+    Overtaken = "a refused packet overtakes", "Order: packets of a flow leave in the order of their arrival.";
     /// The kernel treats packets of one connection as different flows.
-    SplitFlow = "a connection is two flows", "Order: flow labels, extension headers, VLAN priorities, GRE's flags, and of VXLAN and Geneve source port, options and whether there is a checksum, end a merge but make no other flow; to Linux they do (so does GRE's checksum, which it takes for the key), and what it holds of one flow waits while the other leaves.";
+    SplitFlow = "a connection is two flows", "Order: a change of flow label, extension headers, VLAN priority or GRE flags ends a merge but not the flow. The same is true of source port, options and presence of a checksum in VXLAN and Geneve. Linux treats the packets as another flow (also if the GRE checksum differs, which it takes for the key), and holds one flow while the other leaves.";
     /// The kernel does not merge packets with CWR.
-    CongestionWindow = "CWR ends a merge", "The engine merges equal flags, as Linux 7.3 does; 6.18 flushes at CWR.";
+    CongestionWindow = "CWR ends a merge", "The engine merges packets with equal flags, as Linux 7.3 does. Linux 6.18 flushes at CWR.";
     /// The kernel merged packets without CWR behind one with it.
-    FirstCongestionWindow = "CWR on the first packet alone", "The engine merges equal flags, as Linux 6.18 does; 6.12 merges packets without CWR behind one with it, as a sender's super-packet begins.";
+    FirstCongestionWindow = "CWR on the first packet alone", "The engine merges packets with equal flags, as Linux 6.18 does. Linux 6.12 merges packets without CWR behind one with it, which is how a sender's super-packet begins.";
     /// A merged packet whose original packets all have CWR; both sides describe it differently.
-    AllCongestionWindow = "CWR on all packets", "A virtio header has no place for it, so the engine makes none, and whoever is ours cuts such a packet itself; compared is the header for CWR on the first, which says ECN. That of Linux 7.3 says nothing.";
+    AllCongestionWindow = "CWR on all packets", "A virtio header cannot express it, so the engine makes no header, and segments such packets itself. The comparison uses the header for CWR on the first segment, which has ECN; Linux 7.3's header does not.";
     /// The engine merged packets whose identifications stay the same.
-    FixedIdentification = "identifications stay the same", "The engine merges them and cuts them so, in each header by itself, as Linux 6.18 does; 6.12 with DF alone, and not beside a header whose identifications count up.";
+    FixedIdentification = "identifications stay the same", "The engine merges and restores them, separately for each header, as Linux 6.18 does. Linux 6.12 merges them only with DF, and not if those of another header count up.";
     /// The engine merged DCCP.
-    Dccp = "DCCP", "The engine merges DCCP; no Linux does.";
+    Dccp = "DCCP", "The engine merges DCCP. No version of Linux does.";
     /// The engine merged packets behind VLAN tags, PPPoE or MPLS.
-    Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, in a tunnel too; Linux has no GRO for PPPoE and MPLS, and none for VLAN tags if built without `CONFIG_VLAN_8021Q`.";
+    Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, also in a tunnel. Linux has no GRO for PPPoE and MPLS, and none for VLAN tags if built without `CONFIG_VLAN_8021Q`.";
     /// The engine merged packets in two tunnels that have no GRO hint.
-    NestedWithoutHint = "two tunnels without a GRO hint", "The engine finds the second tunnel by its port; Linux enters it only where the first is Geneve and a hint says where its headers lie (since 7.0).";
+    NestedWithoutHint = "two tunnels without a GRO hint", "The engine finds the second tunnel by its port. Linux enters it only if the first is Geneve and a hint gives the offsets of its headers (since 7.0).";
     /// The engine merged packets whose second tunnel has different lengths or identifications.
-    NestedHeaders = "headers of the second tunnel differ", "The engine merges them where lengths and identifications can be restored, as at any level; Linux only where all bytes of the headers are the same, so none whose identifications count up, and no shorter one at the end. While it holds one, others in the same two tunnels whose headers differ pass (`geneve_hdr_match`).";
+    NestedHeaders = "headers of the second tunnel differ", "The engine merges them if lengths and identifications can be restored, as in other headers. Linux requires equal bytes, so identifications must not count up, and the last packet must not be shorter. While it holds a packet, others in the same two tunnels with different headers pass (`geneve_hdr_match`).";
     /// The engine merged packets with a checksum in the second tunnel only.
-    NestedChecksum = "a checksum in the second tunnel alone", "The engine verifies it; Linux uses no hint then (`geneve_opt_gro_hint_validate_csum`).";
+    NestedChecksum = "a checksum in the second tunnel alone", "The engine verifies this checksum. Linux ignores the hint then (`geneve_opt_gro_hint_validate_csum`).";
     /// The second tunnel's headers of a merged packet differ.
-    NestedLengths = "lengths in the second tunnel of a merged packet", "The engine writes those of the merged packet, and the right checksums; Linux leaves the first one's until its Geneve device takes the first tunnel away (`geneve_post_decap_hint`).";
+    NestedLengths = "lengths in the second tunnel of a merged packet", "The engine writes the lengths of the merged packet, and correct checksums. Linux leaves the first packet's until its Geneve device removes the first tunnel (`geneve_post_decap_hint`).";
     /// The GRE checksums of a merged packet differ.
-    GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
+    GreChecksum = "GRE checksum of a merged packet", "The engine writes the checksum of the merged packet. Linux leaves the first packet's, and computes new ones when it segments.";
     /// The outer UDP checksums of a merged packet in VXLAN or Geneve differ.
-    OuterChecksum = "outer UDP checksum of a merged packet", "Without a framing, the engine writes the one that is right once the inner one is (local checksum offload); Linux writes the sum of the pseudo-header, as the engine does behind a header of 24 bytes, and computes the checksum when it segments.";
+    OuterChecksum = "outer UDP checksum of a merged packet", "Without a framing, the engine writes the checksum that is valid once the inner one is (local checksum offload). Linux writes the sum of the pseudo-header, as the engine does behind a header of 24 bytes, and computes the checksum when it segments.";
     /// The checksum covers other addresses than those in the IP header.
-    FinalDestination = "a checksum over the final destination", "The engine verifies and writes checksums over the final destination of a routing header and over a home address (RFC 8200, section 8.1; RFC 6275), and packets from which these cannot be told pass; Linux's GRO takes the addresses of the IP header, so that it refuses packets that are right, and where the checksum is partial writes the sum of a wrong one.";
+    FinalDestination = "a checksum over the final destination", "The engine verifies and writes checksums over the final destination of a routing header and over a home address (RFC 8200, section 8.1; RFC 6275). Packets for which these are unknown pass. Linux's GRO uses the addresses of the IP header: it refuses valid packets, and writes a wrong sum to partial checksums.";
     /// The kernel merged packets whose IP version contradicts the EtherType.
-    OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: it passes as malformed; Linux merges two that are alike, and `ipv6_rcv` drops them.";
+    OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: the packet passes as malformed. Linux merges two that are alike, and `ipv6_rcv` drops them.";
     /// The kernel dropped a frame that ends within its VLAN tag.
-    CutTag = "a frame that ends within its tag", "Conserved: it passes and is counted as truncated; Linux drops it (`skb_vlan_untag`).";
+    CutTag = "a frame that ends within its tag", "Conserved: the frame passes, and is counted as truncated. Linux drops it (`skb_vlan_untag`).";
     /// The kernel's flow table was full.
-    Evicted = "the kernel's table is full", "Bounded: the engine holds 1,024 flows by a keyed hash; Linux holds 8 in each of 8 buckets, and all packets without a device's hash share one.";
+    Evicted = "the kernel's table is full", "Bounded: the engine holds 1,024 flows by a keyed hash. Linux holds 8 flows in each of 8 buckets, and all packets without a device's hash share one bucket.";
     /// Segmentation: the payload fits into one segment.
-    FitsSegment = "segmentation: the payload fits a segment", "The engine passes the packet whole, its checksum completed; Linux drops it where TCP options make it longer than `gso_size` (`tcp_gso_segment`).";
+    FitsSegment = "segmentation: the payload fits a segment", "The engine passes the packet whole, with its checksum completed. Linux drops it if TCP options make it longer than `gso_size` (`tcp_gso_segment`).";
     /// Segmentation: `gso_size` is below 8.
-    SmallSegment = "segmentation: gso_size below 8", "The engine and Linux 6.18.44 cut TCP as the header says; Linux 6.12.117 and 7.3.4 take 8 for less.";
+    SmallSegment = "segmentation: gso_size below 8", "The engine and Linux 6.18.44 segment TCP as the header says. Linux 6.12.117 and 7.3.4 raise smaller sizes to 8.";
     /// Fragmentation: `gso_size` is no multiple of 8, so that no offset can express it.
-    OddFragment = "fragmentation: gso_size no multiple of 8", "The engine takes the next smaller multiple, since a fragment's offset counts 8 bytes (RFC 791, section 3.1); Linux cuts as the header says, and the offsets are wrong.";
+    OddFragment = "fragmentation: gso_size no multiple of 8", "The engine uses the next smaller multiple, since a fragment's offset counts units of 8 bytes (RFC 791, section 3.1). Linux fragments as the header says, and the offsets are wrong.";
     /// Fragmentation: the packet has DF or the reserved bit set.
-    FragmentFlags = "fragmentation: DF is set", "The engine keeps DF and the reserved bit in all fragments: whoever set DF does not want them cut further; Linux clears both (`inet_gso_segment`).";
+    FragmentFlags = "fragmentation: DF is set", "The engine keeps DF and the reserved bit in all fragments, since DF forbids further fragmentation. Linux clears both (`inet_gso_segment`).";
     /// Fragmentation: both sides put the IPv6 fragment header in different positions.
-    FragmentPlace = "fragmentation: destination options", "The engine puts the fragment header before destination options, which are for the destination alone (RFC 8200, section 4.5); Linux behind them (`ip6_find_1stfragopt`), where no routing header follows.";
+    FragmentPlace = "fragmentation: destination options", "The engine puts the fragment header before destination options, which are only for the destination (RFC 8200, section 4.5). Linux puts it behind them if no routing header follows (`ip6_find_1stfragopt`).";
     /// Fragmentation: both sides count offsets behind hop-by-hop options differently.
-    FragmentOffset = "fragmentation: hop-by-hop options", "The engine's offsets count what the fragments carry (RFC 8200, section 4.5); Linux counts the hop-by-hop or routing header of each as well (`ipv6_gso_segment`), so that nobody can put its fragments together.";
+    FragmentOffset = "fragmentation: hop-by-hop options", "The engine's offsets count the fragmented bytes (RFC 8200, section 4.5). Linux also counts the hop-by-hop or routing header of each fragment (`ipv6_gso_segment`), so that its fragments cannot be reassembled.";
     /// Segmentation: Linux computes the checksum over other addresses than the engine.
-    HeaderDestination = "segmentation: the final destination", "The engine adjusts or completes the sum in the field, and computes others over the final destination, or refuses the packet where that is unknown; Linux computes the checksum of a datagram that it fragments, and of a packet without NEEDS_CSUM, over the addresses of the IP header (`udp6_ufo_fragment`, `tcp6_gso_segment`).";
+    HeaderDestination = "segmentation: the final destination", "The engine adjusts or completes the sum in the field. Other checksums cover the final destination, and a packet is refused if that is unknown. For a datagram to fragment, and for a packet without NEEDS_CSUM, Linux computes the checksum over the addresses of the IP header (`udp6_ufo_fragment`, `tcp6_gso_segment`).";
     /// Segmentation: `hdr_len` exceeds the packet's length.
-    HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
+    HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint, and the engine does not use it. Linux refuses the packet.";
     /// Segmentation: the packet has a VLAN tag, and the header gives no checksum position.
-    TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine finds the headers behind tags by itself; Linux refuses the packet.";
+    TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine parses the headers behind tags. Linux refuses the packet.";
     /// Segmentation: the packet has CWR, and the header does not have the ECN bit (accurate ECN).
-    NoEcn = "segmentation: CWR without the ECN bit", "Linux hands on accurate ECN's super-packets so, whose segments all have CWR, and the engine cuts them so; Linux that reads such a header leaves CWR on the first.";
+    NoEcn = "segmentation: CWR without the ECN bit", "Linux writes this header for accurate ECN's super-packets, whose segments all have CWR, and the engine segments them in this way. Linux itself leaves CWR only on the first segment when it reads such a header.";
     /// Segmentation: the header's type or checksum position contradicts the packet.
-    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, a place of the checksum or a tunnel's offset that is not the packet's is refused; Linux looks no further where the packet fits a segment, does not compare a tunnel's offsets, and of a datagram that it fragments not the checksum's place.";
+    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, checksum position or tunnel offset that contradicts the packet is refused. Linux does not check a packet that fits a segment, the offsets of a tunnel, or the checksum position of a datagram to fragment.";
     /// The difference follows from an earlier one: the runs began at different packets, and so end
     /// at different packets.
-    Consequence = "runs began at different packets", "Follows from another difference of the same flow: both sides count length and size from their first packet.";
+    Consequence = "runs began at different packets", "Follows from another difference in the same flow: both sides count lengths from the first packet of a merge.";
 }
 
 /// The explained differences of a batch by kind, and those without an explanation.
