@@ -78,7 +78,7 @@ fn programs(values: &[String]) -> Result<Vec<Program>> {
     ensure!(!values.is_empty(), USAGE);
     let program = |value: &String| {
         let (profile, path) =
-            value.split_once('=').with_context(|| format!("{value}: NAME=PROGRAM is wanted"))?;
+            value.split_once('=').with_context(|| format!("{value}: expected NAME=PROGRAM"))?;
         Ok(Program { profile: profile.to_owned(), path: path.into() })
     };
     values.iter().map(program).collect()

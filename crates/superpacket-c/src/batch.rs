@@ -42,7 +42,7 @@ pub unsafe extern "C" fn sp_batch_new(
     out: *mut *mut sp_batch,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `out` is NULL or the caller's place for a pointer, `policy` NULL or a structure
+        // SAFETY: `out` is NULL or the caller's memory for a pointer, `policy` NULL or a structure
         // that begins with its size.
         unsafe {
             new(out, || {
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn sp_batch_new(
 /// \param batch the aggregator; NULL does nothing. No call may be running in another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_free(batch: *mut sp_batch) {
-    // SAFETY: NULL, or made by `sp_batch_new` and not freed yet, and nobody else's.
+    // SAFETY: NULL, or made by `sp_batch_new`, not freed yet, and not in use.
     unsafe { crate::object::free(batch) };
 }
 
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn sp_batch_aggregate(
     count: usize,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe { call(batch, packets, count, space, false) }
 }
 
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn sp_batch_continue(
     count: usize,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe { call(batch, packets, count, space, true) }
 }
 
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn sp_batch_continue(
 pub unsafe extern "C" fn sp_batch_abandon(batch: *mut sp_batch) -> usize {
     let mut given_up = 0;
     let _ = guard(|| {
-        // SAFETY: NULL, or made by `sp_batch_new`, and nobody else's during the call.
+        // SAFETY: NULL, or made by `sp_batch_new` and not used elsewhere during the call.
         unsafe {
             with("batch", batch, |batch| {
                 let sp_batch { object, unfinished, .. } = batch;
@@ -163,9 +163,10 @@ unsafe fn call(
     goes_on: bool,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: NULL or the caller's.
+        // SAFETY: NULL, or memory as the caller promises.
         unsafe { Space::empty(space) };
-        // SAFETY: `batch` is NULL, or made by `sp_batch_new` and nobody else's during the call.
+        // SAFETY: `batch` is NULL, or made by `sp_batch_new` and not used elsewhere during the
+        // call.
         unsafe {
             with("batch", batch, |batch| {
                 let sp_batch { object, framing, most_ranges, unfinished } = batch;
@@ -182,7 +183,7 @@ unsafe fn call(
                     }
                     // SAFETY: the caller's packets, unchanged during the call.
                     let (checked, kind) = CheckedPacket::check_all(packets, count, SP_MAX_BUFFERS)?;
-                    // SAFETY: the caller's memory, apart from the packets.
+                    // SAFETY: the caller's memory, which does not overlap the packets.
                     Space::with(space, *most_ranges, |space| {
                         let full = match ReceivedPackets::of(checked, kind) {
                             // The packets' metadata has been read already, and only their bytes are

@@ -180,8 +180,8 @@ pub unsafe extern "C" fn sp_checksum_complete(
         check_range("packet", packet, length)?;
         let packet = match length {
             0 => &mut [],
-            // SAFETY: the caller's packet, nobody else's during the call; not NULL, and the length
-            // has been checked.
+            // SAFETY: the caller's packet, not used elsewhere during the call; not NULL, and the
+            // length has been checked.
             _ => unsafe { slice::from_raw_parts_mut(packet.cast(), length) },
         };
         complete_partial(packet, layer, start, offset, Simd::detect())?;
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn sp_checksum_sum(
 ) -> sp_status {
     guard(|| {
         check_range("bytes", bytes, length)?;
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller's memory for a number.
         let place = unsafe { place("sum", sum) }?;
         // SAFETY: the caller's bytes; the length has been checked.
         place.write(Simd::detect().sum(unsafe { self::bytes(bytes, length) }));
@@ -242,14 +242,14 @@ pub unsafe extern "C" fn sp_checksum_copy(
                 length,
             });
         }
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller's memory for a number.
         let place = unsafe { place("sum", sum) }?;
         // SAFETY: the caller's bytes; the length has been checked.
         let from = unsafe { bytes(from, length) };
         let to = match length {
             0 => &mut [],
-            // SAFETY: the caller's memory, nobody else's during the call, and apart from `from`;
-            // not NULL, and the length has been checked.
+            // SAFETY: the caller's memory, not used elsewhere during the call, without overlap with
+            // `from`; not NULL, and the length has been checked.
             _ => unsafe { slice::from_raw_parts_mut(to.cast(), length) },
         };
         place.write(Simd::detect().copy_and_sum(from, to));

@@ -140,7 +140,7 @@ unsafe fn give(
     max: usize,
     numbers: impl Iterator<Item = u64>,
 ) -> Result<sp_status, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: as the caller promises.
     let places = unsafe { memory("values", values, max) }?;
     for (place, number) in places.iter_mut().zip(numbers.chain(std::iter::repeat(0))) {
         place.write(number);

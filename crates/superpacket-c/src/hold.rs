@@ -97,7 +97,7 @@ pub unsafe extern "C" fn sp_aggregator_new(
     out: *mut *mut sp_aggregator,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `out` is NULL or the caller's place for a pointer, `policy` NULL or a structure
+        // SAFETY: `out` is NULL or the caller's memory for a pointer, `policy` NULL or a structure
         // that begins with its size.
         unsafe {
             new(out, || {
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn sp_aggregator_new(
 pub unsafe extern "C" fn sp_aggregator_free(aggregator: *mut sp_aggregator) {
     let mut tokens = Vec::new();
     let collect = TokenCollector::into(&mut tokens);
-    // SAFETY: NULL, or made by `sp_aggregator_new` and not freed yet, and nobody else's.
+    // SAFETY: NULL, or made by `sp_aggregator_new`, not freed yet, and not in use.
     unsafe { free(aggregator) };
     drop(collect);
 }
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn sp_aggregator_receive(
         }));
         Ok(())
     };
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(aggregator, space, take, |aggregator, packets, space| {
             receive(aggregator, packets, now, space)
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn sp_aggregator_poll_end(
     now: u64,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(
             aggregator,
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn sp_aggregator_flush(
     aggregator: *mut sp_aggregator,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(
             aggregator,
@@ -269,8 +269,9 @@ pub unsafe extern "C" fn sp_aggregator_done(
     count: *mut usize,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `aggregator` is NULL, or made by `sp_aggregator_new` and nobody else's during the
-        // call; `tokens` is NULL or the caller's memory for `max` pointers, `count` for a number.
+        // SAFETY: `aggregator` is NULL, or made by `sp_aggregator_new` and not used elsewhere
+        // during the call; `tokens` is NULL or the caller's memory for `max` pointers, `count` for
+        // a number.
         unsafe {
             with("aggregator", aggregator, |aggregator| {
                 let count = place("count", count)?;
@@ -301,7 +302,7 @@ pub unsafe extern "C" fn sp_aggregator_deadline(
 ) -> sp_status {
     guard(|| {
         // SAFETY: `aggregator` is NULL, or made by `sp_aggregator_new`; `time` is NULL or the
-        // caller's place for a number.
+        // caller's memory for a number.
         unsafe {
             with_ref("aggregator", aggregator, |aggregator| {
                 let place = place("time", time)?;
@@ -330,9 +331,9 @@ unsafe fn call(
     ) -> Result<(), Full>,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: NULL or the caller's.
+        // SAFETY: NULL, or memory as the caller promises.
         unsafe { Space::empty(space) };
-        // SAFETY: NULL, or made by `sp_aggregator_new` and nobody else's during the call.
+        // SAFETY: NULL, or made by `sp_aggregator_new` and not used elsewhere during the call.
         unsafe {
             with("aggregator", aggregator, |aggregator| {
                 let sp_aggregator { object, layer, most_ranges, packets, done } = aggregator;

@@ -70,7 +70,7 @@ pub(crate) unsafe fn bytes<'a>(base: *const c_void, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[];
     }
-    // SAFETY: the caller's; a checked length is below `isize::MAX` and does not wrap.
+    // SAFETY: as the caller promises; a checked length is below `isize::MAX` and does not wrap.
     unsafe { slice::from_raw_parts(base.cast(), length) }
 }
 
@@ -117,8 +117,8 @@ pub(crate) unsafe fn memory<'a, T>(
     if !base.is_aligned() {
         return Err(misaligned(what, base));
     }
-    // SAFETY: the caller's; not NULL, aligned, and it neither wraps nor is longer than
-    // `isize::MAX` bytes, as `fits` says. Uninitialised bytes are allowed in `MaybeUninit`.
+    // SAFETY: as the caller promises; not NULL, aligned, and it neither wraps nor is longer than
+    // `isize::MAX` bytes, as `fits` says. Uninitialized bytes are allowed in `MaybeUninit`.
     Ok(unsafe { slice::from_raw_parts_mut(base.cast(), count) })
 }
 
@@ -131,7 +131,7 @@ pub(crate) unsafe fn place<'a, T>(
     what: &'static str,
     place: *mut T,
 ) -> Result<&'a mut MaybeUninit<T>, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: as the caller promises.
     match unsafe { memory(what, place, 1) }? {
         [place] => Ok(place),
         _ => Err(Failure::Null(what)),

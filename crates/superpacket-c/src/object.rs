@@ -91,7 +91,7 @@ pub(crate) unsafe fn new<T>(
     if !out.is_aligned() {
         return Err(misaligned("out", out));
     }
-    // SAFETY: the caller's; not NULL, aligned.
+    // SAFETY: as the caller promises; not NULL, aligned.
     unsafe { out.write(ptr::null_mut()) };
     let made = Box::into_raw(Box::new(make()?));
     // SAFETY: as above.
@@ -106,7 +106,7 @@ pub(crate) unsafe fn new<T>(
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
         let _ = crate::status::guard(|| {
-            // SAFETY: the caller's: it is the box that `new` gave away.
+            // SAFETY: as the caller promises, it is the box from `new`.
             drop(unsafe { Box::from_raw(object) });
             Ok(SP_OK)
         });
@@ -124,7 +124,7 @@ pub(crate) unsafe fn with<T, R>(
     object: *mut T,
     body: impl FnOnce(&mut T) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: as the caller promises.
     match unsafe { object.as_mut() } {
         Some(object) => body(object),
         None => Err(Failure::Null(what)),
@@ -141,7 +141,7 @@ pub(crate) unsafe fn with_ref<T, R>(
     object: *const T,
     body: impl FnOnce(&T) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: as the caller promises.
     match unsafe { object.as_ref() } {
         Some(object) => body(object),
         None => Err(Failure::Null(what)),

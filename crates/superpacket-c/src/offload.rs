@@ -117,7 +117,7 @@ impl sp_offload {
     #[inline(always)]
     #[expect(unsafe_code, reason = "numbers side by side as larger ones")]
     const fn words(self) -> [u64; 3] {
-        // SAFETY: numbers without padding between them, and as many bytes.
+        // SAFETY: integers without padding between them, of the same total size.
         unsafe { std::mem::transmute(self) }
     }
 

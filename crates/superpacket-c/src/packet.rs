@@ -128,7 +128,7 @@ impl CheckedPacket {
         if !packets.is_aligned() {
             return Err(misaligned("packets", packets));
         }
-        // SAFETY: the caller's; not NULL, aligned, and at most 64 MiB. `CheckedPacket` is
+        // SAFETY: as the caller promises; not NULL, aligned, and at most 64 MiB. `CheckedPacket` is
         // transparent.
         let packets: &[CheckedPacket] = unsafe { slice::from_raw_parts(packets.cast(), count) };
         let checksum = packets[0].0.offload.checksum;
@@ -153,7 +153,7 @@ impl CheckedPacket {
     pub(crate) unsafe fn check_one<'a>(
         packet: *const sp_packet,
     ) -> Result<&'a CheckedPacket, Failure> {
-        // SAFETY: the caller's.
+        // SAFETY: as the caller promises.
         match unsafe { Self::check_all(packet, 1, SP_MAX_RANGES) } {
             Ok(([packet], _)) => Ok(packet),
             Ok(_) | Err(Failure::Null("packets")) => Err(Failure::Null("packet")),
@@ -208,16 +208,16 @@ impl CheckedPacket {
     pub(crate) fn rest(&self) -> &[sp_iovec] {
         match self.0.rest_count {
             0 => &[],
-            // SAFETY: invariant of the type: so many buffers lie there. Not NULL, aligned and
-            // no more than a limit, since `check_rest` has looked before anybody else.
+            // SAFETY: invariant of the type: there are this many buffers. `check_rest` ran before,
+            // so the pointer is not NULL and aligned, and the count is at most the limit.
             count => unsafe { slice::from_raw_parts(self.0.rest, count as usize) },
         }
     }
 
     #[inline(always)]
     pub(crate) fn first(&self) -> &[u8] {
-        // SAFETY: invariant of the type: the packet points to so many bytes, which live as long as
-        // the reference does.
+        // SAFETY: invariant of the type: the packet points to this many bytes, which live as long
+        // as the reference.
         unsafe { bytes(self.0.data, self.0.length) }
     }
 
@@ -241,7 +241,7 @@ impl CheckedPacket {
     pub(crate) fn bytes_of(&self, index: usize) -> &[u8] {
         match index {
             0 => self.first(),
-            // SAFETY: as in `first`, of a further buffer.
+            // SAFETY: as in `first`, for another buffer.
             _ => self
                 .rest()
                 .get(index - 1)

@@ -109,23 +109,24 @@ pub(crate) unsafe fn sized<T: Copy>(
         return Err(misaligned(what, given));
     }
     let known = size_of::<T>();
-    // SAFETY: the caller's: it begins with its size.
+    // SAFETY: the caller promises that it begins with its size.
     let got = unsafe { given.cast::<usize>().read() };
     // A size of many kilobytes means that the field was not set.
     if got < least || got > 4096 {
         return Err(Failure::Structure { what, got, known });
     }
-    // SAFETY: the caller's: `got` bytes can be read.
+    // SAFETY: the caller promises that `got` bytes can be read.
     let beyond = (known..got).any(|index| unsafe { given.cast::<u8>().add(index).read() } != 0);
     if beyond {
         return Err(Failure::Structure { what, got, known });
     }
     let mut copy = MaybeUninit::<T>::zeroed();
-    // SAFETY: no more than either has. They do not overlap: `copy` is ours.
+    // SAFETY: both have at least this many bytes, and a local variable does not overlap the
+    // caller's memory.
     unsafe {
         ptr::copy_nonoverlapping(given.cast::<u8>(), copy.as_mut_ptr().cast(), got.min(known))
     };
-    // SAFETY: all bytes are initialised, and any are a value of `T`, says the caller.
+    // SAFETY: all bytes are initialized, and the caller promises that any bytes are a value of `T`.
     Ok(unsafe { copy.assume_init() })
 }
 
@@ -164,7 +165,7 @@ impl ParsedPolicy {
     /// # Safety
     /// As [`sized`].
     pub(crate) unsafe fn read(given: *const sp_policy) -> Result<Self, Failure> {
-        // SAFETY: the caller's; the structure has nothing but integers.
+        // SAFETY: as the caller promises; the structure consists of integers.
         let given = unsafe { sized("sp_policy", given, size_of::<sp_policy>()) }?;
         let usual = match given.mode {
             SP_MODE_GRO => Policy::gro(),

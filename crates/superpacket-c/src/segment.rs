@@ -82,7 +82,7 @@ pub struct sp_segmenter {
 /// \note Any thread may call it at any time. Ends the process if there is no memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_segmenter_new(out: *mut *mut sp_segmenter) -> sp_status {
-    // SAFETY: `out` is NULL or the caller's place for a pointer.
+    // SAFETY: `out` is NULL or the caller's memory for a pointer.
     guard(|| unsafe { new(out, || Ok(sp_segmenter { object: Object::new(Segmenter::new()) })) })
 }
 
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn sp_segmenter_new(out: *mut *mut sp_segmenter) -> sp_sta
 /// \param segmenter the segmenter; NULL does nothing. No call may be running in another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_segmenter_free(segmenter: *mut sp_segmenter) {
-    // SAFETY: NULL, or made by `sp_segmenter_new` and not freed yet, and nobody else's.
+    // SAFETY: NULL, or made by `sp_segmenter_new`, not freed yet, and not in use.
     unsafe { free(segmenter) };
 }
 
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn sp_segment_plan(
     options: *const sp_segment_options,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(segmenter, packet, options, |segmenter, packet, options| {
             let plan = place("plan", plan)?;
@@ -145,11 +145,11 @@ pub unsafe extern "C" fn sp_segment(
     options: *const sp_segment_options,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         Space::empty(space);
         call(segmenter, packet, options, |segmenter, packet, options| {
-            // SAFETY: the caller's memory, apart from the packet.
+            // SAFETY: the caller's memory, which does not overlap the packet.
             Space::with(space, packet.packet.count() + 2, |space| {
                 let mut lacks = None;
                 let mut result = Ok(());
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn sp_segment_each(
     lengths: *mut usize,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(segmenter, packet, options, |segmenter, packet, options| {
             let mut buffers = OutputBuffers::each(buffers, count, offset, lengths)?;
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn sp_segment_linear(
     size: usize,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(segmenter, packet, options, |segmenter, packet, options| {
             let one = sp_iovec { iov_base: buffer, iov_len: size };
@@ -342,8 +342,8 @@ pub(crate) unsafe fn call(
     body: impl FnOnce(&mut Segmenter, &InputPacket<'_>, &SegmentOptions) -> Result<sp_status, Failure>,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and nobody else's during the
-        // call; `packet` and `options` are NULL or the caller's.
+        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and not used elsewhere during
+        // the call; `packet` and `options` are NULL or the caller's.
         unsafe {
             with("segmenter", segmenter, |segmenter| {
                 let packet = CheckedPacket::check_one(packet)?;
@@ -365,7 +365,7 @@ unsafe fn read_options(
     if options.is_null() {
         return Ok((Layer::Ethernet, read));
     }
-    // SAFETY: the caller's; the structure has nothing but integers.
+    // SAFETY: as the caller promises; the structure consists of integers.
     let given = unsafe { sized("sp_segment_options", options, size_of::<sp_segment_options>()) }?;
     read.checksum = match given.checksum {
         SP_OUTPUT_FULL => ChecksumOutput::Full,
@@ -390,7 +390,7 @@ pub(crate) unsafe fn tell(
 ) -> Result<sp_status, Failure> {
     let place = match plan.is_null() {
         true => None,
-        // SAFETY: the caller's.
+        // SAFETY: as the caller promises.
         false => Some(unsafe { place("plan", plan) }?),
     };
     let cut = cut(())?;

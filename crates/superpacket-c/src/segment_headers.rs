@@ -55,11 +55,11 @@ pub unsafe extern "C" fn sp_segment_headers(
     count: usize,
     headers: *mut sp_headers,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(segmenter, packet, options, |segmenter, packet, options| {
             let answer = place("headers", headers)?;
-            // SAFETY: the caller's: as many as count.
+            // SAFETY: the caller promises `count` elements.
             let places = read_places(["places", "places[]"], places, count)?
                 .ok_or(Failure::Null("places"))?;
             if packet.gso().is_some_and(|gso| gso.kind == GsoKind::UdpFragments) {

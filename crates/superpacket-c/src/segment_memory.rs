@@ -117,10 +117,10 @@ impl<'a> OutputBuffers<'a> {
             0 => &[],
             _ if buffers.is_null() => return Err(Failure::Null("buffers")),
             _ if !buffers.is_aligned() => return Err(misaligned("buffers", buffers)),
-            // SAFETY: the caller's; not NULL, aligned, and not too long.
+            // SAFETY: as the caller promises; it is not NULL, aligned, and not too long.
             _ => unsafe { slice::from_raw_parts(buffers, count) },
         };
-        // SAFETY: the caller's.
+        // SAFETY: as the caller promises.
         let lengths = unsafe { memory("lengths", lengths, count) }?;
         for buffer in buffers {
             check_range("buffers[]", buffer.iov_base, buffer.iov_len)?;
@@ -201,9 +201,9 @@ impl SegmentBuffers for OutputBuffers<'_> {
         if length == 0 {
             return Some(&mut []);
         }
-        // SAFETY: so many bytes lie in the caller's memory, which is ours during the call, and in
-        // no slice handed out before: those end where this one begins, or lie in another buffer. It
-        // is not NULL: its length is not 0, which `check_range` or `linear` has seen to.
+        // SAFETY: the caller's memory has this many bytes, and is used only by this call. No
+        // earlier slice contains them: it ends where this one begins, or is in another buffer. The
+        // pointer is not NULL since the length is not 0, as `check_range` or `linear` has checked.
         Some(unsafe { slice::from_raw_parts_mut(buffer.iov_base.cast::<u8>().add(start), length) })
     }
 }

@@ -157,7 +157,7 @@ pub(crate) unsafe fn read_places<'a>(
     if !fits(places, count) {
         return Err(impossible_array(array, places, count));
     }
-    // SAFETY: the caller's; not NULL, aligned, and not too long.
+    // SAFETY: as the caller promises; it is not NULL, aligned, and not too long.
     let places = unsafe { slice::from_raw_parts(places, count) };
     if places
         .iter()
@@ -181,9 +181,9 @@ impl Space<'_> {
         iov_needed: usize,
         body: impl FnOnce(&mut Space<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        // SAFETY: the caller's; the structure has nothing but pointers and integers.
+        // SAFETY: as the caller promises; the structure consists of pointers and integers.
         let given = unsafe { sized("sp_space", space.cast_const(), FIRST_SIZE) }?;
-        // SAFETY: the caller's: as many as outputs_max.
+        // SAFETY: the caller promises `outputs_max` elements.
         let places = unsafe {
             read_places(
                 ["space.header_places", "space.header_places[]"],
@@ -192,19 +192,19 @@ impl Space<'_> {
             )
         }?;
         let records = OutputRecords {
-            // SAFETY: the caller's.
+            // SAFETY: as the caller promises.
             outputs: unsafe { memory("space.outputs", given.outputs, given.outputs_max) }?,
-            // SAFETY: the caller's.
+            // SAFETY: as the caller promises.
             iov: unsafe { memory("space.iov", given.iov, given.iov_max) }?,
             tokens: match given.tokens.is_null() {
                 true => None,
-                // SAFETY: the caller's: as many as iov_max.
+                // SAFETY: the caller promises `iov_max` elements.
                 false => Some(unsafe { memory("space.tokens", given.tokens, given.iov_max) }?),
             },
             layouts: match given.layouts.is_null() {
                 true => None,
                 false => {
-                    // SAFETY: the caller's: as many as outputs_max.
+                    // SAFETY: the caller promises `outputs_max` elements.
                     Some(unsafe { memory("space.layouts", given.layouts, given.outputs_max) }?)
                 }
             },
@@ -217,7 +217,7 @@ impl Space<'_> {
             headers_used: 0,
         };
         let headers = HeaderMemory {
-            // SAFETY: the caller's.
+            // SAFETY: as the caller promises.
             memory: unsafe { memory("space.headers", given.headers, given.headers_max) }?,
             places,
             used: 0,
@@ -258,7 +258,7 @@ impl Space<'_> {
     pub(crate) unsafe fn empty(space: *mut sp_space) {
         // SAFETY: NULL, or the caller's structure, which begins with its size.
         if !space.is_null() && space.is_aligned() && unsafe { (*space).size } >= FIRST_SIZE {
-            // SAFETY: it is as long as the structure that we know, and to be written.
+            // SAFETY: it is at least as long as the known structure, and writable.
             unsafe {
                 (*space).outputs_used = 0;
                 (*space).iov_used = 0;
@@ -313,8 +313,9 @@ impl HeaderMemory<'_> {
             None => self.memory.get_mut(self.used..).filter(|rest| rest.len() >= length)?,
             Some(places) => {
                 let place = places.get(self.given)?;
-                // SAFETY: the caller says that each place has so many bytes, which are nobody
-                // else's; that it is not NULL has been checked. No other output has this one.
+                // SAFETY: the caller promises that each place has this many bytes, which are not
+                // used elsewhere. It was checked not to be NULL, and no other output has this
+                // place.
                 Some(unsafe { slice::from_raw_parts_mut(place.cast(), SP_MAX_HEADER) })
                     .filter(|place| place.len() >= length)?
             }
@@ -332,7 +333,7 @@ impl HeaderMemory<'_> {
     #[inline(always)]
     pub(crate) unsafe fn next_bytes(&mut self, length: usize) -> Option<&mut [u8]> {
         let place = self.next(length)?;
-        // SAFETY: the same bytes; initialised, says the caller.
+        // SAFETY: the same bytes, which the caller promises are initialized.
         Some(unsafe { slice::from_raw_parts_mut(place.as_mut_ptr().cast(), place.len()) })
     }
 

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn sp_split_each(
     lengths: *mut usize,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         split(
             segmenter,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn sp_split_linear(
     size: usize,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         split(
             segmenter,
@@ -104,8 +104,8 @@ unsafe fn split(
     body: impl FnOnce(&mut Segmenter, Framing, &[u8]) -> Result<sp_status, Failure>,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and nobody else's during the
-        // call; what was read has been checked, and is the caller's.
+        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and not used elsewhere during
+        // the call; what was read has been checked, and is the caller's.
         unsafe {
             with("segmenter", segmenter, |segmenter| {
                 let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;

@@ -88,14 +88,14 @@ use sp_status::*;
 const STATUSES: &[(sp_status, &str, &str)] = &[
     (SP_OK, "SP_OK\0", "done\0"),
     (SP_FULL, "SP_FULL\0", "the space is full\0"),
-    (SP_NONE, "SP_NONE\0", "there is nothing to say\0"),
+    (SP_NONE, "SP_NONE\0", "there is no result\0"),
     (SP_ERROR_NULL, "SP_ERROR_NULL\0", "a pointer is NULL\0"),
     (SP_ERROR_LENGTH, "SP_ERROR_LENGTH\0", "a length or count is above its limit\0"),
-    (SP_ERROR_ARGUMENT, "SP_ERROR_ARGUMENT\0", "a value is not one of those that are allowed\0"),
+    (SP_ERROR_ARGUMENT, "SP_ERROR_ARGUMENT\0", "a value is not allowed\0"),
     (
         SP_ERROR_STRUCTURE,
         "SP_ERROR_STRUCTURE\0",
-        "a structure is of another release, and uses what this one lacks\0",
+        "a structure is of another release, and uses fields that this library lacks\0",
     ),
     (SP_ERROR_SPACE, "SP_ERROR_SPACE\0", "the space is too small\0"),
     (
@@ -106,7 +106,7 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     (
         SP_ERROR_OTHER_PACKETS,
         "SP_ERROR_OTHER_PACKETS\0",
-        "the packets are not those of the call that is continued\0",
+        "the packets are not those of the call to be continued\0",
     ),
     (SP_ERROR_INTERNAL, "SP_ERROR_INTERNAL\0", "a fault of the library\0"),
     (SP_ERROR_CHECKSUM, "SP_ERROR_CHECKSUM\0", "a transport checksum is wrong\0"),
@@ -118,7 +118,7 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     ),
     (SP_ERROR_BUSY, "SP_ERROR_BUSY\0", "the object is in use by another call\0"),
     (SP_ERROR_HEADERS, "SP_ERROR_HEADERS\0", "the headers cannot be read\0"),
-    (SP_ERROR_KIND, "SP_ERROR_KIND\0", "the gso_type is not that of the packet's headers\0"),
+    (SP_ERROR_KIND, "SP_ERROR_KIND\0", "the gso_type does not match the packet's headers\0"),
     (SP_ERROR_TRUNCATED, "SP_ERROR_TRUNCATED\0", "the packet is shorter than its headers say\0"),
     (SP_ERROR_INNER_LENGTH, "SP_ERROR_INNER_LENGTH\0", "an inner length contradicts the outer\0"),
     (
@@ -146,7 +146,7 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     (
         SP_ERROR_HEADER_LENGTH,
         "SP_ERROR_HEADER_LENGTH\0",
-        "a header is longer than what was parsed\0",
+        "a header is longer than the parsed headers\0",
     ),
     (
         SP_ERROR_PARTIAL_CHECKSUM,
@@ -184,7 +184,7 @@ pub(crate) enum Failure {
         second_address: usize,
         length: usize,
     },
-    #[error("{what} has a size of {got}, of which this library knows {known}")]
+    #[error("{what} has a size of {got}, but this library supports {known}")]
     Structure { what: &'static str, got: usize, known: usize },
     #[error("{what}: there are {got}, {needed} are needed")]
     Space { what: &'static str, got: usize, needed: usize },
@@ -337,8 +337,8 @@ pub unsafe extern "C" fn sp_message(text: *mut c_char, size: usize) -> usize {
     // The writer never returns an error: text that does not fit is dropped.
     let _ = write!(out, "{}", LAST.get());
     if size > 0 {
-        // SAFETY: `size` is at least 1, and `written` at most `size - 1`: the byte lies in what the
-        // caller says is his to write.
+        // SAFETY: `size` is at least 1, and `written` at most `size - 1`: so the byte is in the
+        // caller's memory.
         unsafe { out.place.add(out.length.min(out.room)).write(MaybeUninit::new(0)) };
     }
     out.length
@@ -355,8 +355,8 @@ impl Write for Text {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let fits = text.len().min(self.room.saturating_sub(self.length));
         if fits > 0 {
-            // SAFETY: `place` has `room` bytes that the caller lets us write; `length + fits` is at
-            // most that. The library's own text does not overlap them.
+            // SAFETY: `place` has `room` bytes of the caller's memory, and `length + fits` is at
+            // most `room`. The library's own text does not overlap them.
             unsafe {
                 ptr::copy_nonoverlapping(text.as_ptr().cast(), self.place.add(self.length), fits)
             };
@@ -422,7 +422,7 @@ mod tests {
     fn a_message_is_cut_to_fit() {
         assert_eq!(failed(Failure::Null("packets")), SP_ERROR_NULL);
         let mut text = [1 as c_char; 20];
-        // SAFETY: the array has as many bytes as is said.
+        // SAFETY: the array has at least 20 bytes.
         let length = unsafe { sp_message(text.as_mut_ptr(), 20) };
         assert_eq!(length, "packets is NULL".len());
         // SAFETY: `sp_message` has written a zero byte.

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn sp_toeplitz_new(
     out: *mut *mut sp_toeplitz,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `out` is NULL or the caller's place for a pointer.
+        // SAFETY: `out` is NULL or the caller's memory for a pointer.
         unsafe {
             new(out, || {
                 if flags & !SP_TOEPLITZ_SYMMETRIC != 0 {
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn sp_toeplitz_new(
 /// \param toeplitz the tables; NULL does nothing. No call may be running in another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_toeplitz_free(toeplitz: *mut sp_toeplitz) {
-    // SAFETY: NULL, or made by `sp_toeplitz_new` and not freed yet, and nobody else's.
+    // SAFETY: NULL, or made by `sp_toeplitz_new`, not freed yet, and not in use.
     unsafe { free(toeplitz) };
 }
 
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn sp_toeplitz_bytes(
 ) -> sp_status {
     guard(|| {
         // SAFETY: `toeplitz` is NULL, or made by `sp_toeplitz_new`; `hash` is NULL or the caller's
-        // place for a number; the bytes are the caller's, and their length is checked.
+        // memory for a number; the bytes are the caller's, and their length is checked.
         unsafe {
             with_ref("toeplitz", toeplitz, |toeplitz| {
                 check_range("bytes", bytes, length)?;
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn sp_toeplitz_packet(
 ) -> sp_status {
     guard(|| {
         // SAFETY: `toeplitz` is NULL, or made by `sp_toeplitz_new`; `hash` is NULL or the caller's
-        // place for a number; the packet is the caller's, unchanged during the call.
+        // memory for a number; the packet is the caller's, unchanged during the call.
         unsafe {
             with_ref("toeplitz", toeplitz, |toeplitz| {
                 let layer = self::layer(layer)?;

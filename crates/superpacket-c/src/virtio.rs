@@ -44,7 +44,7 @@ pub unsafe extern "C" fn sp_virtio_read(
     guard(|| {
         let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;
         check_range("read", read, length)?;
-        // SAFETY: the caller's place for a packet.
+        // SAFETY: the caller's memory for a packet.
         let place = unsafe { place("packet", packet) }?;
         // SAFETY: the caller's bytes; the length has been checked.
         let (offload, packet) = framing.parse(unsafe { bytes(read, length) })?;
