@@ -46,9 +46,9 @@ pub unsafe extern "C" fn sp_batch_new(
         // that begins with its size.
         unsafe {
             new(out, || {
-                let chosen = ParsedPolicy::read(policy)?;
-                let most_ranges = chosen.most_ranges();
-                let ParsedPolicy { policy, layer, framing, key } = chosen;
+                let parsed = ParsedPolicy::read(policy)?;
+                let most_ranges = parsed.most_ranges();
+                let ParsedPolicy { policy, layer, framing, key } = parsed;
                 let aggregator = match framing {
                     Some(framing) => BatchAggregator::framed(framing, policy, key),
                     None => BatchAggregator::new(layer, policy, key),
@@ -160,7 +160,7 @@ unsafe fn call(
     packets: *const sp_packet,
     count: usize,
     space: *mut sp_space,
-    goes_on: bool,
+    continues: bool,
 ) -> sp_status {
     guard(|| {
         // SAFETY: NULL, or memory as the caller promises.
@@ -171,7 +171,7 @@ unsafe fn call(
             with("batch", batch, |batch| {
                 let sp_batch { object, framing, most_ranges, unfinished } = batch;
                 object.call(|aggregator| {
-                    match (*unfinished, goes_on) {
+                    match (*unfinished, continues) {
                         (Some(_), false) => {
                             return Err(Failure::Unfinished(aggregator.unfinished()));
                         }
@@ -188,16 +188,17 @@ unsafe fn call(
                         let full = match ReceivedPackets::of(checked, kind) {
                             // The packets' metadata has been read already, and only their bytes are
                             // needed.
-                            _ if goes_on => aggregator
-                                .resume(checked, |packet| put(space, packet, checked, *framing)),
+                            _ if continues => aggregator.resume(checked, |packet| {
+                                write_output(space, packet, checked, *framing)
+                            }),
                             ReceivedPackets::Unknown(packets) => {
-                                take(aggregator, packets, space, *framing)
+                                aggregate(aggregator, packets, space, *framing)
                             }
                             ReceivedPackets::Verified(packets) => {
-                                take(aggregator, packets, space, *framing)
+                                aggregate(aggregator, packets, space, *framing)
                             }
                             ReceivedPackets::Any(packets) => {
-                                take(aggregator, packets, space, *framing)
+                                aggregate(aggregator, packets, space, *framing)
                             }
                         };
                         *unfinished = full.is_err().then_some((packets, count));
@@ -210,7 +211,7 @@ unsafe fn call(
 }
 
 /// Gives packets to the aggregator, and writes the packets that leave to the space.
-fn take<P: TokenPacket>(
+fn aggregate<P: TokenPacket>(
     aggregator: &mut BatchAggregator,
     packets: &[P],
     space: &mut Space<'_>,
@@ -219,14 +220,14 @@ fn take<P: TokenPacket>(
     aggregator.poll_without_sums(
         packets,
         |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| {
-            put(space, packet, packets, framing)
+            write_output(space, packet, packets, framing)
         },
     )
 }
 
 /// Writes a packet that leaves to the space; if it does not fit, nothing is written.
 #[inline(always)]
-fn put<P: TokenPacket>(
+fn write_output<P: TokenPacket>(
     space: &mut Space<'_>,
     packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
     packets: &[P],
@@ -243,7 +244,7 @@ fn put<P: TokenPacket>(
         Some(Err(_)) => &[0; 24][..header_length],
         None => &[],
     };
-    let mut begun = space.begin([described, header])?;
+    let mut open = space.begin([described, header])?;
     let pieces = packet.pieces();
     // Buffers are kept, so every piece lies in one of them.
     let owner = |index: &BufferIndex| packets.get(index.packet());
@@ -258,13 +259,13 @@ fn put<P: TokenPacket>(
             owner.buffer(index.buffer()).get(piece.start()..piece.start() + piece.length())?;
         Some((range.as_ptr().cast(), range.len(), owner.token()))
     });
-    space.records.extend(&mut begun, pieces.len(), ranges)?;
-    if begun.is_empty(&space.records) {
+    space.records.extend(&mut open, pieces.len(), ranges)?;
+    if open.is_empty(&space.records) {
         // A packet without bytes leaves as one empty range.
-        space.records.push(&mut begun, ptr::null(), 0, token)?;
+        space.records.push(&mut open, ptr::null(), 0, token)?;
     }
-    begun.token = token;
+    open.token = token;
     let metadata = &packet.metadata;
     let offload = sp_offload::new(metadata.checksum, metadata.gso, metadata.hash, metadata.vlan);
-    space.records.end(begun, metadata.packets, offload, OutputMetadata::of(metadata))
+    space.records.end(open, metadata.packets, offload, OutputMetadata::of(metadata))
 }

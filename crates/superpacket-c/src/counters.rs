@@ -135,7 +135,7 @@ pub extern "C" fn sp_segment_counter_name(index: usize) -> *const c_char {
 ///
 /// # Safety
 /// `values` is NULL or the caller's memory for `max` numbers.
-unsafe fn give(
+unsafe fn write_values(
     values: *mut u64,
     max: usize,
     numbers: impl Iterator<Item = u64>,
@@ -170,9 +170,11 @@ pub unsafe extern "C" fn sp_batch_counters(
     values: *mut u64,
     max: usize,
 ) -> sp_status {
-    // SAFETY: `batch` is NULL or made by `sp_batch_new`, and `values` is as `give` demands.
+    // SAFETY: `batch` is NULL or made by `sp_batch_new`, and `values` is as `write_values` demands.
     guard(|| unsafe {
-        with_ref("batch", batch, |batch| give(values, max, all(batch.object.inner().counters())))
+        with_ref("batch", batch, |batch| {
+            write_values(values, max, all(batch.object.inner().counters()))
+        })
     })
 }
 
@@ -193,7 +195,7 @@ pub unsafe extern "C" fn sp_batch_reasons(
     // SAFETY: as above.
     guard(|| unsafe {
         with_ref("batch", batch, |batch| {
-            give(values, max, reasons(batch.object.inner().counters()))
+            write_values(values, max, reasons(batch.object.inner().counters()))
         })
     })
 }
@@ -210,11 +212,11 @@ pub unsafe extern "C" fn sp_aggregator_counters(
     values: *mut u64,
     max: usize,
 ) -> sp_status {
-    // SAFETY: `aggregator` is NULL or made by `sp_aggregator_new`, and `values` is as `give`
-    // demands.
+    // SAFETY: `aggregator` is NULL or made by `sp_aggregator_new`, and `values` is as
+    // `write_values` demands.
     guard(|| unsafe {
         with_ref("aggregator", aggregator, |aggregator| {
-            give(values, max, all(aggregator.object.inner().counters()))
+            write_values(values, max, all(aggregator.object.inner().counters()))
         })
     })
 }
@@ -234,7 +236,7 @@ pub unsafe extern "C" fn sp_aggregator_reasons(
     // SAFETY: as above.
     guard(|| unsafe {
         with_ref("aggregator", aggregator, |aggregator| {
-            give(values, max, reasons(aggregator.object.inner().counters()))
+            write_values(values, max, reasons(aggregator.object.inner().counters()))
         })
     })
 }
@@ -254,12 +256,12 @@ pub unsafe extern "C" fn sp_segmenter_counters(
     max: usize,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `segmenter` is NULL or made by `sp_segmenter_new`, and `values` is as `give`
-        // demands.
+        // SAFETY: `segmenter` is NULL or made by `sp_segmenter_new`, and `values` is as
+        // `write_values` demands.
         unsafe {
             with_ref("segmenter", segmenter, |segmenter| {
                 let counters = segmenter.object.inner().counters();
-                give(
+                write_values(
                     values,
                     max,
                     SEGMENT_COUNTERS

@@ -101,8 +101,8 @@ pub unsafe extern "C" fn sp_aggregator_new(
         // that begins with its size.
         unsafe {
             new(out, || {
-                let chosen = ParsedPolicy::read(policy)?;
-                if let Some(framing) = chosen.framing {
+                let parsed = ParsedPolicy::read(policy)?;
+                if let Some(framing) = parsed.framing {
                     let got = framing.header_length() as u64;
                     return Err(Failure::Argument {
                         what: "policy.virtio_length of an sp_aggregator",
@@ -110,9 +110,9 @@ pub unsafe extern "C" fn sp_aggregator_new(
                     });
                 }
                 Ok(sp_aggregator {
-                    most_ranges: chosen.most_ranges(),
-                    layer: chosen.layer,
-                    object: Object::new(Aggregator::new(chosen.policy, chosen.key)),
+                    most_ranges: parsed.most_ranges(),
+                    layer: parsed.layer,
+                    object: Object::new(Aggregator::new(parsed.policy, parsed.key)),
                     packets: Vec::new(),
                     done: Vec::new(),
                 })
@@ -195,8 +195,9 @@ fn receive(
     now: u64,
     space: &mut Space<'_>,
 ) -> Result<(), Full> {
-    aggregator
-        .receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
+    aggregator.receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| {
+        write_output(space, packet)
+    })
 }
 
 /// Ends a poll: puts out all held flows or, with a hold_time, those held at least that long.
@@ -220,8 +221,9 @@ pub unsafe extern "C" fn sp_aggregator_poll_end(
             |_, _| Ok(()),
             |aggregator, packets, space| {
                 receive(aggregator, packets, now, space)?;
-                aggregator
-                    .poll_end(now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
+                aggregator.poll_end(now, &mut |packet: SuperPacket<'_, HeldBuffer>| {
+                    write_output(space, packet)
+                })
             },
         )
     }
@@ -246,7 +248,9 @@ pub unsafe extern "C" fn sp_aggregator_flush(
             |_, _| Ok(()),
             |aggregator, packets, space| {
                 receive(aggregator, packets, 0, space)?;
-                aggregator.flush_all(&mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
+                aggregator.flush_all(&mut |packet: SuperPacket<'_, HeldBuffer>| {
+                    write_output(space, packet)
+                })
             },
         )
     }
@@ -351,10 +355,13 @@ unsafe fn call(
 }
 
 /// Writes a packet that leaves to the space; if it does not fit, nothing is written.
-fn put(space: &mut Space<'_>, mut packet: SuperPacket<'_, HeldBuffer>) -> Result<(), Full> {
+fn write_output(
+    space: &mut Space<'_>,
+    mut packet: SuperPacket<'_, HeldBuffer>,
+) -> Result<(), Full> {
     let header = packet.header();
     space.room(packet.pieces().len() + 1, header.len())?;
-    let mut begun = space.begin([header, &[]])?;
+    let mut open = space.begin([header, &[]])?;
     let mut token: *mut c_void = ptr::null_mut();
     let mut first = true;
     for piece in packet.take_pieces() {
@@ -366,14 +373,14 @@ fn put(space: &mut Space<'_>, mut packet: SuperPacket<'_, HeldBuffer>) -> Result
         }
         let range = buffer.as_ref().get(start..start + length).unwrap_or(&[]);
         if !range.is_empty() {
-            space.records.push(&mut begun, range.as_ptr().cast(), range.len(), buffer.token)?;
+            space.records.push(&mut open, range.as_ptr().cast(), range.len(), buffer.token)?;
         }
     }
-    if begun.is_empty(&space.records) {
-        space.records.push(&mut begun, ptr::null(), 0, token)?;
+    if open.is_empty(&space.records) {
+        space.records.push(&mut open, ptr::null(), 0, token)?;
     }
-    begun.token = token;
+    open.token = token;
     let metadata = &packet.metadata;
     let offload = sp_offload::new(metadata.checksum, metadata.gso, metadata.hash, metadata.vlan);
-    space.records.end(begun, metadata.packets, offload, OutputMetadata::of(metadata))
+    space.records.end(open, metadata.packets, offload, OutputMetadata::of(metadata))
 }

@@ -115,7 +115,7 @@ impl sp_offload {
 
     /// Returns all fields in three words, which takes three loads instead of twelve.
     #[inline(always)]
-    #[expect(unsafe_code, reason = "numbers side by side as larger ones")]
+    #[expect(unsafe_code, reason = "reads adjacent integers as larger ones")]
     const fn words(self) -> [u64; 3] {
         // SAFETY: integers without padding between them, of the same total size.
         unsafe { std::mem::transmute(self) }

@@ -151,7 +151,7 @@ pub unsafe extern "C" fn sp_segment(
         call(segmenter, packet, options, |segmenter, packet, options| {
             // SAFETY: the caller's memory, which does not overlap the packet.
             Space::with(space, packet.packet.count() + 2, |space| {
-                let mut lacks = None;
+                let mut shortage = None;
                 let mut result = Ok(());
                 let Space { records, headers } = space;
                 let (outputs, iov) = records.limits();
@@ -163,12 +163,12 @@ pub unsafe extern "C" fn sp_segment(
                         ("space.headers_max", room, segments.saturating_mul(SP_MAX_HEADER)),
                     ]
                 };
-                let mut headers = OutputHeaders { memory: headers, needs, lacks: &mut lacks };
+                let mut headers = OutputHeaders { memory: headers, needs, shortage: &mut shortage };
                 let cut =
                     segmenter.segment_with_headers(packet, options, &mut headers, |segment| {
                         result = result.and_then(|()| put(records, packet, &segment));
                     });
-                if let Some(failure) = lacks {
+                if let Some(failure) = shortage {
                     return Err(failure);
                 }
                 cut?;
@@ -239,7 +239,9 @@ pub unsafe extern "C" fn sp_segment_each(
     unsafe {
         call(segmenter, packet, options, |segmenter, packet, options| {
             let mut buffers = OutputBuffers::each(buffers, count, offset, lengths)?;
-            tell(plan, |_| Ok(segmenter.segment_linear(packet, options, &mut buffers)?))
+            segment_and_report(plan, |_| {
+                Ok(segmenter.segment_linear(packet, options, &mut buffers)?)
+            })
         })
     }
 }
@@ -271,7 +273,9 @@ pub unsafe extern "C" fn sp_segment_linear(
             let one = sp_iovec { iov_base: buffer, iov_len: size };
             let mut buffers = OutputBuffers::linear(&one)?;
             place("plan", plan)?;
-            tell(plan, |_| Ok(segmenter.segment_linear(packet, options, &mut buffers)?))
+            segment_and_report(plan, |_| {
+                Ok(segmenter.segment_linear(packet, options, &mut buffers)?)
+            })
         })
     }
 }
@@ -384,7 +388,7 @@ unsafe fn read_options(
 ///
 /// # Safety
 /// `plan` is NULL or the caller's memory for one.
-pub(crate) unsafe fn tell(
+pub(crate) unsafe fn segment_and_report(
     plan: *mut sp_plan,
     cut: impl FnOnce(()) -> Result<Plan, Failure>,
 ) -> Result<sp_status, Failure> {

@@ -68,12 +68,12 @@ pub unsafe extern "C" fn sp_segment_headers(
                     got: u64::from(packet.packet.offload().gso_type),
                 });
             }
-            let mut lacks = None;
+            let mut shortage = None;
             let mut memory = HeaderMemory::of_places(places);
             let mut memory = OutputHeaders {
                 memory: &mut memory,
                 needs: |segments| [("count", count, segments)],
-                lacks: &mut lacks,
+                shortage: &mut shortage,
             };
             let mut first = (0, 0, sp_offload::default());
             let cut = segmenter.segment_with_headers(packet, options, &mut memory, |segment| {
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn sp_segment_headers(
                     first = (segment.header().len(), payload_start(packet, &segment), offload);
                 }
             });
-            if let Some(failure) = lacks {
+            if let Some(failure) = shortage {
                 return Err(failure);
             }
             let (header_length, payload_start, offload) = first;

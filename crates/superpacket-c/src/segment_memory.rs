@@ -65,7 +65,7 @@ pub(crate) struct OutputHeaders<'a, 'b, F> {
     /// size.
     pub(crate) needs: F,
     /// The error, if there is not enough memory.
-    pub(crate) lacks: &'a mut Option<Failure>,
+    pub(crate) shortage: &'a mut Option<Failure>,
 }
 
 impl<const N: usize, F: Fn(usize) -> [(&'static str, usize, usize); N]> SegmentBuffers
@@ -74,7 +74,7 @@ impl<const N: usize, F: Fn(usize) -> [(&'static str, usize, usize); N]> SegmentB
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
         for (what, got, needed) in (self.needs)(plan.segments as usize) {
             if got < needed {
-                *self.lacks = Some(Failure::Space { what, got, needed });
+                *self.shortage = Some(Failure::Space { what, got, needed });
                 return Err(SegmentError::OutputTooSmall { needed, got });
             }
         }

@@ -354,7 +354,7 @@ impl OutputRecords<'_> {
     /// [memory](HeaderMemory).
     #[inline(always)]
     pub(crate) fn begin(&mut self, length: usize) -> Result<OpenOutput, Full> {
-        let mut begun = OpenOutput {
+        let mut open = OpenOutput {
             iov: self.iov_used,
             header_length: length as u32,
             length: 0,
@@ -366,16 +366,16 @@ impl OutputRecords<'_> {
                 Some(places) => *places.get(self.outputs_used).ok_or(Full)?,
             };
             self.headers_used += length;
-            self.push(&mut begun, headers, length, ptr::null_mut())?;
+            self.push(&mut open, headers, length, ptr::null_mut())?;
         }
-        Ok(begun)
+        Ok(open)
     }
 
     /// Adds a range to an output.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
-        begun: &mut OpenOutput,
+        open: &mut OpenOutput,
         base: *const c_void,
         length: usize,
         token: *mut c_void,
@@ -390,7 +390,7 @@ impl OutputRecords<'_> {
             place.write(token);
         }
         self.iov_used += 1;
-        begun.length += length;
+        open.length += length;
         Ok(())
     }
 
@@ -398,7 +398,7 @@ impl OutputRecords<'_> {
     #[inline(always)]
     pub(crate) fn extend(
         &mut self,
-        begun: &mut OpenOutput,
+        open: &mut OpenOutput,
         most: usize,
         ranges: impl Iterator<Item = (*const c_void, usize, *mut c_void)>,
     ) -> Result<(), Full> {
@@ -428,7 +428,7 @@ impl OutputRecords<'_> {
             }),
         }
         self.iov_used += count;
-        begun.length += total;
+        open.length += total;
         Ok(())
     }
 
@@ -436,14 +436,14 @@ impl OutputRecords<'_> {
     #[inline(always)]
     pub(crate) fn end(
         &mut self,
-        begun: OpenOutput,
+        open: OpenOutput,
         packets: u32,
         offload: sp_offload,
         known: OutputMetadata<'_>,
     ) -> Result<(), Full> {
-        let iov = self.own_iov.wrapping_add(begun.iov);
+        let iov = self.own_iov.wrapping_add(open.iov);
         let tokens = if self.tokens.is_some() {
-            self.own_tokens.wrapping_add(begun.iov)
+            self.own_tokens.wrapping_add(open.iov)
         } else {
             ptr::null_mut()
         };
@@ -451,10 +451,10 @@ impl OutputRecords<'_> {
         place.write(sp_output {
             iov,
             tokens,
-            iov_count: (self.iov_used - begun.iov) as u32,
-            header_length: begun.header_length,
-            length: begun.length,
-            token: begun.token,
+            iov_count: (self.iov_used - open.iov) as u32,
+            header_length: open.header_length,
+            length: open.length,
+            token: open.token,
             packets,
             absorbed_acks: known.absorbed_acks,
             largest_payload: known.largest_payload,

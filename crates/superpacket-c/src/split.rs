@@ -10,7 +10,7 @@ use crate::memory::{bytes, check_range, place, sp_iovec};
 use crate::object::with;
 use crate::packet::layer;
 use crate::policy::framing;
-use crate::segment::{sp_plan, sp_segmenter, tell};
+use crate::segment::{segment_and_report, sp_plan, sp_segmenter};
 use crate::segment_memory::OutputBuffers;
 use crate::status::sp_status;
 use crate::status::{Failure, guard};
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn sp_split_each(
             length,
             |segmenter, framing, read| {
                 let mut buffers = OutputBuffers::each(buffers, count, offset, lengths)?;
-                tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+                segment_and_report(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
             },
         )
     }
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn sp_split_linear(
                 let one = sp_iovec { iov_base: buffer, iov_len: size };
                 let mut buffers = OutputBuffers::linear(&one)?;
                 place("plan", plan)?;
-                tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+                segment_and_report(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
             },
         )
     }

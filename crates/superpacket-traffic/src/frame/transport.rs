@@ -400,7 +400,7 @@ fn write_dccp(dccp: &Dccp, out: &mut Vec<u8>) {
 
 /// Writes the checksum at `start + offset`, over the pseudo-header and `covered` bytes from
 /// `start`.
-#[expect(clippy::too_many_arguments, reason = "what a checksum depends on")]
+#[expect(clippy::too_many_arguments, reason = "a checksum depends on all of them")]
 fn fill(
     out: &mut [u8],
     start: usize,
