@@ -7,7 +7,7 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use superpacket_fuzz::Written;
+use superpacket_fuzz::SharedBytes;
 use superpacket_io::capture::{
     ByteOrder, Container, Format, FrameOptions, Interface, OptionForm, OutputFormat, Reader,
     Record, Sink, Source, Timestamp, Writer,
@@ -20,7 +20,7 @@ const ENOUGH: (usize, usize) = (10_000, 1 << 20);
 const ALL: (usize, usize) = (usize::MAX, usize::MAX);
 
 /// A frame that outlives its reader.
-struct Kept {
+struct KeptFrame {
     interface: u32,
     time: Option<Timestamp>,
     original_length: u32,
@@ -31,7 +31,7 @@ struct Kept {
 struct Capture {
     format: Format,
     interfaces: Vec<Interface>,
-    frames: Vec<Kept>,
+    frames: Vec<KeptFrame>,
     /// Whether reading ended with an error or at a limit.
     damaged: bool,
 }
@@ -50,7 +50,7 @@ fn read(bytes: Vec<u8>, (max_frames, max_bytes): (usize, usize)) -> Option<Captu
                 if frames.len() == max_frames || total > max_bytes {
                     break false;
                 }
-                frames.push(Kept {
+                frames.push(KeptFrame {
                     interface: frame.interface,
                     time: frame.time,
                     original_length: frame.original_length,
@@ -78,7 +78,7 @@ fn read(bytes: Vec<u8>, (max_frames, max_bytes): (usize, usize)) -> Option<Captu
 }
 
 fn write(capture: &Capture, format: OutputFormat) -> Vec<u8> {
-    let written = Written::default();
+    let written = SharedBytes::default();
     let mut writer = Writer::into_stream("written", Box::new(written.clone()), format)
         .expect("memory takes all");
     writer.declare(&capture.interfaces).expect("what was read of interfaces");

@@ -88,16 +88,16 @@ impl Packet {
 
 /// A stream that keeps the written bytes in memory. Clones share the same bytes.
 #[derive(Clone, Debug, Default)]
-pub struct Written(Arc<Mutex<Vec<u8>>>);
+pub struct SharedBytes(Arc<Mutex<Vec<u8>>>);
 
-impl Written {
+impl SharedBytes {
     /// Returns the bytes written so far.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Write for Written {
+impl Write for SharedBytes {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Ok(bytes.len())

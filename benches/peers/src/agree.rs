@@ -25,7 +25,7 @@ impl<'a> Packets<'a> {
 /// The compared parts of a packet that has left: its flow, its position in the flow, and its
 /// payload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Left {
+struct LeftPacket {
     source: [u8; 4],
     port: [u8; 2],
     sequence: u32,
@@ -34,12 +34,12 @@ struct Left {
 }
 
 /// Parses an IP packet; bytes behind its end are padding.
-fn left(packet: &[u8]) -> Result<Left> {
+fn left(packet: &[u8]) -> Result<LeftPacket> {
     let read = || {
         let length = usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]));
         let tcp = packet.get(IP..length)?;
         let payload = tcp.get(usize::from(*tcp.get(12)? >> 4) * 4..)?.to_vec();
-        Some(Left {
+        Some(LeftPacket {
             source: *packet[12..].first_chunk()?,
             port: *tcp.first_chunk()?,
             sequence: u32::from_be_bytes(*tcp[4..].first_chunk()?),
@@ -51,13 +51,13 @@ fn left(packet: &[u8]) -> Result<Left> {
         .with_context(|| format!("a packet of {} bytes is no whole TCP/IPv4 packet", packet.len()))
 }
 
-fn all(packets: Packets<'_>) -> Result<Vec<Left>> {
+fn all(packets: Packets<'_>) -> Result<Vec<LeftPacket>> {
     let mut all = packets.iter().map(left).collect::<Result<Vec<_>>>()?;
     all.sort();
     Ok(all)
 }
 
-fn payload(packets: &[Left]) -> usize {
+fn payload(packets: &[LeftPacket]) -> usize {
     packets.iter().map(|packet| packet.payload.len()).sum()
 }
 
@@ -75,7 +75,7 @@ pub fn by_reference(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>)
         if packet.push && packet.payload.len() > size {
             let last = (packet.payload.len() - 1) / size * size;
             let tail = packet.payload.split_off(last);
-            expected.push(Left {
+            expected.push(LeftPacket {
                 sequence: packet.sequence.wrapping_add(last as u32),
                 payload: tail,
                 ..packet

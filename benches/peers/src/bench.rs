@@ -25,7 +25,7 @@ pub struct Bench {
 pub const SIDES: usize = 4;
 
 /// The figures of a row.
-pub struct Measured {
+pub struct RowTimes {
     /// Number of packets that leave the engine for the frames of a cycle.
     pub out: usize,
     /// Times of DPDK, of the engine by reference, of tun-rs, and of the engine in buffers; `None`
@@ -33,9 +33,9 @@ pub struct Measured {
     pub sides: [Option<Times>; SIDES],
 }
 
-impl Measured {
+impl RowTimes {
     /// Adds the rounds of another pass.
-    pub fn extend(&mut self, pass: Measured) {
+    pub fn extend(&mut self, pass: RowTimes) {
         for (times, more) in self.sides.iter_mut().flatten().zip(pass.sides.into_iter().flatten()) {
             for (times, more) in times.iter_mut().zip(more) {
                 times.extend(more);
@@ -54,7 +54,7 @@ impl Bench {
     ///
     /// # Errors
     /// A difference, or the failure of a side.
-    pub fn row(&mut self, task: &Task) -> Result<Measured> {
+    pub fn row(&mut self, task: &Task) -> Result<RowTimes> {
         match task {
             Task::Join(join) => self.join(join),
             Task::Gather(frame) => self.gather(frame),
@@ -62,7 +62,7 @@ impl Bench {
         }
     }
 
-    fn join(&mut self, join: &Join) -> Result<Measured> {
+    fn join(&mut self, join: &Join) -> Result<RowTimes> {
         let cycles = join.cycles();
         let buffers = RefCell::new(Buffers::new(join));
         let mut gatherer = Gatherer::new(join, &cycles);
@@ -82,10 +82,10 @@ impl Bench {
         let rte_gro = rte_gro.as_mut().map(|side| side as &mut dyn Side);
         let sides =
             self.measure([rte_gro, Some(&mut gatherer), Some(&mut tun), Some(&mut joiner)])?;
-        Ok(Measured { out, sides })
+        Ok(RowTimes { out, sides })
     }
 
-    fn gather(&mut self, frame: &[u8]) -> Result<Measured> {
+    fn gather(&mut self, frame: &[u8]) -> Result<RowTimes> {
         let packets = super_packets(frame);
         let mut cutter = ReferenceCutter::new(&packets);
         let ours = cutter.outputs();
@@ -98,10 +98,10 @@ impl Bench {
         let mut rte_gso = self.dpdk.as_ref().map(DpdkSide::new);
         let rte_gso = rte_gso.as_mut().map(|side| side as &mut dyn Side);
         let sides = self.measure([rte_gso, Some(&mut cutter), None, None])?;
-        Ok(Measured { out: ours.len(), sides })
+        Ok(RowTimes { out: ours.len(), sides })
     }
 
-    fn copy(&mut self, frame: &[u8]) -> Result<Measured> {
+    fn copy(&mut self, frame: &[u8]) -> Result<RowTimes> {
         let reads = RefCell::new(reads(frame)?);
         let mut cutter = BufferCutter::new(&reads);
         let mut tun = TunCutter::new(&reads);
@@ -113,7 +113,7 @@ impl Bench {
         );
         let out = cutter.out.segments;
         let sides = self.measure([None, None, Some(&mut tun), Some(&mut cutter)])?;
-        Ok(Measured { out, sides })
+        Ok(RowTimes { out, sides })
     }
 
     fn measure(&mut self, sides: [Option<&mut dyn Side>; SIDES]) -> Result<[Option<Times>; SIDES]> {

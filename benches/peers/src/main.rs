@@ -18,7 +18,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result, ensure};
 use lexopt::prelude::*;
 
-use bench::{Bench, Measured};
+use bench::{Bench, RowTimes};
 use clock::median;
 use dpdk::Dpdk;
 use rows::{Row, Task, rows};
@@ -86,7 +86,7 @@ fn main() -> Result<()> {
     let rows = rows(&arguments.only);
     ensure!(!rows.is_empty(), "--only {}: no row's name contains this", arguments.only);
     let mut version = format!("no DPDK: {}", arguments.no_dpdk);
-    let mut measured: Vec<Measured> = Vec::new();
+    let mut measured: Vec<RowTimes> = Vec::new();
     let passes = arguments.rounds.min(PASSES);
     let rounds = arguments.rounds.div_ceil(passes);
     for pass in 0..passes {
@@ -125,8 +125,8 @@ fn main() -> Result<()> {
 }
 
 /// Returns a row of the table; `absent` stands in DPDK's columns if it has no figure.
-fn fields(row: &Row, measured: Measured, absent: &str) -> Vec<String> {
-    let Measured { out, sides } = measured;
+fn fields(row: &Row, measured: RowTimes, absent: &str) -> Vec<String> {
+    let RowTimes { out, sides } = measured;
     let [dpdk, by_reference, tun, in_buffers] =
         sides.map(|times| times.map(|times| times.map(median)));
     let both = |[hot, memory]: [String; 2]| format!("{hot} / {memory}");

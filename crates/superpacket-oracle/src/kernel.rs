@@ -143,7 +143,7 @@ impl KernelGro {
                 .set_sysfs(&format!("class/net/{}/{setting}", receiver.name()), &value.to_string());
             set.map_err(|error| LabError::Forbidden {
                 what: setting.into(),
-                reason: format!("{error}; the kernel lets only root of the machine set it, not of a user namespace"),
+                reason: format!("{error}; only the root user of the machine may set it, not that of a user namespace"),
             })?;
         }
         Ok(())
@@ -156,7 +156,7 @@ impl KernelGro {
             Ok(_) => {}
             Err(error) if invalid(&error) => {
                 let reason =
-                    "packet sockets cannot say what UDP super-packets are before Linux 6.2".into();
+                    "packet sockets cannot describe UDP super-packets before Linux 6.2".into();
                 return Err(LabError::Unsupported {
                     what: "UDP_L4 in virtio headers".into(),
                     reason,

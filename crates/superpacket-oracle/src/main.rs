@@ -162,7 +162,7 @@ mod command {
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
         println!(
-            "Seed {seed}, {seconds:.0} s, {:.2} million packets a second.\n{} packets in {} polls: {} merged in {} super-packets and came back by segmentation, {} left alone. Each came back once, byte for byte, in the order of its flow; of LRO the payload, and behind a virtio header all but identifications that stay the same.",
+            "Seed {seed}, {seconds:.0} s, {:.2} million packets per second.\n{} packets in {} polls: {} merged in {} super-packets and came back by segmentation, {} left alone. Each came back once, byte for byte, in the order of its flow. Exceptions: from LRO only the payload comes back, and behind a virtio header identifications that stay the same are numbered anew.",
             totals.packets as f64 / seconds / 1e6,
             totals.packets,
             totals.polls,
@@ -234,7 +234,7 @@ mod command {
                     )?;
                 }
                 Err(error @ LabError::Unsupported { .. }) => {
-                    eprintln!("superpacket-oracle: no super-packets in tunnels: {error}")
+                    eprintln!("superpacket-oracle: super-packets in tunnels are skipped: {error}")
                 }
                 Err(error) => return Err(error),
             }
@@ -273,10 +273,10 @@ mod command {
                 report.hinted, report.hinted_merged, report.behind_geneve
             );
         } else {
-            println!("None was in two tunnels: this kernel has no GRO hint.");
+            println!("No frames were in two tunnels: this kernel has no GRO hint.");
         }
         println!(
-            "Cut: {} super-packets into {} segments, the same bytes; both refused {}.\n",
+            "Segmented: {} super-packets into {} segments, the same bytes; both sides refused {}.\n",
             report.packets, report.segments, report.refused
         );
         println!("| difference | count | promise |\n|---|---|---|");

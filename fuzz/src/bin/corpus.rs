@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use superpacket_fuzz::{Written, write};
+use superpacket_fuzz::{SharedBytes, write};
 use superpacket_io::capture::{
     ByteOrder, CaptureError, Compression, Container, FrameOptions, Interface, LinkType,
     OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
@@ -250,7 +250,7 @@ fn judged() -> Vec<(&'static str, u8, Vec<u8>, Vec<u8>)> {
 
 /// Returns a capture of three frames, on the interfaces in turn.
 fn captured(format: OutputFormat, interfaces: &[Interface]) -> Result<Vec<u8>, CaptureError> {
-    let written = Written::default();
+    let written = SharedBytes::default();
     let mut writer = Writer::into_stream("seed", Box::new(written.clone()), format)?;
     writer.declare(interfaces)?;
     for (number, frame) in Frame::tcp4(1, 30).run(3).into_iter().enumerate() {
