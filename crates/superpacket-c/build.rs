@@ -1,8 +1,8 @@
-//! Gives the symbols of the shared library versions, where cargo-c builds it for Linux.
+//! Gives the shared library's symbols versions, if cargo-c builds it for Linux.
 //!
-//! rustc hands the linker a version script of its own, without a name, and linkers take no other
-//! beside it. gcc's `-wrapper` runs a script in place of the linker's driver that leaves rustc's
-//! out.
+//! rustc passes its own version script, without a version name, to the linker, and linkers accept
+//! no second one. gcc's `-wrapper` option runs `one-version-script` instead of the linker driver,
+//! which removes rustc's script.
 
 use std::env;
 use std::process::Command;

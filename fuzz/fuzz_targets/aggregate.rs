@@ -1,5 +1,5 @@
-//! Whatever is received: counters balance, what GRO merged is cut into the very frames again, and
-//! LRO loses no packet.
+//! Aggregates any packets. Counters balance, GRO's super-packets are segmented into the original
+//! frames, and LRO loses no packet.
 #![no_main]
 
 use std::collections::HashMap;

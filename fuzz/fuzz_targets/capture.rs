@@ -1,25 +1,26 @@
-//! Any file is read to its end or to an error, in bounded memory, and what was read can be written:
-//! in its own format and as pcapng of the other byte order, the same frames and interfaces come
-//! back from what was written, and are written again to the same bytes.
+//! Reads any file to its end or to an error, in bounded memory.
+//!
+//! The frames are then written, in the same format and as pcapng of the other byte order. Reading
+//! the result gives the same frames and interfaces, and writing these again gives the same bytes.
 #![no_main]
 
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use superpacket_fuzz::Written;
+use superpacket_fuzz::SharedBytes;
 use superpacket_captures::file::{
     ByteOrder, Container, Format, FrameOptions, Interface, OptionForm, OutputFormat, Reader,
     Record, Sink, Source, Timestamp, Writer,
 };
 
-/// A file of zeroes compresses well: of an input's frames, and of their bytes and options, enough
-/// is enough.
+/// Maximum frames of an input, and maximum bytes of frames and options: a small compressed file of
+/// zeroes can have very many.
 const ENOUGH: (usize, usize) = (10_000, 1 << 20);
-/// All of what was written from them.
+/// No limits, for captures that the target itself has written.
 const ALL: (usize, usize) = (usize::MAX, usize::MAX);
 
 /// A frame that outlives its reader.
-struct Kept {
+struct KeptFrame {
     interface: u32,
     time: Option<Timestamp>,
     original_length: u32,
@@ -30,12 +31,12 @@ struct Kept {
 struct Capture {
     format: Format,
     interfaces: Vec<Interface>,
-    frames: Vec<Kept>,
-    /// It ended in an error, or was cut short.
+    frames: Vec<KeptFrame>,
+    /// Whether reading ended with an error or at a limit.
     damaged: bool,
 }
 
-/// Reads up to the end, an error or so many frames and bytes; `None` for what is no capture.
+/// Reads up to the end, an error, or one of the limits; `None` if the bytes are no capture.
 fn read(bytes: Vec<u8>, (max_frames, max_bytes): (usize, usize)) -> Option<Capture> {
     let mut reader = Reader::from_stream("fuzz", Box::new(Cursor::new(bytes))).ok()?;
     let mut frames = Vec::new();
@@ -49,7 +50,7 @@ fn read(bytes: Vec<u8>, (max_frames, max_bytes): (usize, usize)) -> Option<Captu
                 if frames.len() == max_frames || total > max_bytes {
                     break false;
                 }
-                frames.push(Kept {
+                frames.push(KeptFrame {
                     interface: frame.interface,
                     time: frame.time,
                     original_length: frame.original_length,
@@ -77,7 +78,7 @@ fn read(bytes: Vec<u8>, (max_frames, max_bytes): (usize, usize)) -> Option<Captu
 }
 
 fn write(capture: &Capture, format: OutputFormat) -> Vec<u8> {
-    let written = Written::default();
+    let written = SharedBytes::default();
     let mut writer = Writer::into_stream("written", Box::new(written.clone()), format)
         .expect("memory takes all");
     writer.declare(&capture.interfaces).expect("what was read of interfaces");
@@ -95,7 +96,7 @@ fn write(capture: &Capture, format: OutputFormat) -> Vec<u8> {
     written.bytes()
 }
 
-/// Asserts that `again`, read from what was written, says what `capture` said.
+/// Asserts that `again`, read from the written file, has the contents of `capture`.
 fn assert_same(again: &Capture, capture: &Capture) {
     assert!(!again.damaged);
     assert_eq!(again.interfaces.len(), capture.interfaces.len());
@@ -105,7 +106,7 @@ fn assert_same(again: &Capture, capture: &Capture) {
             (interface.link_type, interface.resolution, interface.offset_seconds)
         );
         assert_eq!(again.name(), interface.name());
-        // Super-packets must fit.
+        // The snap length must not exclude super-packets.
         assert!(again.snap_length >= interface.snap_length || again.snap_length == 0);
     }
     assert_eq!(again.frames.len(), capture.frames.len());
@@ -117,7 +118,7 @@ fn assert_same(again: &Capture, capture: &Capture) {
         assert!(again.data == frame.data);
         match frame.time {
             Some(time) => assert_eq!(again.time, Some(time)),
-            // Only a simple packet block of pcapng has none, and not every frame fits in one.
+            // Only pcapng's simple packet blocks have no time, and not every frame fits in one.
             None => assert!(again.time.is_none_or(|time| time.ticks == 0)),
         }
     }
@@ -132,7 +133,7 @@ fuzz_target!(|bytes: &[u8]| {
         let written = write(&capture, format);
         let again = read(written.clone(), ALL).expect("a capture was written");
         assert_same(&again, &capture);
-        // With all options, names and limits: nothing more is lost by writing twice.
+        // The options, names and limits are the same too: writing a second time loses nothing.
         assert!(write(&again, format) == written);
     }
 });

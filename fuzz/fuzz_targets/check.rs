@@ -1,10 +1,12 @@
-//! Any two files are judged, or refused with an error. A file is faithful to itself, and so is what
-//! the engine makes of it, by the stricter rules too.
+//! Judges any two files, or refuses them with an error. By all rules, a file is faithful to itself,
+//! and so are the engine's results of its packets.
 //!
-//! The first byte says what the input is: bit 0 the stricter rules, bits 1 and 2 what follows: two
-//! files (the length of the first in 16 bits, big-endian, then both: captures or records); a
-//! capture; packets as [`superpacket_fuzz::packets`] has them, the first byte of which is where, in
-//! 256ths, and the second how what left is damaged.
+//! In the first byte of the input, bit 0 selects the stricter rules, and bits 1 and 2 the rest of
+//! the input:
+//! - two files, captures or records: the length of the first in 16 bits (big-endian), then both;
+//! - a capture;
+//! - packets as [`superpacket_fuzz::packets`] reads them, behind two bytes: the position of a
+//!   damaged byte in the result, in 256ths, and the bits to invert in it.
 #![no_main]
 
 use std::io::Cursor;
@@ -17,14 +19,14 @@ use superpacket_captures::{
 };
 use superpacket_captures::file::{Reader, Source};
 
-/// Of a file of zeroes that compresses well, so many packets and bytes.
+/// Maximum packets and bytes of a file: a small compressed file of zeroes can have very many.
 const ENOUGH: (usize, usize) = (4096, 1 << 20);
 
 fn options(rules: Strictness) -> CheckOptions {
     CheckOptions { rules, ..CheckOptions::default() }
 }
 
-/// Judges, and asserts what holds of every report.
+/// Judges a file, and asserts the properties of every report.
 fn judged(checked: Input<'_>, origin: Input<'_>, rules: Strictness) -> Option<CheckReport> {
     let report = check(checked, origin, &options(rules), &mut ()).ok()?;
     assert_eq!(report.violations, report.by_rule.values().sum::<u64>());
@@ -42,7 +44,7 @@ fn judged(checked: Input<'_>, origin: Input<'_>, rules: Strictness) -> Option<Ch
     Some(report)
 }
 
-/// Judges two files, which may be anything.
+/// Judges two files with any contents.
 fn any_two(first: &[u8], second: &[u8], rules: Strictness) {
     let stream = |file: &str, bytes: &[u8]| Input::Stream {
         file: file.to_owned(),
@@ -51,7 +53,7 @@ fn any_two(first: &[u8], second: &[u8], rules: Strictness) {
     judged(stream("checked", first), stream("origin", second), rules);
 }
 
-/// The packets of a capture up to its end, an error, or a packet that a snap length cut.
+/// Returns the packets of a capture up to its end, an error, or a truncated packet.
 fn packets_of(capture: &[u8]) -> Option<Packets> {
     let mut reader = Reader::from_stream("fuzz", Box::new(Cursor::new(capture.to_vec()))).ok()?;
     let mut packets = Packets::new();
@@ -68,8 +70,8 @@ fn packets_of(capture: &[u8]) -> Option<Packets> {
     Some(packets)
 }
 
-/// What is left of packets is these, or what the engine makes of them; and, damaged, whatever it
-/// may be.
+/// Judges a file against the packets that it was made of: the same packets, the engine's
+/// super-packets of them, and damaged ones, for which any verdict is valid.
 fn faithful(original: &Packets, damage: [u8; 2]) {
     let mut merged = Packets::new();
     let options = CoalesceOptions::default();

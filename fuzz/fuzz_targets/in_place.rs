@@ -1,5 +1,5 @@
-//! Whatever is joined in place keeps to the room there is, and splits again into the very packets
-//! that came.
+//! Joins any packets in place. The result fits the available room, and splits into the original
+//! packets.
 #![no_main]
 
 use std::collections::HashMap;
@@ -57,8 +57,8 @@ fuzz_target!(|input: &[u8]| {
     if !gro || frames.len() > 40 {
         return;
     }
-    // What a header cannot say is not restored: identifications that stay, CWR on all segments. For
-    // lack of room a packet may begin anew anywhere.
+    // Identifications that stay the same, and CWR on all segments, are not restored, since no
+    // header can express them. Where room is short, a new packet may begin anywhere.
     let mut said = true;
     let mut fresh = BatchAggregator::framed(framing, policy.with_max_flows(99), HashKey::new(7));
     for first in 0..frames.len() {

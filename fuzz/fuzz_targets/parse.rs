@@ -1,4 +1,4 @@
-//! Any bytes parse or are refused; offsets are in order and within the frame.
+//! Parses any bytes. They are refused, or all offsets are in order and within the frame.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
                 if let Some(outer) = layout.outer {
                     assert!(outer.network < outer.transport && outer.transport <= layout.network);
                 }
-                // The headers alone say as much as the whole.
+                // Parsing only the headers gives the same result as parsing the whole frame.
                 assert_eq!(
                     parse(&bytes[..bytes.len().min(MAX_HEADER)], bytes.len(), layer),
                     Ok(layout)

@@ -1,4 +1,5 @@
-//! Any bytes with any metadata are cut or refused, both ways alike, and no payload byte is lost.
+//! Segments any bytes with any metadata. Both ways of segmenting give the same result or error, and
+//! no payload byte is lost.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -64,16 +65,16 @@ fuzz_target!(|input: &[u8]| {
     assert!(segmenter.counters().balanced());
 });
 
-/// The fragments of a datagram whose identification the segmenter chose are those of one whose
-/// identification was given, but for that: four bytes at one place, the same in all. The checksums
-/// of tunnels, which lie before it, follow.
+/// Asserts that fragments with an identification chosen by the segmenter are the same as those with
+/// a given one, except for the four bytes of the identification, and for the checksums of tunnels
+/// before it.
 fn assert_same_but_for_ids(given: Vec<Vec<u8>>, chosen: &[Vec<u8>]) {
     let differs = |(one, other): (&Vec<u8>, &Vec<u8>)| {
         let place = |(place, (one, other)): (usize, (&u8, &u8))| (one != other).then_some(place);
         one.iter().zip(other).enumerate().filter_map(place).collect::<Vec<_>>()
     };
     let places: BTreeSet<_> = given.iter().zip(chosen).flat_map(differs).collect();
-    // Bytes of it that are those of the given one do not differ.
+    // Bytes that happen to be the same in both identifications do not differ.
     let first = places.last().map_or(0, |last| last.saturating_sub(3));
     let (checksums, id): (Vec<_>, Vec<_>) =
         places.iter().copied().partition(|&place| place < first);

@@ -1,5 +1,5 @@
-//! Any header with any packet is understood or refused; what is understood can be said again and
-//! means the same.
+//! Reads any virtio header with any packet. It is refused, or describing the result gives a header
+//! with the same meaning.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

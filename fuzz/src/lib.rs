@@ -1,4 +1,4 @@
-//! What the fuzz targets share: how an input is read as packets, and where captures are written to.
+//! Functions that the fuzz targets share: reading an input as packets, and a stream for captures.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,23 +8,23 @@ use superpacket::packet::{Layer, MAX_BUFFERS, RxChecksum, RxPacket, VlanTag};
 /// A packet read from a fuzz input.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Its bytes.
+    /// The packet's bytes.
     pub bytes: Vec<u8>,
-    /// Where it starts.
+    /// The layer at which the packet starts.
     pub layer: Layer,
-    /// What the device claims, true or not.
+    /// The checksum state that the device reports, whether true or not.
     pub checksum: RxChecksum,
-    /// A stripped tag.
+    /// A VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// Length of each buffer but the last.
+    /// Length of each buffer except the last, in bytes.
     pub buffer: usize,
 }
 
-/// Reads packets: for each a flags byte, a buffer length, a 16-bit length (big-endian) and as many
-/// bytes, the last cut where the input ends.
+/// Reads packets from an input: per packet a flags byte, a buffer length, a 16-bit length
+/// (big-endian), and as many bytes. The last packet ends where the input ends.
 ///
-/// Flags: bit 0 starts at IP; bits 1 and 2 the checksum's state; bit 3 a stripped tag; bit 4
-/// scattered over buffers.
+/// Flags: bit 0: starts at IP; bits 1 and 2: checksum state; bit 3: a stripped tag; bit 4: several
+/// buffers.
 pub fn packets(mut input: &[u8]) -> Vec<Packet> {
     let mut packets = Vec::new();
     while let [flags, buffer, high, low, rest @ ..] = input {
@@ -51,7 +51,7 @@ pub fn packets(mut input: &[u8]) -> Vec<Packet> {
     packets
 }
 
-/// Writes packets as [`packets`] reads them.
+/// Writes packets in the form that [`packets`] reads.
 pub fn write(frames: &[(u8, u8, Vec<u8>)]) -> Vec<u8> {
     let mut input = Vec::new();
     for (flags, buffer, bytes) in frames {
@@ -63,7 +63,7 @@ pub fn write(frames: &[(u8, u8, Vec<u8>)]) -> Vec<u8> {
 }
 
 impl Packet {
-    /// What the engine is given.
+    /// Returns the packet in the form in which the engine receives it.
     pub fn receive(&self) -> RxPacket<Vec<u8>> {
         let size = self.buffer.max(1);
         let head = self.bytes.len().min(size);
@@ -86,18 +86,18 @@ impl Packet {
     }
 }
 
-/// A stream that keeps in memory what is written to it; clones are the same stream.
+/// A stream that keeps the written bytes in memory. Clones share the same bytes.
 #[derive(Clone, Debug, Default)]
-pub struct Written(Arc<Mutex<Vec<u8>>>);
+pub struct SharedBytes(Arc<Mutex<Vec<u8>>>);
 
-impl Written {
-    /// What was written so far.
+impl SharedBytes {
+    /// Returns the bytes written so far.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Write for Written {
+impl Write for SharedBytes {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Ok(bytes.len())

@@ -1,4 +1,4 @@
-//! Every call of the engine that the rows make, as a user would write it.
+//! The engine's calls that the rows measure, as a user would write them.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use superpacket::segment::{
 use superpacket::virtio::Framing;
 use superpacket::{Aggregator, BatchAggregator, HashKey, Policy, Simd, SuperPacket};
 
-/// Sums bytes at the best level of this processor.
+/// Sums bytes with the best instructions of this processor.
 pub struct Summer(Simd);
 
 impl Summer {
@@ -25,15 +25,15 @@ impl Summer {
     }
 }
 
-/// How frames are received.
+/// The way in which frames are received.
 #[derive(Clone, Copy)]
 pub struct Receive {
     pub policy: Policy,
-    /// What the device says of their checksums.
+    /// The checksum state that the device reports.
     pub checksum: RxChecksum,
 }
 
-/// Aggregates frames in buffers of the caller.
+/// Aggregates frames in the caller's buffers.
 pub struct Joiner<'a> {
     receive: Receive,
     aggregator: Aggregator<&'a [u8]>,
@@ -51,7 +51,7 @@ impl<'a> Joiner<'a> {
         }
     }
 
-    /// Takes a batch; what leaves is looked at as far as descriptors need it.
+    /// Receives a batch. Of packets that leave, as much is read as descriptors need.
     pub fn take(&mut self, frames: &'a [Vec<u8>]) {
         let checksum = self.receive.checksum;
         self.packets
@@ -59,7 +59,7 @@ impl<'a> Joiner<'a> {
         self.aggregator.receive_batch(&mut self.packets, 0, &mut look_at);
     }
 
-    /// The same as a whole poll; of what leaves all ranges are listed.
+    /// Receives a batch as a whole poll, and lists all ranges of the packets that leave.
     pub fn list(&mut self, frames: &'a [Vec<u8>]) {
         let Joiner { receive, aggregator, packets, ranges } = self;
         packets.extend(
@@ -74,12 +74,12 @@ impl<'a> Joiner<'a> {
         aggregator.poll_end(0, &mut list);
     }
 
-    /// Ends a poll: what is held leaves.
+    /// Ends a poll, so that all held packets leave.
     pub fn end(&mut self) {
         self.aggregator.poll_end(0, &mut look_at);
     }
 
-    /// Has every packet been accounted for?
+    /// Returns whether every packet is accounted for.
     pub fn balances(&self) -> bool {
         self.aggregator.counters().balanced()
     }
@@ -117,7 +117,7 @@ pub struct InPlace<'a> {
 }
 
 impl<'a> InPlace<'a> {
-    /// Each frame gets a buffer of its own, with room for what may join it.
+    /// Gives each frame its own buffer, with room for the frames that may join it.
     pub fn new(policy: Policy, frames: &'a [Vec<u8>]) -> Self {
         let framing = Framing::TAP;
         let buffer = |frame: &Vec<u8>| {
@@ -134,8 +134,8 @@ impl<'a> InPlace<'a> {
         }
     }
 
-    /// Takes these frames as a whole poll, and makes their buffers again what they were: of those
-    /// that others joined the header is copied, and the others have not changed.
+    /// Receives these frames as a whole poll, and restores their buffers. In buffers that others
+    /// joined, only the header has changed, and is copied.
     pub fn take(&mut self, batch: Range<usize>) {
         let offset = Framing::TAP.header_length();
         let (frames, buffers) = (&self.frames[batch.clone()], &mut self.buffers[batch]);
@@ -152,13 +152,13 @@ impl<'a> InPlace<'a> {
     }
 }
 
-/// Bytes of a buffer that others join: the longest packet, and what lies before it.
+/// Size of a buffer for joined frames, in bytes: the longest packet, and the bytes before it.
 const IN_PLACE_CAPACITY: usize = 66 << 10;
 
-/// More bytes than the headers of any frame here have.
+/// More than the header bytes of any frame here.
 const IN_PLACE_HEADER: usize = 80;
 
-/// Looks for gaps in what arrives.
+/// Searches arriving frames for gaps in their sequence numbers.
 pub struct Watcher<'a> {
     gaps: Gaps<&'a [u8]>,
     packets: Vec<RxPacket<&'a [u8]>>,
@@ -169,7 +169,7 @@ impl<'a> Watcher<'a> {
         Watcher { gaps: Gaps::new(GapLimits::new(50_000), HashKey::new(42)), packets: Vec::new() }
     }
 
-    /// Takes a batch, of which none has to wait.
+    /// Receives a batch without gaps.
     pub fn take(&mut self, frames: &'a [Vec<u8>]) {
         self.packets.extend(frames.iter().map(|frame| RxPacket::new(&frame[..])));
         self.gaps.receive(&mut self.packets, 0);
@@ -188,12 +188,12 @@ fn look_at(packet: SuperPacket<'_, &[u8]>) {
     black_box((packet.header().as_ptr(), packet.length()));
 }
 
-/// Which checksums segments get.
+/// The form of the segments' checksums.
 #[derive(Clone, Copy)]
 pub enum Sums {
-    /// Partial ones, which a device completes.
+    /// Partial, for a device that completes them.
     Device,
-    /// Whole ones, in software.
+    /// Complete, computed in software.
     Whole,
 }
 
@@ -207,7 +207,7 @@ impl Sums {
     }
 }
 
-/// What is cut, and into segments of how many bytes of payload.
+/// The kind of super-packet, and the payload bytes per segment.
 #[derive(Clone, Copy)]
 pub enum Cut {
     Tcp4(usize),
@@ -224,7 +224,7 @@ impl Cut {
     }
 }
 
-/// Cuts super-packets.
+/// Segments super-packets.
 pub struct Cutter {
     segmenter: Segmenter,
     gso: Gso,
@@ -236,7 +236,7 @@ impl Cutter {
         Cutter { segmenter: Segmenter::new(), gso: cut.gso(), options: sums.options() }
     }
 
-    /// Into headers and ranges; returns how many segments.
+    /// Segments a frame into headers and ranges; returns the number of segments.
     pub fn gather(&mut self, frame: &Vec<u8>) -> usize {
         let plan = self
             .segmenter
@@ -245,7 +245,7 @@ impl Cutter {
         plan.segments as usize
     }
 
-    /// Into one buffer, back to back; returns how many segments.
+    /// Segments a frame into one buffer; returns the number of segments.
     pub fn copy(&mut self, frame: &Vec<u8>, out: &mut [u8]) -> usize {
         let mut out = BackToBack::new(out);
         let plan = self
@@ -256,7 +256,7 @@ impl Cutter {
     }
 }
 
-/// What a sink that fills descriptors does: the header's address and each range.
+/// Does the work of a sink that fills descriptors, with the header's address and each range.
 fn fill_descriptors<P: Segmentable>(segment: Segment<'_, P>) {
     black_box(segment.header().as_ptr());
     for range in segment.ranges() {
@@ -264,7 +264,7 @@ fn fill_descriptors<P: Segmentable>(segment: Segment<'_, P>) {
     }
 }
 
-/// Joins frames and cuts what leaves again, with the sums kept on the way in.
+/// Joins frames and segments the results, with the checksums kept from reception.
 pub struct Forwarder<'a> {
     aggregator: Aggregator<&'a [u8]>,
     segmenter: Segmenter,
@@ -280,7 +280,7 @@ impl<'a> Forwarder<'a> {
         }
     }
 
-    /// Frames with checksums that the device verified; all leave before this returns.
+    /// Forwards frames whose checksums the device has verified; all have left when this returns.
     pub fn take(&mut self, frames: &'a [Vec<u8>]) {
         let verified = RxChecksum::Unnecessary { level: 0 };
         self.packets

@@ -1,8 +1,8 @@
-//! Instructions a frame, counted by callgrind, which do not jitter.
+//! Instructions per frame, counted by callgrind, which does not jitter.
 //!
-//! A row's polls are counted twice, the second time twice as many: the difference is what so many
-//! polls take, without what happens once. valgrind knows no AVX-512, so what is counted is the AVX2
-//! level.
+//! Each row is counted twice, the second time with twice as many polls. The difference is the cost
+//! of the polls without one-time work. valgrind does not support AVX-512, so the AVX2 code is
+//! counted.
 
 use std::fs;
 use std::path::Path;
@@ -12,16 +12,16 @@ use anyhow::{Context, Result, ensure};
 
 use crate::rows::{Frames, Row, rows};
 
-/// Frames that a row counts, at least.
+/// Minimum number of frames counted per row.
 const COUNTED: usize = 2_000;
 
-/// A row's name and its instructions a frame.
+/// The name of a row, and its instructions per frame.
 pub type Count = (String, f64);
 
-/// Counts the rows of `program`, which is this program or one of another profile.
+/// Counts the rows of `program`, which is this program, perhaps built with another profile.
 ///
 /// # Errors
-/// If valgrind is not there, or does not say what it should.
+/// If valgrind is missing, or its output cannot be parsed.
 pub fn count(program: &Path, only: &str) -> Result<Vec<Count>> {
     let folder = tempfile::tempdir()?;
     let output = Command::new("valgrind")
@@ -49,11 +49,11 @@ pub fn count(program: &Path, only: &str) -> Result<Vec<Count>> {
     counted.collect()
 }
 
-/// What callgrind runs: prints each row and how many frames it counted.
+/// Runs under callgrind: prints each row and its number of counted frames.
 pub fn count_here(only: &str) {
     let frames = Frames::new(0);
     for mut row in rows(&frames, only) {
-        // A few polls, until all that is allocated once is.
+        // A few polls, after which all memory is allocated.
         let (mut warm, mut units) = (0, 0);
         while warm < 4 || units < COUNTED {
             units += (row.poll)();
@@ -65,13 +65,13 @@ pub fn count_here(only: &str) {
     }
 }
 
-/// What is counted; callgrind finds it by its name.
+/// The counted function; callgrind finds it by its name.
 #[inline(never)]
 fn polls(row: &mut Row<'_>, count: usize) -> usize {
     (0..count).map(|_| (row.poll)()).sum()
 }
 
-/// The instructions of a dump.
+/// Returns the total number of instructions in a dump.
 fn total(dump: &Path) -> Result<f64> {
     let text = fs::read_to_string(dump).with_context(|| format!("no dump {}", dump.display()))?;
     let line = text

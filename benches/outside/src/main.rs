@@ -1,5 +1,5 @@
-//! superpacket from a crate of its own: how long its rows take in a user's build, and how many
-//! instructions.
+//! Measures superpacket from a separate crate, as in a user's build: times and instruction counts
+//! of its rows.
 
 mod clock;
 mod engine;
@@ -26,10 +26,10 @@ usage: superpacket-outside time [--rounds N]                         nanoseconds
        --worst                                                       of compare: those of the slowest process, not lower quartiles
        --markdown                                                    the table of compare in Markdown";
 
-/// By how much a row's instructions may grow until somebody looks at it and records them anew.
+/// The growth of a row's instruction count up to which a comparison passes.
 const ALLOWED: f64 = 1.05;
 
-/// This program in a profile.
+/// A build of this program.
 struct Program {
     profile: String,
     path: PathBuf,
@@ -78,7 +78,7 @@ fn programs(values: &[String]) -> Result<Vec<Program>> {
     ensure!(!values.is_empty(), USAGE);
     let program = |value: &String| {
         let (profile, path) =
-            value.split_once('=').with_context(|| format!("{value}: NAME=PROGRAM is wanted"))?;
+            value.split_once('=').with_context(|| format!("{value}: expected NAME=PROGRAM"))?;
         Ok(Program { profile: profile.to_owned(), path: path.into() })
     };
     values.iter().map(program).collect()
@@ -118,8 +118,9 @@ fn show(table: &Table, arguments: &Arguments) {
     print!("{}", if arguments.markdown { table.to_markdown() } else { table.to_text() });
 }
 
-/// The lower quartiles over many processes of each program, in turn, unless the worst are asked
-/// for: neighbours make whole processes slower, at times half of them, and none faster.
+/// Returns the lower quartiles over many processes of each program, in turn, or the maxima if
+/// requested. Other load on the machine can slow down whole processes, at times half of them, but
+/// never speeds one up.
 fn compare(programs: &[Program], arguments: &Arguments) -> Result<Table> {
     let mut times: Vec<Vec<(String, Vec<f64>)>> = vec![Vec::new(); programs.len()];
     for _ in 0..arguments.processes {

@@ -1,4 +1,4 @@
-//! The rows: the engine's workloads, and beside them what no engine can be faster than.
+//! The rows: the engine's workloads, and the lower limits for any engine.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::engine::{
 };
 
 /// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport
-/// header of either.
+/// header.
 const TCP_HEADERS: usize = 66;
 const UDP_HEADERS: usize = 42;
 const TRANSPORT: usize = 34;
@@ -25,12 +25,12 @@ const LINE: usize = 64;
 
 const LINEAR: Policy = Policy::gro().with_partial_checksums().with_storage(Storage::Linear);
 
-/// Something to measure.
+/// A measurement.
 pub struct Row<'a> {
     pub name: &'static str,
-    /// Frames, or segments, until the first comes again.
+    /// Number of frames, or segments, until the first one is used again.
     pub units: usize,
-    /// Does it once, and says with how many frames or segments.
+    /// Does the work once, and returns the number of frames or segments.
     pub poll: Box<dyn FnMut() -> usize + 'a>,
 }
 
@@ -40,15 +40,15 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Frames that follow each other, copied to other memory as often as it takes.
+/// A sequence of frames, with as many copies of it in memory as needed.
 struct Workload {
     frames: Vec<Vec<u8>>,
-    /// Frames in a copy.
+    /// Frames per copy.
     once: usize,
 }
 
 impl Workload {
-    /// Has at least so many bytes.
+    /// Creates copies of the frames until they have at least this number of bytes.
     fn new(frames: Vec<Vec<u8>>, bytes: usize) -> Self {
         let (once, length) = (frames.len(), frames.iter().map(Vec::len).sum());
         let copies = bytes.div_ceil(length).max(1);
@@ -73,7 +73,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// At least so many bytes of each workload; with 0, each once.
+    /// Creates workloads of at least this number of bytes each; with 0, one copy of each.
     pub fn new(bytes: usize) -> Self {
         let workload = |frames| Workload::new(frames, bytes);
         let pushed = |(index, frame)| if index % 5 == 4 { with_push(frame) } else { frame };
@@ -94,7 +94,7 @@ impl Frames {
     }
 }
 
-/// A TCP frame with PSH, which counts 8 in its checksum.
+/// Adds PSH to a TCP frame, and corrects the checksum for it.
 fn with_push(mut frame: Vec<u8>) -> Vec<u8> {
     let (flags, checksum) = (TRANSPORT + 13, TRANSPORT + 16);
     if frame[flags] & 8 == 0 {
@@ -106,18 +106,19 @@ fn with_push(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// How a row receives its frames.
+/// The way in which a row receives its frames.
 #[derive(Clone, Copy)]
 struct Poll {
     receive: Receive,
-    /// Frames a call.
+    /// Frames per call.
     batch: usize,
-    /// Calls until the poll ends and all is flushed; `None`: it never ends.
+    /// Calls per poll, after which all packets are flushed; `None` if polls do not end.
     calls: Option<usize>,
 }
 
 impl Poll {
-    /// Up to 64 frames a call, one call a poll, checksums verified by the device.
+    /// Returns up to 64 frames per call and one call per poll, with checksums verified by the
+    /// device.
     const fn of(policy: Policy) -> Self {
         Poll {
             receive: Receive { policy, checksum: RxChecksum::Unnecessary { level: 0 } },
@@ -126,7 +127,7 @@ impl Poll {
         }
     }
 
-    /// Nobody has verified the checksums, and the engine must.
+    /// Returns the same with unverified checksums, so that the engine must verify them.
     const fn unverified(policy: Policy) -> Self {
         let mut poll = Poll::of(policy);
         poll.receive.checksum = RxChecksum::None;
@@ -134,7 +135,7 @@ impl Poll {
     }
 }
 
-/// Frames without end: a workload again and again, in runs of up to a batch of one copy.
+/// An endless repetition of a workload, in runs of at most a batch within one copy.
 struct Round<'a> {
     workload: &'a Workload,
     next: usize,
@@ -183,7 +184,7 @@ fn list<'a>(name: &'static str, workload: &'a Workload, poll: Poll) -> Row<'a> {
     })
 }
 
-/// Frames that are joined for `writev`, up to 64 a call.
+/// Joins frames for `writev`, up to 64 per call.
 fn write<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Row<'a> {
     let (mut writer, mut round) = (Writer::new(policy), Round::new(workload));
     Row::new(name, workload.frames.len(), move || {
@@ -193,8 +194,8 @@ fn write<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Row<
     })
 }
 
-/// Frames that are joined in their own buffers, up to 64 a call. There is one buffer for each frame
-/// of the workload, but for no copies: these rows never read from memory.
+/// Joins frames in their own buffers, up to 64 per call. There is one buffer per frame of the
+/// workload, without copies, so these rows never read from memory.
 fn in_place<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Row<'a> {
     let frames = &workload.frames[..workload.once];
     let mut in_place = InPlace::new(policy, frames);
@@ -207,7 +208,7 @@ fn in_place<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> R
     })
 }
 
-/// What it costs to look for gaps where there are none.
+/// Measures the search for gaps where there are none.
 fn watch<'a>(name: &'static str, workload: &'a Workload, batch: usize) -> Row<'a> {
     let mut watcher = Watcher::new();
     let mut round = Round::new(workload);
@@ -218,7 +219,7 @@ fn watch<'a>(name: &'static str, workload: &'a Workload, batch: usize) -> Row<'a
     })
 }
 
-/// What no aggregation that copies can be faster than.
+/// Measures the lower limit for any aggregation that copies.
 fn copy_limit<'a>(name: &'static str, workload: &'a Workload, copied: Range<usize>) -> Row<'a> {
     let mut out = vec![0; copied.len() * TRAIN];
     let mut round = Round::new(workload);
@@ -232,7 +233,7 @@ fn copy_limit<'a>(name: &'static str, workload: &'a Workload, copied: Range<usiz
     })
 }
 
-/// What none that verifies checksums can be faster than.
+/// Measures the lower limit for any aggregation that verifies checksums.
 fn sum_limit<'a>(name: &'static str, workload: &'a Workload, summed: Range<usize>) -> Row<'a> {
     let summer = Summer::new();
     let mut round = Round::new(workload);
@@ -245,7 +246,7 @@ fn sum_limit<'a>(name: &'static str, workload: &'a Workload, summed: Range<usize
     })
 }
 
-/// The segments of all super-packets of a workload, which are alike.
+/// Returns the number of segments of all super-packets of a workload, which are all alike.
 fn segments(workload: &Workload, cutter: &mut Cutter) -> usize {
     workload.frames.len() * cutter.gather(&workload.frames[0])
 }
@@ -261,7 +262,7 @@ fn gather<'a>(name: &'static str, workload: &'a Workload, cut: Cut, sums: Sums) 
 fn copy<'a>(name: &'static str, workload: &'a Workload, cut: Cut, sums: Sums) -> Row<'a> {
     let mut cutter = Cutter::new(cut, sums);
     let mut out = vec![0; workload.frames[0].len() + 64 * TCP_HEADERS + LINE];
-    // Where an aligned copy begins depends on the address, and so would the instructions.
+    // The start of an aligned copy depends on the address, and the instructions would too.
     let start = out.as_ptr().align_offset(LINE);
     let mut round = Round::new(workload);
     Row::new(name, segments(workload, &mut cutter), move || {
@@ -283,7 +284,7 @@ fn forward<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Ro
     })
 }
 
-/// All rows whose name contains `only`, in the order of docs/performance.md.
+/// Returns all rows whose name contains `only`, in the order of docs/performance.md.
 pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
     let gro = Policy::gro().with_partial_checksums();
     let udp = Policy::gro_with_udp().with_partial_checksums();

@@ -1,4 +1,4 @@
-//! What is kept and shown: figures by row and by profile, as tab-separated text or aligned.
+//! Tables of figures by row and profile, as tab-separated text for files or aligned for display.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Figures, a column for each profile, in the order of the rows.
+/// Figures, with one column per profile, in the order of the rows.
 #[derive(Debug, Default, PartialEq)]
 pub struct Table {
     columns: Vec<String>,
@@ -17,7 +17,7 @@ impl Table {
     /// Adds a column.
     ///
     /// # Errors
-    /// If its rows are not those of the columns before.
+    /// If its rows differ from those of the other columns.
     pub fn push(&mut self, column: &str, figures: Vec<(String, f64)>) -> Result<()> {
         if self.columns.is_empty() {
             self.rows = figures.iter().map(|(row, _)| (row.clone(), Vec::new())).collect();
@@ -31,10 +31,10 @@ impl Table {
         Ok(())
     }
 
-    /// Reads what [`Table::to_tsv`] wrote. Lines that begin with `#` are left out.
+    /// Reads a file in the format of [`Table::to_tsv`]. Lines that begin with `#` are ignored.
     ///
     /// # Errors
-    /// What cannot be read, and where.
+    /// The line that cannot be parsed.
     pub fn read(path: &Path) -> Result<Table> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let mut lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -59,7 +59,8 @@ impl Table {
         Ok(Table { rows: lines.map(row).collect::<Result<_>>()?, columns })
     }
 
-    /// One line a row, fields separated by tabs, the names of the columns first.
+    /// Returns one line per row with fields separated by tabs, after a line with the names of the
+    /// columns.
     pub fn to_tsv(&self) -> String {
         let mut text = format!("row\t{}\n", self.columns.join("\t"));
         for (name, figures) in &self.rows {
@@ -69,7 +70,7 @@ impl Table {
         text
     }
 
-    /// Aligned, with the ratio of each later column to the first.
+    /// Returns the table as aligned text, with the ratio of each later column to the first.
     pub fn to_text(&self) -> String {
         let width = self.rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let mut text = format!("{:width$}", "");
@@ -90,7 +91,7 @@ impl Table {
         text
     }
 
-    /// A table in Markdown, with the ratio of each later column to the first.
+    /// Returns the table in Markdown, with the ratio of each later column to the first.
     pub fn to_markdown(&self) -> String {
         let mut head = vec![String::new()];
         for (number, column) in self.columns.iter().enumerate() {
@@ -110,11 +111,11 @@ impl Table {
         text
     }
 
-    /// The figures that are more than `factor` times what `self` has in the same row and column, a
-    /// line each.
+    /// Returns one line for each figure of `now` that exceeds `factor` times the figure of `self`
+    /// in the same row and column.
     ///
     /// # Errors
-    /// If `self` lacks a row or a column of `now`, or `now` a row of `self`.
+    /// If `self` lacks a row or column of `now`, or `now` lacks a row of `self`.
     pub fn exceeded(&self, now: &Table, factor: f64) -> Result<Vec<String>> {
         let known: BTreeMap<_, _> =
             self.rows.iter().map(|(name, figures)| (name, figures)).collect();

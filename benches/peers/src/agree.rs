@@ -1,15 +1,15 @@
-//! Whether a peer and the engine make the same of the same frames, before they are timed.
+//! Compares the results of a peer and the engine for the same frames, before they are timed.
 
 use anyhow::{Context, Result, ensure};
 
-/// Bytes of an IPv4 packet with timestamps before the payload, and of the checksum fields of IP and
-/// TCP in it.
+/// Bytes of IP and TCP headers with timestamps before the payload, and offsets of their checksum
+/// fields.
 const IP: usize = 20;
 const FIELDS: [std::ops::Range<usize>; 2] = [10..12, IP + 16..IP + 18];
 
 const PSH: u8 = 0x08;
 
-/// IP packets, each behind so many bytes of an Ethernet header or a `virtio_net_hdr`.
+/// IP packets, each behind this number of bytes of an Ethernet header or a `virtio_net_hdr`.
 #[derive(Clone, Copy)]
 pub struct Packets<'a> {
     pub frames: &'a [Vec<u8>],
@@ -22,9 +22,10 @@ impl<'a> Packets<'a> {
     }
 }
 
-/// What is compared of a packet that has left: its flow, its place in it, its payload.
+/// The compared parts of a packet that has left: its flow, its position in the flow, and its
+/// payload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Left {
+struct LeftPacket {
     source: [u8; 4],
     port: [u8; 2],
     sequence: u32,
@@ -32,13 +33,13 @@ struct Left {
     push: bool,
 }
 
-/// Reads an IP packet; what lies behind its end is padding.
-fn left(packet: &[u8]) -> Result<Left> {
+/// Parses an IP packet; bytes behind its end are padding.
+fn left(packet: &[u8]) -> Result<LeftPacket> {
     let read = || {
         let length = usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]));
         let tcp = packet.get(IP..length)?;
         let payload = tcp.get(usize::from(*tcp.get(12)? >> 4) * 4..)?.to_vec();
-        Some(Left {
+        Some(LeftPacket {
             source: *packet[12..].first_chunk()?,
             port: *tcp.first_chunk()?,
             sequence: u32::from_be_bytes(*tcp[4..].first_chunk()?),
@@ -50,22 +51,22 @@ fn left(packet: &[u8]) -> Result<Left> {
         .with_context(|| format!("a packet of {} bytes is no whole TCP/IPv4 packet", packet.len()))
 }
 
-fn all(packets: Packets<'_>) -> Result<Vec<Left>> {
+fn all(packets: Packets<'_>) -> Result<Vec<LeftPacket>> {
     let mut all = packets.iter().map(left).collect::<Result<Vec<_>>>()?;
     all.sort();
     Ok(all)
 }
 
-fn payload(packets: &[Left]) -> usize {
+fn payload(packets: &[LeftPacket]) -> usize {
     packets.iter().map(|packet| packet.payload.len()).sum()
 }
 
-/// Checks that all payload of the frames has left, and that DPDK made the same packets, except that
-/// it merges no packet with PSH: the last segment of a super-packet with PSH is a packet of its own
-/// there.
+/// Checks that the whole payload of the frames has left, and that DPDK made the same packets, with
+/// one exception: it merges no packet with PSH, so that the last segment of a super-packet with PSH
+/// stays separate.
 ///
 /// # Errors
-/// What differs.
+/// The first difference.
 pub fn by_reference(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>) -> Result<()> {
     let (frames, ours, theirs) = (all(frames)?, all(ours)?, all(theirs)?);
     let size = frames.iter().map(|frame| frame.payload.len()).max().unwrap_or(0);
@@ -74,7 +75,7 @@ pub fn by_reference(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>)
         if packet.push && packet.payload.len() > size {
             let last = (packet.payload.len() - 1) / size * size;
             let tail = packet.payload.split_off(last);
-            expected.push(Left {
+            expected.push(LeftPacket {
                 sequence: packet.sequence.wrapping_add(last as u32),
                 payload: tail,
                 ..packet
@@ -99,11 +100,11 @@ pub fn by_reference(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>)
     Ok(())
 }
 
-/// Checks that all payload of the frames has left, and that tun-rs made the same super-packets.
-/// Single ones are not among theirs.
+/// Checks that the whole payload of the frames has left, and that tun-rs made the same
+/// super-packets. Its results do not contain single packets.
 ///
 /// # Errors
-/// What differs.
+/// The first difference.
 pub fn in_place(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>) -> Result<()> {
     let (frames, mut ours, theirs) = (all(frames)?, all(ours)?, all(theirs)?);
     ensure!(
@@ -123,10 +124,10 @@ pub fn in_place(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>) -> 
     Ok(())
 }
 
-/// Checks that segments are the same, but for checksums that a port is to compute.
+/// Checks that segments are the same, except for checksums that a port is to compute.
 ///
 /// # Errors
-/// What differs.
+/// The first difference.
 pub fn segments(ours: Packets<'_>, theirs: Packets<'_>) -> Result<()> {
     let plain = |packet: &[u8]| {
         let mut packet = packet.to_vec();
@@ -160,7 +161,7 @@ mod tests {
         Packets { frames: packets, header: 0 }
     }
 
-    /// One packet of all, with the flags of the last.
+    /// Returns one packet made of all, with the flags of the last.
     fn joined(packets: &[Vec<u8>]) -> Vec<u8> {
         let mut one = packets[0].clone();
         for packet in &packets[1..] {

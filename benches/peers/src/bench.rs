@@ -1,4 +1,5 @@
-//! A row: frames brought into memory for each side, results compared, sides measured in turn.
+//! Measures a row: frames are loaded into memory for each side, results are compared, and the sides
+//! are timed in turn.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use crate::ours::{BufferCutter, Gatherer, InPlaceJoiner, ReferenceCutter};
 use crate::rows::{ETHERNET, Join, Task, super_packets};
 use crate::tun::{Buffers, OFFSET, TunCutter, TunJoiner, reads};
 
-/// What is needed to measure.
+/// The state of a measurement.
 pub struct Bench {
     clock: Clock,
     caches: Caches,
@@ -20,21 +21,21 @@ pub struct Bench {
     dpdk: Option<Rc<RefCell<Dpdk>>>,
 }
 
-/// The sides: each peer, and behind it the engine in its way.
+/// Number of sides: each of the two peers, and the engine used in the same way.
 pub const SIDES: usize = 4;
 
-/// What was measured of a row.
-pub struct Measured {
-    /// Packets that leave the engine for the frames of a cycle.
+/// The figures of a row.
+pub struct RowTimes {
+    /// Number of packets that leave the engine for the frames of a cycle.
     pub out: usize,
-    /// Of DPDK, of the engine by reference, of tun-rs, of the engine in buffers. A side that does
-    /// not do this, or is not there, has none.
+    /// Times of DPDK, of the engine by reference, of tun-rs, and of the engine in buffers; `None`
+    /// if a side does not support the row, or is missing.
     pub sides: [Option<Times>; SIDES],
 }
 
-impl Measured {
+impl RowTimes {
     /// Adds the rounds of another pass.
-    pub fn extend(&mut self, pass: Measured) {
+    pub fn extend(&mut self, pass: RowTimes) {
         for (times, more) in self.sides.iter_mut().flatten().zip(pass.sides.into_iter().flatten()) {
             for (times, more) in times.iter_mut().zip(more) {
                 times.extend(more);
@@ -44,16 +45,16 @@ impl Measured {
 }
 
 impl Bench {
-    /// Begins a pass of so many rounds.
+    /// Begins a pass with this number of rounds.
     pub fn new(dpdk: Option<Rc<RefCell<Dpdk>>>, rounds: usize) -> Self {
         Bench { clock: Clock::new(), caches: Caches::new(), rounds, dpdk }
     }
 
-    /// Compares what the sides make of a row's frames, then times them.
+    /// Compares the results of all sides for a row's frames, then times them.
     ///
     /// # Errors
-    /// Where they differ, or what kept one from being measured.
-    pub fn row(&mut self, task: &Task) -> Result<Measured> {
+    /// A difference, or the failure of a side.
+    pub fn row(&mut self, task: &Task) -> Result<RowTimes> {
         match task {
             Task::Join(join) => self.join(join),
             Task::Gather(frame) => self.gather(frame),
@@ -61,7 +62,7 @@ impl Bench {
         }
     }
 
-    fn join(&mut self, join: &Join) -> Result<Measured> {
+    fn join(&mut self, join: &Join) -> Result<RowTimes> {
         let cycles = join.cycles();
         let buffers = RefCell::new(Buffers::new(join));
         let mut gatherer = Gatherer::new(join, &cycles);
@@ -81,10 +82,10 @@ impl Bench {
         let rte_gro = rte_gro.as_mut().map(|side| side as &mut dyn Side);
         let sides =
             self.measure([rte_gro, Some(&mut gatherer), Some(&mut tun), Some(&mut joiner)])?;
-        Ok(Measured { out, sides })
+        Ok(RowTimes { out, sides })
     }
 
-    fn gather(&mut self, frame: &[u8]) -> Result<Measured> {
+    fn gather(&mut self, frame: &[u8]) -> Result<RowTimes> {
         let packets = super_packets(frame);
         let mut cutter = ReferenceCutter::new(&packets);
         let ours = cutter.outputs();
@@ -97,10 +98,10 @@ impl Bench {
         let mut rte_gso = self.dpdk.as_ref().map(DpdkSide::new);
         let rte_gso = rte_gso.as_mut().map(|side| side as &mut dyn Side);
         let sides = self.measure([rte_gso, Some(&mut cutter), None, None])?;
-        Ok(Measured { out: ours.len(), sides })
+        Ok(RowTimes { out: ours.len(), sides })
     }
 
-    fn copy(&mut self, frame: &[u8]) -> Result<Measured> {
+    fn copy(&mut self, frame: &[u8]) -> Result<RowTimes> {
         let reads = RefCell::new(reads(frame)?);
         let mut cutter = BufferCutter::new(&reads);
         let mut tun = TunCutter::new(&reads);
@@ -112,7 +113,7 @@ impl Bench {
         );
         let out = cutter.out.segments;
         let sides = self.measure([None, None, Some(&mut tun), Some(&mut cutter)])?;
-        Ok(Measured { out, sides })
+        Ok(RowTimes { out, sides })
     }
 
     fn measure(&mut self, sides: [Option<&mut dyn Side>; SIDES]) -> Result<[Option<Times>; SIDES]> {

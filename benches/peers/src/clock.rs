@@ -1,50 +1,51 @@
-//! Nanoseconds on a machine that is shared: all sides in turn, medians over rounds.
+//! Times in nanoseconds on a shared machine: all sides in turn, and medians over rounds.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// Samples of a round with data in the caches, of which the best counts.
+/// Samples per round with data in the caches, of which the best counts.
 pub const SAMPLES: usize = 20;
 
-/// No more samples than take this long, but one at least.
+/// Maximum duration of a round's samples; at least one is taken.
 pub const SAMPLES_END: Duration = Duration::from_millis(10);
 
-/// Bytes that are overwritten so that nothing else is left in the caches.
+/// Number of bytes to overwrite, so that the caches hold no other data.
 pub const CACHES: usize = 96 << 20;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Something to measure: whoever joins or cuts.
+/// A participant of the measurement, which joins or segments.
 pub trait Side {
-    /// Nanoseconds a frame or segment, of the same cycle of frames again and again: the best of
+    /// Returns nanoseconds per frame or segment for one cycle of frames, repeated: the best of
     /// [`SAMPLES`].
     ///
     /// # Errors
-    /// What kept it from being measured.
+    /// The failure of the side.
     fn hot(&mut self, clock: &Clock) -> Result<f64>;
 
-    /// The same of all cycles, each in memory of its own, after the caches were overwritten.
+    /// Returns nanoseconds per frame or segment for all cycles, each in other memory, after the
+    /// caches were overwritten.
     ///
     /// # Errors
-    /// What kept it from being measured.
+    /// The failure of the side.
     fn memory(&mut self, clock: &Clock, caches: &mut Caches) -> Result<f64>;
 }
 
-/// Work on one cycle of frames, of which there are copies in memory.
+/// Work on a cycle of frames, of which memory holds several copies.
 pub trait Work {
     /// Number of copies.
     fn copies(&self) -> usize;
 
-    /// Frames or segments of a cycle.
+    /// Number of frames or segments per cycle.
     fn units(&self) -> usize;
 
-    /// Restores what a cycle changed.
+    /// Restores the data that a cycle changed.
     fn prepare(&mut self, _copy: usize) {}
 
-    /// Does it once; returns the nanoseconds that it took.
+    /// Does the work once, and returns its duration in nanoseconds.
     fn cycle(&mut self, copy: usize, clock: &Clock) -> f64;
 }
 
@@ -54,7 +55,7 @@ impl<W: Work> Side for W {
             self.prepare(0);
             self.cycle(0, clock) / self.units() as f64
         };
-        // The first brings data and code back into the caches.
+        // The first sample loads data and code into the caches again.
         sample();
         let start = Instant::now();
         let mut best = sample();
@@ -75,7 +76,7 @@ impl<W: Work> Side for W {
     }
 }
 
-/// The clock (`CLOCK_MONOTONIC`), which knows what it takes to be read.
+/// The clock (`CLOCK_MONOTONIC`), with the duration of reading it.
 pub struct Clock {
     reading: f64,
 }
@@ -89,7 +90,7 @@ impl Clock {
         Clock { reading: median((0..10_001).map(|_| reading()).collect()) }
     }
 
-    /// Nanoseconds that this takes.
+    /// Returns the duration of the work in nanoseconds.
     pub fn time(&self, work: impl FnOnce()) -> f64 {
         let start = Instant::now();
         work();
@@ -98,7 +99,7 @@ impl Clock {
     }
 }
 
-/// As many bytes as no cache holds.
+/// More bytes than any cache holds.
 pub struct Caches(Vec<u8>);
 
 impl Caches {
@@ -114,29 +115,29 @@ impl Caches {
     }
 }
 
-/// The middle one; of an even number, the greater of the two.
+/// Returns the median; of an even number of values, the greater of the middle two.
 ///
 /// # Panics
-/// If there are none.
+/// If there are no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     let middle = values.len() / 2;
     *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
-/// Nanoseconds of each round, hot and from memory.
+/// Times of each round in nanoseconds, with data in the caches and from memory.
 pub type Times = [Vec<f64>; 2];
 
 /// Measures the sides in turn, round by round.
 ///
 /// # Errors
-/// What kept a side from being measured.
+/// The failure of a side.
 pub fn measure(
     sides: &mut [&mut dyn Side],
     rounds: usize,
     clock: &Clock,
     caches: &mut Caches,
 ) -> Result<Vec<Times>> {
-    // The system gives pages when they are first written.
+    // The system provides pages at the first write.
     for side in &mut *sides {
         side.memory(clock, caches)?;
     }

@@ -1,4 +1,4 @@
-//! DPDK's rte_gro and rte_gso, in a process of their own (`dpdk/peer.c`) that is told what to do by
+//! DPDK's rte_gro and rte_gso in a separate process (`dpdk/peer.c`), which reads its commands by
 //! lines.
 
 use std::cell::RefCell;
@@ -15,14 +15,14 @@ use crate::clock::{CACHES, Caches, Clock, SAMPLES, SAMPLES_END, Side};
 use crate::frame_file;
 use crate::rows::{Join, super_packets};
 
-/// DPDK's environment: no hugepages, no devices, no files that other programs see.
+/// Arguments for DPDK's environment: no hugepages, no devices, no shared files.
 const ENVIRONMENT: [&str; 7] =
     ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=error", "-m", "128"];
 
-/// What its answers begin with.
+/// The beginning of the process's answers.
 const ANSWER: &str = "answer ";
 
-/// The process, and files for what goes in and comes out.
+/// The process, and the files of its input and output.
 pub struct Dpdk {
     process: Child,
     orders: ChildStdin,
@@ -34,7 +34,7 @@ impl Dpdk {
     /// Starts the program.
     ///
     /// # Errors
-    /// If it cannot be run.
+    /// If it cannot be started.
     pub fn start(program: &Path) -> Result<Self> {
         let mut process = Command::new(program)
             .args(ENVIRONMENT)
@@ -50,7 +50,7 @@ impl Dpdk {
     fn order(&mut self, order: &str) -> Result<String> {
         writeln!(self.orders, "{order}")?;
         let mut line = String::new();
-        // DPDK's environment may write lines of its own.
+        // DPDK's environment may write other lines.
         while !line.starts_with(ANSWER) {
             line.clear();
             ensure!(self.answers.read_line(&mut line)? > 0, "{order}: the DPDK program has ended");
@@ -58,10 +58,10 @@ impl Dpdk {
         Ok(line[ANSWER.len()..].trim_end().to_owned())
     }
 
-    /// Says which version of DPDK it is.
+    /// Returns the version of DPDK.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If there is no answer.
     pub fn version(&mut self) -> Result<String> {
         self.order("version")
     }
@@ -70,10 +70,10 @@ impl Dpdk {
         self.folder.path().join(name)
     }
 
-    /// Gives it the frames of a row.
+    /// Sends it the frames of a row.
     ///
     /// # Errors
-    /// If it does not take them.
+    /// If it does not accept them.
     pub fn load_join(&mut self, join: &Join) -> Result<()> {
         let path = self.file("in");
         frame_file::write(&path, &join.frames)?;
@@ -87,10 +87,10 @@ impl Dpdk {
         Ok(())
     }
 
-    /// Gives it a super-packet.
+    /// Sends it a super-packet.
     ///
     /// # Errors
-    /// If it does not take it.
+    /// If it does not accept it.
     pub fn load_cut(&mut self, frame: &[u8]) -> Result<()> {
         let path = self.file("in");
         frame_file::write(&path, &[frame.to_vec()])?;
@@ -102,7 +102,7 @@ impl Dpdk {
         Ok(())
     }
 
-    /// The frames that leave for those of a cycle.
+    /// Returns the frames that leave for the frames of a cycle.
     ///
     /// # Errors
     /// If it does not write them.
@@ -115,13 +115,13 @@ impl Dpdk {
 
 impl Drop for Dpdk {
     fn drop(&mut self) {
-        // Nothing is lost with it, should it hang instead of reading the end of its orders.
+        // The process may hang instead of reading the end of its input. It has no state to lose.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// DPDK on what it has been given.
+/// DPDK with the data that it was sent.
 pub struct DpdkSide(Rc<RefCell<Dpdk>>);
 
 impl DpdkSide {

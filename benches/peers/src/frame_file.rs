@@ -1,4 +1,4 @@
-//! Files of frames, each behind its length: a 32-bit number, little-endian.
+//! Files of frames. Each frame follows its length, a little-endian 32-bit number.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 /// Writes frames to a file.
 ///
 /// # Errors
-/// What the system says of the path.
+/// The system's error, with the path.
 pub fn write(path: &Path, frames: &[Vec<u8>]) -> Result<()> {
     let mut bytes = Vec::new();
     for frame in frames {
@@ -18,10 +18,10 @@ pub fn write(path: &Path, frames: &[Vec<u8>]) -> Result<()> {
     fs::write(path, bytes).with_context(|| path.display().to_string())
 }
 
-/// Reads what [`write`] wrote.
+/// Reads a file of [`write`].
 ///
 /// # Errors
-/// What the system says of the path, or where a frame ends too early.
+/// The system's error with the path, or the position of a truncated frame.
 pub fn read(path: &Path) -> Result<Vec<Vec<u8>>> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     let (mut frames, mut at) = (Vec::new(), 0);

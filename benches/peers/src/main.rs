@@ -1,4 +1,4 @@
-//! superpacket beside its peers: the same frames, the same clock, one CPU, in turn.
+//! Compares superpacket with its peers: the same frames and clock, on one CPU, in turn.
 
 mod agree;
 mod bench;
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result, ensure};
 use lexopt::prelude::*;
 
-use bench::{Bench, Measured};
+use bench::{Bench, RowTimes};
 use clock::median;
 use dpdk::Dpdk;
 use rows::{Row, Task, rows};
@@ -38,11 +38,11 @@ const HEAD: [&str; 8] = [
     "ratio",
 ];
 
-/// Passes over all rows, each in other memory and with another process of DPDK: what pages a
-/// process got, and who else works on the machine at a time, makes a difference.
+/// Passes over all rows, each in other memory and with another DPDK process: results depend on the
+/// process's pages and on other load.
 const PASSES: usize = 5;
 
-/// Nanoseconds a frame or segment, hot and from memory.
+/// Nanoseconds per frame or segment, with data in the caches and from memory.
 type Figure = [f64; 2];
 
 struct Arguments {
@@ -86,7 +86,7 @@ fn main() -> Result<()> {
     let rows = rows(&arguments.only);
     ensure!(!rows.is_empty(), "--only {}: no row's name contains this", arguments.only);
     let mut version = format!("no DPDK: {}", arguments.no_dpdk);
-    let mut measured: Vec<Measured> = Vec::new();
+    let mut measured: Vec<RowTimes> = Vec::new();
     let passes = arguments.rounds.min(PASSES);
     let rounds = arguments.rounds.div_ceil(passes);
     for pass in 0..passes {
@@ -124,9 +124,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A row of the table; `absent` is what it says of DPDK where that has no figure.
-fn fields(row: &Row, measured: Measured, absent: &str) -> Vec<String> {
-    let Measured { out, sides } = measured;
+/// Returns a row of the table; `absent` stands in DPDK's columns if it has no figure.
+fn fields(row: &Row, measured: RowTimes, absent: &str) -> Vec<String> {
+    let RowTimes { out, sides } = measured;
     let [dpdk, by_reference, tun, in_buffers] =
         sides.map(|times| times.map(|times| times.map(median)));
     let both = |[hot, memory]: [String; 2]| format!("{hot} / {memory}");
@@ -142,7 +142,7 @@ fn fields(row: &Row, measured: Measured, absent: &str) -> Vec<String> {
     let (frames, absent) = match &row.task {
         Task::Join(join) => (join.frames.len(), absent),
         Task::Gather(_) => (1, absent),
-        // DPDK does not.
+        // DPDK does not support this.
         Task::Copy(_) => (1, "-"),
     };
     vec![
@@ -157,7 +157,7 @@ fn fields(row: &Row, measured: Measured, absent: &str) -> Vec<String> {
     ]
 }
 
-/// What the system calls the processor.
+/// Returns the system's name of the processor.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let value = |name: &str| {

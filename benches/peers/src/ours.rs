@@ -1,5 +1,4 @@
-//! The engine in the two ways that the peers work: by reference, as DPDK, and in buffers, as
-//! tun-rs.
+//! The engine, used in the two ways of the peers: by reference, as DPDK, and in buffers, as tun-rs.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -16,7 +15,7 @@ use crate::clock::{Clock, Work};
 use crate::rows::Join;
 use crate::tun::{Buffers, OFFSET, Read, SegmentBuffers};
 
-/// Joins frames by reference: what leaves is a list of ranges, a new header first.
+/// Joins frames by reference: results are lists of ranges, with a new header first.
 pub struct Gatherer<'a> {
     cycles: &'a [Vec<Vec<u8>>],
     batch: usize,
@@ -42,7 +41,7 @@ impl<'a> Gatherer<'a> {
         }
     }
 
-    /// The frames that leave for those of a cycle.
+    /// Returns the frames that leave for the frames of a cycle.
     pub fn outputs(&mut self) -> Vec<Vec<u8>> {
         let (frames, checksum) = (&self.cycles[0], self.checksum);
         let mut outputs = Vec::new();
@@ -96,7 +95,7 @@ impl Work for Gatherer<'_> {
     }
 }
 
-/// Cuts super-packets by reference: headers, and ranges of the payload.
+/// Segments super-packets by reference, into headers and ranges of the payload.
 pub struct ReferenceCutter<'a> {
     packets: &'a [Vec<u8>],
     segmenter: Segmenter,
@@ -116,7 +115,7 @@ impl<'a> ReferenceCutter<'a> {
         ReferenceCutter { packets, segmenter: Segmenter::new(), ranges: Vec::new() }
     }
 
-    /// The segments of a super-packet.
+    /// Returns the segments of a super-packet.
     pub fn outputs(&mut self) -> Vec<Vec<u8>> {
         let packet = &self.packets[0];
         let mut outputs = Vec::new();
@@ -159,14 +158,14 @@ impl Work for ReferenceCutter<'_> {
     }
 }
 
-/// Lists a segment as a device's descriptors would be filled: its header, then its payload.
+/// Lists the header and payload of a segment, as one fills a device's descriptors.
 fn list<P: Segmentable>(segment: Segment<'_, P>, ranges: &mut Vec<(*const u8, usize, usize)>) {
     let header = segment.header();
     ranges.push((header.as_ptr(), 0, header.len()));
     ranges.extend(segment.ranges().map(|range| (std::ptr::null(), range.offset, range.length)));
 }
 
-/// Joins packets in their own buffers, whose checksums nobody has verified.
+/// Joins packets with unverified checksums in their own buffers.
 pub struct InPlaceJoiner<'a> {
     buffers: &'a RefCell<Buffers>,
     batch: usize,
@@ -179,7 +178,7 @@ impl<'a> InPlaceJoiner<'a> {
         InPlaceJoiner { buffers, batch: join.batch, aggregator }
     }
 
-    /// What is to be written for the packets of a cycle: header and packet.
+    /// Returns the data to write for the packets of a cycle: header and packet.
     pub fn outputs(&mut self) -> Vec<Vec<u8>> {
         let mut buffers = self.buffers.borrow_mut();
         buffers.restore(0);
@@ -221,7 +220,7 @@ impl Work for InPlaceJoiner<'_> {
     }
 }
 
-/// Cuts what reads of a TUN device gave into buffers, with checksums.
+/// Segments the data of reads from a TUN device into buffers, with checksums.
 pub struct BufferCutter<'a> {
     reads: &'a RefCell<Vec<Read>>,
     segmenter: Segmenter,

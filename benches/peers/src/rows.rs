@@ -1,16 +1,16 @@
-//! The rows: frames, and what is done with them.
+//! The rows: frames, and the work to do with them.
 
 use superpacket_traffic::frame::Checksum;
 use superpacket_traffic::random::Random;
 use superpacket_traffic::workload::{hostile, w1, w2, w3, w4};
 
-/// Bytes before an IP packet.
+/// Bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
 
-/// Bytes of a receive buffer, which a frame lies in.
+/// Bytes of a receive buffer for one frame.
 const BUFFER: usize = 2_048;
 
-/// Frames, or super-packets to be cut, that are brought from memory in a sample, at least.
+/// Minimum number of frames, or super-packets to segment, that a sample loads from memory.
 const FRAMES_IN_MEMORY: usize = 4_096;
 const SUPER_PACKETS_IN_MEMORY: usize = 64;
 
@@ -20,25 +20,26 @@ pub struct Row {
     pub task: Task,
 }
 
-/// What is done.
+/// The work of a row.
 pub enum Task {
     Join(Join),
-    /// A super-packet is cut: headers are made, payload stays where it is, no checksum is computed.
+    /// A super-packet is segmented by reference: headers are made, the payload stays in place, and
+    /// no checksum is computed.
     Gather(Vec<u8>),
-    /// A super-packet is cut into buffers, with checksums.
+    /// A super-packet is segmented into buffers, with checksums.
     Copy(Vec<u8>),
 }
 
-/// Frames that are joined: batch by batch, and what is held at their end leaves.
+/// Frames to join, batch by batch; held packets leave at the end.
 pub struct Join {
     pub frames: Vec<Vec<u8>>,
     pub flows: usize,
     pub batch: usize,
-    /// Whether a device has verified the checksums, as a peer believes that looks at none.
+    /// Whether a device has verified the checksums. A peer that does not verify any assumes so.
     pub verified: bool,
 }
 
-/// All rows whose name contains `only`.
+/// Returns all rows whose name contains `only`.
 pub fn rows(only: &str) -> Vec<Row> {
     let join = |name, frames, flows, batch, verified| Row {
         name,
@@ -61,18 +62,18 @@ pub fn rows(only: &str) -> Vec<Row> {
 }
 
 impl Join {
-    /// How often the frames lie in memory.
+    /// Returns the number of copies of the frames in memory.
     pub fn copies(&self) -> usize {
         FRAMES_IN_MEMORY.div_ceil(self.frames.len())
     }
 
-    /// The frames again and again, in buffers that follow each other in no order, as those of a
-    /// pool do that has been in use for a while.
+    /// Returns copies of the frames in buffers in random order, like those of a pool that has been
+    /// in use for a while.
     pub fn cycles(&self) -> Vec<Vec<Vec<u8>>> {
         scattered(&self.frames, self.copies(), BUFFER)
     }
 
-    /// The frames as IP packets, without padding.
+    /// Returns the frames as IP packets, without padding.
     pub fn packets(&self) -> Vec<Vec<u8>> {
         let packet = |frame: &Vec<u8>| {
             let length =
@@ -83,12 +84,12 @@ impl Join {
     }
 }
 
-/// Copies of a super-packet.
+/// Returns copies of a super-packet.
 pub fn super_packets(packet: &[u8]) -> Vec<Vec<u8>> {
     vec![packet.to_vec(); SUPER_PACKETS_IN_MEMORY]
 }
 
-/// Copies of packets, each in a buffer of at least so many bytes, in no order.
+/// Returns copies of packets in random order, each in a buffer of at least `capacity` bytes.
 pub fn scattered(packets: &[Vec<u8>], copies: usize, capacity: usize) -> Vec<Vec<Vec<u8>>> {
     let mut buffers: Vec<_> =
         (0..copies * packets.len()).map(|_| Vec::<u8>::with_capacity(capacity)).collect();

@@ -1,6 +1,6 @@
-//! What is shown: a table of text fields, aligned or in Markdown.
+//! A table of text fields, displayed aligned or in Markdown.
 
-/// Rows of fields under a head.
+/// Rows of fields below a head.
 pub struct Table {
     head: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -14,13 +14,13 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// If it has not as many fields as the head.
+    /// If its number of fields differs from the head's.
     pub fn push(&mut self, row: Vec<String>) {
         assert_eq!(row.len(), self.head.len(), "{row:?}");
         self.rows.push(row);
     }
 
-    /// Aligned: the first column to the left, the others to the right.
+    /// Returns aligned text: the first column is left-aligned, the others are right-aligned.
     pub fn to_text(&self) -> String {
         let lines = || std::iter::once(&self.head).chain(&self.rows);
         let widths: Vec<_> = (0..self.head.len())

@@ -1,8 +1,8 @@
-//! tun-rs, which joins and cuts for TUN devices as wireguard-go does.
+//! tun-rs, which joins and segments for TUN devices as wireguard-go does.
 //!
-//! What it does, and the engine with it in place: verify the checksums, copy the payloads behind
-//! the first packet's, patch the headers, make the `virtio_net_hdr`. So buffers are restored before
-//! each call, outside of the time.
+//! Both tun-rs and the engine in place verify the checksums, copy the payloads behind the first
+//! packet's, change the headers, and make the `virtio_net_hdr`. The buffers are therefore restored
+//! before each call, outside of the measured time.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -14,20 +14,21 @@ use tun_rs::{GROTable, VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_LEN, VirtioNetHd
 use crate::clock::{Clock, Work};
 use crate::rows::{ETHERNET, Join, scattered, super_packets};
 
-/// Where a packet starts in its buffer: behind the room for a `virtio_net_hdr`.
+/// Offset of a packet in its buffer, behind the room for a `virtio_net_hdr`.
 pub const OFFSET: usize = VIRTIO_NET_HDR_LEN;
 
 /// Bytes of IP and TCP headers before the payload of a super-packet.
 const HEADERS: u16 = 52;
 
-/// Its version, as in the lock file.
+/// Returns the version of tun-rs, as in the lock file.
 pub fn version() -> &'static str {
     let lock = include_str!("../Cargo.lock");
     let (_, package) = lock.split_once("name = \"tun-rs\"\nversion = \"").expect("it is locked");
     package.split('"').next().expect("a first part")
 }
 
-/// Packets in buffers as tun-rs wants them: room for a header before each, and for 64 KB in all.
+/// Packets in buffers as tun-rs needs them, with room for a header before each and for 64 KB in
+/// all.
 pub struct Buffers {
     packets: Vec<Vec<u8>>,
     cycles: Vec<Vec<Vec<u8>>>,
@@ -44,12 +45,12 @@ impl Buffers {
         self.cycles.len()
     }
 
-    /// Packets of a cycle.
+    /// Returns the number of packets per cycle.
     pub fn packets(&self) -> usize {
         self.packets.len()
     }
 
-    /// Makes the buffers of a copy what they were.
+    /// Restores the buffers of a copy.
     pub fn restore(&mut self, copy: usize) {
         for (buffer, packet) in self.cycles[copy].iter_mut().zip(&self.packets) {
             buffer.clear();
@@ -63,7 +64,7 @@ impl Buffers {
     }
 }
 
-/// tun-rs joining packets.
+/// tun-rs, joining packets.
 pub struct TunJoiner<'a> {
     buffers: &'a RefCell<Buffers>,
     batch: usize,
@@ -75,11 +76,11 @@ impl<'a> TunJoiner<'a> {
         TunJoiner { buffers, batch: join.batch, table: GROTable::new() }
     }
 
-    /// The super-packets that the packets of a cycle make: header and packet. Single packets are
-    /// not among them: nothing says which buffers have been joined to others.
+    /// Returns the super-packets that the packets of a cycle make: header and packet. Single
+    /// packets are not included, since tun-rs does not say which buffers were joined to others.
     ///
     /// # Errors
-    /// What tun-rs refuses.
+    /// The error of tun-rs.
     pub fn merged(&mut self) -> Result<Vec<Vec<u8>>> {
         let mut buffers = self.buffers.borrow_mut();
         buffers.restore(0);
@@ -119,12 +120,12 @@ impl Work for TunJoiner<'_> {
     }
 }
 
-/// What a read of a TUN device gives: a `virtio_net_hdr` and a super-packet.
+/// The data of a read from a TUN device: a `virtio_net_hdr` and a super-packet.
 pub struct Read {
     pub bytes: Vec<u8>,
 }
 
-/// Reads of the same super-packet, an Ethernet frame here.
+/// Returns reads of the same super-packet, given as an Ethernet frame.
 ///
 /// # Errors
 /// If tun-rs cannot write the header.
@@ -143,7 +144,7 @@ pub fn reads(frame: &[u8]) -> Result<Vec<Read>> {
     Ok(super_packets(&bytes).into_iter().map(|bytes| Read { bytes }).collect())
 }
 
-/// Where segments go, the same again and again.
+/// Buffers for segments, which are reused.
 #[derive(Debug, PartialEq)]
 pub struct SegmentBuffers {
     pub buffers: Vec<Vec<u8>>,
@@ -160,14 +161,14 @@ impl SegmentBuffers {
         }
     }
 
-    /// The segments, IP packets.
+    /// Returns the segments, as IP packets.
     pub fn segments(&self) -> Vec<&[u8]> {
         let whole = self.buffers.iter().zip(&self.sizes).take(self.segments);
         whole.map(|(buffer, &size)| &buffer[OFFSET..OFFSET + size]).collect()
     }
 }
 
-/// tun-rs cutting super-packets.
+/// tun-rs, segmenting super-packets.
 pub struct TunCutter<'a> {
     reads: &'a RefCell<Vec<Read>>,
     pub out: SegmentBuffers,

@@ -1,4 +1,4 @@
-//! Aggregation of packets that are borrowed for a call.
+//! Aggregation of packets that are borrowed for one call.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -9,46 +9,46 @@ use superpacket::{BatchAggregator, Framing, SuperPacket};
 
 use crate::object::{Object, new, with};
 use crate::offload::sp_offload;
-use crate::packet::{Packet, SP_MAX_BUFFERS, sp_packet};
-use crate::policy::{Chosen, sp_policy};
-use crate::received::{Given, Packets};
-use crate::space::{Full, Known, Space, sp_space};
+use crate::packet::{CheckedPacket, SP_MAX_BUFFERS, sp_packet};
+use crate::policy::{ParsedPolicy, sp_policy};
+use crate::received::{ReceivedPackets, TokenPacket};
+use crate::space::{Full, OutputMetadata, Space, sp_space};
 use crate::status::sp_status::{self, SP_FULL, SP_OK};
 use crate::status::{Failure, guard};
 
-/// Aggregates the packets of one call, which are borrowed for it: nothing is held between calls,
-/// but for one that returned SP_FULL.
+/// An aggregator of batches: it borrows the packets of one call, and holds none between calls,
+/// except after SP_FULL.
 ///
-/// One thread at a time may use it, not always the same. Its tables grow to what the traffic needs,
-/// and stay: after that, calls allocate nothing.
+/// Different threads may use it, but only one at a time. Its tables grow as the traffic needs and
+/// keep their size; after that, calls allocate no memory.
 pub struct sp_batch {
     pub(crate) object: Object<BatchAggregator>,
     framing: Option<Framing>,
     most_ranges: usize,
-    /// Which packets a call left that returned SP_FULL. The pointer is only compared.
+    /// The packets of a call that returned SP_FULL. The pointer is only compared.
     unfinished: Option<(*const sp_packet, usize)>,
 }
 
-/// Makes an aggregator of batches.
+/// Creates an aggregator of batches.
 ///
 /// \param policy how to aggregate; read during the call.
-/// \param out where the new object goes; set to NULL on an error. Give it to sp_batch_free.
-/// \return SP_OK; SP_ERROR_NULL; SP_ERROR_STRUCTURE, SP_ERROR_ARGUMENT if the policy has a size or
-/// a value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers.
-/// \note Any thread may call it at any time. Ends the process if memory cannot be had.
+/// \param out receives the new object, or NULL on an error. Free it with sp_batch_free.
+/// \return SP_OK; SP_ERROR_NULL; SP_ERROR_STRUCTURE or SP_ERROR_ARGUMENT if the policy has a size
+/// or a value that is not allowed; SP_ERROR_INTERNAL if the system has no random numbers.
+/// \note Any thread may call it at any time. Ends the process if there is no memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_new(
     policy: *const sp_policy,
     out: *mut *mut sp_batch,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `out` is NULL or the caller's place for a pointer, `policy` NULL or a structure
+        // SAFETY: `out` is NULL or the caller's memory for a pointer, `policy` NULL or a structure
         // that begins with its size.
         unsafe {
             new(out, || {
-                let chosen = Chosen::read(policy)?;
-                let most_ranges = chosen.most_ranges();
-                let Chosen { policy, layer, framing, key } = chosen;
+                let parsed = ParsedPolicy::read(policy)?;
+                let most_ranges = parsed.most_ranges();
+                let ParsedPolicy { policy, layer, framing, key } = parsed;
                 let aggregator = match framing {
                     Some(framing) => BatchAggregator::framed(framing, policy, key),
                     None => BatchAggregator::new(layer, policy, key),
@@ -64,37 +64,35 @@ pub unsafe extern "C" fn sp_batch_new(
     })
 }
 
-/// Frees an aggregator of batches. Packets of an unfinished call are forgotten: they are the
-/// caller's.
+/// Frees an aggregator of batches. The packets of an unfinished call belong to the caller again.
 ///
-/// \param batch NULL does nothing. No call may be under way in another thread.
+/// \param batch the aggregator; NULL does nothing. No call may be running in another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_free(batch: *mut sp_batch) {
-    // SAFETY: NULL, or made by `sp_batch_new` and not freed yet, and nobody else's.
+    // SAFETY: NULL, or made by `sp_batch_new`, not freed yet, and not in use.
     unsafe { crate::object::free(batch) };
 }
 
-/// Aggregates packets, in order, and puts all that leaves into the space.
+/// Aggregates packets, in order, and writes all packets that leave to the space.
 ///
-/// An output's ranges lie in the packets' own buffers, but for its headers, which lie in the
-/// space's header memory. A packet that merged with no other leaves as it came. When the call
-/// returns SP_OK every packet is in exactly one output, or, in SP_MODE_LRO_ACKS, an ACK may have
-/// been absorbed by one.
+/// An output consists of ranges in the packets' own buffers, except for its headers, which are in
+/// the space's header memory. A packet that did not merge leaves unchanged. When the call returns
+/// SP_OK, every packet is in exactly one output. In SP_MODE_LRO_ACKS, an ACK may instead have been
+/// absorbed by an output.
 ///
-/// On SP_FULL, use the outputs that are there; then call sp_batch_continue. No packet is lost.
+/// On SP_FULL, use the outputs, and then call sp_batch_continue. No packet is lost.
 ///
 /// \param batch the aggregator.
-/// \param packets an array, and the buffers that its packets point to: the caller's, unchanged
-/// until this call, or the sp_batch_continue after it that returns SP_OK, has returned. The library
-/// keeps no pointer to them beyond that.
-/// \param count how many: at most SP_MAX_PACKETS. 0 does nothing.
+/// \param packets an array. The array and the packets' buffers must not change until this call, or
+/// the sp_batch_continue after it that returns SP_OK, has returned. The library keeps no pointer to
+/// them after that.
+/// \param count number of packets; at most SP_MAX_PACKETS. 0 does nothing.
 /// \param space filled from its start.
-/// \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an earlier call returned SP_FULL and has been
-/// neither continued nor abandoned; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT,
-/// SP_ERROR_STRUCTURE for what is given; SP_ERROR_SPACE if the space could not take even one
-/// output; SP_ERROR_INTERNAL. On an error no packet has been looked at, and the space's _used
-/// fields are 0.
-/// \note One thread at a time for each sp_batch.
+/// \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an earlier call returned SP_FULL and was neither
+/// continued nor abandoned; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT or SP_ERROR_STRUCTURE
+/// for an invalid argument; SP_ERROR_SPACE if the space has no room for a single output;
+/// SP_ERROR_INTERNAL. On an error no packet was processed, and the space's _used fields are 0.
+/// \note Only one thread at a time may use an sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_aggregate(
     batch: *mut sp_batch,
@@ -102,20 +100,20 @@ pub unsafe extern "C" fn sp_batch_aggregate(
     count: usize,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe { call(batch, packets, count, space, false) }
 }
 
-/// Goes on with a call of sp_batch_aggregate that returned SP_FULL: the space is filled from its
-/// start again, with what comes next.
+/// Continues a call of sp_batch_aggregate that returned SP_FULL. The space is filled from its start
+/// again, with the next outputs.
 ///
 /// \param batch the aggregator.
-/// \param packets the very array of that call.
+/// \param packets the same array as in that call.
 /// \param count as in that call.
-/// \param space any; it need not be the same.
-/// \return as sp_batch_aggregate; SP_FULL once more if there is still more; SP_ERROR_OTHER_PACKETS
+/// \param space the same space or another.
+/// \return as sp_batch_aggregate; SP_FULL if there are still more outputs; SP_ERROR_OTHER_PACKETS
 /// if there is no such call, or its packets were others.
-/// \note One thread at a time for each sp_batch.
+/// \note Only one thread at a time may use an sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_continue(
     batch: *mut sp_batch,
@@ -123,21 +121,21 @@ pub unsafe extern "C" fn sp_batch_continue(
     count: usize,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe { call(batch, packets, count, space, true) }
 }
 
-/// Gives up a call that returned SP_FULL: what it has not put out is forgotten. The packets are the
-/// caller's to send as they are, or to drop.
+/// Abandons a call that returned SP_FULL. The packets that it has not put out belong to the caller,
+/// who may send them unchanged or drop them.
 ///
 /// \param batch the aggregator.
-/// \return how many outputs it would have been at least; 0 if there was no such call, or for NULL.
-/// \note One thread at a time for each sp_batch.
+/// \return the least number of outputs that were missing; 0 if there was no such call, or for NULL.
+/// \note Only one thread at a time may use an sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_abandon(batch: *mut sp_batch) -> usize {
     let mut given_up = 0;
     let _ = guard(|| {
-        // SAFETY: NULL, or made by `sp_batch_new`, and nobody else's during the call.
+        // SAFETY: NULL, or made by `sp_batch_new` and not used elsewhere during the call.
         unsafe {
             with("batch", batch, |batch| {
                 let sp_batch { object, unfinished, .. } = batch;
@@ -155,24 +153,25 @@ pub unsafe extern "C" fn sp_batch_abandon(batch: *mut sp_batch) -> usize {
 }
 
 /// # Safety
-/// As [`sp_batch_aggregate`] demands.
+/// The requirements of [`sp_batch_aggregate`].
 #[inline(always)]
 unsafe fn call(
     batch: *mut sp_batch,
     packets: *const sp_packet,
     count: usize,
     space: *mut sp_space,
-    goes_on: bool,
+    continues: bool,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: NULL or the caller's.
+        // SAFETY: NULL, or memory as the caller promises.
         unsafe { Space::empty(space) };
-        // SAFETY: `batch` is NULL, or made by `sp_batch_new` and nobody else's during the call.
+        // SAFETY: `batch` is NULL, or made by `sp_batch_new` and not used elsewhere during the
+        // call.
         unsafe {
             with("batch", batch, |batch| {
                 let sp_batch { object, framing, most_ranges, unfinished } = batch;
                 object.call(|aggregator| {
-                    match (*unfinished, goes_on) {
+                    match (*unfinished, continues) {
                         (Some(_), false) => {
                             return Err(Failure::Unfinished(aggregator.unfinished()));
                         }
@@ -183,19 +182,24 @@ unsafe fn call(
                         _ => {}
                     }
                     // SAFETY: the caller's packets, unchanged during the call.
-                    let (checked, kind) = Packet::check_all(packets, count, SP_MAX_BUFFERS)?;
-                    // SAFETY: the caller's memory, apart from the packets.
+                    let (checked, kind) = CheckedPacket::check_all(packets, count, SP_MAX_BUFFERS)?;
+                    // SAFETY: the caller's memory, which does not overlap the packets.
                     Space::with(space, *most_ranges, |space| {
-                        let full = match Packets::of(checked, kind) {
-                            // What is known of the packets has been noted: only their bytes are
-                            // asked for.
-                            _ if goes_on => aggregator
-                                .resume(checked, |packet| put(space, packet, checked, *framing)),
-                            Packets::Unknown(packets) => take(aggregator, packets, space, *framing),
-                            Packets::Verified(packets) => {
-                                take(aggregator, packets, space, *framing)
+                        let full = match ReceivedPackets::of(checked, kind) {
+                            // The packets' metadata has been read already, and only their bytes are
+                            // needed.
+                            _ if continues => aggregator.resume(checked, |packet| {
+                                write_output(space, packet, checked, *framing)
+                            }),
+                            ReceivedPackets::Unknown(packets) => {
+                                aggregate(aggregator, packets, space, *framing)
                             }
-                            Packets::Any(packets) => take(aggregator, packets, space, *framing),
+                            ReceivedPackets::Verified(packets) => {
+                                aggregate(aggregator, packets, space, *framing)
+                            }
+                            ReceivedPackets::Any(packets) => {
+                                aggregate(aggregator, packets, space, *framing)
+                            }
                         };
                         *unfinished = full.is_err().then_some((packets, count));
                         Ok(if full.is_err() { SP_FULL } else { SP_OK })
@@ -206,8 +210,8 @@ unsafe fn call(
     })
 }
 
-/// Gives packets to the aggregator, and puts what leaves into the space.
-fn take<P: Given>(
+/// Gives packets to the aggregator, and writes the packets that leave to the space.
+fn aggregate<P: TokenPacket>(
     aggregator: &mut BatchAggregator,
     packets: &[P],
     space: &mut Space<'_>,
@@ -216,14 +220,14 @@ fn take<P: Given>(
     aggregator.poll_without_sums(
         packets,
         |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| {
-            put(space, packet, packets, framing)
+            write_output(space, packet, packets, framing)
         },
     )
 }
 
-/// Puts what leaves into the space; nothing of it, if not all fits.
+/// Writes a packet that leaves to the space; if it does not fit, nothing is written.
 #[inline(always)]
-fn put<P: Given>(
+fn write_output<P: TokenPacket>(
     space: &mut Space<'_>,
     packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
     packets: &[P],
@@ -231,23 +235,23 @@ fn put<P: Given>(
 ) -> Result<(), Full> {
     let header_length = framing.map_or(0, Framing::header_length);
     let header = packet.header();
-    // One range for both headers.
+    // Both headers share one range.
     space.room(packet.pieces().len() + 1, header_length + header.len())?;
-    // What no header can describe did not merge, and goes with one that says nothing.
+    // A packet that no header can describe did not merge, and its header carries no information.
     let described = framing.map(|framing| framing.header(&packet));
     let described: &[u8] = match &described {
         Some(Ok(bytes)) => bytes,
         Some(Err(_)) => &[0; 24][..header_length],
         None => &[],
     };
-    let mut begun = space.begin([described, header])?;
+    let mut open = space.begin([described, header])?;
     let pieces = packet.pieces();
-    // Buffers are kept: every piece lies in one.
+    // Buffers are kept, so every piece lies in one of them.
     let owner = |index: &BufferIndex| packets.get(index.packet());
     let token = pieces
         .first()
         .and_then(|piece| owner(piece.buffer()?))
-        .map_or(ptr::null_mut(), Given::token);
+        .map_or(ptr::null_mut(), TokenPacket::token);
     let ranges = pieces.iter().filter(|piece| piece.length() != 0).filter_map(|piece| {
         let index = piece.buffer()?;
         let owner = owner(index)?;
@@ -255,13 +259,13 @@ fn put<P: Given>(
             owner.buffer(index.buffer()).get(piece.start()..piece.start() + piece.length())?;
         Some((range.as_ptr().cast(), range.len(), owner.token()))
     });
-    space.records.extend(&mut begun, pieces.len(), ranges)?;
-    if begun.is_empty(&space.records) {
-        // A packet without a byte: it leaves as one range of none.
-        space.records.push(&mut begun, ptr::null(), 0, token)?;
+    space.records.extend(&mut open, pieces.len(), ranges)?;
+    if open.is_empty(&space.records) {
+        // A packet without bytes leaves as one empty range.
+        space.records.push(&mut open, ptr::null(), 0, token)?;
     }
-    begun.token = token;
+    open.token = token;
     let metadata = &packet.metadata;
     let offload = sp_offload::new(metadata.checksum, metadata.gso, metadata.hash, metadata.vlan);
-    space.records.end(begun, metadata.packets, offload, Known::of(metadata))
+    space.records.end(open, metadata.packets, offload, OutputMetadata::of(metadata))
 }

@@ -1,4 +1,4 @@
-//! Checksums: verified, completed, computed; a copy that sums.
+//! Verifies, completes and computes checksums; copies bytes while summing them.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -13,27 +13,28 @@ use superpacket::wire::{
 use superpacket::{RxChecksum, SegmentError};
 
 use crate::memory::{bytes, check_range, place};
-use crate::packet::{Packet, layer, sp_packet};
+use crate::packet::{CheckedPacket, layer, sp_packet};
 use crate::status::sp_status::{self, SP_NONE, SP_OK};
 use crate::status::{Failure, guard};
 
-/// Verifies the checksums of a packet: those of its IPv4 headers, of TCP, UDP or DCCP, and of a
-/// tunnel around it. All its bytes are read.
+/// Verifies the checksums of a packet: IPv4 header checksums, and those of TCP, UDP or DCCP and of
+/// a tunnel around it. All bytes of the packet are read.
 ///
-/// \param packet the packet. Its offload is looked at for SP_CHECKSUM_PARTIAL alone. Must not
-/// change during the call.
+/// \param packet the packet; must not change during the call. Of its offload, only
+/// SP_CHECKSUM_PARTIAL is used.
 /// \param layer where it starts.
-/// \return SP_OK if all are right; SP_NONE if those of IPv4 headers are right and there is no
-/// transport checksum to verify: a UDP datagram without one, or a partial one; SP_ERROR_CHECKSUM;
-/// SP_ERROR_IP_CHECKSUM; SP_ERROR_HEADERS if it is not TCP, UDP or DCCP over IP, or a fragment;
-/// SP_ERROR_TRUNCATED; SP_ERROR_INNER_LENGTH; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
+/// \return SP_OK if all are correct; SP_NONE if the IPv4 header checksums are correct and there is
+/// no transport checksum to verify: a UDP datagram without one, or a partial one;
+/// SP_ERROR_CHECKSUM; SP_ERROR_IP_CHECKSUM; SP_ERROR_HEADERS if it is not TCP, UDP or DCCP over IP,
+/// or is a fragment; SP_ERROR_TRUNCATED; SP_ERROR_INNER_LENGTH; SP_ERROR_NULL, SP_ERROR_LENGTH,
+/// SP_ERROR_ARGUMENT.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32) -> sp_status {
     guard(|| {
         let layer = self::layer(layer)?;
         // SAFETY: the caller's packet, unchanged during the call.
-        let packet = unsafe { Packet::check_one(packet) }?;
+        let packet = unsafe { CheckedPacket::check_one(packet) }?;
         let mut gathered = [0; MAX_HEADER];
         let (header, length) = (packet.header(&mut gathered), packet.length());
         let layout =
@@ -43,30 +44,9 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
             return Err(SegmentError::Truncated { needed: end, got: length }.into());
         }
         let at = |offset: usize| header.get(offset..).unwrap_or(&[]);
-        let be16 =
-            |offset: usize| at(offset).first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
-        let network = |offset: u16, version, end: u16| {
-            let header = header.get(usize::from(offset)..usize::from(end)).unwrap_or(&[]);
-            match version {
-                IpVersion::V6 => Ok(()),
-                IpVersion::V4 => {
-                    let length = header.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
-                    let header = header.get(..length).unwrap_or(header);
-                    let field = header
-                        .get(ipv4::CHECKSUM..)
-                        .and_then(|bytes| bytes.first_chunk())
-                        .map(|bytes| u16::from_be_bytes(*bytes));
-                    if field == Some(ipv4_header(header)) {
-                        Ok(())
-                    } else {
-                        Err(Failure::IpChecksum)
-                    }
-                }
-            }
-        };
-        network(layout.network, layout.version, layout.transport)?;
+        verify_ip_header(header, layout.network, layout.transport, layout.version)?;
         for outer in layout.outers() {
-            network(outer.network, outer.version, outer.transport)?;
+            verify_ip_header(header, outer.network, outer.transport, outer.version)?;
         }
         if let RxChecksum::Partial { .. } = packet.offload().rx_checksum() {
             return Ok(SP_NONE);
@@ -96,27 +76,9 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
         }
         let transport = usize::from(layout.transport);
         let available = end - transport;
-        // What the pseudo-header counts, and what is summed.
-        let (counted, covered) = match layout.protocol {
-            Protocol::Udp if be16(transport + udp::CHECKSUM) == 0 => return Ok(SP_NONE),
-            Protocol::Udp => match usize::from(be16(transport + udp::LENGTH)) {
-                0 => (available, available),
-                length => (length, length),
-            },
-            Protocol::Dccp => match at(transport + dccp::COVERAGE)
-                .first()
-                .map_or(0, |byte| usize::from(byte & 0x0f))
-            {
-                0 => (available, available),
-                words => (
-                    available,
-                    at(transport + dccp::DATA_OFFSET)
-                        .first()
-                        .map_or(0, |byte| usize::from(*byte) * 4)
-                        + (words - 1) * 4,
-                ),
-            },
-            Protocol::Tcp => (available, available),
+        let Some((counted, covered)) = transport_lengths(at(transport), layout.protocol, available)
+        else {
+            return Ok(SP_NONE);
         };
         if covered > available {
             return Err(SegmentError::Length { needed: available, got: covered }.into());
@@ -136,8 +98,53 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
     })
 }
 
-/// The bytes of a packet from one offset to another.
-fn ranges(packet: &Packet, start: usize, end: usize) -> impl Iterator<Item = &[u8]> {
+/// Verifies the checksum of an IPv4 header, from `start` to `end` of the headers.
+fn verify_ip_header(
+    header: &[u8],
+    start: u16,
+    end: u16,
+    version: IpVersion,
+) -> Result<(), Failure> {
+    if version == IpVersion::V6 {
+        return Ok(());
+    }
+    let header = header.get(usize::from(start)..usize::from(end)).unwrap_or(&[]);
+    let length = header.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    let header = header.get(..length).unwrap_or(header);
+    let field = header
+        .get(ipv4::CHECKSUM..)
+        .and_then(|bytes| bytes.first_chunk())
+        .map(|bytes| u16::from_be_bytes(*bytes));
+    if field == Some(ipv4_header(header)) { Ok(()) } else { Err(Failure::IpChecksum) }
+}
+
+/// Returns the length in the pseudo-header and the length of the summed bytes; `None` for a UDP
+/// datagram without a checksum.
+///
+/// `transport` begins with the transport header, and `available` bytes are there in all.
+fn transport_lengths(
+    transport: &[u8],
+    protocol: Protocol,
+    available: usize,
+) -> Option<(usize, usize)> {
+    let byte = |offset: usize| transport.get(offset).copied().map_or(0, usize::from);
+    let be16 = |offset: usize| byte(offset) << 8 | byte(offset + 1);
+    match protocol {
+        Protocol::Udp if be16(udp::CHECKSUM) == 0 => None,
+        Protocol::Udp => match be16(udp::LENGTH) {
+            0 => Some((available, available)),
+            length => Some((length, length)),
+        },
+        Protocol::Dccp => match byte(dccp::COVERAGE) & 0x0f {
+            0 => Some((available, available)),
+            words => Some((available, byte(dccp::DATA_OFFSET) * 4 + (words - 1) * 4)),
+        },
+        Protocol::Tcp => Some((available, available)),
+    }
+}
+
+/// Returns the bytes of a packet from one offset to another, as slices.
+fn ranges(packet: &CheckedPacket, start: usize, end: usize) -> impl Iterator<Item = &[u8]> {
     let mut before = 0;
     (0..packet.count()).map(move |index| {
         let bytes = packet.bytes_of(index);
@@ -148,17 +155,17 @@ fn ranges(packet: &Packet, start: usize, end: usize) -> impl Iterator<Item = &[u
     })
 }
 
-/// Completes a partial checksum of TCP, UDP, DCCP or SCTP where it lies.
+/// Completes a partial checksum of TCP, UDP, DCCP or SCTP in place.
 ///
-/// \param packet the whole packet, in one buffer of the caller's; the checksum field is written.
-/// \param length how many bytes.
+/// \param packet the whole packet, in one buffer of the caller; the checksum field is written.
+/// \param length length of the packet in bytes.
 /// \param layer where the packet starts.
-/// \param start where to start summing, in bytes from the start of the packet: csum_start of a
+/// \param start where the sum starts, in bytes from the start of the packet: csum_start of a
 /// virtio_net_hdr.
-/// \param offset where the field lies from there: csum_offset.
-/// \return SP_OK; SP_ERROR_CHECKSUM_PLACE if the field lies outside what it covers;
-/// SP_ERROR_PARTIAL_CHECKSUM if it cannot be completed, and sp_message tells why; SP_ERROR_NULL,
-/// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error the packet has not been touched.
+/// \param offset position of the field from there, in bytes: csum_offset.
+/// \return SP_OK; SP_ERROR_CHECKSUM_PLACE if the field lies outside the bytes that it covers;
+/// SP_ERROR_PARTIAL_CHECKSUM if it cannot be completed, with the reason in sp_message;
+/// SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error the packet is unchanged.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_checksum_complete(
@@ -173,8 +180,8 @@ pub unsafe extern "C" fn sp_checksum_complete(
         check_range("packet", packet, length)?;
         let packet = match length {
             0 => &mut [],
-            // SAFETY: the caller's packet, nobody else's during the call; not NULL, and the length
-            // has been checked.
+            // SAFETY: the caller's packet, not used elsewhere during the call; not NULL, and the
+            // length has been checked.
             _ => unsafe { slice::from_raw_parts_mut(packet.cast(), length) },
         };
         complete_partial(packet, layer, start, offset, Simd::detect())?;
@@ -182,13 +189,12 @@ pub unsafe extern "C" fn sp_checksum_complete(
     })
 }
 
-/// Computes the one's-complement sum of bytes (RFC 1071): what a checksum field holds is its
-/// complement.
+/// Computes the one's-complement sum of bytes (RFC 1071). A checksum field holds its complement.
 ///
 /// \param bytes the bytes; NULL if length is 0. Must not change during the call.
-/// \param length how many: at most SP_MAX_LENGTH.
-/// \param sum where the sum goes, as a number of the host: as if each pair of bytes were read as a
-/// big-endian number.
+/// \param length number of bytes; at most SP_MAX_LENGTH.
+/// \param sum receives the sum in host byte order, as if each pair of bytes were a big-endian
+/// number.
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
@@ -199,7 +205,7 @@ pub unsafe extern "C" fn sp_checksum_sum(
 ) -> sp_status {
     guard(|| {
         check_range("bytes", bytes, length)?;
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller's memory for a number.
         let place = unsafe { place("sum", sum) }?;
         // SAFETY: the caller's bytes; the length has been checked.
         place.write(Simd::detect().sum(unsafe { self::bytes(bytes, length) }));
@@ -209,10 +215,10 @@ pub unsafe extern "C" fn sp_checksum_sum(
 
 /// Copies bytes and sums them in the same pass.
 ///
-/// \param to where to; apart from `from`.
-/// \param from where from. Must not change during the call.
-/// \param length how many: at most SP_MAX_LENGTH.
-/// \param sum where the sum goes, as that of sp_checksum_sum.
+/// \param to the destination; must not overlap `from`.
+/// \param from the source; must not change during the call.
+/// \param length number of bytes; at most SP_MAX_LENGTH.
+/// \param sum receives the sum, as with sp_checksum_sum.
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH; SP_ERROR_ARGUMENT also if the ranges overlap. On
 /// an error nothing is written.
 /// \note Any thread may call it at any time.
@@ -236,14 +242,14 @@ pub unsafe extern "C" fn sp_checksum_copy(
                 length,
             });
         }
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller's memory for a number.
         let place = unsafe { place("sum", sum) }?;
         // SAFETY: the caller's bytes; the length has been checked.
         let from = unsafe { bytes(from, length) };
         let to = match length {
             0 => &mut [],
-            // SAFETY: the caller's memory, nobody else's during the call, and apart from `from`;
-            // not NULL, and the length has been checked.
+            // SAFETY: the caller's memory, not used elsewhere during the call, without overlap with
+            // `from`; not NULL, and the length has been checked.
             _ => unsafe { slice::from_raw_parts_mut(to.cast(), length) },
         };
         place.write(Simd::detect().copy_and_sum(from, to));

@@ -1,4 +1,4 @@
-//! What was counted, by name.
+//! Counters and reasons, by name.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -17,11 +17,11 @@ use crate::segment::sp_segmenter;
 use crate::status::sp_status::{self, SP_OK};
 use crate::status::{Failure, guard};
 
-/// Names, and how each value is read.
-type Table<T> = [(&'static str, fn(&T) -> u64)];
+/// Names of counters, each with the function that reads its value.
+type CounterTable<T> = [(&'static str, fn(&T) -> u64)];
 
-/// The counters of an aggregator. Further ones are added at the end.
-const COUNTERS: &Table<Counters> = &[
+/// The counters of an aggregator. New ones are added at the end.
+const COUNTERS: &CounterTable<Counters> = &[
     ("packets_in", |counters| counters.packets_in),
     ("packets_out", |counters| counters.packets_out),
     ("merged", |counters| counters.merged),
@@ -38,8 +38,8 @@ const COUNTERS: &Table<Counters> = &[
     ("probes", |counters| counters.probes),
 ];
 
-/// The counters of a segmenter, but for the errors. Further ones are added at the end.
-const SEGMENT_COUNTERS: &Table<SegmentCounters> = &[
+/// The counters of a segmenter, except those of single errors. New ones are added at the end.
+const SEGMENT_COUNTERS: &CounterTable<SegmentCounters> = &[
     ("packets", |counters| counters.packets),
     ("cut", |counters| counters.cut),
     ("passed", |counters| counters.passed),
@@ -49,7 +49,7 @@ const SEGMENT_COUNTERS: &Table<SegmentCounters> = &[
     ("payload_out", |counters| counters.payload_out),
 ];
 
-/// Names as C has them, made when first asked for.
+/// The names as C strings, created at the first request.
 struct Names(OnceLock<Box<[CString]>>);
 
 impl Names {
@@ -69,7 +69,7 @@ impl Names {
     }
 }
 
-/// Runs what returns a name. A panic gives NULL.
+/// Runs a function that returns a name. A panic results in NULL.
 fn named(name: impl FnOnce() -> *const c_char) -> *const c_char {
     let mut found = ptr::null();
     let _ = guard(|| {
@@ -79,12 +79,12 @@ fn named(name: impl FnOnce() -> *const c_char) -> *const c_char {
     found
 }
 
-/// Names a counter of an aggregator or batch: "packets_in".
+/// Returns the name of a counter of an aggregator or batch, such as "packets_in".
 ///
 /// At any time packets_in = packets_out + merged + held.
 ///
-/// \param index from 0 on. The numbers may differ between releases, the names do not.
-/// \return a string of the library's own, valid for ever; NULL behind the last.
+/// \param index from 0 on. Numbers may change between releases, names do not.
+/// \return a static string; NULL behind the last counter.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn sp_counter_name(index: usize) -> *const c_char {
@@ -92,11 +92,11 @@ pub extern "C" fn sp_counter_name(index: usize) -> *const c_char {
     named(|| NAMES.name(index, COUNTERS.iter().map(|(name, _)| *name)))
 }
 
-/// Names a reason for which a packet left an aggregator as it did: "push".
+/// Returns the name of a reason why a packet left an aggregator, such as "push".
 ///
-/// \param index from 0 on: the field reason of an sp_output. The numbers may differ between
-/// releases, the names do not.
-/// \return a string of the library's own, valid for ever; NULL behind the last.
+/// \param index from 0 on: the field reason of an sp_output. Numbers may change between releases,
+/// names do not.
+/// \return a static string; NULL behind the last reason.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn sp_reason_name(index: usize) -> *const c_char {
@@ -104,13 +104,13 @@ pub extern "C" fn sp_reason_name(index: usize) -> *const c_char {
     named(|| NAMES.name(index, Reason::ALL.iter().map(|reason| reason.name())))
 }
 
-/// Names a counter of a segmenter: "segments". Those whose names begin with "refused_" count by
-/// error what "refused" counts in all.
+/// Returns the name of a counter of a segmenter, such as "segments". Counters whose names begin
+/// with "refused_" divide "refused" by error.
 ///
 /// At any time packets = cut + passed + refused, and payload_in = payload_out.
 ///
-/// \param index from 0 on. The numbers may differ between releases, the names do not.
-/// \return a string of the library's own, valid for ever; NULL behind the last.
+/// \param index from 0 on. Numbers may change between releases, names do not.
+/// \return a static string; NULL behind the last counter.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn sp_segment_counter_name(index: usize) -> *const c_char {
@@ -131,16 +131,16 @@ pub extern "C" fn sp_segment_counter_name(index: usize) -> *const c_char {
     })
 }
 
-/// Writes numbers as far as they fit.
+/// Writes the numbers that fit, and zeros behind the last one.
 ///
 /// # Safety
 /// `values` is NULL or the caller's memory for `max` numbers.
-unsafe fn give(
+unsafe fn write_values(
     values: *mut u64,
     max: usize,
     numbers: impl Iterator<Item = u64>,
 ) -> Result<sp_status, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: as the caller promises.
     let places = unsafe { memory("values", values, max) }?;
     for (place, number) in places.iter_mut().zip(numbers.chain(std::iter::repeat(0))) {
         place.write(number);
@@ -159,31 +159,33 @@ fn all(counters: &Counters) -> impl Iterator<Item = u64> {
 /// Reads the counters of a batch.
 ///
 /// \param batch the object.
-/// \param values where they go: number n is that of sp_counter_name(n); what is behind the last
-/// counter is set to 0.
-/// \param max how many there is room for.
+/// \param values receives the values: number n is that of sp_counter_name(n). Numbers behind the
+/// last counter are set to 0.
+/// \param max room in values.
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
-/// \note One thread at a time for each sp_batch.
+/// \note Only one thread at a time may use an sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_counters(
     batch: *const sp_batch,
     values: *mut u64,
     max: usize,
 ) -> sp_status {
-    // SAFETY: `batch` is NULL or made by `sp_batch_new`, and `values` is as `give` demands.
+    // SAFETY: `batch` is NULL or made by `sp_batch_new`, and `values` is as `write_values` demands.
     guard(|| unsafe {
-        with_ref("batch", batch, |batch| give(values, max, all(batch.object.inner().counters())))
+        with_ref("batch", batch, |batch| {
+            write_values(values, max, all(batch.object.inner().counters()))
+        })
     })
 }
 
 /// Reads how many packets left a batch for each reason. They add up to packets_out.
 ///
 /// \param batch the object.
-/// \param values where they go: number n is that of sp_reason_name(n); what is behind the last
-/// reason is set to 0.
-/// \param max how many there is room for.
+/// \param values receives the values: number n is that of sp_reason_name(n). Numbers behind the
+/// last reason are set to 0.
+/// \param max room in values.
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
-/// \note One thread at a time for each sp_batch.
+/// \note Only one thread at a time may use an sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_reasons(
     batch: *const sp_batch,
@@ -193,7 +195,7 @@ pub unsafe extern "C" fn sp_batch_reasons(
     // SAFETY: as above.
     guard(|| unsafe {
         with_ref("batch", batch, |batch| {
-            give(values, max, reasons(batch.object.inner().counters()))
+            write_values(values, max, reasons(batch.object.inner().counters()))
         })
     })
 }
@@ -203,18 +205,18 @@ pub unsafe extern "C" fn sp_batch_reasons(
 /// \param aggregator the object.
 /// \param values, max as for sp_batch_counters.
 /// \return as sp_batch_counters.
-/// \note One thread at a time for each sp_aggregator.
+/// \note Only one thread at a time may use an sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_counters(
     aggregator: *const sp_aggregator,
     values: *mut u64,
     max: usize,
 ) -> sp_status {
-    // SAFETY: `aggregator` is NULL or made by `sp_aggregator_new`, and `values` is as `give`
-    // demands.
+    // SAFETY: `aggregator` is NULL or made by `sp_aggregator_new`, and `values` is as
+    // `write_values` demands.
     guard(|| unsafe {
         with_ref("aggregator", aggregator, |aggregator| {
-            give(values, max, all(aggregator.object.inner().counters()))
+            write_values(values, max, all(aggregator.object.inner().counters()))
         })
     })
 }
@@ -224,7 +226,7 @@ pub unsafe extern "C" fn sp_aggregator_counters(
 /// \param aggregator the object.
 /// \param values, max as for sp_batch_reasons.
 /// \return as sp_batch_reasons.
-/// \note One thread at a time for each sp_aggregator.
+/// \note Only one thread at a time may use an sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_reasons(
     aggregator: *const sp_aggregator,
@@ -234,7 +236,7 @@ pub unsafe extern "C" fn sp_aggregator_reasons(
     // SAFETY: as above.
     guard(|| unsafe {
         with_ref("aggregator", aggregator, |aggregator| {
-            give(values, max, reasons(aggregator.object.inner().counters()))
+            write_values(values, max, reasons(aggregator.object.inner().counters()))
         })
     })
 }
@@ -242,11 +244,11 @@ pub unsafe extern "C" fn sp_aggregator_reasons(
 /// Reads the counters of a segmenter.
 ///
 /// \param segmenter the object.
-/// \param values where they go: number n is that of sp_segment_counter_name(n); what is behind the
-/// last counter is set to 0.
-/// \param max how many there is room for.
+/// \param values receives the values: number n is that of sp_segment_counter_name(n). Numbers
+/// behind the last counter are set to 0.
+/// \param max room in values.
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
-/// \note One thread at a time for each sp_segmenter.
+/// \note Only one thread at a time may use an sp_segmenter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_segmenter_counters(
     segmenter: *const sp_segmenter,
@@ -254,12 +256,12 @@ pub unsafe extern "C" fn sp_segmenter_counters(
     max: usize,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `segmenter` is NULL or made by `sp_segmenter_new`, and `values` is as `give`
-        // demands.
+        // SAFETY: `segmenter` is NULL or made by `sp_segmenter_new`, and `values` is as
+        // `write_values` demands.
         unsafe {
             with_ref("segmenter", segmenter, |segmenter| {
                 let counters = segmenter.object.inner().counters();
-                give(
+                write_values(
                     values,
                     max,
                     SEGMENT_COUNTERS

@@ -12,30 +12,30 @@ use superpacket::{Aggregator, Layer, RxPacket, SuperPacket};
 use crate::memory::{bytes, memory, place};
 use crate::object::{Object, free, new, with, with_ref};
 use crate::offload::sp_offload;
-use crate::packet::{Packet, SP_MAX_BUFFERS, sp_packet};
-use crate::policy::{Chosen, sp_policy};
-use crate::space::{Full, Known, Space, sp_space};
+use crate::packet::{CheckedPacket, SP_MAX_BUFFERS, sp_packet};
+use crate::policy::{ParsedPolicy, sp_policy};
+use crate::space::{Full, OutputMetadata, Space, sp_space};
 use crate::status::sp_status::{self, SP_FULL, SP_NONE, SP_OK};
 use crate::status::{Failure, guard};
 
-/// Aggregates packets of one receive queue, and may hold them across calls.
+/// An aggregator for the packets of one receive queue, which may hold packets across calls.
 ///
-/// One thread at a time may use it, not always the same. Its tables grow to what the traffic needs,
-/// and stay: after that, calls allocate nothing.
+/// Different threads may use it, but only one at a time. Its tables grow as the traffic needs and
+/// keep their size; after that, calls allocate no memory.
 pub struct sp_aggregator {
     pub(crate) object: Object<Aggregator<HeldBuffer>>,
     layer: Layer,
     most_ranges: usize,
-    /// Packets that have been given and not looked at.
+    /// Packets that were given to the aggregator but not processed yet.
     packets: Vec<RxPacket<HeldBuffer>>,
-    /// Tokens of the packets that are done with.
+    /// Tokens of packets whose buffers are no longer needed.
     done: Vec<*mut c_void>,
 }
 
-/// A buffer of the caller's that the aggregator holds.
+/// A caller's buffer that the aggregator holds. Dropping it returns the caller's token.
 ///
-/// Invariant: made by [`sp_aggregator_receive`], whose caller leaves the bytes as they are until he
-/// has the token back; dropping the buffer is what gives it back.
+/// Invariant: made by [`sp_aggregator_receive`], whose caller leaves the bytes unchanged until he
+/// has the token back.
 pub(crate) struct HeldBuffer {
     data: *const c_void,
     length: usize,
@@ -52,7 +52,7 @@ impl AsRef<[u8]> for HeldBuffer {
 }
 
 thread_local! {
-    /// Tokens of the buffers that were dropped in the call that this thread is in.
+    /// Tokens of the buffers that were dropped in the current call on this thread.
     static DROPPED: RefCell<Vec<*mut c_void>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -63,12 +63,12 @@ impl Drop for HeldBuffer {
     }
 }
 
-/// Collects the tokens of the buffers that are dropped while it lives.
-struct Collect<'a>(&'a mut Vec<*mut c_void>);
+/// Collects the tokens of buffers that are dropped during its lifetime.
+struct TokenCollector<'a>(&'a mut Vec<*mut c_void>);
 
-impl<'a> Collect<'a> {
+impl<'a> TokenCollector<'a> {
     fn into(tokens: &'a mut Vec<*mut c_void>) -> Self {
-        let mut collect = Collect(tokens);
+        let mut collect = TokenCollector(tokens);
         collect.swap();
         collect
     }
@@ -78,31 +78,31 @@ impl<'a> Collect<'a> {
     }
 }
 
-impl Drop for Collect<'_> {
+impl Drop for TokenCollector<'_> {
     fn drop(&mut self) {
         self.swap();
     }
 }
 
-/// Makes an aggregator that may hold packets across calls.
+/// Creates an aggregator that may hold packets across calls.
 ///
-/// \param policy how to aggregate; read during the call. virtio_length must be 0: describe the
-/// outputs by sp_virtio_write, with SP_POLICY_PARTIAL_CHECKSUMS.
-/// \param out where the new object goes; set to NULL on an error. Give it to sp_aggregator_free.
+/// \param policy how to aggregate; read during the call. virtio_length must be 0; describe the
+/// outputs with sp_virtio_write and SP_POLICY_PARTIAL_CHECKSUMS.
+/// \param out receives the new object, or NULL on an error. Free it with sp_aggregator_free.
 /// \return as sp_batch_new.
-/// \note Any thread may call it at any time. Ends the process if memory cannot be had.
+/// \note Any thread may call it at any time. Ends the process if there is no memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_new(
     policy: *const sp_policy,
     out: *mut *mut sp_aggregator,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `out` is NULL or the caller's place for a pointer, `policy` NULL or a structure
+        // SAFETY: `out` is NULL or the caller's memory for a pointer, `policy` NULL or a structure
         // that begins with its size.
         unsafe {
             new(out, || {
-                let chosen = Chosen::read(policy)?;
-                if let Some(framing) = chosen.framing {
+                let parsed = ParsedPolicy::read(policy)?;
+                if let Some(framing) = parsed.framing {
                     let got = framing.header_length() as u64;
                     return Err(Failure::Argument {
                         what: "policy.virtio_length of an sp_aggregator",
@@ -110,9 +110,9 @@ pub unsafe extern "C" fn sp_aggregator_new(
                     });
                 }
                 Ok(sp_aggregator {
-                    most_ranges: chosen.most_ranges(),
-                    layer: chosen.layer,
-                    object: Object::new(Aggregator::new(chosen.policy, chosen.key)),
+                    most_ranges: parsed.most_ranges(),
+                    layer: parsed.layer,
+                    object: Object::new(Aggregator::new(parsed.policy, parsed.key)),
                     packets: Vec::new(),
                     done: Vec::new(),
                 })
@@ -121,35 +121,34 @@ pub unsafe extern "C" fn sp_aggregator_new(
     })
 }
 
-/// Frees an aggregator. What it held is forgotten: all packets are the caller's again.
+/// Frees an aggregator. The packets that it held belong to the caller again.
 ///
-/// \param aggregator NULL does nothing. No call may be under way in another thread.
+/// \param aggregator the aggregator; NULL does nothing. No call may be running in another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_free(aggregator: *mut sp_aggregator) {
     let mut tokens = Vec::new();
-    let collect = Collect::into(&mut tokens);
-    // SAFETY: NULL, or made by `sp_aggregator_new` and not freed yet, and nobody else's.
+    let collect = TokenCollector::into(&mut tokens);
+    // SAFETY: NULL, or made by `sp_aggregator_new`, not freed yet, and not in use.
     unsafe { free(aggregator) };
     drop(collect);
 }
 
-/// Takes packets, in order. What leaves goes into the space; the rest is held until
-/// sp_aggregator_poll_end or a later packet of its flow.
+/// Receives packets, in order. The packets that leave are written to the space. The others are held
+/// until sp_aggregator_poll_end or a later packet of their flow.
 ///
-/// From now on each packet's bytes must stay as they are, until sp_aggregator_done gives its token.
-/// The array itself is not kept.
+/// The bytes of each packet must not change until sp_aggregator_done returns its token. The array
+/// itself is not kept.
 ///
-/// On SP_FULL, use the outputs that are there; then call again, with more packets or with none
-/// (count 0): the aggregator has them all, and goes on where it stopped.
+/// On SP_FULL, use the outputs, and then call the function again, with more packets or with none
+/// (count 0). The aggregator has all packets, and continues where it stopped.
 ///
 /// \param aggregator the aggregator.
-/// \param packets an array of packets of one buffer each: rest_count must be 0.
-/// \param count how many: at most SP_MAX_PACKETS.
+/// \param packets an array of packets with one buffer each: rest_count must be 0.
+/// \param count number of packets; at most SP_MAX_PACKETS.
 /// \param now the time in nanoseconds, of any clock, from which the policy's hold_time counts.
 /// \param space filled from its start.
-/// \return SP_OK; SP_FULL; or an error as those of sp_batch_aggregate: then none of the packets has
-/// been taken.
-/// \note One thread at a time for each sp_aggregator.
+/// \return SP_OK; SP_FULL; or an error of sp_batch_aggregate, in which case no packet was received.
+/// \note Only one thread at a time may use an sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_receive(
     aggregator: *mut sp_aggregator,
@@ -160,7 +159,7 @@ pub unsafe extern "C" fn sp_aggregator_receive(
 ) -> sp_status {
     let take = |taken: &mut Vec<RxPacket<HeldBuffer>>, layer| {
         // SAFETY: the caller's packets, unchanged for as long as they are held.
-        let (checked, _) = unsafe { Packet::check_all(packets, count, SP_MAX_BUFFERS) }?;
+        let (checked, _) = unsafe { CheckedPacket::check_all(packets, count, SP_MAX_BUFFERS) }?;
         if let Some(packet) = checked.iter().find(|packet| packet.count() != 1) {
             return Err(Failure::Argument {
                 what: "packet.rest_count of a packet to be held",
@@ -180,7 +179,7 @@ pub unsafe extern "C" fn sp_aggregator_receive(
         }));
         Ok(())
     };
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(aggregator, space, take, |aggregator, packets, space| {
             receive(aggregator, packets, now, space)
@@ -188,34 +187,33 @@ pub unsafe extern "C" fn sp_aggregator_receive(
     }
 }
 
-/// Takes packets, and puts what leaves into the space: with one sink, for which the engine is
-/// compiled once.
+/// Receives packets, and writes the packets that leave to the space. All callers share this sink,
+/// so the engine is compiled for it once.
 fn receive(
     aggregator: &mut Aggregator<HeldBuffer>,
     packets: &mut Vec<RxPacket<HeldBuffer>>,
     now: u64,
     space: &mut Space<'_>,
 ) -> Result<(), Full> {
-    aggregator
-        .receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
+    aggregator.receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| {
+        write_output(space, packet)
+    })
 }
 
-/// Ends a poll: puts out every flow that is held, or, with a hold_time, those that have been held
-/// for as long.
+/// Ends a poll: puts out all held flows or, with a hold_time, those held at least that long.
 ///
 /// \param aggregator the aggregator.
 /// \param now the time, as for sp_aggregator_receive.
 /// \param space filled from its start.
-/// \return SP_OK; SP_FULL: use the outputs, then call again; or an error as those of
-/// sp_batch_aggregate.
-/// \note One thread at a time for each sp_aggregator.
+/// \return SP_OK; SP_FULL: use the outputs, then call again; or an error of sp_batch_aggregate.
+/// \note Only one thread at a time may use an sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_poll_end(
     aggregator: *mut sp_aggregator,
     now: u64,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(
             aggregator,
@@ -223,26 +221,26 @@ pub unsafe extern "C" fn sp_aggregator_poll_end(
             |_, _| Ok(()),
             |aggregator, packets, space| {
                 receive(aggregator, packets, now, space)?;
-                aggregator
-                    .poll_end(now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
+                aggregator.poll_end(now, &mut |packet: SuperPacket<'_, HeldBuffer>| {
+                    write_output(space, packet)
+                })
             },
         )
     }
 }
 
-/// Puts out all that is held, whatever the hold_time.
+/// Puts out all held packets, regardless of the hold_time.
 ///
 /// \param aggregator the aggregator.
 /// \param space filled from its start.
-/// \return SP_OK; SP_FULL: use the outputs, then call again; or an error as those of
-/// sp_batch_aggregate.
-/// \note One thread at a time for each sp_aggregator.
+/// \return SP_OK; SP_FULL: use the outputs, then call again; or an error of sp_batch_aggregate.
+/// \note Only one thread at a time may use an sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_flush(
     aggregator: *mut sp_aggregator,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(
             aggregator,
@@ -250,21 +248,23 @@ pub unsafe extern "C" fn sp_aggregator_flush(
             |_, _| Ok(()),
             |aggregator, packets, space| {
                 receive(aggregator, packets, 0, space)?;
-                aggregator.flush_all(&mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
+                aggregator.flush_all(&mut |packet: SuperPacket<'_, HeldBuffer>| {
+                    write_output(space, packet)
+                })
             },
         )
     }
 }
 
-/// Gives back the tokens of packets that are done with: their outputs have been put out, or they
-/// were absorbed. Each token comes once. Call it when the outputs have been used.
+/// Returns the tokens of packets that are no longer needed: their outputs were put out, or they
+/// were absorbed. Each token is returned once. Call it after the outputs have been used.
 ///
 /// \param aggregator the aggregator.
-/// \param tokens where to put them.
-/// \param max how many fit.
-/// \param count where the number goes that was put there.
+/// \param tokens receives the tokens.
+/// \param max room in tokens.
+/// \param count receives the number of tokens written.
 /// \return SP_OK; SP_FULL if there are more; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
-/// \note One thread at a time for each sp_aggregator.
+/// \note Only one thread at a time may use an sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_done(
     aggregator: *mut sp_aggregator,
@@ -273,8 +273,9 @@ pub unsafe extern "C" fn sp_aggregator_done(
     count: *mut usize,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `aggregator` is NULL, or made by `sp_aggregator_new` and nobody else's during the
-        // call; `tokens` is NULL or the caller's memory for `max` pointers, `count` for a number.
+        // SAFETY: `aggregator` is NULL, or made by `sp_aggregator_new` and not used elsewhere
+        // during the call; `tokens` is NULL or the caller's memory for `max` pointers, `count` for
+        // a number.
         unsafe {
             with("aggregator", aggregator, |aggregator| {
                 let count = place("count", count)?;
@@ -290,15 +291,14 @@ pub unsafe extern "C" fn sp_aggregator_done(
     })
 }
 
-/// Tells when the flow that has been held longest will have been held for the policy's hold_time:
-/// when to call sp_aggregator_poll_end next.
+/// Returns the time at which the flow held longest reaches the policy's hold_time. Call
+/// sp_aggregator_poll_end at that time.
 ///
 /// \param aggregator the aggregator.
-/// \param time where the time goes, in nanoseconds of the clock that sp_aggregator_receive was
-/// given.
-/// \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
+/// \param time receives the time, in nanoseconds of the clock given to sp_aggregator_receive.
+/// \return SP_OK; SP_NONE if no flow is held, and nothing is written; SP_ERROR_NULL,
 /// SP_ERROR_ARGUMENT.
-/// \note One thread at a time for each sp_aggregator.
+/// \note Only one thread at a time may use an sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_deadline(
     aggregator: *const sp_aggregator,
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn sp_aggregator_deadline(
 ) -> sp_status {
     guard(|| {
         // SAFETY: `aggregator` is NULL, or made by `sp_aggregator_new`; `time` is NULL or the
-        // caller's place for a number.
+        // caller's memory for a number.
         unsafe {
             with_ref("aggregator", aggregator, |aggregator| {
                 let place = place("time", time)?;
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn sp_aggregator_deadline(
 }
 
 /// # Safety
-/// As [`sp_aggregator_receive`] demands of `aggregator` and `space`.
+/// The requirements of [`sp_aggregator_receive`] for `aggregator` and `space`.
 unsafe fn call(
     aggregator: *mut sp_aggregator,
     space: *mut sp_space,
@@ -335,9 +335,9 @@ unsafe fn call(
     ) -> Result<(), Full>,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: NULL or the caller's.
+        // SAFETY: NULL, or memory as the caller promises.
         unsafe { Space::empty(space) };
-        // SAFETY: NULL, or made by `sp_aggregator_new` and nobody else's during the call.
+        // SAFETY: NULL, or made by `sp_aggregator_new` and not used elsewhere during the call.
         unsafe {
             with("aggregator", aggregator, |aggregator| {
                 let sp_aggregator { object, layer, most_ranges, packets, done } = aggregator;
@@ -345,7 +345,7 @@ unsafe fn call(
                     // SAFETY: the caller's memory.
                     Space::with(space, *most_ranges, |space| {
                         take(packets, *layer)?;
-                        let _collect = Collect::into(done);
+                        let _collect = TokenCollector::into(done);
                         Ok(if body(aggregator, packets, space).is_err() { SP_FULL } else { SP_OK })
                     })
                 })
@@ -354,30 +354,33 @@ unsafe fn call(
     })
 }
 
-/// Puts what leaves into the space; nothing of it, if not all fits.
-fn put(space: &mut Space<'_>, mut packet: SuperPacket<'_, HeldBuffer>) -> Result<(), Full> {
+/// Writes a packet that leaves to the space; if it does not fit, nothing is written.
+fn write_output(
+    space: &mut Space<'_>,
+    mut packet: SuperPacket<'_, HeldBuffer>,
+) -> Result<(), Full> {
     let header = packet.header();
     space.room(packet.pieces().len() + 1, header.len())?;
-    let mut begun = space.begin([header, &[]])?;
+    let mut open = space.begin([header, &[]])?;
     let mut token: *mut c_void = ptr::null_mut();
     let mut first = true;
     for piece in packet.take_pieces() {
         let (start, length) = (piece.start(), piece.length());
-        // Buffers are kept: every piece lies in one. It is given back when it is dropped here.
+        // Buffers are kept, so every piece lies in one. Dropping the piece returns the token.
         let Some(buffer) = piece.into_buffer() else { continue };
         if first {
             (token, first) = (buffer.token, false);
         }
         let range = buffer.as_ref().get(start..start + length).unwrap_or(&[]);
         if !range.is_empty() {
-            space.records.push(&mut begun, range.as_ptr().cast(), range.len(), buffer.token)?;
+            space.records.push(&mut open, range.as_ptr().cast(), range.len(), buffer.token)?;
         }
     }
-    if begun.is_empty(&space.records) {
-        space.records.push(&mut begun, ptr::null(), 0, token)?;
+    if open.is_empty(&space.records) {
+        space.records.push(&mut open, ptr::null(), 0, token)?;
     }
-    begun.token = token;
+    open.token = token;
     let metadata = &packet.metadata;
     let offload = sp_offload::new(metadata.checksum, metadata.gso, metadata.hash, metadata.vlan);
-    space.records.end(begun, metadata.packets, offload, Known::of(metadata))
+    space.records.end(open, metadata.packets, offload, OutputMetadata::of(metadata))
 }

@@ -1,4 +1,4 @@
-//! Where the headers of a packet lie, in C's terms.
+//! Positions of the headers in a packet, for C.
 
 use superpacket::wire::{IpVersion, Layout, Outer, Tunnel};
 
@@ -13,41 +13,42 @@ pub const SP_TUNNEL_GRE: u8 = 3;
 /// IP directly in IP: IPIP, SIT, IPv4 or IPv6 in IPv6.
 pub const SP_TUNNEL_IP: u8 = 4;
 
-/// Where the headers of a packet lie, in bytes from its start (behind the virtio_net_hdr, if there
-/// is one).
+/// Positions of the headers in a packet, in bytes from its start (behind the virtio_net_hdr, if
+/// there is one).
 ///
-/// A device needs these lengths to segment the packet: the link header has outer_network bytes in a
-/// tunnel and network bytes otherwise, the IP header has transport - network. All zero: the headers
-/// are not known. The layout of this structure is fixed for as long as the library has its soname.
+/// A device needs these lengths to segment the packet. The link header has outer_network bytes in a
+/// tunnel, and network bytes otherwise. The IP header has transport - network bytes. If all fields
+/// are zero, the headers are unknown. The layout of this structure does not change while the
+/// library keeps its soname.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct sp_layout {
-    /// The IP header; in a tunnel the inner one.
+    /// The IP header; in a tunnel, the inner one.
     pub network: u16,
     /// The TCP, UDP or DCCP header behind it.
     pub transport: u16,
-    /// The payload, and so the length of all headers.
+    /// The payload, which is also the length of all headers.
     pub payload: u16,
     /// In a tunnel: the outermost IP header.
     pub outer_network: u16,
-    /// In a tunnel: the header behind the outermost IP header. It is that of UDP or GRE, or the
+    /// In a tunnel: the header behind the outermost IP header, which is that of UDP or GRE, or the
     /// inner IP header.
     pub outer_transport: u16,
     /// In a tunnel in a tunnel: the IP header of the second tunnel.
     pub nested_network: u16,
-    /// In a tunnel in a tunnel: the UDP header behind that.
+    /// In a tunnel in a tunnel: the UDP header of the second tunnel.
     pub nested_transport: u16,
-    /// 4 or 6: the version of the IP header at network. 0: the headers are not known.
+    /// Version of the IP header at network: 4 or 6. 0: the headers are unknown.
     pub ip_version: u8,
-    /// The protocol at transport: 6 (TCP), 17 (UDP) or 33 (DCCP).
+    /// Protocol at transport: 6 (TCP), 17 (UDP) or 33 (DCCP).
     pub protocol: u8,
-    /// SP_TUNNEL_NONE, or the kind of the outermost tunnel.
+    /// Kind of the outermost tunnel, or SP_TUNNEL_NONE.
     pub tunnel: u8,
-    /// In a tunnel: the version of the outermost IP header, 4 or 6.
+    /// In a tunnel: version of the outermost IP header, 4 or 6.
     pub outer_ip_version: u8,
-    /// SP_TUNNEL_NONE, or the kind of the second tunnel.
+    /// Kind of the second tunnel, or SP_TUNNEL_NONE.
     pub nested_tunnel: u8,
-    /// In a tunnel in a tunnel: the version of its IP header, 4 or 6.
+    /// In a tunnel in a tunnel: version of the second tunnel's IP header, 4 or 6.
     pub nested_ip_version: u8,
 }
 

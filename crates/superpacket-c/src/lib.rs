@@ -1,36 +1,38 @@
 //! `libsuperpacket`: the engine for C programs.
 //!
-//! The functions are for C, and so are their comments: they become `include/superpacket.h`. From
-//! Rust use the crate `superpacket`. Here is how it is built.
+//! The functions and their comments are written for C: `include/superpacket.h` is generated from
+//! them. Rust programs use the crate `superpacket`. This page describes the implementation.
 //!
-//! # What is unsafe, and why it holds
+//! # Unsafe code, and why it is sound
 //!
-//! What a caller says of a pointer cannot be checked: that it points to so many bytes, which nobody
-//! else changes. Each function's comment demands it. What can be checked is checked before the
-//! first use: NULL, alignment, lengths and counts against limits, wrap-around, values of integers
-//! that name something, sizes of structures. From there on packets are slices (`packet`) and the
-//! caller's arrays are slices of `MaybeUninit` (`memory`), and the engine is safe code.
+//! Whether a caller's pointer points to that many bytes, and whether others change them, cannot be
+//! checked. The comment of each function demands it. Everything else is checked before the first
+//! use: NULL, alignment, limits of lengths and counts, wrap-around, named values and sizes of
+//! structures. Then packets become slices (`packet`) and the caller's arrays slices of
+//! `MaybeUninit` (`memory`), and the engine is safe code.
 //!
-//! # No panic crosses the border
+//! # Panics do not cross the border
 //!
-//! Each function that does more than return a constant runs within `status::guard`, which catches
-//! a panic; the object it happened in refuses further calls (`object`), as its state is not known.
-//! Behind that, `extern "C"` functions abort rather than unwind. The allocator ends the process if
-//! there is no memory, as Rust's does.
+//! Every function that does more than return a constant runs in `status::guard`, which catches
+//! panics. The object in use then refuses further calls, since its state is unknown (`object`).
+//! In addition, `extern "C"` functions abort instead of unwinding. Without memory, the allocator
+//! ends the process, as usual in Rust.
 //!
-//! # An ABI that lasts
+//! # A stable ABI
 //!
-//! - Objects are opaque. Structures that say how (`sp_policy`, `sp_segment_options`) begin with
-//!   their size, so fields can be added at their ends: 0 means "as ever" in each.
-//! - Structures that come in arrays (`sp_packet`, `sp_output`), whose size is their stride, are
-//!   fixed for as long as the soname stays.
-//! - Integers that name something are integers, not enumerations: C may put any value in one.
-//! - Counters and reasons are found by name; numbers may change.
+//! - Objects are opaque. Structures with options (`sp_policy`, `sp_segment_options`) begin with
+//!   their size, so that fields can be added at their end. In each, 0 means the old behaviour.
+//! - Structures in arrays (`sp_packet`, `sp_output`) do not change while the soname stays, since
+//!   their size is the array's stride.
+//! - Named values are integers instead of enumerations, since C can put any value in an
+//!   enumeration.
+//! - Counters and reasons are found by name; their numbers may change.
 //!
 //! # Features
 //!
-//! `capi` is set by cargo-c, not by users: the shared library's symbols get versions.
-// Where it is expected, the file says why.
+//! cargo-c sets `capi`, which adds versions to the shared library's symbols. It is not for users.
+
+// Files with unsafe code state the reason.
 #![deny(unsafe_code)]
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 #![allow(
@@ -77,9 +79,9 @@ pub use status::*;
 pub use toeplitz::*;
 pub use virtio::*;
 
-/// Returns the version of the library that is loaded: "0.1.0".
+/// Returns the version of the loaded library: "0.1.0".
 ///
-/// \return a string of the library's own, valid for ever.
+/// \return a static string.
 /// \note Any thread may call it at any time.
 #[expect(unsafe_code, reason = "a name of the C interface")]
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! The caller's memory: pointers and lengths, checked before they become slices.
+//! The caller's memory: pointers and lengths are checked, and become slices.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -8,28 +8,29 @@ use std::slice;
 
 use crate::status::Failure;
 
-/// The most bytes of a packet, and of one buffer of it: 16 MiB.
+/// Maximum length of a packet, and of each of its buffers: 16 MiB.
 pub const SP_MAX_LENGTH: usize = 1 << 24;
 
-/// A range of memory. The very `struct iovec` of POSIX systems, so that writev(2) takes an array of
-/// them.
-// The header says where it comes from; here it has the same layout.
+/// A range of memory. It is the `struct iovec` of POSIX systems, so that an array of them can be
+/// given to writev(2).
+// The C header includes the system's definition; this one has the same layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct sp_iovec {
-    /// Where it starts.
+    /// Start of the range.
     pub iov_base: *mut c_void,
     /// Its length in bytes.
     pub iov_len: usize,
 }
 
-/// The error of a pointer that is not aligned.
+/// Returns the error for a pointer that is not aligned.
 #[cold]
 pub(crate) fn misaligned<T>(what: &'static str, pointer: *const T) -> Failure {
     Failure::Alignment { what, address: pointer as usize, alignment: align_of::<T>() }
 }
 
-/// The error of a range that is too long, or that ends beyond the end of the address space.
+/// Returns the error for a range that is too long, or that ends behind the end of the address
+/// space.
 #[cold]
 pub(crate) fn impossible(
     what: &'static str,
@@ -43,7 +44,7 @@ pub(crate) fn impossible(
     }
 }
 
-/// Checks a pointer and a length that are to become a slice.
+/// Checks a pointer and a length before they become a slice.
 #[inline(always)]
 pub(crate) fn check_range(
     what: &'static str,
@@ -59,21 +60,21 @@ pub(crate) fn check_range(
     Ok(())
 }
 
-/// The bytes of a range that has been [checked](check_range).
+/// Returns the bytes of a range that was [checked](check_range).
 ///
 /// # Safety
-/// If `length` is not 0, `base` points to so many bytes that can be read, and that nobody writes
-/// while the slice lives.
+/// If `length` is not 0, `base` points to as many readable bytes, which are not written to while
+/// the slice lives.
 #[inline(always)]
 pub(crate) unsafe fn bytes<'a>(base: *const c_void, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[];
     }
-    // SAFETY: the caller's; a checked length is below `isize::MAX` and does not wrap.
+    // SAFETY: as the caller promises; a checked length is below `isize::MAX` and does not wrap.
     unsafe { slice::from_raw_parts(base.cast(), length) }
 }
 
-/// Do so many values fit in the address space from there?
+/// Returns whether this number of values fits in the address space from there on.
 #[inline(always)]
 pub(crate) fn fits<T>(base: *const T, count: usize) -> bool {
     match count.checked_mul(size_of::<T>()) {
@@ -84,7 +85,7 @@ pub(crate) fn fits<T>(base: *const T, count: usize) -> bool {
     }
 }
 
-/// The error of an array that does not [fit](fits) in the address space.
+/// Returns the error for an array that does not [fit](fits) in the address space.
 #[cold]
 pub(crate) fn impossible_array<T>(what: &'static str, base: *const T, count: usize) -> Failure {
     let limit = isize::MAX as usize / size_of::<T>();
@@ -94,11 +95,11 @@ pub(crate) fn impossible_array<T>(what: &'static str, base: *const T, count: usi
     }
 }
 
-/// A mutable slice of the caller's memory, which need not be initialised.
+/// Returns a mutable slice of the caller's memory, which need not be initialized.
 ///
 /// # Safety
-/// If `count` is not 0 and `base` not NULL, `base` points to memory for so many values, which is
-/// nobody else's while the slice lives.
+/// If `count` is not 0 and `base` not NULL, `base` points to memory for as many values, to which
+/// only the slice has access while it lives.
 pub(crate) unsafe fn memory<'a, T>(
     what: &'static str,
     base: *mut T,
@@ -116,21 +117,21 @@ pub(crate) unsafe fn memory<'a, T>(
     if !base.is_aligned() {
         return Err(misaligned(what, base));
     }
-    // SAFETY: the caller's; not NULL, aligned, and it neither wraps nor is longer than
-    // `isize::MAX` bytes, as `fits` says. Uninitialised bytes are allowed in `MaybeUninit`.
+    // SAFETY: as the caller promises; not NULL, aligned, and it neither wraps nor is longer than
+    // `isize::MAX` bytes, as `fits` says. Uninitialized bytes are allowed in `MaybeUninit`.
     Ok(unsafe { slice::from_raw_parts_mut(base.cast(), count) })
 }
 
-/// A place for one value in the caller's memory.
+/// Returns a reference to the caller's memory for one value.
 ///
 /// # Safety
-/// `place` is NULL or points to memory for a value, which is nobody else's while the reference
+/// `place` is NULL, or points to memory for a value to which only the reference has access while it
 /// lives.
 pub(crate) unsafe fn place<'a, T>(
     what: &'static str,
     place: *mut T,
 ) -> Result<&'a mut MaybeUninit<T>, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: as the caller promises.
     match unsafe { memory(what, place, 1) }? {
         [place] => Ok(place),
         _ => Err(Failure::Null(what)),

@@ -1,4 +1,4 @@
-//! Objects behind pointers that C programs hold.
+//! Objects to which C programs have pointers.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -9,26 +9,26 @@ use crate::memory::misaligned;
 use crate::status::Failure;
 use crate::status::sp_status::{self, SP_OK};
 
-/// A value of the engine, and whether it may be used.
+/// A value of the engine, and whether a call may use it.
 pub(crate) struct Object<T> {
     inner: T,
-    state: State,
+    state: CallState,
 }
 
 /// Whether a call may start: one of [`READY`], [`BUSY`] and [`BROKEN`].
 ///
 /// It is atomic so that of two calls in two threads, which C programs must not make, one is refused
-/// before it touches the value.
-struct State(AtomicU8);
+/// before it reaches the value.
+struct CallState(AtomicU8);
 
 /// No call is running.
 const READY: u8 = 0;
 /// A call is running.
 const BUSY: u8 = 1;
-/// A call has panicked, and left the value in an unknown state.
+/// A call has panicked, and the state of the value is unknown.
 const BROKEN: u8 = 2;
 
-impl State {
+impl CallState {
     /// Starts a call, which ends when the result is dropped.
     #[inline(always)]
     fn enter(&self) -> Result<Call<'_>, Failure> {
@@ -40,10 +40,10 @@ impl State {
     }
 }
 
-/// A running call.
+/// A running call, which ends when this is dropped.
 struct Call<'a> {
-    state: &'a State,
-    /// The state that follows: broken, unless the call comes to its end.
+    state: &'a CallState,
+    /// The state after the call: broken, unless the call reaches its end.
     after: u8,
 }
 
@@ -56,10 +56,10 @@ impl Drop for Call<'_> {
 
 impl<T> Object<T> {
     pub(crate) const fn new(inner: T) -> Self {
-        Object { inner, state: State(AtomicU8::new(READY)) }
+        Object { inner, state: CallState(AtomicU8::new(READY)) }
     }
 
-    /// Runs a call. After a panic in it, the object refuses all further ones.
+    /// Runs a call. After a panic in it, the object refuses all further calls.
     #[inline(always)]
     pub(crate) fn call<R>(
         &mut self,
@@ -71,16 +71,16 @@ impl<T> Object<T> {
         result
     }
 
-    /// What is inside, to be looked at.
+    /// Returns the value for reading.
     pub(crate) const fn inner(&self) -> &T {
         &self.inner
     }
 }
 
-/// Makes an object and gives a pointer to it to the caller; NULL on an error.
+/// Creates an object and gives the caller a pointer to it; NULL on an error.
 ///
 /// # Safety
-/// `out` is NULL, or the caller's place for a pointer.
+/// `out` is NULL, or the caller's memory for a pointer.
 pub(crate) unsafe fn new<T>(
     out: *mut *mut T,
     make: impl FnOnce() -> Result<T, Failure>,
@@ -91,7 +91,7 @@ pub(crate) unsafe fn new<T>(
     if !out.is_aligned() {
         return Err(misaligned("out", out));
     }
-    // SAFETY: the caller's; not NULL, aligned.
+    // SAFETY: as the caller promises; not NULL, aligned.
     unsafe { out.write(ptr::null_mut()) };
     let made = Box::into_raw(Box::new(make()?));
     // SAFETY: as above.
@@ -102,11 +102,11 @@ pub(crate) unsafe fn new<T>(
 /// Frees an object.
 ///
 /// # Safety
-/// `object` is NULL, or comes from [`new`], has not been freed, and nobody uses it.
+/// `object` is NULL, or comes from [`new`], has not been freed, and is not in use.
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
         let _ = crate::status::guard(|| {
-            // SAFETY: the caller's: it is the box that `new` gave away.
+            // SAFETY: as the caller promises, it is the box from `new`.
             drop(unsafe { Box::from_raw(object) });
             Ok(SP_OK)
         });
@@ -116,32 +116,32 @@ pub(crate) unsafe fn free<T>(object: *mut T) {
 /// Runs a call with the object behind a pointer.
 ///
 /// # Safety
-/// `object` is NULL, or comes from [`new`], has not been freed, and nobody else uses it during the
-/// call.
+/// `object` is NULL, or comes from [`new`], has not been freed, and is not used elsewhere during
+/// the call.
 #[inline(always)]
 pub(crate) unsafe fn with<T, R>(
     what: &'static str,
     object: *mut T,
     body: impl FnOnce(&mut T) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: as the caller promises.
     match unsafe { object.as_mut() } {
         Some(object) => body(object),
         None => Err(Failure::Null(what)),
     }
 }
 
-/// Runs a call that only looks at the object behind a pointer.
+/// Runs a call that only reads the object behind a pointer.
 ///
 /// # Safety
-/// `object` is NULL, or comes from [`new`], has not been freed, and nobody changes it during the
+/// `object` is NULL, or comes from [`new`], has not been freed, and does not change during the
 /// call.
 pub(crate) unsafe fn with_ref<T, R>(
     what: &'static str,
     object: *const T,
     body: impl FnOnce(&T) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: as the caller promises.
     match unsafe { object.as_ref() } {
         Some(object) => body(object),
         None => Err(Failure::Null(what)),

@@ -1,48 +1,49 @@
-//! What is known of a packet besides its bytes, in C's terms and in the engine's.
+//! The metadata of a packet, in C's form and in the engine's.
 
 use superpacket::segment::{ChecksumForm, Cwr, IpId};
 use superpacket::{FlowHash, Gso, GsoKind, RxChecksum, SegmentSize, VlanTag};
 
 use crate::status::Failure;
 
-/// Nothing is known of the checksums: they are verified in software where it matters.
+/// The state of the checksums is unknown. They are verified in software where needed.
 pub const SP_CHECKSUM_NONE: u8 = 0;
-/// The device verified checksum_level + 1 transport checksums, the outermost first; UDP checksums
+/// The device verified checksum_level + 1 transport checksums, from the outermost on. UDP checksums
 /// of 0 are not counted.
 pub const SP_CHECKSUM_VERIFIED: u8 = 1;
-/// checksum_sum is the one's-complement sum of everything after the 14 bytes of the Ethernet
-/// header (of everything, in a packet that starts at IP), as a number of the host.
+/// checksum_sum is the one's-complement sum of all bytes behind the 14 bytes of the Ethernet header
+/// (of all bytes, if the packet starts at IP), in host byte order.
 pub const SP_CHECKSUM_SUM: u8 = 2;
-/// The checksum field holds the sum of the pseudo-header, not inverted, and somebody must fill it
-/// in: checksum_start says where to start summing, in bytes from the start of the packet, and
-/// checksum_offset where the field lies from there.
+/// The checksum field holds the sum of the pseudo-header, not inverted, and must be completed.
+/// checksum_start is where the sum starts, in bytes from the start of the packet. checksum_offset
+/// is the position of the field from there.
 pub const SP_CHECKSUM_PARTIAL: u8 = 3;
 
-/// No super-packet.
+/// The packet is no super-packet.
 pub const SP_GSO_NONE: u8 = 0;
 /// TCP over IPv4.
 pub const SP_GSO_TCP4: u8 = 1;
 /// TCP over IPv6.
 pub const SP_GSO_TCP6: u8 = 2;
-/// UDP datagrams of equal size, of which the last may be shorter (USO).
+/// UDP datagrams of equal size; the last one may be shorter (USO).
 pub const SP_GSO_UDP: u8 = 3;
-/// One UDP datagram, to be cut into IP fragments (UFO).
+/// One UDP datagram, to be split into IP fragments (UFO).
 pub const SP_GSO_UDP_FRAGMENTS: u8 = 4;
 /// DCCP data packets.
 pub const SP_GSO_DCCP: u8 = 5;
 
-/// The field hash holds a flow hash that the device reported.
+/// The field hash contains a flow hash from the device.
 pub const SP_OFFLOAD_HASH: u8 = 1;
-/// All segments have the super-packet's IPv4 identification; else it counts up by one.
+/// All segments have the super-packet's IPv4 identification. Otherwise it counts up by one.
 pub const SP_OFFLOAD_FIXED_ID: u8 = 2;
-/// The same of the outer IPv4 header of a tunnel; the outermost, if there are two.
+/// All segments have the super-packet's identification in the outer IPv4 header of a tunnel; in the
+/// outermost one, if there are two tunnels.
 pub const SP_OFFLOAD_FIXED_OUTER_ID: u8 = 4;
-/// All segments carry CWR if the super-packet does; else the first only.
+/// All segments have CWR if the super-packet has it. Otherwise only the first segment has it.
 pub const SP_OFFLOAD_CWR_ALL: u8 = 8;
-/// The packets that merged had partial checksums.
+/// The merged packets had partial checksums.
 pub const SP_OFFLOAD_MERGED_PARTIAL: u8 = 16;
-/// All segments have the super-packet's identification in the outer IPv4 header of a tunnel in a
-/// tunnel.
+/// All segments have the super-packet's identification in the IPv4 header of the second of two
+/// tunnels.
 pub const SP_OFFLOAD_FIXED_NESTED_ID: u8 = 32;
 
 const FLAGS: u8 = SP_OFFLOAD_HASH
@@ -52,31 +53,32 @@ const FLAGS: u8 = SP_OFFLOAD_HASH
     | SP_OFFLOAD_MERGED_PARTIAL
     | SP_OFFLOAD_FIXED_NESTED_ID;
 
-/// What is known of a packet besides its bytes. All zero: nothing.
+/// The metadata of a packet. If all fields are zero, nothing is known.
 ///
-/// What the library writes, it also takes: that of an output fits the packet that is made of it.
+/// The library accepts what it writes: the metadata of an output is valid for the packet made of
+/// that output.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct sp_offload {
-    /// SP_CHECKSUM_NONE or another.
+    /// State of the checksums: SP_CHECKSUM_NONE or another of these constants.
     pub checksum: u8,
-    /// With SP_CHECKSUM_VERIFIED: how many checksums more than one.
+    /// With SP_CHECKSUM_VERIFIED: number of verified checksums, minus one.
     pub checksum_level: u8,
-    /// With SP_CHECKSUM_PARTIAL: where to start summing, in bytes from the start of the packet.
+    /// With SP_CHECKSUM_PARTIAL: where the sum starts, in bytes from the start of the packet.
     pub checksum_start: u16,
-    /// With SP_CHECKSUM_PARTIAL: where the field lies, in bytes from checksum_start.
+    /// With SP_CHECKSUM_PARTIAL: position of the field, in bytes from checksum_start.
     pub checksum_offset: u16,
     /// With SP_CHECKSUM_SUM: the sum.
     pub checksum_sum: u16,
-    /// SP_GSO_NONE, or how the packet is to be cut.
+    /// How to segment the packet: SP_GSO_NONE or another of these constants.
     pub gso_type: u8,
-    /// SP_OFFLOAD_HASH and others.
+    /// SP_OFFLOAD_HASH and other flags.
     pub flags: u8,
-    /// Bytes of payload in each segment but the last, if gso_type is not SP_GSO_NONE: at least 1.
+    /// Payload bytes per segment, except the last; at least 1, unless gso_type is SP_GSO_NONE.
     pub gso_size: u16,
     /// The flow hash, with SP_OFFLOAD_HASH.
     pub hash: u32,
-    /// 0x8100 or 0x88a8 of a VLAN tag that the device took out of the frame; 0: none.
+    /// Protocol of a VLAN tag that the device stripped from the frame, 0x8100 or 0x88a8; 0: none.
     pub vlan_protocol: u16,
     /// Priority, drop eligibility and VLAN ID of that tag.
     pub vlan_control: u16,
@@ -85,9 +87,9 @@ pub struct sp_offload {
 }
 
 impl sp_offload {
-    /// The fields of which each says something besides the form of the checksum, and a hash. Those
-    /// of a partial checksum are not looked at.
-    const BESIDES: Self = sp_offload {
+    /// A mask of all fields that carry information besides the form of the checksum and the hash.
+    /// Fields of a partial checksum are ignored.
+    const METADATA_MASK: Self = sp_offload {
         checksum: u8::MAX,
         checksum_level: u8::MAX,
         checksum_start: 0,
@@ -102,23 +104,24 @@ impl sp_offload {
         reserved: u32::MAX,
     };
 
-    /// Is nothing known but the checksum, in this form, and a hash?
+    /// Returns whether only the form of the checksum, which must be this one, and perhaps a hash
+    /// are set.
     #[inline(always)]
-    pub(crate) fn says_only(&self, checksum: u8) -> bool {
-        let ([a, b, c], [d, e, f]) = (self.words(), Self::BESIDES.words());
+    pub(crate) fn has_only(&self, checksum: u8) -> bool {
+        let ([a, b, c], [d, e, f]) = (self.words(), Self::METADATA_MASK.words());
         let [form, ..] = sp_offload { checksum, ..Self::default() }.words();
         ((a & d) ^ form) | (b & e) | (c & f) == 0
     }
 
-    /// All of it: three loads, where its fields are twelve.
+    /// Returns all fields in three words, which takes three loads instead of twelve.
     #[inline(always)]
-    #[expect(unsafe_code, reason = "numbers side by side as larger ones")]
+    #[expect(unsafe_code, reason = "reads adjacent integers as larger ones")]
     const fn words(self) -> [u64; 3] {
-        // SAFETY: numbers without padding between them, and as many bytes.
+        // SAFETY: integers without padding between them, of the same total size.
         unsafe { std::mem::transmute(self) }
     }
 
-    /// Is every value one of those that are named?
+    /// Checks that every value is one of the named constants.
     #[inline(always)]
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let Self { checksum, gso_type, flags, gso_size, reserved, .. } = *self;
@@ -190,7 +193,7 @@ impl sp_offload {
         )
     }
 
-    /// What is known of a packet that leaves.
+    /// Returns the metadata of a packet that leaves.
     #[inline(always)]
     pub(crate) fn new(
         checksum: RxChecksum,
@@ -219,7 +222,7 @@ impl sp_offload {
                 GsoKind::Udp => SP_GSO_UDP,
                 GsoKind::UdpFragments => SP_GSO_UDP_FRAGMENTS,
                 GsoKind::Dccp => SP_GSO_DCCP,
-                // A kind that this library does not name cannot be said.
+                // This library has no constant for newer kinds.
                 _ => SP_GSO_NONE,
             };
             offload.gso_size = gso.size.get() as u16;
@@ -259,7 +262,7 @@ mod tests {
         };
         for checksum in [SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED] {
             let plain = sp_offload { checksum, ..partial };
-            assert!(plain.says_only(checksum) && !plain.says_only(checksum ^ 1));
+            assert!(plain.has_only(checksum) && !plain.has_only(checksum ^ 1));
             let others = [
                 sp_offload { checksum_level: 1, ..plain },
                 sp_offload { gso_type: SP_GSO_TCP4, ..plain },
@@ -270,7 +273,7 @@ mod tests {
                 sp_offload { reserved: 1 << 31, ..plain },
             ];
             for other in others {
-                assert!(!other.says_only(checksum), "{other:?}");
+                assert!(!other.has_only(checksum), "{other:?}");
             }
         }
     }

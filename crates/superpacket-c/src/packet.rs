@@ -1,4 +1,4 @@
-//! Packets as C programs give them: pointers and lengths, which are checked once.
+//! Packets from C programs: pointers and lengths, which are checked once.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -14,49 +14,49 @@ use crate::memory::{
 use crate::offload::{SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED, sp_offload};
 use crate::status::Failure;
 
-/// The most buffers of a packet that is to be aggregated, the first included.
+/// Maximum buffers of a packet that is to be aggregated, the first included.
 pub const SP_MAX_BUFFERS: usize = 17;
-/// The most buffers of any other packet, the first included: what merged, and is to be cut again.
+/// Maximum buffers of any other packet, such as a merged packet that is to be segmented, the first
+/// included.
 pub const SP_MAX_RANGES: usize = 1024;
-/// The most packets of one call.
+/// Maximum packets per call.
 pub const SP_MAX_PACKETS: usize = 1 << 20;
-/// The most bytes of header memory that one output takes: headers of a packet, and a
-/// virtio_net_hdr.
+/// Maximum header memory per output in bytes: the headers of a packet, and a virtio_net_hdr.
 pub const SP_MAX_HEADER: usize = 320;
 
 const _: () = assert!(SP_MAX_BUFFERS == superpacket::packet::MAX_BUFFERS);
 
 /// Packets start at the Ethernet header.
 pub const SP_LAYER_ETHERNET: u32 = 0;
-/// Packets start at the IP header: TUN devices.
+/// Packets start at the IP header, as with TUN devices.
 pub const SP_LAYER_IP: u32 = 1;
 
-/// A packet in the caller's buffers: a received one, or a super-packet to be cut.
+/// A packet in the caller's buffers: a received packet, or a super-packet to be segmented.
 ///
-/// The library reads its bytes during the call and writes none of them. The layout of this
-/// structure is fixed for as long as the library has its soname.
+/// The library reads its bytes during the call, and never writes to them. The layout of this
+/// structure does not change while the library keeps its soname.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct sp_packet {
-    /// The first bytes, or all.
+    /// The first buffer of the packet.
     pub data: *const c_void,
-    /// How many these are: at most SP_MAX_LENGTH.
+    /// Length of the first buffer in bytes; at most SP_MAX_LENGTH.
     pub length: usize,
-    /// The buffers behind the first; NULL if there are none.
+    /// The other buffers; NULL if there are none.
     pub rest: *const sp_iovec,
-    /// How many: at most SP_MAX_BUFFERS - 1 of a packet that is to be aggregated, SP_MAX_RANGES - 1
-    /// of any other.
+    /// Number of other buffers: at most SP_MAX_BUFFERS - 1 for a packet that is to be aggregated,
+    /// and SP_MAX_RANGES - 1 for any other.
     pub rest_count: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// The caller's own; comes back with each range of the packet. The library does not look at
-    /// what it points to.
+    /// A value of the caller, which is returned with each range of the packet. The library does not
+    /// dereference it.
     pub token: *mut c_void,
-    /// What is known besides.
+    /// The packet's metadata.
     pub offload: sp_offload,
 }
 
-/// Where packets start, by its number.
+/// Returns the layer at which packets start, by its number.
 pub(crate) fn layer(layer: u32) -> Result<Layer, Failure> {
     match layer {
         SP_LAYER_ETHERNET => Ok(Layer::Ethernet),
@@ -65,9 +65,9 @@ pub(crate) fn layer(layer: u32) -> Result<Layer, Failure> {
     }
 }
 
-/// Checks the length of a packet whose buffers have these lengths.
+/// Checks the total length of a packet whose buffers have these lengths.
 ///
-/// The sum saturates: 1,024 buffers of 16 MiB are more than 32 bits hold.
+/// The sum saturates: 1,024 buffers of 16 MiB exceed 32 bits.
 fn check_total(lengths: impl Iterator<Item = usize>) -> Result<(), Failure> {
     let total = lengths.fold(0, usize::saturating_add);
     match total > SP_MAX_LENGTH {
@@ -80,38 +80,39 @@ fn check_total(lengths: impl Iterator<Item = usize>) -> Result<(), Failure> {
     }
 }
 
-/// Are all packets of a call in one buffer each, and is the same known of them?
+/// Whether all packets of a call have one buffer each and the same checksum state.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Plain {
-    /// Nothing is known of any.
+pub(crate) enum CommonState {
+    /// The checksum state of all packets is unknown.
     Unknown,
-    /// Of each a device has verified one checksum.
+    /// A device has verified one checksum of each packet.
     Verified,
-    /// They differ, or more is known of them.
+    /// The packets differ, or have other metadata.
     Not,
 }
 
-/// A packet of the caller's that has been checked.
+/// A packet of the caller that has been checked.
 ///
-/// Invariant: made by [`Packet::check_all`] or [`Packet::check_one`] alone, from packets whose
-/// pointers, as the functions of the C interface demand, are good for as long as the reference
-/// lives.
+/// Invariant: made only by [`CheckedPacket::check_all`] or [`CheckedPacket::check_one`], from
+/// packets whose pointers are valid while the reference lives, as the functions of the C interface
+/// demand.
 #[repr(transparent)]
-pub(crate) struct Packet(sp_packet);
+pub(crate) struct CheckedPacket(sp_packet);
 
-impl Packet {
-    /// Checks all that can be checked of a caller's packets, which have so many buffers at most.
+impl CheckedPacket {
+    /// Checks everything that can be checked of a caller's packets, each with at most this number
+    /// of buffers.
     ///
     /// # Safety
-    /// If `count` is not 0 and `packets` not NULL, `packets` points to so many packets; each points
+    /// If `count` is not 0 and `packets` not NULL, `packets` points to as many packets. Each points
     /// to as many bytes, and to as many further buffers, as it says, if its pointers are not NULL.
-    /// Nobody writes any of these for as long as the slice lives.
+    /// None of these are written to while the slice lives.
     #[inline(always)]
     pub(crate) unsafe fn check_all<'a>(
         packets: *const sp_packet,
         count: usize,
         buffers: usize,
-    ) -> Result<(&'a [Packet], Plain), Failure> {
+    ) -> Result<(&'a [CheckedPacket], CommonState), Failure> {
         if count > SP_MAX_PACKETS {
             return Err(Failure::Length { what: "count", got: count, limit: SP_MAX_PACKETS });
         }
@@ -119,7 +120,7 @@ impl Packet {
             return Err(impossible_array("packets", packets, count));
         }
         if count == 0 {
-            return Ok((&[], Plain::Not));
+            return Ok((&[], CommonState::Not));
         }
         if packets.is_null() {
             return Err(Failure::Null("packets"));
@@ -127,29 +128,32 @@ impl Packet {
         if !packets.is_aligned() {
             return Err(misaligned("packets", packets));
         }
-        // SAFETY: the caller's; not NULL, aligned, and at most 64 MiB. `Packet` is transparent.
-        let packets: &[Packet] = unsafe { slice::from_raw_parts(packets.cast(), count) };
+        // SAFETY: as the caller promises; not NULL, aligned, and at most 64 MiB. `CheckedPacket` is
+        // transparent.
+        let packets: &[CheckedPacket] = unsafe { slice::from_raw_parts(packets.cast(), count) };
         let checksum = packets[0].0.offload.checksum;
         let mut plain = match checksum {
-            SP_CHECKSUM_NONE => Plain::Unknown,
-            SP_CHECKSUM_VERIFIED => Plain::Verified,
-            _ => Plain::Not,
+            SP_CHECKSUM_NONE => CommonState::Unknown,
+            SP_CHECKSUM_VERIFIED => CommonState::Verified,
+            _ => CommonState::Not,
         };
         for packet in packets {
             if !packet.is_plain(checksum) {
                 packet.check(buffers)?;
-                plain = Plain::Not;
+                plain = CommonState::Not;
             }
         }
         Ok((packets, plain))
     }
 
-    /// As [`check_all`](Self::check_all), of one packet that is not to be aggregated.
+    /// As [`check_all`](Self::check_all), for one packet that is not to be aggregated.
     ///
     /// # Safety
     /// As there.
-    pub(crate) unsafe fn check_one<'a>(packet: *const sp_packet) -> Result<&'a Packet, Failure> {
-        // SAFETY: the caller's.
+    pub(crate) unsafe fn check_one<'a>(
+        packet: *const sp_packet,
+    ) -> Result<&'a CheckedPacket, Failure> {
+        // SAFETY: as the caller promises.
         match unsafe { Self::check_all(packet, 1, SP_MAX_RANGES) } {
             Ok(([packet], _)) => Ok(packet),
             Ok(_) | Err(Failure::Null("packets")) => Err(Failure::Null("packet")),
@@ -157,16 +161,17 @@ impl Packet {
         }
     }
 
-    /// Is it in one buffer that can be, and is nothing known of it but, if so, that a device has
-    /// verified its checksum? In one expression without branches: this is asked of each packet.
+    /// Returns whether the packet has one valid buffer, and no metadata except this form of the
+    /// checksum. It is an expression without branches, since it runs for each packet.
     #[inline(always)]
     fn is_plain(&self, checksum: u8) -> bool {
         let sp_packet { data, length, rest, rest_count, reserved, ref offload, .. } = self.0;
-        // Not NULL, and so far from the end of the address space as a packet may be long.
+        // Not NULL, and at least the maximum length of a packet before the end of the address
+        // space.
         let place = ((data as usize).wrapping_sub(1) < usize::MAX - SP_MAX_LENGTH)
             & (length <= SP_MAX_LENGTH);
         let alone = (rest as usize | rest_count as usize | reserved as usize) == 0;
-        place & alone & (checksum <= SP_CHECKSUM_VERIFIED) & offload.says_only(checksum)
+        place & alone & (checksum <= SP_CHECKSUM_VERIFIED) & offload.has_only(checksum)
     }
 
     fn check(&self, buffers: usize) -> Result<(), Failure> {
@@ -198,21 +203,21 @@ impl Packet {
         check_total(self.rest().iter().map(|buffer| buffer.iov_len).chain([self.0.length]))
     }
 
-    /// The buffers behind the first.
+    /// Returns the buffers behind the first one.
     #[inline(always)]
     pub(crate) fn rest(&self) -> &[sp_iovec] {
         match self.0.rest_count {
             0 => &[],
-            // SAFETY: invariant of the type: so many buffers lie there. Not NULL, aligned and
-            // no more than a limit, since `check_rest` has looked before anybody else.
+            // SAFETY: invariant of the type: there are this many buffers. `check_rest` ran before,
+            // so the pointer is not NULL and aligned, and the count is at most the limit.
             count => unsafe { slice::from_raw_parts(self.0.rest, count as usize) },
         }
     }
 
     #[inline(always)]
     pub(crate) fn first(&self) -> &[u8] {
-        // SAFETY: invariant of the type: the packet points to so many bytes, which live as long as
-        // the reference does.
+        // SAFETY: invariant of the type: the packet points to this many bytes, which live as long
+        // as the reference.
         unsafe { bytes(self.0.data, self.0.length) }
     }
 
@@ -231,12 +236,12 @@ impl Packet {
         1 + self.0.rest_count as usize
     }
 
-    /// The bytes of a buffer; none of one that there is not.
+    /// Returns the bytes of a buffer; none if there is no such buffer.
     #[inline(always)]
     pub(crate) fn bytes_of(&self, index: usize) -> &[u8] {
         match index {
             0 => self.first(),
-            // SAFETY: as in `first`, of a further buffer.
+            // SAFETY: as in `first`, for another buffer.
             _ => self
                 .rest()
                 .get(index - 1)
@@ -244,14 +249,14 @@ impl Packet {
         }
     }
 
-    /// The bytes of all buffers.
+    /// Returns the length of all buffers together, in bytes.
     #[inline(always)]
     pub(crate) fn length(&self) -> usize {
         self.0.length + self.rest().iter().map(|buffer| buffer.iov_len).sum::<usize>()
     }
 
-    /// The first bytes: as many as headers may have, or all. They are copied to `gathered` if they
-    /// lie in several buffers.
+    /// Returns the first bytes: the maximum length of headers, or all. They are copied to
+    /// `gathered` if they lie in several buffers.
     pub(crate) fn header<'a>(&'a self, gathered: &'a mut [u8; MAX_HEADER]) -> &'a [u8] {
         let first = self.first();
         if first.len() >= MAX_HEADER || self.count() == 1 {

@@ -1,4 +1,4 @@
-//! How packets are aggregated: a structure that can grow.
+//! The aggregation policy: a structure that can grow.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -13,88 +13,90 @@ use crate::memory::misaligned;
 use crate::packet::layer;
 use crate::status::Failure;
 
-/// Generic receive offload of TCP and DCCP: what merges can be cut again into the very same frames.
+/// Generic receive offload of TCP and DCCP: merged packets can be segmented into the original
+/// frames.
 pub const SP_MODE_GRO: u32 = 0;
-/// As SP_MODE_GRO, and UDP datagrams of equal length too.
+/// As SP_MODE_GRO, also for UDP datagrams of equal length.
 pub const SP_MODE_GRO_UDP: u32 = 1;
-/// Large receive offload: for local delivery only; acknowledgements, windows and timestamps take
+/// Large receive offload, only for local delivery. Acknowledgements, windows and timestamps take
 /// the newest values.
 pub const SP_MODE_LRO: u32 = 2;
-/// As SP_MODE_LRO, and pure ACKs are absorbed into the newest.
+/// As SP_MODE_LRO, and pure ACKs are absorbed into the newest one.
 pub const SP_MODE_LRO_ACKS: u32 = 3;
 
-/// Checksums of which nothing is known count as correct, and no payload is read. A damaged packet
-/// may then merge, and whoever completes the partial checksum makes it correct. A cipher does not
-/// prevent this: it proves that the peer sent these bytes, not that they reached the peer intact.
-/// Without effect where merged packets leave with complete checksums.
+/// Checksums of unknown state count as correct, and payloads are not read. A damaged packet may
+/// then merge, and completing the partial checksum makes it look correct. A cipher does not prevent
+/// this: it proves that the peer sent these bytes, not that they reached the peer intact. Without
+/// effect if merged packets leave with complete checksums.
 pub const SP_POLICY_TRUSTED_INPUT: u32 = 1;
-/// What merges leaves with a partial checksum, for a device or a kernel that completes it. A stack
-/// that verifies checksums takes such a packet for damaged.
+/// Merged packets leave with partial checksums, for a device or a kernel that completes them. A
+/// stack that verifies checksums treats such a packet as damaged.
 pub const SP_POLICY_PARTIAL_CHECKSUMS: u32 = 2;
-/// The flow table is keyed by key, not by random numbers: for tests that repeat.
+/// The hash key of the flow table is the field key instead of a random number, for reproducible
+/// tests.
 pub const SP_POLICY_FIXED_KEY: u32 = 4;
 
 const FLAGS: u32 = SP_POLICY_TRUSTED_INPUT | SP_POLICY_PARTIAL_CHECKSUMS | SP_POLICY_FIXED_KEY;
 
-/// virtio_net_hdr in the byte order of the machine: TUN and packet sockets, if nobody asked for
-/// another.
+/// virtio_net_hdr in host byte order: the default of TUN and packet sockets.
 pub const SP_ORDER_NATIVE: u32 = 0;
 /// virtio_net_hdr in little-endian order: virtio 1.0, TUN after TUNSETVNETLE.
 pub const SP_ORDER_LITTLE: u32 = 1;
 /// virtio_net_hdr in big-endian order: TUN after TUNSETVNETBE.
 pub const SP_ORDER_BIG: u32 = 2;
 
-/// The limit of ranges in one packet, if the policy says 0: with two headers no more than writev(2)
-/// takes on Linux.
+/// Default limit of ranges per packet. With two ranges of headers, it is the maximum of writev(2)
+/// on Linux.
 pub const SP_DEFAULT_FRAGMENTS: u32 = 1022;
 
-/// How packets are aggregated.
+/// The aggregation policy.
 ///
-/// Set all of it to 0, then size to sizeof(struct sp_policy), then what is to differ: 0 is the
-/// usual value of each field. Later releases add fields at its end; a program that was compiled
-/// with an older header gives the older size, and has the usual values of those.
+/// Set all of it to 0, then size to sizeof(struct sp_policy), then the fields that differ from the
+/// default: 0 is the default of each field. Later releases add fields at its end. A program
+/// compiled with an older header passes the older size, and gets the defaults of the newer fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct sp_policy {
     /// sizeof(struct sp_policy).
     pub size: usize,
-    /// SP_MODE_GRO or another.
+    /// SP_MODE_GRO or another mode.
     pub mode: u32,
     /// SP_LAYER_ETHERNET or SP_LAYER_IP.
     pub layer: u32,
-    /// SP_POLICY_TRUSTED_INPUT and others. 0: every checksum is verified that no device verified.
+    /// SP_POLICY_TRUSTED_INPUT and other flags. 0: the library verifies every checksum that no
+    /// device has verified.
     pub flags: u32,
     /// Length of the virtio_net_hdr before each packet that leaves a batch: 10, 12, 20 or 24 bytes,
-    /// or 0 for none. With one, what merges has partial checksums, which it asks the device to
-    /// complete.
+    /// or 0 for none. With a header, merged packets have partial checksums, which the header asks
+    /// the device to complete.
     pub virtio_length: u32,
-    /// Its byte order: SP_ORDER_NATIVE or another.
+    /// Byte order of the header: SP_ORDER_NATIVE or another.
     pub virtio_order: u32,
-    /// The longest merged packet, in bytes from the outermost IP header. 0: 65,535. Up to 524,280
-    /// for TCP (BIG TCP).
+    /// Maximum length of a merged packet, in bytes from the outermost IP header on. 0: 65,535. Up
+    /// to 524,280 for TCP (BIG TCP).
     pub max_bytes: u32,
-    /// The most packets in one. 0: no limit.
+    /// Maximum number of packets merged into one. 0: no limit.
     pub max_packets: u32,
-    /// The most UDP datagrams in one. 0: 64.
+    /// Maximum number of UDP datagrams merged into one. 0: 64.
     pub max_datagrams: u32,
-    /// The most ranges of buffers in one. 0: SP_DEFAULT_FRAGMENTS.
+    /// Maximum number of buffer ranges per packet. 0: SP_DEFAULT_FRAGMENTS.
     pub max_fragments: u32,
-    /// The most flows held at a time. 0: 1,024, or 8 for LRO.
+    /// Maximum number of held flows. 0: 1,024, or 8 for LRO.
     pub max_flows: u32,
-    /// The most bytes of frames held at a time. 0: 32 MiB.
+    /// Maximum total length of held frames, in bytes. 0: 32 MiB.
     pub max_held_bytes: u64,
-    /// How long an sp_aggregator may hold a flow past sp_aggregator_poll_end, in nanoseconds. 0:
-    /// not at all. Means nothing for an sp_batch.
+    /// Time for which an sp_aggregator may hold a flow past sp_aggregator_poll_end, in nanoseconds.
+    /// 0: none. An sp_batch ignores it.
     pub hold_time: u64,
-    /// With SP_POLICY_FIXED_KEY: 128 bits.
+    /// With SP_POLICY_FIXED_KEY: the key of 128 bits.
     pub key: [u64; 2],
 }
 
-/// Copies a structure that begins with its size, as the caller knows it.
+/// Copies a structure that begins with its size, as far as the caller's version has it.
 ///
 /// # Safety
 /// `given` is NULL, or points to a structure that begins with its size in bytes as a `usize`, and
-/// so many bytes can be read there. Any bytes are a value of `T`.
+/// as many bytes can be read there. Any bytes are a value of `T`.
 pub(crate) unsafe fn sized<T: Copy>(
     what: &'static str,
     given: *const T,
@@ -107,35 +109,36 @@ pub(crate) unsafe fn sized<T: Copy>(
         return Err(misaligned(what, given));
     }
     let known = size_of::<T>();
-    // SAFETY: the caller's: it begins with its size.
+    // SAFETY: the caller promises that it begins with its size.
     let got = unsafe { given.cast::<usize>().read() };
-    // A structure of many kilobytes is one whose size was not set.
+    // A size of many kilobytes means that the field was not set.
     if got < least || got > 4096 {
         return Err(Failure::Structure { what, got, known });
     }
-    // SAFETY: the caller's: `got` bytes can be read.
+    // SAFETY: the caller promises that `got` bytes can be read.
     let beyond = (known..got).any(|index| unsafe { given.cast::<u8>().add(index).read() } != 0);
     if beyond {
         return Err(Failure::Structure { what, got, known });
     }
     let mut copy = MaybeUninit::<T>::zeroed();
-    // SAFETY: no more than either has. They do not overlap: `copy` is ours.
+    // SAFETY: both have at least this many bytes, and a local variable does not overlap the
+    // caller's memory.
     unsafe {
         ptr::copy_nonoverlapping(given.cast::<u8>(), copy.as_mut_ptr().cast(), got.min(known))
     };
-    // SAFETY: all bytes are initialised, and any are a value of `T`, says the caller.
+    // SAFETY: all bytes are initialized, and the caller promises that any bytes are a value of `T`.
     Ok(unsafe { copy.assume_init() })
 }
 
-/// A policy in the engine's terms.
-pub(crate) struct Chosen {
+/// The caller's policy in the engine's form.
+pub(crate) struct ParsedPolicy {
     pub(crate) policy: Policy,
     pub(crate) layer: Layer,
     pub(crate) framing: Option<Framing>,
     pub(crate) key: HashKey,
 }
 
-/// The format and byte order of a virtio_net_hdr.
+/// Returns the format and byte order of a virtio_net_hdr.
 pub(crate) fn framing(length: u32, order: u32, layer: Layer) -> Result<Framing, Failure> {
     let format = Format::of_length(length as usize);
     let format = format.ok_or(Failure::Argument {
@@ -156,13 +159,13 @@ pub(crate) fn framing(length: u32, order: u32, layer: Layer) -> Result<Framing, 
     Ok(Framing::new(format, order, layer))
 }
 
-impl Chosen {
+impl ParsedPolicy {
     /// Reads the caller's policy.
     ///
     /// # Safety
     /// As [`sized`].
     pub(crate) unsafe fn read(given: *const sp_policy) -> Result<Self, Failure> {
-        // SAFETY: the caller's; the structure has nothing but integers.
+        // SAFETY: as the caller promises; the structure consists of integers.
         let given = unsafe { sized("sp_policy", given, size_of::<sp_policy>()) }?;
         let usual = match given.mode {
             SP_MODE_GRO => Policy::gro(),
@@ -180,7 +183,7 @@ impl Chosen {
             length => Some(framing(length, given.virtio_order, layer)?),
         };
         if framing.is_some() && matches!(usual.mode, Mode::Lro { .. }) {
-            // What LRO merges cannot be described: it has no segments to be cut into again.
+            // LRO's merged packets have no segments, so no header can describe them.
             return Err(Failure::Argument {
                 what: "policy.virtio_length in LRO",
                 got: u64::from(given.virtio_length),
@@ -209,10 +212,10 @@ impl Chosen {
             0 => HashKey::random(),
             _ => HashKey::new(u128::from(given.key[1]) << 64 | u128::from(given.key[0])),
         };
-        Ok(Chosen { policy, layer, framing, key })
+        Ok(ParsedPolicy { policy, layer, framing, key })
     }
 
-    /// How many ranges a packet that leaves takes at most.
+    /// Returns the maximum number of ranges of a packet that leaves.
     pub(crate) fn most_ranges(&self) -> usize {
         (self.policy.max_fragments as usize).max(crate::packet::SP_MAX_BUFFERS) + 2
     }

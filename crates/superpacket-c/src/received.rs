@@ -1,4 +1,4 @@
-//! Packets as the engine receives them.
+//! Packets in the form in which the engine receives them.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -8,10 +8,10 @@ use std::slice;
 use superpacket::aggregate::BorrowPacket;
 use superpacket::{Layer, RxChecksum, RxPacket, VlanTag};
 
-use crate::packet::{Packet, Plain};
+use crate::packet::{CheckedPacket, CommonState};
 
-impl Packet {
-    /// The packet as the engine receives it.
+impl CheckedPacket {
+    /// Returns the packet in the form in which the engine receives it.
     #[inline(always)]
     pub(crate) fn received_with<B>(&self, layer: Layer, first: B) -> RxPacket<B> {
         let offload = self.offload();
@@ -28,19 +28,19 @@ impl Packet {
     }
 }
 
-/// A packet of the caller's, with his token.
-pub(crate) trait Given: BorrowPacket {
+/// A packet of the caller, with its token.
+pub(crate) trait TokenPacket: BorrowPacket {
     fn token(&self) -> *mut c_void;
 }
 
-impl Given for Packet {
+impl TokenPacket for CheckedPacket {
     #[inline(always)]
     fn token(&self) -> *mut c_void {
-        Packet::token(self)
+        CheckedPacket::token(self)
     }
 }
 
-impl BorrowPacket for Packet {
+impl BorrowPacket for CheckedPacket {
     #[inline(always)]
     fn received(&self, layer: Layer) -> RxPacket<()> {
         self.received_with(layer, ())
@@ -57,12 +57,12 @@ impl BorrowPacket for Packet {
     }
 }
 
-/// A packet in one buffer, of which nothing is known but, if so, that a device has verified its
-/// checksum.
+/// A packet in one buffer, without metadata except that a device has verified its checksum, if
+/// `VERIFIED`.
 ///
-/// Most batches are of such packets. Compiled apart, a packet is received by writing constants.
+/// Most batches consist of such packets. With code of its own, receiving one only writes constants.
 #[repr(transparent)]
-pub(crate) struct PlainPacket<const VERIFIED: bool>(Packet);
+pub(crate) struct PlainPacket<const VERIFIED: bool>(CheckedPacket);
 
 impl<const VERIFIED: bool> BorrowPacket for PlainPacket<VERIFIED> {
     #[inline(always)]
@@ -81,37 +81,37 @@ impl<const VERIFIED: bool> BorrowPacket for PlainPacket<VERIFIED> {
     }
 }
 
-impl<const VERIFIED: bool> Given for PlainPacket<VERIFIED> {
+impl<const VERIFIED: bool> TokenPacket for PlainPacket<VERIFIED> {
     #[inline(always)]
     fn token(&self) -> *mut c_void {
         self.0.token()
     }
 }
 
-/// Packets as they are received fastest.
-pub(crate) enum Packets<'a> {
-    /// Nothing is known of any.
+/// Packets, grouped by the fastest way to receive them.
+pub(crate) enum ReceivedPackets<'a> {
+    /// The checksum state of all packets is unknown.
     Unknown(&'a [PlainPacket<false>]),
-    /// Of each a device has verified one checksum.
+    /// A device has verified one checksum of each packet.
     Verified(&'a [PlainPacket<true>]),
-    /// All others.
-    Any(&'a [Packet]),
+    /// All other packets.
+    Any(&'a [CheckedPacket]),
 }
 
-impl<'a> Packets<'a> {
+impl<'a> ReceivedPackets<'a> {
     #[inline(always)]
-    pub(crate) fn of(packets: &'a [Packet], plain: Plain) -> Self {
+    pub(crate) fn of(packets: &'a [CheckedPacket], plain: CommonState) -> Self {
         let (first, count) = (packets.as_ptr(), packets.len());
         match plain {
-            Plain::Unknown => {
+            CommonState::Unknown => {
                 // SAFETY: the same packets, in a transparent type that has the same invariant.
-                Packets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) })
+                ReceivedPackets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) })
             }
-            Plain::Verified => {
+            CommonState::Verified => {
                 // SAFETY: as above.
-                Packets::Verified(unsafe { slice::from_raw_parts(first.cast(), count) })
+                ReceivedPackets::Verified(unsafe { slice::from_raw_parts(first.cast(), count) })
             }
-            Plain::Not => Packets::Any(packets),
+            CommonState::Not => ReceivedPackets::Any(packets),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Segmentation: gathered and linear, of packets and of what was read behind a virtio_net_hdr.
+//! Segmentation of packets, into gathered segments or into buffers.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -12,22 +12,23 @@ use superpacket::{GsoKind, Layer, SegmentError, SegmentOptions, SegmentSize, Seg
 use crate::memory::{place, sp_iovec};
 use crate::object::{Object, free, new, with};
 use crate::offload::sp_offload;
-use crate::packet::{Packet, SP_MAX_HEADER, layer, sp_packet};
+use crate::packet::{CheckedPacket, SP_MAX_HEADER, layer, sp_packet};
 use crate::policy::sized;
-use crate::segment_memory::{Buffers, Headers, ToCut};
-use crate::space::{Full, Known, Records, Space, sp_space};
+use crate::segment_memory::{InputPacket, OutputBuffers, OutputHeaders};
+use crate::space::{Full, OutputMetadata, OutputRecords, Space, sp_space};
 use crate::status::sp_status::{self, SP_OK};
 use crate::status::{Failure, guard};
 
-/// The segments' transport checksums are whole.
+/// The transport checksums of segments are complete.
 pub const SP_OUTPUT_FULL: u32 = 0;
-/// They hold the sum of the pseudo-header, for a device that fills in the rest: no payload is read.
+/// The checksums hold the sum of the pseudo-header, for a device that completes them. The payload
+/// is not read.
 pub const SP_OUTPUT_PARTIAL: u32 = 1;
-/// As the packets had them that merged.
+/// The checksums have the form that they had in the merged packets.
 pub const SP_OUTPUT_AS_MERGED: u32 = 2;
 
-/// How to cut. Set all of it to 0, then size to sizeof(struct sp_segment_options), then what is to
-/// differ. Later releases add fields at its end.
+/// Options of segmentation. Set all of it to 0, then size to sizeof(struct sp_segment_options),
+/// then the fields that differ from the default. Later releases add fields at its end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct sp_segment_options {
@@ -35,25 +36,25 @@ pub struct sp_segment_options {
     pub size: usize,
     /// Where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
     pub layer: u32,
-    /// How the transport checksums are to stand: SP_OUTPUT_FULL or another.
+    /// Form of the transport checksums: SP_OUTPUT_FULL or another.
     pub checksum: u32,
-    /// The most segments; a packet that needs more is refused. 0: no limit.
+    /// Maximum number of segments; a packet that needs more is refused. 0: no limit.
     pub max_segments: u32,
-    /// The identification of IPv6 fragments, with SP_GSO_UDP_FRAGMENTS: the caller sees to it that
-    /// it does not repeat. 0: one of the segmenter's own, which differ from each other.
+    /// Identification of IPv6 fragments, with SP_GSO_UDP_FRAGMENTS; the caller must not repeat it.
+    /// 0: the segmenter chooses different ones.
     pub fragment_id: u32,
 }
 
-/// How many segments a packet gives, and how long they are.
+/// Number and lengths of a packet's segments.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct sp_plan {
-    /// How many: at least 1.
+    /// Number of segments; at least 1.
     pub segments: usize,
-    /// The length of each but the last in bytes, headers included; of the last, if it is the only
-    /// one.
+    /// Length of each segment except the last, in bytes, headers included. If there is only one
+    /// segment, its length.
     pub segment_length: usize,
-    /// The length of the last: at most segment_length.
+    /// Length of the last segment in bytes; at most segment_length.
     pub last_length: usize,
 }
 
@@ -67,42 +68,42 @@ impl From<Plan> for sp_plan {
     }
 }
 
-/// Cuts super-packets. Allocates nothing but itself.
+/// A segmenter of super-packets. Only creating it allocates memory.
 ///
-/// One thread at a time may use it, not always the same.
+/// Different threads may use it, but only one at a time.
 pub struct sp_segmenter {
     pub(crate) object: Object<Segmenter>,
 }
 
-/// Makes a segmenter.
+/// Creates a segmenter.
 ///
-/// \param out where the new object goes. Give it to sp_segmenter_free.
-/// \return SP_OK; SP_ERROR_NULL, SP_ERROR_ARGUMENT for out.
-/// \note Any thread may call it at any time. Ends the process if memory cannot be had.
+/// \param out receives the new object. Free it with sp_segmenter_free.
+/// \return SP_OK; SP_ERROR_NULL or SP_ERROR_ARGUMENT for out.
+/// \note Any thread may call it at any time. Ends the process if there is no memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_segmenter_new(out: *mut *mut sp_segmenter) -> sp_status {
-    // SAFETY: `out` is NULL or the caller's place for a pointer.
+    // SAFETY: `out` is NULL or the caller's memory for a pointer.
     guard(|| unsafe { new(out, || Ok(sp_segmenter { object: Object::new(Segmenter::new()) })) })
 }
 
 /// Frees a segmenter.
 ///
-/// \param segmenter NULL does nothing. No call may be under way in another thread.
+/// \param segmenter the segmenter; NULL does nothing. No call may be running in another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_segmenter_free(segmenter: *mut sp_segmenter) {
-    // SAFETY: NULL, or made by `sp_segmenter_new` and not freed yet, and nobody else's.
+    // SAFETY: NULL, or made by `sp_segmenter_new`, not freed yet, and not in use.
     unsafe { free(segmenter) };
 }
 
-/// Tells how many segments a packet would give, and how long. Cuts and counts nothing.
+/// Returns the number and lengths of a packet's segments, without segmenting or counting it.
 ///
 /// \param segmenter the segmenter.
-/// \param packet the packet, with gso_type and gso_size in its offload. Its bytes are the caller's,
-/// and must not change during the call.
-/// \param options NULL: an Ethernet frame, whole checksums, no limit.
-/// \param plan where the answer goes.
+/// \param packet the packet, with gso_type and gso_size in its offload. Its bytes must not change
+/// during the call.
+/// \param options NULL: an Ethernet frame, complete checksums, no limit.
+/// \param plan receives the result.
 /// \return as sp_segment, without SP_ERROR_SPACE.
-/// \note One thread at a time for each sp_segmenter.
+/// \note Only one thread at a time may use an sp_segmenter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_segment_plan(
     segmenter: *mut sp_segmenter,
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn sp_segment_plan(
     options: *const sp_segment_options,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(segmenter, packet, options, |segmenter, packet, options| {
             let plan = place("plan", plan)?;
@@ -120,24 +121,23 @@ pub unsafe extern "C" fn sp_segment_plan(
     }
 }
 
-/// Cuts a packet into segments of header bytes, in the space's header memory, and payload where it
-/// lies. Payload is read only where a checksum needs it.
+/// Segments a packet. Headers are written to the space's header memory, and the payload stays in
+/// the packet's buffers. The payload is read only if a checksum needs it.
 ///
-/// The space must have room for all segments: as many outputs, two ranges for each and one more for
-/// each buffer of the packet, and SP_MAX_HEADER bytes of headers for each. sp_segment_plan tells
-/// how many segments there are. A packet without gso_type comes out whole, as one segment, with its
-/// checksum filled in if that is partial and SP_OUTPUT_FULL is asked for.
+/// The space needs room for all segments: one output per segment, two ranges per segment and one
+/// more per buffer of the packet, and SP_MAX_HEADER bytes of headers per segment. sp_segment_plan
+/// returns the number of segments. A packet without gso_type is put out as one segment. Its
+/// checksum is completed if it is partial and options ask for SP_OUTPUT_FULL.
 ///
 /// \param segmenter the segmenter.
-/// \param packet the packet. Its bytes are the caller's, and must not change before the segments
-/// have been sent.
+/// \param packet the packet. Its bytes must not change before the segments have been sent.
 /// \param options as for sp_segment_plan.
-/// \param space filled from its start; all or nothing.
+/// \param space filled from its start, with all segments or none.
 /// \return SP_OK; SP_ERROR_SPACE if not all segments fit; SP_ERROR_HEADERS to
-/// SP_ERROR_PARTIAL_CHECKSUM if the packet cannot be cut; SP_ERROR_NULL, SP_ERROR_LENGTH,
-/// SP_ERROR_ARGUMENT, SP_ERROR_STRUCTURE for what is given; SP_ERROR_INTERNAL. On an error there is
-/// no output.
-/// \note One thread at a time for each sp_segmenter.
+/// SP_ERROR_PARTIAL_CHECKSUM if the packet cannot be segmented; SP_ERROR_NULL, SP_ERROR_LENGTH,
+/// SP_ERROR_ARGUMENT or SP_ERROR_STRUCTURE for an invalid argument; SP_ERROR_INTERNAL. On an error
+/// there is no output.
+/// \note Only one thread at a time may use an sp_segmenter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_segment(
     segmenter: *mut sp_segmenter,
@@ -145,13 +145,13 @@ pub unsafe extern "C" fn sp_segment(
     options: *const sp_segment_options,
     space: *mut sp_space,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         Space::empty(space);
         call(segmenter, packet, options, |segmenter, packet, options| {
-            // SAFETY: the caller's memory, apart from the packet.
+            // SAFETY: the caller's memory, which does not overlap the packet.
             Space::with(space, packet.packet.count() + 2, |space| {
-                let mut lacks = None;
+                let mut shortage = None;
                 let mut result = Ok(());
                 let Space { records, headers } = space;
                 let (outputs, iov) = records.limits();
@@ -163,16 +163,16 @@ pub unsafe extern "C" fn sp_segment(
                         ("space.headers_max", room, segments.saturating_mul(SP_MAX_HEADER)),
                     ]
                 };
-                let mut headers = Headers { memory: headers, needs, lacks: &mut lacks };
+                let mut headers = OutputHeaders { memory: headers, needs, shortage: &mut shortage };
                 let cut =
                     segmenter.segment_with_headers(packet, options, &mut headers, |segment| {
                         result = result.and_then(|()| put(records, packet, &segment));
                     });
-                if let Some(failure) = lacks {
+                if let Some(failure) = shortage {
                     return Err(failure);
                 }
                 cut?;
-                // It has been made sure that all fit.
+                // The check before has ensured that all segments fit.
                 result.map_err(|Full| Failure::Broken)?;
                 Ok(SP_OK)
             })
@@ -182,9 +182,9 @@ pub unsafe extern "C" fn sp_segment(
 
 #[inline(always)]
 fn put(
-    records: &mut Records<'_>,
-    packet: &ToCut<'_>,
-    segment: &Segment<'_, ToCut<'_>>,
+    records: &mut OutputRecords<'_>,
+    packet: &InputPacket<'_>,
+    segment: &Segment<'_, InputPacket<'_>>,
 ) -> Result<(), Full> {
     let token = packet.packet.token();
     let mut begun = records.begin(segment.header().len())?;
@@ -200,25 +200,30 @@ fn put(
         records.push(&mut begun, ptr::null(), 0, token)?;
     }
     begun.token = token;
-    records.end(begun, 1, sp_offload::new(segment.checksum, None, None, None), Known::default())
+    records.end(
+        begun,
+        1,
+        sp_offload::new(segment.checksum, None, None, None),
+        OutputMetadata::default(),
+    )
 }
 
-/// Cuts a packet into buffers, one for each segment: headers and payload are written behind each
-/// other, and summed in the same pass.
+/// Segments a packet into buffers, one per segment. Headers and payload are written one after the
+/// other, and are summed in the same pass.
 ///
 /// \param segmenter the segmenter.
 /// \param packet the packet. Its bytes must not change during the call.
 /// \param options as for sp_segment_plan.
-/// \param buffers the caller's memory for segments: each has iov_len bytes, of which the first
-/// `offset` are left as they are. Apart from each other and from the packet. How much of each is
-/// written is said in lengths.
-/// \param count how many buffers.
+/// \param buffers the caller's memory for segments, which must not overlap each other or the
+/// packet. Each has iov_len bytes, of which the first `offset` stay unchanged. lengths says how
+/// much of each was written.
+/// \param count number of buffers.
 /// \param offset where the segments start in their buffers, in bytes.
-/// \param lengths an array of count: the length of each segment goes there, without the offset.
-/// \param plan where the number and lengths of the segments go; NULL if they are not wanted.
-/// \return as sp_segment; SP_ERROR_SPACE or SP_ERROR_TOO_MANY_SEGMENTS if the buffers do not take
-/// all segments. On an error nothing has been written.
-/// \note One thread at a time for each sp_segmenter.
+/// \param lengths an array of count, which receives the length of each segment without the offset.
+/// \param plan receives the number and lengths of the segments; NULL if they are not needed.
+/// \return as sp_segment; SP_ERROR_SPACE or SP_ERROR_TOO_MANY_SEGMENTS if the buffers have no room
+/// for all segments. On an error nothing was written.
+/// \note Only one thread at a time may use an sp_segmenter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_segment_each(
     segmenter: *mut sp_segmenter,
@@ -230,26 +235,29 @@ pub unsafe extern "C" fn sp_segment_each(
     lengths: *mut usize,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(segmenter, packet, options, |segmenter, packet, options| {
-            let mut buffers = Buffers::each(buffers, count, offset, lengths)?;
-            tell(plan, |_| Ok(segmenter.segment_linear(packet, options, &mut buffers)?))
+            let mut buffers = OutputBuffers::each(buffers, count, offset, lengths)?;
+            segment_and_report(plan, |_| {
+                Ok(segmenter.segment_linear(packet, options, &mut buffers)?)
+            })
         })
     }
 }
 
-/// Cuts a packet into one buffer, its segments behind each other: segment n starts at n times
-/// plan->segment_length, as UDP_SEGMENT of Linux has it.
+/// Segments a packet into one buffer, with its segments one after the other. Segment n starts at n
+/// times plan->segment_length, as for Linux's UDP_SEGMENT.
 ///
 /// \param segmenter the segmenter.
 /// \param packet the packet. Its bytes must not change during the call.
 /// \param options as for sp_segment_plan.
-/// \param buffer the caller's memory, apart from the packet.
-/// \param size how many bytes it has.
-/// \param plan where the number and lengths of the segments go.
-/// \return as sp_segment; SP_ERROR_SPACE if they do not fit. On an error nothing has been written.
-/// \note One thread at a time for each sp_segmenter.
+/// \param buffer the caller's memory, which must not overlap the packet.
+/// \param size size of the buffer in bytes.
+/// \param plan receives the number and lengths of the segments.
+/// \return as sp_segment; SP_ERROR_SPACE if the segments do not fit. On an error nothing was
+/// written.
+/// \note Only one thread at a time may use an sp_segmenter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_segment_linear(
     segmenter: *mut sp_segmenter,
@@ -259,25 +267,27 @@ pub unsafe extern "C" fn sp_segment_linear(
     size: usize,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         call(segmenter, packet, options, |segmenter, packet, options| {
             let one = sp_iovec { iov_base: buffer, iov_len: size };
-            let mut buffers = Buffers::linear(&one)?;
+            let mut buffers = OutputBuffers::linear(&one)?;
             place("plan", plan)?;
-            tell(plan, |_| Ok(segmenter.segment_linear(packet, options, &mut buffers)?))
+            segment_and_report(plan, |_| {
+                Ok(segmenter.segment_linear(packet, options, &mut buffers)?)
+            })
         })
     }
 }
 
-/// Finds out how a packet is to be cut so that its segments fit an MTU, and writes gso_type and
-/// gso_size into its offload: for a packet that says nothing of it, TCP if it is TCP, UDP datagrams
-/// if it is UDP.
+/// Determines how to segment a packet so that its segments fit an MTU, and writes gso_type and
+/// gso_size to its offload. A packet without gso_type is segmented by its protocol: TCP, or UDP
+/// datagrams.
 ///
 /// \param packet the packet, of which only the headers are read; its offload is changed.
 /// \param layer where it starts.
-/// \param mtu the most bytes of a segment, from the outermost IP header on.
-/// \return SP_OK, also if the packet fits and nothing was changed; SP_ERROR_HEADERS;
+/// \param mtu maximum length of a segment, in bytes from the outermost IP header on.
+/// \return SP_OK, also if the packet fits and is unchanged; SP_ERROR_HEADERS;
 /// SP_ERROR_SEGMENT_TOO_SMALL if the MTU has no room for the headers; SP_ERROR_NULL,
 /// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
 /// \note Any thread may call it at any time.
@@ -291,7 +301,7 @@ pub unsafe extern "C" fn sp_gso_for_mtu(
         let layer = self::layer(layer)?;
         let offload = {
             // SAFETY: the caller's packet. The reference ends before it is written.
-            let checked = unsafe { Packet::check_one(packet) }?;
+            let checked = unsafe { CheckedPacket::check_one(packet) }?;
             let mut gathered = [0; MAX_HEADER];
             let header = checked.header(&mut gathered);
             let unparsed =
@@ -327,31 +337,31 @@ pub unsafe extern "C" fn sp_gso_for_mtu(
 }
 
 /// # Safety
-/// As [`sp_segment`] demands of `segmenter`, `packet` and `options`.
+/// The requirements of [`sp_segment`] for `segmenter`, `packet` and `options`.
 #[inline(always)]
 pub(crate) unsafe fn call(
     segmenter: *mut sp_segmenter,
     packet: *const sp_packet,
     options: *const sp_segment_options,
-    body: impl FnOnce(&mut Segmenter, &ToCut<'_>, &SegmentOptions) -> Result<sp_status, Failure>,
+    body: impl FnOnce(&mut Segmenter, &InputPacket<'_>, &SegmentOptions) -> Result<sp_status, Failure>,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and nobody else's during the
-        // call; `packet` and `options` are NULL or the caller's.
+        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and not used elsewhere during
+        // the call; `packet` and `options` are NULL or the caller's.
         unsafe {
             with("segmenter", segmenter, |segmenter| {
-                let packet = Packet::check_one(packet)?;
+                let packet = CheckedPacket::check_one(packet)?;
                 let (layer, options) = read_options(options)?;
                 segmenter
                     .object
-                    .call(|segmenter| body(segmenter, &ToCut { packet, layer }, &options))
+                    .call(|segmenter| body(segmenter, &InputPacket { packet, layer }, &options))
             })
         }
     })
 }
 
 /// # Safety
-/// As [`sized`], but that NULL means the usual options.
+/// As [`sized`], except that NULL means the default options.
 unsafe fn read_options(
     options: *const sp_segment_options,
 ) -> Result<(Layer, SegmentOptions), Failure> {
@@ -359,7 +369,7 @@ unsafe fn read_options(
     if options.is_null() {
         return Ok((Layer::Ethernet, read));
     }
-    // SAFETY: the caller's; the structure has nothing but integers.
+    // SAFETY: as the caller promises; the structure consists of integers.
     let given = unsafe { sized("sp_segment_options", options, size_of::<sp_segment_options>()) }?;
     read.checksum = match given.checksum {
         SP_OUTPUT_FULL => ChecksumOutput::Full,
@@ -374,17 +384,17 @@ unsafe fn read_options(
     Ok((layer(given.layer)?, read))
 }
 
-/// Cuts, and writes the plan where the caller wants it.
+/// Segments a packet, and writes the plan if the caller wants it.
 ///
 /// # Safety
-/// `plan` is NULL or the caller's place for one.
-pub(crate) unsafe fn tell(
+/// `plan` is NULL or the caller's memory for one.
+pub(crate) unsafe fn segment_and_report(
     plan: *mut sp_plan,
     cut: impl FnOnce(()) -> Result<Plan, Failure>,
 ) -> Result<sp_status, Failure> {
     let place = match plan.is_null() {
         true => None,
-        // SAFETY: the caller's.
+        // SAFETY: as the caller promises.
         false => Some(unsafe { place("plan", plan) }?),
     };
     let cut = cut(())?;

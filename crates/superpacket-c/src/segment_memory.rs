@@ -1,4 +1,4 @@
-//! The caller's memory as the segmenter reads and writes it: the packet, headers, whole segments.
+//! The caller's memory as the segmenter uses it: the packet, headers, and whole segments.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -11,17 +11,17 @@ use superpacket::{Gso, Layer, RxChecksum, SegmentError};
 use crate::memory::{
     check_range, fits, impossible, impossible_array, memory, misaligned, sp_iovec,
 };
-use crate::packet::Packet;
+use crate::packet::CheckedPacket;
 use crate::space::HeaderMemory;
 use crate::status::Failure;
 
-/// A packet to be cut, which starts there.
-pub(crate) struct ToCut<'a> {
-    pub(crate) packet: &'a Packet,
+/// A packet to be segmented, with the layer at which it starts.
+pub(crate) struct InputPacket<'a> {
+    pub(crate) packet: &'a CheckedPacket,
     pub(crate) layer: Layer,
 }
 
-impl Segmentable for ToCut<'_> {
+impl Segmentable for InputPacket<'_> {
     #[inline(always)]
     fn layer(&self) -> Layer {
         self.layer
@@ -59,21 +59,22 @@ impl Segmentable for ToCut<'_> {
 }
 
 /// The caller's memory for the headers of segments.
-pub(crate) struct Headers<'a, 'b, F> {
+pub(crate) struct OutputHeaders<'a, 'b, F> {
     pub(crate) memory: &'a mut HeaderMemory<'b>,
-    /// What so many segments need: its name, how much there is, and how much is needed.
+    /// Returns the memory that a number of segments needs: its name, the available and the needed
+    /// size.
     pub(crate) needs: F,
-    /// What there is too little of.
-    pub(crate) lacks: &'a mut Option<Failure>,
+    /// The error, if there is not enough memory.
+    pub(crate) shortage: &'a mut Option<Failure>,
 }
 
 impl<const N: usize, F: Fn(usize) -> [(&'static str, usize, usize); N]> SegmentBuffers
-    for Headers<'_, '_, F>
+    for OutputHeaders<'_, '_, F>
 {
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
         for (what, got, needed) in (self.needs)(plan.segments as usize) {
             if got < needed {
-                *self.lacks = Some(Failure::Space { what, got, needed });
+                *self.shortage = Some(Failure::Space { what, got, needed });
                 return Err(SegmentError::OutputTooSmall { needed, got });
             }
         }
@@ -88,21 +89,21 @@ impl<const N: usize, F: Fn(usize) -> [(&'static str, usize, usize); N]> SegmentB
 }
 
 /// The caller's memory for segments.
-pub(crate) struct Buffers<'a> {
+pub(crate) struct OutputBuffers<'a> {
     buffers: &'a [sp_iovec],
-    /// All segments go into the first buffer, behind each other.
+    /// Whether all segments go to the first buffer, one after the other.
     linear: bool,
     offset: usize,
     lengths: &'a mut [MaybeUninit<usize>],
     used: usize,
 }
 
-impl<'a> Buffers<'a> {
-    /// Checks buffers of which each takes a segment.
+impl<'a> OutputBuffers<'a> {
+    /// Checks buffers for one segment each.
     ///
     /// # Safety
-    /// `buffers` is NULL or points to `count` ranges of memory, each the caller's to write, apart
-    /// from each other and all else; `lengths` is NULL or points to memory for as many lengths.
+    /// `buffers` is NULL or points to `count` ranges of memory that only this call uses, and that
+    /// overlap nothing else. `lengths` is NULL or points to memory for as many lengths.
     pub(crate) unsafe fn each(
         buffers: *const sp_iovec,
         count: usize,
@@ -116,23 +117,23 @@ impl<'a> Buffers<'a> {
             0 => &[],
             _ if buffers.is_null() => return Err(Failure::Null("buffers")),
             _ if !buffers.is_aligned() => return Err(misaligned("buffers", buffers)),
-            // SAFETY: the caller's; not NULL, aligned, and not too long.
+            // SAFETY: as the caller promises; it is not NULL, aligned, and not too long.
             _ => unsafe { slice::from_raw_parts(buffers, count) },
         };
-        // SAFETY: the caller's.
+        // SAFETY: as the caller promises.
         let lengths = unsafe { memory("lengths", lengths, count) }?;
         for buffer in buffers {
             check_range("buffers[]", buffer.iov_base, buffer.iov_len)?;
         }
-        Ok(Buffers { buffers, linear: false, offset, lengths, used: 0 })
+        Ok(OutputBuffers { buffers, linear: false, offset, lengths, used: 0 })
     }
 
-    /// Checks a buffer that takes all segments.
+    /// Checks a buffer for all segments.
     ///
     /// # Safety
-    /// The range is NULL or the caller's to write, apart from all else.
+    /// The range is NULL, or memory that only this call uses, and that overlaps nothing else.
     pub(crate) unsafe fn linear(buffer: &'a sp_iovec) -> Result<Self, Failure> {
-        // Segments of a packet are longer than the packet: by a header each.
+        // Together, segments are longer than the packet, by the headers of all but one.
         if buffer.iov_len > isize::MAX as usize
             || (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none()
         {
@@ -146,7 +147,7 @@ impl<'a> Buffers<'a> {
         if buffer.iov_base.is_null() {
             return Err(Failure::Null("buffer"));
         }
-        Ok(Buffers {
+        Ok(OutputBuffers {
             buffers: slice::from_ref(buffer),
             linear: true,
             offset: 0,
@@ -156,7 +157,7 @@ impl<'a> Buffers<'a> {
     }
 }
 
-impl SegmentBuffers for Buffers<'_> {
+impl SegmentBuffers for OutputBuffers<'_> {
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
         let too_small = |needed: usize, got: usize| {
             if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) }
@@ -200,9 +201,9 @@ impl SegmentBuffers for Buffers<'_> {
         if length == 0 {
             return Some(&mut []);
         }
-        // SAFETY: so many bytes lie in the caller's memory, which is ours during the call, and in
-        // no slice handed out before: those end where this one begins, or lie in another buffer. It
-        // is not NULL: its length is not 0, which `check_range` or `linear` has seen to.
+        // SAFETY: the caller's memory has this many bytes, and is used only by this call. No
+        // earlier slice contains them: it ends where this one begins, or is in another buffer. The
+        // pointer is not NULL since the length is not 0, as `check_range` or `linear` has checked.
         Some(unsafe { slice::from_raw_parts_mut(buffer.iov_base.cast::<u8>().add(start), length) })
     }
 }

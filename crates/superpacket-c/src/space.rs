@@ -1,4 +1,4 @@
-//! The caller's arrays that a call fills.
+//! The caller's arrays, which a call fills with outputs.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -17,106 +17,107 @@ use crate::packet::SP_MAX_HEADER;
 use crate::policy::sized;
 use crate::status::Failure;
 
-/// A packet that leaves: what merged, a packet that merged with no other, or a segment.
+/// A packet that leaves: a merged packet, a packet that did not merge, or a segment.
 ///
-/// Its layout is fixed for as long as the library has its soname.
+/// The layout of this structure does not change while the library keeps its soname.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct sp_output {
-    /// Its bytes, in order: ranges in the space's array iov.
+    /// The bytes of the packet, in order: ranges in the space's array iov.
     pub iov: *mut sp_iovec,
-    /// How many ranges: at least 1.
+    /// Number of ranges; at least 1.
     pub iov_count: u32,
-    /// How many bytes of the first range lie in the space's header memory: a virtio_net_hdr, if one
-    /// was asked for, and the headers of what merged or was cut. 0: none, and the first range is
-    /// the caller's.
+    /// Number of bytes of the first range that are in the space's header memory: a virtio_net_hdr,
+    /// if the policy asks for one, and the headers of a merged packet or a segment. 0: none; the
+    /// first range is in the caller's buffers.
     pub header_length: u32,
-    /// Of each range, the token of the packet that it lies in, NULL for one in header memory:
-    /// places in the space's array tokens. NULL if the space has none.
+    /// The token of the packet in whose buffer each range lies, and NULL for a range in header
+    /// memory. They are in the space's array tokens. NULL if the space has none.
     ///
-    /// In SP_MODE_GRO and SP_MODE_GRO_UDP they name all packets that merged, in the order of their
-    /// payload: each once, or several times in a row if it lies in several buffers. A device that
-    /// refuses what merged can so be given the originals.
+    /// In SP_MODE_GRO and SP_MODE_GRO_UDP, the tokens name all packets that merged, in the order of
+    /// their payload. A packet in several buffers occurs several times in a row. If a device
+    /// refuses the merged packet, the original packets can be sent instead.
     pub tokens: *mut *mut c_void,
-    /// The bytes of all ranges together.
+    /// Total length of all ranges in bytes.
     pub length: usize,
-    /// The token of its first packet.
+    /// The token of the first packet in it.
     pub token: *mut c_void,
-    /// How many received packets it stands for, absorbed ACKs included: 1 for a segment.
+    /// Number of received packets that it represents, absorbed ACKs included; 1 for a segment.
     pub packets: u32,
-    /// How many pure ACKs are among them whose own bytes are not in it.
+    /// Number of absorbed ACKs among them, whose own bytes are not in the output.
     pub absorbed_acks: u32,
-    /// The largest payload of a packet in it, in bytes; 0 where that is not known.
+    /// Maximum payload of a packet in it, in bytes; 0 if unknown.
     pub largest_payload: u32,
-    /// Why it left as it is: a number for sp_reason_name. 0 for a segment.
+    /// The reason why it left, a number for sp_reason_name; 0 for a segment.
     pub reason: u32,
-    /// What is known of it besides its bytes.
+    /// The metadata of the output.
     pub offload: sp_offload,
 }
 
-/// Memory of the caller's for what leaves a call.
+/// The caller's memory for outputs.
 ///
-/// Set size to sizeof(struct sp_space), and the pointers with their numbers. The library fills the
-/// arrays from their start on with each call, and sets the fields whose names end in _used; what an
-/// earlier call put there is overwritten. It keeps no pointer to any of them.
+/// Set size to sizeof(struct sp_space), and the pointers with their sizes. Each call fills the
+/// arrays from their start, overwrites the previous outputs, and sets the fields whose names end in
+/// _used. The library keeps none of the pointers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct sp_space {
-    /// sizeof(struct sp_space). Later releases add fields at the end, of which 0 means "as ever".
+    /// sizeof(struct sp_space). Later releases add fields at the end, for which 0 means the old
+    /// behaviour.
     pub size: usize,
-    /// For the packets that leave.
+    /// Memory for the outputs.
     pub outputs: *mut sp_output,
-    /// How many fit: at least 1.
+    /// Maximum number of outputs; at least 1.
     pub outputs_max: usize,
-    /// For their ranges.
+    /// Memory for the ranges of outputs.
     pub iov: *mut sp_iovec,
-    /// How many fit: at least the policy's max_fragments + 2, and SP_MAX_BUFFERS + 2.
+    /// Maximum number of ranges; at least the policy's max_fragments + 2, and SP_MAX_BUFFERS + 2.
     pub iov_max: usize,
-    /// For the token of the packet that each range lies in: an array of iov_max, to which the field
-    /// tokens of the outputs points. NULL if they are not wanted.
+    /// Memory for the token of each range's packet: an array of iov_max, to which the field tokens
+    /// of outputs points. NULL if tokens are not needed.
     pub tokens: *mut *mut c_void,
-    /// For headers, one behind the other.
+    /// Memory for headers, one after the other.
     pub headers: *mut u8,
-    /// How many bytes fit: at least SP_MAX_HEADER.
+    /// Size of headers in bytes; at least SP_MAX_HEADER.
     pub headers_max: usize,
-    /// For headers apart from each other, in place of headers and headers_max: an array of
-    /// outputs_max pointers to SP_MAX_HEADER bytes each; the headers of output n go to where
-    /// pointer n points. NULL: they go to headers.
+    /// Separate memory for the headers of each output, instead of headers and headers_max: an array
+    /// of outputs_max pointers to SP_MAX_HEADER bytes each. The headers of output n are written to
+    /// where pointer n points. NULL: headers is used.
     pub header_places: *const *mut c_void,
-    /// Set by the library: how many outputs there are.
+    /// Set by the library: number of outputs.
     pub outputs_used: usize,
-    /// Set by the library: how many ranges there are.
+    /// Set by the library: number of ranges.
     pub iov_used: usize,
-    /// Set by the library: how many bytes of headers there are.
+    /// Set by the library: number of header bytes.
     pub headers_used: usize,
-    /// For where the headers of each output lie: an array of outputs_max, of which element n
-    /// belongs to output n. NULL if this is not wanted. The layout of what sp_segment cuts is all
-    /// zero.
+    /// Memory for the header positions of each output: an array of outputs_max, whose element n
+    /// belongs to output n. NULL if they are not needed. The layouts of sp_segment's outputs are
+    /// all zero.
     pub layouts: *mut sp_layout,
 }
 
-/// The length of the structure in the first release, which had no layouts.
+/// Size of the structure in the first release, which had no layouts.
 const FIRST_SIZE: usize = std::mem::offset_of!(sp_space, layouts);
 
-/// Something that does not fit in what is left of a space.
+/// The error for an output that does not fit in the rest of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A checked space and how far it is filled: the records of what leaves, and the memory for
-/// headers, of which each may be written while the other is.
+/// A checked space with its fill level. Records and header memory are separate, so that one can be
+/// written while the other is borrowed.
 pub(crate) struct Space<'a> {
-    pub(crate) records: Records<'a>,
+    pub(crate) records: OutputRecords<'a>,
     pub(crate) headers: HeaderMemory<'a>,
 }
 
-/// Outputs, their ranges, the tokens of these, and the layouts of the outputs.
-pub(crate) struct Records<'a> {
+/// Outputs, their ranges, the tokens of the ranges, and the layouts of the outputs.
+pub(crate) struct OutputRecords<'a> {
     outputs: &'a mut [MaybeUninit<sp_output>],
     iov: &'a mut [MaybeUninit<sp_iovec>],
     tokens: Option<&'a mut [MaybeUninit<*mut c_void>]>,
     layouts: Option<&'a mut [MaybeUninit<sp_layout>]>,
-    /// The caller's own pointers: what he is given to read is derived of them, since one derived of
-    /// a slice ends with the slice's next use.
+    /// The caller's own pointers. Pointers in outputs are derived from them, since a pointer
+    /// derived from a slice becomes invalid at the slice's next use.
     own_iov: *mut sp_iovec,
     own_tokens: *mut *mut c_void,
     own_headers: *mut u8,
@@ -126,20 +127,21 @@ pub(crate) struct Records<'a> {
     headers_used: usize,
 }
 
-/// Memory for headers: one behind the other, or in places of their own.
+/// Memory for headers: contiguous, or separate for each output.
 pub(crate) struct HeaderMemory<'a> {
     memory: &'a mut [MaybeUninit<u8>],
     places: Option<&'a [*mut c_void]>,
-    /// How many bytes of the memory are used.
+    /// Number of used bytes in contiguous memory.
     used: usize,
-    /// How many outputs have been given memory.
+    /// Number of outputs that have got memory.
     given: usize,
 }
 
-/// Checks the caller's places for headers. `names` are those of the array and of one of them.
+/// Checks the caller's separate header memory. `names` are the names of the array and of one
+/// element.
 ///
 /// # Safety
-/// `places` is NULL, or points to so many pointers.
+/// `places` is NULL, or points to this number of pointers.
 pub(crate) unsafe fn read_places<'a>(
     names: [&'static str; 2],
     places: *const *mut c_void,
@@ -155,7 +157,7 @@ pub(crate) unsafe fn read_places<'a>(
     if !fits(places, count) {
         return Err(impossible_array(array, places, count));
     }
-    // SAFETY: the caller's; not NULL, aligned, and not too long.
+    // SAFETY: as the caller promises; it is not NULL, aligned, and not too long.
     let places = unsafe { slice::from_raw_parts(places, count) };
     if places
         .iter()
@@ -171,7 +173,7 @@ impl Space<'_> {
     ///
     /// # Safety
     /// `space` is NULL, or points to a structure whose pointers are NULL or point to memory for as
-    /// many values as their numbers say: each the caller's own, apart from each other and from the
+    /// many values as their sizes say: memory of the caller that overlaps neither the rest nor the
     /// packets of the call.
     #[inline(always)]
     pub(crate) unsafe fn with<T>(
@@ -179,9 +181,9 @@ impl Space<'_> {
         iov_needed: usize,
         body: impl FnOnce(&mut Space<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        // SAFETY: the caller's; the structure has nothing but pointers and integers.
+        // SAFETY: as the caller promises; the structure consists of pointers and integers.
         let given = unsafe { sized("sp_space", space.cast_const(), FIRST_SIZE) }?;
-        // SAFETY: the caller's: as many as outputs_max.
+        // SAFETY: the caller promises `outputs_max` elements.
         let places = unsafe {
             read_places(
                 ["space.header_places", "space.header_places[]"],
@@ -189,20 +191,20 @@ impl Space<'_> {
                 given.outputs_max,
             )
         }?;
-        let records = Records {
-            // SAFETY: the caller's.
+        let records = OutputRecords {
+            // SAFETY: as the caller promises.
             outputs: unsafe { memory("space.outputs", given.outputs, given.outputs_max) }?,
-            // SAFETY: the caller's.
+            // SAFETY: as the caller promises.
             iov: unsafe { memory("space.iov", given.iov, given.iov_max) }?,
             tokens: match given.tokens.is_null() {
                 true => None,
-                // SAFETY: the caller's: as many as iov_max.
+                // SAFETY: the caller promises `iov_max` elements.
                 false => Some(unsafe { memory("space.tokens", given.tokens, given.iov_max) }?),
             },
             layouts: match given.layouts.is_null() {
                 true => None,
                 false => {
-                    // SAFETY: the caller's: as many as outputs_max.
+                    // SAFETY: the caller promises `outputs_max` elements.
                     Some(unsafe { memory("space.layouts", given.layouts, given.outputs_max) }?)
                 }
             },
@@ -215,7 +217,7 @@ impl Space<'_> {
             headers_used: 0,
         };
         let headers = HeaderMemory {
-            // SAFETY: the caller's.
+            // SAFETY: as the caller promises.
             memory: unsafe { memory("space.headers", given.headers, given.headers_max) }?,
             places,
             used: 0,
@@ -234,9 +236,9 @@ impl Space<'_> {
         }
         let mut checked = Space { records, headers };
         let result = body(&mut checked);
-        let Records { outputs_used, iov_used, .. } = checked.records;
+        let OutputRecords { outputs_used, iov_used, .. } = checked.records;
         let headers_used = checked.headers.used;
-        // What has been put there before an error is nothing.
+        // After an error, the space counts as empty.
         let [outputs_used, iov_used, headers_used] =
             if result.is_ok() { [outputs_used, iov_used, headers_used] } else { [0; 3] };
         // SAFETY: it still points to the caller's structure, to which no reference is left.
@@ -248,7 +250,7 @@ impl Space<'_> {
         result
     }
 
-    /// Says that nothing is in a space, if it can be read.
+    /// Marks a space as empty, if it can be read.
     ///
     /// # Safety
     /// As [`with`](Self::with).
@@ -256,7 +258,7 @@ impl Space<'_> {
     pub(crate) unsafe fn empty(space: *mut sp_space) {
         // SAFETY: NULL, or the caller's structure, which begins with its size.
         if !space.is_null() && space.is_aligned() && unsafe { (*space).size } >= FIRST_SIZE {
-            // SAFETY: it is as long as the structure that we know, and to be written.
+            // SAFETY: it is at least as long as the known structure, and writable.
             unsafe {
                 (*space).outputs_used = 0;
                 (*space).iov_used = 0;
@@ -265,7 +267,8 @@ impl Space<'_> {
         }
     }
 
-    /// Is there room for an output of so many ranges, and so many bytes of headers?
+    /// Returns an error unless there is room for an output with this number of ranges and header
+    /// bytes.
     #[inline(always)]
     pub(crate) fn room(&self, iov: usize, headers: usize) -> Result<(), Full> {
         let Space { records, headers: memory } = self;
@@ -275,9 +278,9 @@ impl Space<'_> {
         if fits { Ok(()) } else { Err(Full) }
     }
 
-    /// Begins an output with headers, which are copied. There must be [room](Self::room).
+    /// Begins an output, and copies its headers. There must be [room](Self::room).
     #[inline(always)]
-    pub(crate) fn begin(&mut self, headers: [&[u8]; 2]) -> Result<Begun, Full> {
+    pub(crate) fn begin(&mut self, headers: [&[u8]; 2]) -> Result<OpenOutput, Full> {
         let [first, second] = headers;
         let place = self.headers.next(first.len() + second.len()).ok_or(Full)?;
         let mut written = 0;
@@ -296,22 +299,23 @@ impl Space<'_> {
 }
 
 impl<'a> HeaderMemory<'a> {
-    /// Memory in [checked](read_places) places.
+    /// Creates header memory of [checked](read_places), separate places.
     pub(crate) fn of_places(places: &'a [*mut c_void]) -> Self {
         HeaderMemory { memory: &mut [], places: Some(places), used: 0, given: 0 }
     }
 }
 
 impl HeaderMemory<'_> {
-    /// The memory for the next output's headers: at least so many bytes.
+    /// Returns the memory for the next output's headers, with at least this length.
     #[inline(always)]
     fn next(&mut self, length: usize) -> Option<&mut [MaybeUninit<u8>]> {
         let place = match self.places {
             None => self.memory.get_mut(self.used..).filter(|rest| rest.len() >= length)?,
             Some(places) => {
                 let place = places.get(self.given)?;
-                // SAFETY: the caller says that each place has so many bytes, which are nobody
-                // else's; that it is not NULL has been checked. No other output has this one.
+                // SAFETY: the caller promises that each place has this many bytes, which are not
+                // used elsewhere. It was checked not to be NULL, and no other output has this
+                // place.
                 Some(unsafe { slice::from_raw_parts_mut(place.cast(), SP_MAX_HEADER) })
                     .filter(|place| place.len() >= length)?
             }
@@ -321,35 +325,36 @@ impl HeaderMemory<'_> {
         Some(place)
     }
 
-    /// As [`next`](Self::next), for the engine to write.
+    /// As [`next`](Self::next), but initialized for the engine.
     ///
     /// # Safety
-    /// The bytes are initialised as far as the compiler can tell: they come from outside of Rust,
-    /// or have been written there.
+    /// The compiler must be able to treat the bytes as initialized: they come from outside of Rust,
+    /// or were written before.
     #[inline(always)]
     pub(crate) unsafe fn next_bytes(&mut self, length: usize) -> Option<&mut [u8]> {
         let place = self.next(length)?;
-        // SAFETY: the same bytes; initialised, says the caller.
+        // SAFETY: the same bytes, which the caller promises are initialized.
         Some(unsafe { slice::from_raw_parts_mut(place.as_mut_ptr().cast(), place.len()) })
     }
 
-    /// How many headers of the longest kind fit in all, of so many outputs.
+    /// Returns the number of outputs whose headers fit if each has the maximum length. With
+    /// separate memory per output, it is `outputs`.
     pub(crate) fn limit(&self, outputs: usize) -> usize {
         if self.places.is_some() { outputs } else { self.memory.len() / SP_MAX_HEADER }
     }
 }
 
-impl Records<'_> {
-    /// How many outputs and ranges fit in all.
+impl OutputRecords<'_> {
+    /// Returns the maximum number of outputs and of ranges.
     pub(crate) fn limits(&self) -> (usize, usize) {
         (self.outputs.len(), self.iov.len())
     }
 
-    /// Begins an output whose headers, of this length, have been written to the
-    /// [memory](HeaderMemory) that was next.
+    /// Begins an output whose headers, of this length, have been written to the next
+    /// [memory](HeaderMemory).
     #[inline(always)]
-    pub(crate) fn begin(&mut self, length: usize) -> Result<Begun, Full> {
-        let mut begun = Begun {
+    pub(crate) fn begin(&mut self, length: usize) -> Result<OpenOutput, Full> {
+        let mut open = OpenOutput {
             iov: self.iov_used,
             header_length: length as u32,
             length: 0,
@@ -361,16 +366,16 @@ impl Records<'_> {
                 Some(places) => *places.get(self.outputs_used).ok_or(Full)?,
             };
             self.headers_used += length;
-            self.push(&mut begun, headers, length, ptr::null_mut())?;
+            self.push(&mut open, headers, length, ptr::null_mut())?;
         }
-        Ok(begun)
+        Ok(open)
     }
 
     /// Adds a range to an output.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
-        begun: &mut Begun,
+        open: &mut OpenOutput,
         base: *const c_void,
         length: usize,
         token: *mut c_void,
@@ -385,15 +390,15 @@ impl Records<'_> {
             place.write(token);
         }
         self.iov_used += 1;
-        begun.length += length;
+        open.length += length;
         Ok(())
     }
 
-    /// Adds ranges, of which there are so many at most: base, length, and the token of each.
+    /// Adds at most this number of ranges: base, length, and token of each.
     #[inline(always)]
     pub(crate) fn extend(
         &mut self,
-        begun: &mut Begun,
+        open: &mut OpenOutput,
         most: usize,
         ranges: impl Iterator<Item = (*const c_void, usize, *mut c_void)>,
     ) -> Result<(), Full> {
@@ -423,7 +428,7 @@ impl Records<'_> {
             }),
         }
         self.iov_used += count;
-        begun.length += total;
+        open.length += total;
         Ok(())
     }
 
@@ -431,14 +436,14 @@ impl Records<'_> {
     #[inline(always)]
     pub(crate) fn end(
         &mut self,
-        begun: Begun,
+        open: OpenOutput,
         packets: u32,
         offload: sp_offload,
-        known: Known<'_>,
+        known: OutputMetadata<'_>,
     ) -> Result<(), Full> {
-        let iov = self.own_iov.wrapping_add(begun.iov);
+        let iov = self.own_iov.wrapping_add(open.iov);
         let tokens = if self.tokens.is_some() {
-            self.own_tokens.wrapping_add(begun.iov)
+            self.own_tokens.wrapping_add(open.iov)
         } else {
             ptr::null_mut()
         };
@@ -446,10 +451,10 @@ impl Records<'_> {
         place.write(sp_output {
             iov,
             tokens,
-            iov_count: (self.iov_used - begun.iov) as u32,
-            header_length: begun.header_length,
-            length: begun.length,
-            token: begun.token,
+            iov_count: (self.iov_used - open.iov) as u32,
+            header_length: open.header_length,
+            length: open.length,
+            token: open.token,
             packets,
             absorbed_acks: known.absorbed_acks,
             largest_payload: known.largest_payload,
@@ -467,35 +472,40 @@ impl Records<'_> {
 }
 
 /// An output that is being written.
-pub(crate) struct Begun {
+pub(crate) struct OpenOutput {
     iov: usize,
     header_length: u32,
     length: usize,
-    /// The token of its first packet.
+    /// The token of the first packet in it.
     pub(crate) token: *mut c_void,
 }
 
-impl Begun {
-    /// Has it no range yet?
+impl OpenOutput {
+    /// Returns whether the output has no range yet.
     #[inline(always)]
-    pub(crate) fn is_empty(&self, records: &Records<'_>) -> bool {
+    pub(crate) fn is_empty(&self, records: &OutputRecords<'_>) -> bool {
         records.iov_used == self.iov
     }
 }
 
-/// What is known of an output that an aggregator made.
+/// The metadata of an output of an aggregator.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Known<'a> {
+pub(crate) struct OutputMetadata<'a> {
     absorbed_acks: u32,
     largest_payload: u32,
     reason: u32,
     layout: Option<&'a Layout>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> OutputMetadata<'a> {
     #[inline(always)]
     pub(crate) fn of(metadata: &'a Metadata) -> Self {
         let &Metadata { absorbed_acks, largest_payload, reason, ref layout, .. } = metadata;
-        Known { absorbed_acks, largest_payload, reason: reason as u32, layout: layout.as_ref() }
+        OutputMetadata {
+            absorbed_acks,
+            largest_payload,
+            reason: reason as u32,
+            layout: layout.as_ref(),
+        }
     }
 }

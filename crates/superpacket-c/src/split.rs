@@ -1,4 +1,4 @@
-//! Segmentation of what was read behind a virtio_net_hdr.
+//! Segmentation of packets that were read behind a virtio_net_hdr.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -10,25 +10,25 @@ use crate::memory::{bytes, check_range, place, sp_iovec};
 use crate::object::with;
 use crate::packet::layer;
 use crate::policy::framing;
-use crate::segment::{sp_plan, sp_segmenter, tell};
-use crate::segment_memory::Buffers;
+use crate::segment::{segment_and_report, sp_plan, sp_segmenter};
+use crate::segment_memory::OutputBuffers;
 use crate::status::sp_status;
 use crate::status::{Failure, guard};
 
-/// Cuts what one read(2) of a device gave, a virtio_net_hdr and a packet, into what a wire carries,
-/// with complete checksums: into buffers, as sp_segment_each. A packet that is no super-packet is
-/// one segment.
+/// Segments the data of one read(2) from a device, a virtio_net_hdr and a packet, into buffers, as
+/// sp_segment_each. Segments have complete checksums. A packet that is no super-packet is one
+/// segment.
 ///
 /// \param segmenter the segmenter.
-/// \param virtio_length the length of the header: 10, 12, 20 or 24.
+/// \param virtio_length length of the header: 10, 12, 20 or 24 bytes.
 /// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
 /// \param layer where packets start: SP_LAYER_IP for a TUN device.
-/// \param read what was read. Must not change during the call.
-/// \param length how many bytes.
+/// \param read the data. Must not change during the call.
+/// \param length length of the data in bytes.
 /// \param buffers, count, offset, lengths, plan as for sp_segment_each.
 /// \return as sp_segment_each, and SP_ERROR_VIRTIO if the header contradicts the packet. On an
-/// error nothing has been written.
-/// \note One thread at a time for each sp_segmenter.
+/// error nothing was written.
+/// \note Only one thread at a time may use an sp_segmenter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_split_each(
     segmenter: *mut sp_segmenter,
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn sp_split_each(
     lengths: *mut usize,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         split(
             segmenter,
@@ -51,20 +51,20 @@ pub unsafe extern "C" fn sp_split_each(
             read,
             length,
             |segmenter, framing, read| {
-                let mut buffers = Buffers::each(buffers, count, offset, lengths)?;
-                tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+                let mut buffers = OutputBuffers::each(buffers, count, offset, lengths)?;
+                segment_and_report(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
             },
         )
     }
 }
 
-/// As sp_split_each, into one buffer, as sp_segment_linear.
+/// Segments as sp_split_each, but into one buffer, as sp_segment_linear.
 ///
 /// \param segmenter the segmenter.
 /// \param virtio_length, virtio_order, layer, read, length as for sp_split_each.
 /// \param buffer, size, plan as for sp_segment_linear.
 /// \return as sp_split_each.
-/// \note One thread at a time for each sp_segmenter.
+/// \note Only one thread at a time may use an sp_segmenter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_split_linear(
     segmenter: *mut sp_segmenter,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn sp_split_linear(
     size: usize,
     plan: *mut sp_plan,
 ) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
+    // SAFETY: the function's comment demands this of the caller.
     unsafe {
         split(
             segmenter,
@@ -86,16 +86,16 @@ pub unsafe extern "C" fn sp_split_linear(
             length,
             |segmenter, framing, read| {
                 let one = sp_iovec { iov_base: buffer, iov_len: size };
-                let mut buffers = Buffers::linear(&one)?;
+                let mut buffers = OutputBuffers::linear(&one)?;
                 place("plan", plan)?;
-                tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+                segment_and_report(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
             },
         )
     }
 }
 
 /// # Safety
-/// As [`sp_split_each`] demands of `segmenter` and what was read.
+/// The requirements of [`sp_split_each`] for `segmenter` and `read`.
 unsafe fn split(
     segmenter: *mut sp_segmenter,
     [virtio_length, virtio_order, layer]: [u32; 3],
@@ -104,8 +104,8 @@ unsafe fn split(
     body: impl FnOnce(&mut Segmenter, Framing, &[u8]) -> Result<sp_status, Failure>,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and nobody else's during the
-        // call; what was read has been checked, and is the caller's.
+        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and not used elsewhere during
+        // the call; what was read has been checked, and is the caller's.
         unsafe {
             with("segmenter", segmenter, |segmenter| {
                 let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;

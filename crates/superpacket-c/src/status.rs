@@ -1,4 +1,4 @@
-//! What a call returns, and why it failed.
+//! The results of calls, and the reasons of failures.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -13,37 +13,38 @@ use superpacket::checksum::CompletionError;
 use superpacket::wire::Refusal;
 use superpacket::{SegmentError, SplitError};
 
-/// What a call returns: SP_OK, a positive number that is no error, or a negative one.
+/// The result of a call: SP_OK, a positive number that is no error, or a negative number for an
+/// error.
 ///
-/// Further values may be added. Treat a negative value that you do not know as an error. Before C23
-/// the type sp_status is int32_t, so that it has 32 bits whatever the compiler.
+/// Further values may be added. Treat unknown negative values as errors. Before C23 the type
+/// sp_status is int32_t, so that it has 32 bits with every compiler.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum sp_status {
-    /// All is done.
+    /// The call is complete.
     SP_OK = 0,
-    /// The space is full. Use what is in it; the function's comment names the call that goes on.
+    /// The space is full. Use its outputs. The function's comment names the call that continues.
     SP_FULL = 1,
-    /// There is nothing to say: no checksum in this packet, no flow to hash, nothing held.
+    /// There is no result: no checksum in this packet, no flow to hash, or no held flow.
     SP_NONE = 2,
     /// A pointer that must not be NULL is NULL.
     SP_ERROR_NULL = -1,
     /// A length or a count is above its limit, or reaches beyond the end of the address space.
     SP_ERROR_LENGTH = -2,
-    /// A value is none of those that are allowed, or a reserved field is not 0.
+    /// A value is not one of the allowed ones, or a reserved field is not 0.
     SP_ERROR_ARGUMENT = -3,
-    /// The size of a structure is smaller than in any release; or it is larger than this library
-    /// knows, and what lies beyond is not 0.
+    /// The size of a structure is smaller than in any release. Or it is larger than this library
+    /// knows, and the rest is not 0.
     SP_ERROR_STRUCTURE = -4,
-    /// The space, or a buffer, is too small for what must go into it at once.
+    /// The space, or a buffer, has no room for a single output or for all segments.
     SP_ERROR_SPACE = -5,
     /// An earlier call returned SP_FULL and has been neither continued nor abandoned.
     SP_ERROR_UNFINISHED = -6,
-    /// The packets are not those of the call that is to be continued.
+    /// The packets are not those of the call to be continued.
     SP_ERROR_OTHER_PACKETS = -7,
-    /// A fault of the library was caught in this call or an earlier one. The object refuses all
-    /// calls but its sp_..._free from then on.
+    /// A fault of the library was caught in this call or an earlier one. From then on, the object
+    /// refuses all calls except its sp_..._free.
     SP_ERROR_INTERNAL = -8,
     /// A transport checksum is wrong.
     SP_ERROR_CHECKSUM = -9,
@@ -51,19 +52,19 @@ pub enum sp_status {
     SP_ERROR_IP_CHECKSUM = -10,
     /// A virtio_net_hdr contradicts its packet, or none can describe it.
     SP_ERROR_VIRTIO = -11,
-    /// The object is in use by another call: in another thread, or in the code that a signal
-    /// handler interrupted. This call has done nothing. Calls that only read counters or a deadline
-    /// are not refused.
+    /// The object is in use by another call: in another thread, or in code that a signal handler
+    /// interrupted. This call had no effect. Calls that only read counters or a deadline are not
+    /// refused.
     SP_ERROR_BUSY = -12,
-    /// The headers of a packet cannot be read.
+    /// The headers of a packet cannot be parsed.
     SP_ERROR_HEADERS = -16,
-    /// The gso_type is not that of the packet's headers.
+    /// The gso_type does not match the packet's headers.
     SP_ERROR_KIND = -17,
     /// The packet is shorter than its headers say.
     SP_ERROR_TRUNCATED = -18,
     /// An inner length field contradicts the one outside it.
     SP_ERROR_INNER_LENGTH = -19,
-    /// More segments than are allowed.
+    /// The packet has more segments than allowed.
     SP_ERROR_TOO_MANY_SEGMENTS = -20,
     /// A segment does not fit its length fields.
     SP_ERROR_SEGMENT_TOO_LONG = -21,
@@ -83,18 +84,18 @@ pub enum sp_status {
 
 use sp_status::*;
 
-/// Each status with its name and what it says.
+/// Each status, with its name and its text.
 const STATUSES: &[(sp_status, &str, &str)] = &[
     (SP_OK, "SP_OK\0", "done\0"),
     (SP_FULL, "SP_FULL\0", "the space is full\0"),
-    (SP_NONE, "SP_NONE\0", "there is nothing to say\0"),
+    (SP_NONE, "SP_NONE\0", "there is no result\0"),
     (SP_ERROR_NULL, "SP_ERROR_NULL\0", "a pointer is NULL\0"),
     (SP_ERROR_LENGTH, "SP_ERROR_LENGTH\0", "a length or count is above its limit\0"),
-    (SP_ERROR_ARGUMENT, "SP_ERROR_ARGUMENT\0", "a value is not one of those that are allowed\0"),
+    (SP_ERROR_ARGUMENT, "SP_ERROR_ARGUMENT\0", "a value is not allowed\0"),
     (
         SP_ERROR_STRUCTURE,
         "SP_ERROR_STRUCTURE\0",
-        "a structure is of another release, and uses what this one lacks\0",
+        "a structure is of another release, and uses fields that this library lacks\0",
     ),
     (SP_ERROR_SPACE, "SP_ERROR_SPACE\0", "the space is too small\0"),
     (
@@ -105,7 +106,7 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     (
         SP_ERROR_OTHER_PACKETS,
         "SP_ERROR_OTHER_PACKETS\0",
-        "the packets are not those of the call that is continued\0",
+        "the packets are not those of the call to be continued\0",
     ),
     (SP_ERROR_INTERNAL, "SP_ERROR_INTERNAL\0", "a fault of the library\0"),
     (SP_ERROR_CHECKSUM, "SP_ERROR_CHECKSUM\0", "a transport checksum is wrong\0"),
@@ -117,7 +118,7 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     ),
     (SP_ERROR_BUSY, "SP_ERROR_BUSY\0", "the object is in use by another call\0"),
     (SP_ERROR_HEADERS, "SP_ERROR_HEADERS\0", "the headers cannot be read\0"),
-    (SP_ERROR_KIND, "SP_ERROR_KIND\0", "the gso_type is not that of the packet's headers\0"),
+    (SP_ERROR_KIND, "SP_ERROR_KIND\0", "the gso_type does not match the packet's headers\0"),
     (SP_ERROR_TRUNCATED, "SP_ERROR_TRUNCATED\0", "the packet is shorter than its headers say\0"),
     (SP_ERROR_INNER_LENGTH, "SP_ERROR_INNER_LENGTH\0", "an inner length contradicts the outer\0"),
     (
@@ -145,7 +146,7 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     (
         SP_ERROR_HEADER_LENGTH,
         "SP_ERROR_HEADER_LENGTH\0",
-        "a header is longer than what was parsed\0",
+        "a header is longer than the parsed headers\0",
     ),
     (
         SP_ERROR_PARTIAL_CHECKSUM,
@@ -154,7 +155,7 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     ),
 ];
 
-/// Why a call failed: what the status says, and the figures.
+/// The reason of a failed call: the data for its message.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("no call has failed on this thread")]
@@ -183,7 +184,7 @@ pub(crate) enum Failure {
         second_address: usize,
         length: usize,
     },
-    #[error("{what} has a size of {got}, of which this library knows {known}")]
+    #[error("{what} has a size of {got}, but this library supports {known}")]
     Structure { what: &'static str, got: usize, known: usize },
     #[error("{what}: there are {got}, {needed} are needed")]
     Space { what: &'static str, got: usize, needed: usize },
@@ -237,7 +238,7 @@ impl Failure {
             Failure::Split(SplitError::Segment(error)) | Failure::Segment(error) => {
                 of_segment(error)
             }
-            // A further kind of error is one of the header.
+            // Newer kinds of errors concern the header.
             Failure::Split(_) | Failure::Virtio(_) => SP_ERROR_VIRTIO,
             Failure::Completion(CompletionError::Place { .. }) => SP_ERROR_CHECKSUM_PLACE,
             Failure::Completion(_) => SP_ERROR_PARTIAL_CHECKSUM,
@@ -260,7 +261,8 @@ fn of_segment(error: &SegmentError) -> sp_status {
         SegmentError::PartialChecksum(_) => SP_ERROR_PARTIAL_CHECKSUM,
         SegmentError::HeaderLength { .. } => SP_ERROR_HEADER_LENGTH,
         SegmentError::OutputTooSmall { .. } => SP_ERROR_SPACE,
-        // The engine may learn more kinds; until they have a number here, this is the nearest.
+        // The engine may have newer kinds of errors. Until they have a status, this is the closest
+        // one.
         _ => SP_ERROR_ARGUMENT,
     }
 }
@@ -269,17 +271,17 @@ thread_local! {
     static LAST: Cell<Failure> = const { Cell::new(Failure::Nothing) };
 }
 
-/// Runs the body of a function of the library. A panic ends here: it becomes SP_ERROR_INTERNAL.
+/// Runs the body of a library function. A panic becomes SP_ERROR_INTERNAL.
 ///
-/// That no unwinding crosses the border does not rest on this alone: a function that is
-/// `extern "C"` aborts the process rather than let a panic through.
+/// Unwinding never crosses the border even without this: an `extern "C"` function aborts the
+/// process on a panic.
 #[inline(always)]
 pub(crate) fn guard(body: impl FnOnce() -> Result<sp_status, Failure>) -> sp_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(status)) => status,
         Ok(Err(failure)) => failed(failure),
         Err(panic) => {
-            // What a panic carries could panic again when it is dropped, unless it is text.
+            // Unless it is text, the payload of a panic could panic again when it is dropped.
             if !panic.is::<String>() && !panic.is::<&str>() {
                 std::mem::forget(panic);
             }
@@ -294,55 +296,55 @@ fn failed(failure: Failure) -> sp_status {
     failure.status()
 }
 
-/// Finds the entry of a status by its number, which may be any.
+/// Finds the entry of a status by any number.
 fn entry(status: c_int) -> Option<&'static (sp_status, &'static str, &'static str)> {
     STATUSES.iter().find(|(known, ..)| *known as c_int == status)
 }
 
-/// Returns what a status says, in English: "the space is too small".
+/// Returns the text of a status, in English, such as "the space is too small".
 ///
-/// \param status any number; one that is no status gives "unknown status".
-/// \return a string of the library's own, valid for ever. Never NULL.
+/// \param status any number; an unknown status results in "unknown status".
+/// \return a static string, never NULL.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn sp_strerror(status: c_int) -> *const c_char {
     entry(status).map_or(c"unknown status".as_ptr(), |(_, _, text)| text.as_ptr().cast())
 }
 
-/// Returns the name of a status: "SP_ERROR_SPACE".
+/// Returns the name of a status, such as "SP_ERROR_SPACE".
 ///
-/// \param status any number; one that is no status gives "SP_UNKNOWN".
-/// \return a string of the library's own, valid for ever. Never NULL.
+/// \param status any number; an unknown status results in "SP_UNKNOWN".
+/// \return a static string, never NULL.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn sp_errname(status: c_int) -> *const c_char {
     entry(status).map_or(c"SP_UNKNOWN".as_ptr(), |(_, name, _)| name.as_ptr().cast())
 }
 
-/// Writes what is known of the last call that failed on this thread: which argument, which length,
-/// what was expected.
+/// Writes the details of the last failed call on this thread: which argument, which length, and the
+/// expected value.
 ///
-/// As snprintf(3): the text is cut to fit, and ends with a zero byte unless `size` is 0.
+/// As with snprintf(3), the text is truncated to fit, and ends with a zero byte unless `size` is 0.
 ///
-/// \param text where to write; may be NULL if `size` is 0.
-/// \param size how many bytes there are.
+/// \param text the caller's memory; may be NULL if `size` is 0.
+/// \param size its size in bytes.
 /// \return the length of the whole text, without the zero byte.
 /// \note Any thread may call it at any time, for its own calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_message(text: *mut c_char, size: usize) -> usize {
     let size = if text.is_null() { 0 } else { size };
     let mut out = Text { place: text.cast(), room: size.saturating_sub(1), length: 0 };
-    // A text that cannot be written is no reason to fail: none of these writes returns an error.
+    // The writer never returns an error: text that does not fit is dropped.
     let _ = write!(out, "{}", LAST.get());
     if size > 0 {
-        // SAFETY: `size` is at least 1, and `written` at most `size - 1`: the byte lies in what the
-        // caller says is his to write.
+        // SAFETY: `size` is at least 1, and `written` at most `size - 1`: so the byte is in the
+        // caller's memory.
         unsafe { out.place.add(out.length.min(out.room)).write(MaybeUninit::new(0)) };
     }
     out.length
 }
 
-/// Text that is written to the caller's memory as far as it fits.
+/// A writer to the caller's memory, which drops text that does not fit.
 struct Text {
     place: *mut MaybeUninit<u8>,
     room: usize,
@@ -353,8 +355,8 @@ impl Write for Text {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let fits = text.len().min(self.room.saturating_sub(self.length));
         if fits > 0 {
-            // SAFETY: `place` has `room` bytes that the caller lets us write; `length + fits` is at
-            // most that. The library's own text does not overlap them.
+            // SAFETY: `place` has `room` bytes of the caller's memory, and `length + fits` is at
+            // most `room`. The library's own text does not overlap them.
             unsafe {
                 ptr::copy_nonoverlapping(text.as_ptr().cast(), self.place.add(self.length), fits)
             };
@@ -420,7 +422,7 @@ mod tests {
     fn a_message_is_cut_to_fit() {
         assert_eq!(failed(Failure::Null("packets")), SP_ERROR_NULL);
         let mut text = [1 as c_char; 20];
-        // SAFETY: the array has as many bytes as is said.
+        // SAFETY: the array has at least 20 bytes.
         let length = unsafe { sp_message(text.as_mut_ptr(), 20) };
         assert_eq!(length, "packets is NULL".len());
         // SAFETY: `sp_message` has written a zero byte.

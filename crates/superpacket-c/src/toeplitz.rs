@@ -9,32 +9,32 @@ use superpacket_steer::{Toeplitz, ToeplitzKey};
 
 use crate::memory::{bytes, check_range, place};
 use crate::object::{free, new, with_ref};
-use crate::packet::{Packet, layer, sp_packet};
+use crate::packet::{CheckedPacket, layer, sp_packet};
 use crate::status::sp_status::{self, SP_NONE, SP_OK};
 use crate::status::{Failure, guard};
 
-/// The length of a key in bytes: enough for IPv6 addresses and ports.
+/// Length of a key in bytes, enough for IPv6 addresses and ports.
 pub const SP_TOEPLITZ_KEY: usize = 40;
 
 const _: () = assert!(SP_TOEPLITZ_KEY == ToeplitzKey::LENGTH);
 
-/// Both directions of a connection have the same hash: the XOR of both ends is hashed.
+/// Both directions of a connection have the same hash: the XOR of both end points is hashed.
 pub const SP_TOEPLITZ_SYMMETRIC: u32 = 1;
 
-/// The tables of one key: 36 KiB. It never changes, so any number of threads may use it at a time.
+/// The tables of one key: 36 KiB. They never change, so any number of threads may use them.
 pub struct sp_toeplitz {
     toeplitz: Toeplitz,
 }
 
 /// Computes the tables of a key.
 ///
-/// \param key SP_TOEPLITZ_KEY bytes, in the order in which ethtool -x shows them; read during the
-/// call. NULL: the key that Microsoft published, with which many devices start.
-/// \param length how many bytes: SP_TOEPLITZ_KEY, or 0 if key is NULL.
+/// \param key SP_TOEPLITZ_KEY bytes, in the order of ethtool -x; read during the call. NULL:
+/// Microsoft's published key, the default of many devices.
+/// \param length length of the key: SP_TOEPLITZ_KEY, or 0 if key is NULL.
 /// \param flags 0 or SP_TOEPLITZ_SYMMETRIC.
-/// \param out where the new object goes. Give it to sp_toeplitz_free.
+/// \param out receives the new object. Free it with sp_toeplitz_free.
 /// \return SP_OK; SP_ERROR_LENGTH for another length; SP_ERROR_NULL, SP_ERROR_ARGUMENT.
-/// \note Any thread may call it at any time. Ends the process if memory cannot be had.
+/// \note Any thread may call it at any time. Ends the process if there is no memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_toeplitz_new(
     key: *const c_void,
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn sp_toeplitz_new(
     out: *mut *mut sp_toeplitz,
 ) -> sp_status {
     guard(|| {
-        // SAFETY: `out` is NULL or the caller's place for a pointer.
+        // SAFETY: `out` is NULL or the caller's memory for a pointer.
         unsafe {
             new(out, || {
                 if flags & !SP_TOEPLITZ_SYMMETRIC != 0 {
@@ -80,22 +80,22 @@ pub unsafe extern "C" fn sp_toeplitz_new(
 
 /// Frees the tables of a key.
 ///
-/// \param toeplitz NULL does nothing. No call may be under way in another thread.
+/// \param toeplitz the tables; NULL does nothing. No call may be running in another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_toeplitz_free(toeplitz: *mut sp_toeplitz) {
-    // SAFETY: NULL, or made by `sp_toeplitz_new` and not freed yet, and nobody else's.
+    // SAFETY: NULL, or made by `sp_toeplitz_new`, not freed yet, and not in use.
     unsafe { free(toeplitz) };
 }
 
-/// Hashes bytes: addresses and ports as the specification puts them together. Bytes behind the 36th
-/// add nothing.
+/// Hashes bytes: addresses and ports in the order of the specification. Bytes behind the 36th are
+/// ignored.
 ///
 /// \param toeplitz the tables.
 /// \param bytes the bytes; NULL if length is 0.
-/// \param length how many.
-/// \param hash where the hash goes.
+/// \param length number of bytes.
+/// \param hash receives the hash.
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
-/// \note Any number of threads at a time.
+/// \note Any number of threads may call it at the same time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_toeplitz_bytes(
     toeplitz: *const sp_toeplitz,
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn sp_toeplitz_bytes(
 ) -> sp_status {
     guard(|| {
         // SAFETY: `toeplitz` is NULL, or made by `sp_toeplitz_new`; `hash` is NULL or the caller's
-        // place for a number; the bytes are the caller's, and their length is checked.
+        // memory for a number; the bytes are the caller's, and their length is checked.
         unsafe {
             with_ref("toeplitz", toeplitz, |toeplitz| {
                 check_range("bytes", bytes, length)?;
@@ -117,16 +117,16 @@ pub unsafe extern "C" fn sp_toeplitz_bytes(
     })
 }
 
-/// Hashes the innermost addresses and ports of a packet, as devices do; fragments, and protocols
-/// other than TCP, UDP and DCCP, by their addresses alone.
+/// Hashes the innermost addresses and ports of a packet, as devices do. Of fragments, and of
+/// protocols other than TCP, UDP and DCCP, only the addresses are hashed.
 ///
 /// \param toeplitz the tables.
-/// \param packet the packet, of which the headers are read.
+/// \param packet the packet, of which only the headers are read.
 /// \param layer where it starts.
-/// \param hash where the hash goes.
+/// \param hash receives the hash.
 /// \return SP_OK; SP_NONE if it is not IP, and nothing is written; SP_ERROR_NULL, SP_ERROR_LENGTH,
 /// SP_ERROR_ARGUMENT.
-/// \note Any number of threads at a time.
+/// \note Any number of threads may call it at the same time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_toeplitz_packet(
     toeplitz: *const sp_toeplitz,
@@ -136,11 +136,11 @@ pub unsafe extern "C" fn sp_toeplitz_packet(
 ) -> sp_status {
     guard(|| {
         // SAFETY: `toeplitz` is NULL, or made by `sp_toeplitz_new`; `hash` is NULL or the caller's
-        // place for a number; the packet is the caller's, unchanged during the call.
+        // memory for a number; the packet is the caller's, unchanged during the call.
         unsafe {
             with_ref("toeplitz", toeplitz, |toeplitz| {
                 let layer = self::layer(layer)?;
-                let packet = Packet::check_one(packet)?;
+                let packet = CheckedPacket::check_one(packet)?;
                 let place = place("hash", hash)?;
                 let mut gathered = [0; MAX_HEADER];
                 match toeplitz.toeplitz.hash_frame(

@@ -1,4 +1,4 @@
-//! virtio_net_hdr, both ways.
+//! Reads and writes virtio_net_hdr.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -11,25 +11,25 @@ use superpacket::wire::MAX_HEADER;
 
 use crate::memory::{bytes, check_range, memory, place};
 use crate::offload::sp_offload;
-use crate::packet::{Packet, layer, sp_packet};
+use crate::packet::{CheckedPacket, layer, sp_packet};
 use crate::policy::framing;
 use crate::status::sp_status::{self, SP_OK};
 use crate::status::{Failure, guard};
 
-/// Reads the virtio_net_hdr before a packet, checks it against the packet, and makes a packet for
-/// sp_segment and others of both.
+/// Reads the virtio_net_hdr before a packet, checks it against the packet, and makes an sp_packet
+/// of both, for sp_segment and other functions.
 ///
-/// Nothing in the header is believed that the packet's own headers contradict.
+/// A header that contradicts the packet's own headers is refused.
 ///
-/// \param virtio_length the length of the header: 10, 12, 20 or 24.
+/// \param virtio_length length of the header: 10, 12, 20 or 24 bytes.
 /// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
 /// \param layer where the packet starts: SP_LAYER_IP for a TUN device.
-/// \param read what read(2) gave: the header, and the packet behind it. Must not change during the
-/// call.
-/// \param length how many bytes.
-/// \param packet where the packet goes: its data points into what was read, so it is good for as
-/// long as that is. Its token is NULL.
-/// \return SP_OK; SP_ERROR_VIRTIO, and sp_message tells which field is wrong; SP_ERROR_NULL,
+/// \param read the data of read(2): the header, and the packet behind it. Must not change during
+/// the call.
+/// \param length length of the data in bytes.
+/// \param packet receives the packet. It points to the data, and is valid as long as that is. Its
+/// token is NULL.
+/// \return SP_OK; SP_ERROR_VIRTIO, with the wrong field in sp_message; SP_ERROR_NULL,
 /// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn sp_virtio_read(
     guard(|| {
         let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;
         check_range("read", read, length)?;
-        // SAFETY: the caller's place for a packet.
+        // SAFETY: the caller's memory for a packet.
         let place = unsafe { place("packet", packet) }?;
         // SAFETY: the caller's bytes; the length has been checked.
         let (offload, packet) = framing.parse(unsafe { bytes(read, length) })?;
@@ -64,14 +64,14 @@ pub unsafe extern "C" fn sp_virtio_read(
 
 /// Writes the virtio_net_hdr that describes a packet.
 ///
-/// \param virtio_length the length of the header: 10, 12, 20 or 24.
+/// \param virtio_length length of the header: 10, 12, 20 or 24 bytes.
 /// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
 /// \param layer where the packet starts: SP_LAYER_IP for a TUN device.
-/// \param packet the packet, of which the headers are read. Must not change during the call.
-/// \param header where the header goes.
-/// \param size how many bytes there are: at least virtio_length.
-/// \return SP_OK; SP_ERROR_VIRTIO if no header of this length says what the packet's offload does:
-/// a super-packet with a whole checksum, DCCP, a tunnel; SP_ERROR_SPACE; SP_ERROR_NULL,
+/// \param packet the packet, of which only the headers are read. Must not change during the call.
+/// \param header receives the header.
+/// \param size room for the header in bytes; at least virtio_length.
+/// \return SP_OK; SP_ERROR_VIRTIO if no header of this length can express the packet's offload: a
+/// super-packet with a complete checksum, DCCP, a tunnel; SP_ERROR_SPACE; SP_ERROR_NULL,
 /// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn sp_virtio_write(
     guard(|| {
         let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;
         // SAFETY: the caller's packet, unchanged during the call.
-        let packet = unsafe { Packet::check_one(packet) }?;
+        let packet = unsafe { CheckedPacket::check_one(packet) }?;
         // SAFETY: the caller's memory for a header.
         let place: &mut [MaybeUninit<u8>] = unsafe { memory("header", header.cast::<u8>(), size) }?;
         let needed = framing.header_length();

@@ -1,5 +1,6 @@
-//! Random bytes, lengths and numbers through the C interface: nothing is written where it must not
-//! be, every range lies in what was given, every packet comes out once, every error leaves nothing.
+//! Random bytes, lengths and numbers through the C interface. Nothing is written outside the
+//! outputs, every range lies in the given buffers, every packet comes out once, and an error leaves
+//! no output.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -14,7 +15,7 @@ use superpacket_traffic::generate::{Config, Generated, generate};
 
 const CANARY: u8 = 0xa5;
 
-/// Memory for outputs, with bytes before and behind it that nobody may write.
+/// Memory for outputs, between bytes that must not be written to.
 struct Arrays {
     outputs: Vec<sp_output>,
     iov: Vec<sp_iovec>,
@@ -51,7 +52,7 @@ impl Arrays {
             headers: arrays.headers.as_mut_ptr().wrapping_add(MARGIN),
             headers_max: headers,
             header_places: ptr::null(),
-            // What an earlier call left.
+            // The values of an earlier call.
             outputs_used: 77,
             iov_used: 77,
             headers_used: 77,
@@ -60,7 +61,7 @@ impl Arrays {
         arrays
     }
 
-    /// Checks what a call left, and returns the outputs.
+    /// Checks the results of a call, and returns the outputs.
     fn outputs(&self, status: sp_status, packets: &[Given]) -> &[sp_output] {
         let space = &self.space;
         let (before, behind) =
@@ -119,7 +120,7 @@ impl Arrays {
     }
 }
 
-/// A packet in some buffers.
+/// A packet in several buffers.
 #[derive(Clone, Debug)]
 struct Given {
     parts: Vec<Vec<u8>>,
@@ -138,7 +139,7 @@ impl Given {
         Given { parts, rest: vec![], offload }
     }
 
-    /// The packet as C has it; its token is its number and one.
+    /// Returns the packet in C's form; its token is its number plus one.
     fn packet(&mut self, number: usize) -> sp_packet {
         let part = |part: &Vec<u8>| sp_iovec {
             iov_base: part.as_ptr().cast_mut().cast(),
@@ -157,7 +158,7 @@ impl Given {
     }
 }
 
-/// What is known of a packet: mostly nothing, else anything.
+/// The metadata of a packet: mostly none, otherwise any values.
 fn offload() -> impl Strategy<Value = sp_offload> {
     let any = (
         0..5u8,
@@ -193,11 +194,11 @@ fn offload() -> impl Strategy<Value = sp_offload> {
     prop_oneof![600 => Just(sp_offload::default()), 200 => Just(verified), 100 => cut, 9 => any]
 }
 
-/// What is done to a packet of the generator: what is said of it, where it is cut into buffers, a
-/// byte that is changed, and bytes in its place.
+/// Changes to a generated packet: its metadata, the places at which it is split into buffers, a
+/// byte to change, and other bytes instead.
 type Shape = (sp_offload, Vec<usize>, Option<(prop::sample::Index, u8)>, Option<Vec<u8>>);
 
-/// Packets of the generator, some with bytes changed, and some of random bytes.
+/// Generated packets, some with changed bytes, and some of random bytes.
 fn given() -> impl Strategy<Value = Vec<Given>> {
     let change = prop::option::weighted(0.2, (any::<prop::sample::Index>(), any::<u8>()));
     let shape = (
@@ -261,7 +262,7 @@ fn policy() -> impl Strategy<Value = sp_policy> {
                     max_packets,
                     max_datagrams,
                     max_fragments,
-                    // A table of a million flows takes a while to make.
+                    // Creating a table of a million flows takes a while.
                     max_flows: max_flows % 5000,
                     max_held_bytes: u64::from(max_bytes),
                     hold_time: key[0] % 3,
@@ -281,7 +282,7 @@ fn arrays() -> impl Strategy<Value = (usize, usize, usize, bool)> {
     )
 }
 
-/// The bytes of an output whose ranges `Arrays::outputs` has checked.
+/// Returns the bytes of an output whose ranges `Arrays::outputs` has checked.
 fn bytes_of(output: &sp_output) -> Vec<u8> {
     // SAFETY: it has so many ranges.
     let ranges = unsafe { slice::from_raw_parts(output.iov, output.iov_count as usize) }
@@ -296,8 +297,8 @@ fn bytes_of(output: &sp_output) -> Vec<u8> {
         .collect()
 }
 
-/// Counts tokens of a batch's outputs. Unless a mode absorbs packets, an output names all of its
-/// own.
+/// Counts the tokens of a batch's outputs. Unless the mode absorbs packets, an output names all of
+/// its packets.
 fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays, mode: u32) {
     for output in &arrays.outputs[..arrays.space.outputs_used] {
         // SAFETY: `Arrays::outputs` has compared the pointer with that of the array, and counted
@@ -310,7 +311,7 @@ fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays, mode: u32) {
                 (last, named) = (token, named + 1);
             }
         }
-        // A packet without a byte has no range behind a virtio_net_hdr.
+        // A packet without bytes has no range behind a virtio_net_hdr.
         let is_empty = output.length == output.header_length as usize;
         assert!(
             mode > SP_MODE_GRO_UDP || is_empty || named == output.packets,
@@ -320,7 +321,7 @@ fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays, mode: u32) {
     }
 }
 
-/// Checks that each output of a batch lies with its headers where the layout says.
+/// Checks that the headers of each output are where its layout says.
 fn check_layouts(arrays: &Arrays, policy: &sp_policy) {
     let layer = if policy.layer == SP_LAYER_IP { Layer::Ip } else { Layer::Ethernet };
     for (output, found) in
@@ -332,18 +333,18 @@ fn check_layouts(arrays: &Arrays, policy: &sp_policy) {
             assert_ne!(found.ip_version, 0, "the headers of what merged are known");
         }
         if found.ip_version != 0 {
-            // BIG TCP has no length field for the parse to check, and may have no padding.
+            // A BIG TCP packet has no valid length field, and no padding.
             let parsed = parse(packet, packet.len(), layer).map(|layout| sp_layout::from(&layout));
             assert_eq!(parsed, Ok(*found), "{packet:02x?}");
         }
     }
 }
 
-/// Under Miri a case takes seconds.
+/// Under Miri, a case takes seconds.
 const CASES: u32 = if cfg!(miri) { 2 } else { 300 };
 const MOST: usize = if cfg!(miri) { 6 } else { 40 };
 
-/// How many batches came out whole: random numbers that are all refused would test little.
+/// Number of batches without an error: if all were refused, the test would prove little.
 static WHOLE: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
@@ -354,13 +355,14 @@ fn batches_of_random_packets() {
     assert!(cfg!(miri) || whole > CASES as usize / 3, "only {whole} of {CASES} were not refused");
 }
 
-/// A batch that two threads have.
+/// A batch that two threads share.
 struct Shared(*mut sp_batch);
 
 // SAFETY: the batch lives until both threads have ended.
 unsafe impl Sync for Shared {}
 
-/// Of two threads that use one object at the same time, as they must not, one is told so.
+/// If two threads use one object at the same time, which is forbidden, one of them gets
+/// SP_ERROR_BUSY.
 #[test]
 #[cfg_attr(miri, ignore = "it makes the mistake that Miri looks for")]
 fn an_object_in_use_is_busy() {
@@ -403,7 +405,7 @@ fn an_object_in_use_is_busy() {
         scope.spawn(|| until_found(PACKETS));
         scope.spawn(|| until_found(1));
     });
-    // The batch is as it was.
+    // The batch is unchanged.
     let mut arrays = Arrays::new(PACKETS, 2 * PACKETS, SP_MAX_HEADER, false);
     let packets = packets_of(PACKETS);
     // SAFETY: all is ours, and nobody else uses it.
@@ -623,8 +625,8 @@ proptest! {
 
     #[test]
     fn lengths(words in prop::collection::vec(any::<u64>(), 16), count in prop_oneof![any::<usize>(), Just(usize::MAX), Just(1 << 20)]) {
-        // Structures of random words whose pointers are NULL: nothing can be read or written, and
-        // all is refused.
+        // Structures of random words with NULL pointers: nothing can be read or written, and every
+        // call is refused.
         let mut packet: sp_packet = nothing();
         (packet.length, packet.rest_count) = (words[0] as usize | 1, words[1] as u32);
         let mut space: sp_space = nothing();

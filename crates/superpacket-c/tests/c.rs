@@ -33,7 +33,7 @@ fn run(program: impl AsRef<OsStr>, arguments: &[&OsStr]) -> String {
     text(&output.stdout)
 }
 
-/// Is there such a compiler? Where CI is set there must be.
+/// Returns whether this compiler exists. With CI set, it must.
 fn has(compiler: &str) -> bool {
     let found = cfg!(unix)
         && Command::new(compiler)
@@ -47,17 +47,17 @@ fn has(compiler: &str) -> bool {
     found
 }
 
-/// The static library that cargo has built beside this test.
+/// Returns the static library that cargo has built beside this test.
 fn library() -> PathBuf {
     let test = env::current_exe().expect("this test is a file");
-    // Tests lie in deps; the library, which a test cannot name, is built into the same folder.
+    // Tests are in deps. The library is built into the same folder, but a test cannot name it.
     let folder = test.parent().expect("in a folder");
     let library = folder.join("libsuperpacket_c.a");
     assert!(library.exists(), "{} is not there", library.display());
     library
 }
 
-/// Builds a program of tests/c with all warnings, and returns where it is.
+/// Builds a program of tests/c with all warnings, and returns its path.
 fn build(compiler: &str, arguments: &[&str], source: &str, to: &Path) -> PathBuf {
     let program = to.join(source.replace('.', "-"));
     let include = here().join("include");

@@ -1,4 +1,4 @@
-//! The header that is checked in is the one that cbindgen makes of the sources.
+//! The header in the repository is the one that cbindgen generates from the sources.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -11,7 +11,7 @@ fn path() -> PathBuf {
     here().join("include/superpacket.h")
 }
 
-/// What cbindgen makes.
+/// Returns the header that cbindgen generates.
 fn made() -> String {
     let config = cbindgen::Config::from_file(here().join("cbindgen.toml"))
         .expect("cbindgen.toml can be read");
@@ -42,7 +42,7 @@ fn the_header_is_not_stale() {
     }
 }
 
-/// doxygen takes `\note` in the middle of a line too, but who reads the header misses it.
+/// doxygen accepts `\note` in the middle of a line too, but readers of the header would miss it.
 #[test]
 fn each_command_begins_its_line() {
     let mut commands = 0;

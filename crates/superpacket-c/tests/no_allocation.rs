@@ -1,5 +1,5 @@
-//! The library asks for memory when an object is made, an aggregator while its tables grow to the
-//! traffic, and once for names. All other calls leave the heap alone, those that fail too.
+//! The library allocates memory when an object is created, while an aggregator's tables grow, and
+//! once for names. All other calls do not use the heap, not even those that fail.
 
 use std::ffi::{CStr, c_void};
 use std::{mem, ptr};
@@ -13,9 +13,9 @@ use crate::allocations::{allocations, live_bytes};
 #[path = "../../superpacket/tests/engine/support/allocations.rs"]
 mod allocations;
 
-/// Packets of one call: a driver's budget.
+/// Packets per call: a driver's budget.
 const BATCH: usize = 64;
-/// How many calls are watched.
+/// Number of observed calls.
 const CALLS: usize = 100;
 
 fn nothing<T>() -> T {
@@ -23,7 +23,7 @@ fn nothing<T>() -> T {
     unsafe { mem::zeroed() }
 }
 
-/// Runs calls that must leave the heap as it is, and returns what they return.
+/// Runs calls that must not use the heap, and returns their result.
 #[track_caller]
 fn untouched<T>(calls: impl FnOnce() -> T) -> T {
     let before = (allocations(), live_bytes());
@@ -36,7 +36,7 @@ fn untouched<T>(calls: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Frames as C has them, each in one buffer or in three.
+/// Frames in C's form, each in one buffer or in three.
 struct Given<'a> {
     _frames: &'a [Vec<u8>],
     _rest: Vec<[sp_iovec; 2]>,
@@ -109,15 +109,15 @@ fn new_batch(policy: &sp_policy) -> *mut sp_batch {
     batch
 }
 
-/// The counter of an aggregator with this name.
+/// Returns the counter of an aggregator with this name.
 fn counter(name: &CStr, values: &[u64]) -> u64 {
     // SAFETY: what is not NULL is a string.
     let is = |index: &usize| unsafe { CStr::from_ptr(sp_counter_name(*index)) } == name;
     values[(0..values.len()).find(is).expect("a counter has this name")]
 }
 
-/// Aggregates batch by batch; after `warm` calls, which make room, the heap is left alone. Returns
-/// how many packets merged and how many ACKs were absorbed.
+/// Aggregates batch by batch. After `warm` calls, in which tables may grow, calls must not use the
+/// heap. Returns the number of merged packets and of absorbed ACKs.
 #[track_caller]
 fn batches(
     policy: &sp_policy,
@@ -168,7 +168,7 @@ fn what_an_object_takes_is_counted_and_given_back() {
 
 #[test]
 fn batches_of_segments() {
-    // Within a train all has been seen: its last segment, alone with PSH, passes.
+    // The last segment of a train, alone with PSH, passes unmerged.
     let frames = workload::w1(BATCH * (CALLS + TRAIN));
     for (virtio_length, buffers, most_outputs) in [(0, 1, 64), (12, 1, 64), (0, 3, 64), (12, 3, 1)]
     {
@@ -310,7 +310,8 @@ fn packets_that_are_held() {
     unsafe { sp_aggregator_free(aggregator) };
 }
 
-/// A super-packet in one buffer behind its virtio_net_hdr of 12 bytes, as a device gives it.
+/// Returns a super-packet in one buffer behind its virtio_net_hdr of 12 bytes, as a device delivers
+/// it.
 fn read() -> Vec<u8> {
     let frames = workload::w1(TRAIN - 1);
     let given = Given::new(&frames, 1);
@@ -342,6 +343,36 @@ fn read() -> Vec<u8> {
         sp_batch_free(batch);
     }
     read
+}
+
+/// Splits what was read into buffers, into one buffer, and once with half of it missing.
+///
+/// # Safety
+/// The segmenter is valid, `lengths` has room for all buffers, and `linear` has `size` bytes.
+unsafe fn split(
+    segmenter: *mut sp_segmenter,
+    read: &[u8],
+    buffers: &[sp_iovec],
+    lengths: *mut usize,
+    linear: *mut c_void,
+    size: usize,
+) {
+    let mut plan: sp_plan = nothing();
+    let (order, layer) = (SP_ORDER_NATIVE, SP_LAYER_ETHERNET);
+    let (bytes, length) = (read.as_ptr().cast::<c_void>(), read.len());
+    let (each, count) = (buffers.as_ptr(), buffers.len());
+    // SAFETY: as the caller promises.
+    unsafe {
+        let status = sp_split_each(
+            segmenter, 12, order, layer, bytes, length, each, count, 10, lengths, &mut plan,
+        );
+        assert_eq!(status, SP_OK);
+        let mut split = |length| {
+            sp_split_linear(segmenter, 12, order, layer, bytes, length, linear, size, &mut plan)
+        };
+        assert_eq!(split(length), SP_OK);
+        assert_eq!(split(length / 2), SP_ERROR_TRUNCATED);
+    }
 }
 
 #[test]
@@ -409,50 +440,7 @@ fn segments_from_the_first_call_on() {
                 sp_segment_linear(segmenter, &packet, &options, linear, 2000, &mut plan),
                 SP_ERROR_SPACE
             );
-            assert_eq!(
-                sp_split_each(
-                    segmenter,
-                    12,
-                    0,
-                    SP_LAYER_ETHERNET,
-                    bytes,
-                    length,
-                    each,
-                    count,
-                    10,
-                    lengths,
-                    &mut plan
-                ),
-                SP_OK
-            );
-            assert_eq!(
-                sp_split_linear(
-                    segmenter,
-                    12,
-                    0,
-                    SP_LAYER_ETHERNET,
-                    bytes,
-                    length,
-                    linear,
-                    size,
-                    &mut plan
-                ),
-                SP_OK
-            );
-            assert_eq!(
-                sp_split_linear(
-                    segmenter,
-                    12,
-                    0,
-                    SP_LAYER_ETHERNET,
-                    bytes,
-                    length / 2,
-                    linear,
-                    size,
-                    &mut plan
-                ),
-                SP_ERROR_TRUNCATED
-            );
+            split(segmenter, &read, &buffers, lengths, linear, size);
             packet.offload.gso_type = SP_GSO_NONE;
             assert_eq!(sp_gso_for_mtu(&mut packet, SP_LAYER_ETHERNET, 1500), SP_OK);
             assert_eq!(packet.offload.gso_type, SP_GSO_TCP4);

@@ -1,44 +1,44 @@
-//! Super-packets of each kind that the engine merges, to be given to a kernel: link header, tunnel,
-//! protocol, extension headers, size and flags.
+//! One super-packet of each kind that the engine merges, to be segmented by a kernel. A kind is a
+//! combination of link header, tunnel, protocol, extension headers, size and flags.
 
 use superpacket::segment::{Cwr, GsoPacket, IpId, Segment, SegmentSize};
-use superpacket::virtio::{flags, gso_type};
+use superpacket::virtio::gso_type;
 use superpacket::{Gso, GsoKind, Layer, RxChecksum, SegmentError, SegmentOptions, Segmenter};
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::frame::{
-    ACK, CWR, Carrier, Checksum, Extension, Frame, Gre, Ip, Mpls, Pppoe, Transport, Vlan, Vxlan,
+    ACK, CWR, Carrier, Checksum, Extension, Frame, Gre, Ip, Mpls, Pppoe, Transport, Vlan,
 };
 
-use crate::segment::leave_outer_checksum;
+use crate::segment::{header_of, outer_transport, write_outer_pseudo_sum};
 
-/// Payload bytes of a segment.
+/// Payload bytes per segment.
 const SIZE: usize = 1_200;
 
-/// Payload bytes of a super-packet: five segments and a shorter one.
+/// Payload bytes of a super-packet: five full segments and a shorter one.
 const PAYLOAD: usize = 5 * SIZE + 700;
 
 /// A kind of super-packet.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct MatrixCell {
     /// The link header.
     pub link: &'static str,
-    /// The tunnel, or what else is special.
+    /// The tunnel, or another special property.
     pub special: &'static str,
     /// The protocol.
     pub protocol: &'static str,
-    /// The packet, its checksum partial.
+    /// The packet, with a partial checksum.
     pub frame: Frame,
-    /// The outer checksum holds the sum of the pseudo-header, as Linux leaves it, and not what is
-    /// right once the inner checksum is.
+    /// The outer checksum holds the pseudo-header's sum, as Linux leaves it. Otherwise it has the
+    /// value that is valid once the inner checksum is.
     pub outer_pseudo: bool,
 }
 
-/// Puts a frame behind other headers.
+/// A function that puts a frame behind other headers.
 pub type Wrap = fn(Frame) -> Frame;
-/// Changes a frame; `None` where that has no meaning.
-pub type Change = fn(Frame) -> Option<Frame>;
+/// A function that changes a frame; `None` if the change does not apply to it.
+pub type CellChange = fn(Frame) -> Option<Frame>;
 
-/// The link headers that the engine reads, by name.
+/// The link headers that the engine parses, by name.
 pub const LINKS: &[(&str, Wrap)] = &[
     ("Ethernet", |frame| frame),
     ("VLAN", |frame| frame.tagged(5)),
@@ -58,7 +58,7 @@ pub const LINKS: &[(&str, Wrap)] = &[
     }),
 ];
 
-/// The tunnels that the engine reads, by name.
+/// The tunnels that the engine parses, by name.
 pub const TUNNELS: &[(&str, Wrap)] = &[
     ("none", |frame| frame),
     ("VXLAN/IPv4", |frame| outer(frame.in_vxlan4(), Checksum::Zero)),
@@ -70,10 +70,7 @@ pub const TUNNELS: &[(&str, Wrap)] = &[
     ("Geneve/IPv4 of IP", |frame| {
         outer(frame.in_geneve(), Checksum::Right).with(|frame| frame.tunnel_mut().link = None)
     }),
-    ("Geneve/IPv6, checksum", |frame| {
-        let ip = Frame::default().in_ip6().tunnel_mut().ip.clone();
-        outer(frame.in_geneve(), Checksum::Right).with(|frame| frame.tunnel_mut().ip = ip)
-    }),
+    ("Geneve/IPv6, checksum", |frame| outer(frame.in_geneve6(), Checksum::Right)),
     ("GRE/IPv4", |frame| gre(frame, Gre::default(), false)),
     ("GRE/IPv4, key", |frame| frame.in_gre()),
     ("GRE/IPv4, checksum", |frame| {
@@ -90,9 +87,9 @@ pub const TUNNELS: &[(&str, Wrap)] = &[
     ("VXLAN/IPv6 in Geneve/IPv4", |frame| outer(frame.in_vxlan6().in_geneve(), Checksum::Zero)),
 ];
 
-/// What else may be special of a packet outside tunnels, by name; `None` where it is of the other
-/// IP version or another protocol.
-pub const SPECIALS: &[(&str, Change)] = &[
+/// Other special properties of packets outside tunnels, by name. The function returns `None` if the
+/// property does not exist for the frame's IP version or protocol.
+pub const SPECIALS: &[(&str, CellChange)] = &[
     ("IPv4 options", |frame| v4(frame, |frame| frame.ipv4_mut().options = vec![0x94, 4, 0, 0])),
     ("may be fragmented", |frame| v4(frame, |frame| frame.ipv4_mut().dont_fragment = false)),
     ("hop-by-hop options", |frame| v6(frame, &[hop_by_hop()])),
@@ -134,19 +131,19 @@ pub const SPECIALS: &[(&str, Change)] = &[
     }),
 ];
 
-impl Cell {
-    /// Returns a super-packet of each kind: with each link header and in each tunnel, and with
-    /// what is special in plain Ethernet.
-    pub fn all() -> Vec<Cell> {
+impl MatrixCell {
+    /// Returns one super-packet of each kind: each tunnel behind each link header, and each special
+    /// property behind plain Ethernet.
+    pub fn all() -> Vec<MatrixCell> {
         let mut cells = Vec::new();
         for (protocol, frame) in protocols() {
             for (link, behind) in LINKS {
                 for (special, through) in TUNNELS {
-                    // Lengths are right for what is sent.
+                    // Inserted headers come first, so that all lengths fit the final frame.
                     let frame = behind(through(frame.clone()));
                     let has_checksum = special.contains("checksum") && !special.starts_with("GRE")
                         || special.contains("of IP");
-                    cells.push(Cell {
+                    cells.push(MatrixCell {
                         link,
                         special,
                         protocol,
@@ -154,7 +151,7 @@ impl Cell {
                         outer_pseudo: has_checksum,
                     });
                     if has_checksum && *link == "Ethernet" {
-                        cells.push(Cell {
+                        cells.push(MatrixCell {
                             link: "Ethernet, outer checksum for local checksum offload",
                             special,
                             protocol,
@@ -166,7 +163,7 @@ impl Cell {
             }
             for (special, make) in SPECIALS {
                 if let Some(frame) = make(frame.clone()) {
-                    cells.push(Cell {
+                    cells.push(MatrixCell {
                         link: "Ethernet",
                         special,
                         protocol,
@@ -179,59 +176,28 @@ impl Cell {
         cells
     }
 
-    /// The packet's bytes.
+    /// Returns the bytes of the packet.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.frame.to_bytes();
         if self.outer_pseudo {
-            leave_outer_checksum(&self.frame, outer_transport(&self.frame), &mut bytes);
+            write_outer_pseudo_sum(&self.frame, &mut bytes);
         }
         bytes
     }
 
-    /// Returns the header that says how the kernel is to cut it. Where no header names the kind, it
-    /// is that of the innermost packet by itself, or with the outermost tunnel.
+    /// Returns the virtio header that tells the kernel how to segment the packet.
+    ///
+    /// For kinds that no header can express, it describes the innermost packet alone, or with the
+    /// outermost tunnel.
     pub fn header(&self) -> VnetHeader {
-        let offsets = self.frame.offsets();
-        let v6 = matches!(self.frame.ip, Ip::V6(_));
-        let (kind, csum_offset) = match self.frame.transport {
-            Transport::Tcp(_) if v6 => (gso_type::TCPV6, 16),
-            Transport::Tcp(_) => (gso_type::TCPV4, 16),
-            _ => (gso_type::UDP_L4, 6),
-        };
-        let ecn = if self.special == "CWR on the first segment" { gso_type::ECN } else { 0 };
-        let mut header = VnetHeader {
-            flags: flags::NEEDS_CSUM,
-            gso_type: kind | ecn,
-            hdr_len: offsets.payload as u16,
-            gso_size: SIZE as u16,
-            csum_start: offsets.transport as u16,
-            csum_offset,
-            ..VnetHeader::default()
-        };
-        if let Some(tunnel) = self
-            .frame
-            .tunnel
-            .as_ref()
-            .filter(|tunnel| !matches!(tunnel.carrier, Carrier::Gre(_) | Carrier::Ip))
-        {
-            header.gso_type |= if matches!(tunnel.ip, Ip::V4(_)) {
-                gso_type::UDP_TUNNEL_IPV4
-            } else {
-                gso_type::UDP_TUNNEL_IPV6
-            };
-            header.outer_th_offset = outer_transport(&self.frame) as u16;
-            header.inner_nh_offset = offsets.network as u16;
-            let checksum = match &tunnel.carrier {
-                Carrier::Vxlan(Vxlan { udp, .. }) => udp.checksum,
-                Carrier::Geneve(geneve) => geneve.udp.checksum,
-                _ => Checksum::Zero,
-            };
-            header.flags |= if checksum == Checksum::Zero { 0 } else { flags::UDP_TUNNEL_CSUM };
+        let mut header = header_of(&self.frame, SIZE as u16);
+        if self.special == "CWR on the first segment" {
+            header.gso_type |= gso_type::ECN;
         }
         header
     }
 
-    /// Returns how the engine is to cut it.
+    /// Returns the instructions by which the engine segments the packet.
     pub fn gso(&self) -> Gso {
         let v6 = matches!(self.frame.ip, Ip::V6(_));
         let kind = match self.frame.transport {
@@ -270,31 +236,31 @@ impl Cell {
         }
     }
 
-    /// Returns the packet without its link header, as it comes behind a router: one hop more. It is
-    /// `None` if another tunnel's header, or a tag, is what makes the kind.
-    pub fn at_ip(&self) -> Option<Cell> {
-        (self.link == "Ethernet").then(|| Cell {
+    /// Returns the packet without its link header; `None` if a link header other than plain
+    /// Ethernet defines the kind.
+    pub fn at_ip(&self) -> Option<MatrixCell> {
+        (self.link == "Ethernet").then(|| MatrixCell {
             link: "none (TUN)",
             frame: self.frame.clone().at_ip(),
             ..self.clone()
         })
     }
 
-    /// Returns the same packet one hop further.
-    pub fn after_hop(&self) -> Cell {
+    /// Returns the same packet with a hop limit that is lower by one, as it leaves a router.
+    pub fn after_hop(&self) -> MatrixCell {
         let frame = self.frame.clone().with(|frame| {
             match frame.tunnel.as_mut().map_or(&mut frame.ip, |tunnel| &mut tunnel.ip) {
                 Ip::V4(ip) => ip.ttl -= 1,
                 Ip::V6(ip) => ip.hop_limit -= 1,
             }
         });
-        Cell { frame, ..self.clone() }
+        MatrixCell { frame, ..self.clone() }
     }
 
-    /// Cuts the packet by the engine.
+    /// Segments the packet with the engine.
     ///
     /// # Errors
-    /// Why the engine refuses it.
+    /// The engine's reason for refusing the packet.
     pub fn cut(&self) -> Result<Vec<Vec<u8>>, SegmentError> {
         let bytes = self.bytes();
         let header = self.header();
@@ -316,8 +282,9 @@ impl Cell {
     }
 }
 
-/// Does every Linux since 6.2 segment this kind, however it comes in? TCP since 6.1 already.
-pub fn is_segmented_since_6_2(cell: &Cell) -> bool {
+/// Returns whether every Linux since 6.2 (TCP: 6.1) segments this kind, whichever way it enters the
+/// kernel.
+pub fn is_segmented_since_6_2(cell: &MatrixCell) -> bool {
     let tags = [
         "Ethernet",
         "VLAN",
@@ -343,17 +310,6 @@ fn protocols() -> [(&'static str, Frame); 4] {
     })
 }
 
-fn outer_transport(frame: &Frame) -> usize {
-    let outer = frame.offsets().outer.unwrap_or(0);
-    outer
-        + if matches!(frame.tunnel, Some(superpacket_traffic::frame::Tunnel { ip: Ip::V4(_), .. }))
-        {
-            20
-        } else {
-            40
-        }
-}
-
 fn tags(frame: Frame, types: &[u16]) -> Frame {
     frame.with(|frame| {
         frame.vlans = types.iter().map(|&tpid| Vlan { tpid, vid: 5, ..Vlan::default() }).collect()
@@ -374,7 +330,7 @@ fn gre(frame: Frame, gre: Gre, ethernet: bool) -> Frame {
 }
 
 fn hop_by_hop() -> Extension {
-    // PadN of four bytes: nothing that a router would look at.
+    // PadN of four bytes, which routers ignore.
     Extension::HopByHop(vec![1, 4, 0, 0, 0, 0])
 }
 

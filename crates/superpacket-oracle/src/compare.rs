@@ -1,102 +1,103 @@
-//! The packets of both sides, frame by frame: what merged on one side only, and what came out
-//! otherwise.
+//! The packets of both sides, frame by frame: which frames merged, and whether the bytes agree.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 use superpacket_lab::CapturedFrame;
 
-use crate::engine::Left;
-use crate::frames::{Cut, Group, Input, Known, Packet, hexadecimal};
+use crate::engine::EnginePacket;
+use crate::frames::{Group, GsoFields, InputFrame, ParsedFrame, ResultPacket, hexadecimal};
 use crate::kernel::Rules;
 use crate::nested;
 
-/// A difference between both sides, at frames of the batch.
+/// A difference between both sides, identified by frame or packet numbers of the batch.
 #[derive(Clone, Debug)]
 pub enum Difference {
-    /// The kernel merged `frame` behind `before`, and the engine did not.
+    /// Only the kernel merged `frame` behind `before`.
     KernelMerged {
-        /// The frame before.
+        /// The preceding frame.
         before: usize,
-        /// The frame that joined it.
+        /// The frame that was appended.
         frame: usize,
     },
-    /// The engine merged `frame` behind `before`, and the kernel did not.
+    /// Only the engine merged `frame` behind `before`.
     EngineMerged {
-        /// The frame before.
+        /// The preceding frame.
         before: usize,
-        /// The frame that joined it.
+        /// The frame that was appended.
         frame: usize,
     },
-    /// The same frames merged, and other bytes came of it, or it is to be cut in another way.
+    /// Both sides merged the same frames, but the bytes or the segmentation instructions differ.
     Bytes {
-        /// The kernel's packet.
+        /// The number of the kernel's packet.
         kernel: usize,
-        /// The engine's packet.
+        /// The number of the engine's packet.
         engine: usize,
     },
-    /// The kernel let `frame` overtake `before`, which came earlier in the same flow.
+    /// In the kernel, `frame` overtook `before`, an earlier frame of its flow.
     Overtook {
-        /// The frame that came first.
+        /// The frame that arrived first.
         before: usize,
         /// The frame that left first.
         frame: usize,
     },
-    /// The engine let `frame` overtake `before`, which came earlier in the same flow.
+    /// In the engine, `frame` overtook `before`, an earlier frame of its flow.
     EngineOvertook {
-        /// The frame that came first.
+        /// The frame that arrived first.
         before: usize,
         /// The frame that left first.
         frame: usize,
     },
-    /// A frame that never arrived.
+    /// The kernel delivered no packet that contains this frame.
     Missing {
-        /// The frame.
+        /// The lost frame.
         frame: usize,
     },
-    /// A packet of the kernel that is made of none of the frames.
+    /// The kernel delivered a packet that consists of none of the frames.
     Unknown {
-        /// The kernel's packet.
+        /// The number of the kernel's packet.
         kernel: usize,
     },
 }
 
-/// Both sides of a batch.
+/// The frames of a batch, and the packets that each side made of them.
 #[derive(Debug)]
 pub struct Sides<'a> {
-    /// What the kernel merges.
+    /// The rules of the kernel's GRO.
     pub rules: Rules,
-    /// The frames.
-    pub frames: &'a [Input],
-    /// What they are.
-    pub known: Vec<Known>,
-    /// What the kernel made of them.
+    /// The frames in the order of arrival.
+    pub frames: &'a [InputFrame],
+    /// The frames as an independent parser reads them.
+    pub known: Vec<ParsedFrame>,
+    /// The kernel's packets in the order in which they left.
     pub kernel: Vec<Group>,
-    /// What the engine made of them.
-    pub engine: Vec<Left>,
-    /// For each frame, its group on the kernel's side and its place in there.
+    /// The engine's packets in the order in which they left.
+    pub engine: Vec<EnginePacket>,
+    /// For each frame, the number of the kernel's packet that contains it, and its position in that
+    /// packet.
     pub in_kernel: Vec<Option<(usize, usize)>>,
-    /// For each frame, its group on the engine's side and its place in there.
+    /// For each frame, the number of the engine's packet that contains it, and its position in that
+    /// packet.
     pub in_engine: Vec<Option<(usize, usize)>>,
-    /// Packets of the kernel of which no frame is known.
+    /// Numbers of the kernel's packets that consist of none of the frames.
     pub unknown: Vec<usize>,
 }
 
 impl<'a> Sides<'a> {
-    /// Finds out which frames are in which of the kernel's packets.
+    /// Finds the frames that each of the kernel's packets consists of.
     pub fn new(
         rules: Rules,
-        frames: &'a [Input],
+        frames: &'a [InputFrame],
         captured: &[CapturedFrame],
-        engine: Vec<Left>,
+        engine: Vec<EnginePacket>,
     ) -> Self {
-        let known: Vec<_> = frames.iter().map(|frame| Known::of(&frame.bytes)).collect();
+        let known: Vec<_> = frames.iter().map(|frame| ParsedFrame::of(&frame.bytes)).collect();
         let mut used = vec![false; frames.len()];
         let packets: Vec<_> = captured.iter().map(packet).collect();
         let mut found: Vec<Option<Vec<usize>>> = vec![None; packets.len()];
-        // What is the same on both sides needs no search. Ordered, since comparing packets ends
-        // where they begin to differ, and hashing them does not.
-        let mut same: BTreeMap<(&[u8], Option<Cut>), Vec<&Left>> = BTreeMap::new();
+        // Packets that are the same on both sides need no search. The map is ordered: comparing
+        // packets stops at the first difference, while hashing reads them whole.
+        let mut same: BTreeMap<(&[u8], Option<GsoFields>), Vec<&EnginePacket>> = BTreeMap::new();
         for left in engine.iter().rev() {
             same.entry((&left.group.packet.bytes, left.group.packet.cut)).or_default().push(left);
         }
@@ -125,19 +126,19 @@ impl<'a> Sides<'a> {
         Sides { rules, frames, known, kernel, engine, in_kernel, in_engine, unknown }
     }
 
-    /// The frame that `frame` joined on the kernel's side.
+    /// Returns the frame before `frame` in the kernel's packet.
     pub fn before_in_kernel(&self, frame: usize) -> Option<usize> {
         let (group, place) = self.in_kernel[frame]?;
         Some(self.kernel[group].frames[place.checked_sub(1)?])
     }
 
-    /// The frame that `frame` joined on the engine's side.
+    /// Returns the frame before `frame` in the engine's packet.
     pub fn before_in_engine(&self, frame: usize) -> Option<usize> {
         let (group, place) = self.in_engine[frame]?;
         Some(self.engine[group].group.frames[place.checked_sub(1)?])
     }
 
-    /// All differences, in the order of the frames.
+    /// Returns all differences, in the order of the frames.
     pub fn differences(&self) -> Vec<Difference> {
         let mut differences: Vec<_> =
             self.unknown.iter().map(|&kernel| Difference::Unknown { kernel }).collect();
@@ -164,8 +165,8 @@ impl<'a> Sides<'a> {
                 continue;
             };
             let left = &self.engine[engine].group;
-            // Of a packet that did not merge, the state of the checksum is not compared: Linux may
-            // have verified it.
+            // The checksum state of unmerged packets is not compared, since Linux may have verified
+            // the checksum.
             let same_sum =
                 group.packet.cut.is_none() || group.packet.partial == left.packet.partial;
             let same = group.packet.bytes == left.packet.bytes
@@ -186,14 +187,14 @@ impl<'a> Sides<'a> {
         differences
     }
 
-    /// Frames that left before one that came earlier in their flow: both, of a side's in the order
-    /// in which they left.
+    /// Returns pairs of an earlier frame and a later one of its flow that left before it. `order`
+    /// is the order in which one side's frames left.
     fn overtakings<'f>(&self, order: impl Iterator<Item = &'f usize>) -> Vec<(usize, usize)> {
         let (mut latest, mut found) = (HashMap::new(), Vec::new());
         for &frame in order {
             let Some(flow) = &self.known[frame].flow else { continue };
             let latest: &mut usize = latest.entry(flow).or_insert(frame);
-            // Of frames with the same bytes nobody knows which is which.
+            // Frames with the same bytes cannot be distinguished.
             if *latest > frame && self.frames[*latest].bytes != self.frames[frame].bytes {
                 found.push((frame, *latest));
             }
@@ -203,27 +204,27 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// A captured frame as a packet, its tag put back.
-pub fn packet(frame: &CapturedFrame) -> Packet {
+/// Returns a captured frame as a packet, with its VLAN tag inserted again.
+pub fn packet(frame: &CapturedFrame) -> ResultPacket {
     let header = frame.vnet.unwrap_or_default();
     let tag = if frame.vlan.is_some() { 4 } else { 0 };
-    Packet {
+    ResultPacket {
         bytes: frame.with_tag(),
-        cut: (header.gso_type != 0).then_some(Cut { kind: header.gso_type, size: header.gso_size }),
+        cut: (header.gso_type != 0)
+            .then_some(GsoFields { kind: header.gso_type, size: header.gso_size }),
         partial: (header.flags & 1 != 0).then_some((header.csum_start + tag, header.csum_offset)),
     }
 }
 
-/// A packet of the kernel with right lengths at each level: of a second tunnel it has not written
-/// them yet.
-pub fn completed(packet: &Packet) -> Packet {
+/// Returns a packet of the kernel with correct lengths in all headers. In a merged packet, Linux
+/// updates those of a second tunnel only later.
+pub fn with_correct_lengths(packet: &ResultPacket) -> ResultPacket {
     let bytes = packet.cut.and_then(|_| nested::with_lengths(&packet.bytes));
-    Packet { bytes: bytes.unwrap_or_else(|| packet.bytes.clone()), ..*packet }
+    ResultPacket { bytes: bytes.unwrap_or_else(|| packet.bytes.clone()), ..*packet }
 }
 
-/// Gives frames of the same bytes their places in the order in which they came: nobody knows which
-/// is which.
-fn in_order(frames: &[Input], found: &mut [Option<Vec<usize>>]) {
+/// Assigns frames with the same bytes in the order of arrival, since they cannot be distinguished.
+fn in_order(frames: &[InputFrame], found: &mut [Option<Vec<usize>>]) {
     let mut alike: BTreeMap<&[u8], Vec<&mut usize>> = BTreeMap::new();
     for frame in found.iter_mut().flatten().flatten() {
         alike.entry(&frames[*frame].bytes).or_default().push(frame);
@@ -248,12 +249,12 @@ fn places<'g>(
     places
 }
 
-/// The frames that a packet is made of: those of its bytes, or of its flow with the parts of its
-/// payload, in the order of their arrival.
+/// Returns the frames that a packet consists of, in the order of arrival: a frame with the same
+/// bytes, or frames of the same flow with the parts of the payload.
 fn constituents(
-    packet: &Packet,
-    frames: &[Input],
-    known: &[Known],
+    packet: &ResultPacket,
+    frames: &[InputFrame],
+    known: &[ParsedFrame],
     used: &mut [bool],
 ) -> Option<Vec<usize>> {
     let Some(cut) = packet.cut else {
@@ -262,7 +263,7 @@ fn constituents(
         used[frame] = true;
         return Some(vec![frame]);
     };
-    let whole = Known::of(&completed(packet).bytes);
+    let whole = ParsedFrame::of(&with_correct_lengths(packet).bytes);
     let (mut members, mut sequence, mut from) = (Vec::new(), whole.sequence, 0);
     for part in whole.payload.chunks(usize::from(cut.size)) {
         let fits = |frame: &usize| {
@@ -272,8 +273,8 @@ fn constituents(
                 && known.payload == part
                 && known.flow == whole.flow
         };
-        // One of the same bytes may have been taken for another packet; they are put in order
-        // later.
+        // A frame with the same bytes may already be assigned to another packet; `in_order`
+        // corrects this later.
         let frame = (from..frames.len()).find(fits).or_else(|| (0..from).find(fits))?;
         members.push(frame);
         from = frame + 1;
@@ -285,7 +286,7 @@ fn constituents(
     Some(members)
 }
 
-/// Says what differs, in words and hexadecimal digits.
+/// Returns a text that describes the differences, with packets in hexadecimal.
 pub fn describe(sides: &Sides<'_>, differences: &[Difference]) -> String {
     let mut text = String::new();
     let order: Vec<_> = sides.kernel.iter().map(|group| &group.frames[..]).collect();

@@ -1,4 +1,4 @@
-//! Whether a packet that the kernel merged can be cut into the frames that it was made of.
+//! Whether a packet that the kernel merged can be segmented into its original frames.
 
 use superpacket::segment::{Cwr, IpId};
 use superpacket::virtio::gso_type;
@@ -8,18 +8,18 @@ use superpacket::{
     Segmenter,
 };
 
-use crate::frames::{Input, Packet};
+use crate::frames::{InputFrame, ResultPacket};
 
-/// A header field that a segment has otherwise than the frame that was merged.
+/// A header field in which a segment differs from its original frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Field {
-    /// The link header, tags and labels.
+pub enum CutField {
+    /// The link header, VLAN tags or MPLS labels.
     Link,
-    /// A tunnel's headers.
+    /// The headers of a tunnel.
     Tunnel,
-    /// The identification of IPv4.
+    /// The IPv4 identification.
     Identification,
-    /// The header checksum of IPv4.
+    /// The IPv4 header checksum.
     HeaderChecksum,
     /// Another field of an IP header or an extension header.
     Ip,
@@ -27,54 +27,55 @@ pub enum Field {
     Push,
     /// Another flag or a reserved bit of TCP.
     Flags,
-    /// TCP's urgent pointer.
+    /// The TCP urgent pointer.
     UrgentPointer,
-    /// A transport checksum, and nothing else.
+    /// A transport checksum, as the only difference.
     Checksum,
     /// Another field of a transport header.
     Transport,
-    /// The length of the frame, or its payload.
+    /// The frame's length or its payload.
     Payload,
 }
 
-/// Cuts a packet in the way that gives most of `frames` back, and returns for each the fields that
-/// differ.
+/// Segments a packet in the way that restores most of `frames`, and returns the differing fields of
+/// each frame.
 ///
-/// Checksums count only where nothing else differs, since all that differs changes them.
-pub fn differences(packet: &Packet, frames: &[&Input]) -> Vec<Vec<Field>> {
+/// Checksums are included only if no other field differs, since every other difference changes
+/// them.
+pub fn differences(packet: &ResultPacket, frames: &[&InputFrame]) -> Vec<Vec<CutField>> {
     let kind = match packet.cut.map(|cut| cut.kind & !gso_type::ECN) {
         Some(gso_type::TCPV4) => GsoKind::Tcp4,
         Some(gso_type::TCPV6) => GsoKind::Tcp6,
         _ => GsoKind::Udp,
     };
     let size = packet.cut.and_then(|cut| SegmentSize::new(usize::from(cut.size)));
-    let mut best: Option<Vec<Vec<Field>>> = None;
+    let mut best: Option<Vec<Vec<CutField>>> = None;
     let ways = [IpId::Increment, IpId::Fixed].into_iter().flat_map(|id| {
         let outer = [IpId::Increment, IpId::Fixed];
         outer.into_iter().flat_map(move |outer| [Cwr::First, Cwr::All].map(|cwr| (id, outer, cwr)))
     });
     for (id, outer, cwr) in ways {
         let Some(size) = size else { break };
-        // Linux merges by a hint only where the second tunnel's headers are the same.
+        // By a hint, Linux merges only packets whose second tunnel has the same headers.
         let gso = Gso::new(kind, size)
             .with_id(id)
             .with_outer_id(outer)
             .with_nested_id(IpId::Fixed)
             .with_cwr(cwr);
         let Some(segments) = segments(packet, gso, frames[0].partial.is_some()) else { continue };
-        let differing = |(frame, segment): (&&Input, &Vec<u8>)| fields(&frame.bytes, segment);
+        let differing = |(frame, segment): (&&InputFrame, &Vec<u8>)| fields(&frame.bytes, segment);
         let mut found: Vec<_> = frames.iter().zip(&segments).map(differing).collect();
-        found.resize(frames.len(), vec![Field::Payload]);
+        found.resize(frames.len(), vec![CutField::Payload]);
         let count =
-            |found: &Vec<Vec<Field>>| found.iter().filter(|fields| !fields.is_empty()).count();
+            |found: &Vec<Vec<CutField>>| found.iter().filter(|fields| !fields.is_empty()).count();
         if best.as_ref().is_none_or(|best| count(&found) < count(best)) {
             best = Some(found);
         }
     }
-    best.unwrap_or_else(|| vec![vec![Field::Payload]; frames.len()])
+    best.unwrap_or_else(|| vec![vec![CutField::Payload]; frames.len()])
 }
 
-fn segments(packet: &Packet, gso: Gso, partial: bool) -> Option<Vec<Vec<u8>>> {
+fn segments(packet: &ResultPacket, gso: Gso, partial: bool) -> Option<Vec<Vec<u8>>> {
     let checksum = packet
         .partial
         .map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });
@@ -93,16 +94,16 @@ fn segments(packet: &Packet, gso: Gso, partial: bool) -> Option<Vec<Vec<u8>>> {
     Some(segments)
 }
 
-/// The fields in which two frames of the same headers differ.
-pub fn fields(frame: &[u8], other: &[u8]) -> Vec<Field> {
+/// Returns the fields in which two frames with the same header layout differ.
+pub fn fields(frame: &[u8], other: &[u8]) -> Vec<CutField> {
     if frame == other {
         return Vec::new();
     }
     let Ok(layout) = wire::parse_datagram(frame, frame.len(), Layer::Ethernet) else {
-        return vec![Field::Payload];
+        return vec![CutField::Payload];
     };
     if frame.len() != other.len() {
-        return vec![Field::Payload];
+        return vec![CutField::Payload];
     }
     let mut found: Vec<_> = (0..frame.len())
         .filter(|&at| frame[at] != other[at])
@@ -110,39 +111,39 @@ pub fn fields(frame: &[u8], other: &[u8]) -> Vec<Field> {
         .collect();
     found.sort_unstable();
     found.dedup();
-    let sums = [Field::HeaderChecksum, Field::Checksum];
+    let sums = [CutField::HeaderChecksum, CutField::Checksum];
     if found.iter().any(|field| !sums.contains(field)) {
         found.retain(|field| !sums.contains(field));
     }
     found
 }
 
-fn field(layout: &wire::Layout, frame: &[u8], other: &[u8], at: usize) -> Field {
+fn field(layout: &wire::Layout, frame: &[u8], other: &[u8], at: usize) -> CutField {
     let (network, transport, payload) =
         (usize::from(layout.network), usize::from(layout.transport), usize::from(layout.payload));
     let ip4 = |from: usize| match at - from {
-        4 | 5 => Field::Identification,
-        10 | 11 => Field::HeaderChecksum,
-        _ => Field::Ip,
+        4 | 5 => CutField::Identification,
+        10 | 11 => CutField::HeaderChecksum,
+        _ => CutField::Ip,
     };
     match at {
-        _ if at >= payload => Field::Payload,
+        _ if at >= payload => CutField::Payload,
         _ if at >= transport => match (layout.protocol, at - transport) {
-            (Protocol::Tcp, 13) if (frame[at] ^ other[at]) & !9 == 0 => Field::Push,
-            (Protocol::Tcp, 12 | 13) => Field::Flags,
-            (Protocol::Tcp, 16 | 17) | (Protocol::Udp, 6 | 7) => Field::Checksum,
-            (Protocol::Tcp, 18 | 19) => Field::UrgentPointer,
-            _ => Field::Transport,
+            (Protocol::Tcp, 13) if (frame[at] ^ other[at]) & !9 == 0 => CutField::Push,
+            (Protocol::Tcp, 12 | 13) => CutField::Flags,
+            (Protocol::Tcp, 16 | 17) | (Protocol::Udp, 6 | 7) => CutField::Checksum,
+            (Protocol::Tcp, 18 | 19) => CutField::UrgentPointer,
+            _ => CutField::Transport,
         },
         _ if at >= network && layout.version == IpVersion::V4 => ip4(network),
-        _ if at >= network => Field::Ip,
-        _ if at < usize::from(layout.outermost()) => Field::Link,
+        _ if at >= network => CutField::Ip,
+        _ if at < usize::from(layout.outermost()) => CutField::Link,
         _ => match layout.outer {
             Some(outer) if at < usize::from(outer.transport) && outer.version == IpVersion::V4 => {
                 ip4(usize::from(outer.network))
             }
-            Some(outer) if at < usize::from(outer.transport) => Field::Ip,
-            _ => Field::Tunnel,
+            Some(outer) if at < usize::from(outer.transport) => CutField::Ip,
+            _ => CutField::Tunnel,
         },
     }
 }

@@ -1,4 +1,4 @@
-//! The engine under test: the same frames as one poll.
+//! The engine under test, which receives the same frames in one poll.
 
 use superpacket::aggregate::BufferIndex;
 use superpacket::memory::Memory;
@@ -12,82 +12,84 @@ use superpacket_traffic::checksum;
 use superpacket_traffic::random::Random;
 
 use crate::frames::hexadecimal;
-use crate::frames::{Cut, Group, Input, Packet};
+use crate::frames::{Group, GsoFields, InputFrame, ResultPacket};
 
-/// A frame and its place among those received.
-struct Numbered<'a>(usize, &'a [u8]);
+/// A frame and its number in the order of arrival.
+struct NumberedFrame<'a>(usize, &'a [u8]);
 
-impl AsRef<[u8]> for Numbered<'_> {
+impl AsRef<[u8]> for NumberedFrame<'_> {
     fn as_ref(&self) -> &[u8] {
         self.1
     }
 }
 
-/// A packet that left the engine, and why.
+/// A packet that left the engine, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct EnginePacket {
     /// The packet and its frames.
     pub group: Group,
-    /// Why it left as it did.
+    /// The reason why the packet left.
     pub reason: Reason,
 }
 
-/// Gives the engine these frames as one poll, by GRO's rules with UDP, and returns what leaves.
-/// `seed` makes the key of its hash.
+/// Gives these frames to the engine in one poll, with the policy for GRO and UDP, and returns the
+/// packets that leave. `seed` determines the hash key.
 ///
 /// # Panics
-/// If a merged packet has no valid virtio header, or one in two tunnels has: a fault of the engine.
-pub fn receive(frames: &[Input], seed: u64) -> Vec<Left> {
-    owned(frames, seed, policy().with_partial_checksums())
+/// If a merged packet has no valid virtio header, or a packet in two tunnels has one: both are
+/// faults of the engine.
+pub fn receive(frames: &[InputFrame], seed: u64) -> Vec<EnginePacket> {
+    receive_owned(frames, seed, policy().with_partial_checksums())
 }
 
 fn policy() -> Policy {
     Policy::gro_with_udp()
 }
 
-fn owned(frames: &[Input], seed: u64, policy: Policy) -> Vec<Left> {
+fn receive_owned(frames: &[InputFrame], seed: u64, policy: Policy) -> Vec<EnginePacket> {
     let mut aggregator = Aggregator::new(policy, key(seed));
     let mut poll: Vec<_> =
         frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
     let mut left = Vec::new();
     let mut sink =
-        |packet: SuperPacket<'_, Numbered<'_>>| left.push(taken(&packet, |buffer| buffer.0));
+        |packet: SuperPacket<'_, NumberedFrame<'_>>| left.push(emitted(&packet, |buffer| buffer.0));
     aggregator.receive_batch(&mut poll, 0, &mut sink);
     aggregator.poll_end(0, &mut sink);
     left
 }
 
-/// Receives the same frames in other ways, and says what came out otherwise than `left`: with
-/// buffers borrowed, it is to be the same; with complete checksums, the same but for these.
+/// Receives the same frames in other ways, and describes the first packet that differs from `left`.
+/// With borrowed buffers, packets must be the same; with complete checksums, all but the checksums.
 ///
 /// # Panics
 /// As [`receive`].
-pub fn disagreement(frames: &[Input], seed: u64, left: &[Left]) -> Option<String> {
+pub fn disagreement(frames: &[InputFrame], seed: u64, left: &[EnginePacket]) -> Option<String> {
     let packets: Vec<_> =
         frames.iter().enumerate().map(|(place, frame)| packet(place, frame)).collect();
     let mut borrowed = Vec::new();
     let mut aggregator =
         BatchAggregator::new(Layer::Ethernet, policy().with_partial_checksums(), key(seed));
     aggregator.poll(&packets, |packet| {
-        borrowed.push(taken(&packet, |buffer: &BufferIndex| buffer.packet()))
+        borrowed.push(emitted(&packet, |buffer: &BufferIndex| buffer.packet()))
     });
-    let complete = owned(frames, seed, policy());
+    let complete = receive_owned(frames, seed, policy());
     let completed: Vec<_> = left.iter().map(with_complete_checksum).collect();
     [("borrowed buffers", left, borrowed), ("complete checksums", &completed[..], complete)]
         .into_iter()
         .find_map(|(way, wanted, got)| {
-            // What a DCCP checksum covers, its header says; the campaign compares these.
-            let is_dccp =
-                |left: &Left| left.group.packet.cut.is_some_and(|cut| cut.kind == gso_type::NONE);
-            let same = |wanted: &Left, got: &Left| match is_dccp(wanted) {
+            // The coverage of a DCCP checksum depends on its header; the campaign compares these.
+            let is_dccp = |left: &EnginePacket| {
+                left.group.packet.cut.is_some_and(|cut| cut.kind == gso_type::NONE)
+            };
+            let same = |wanted: &EnginePacket, got: &EnginePacket| match is_dccp(wanted) {
                 true => (&wanted.group.frames, wanted.reason) == (&got.group.frames, got.reason),
                 false => wanted == got,
             };
             let both = |index: usize| wanted.get(index).zip(got.get(index));
             let differs = (0..wanted.len().max(got.len()))
                 .find(|&index| !both(index).is_some_and(|(wanted, got)| same(wanted, got)))?;
-            let said = |left: Option<&Left>| {
-                let Left { group: Group { packet, frames }, reason } = left?;
+            let said = |left: Option<&EnginePacket>| {
+                let EnginePacket { group: Group { packet, frames }, reason } = left?;
                 Some(format!(
                     "{frames:?} {reason:?} {:?} {:?} {}",
                     packet.cut,
@@ -103,14 +105,14 @@ pub fn disagreement(frames: &[Input], seed: u64, left: &[Left]) -> Option<String
         })
 }
 
-/// The packet with the checksum filled in, if it merged.
-fn with_complete_checksum(left: &Left) -> Left {
+/// Returns the packet with its checksum completed, if frames merged in it.
+fn with_complete_checksum(left: &EnginePacket) -> EnginePacket {
     let mut complete = left.clone();
     let packet = &mut complete.group.packet;
     if let (Some(_), Some((start, offset))) = (packet.cut, packet.partial.take()) {
         let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
         let sum = match !checksum::sum(&packet.bytes[start..]) {
-            // UDP's 0 says that there is none.
+            // In UDP, 0 means that there is no checksum.
             0 if offset == 6
                 && left.group.packet.cut.is_some_and(|cut| cut.kind != gso_type::NONE) =>
             {
@@ -130,15 +132,18 @@ fn key(seed: u64) -> HashKey {
     HashKey::new(u128::from(random.bits()) << 64 | u128::from(random.bits()))
 }
 
-fn packet(place: usize, frame: &Input) -> RxPacket<Numbered<'_>> {
-    let packet = RxPacket::new(Numbered(place, &frame.bytes));
+fn packet(place: usize, frame: &InputFrame) -> RxPacket<NumberedFrame<'_>> {
+    let packet = RxPacket::new(NumberedFrame(place, &frame.bytes));
     match frame.partial {
         Some((start, offset)) => packet.with_checksum(RxChecksum::Partial { start, offset }),
         None => packet,
     }
 }
 
-fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> usize) -> Left {
+fn emitted<B, M: Memory<B>>(
+    packet: &SuperPacket<'_, B, M>,
+    place: impl Fn(&B) -> usize,
+) -> EnginePacket {
     let mut bytes = Vec::new();
     packet.copy_to(&mut bytes);
     let metadata = &packet.metadata;
@@ -146,8 +151,8 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
         packet.pieces().iter().filter_map(|piece| piece.buffer().map(&place)).collect();
     frames.dedup();
     let cut = metadata.gso.filter(|_| metadata.packets > 1).map(|gso| {
-        // No header says CWR on all segments; compared is that for CWR on the first. Nor does one
-        // say that checksums are complete.
+        // No header can express CWR on all segments, so the header for CWR on the first one is
+        // compared. Nor can a header express complete checksums.
         let checksum = match (metadata.checksum, metadata.layout) {
             (checksum @ RxChecksum::Partial { .. }, _) | (checksum, None) => checksum,
             (_, Some(layout)) => RxChecksum::Partial {
@@ -167,7 +172,7 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
         let in_tunnel = metadata.layout.is_some_and(|layout| layout.outer.is_some());
         let kind = match gso.kind {
             GsoKind::Dccp => gso_type::NONE,
-            // The kernel's packet sockets leave tunnels out, and so does this form of the header.
+            // The kernel's packet sockets describe the packet without its tunnel, and so does this.
             GsoKind::Tcp4 if in_tunnel => gso_type::TCPV4,
             GsoKind::Tcp6 if in_tunnel => gso_type::TCPV6,
             _ if in_tunnel => gso_type::UDP_L4,
@@ -177,14 +182,14 @@ fn taken<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>, place: impl Fn(&B) -> 
                 header.expect("a merged packet can be said in virtio").gso_type
             }
         };
-        Cut { kind, size: gso.size.get() as u16 }
+        GsoFields { kind, size: gso.size.get() as u16 }
     });
     let partial = match metadata.checksum {
         RxChecksum::Partial { start, offset } => Some((start, offset)),
         _ => None,
     };
-    Left {
-        group: Group { packet: Packet { bytes, cut, partial }, frames },
+    EnginePacket {
+        group: Group { packet: ResultPacket { bytes, cut, partial }, frames },
         reason: metadata.reason,
     }
 }

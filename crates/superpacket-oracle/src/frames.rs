@@ -1,4 +1,4 @@
-//! Frames to be received, what is known of them, and the packets that come of them.
+//! Input frames, their parsed contents, and the packets that both sides make of them.
 
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, FlowKey};
@@ -7,44 +7,44 @@ use crate::hint::{Hint, udp_payload};
 
 /// A frame to be received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Input {
-    /// The frame, from the destination MAC address on.
+pub struct InputFrame {
+    /// The frame, starting with the destination MAC address.
     pub bytes: Vec<u8>,
-    /// The place of a checksum that a device is to complete: where its sum starts, and its offset
-    /// from there, in bytes.
+    /// The position of a partial checksum: the offset at which its sum starts, and the offset of
+    /// the field from there, in bytes. `None` if the checksum is complete.
     pub partial: Option<(u16, u16)>,
 }
 
-impl Input {
-    /// Makes a frame with complete checksums.
+impl InputFrame {
+    /// Creates a frame with complete checksums.
     pub fn new(bytes: Vec<u8>) -> Self {
-        Input { bytes, partial: None }
+        InputFrame { bytes, partial: None }
     }
 
-    /// Returns the virtio header that says the same.
+    /// Returns the virtio header that describes the checksum.
     pub fn header(&self) -> VnetHeader {
         let Some((csum_start, csum_offset)) = self.partial else { return VnetHeader::default() };
         VnetHeader { flags: 1, csum_start, csum_offset, ..VnetHeader::default() }
     }
 }
 
-/// What a frame is, by an independent parser.
+/// The contents of a frame as an independent parser reads them.
 #[derive(Clone, Debug)]
-pub struct Known {
-    /// Its flow; none for what is not IP, or has no whole header.
+pub struct ParsedFrame {
+    /// The flow; `None` for frames that are not IP or whose headers are incomplete.
     pub flow: Option<FlowKey>,
-    /// Its TCP sequence number; 0 for others.
+    /// The TCP sequence number; 0 for other protocols.
     pub sequence: u32,
-    /// Its payload.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
-impl Known {
+impl ParsedFrame {
     /// Parses a frame.
     pub fn of(bytes: &[u8]) -> Self {
         let plain = without_reserved_bits(bytes);
         let bytes = plain.as_deref().unwrap_or(bytes);
-        Known {
+        ParsedFrame {
             flow: check::flow_key(bytes, false),
             sequence: check::tcp_fields(bytes, false).map_or(0, |fields| fields.sequence),
             payload: check::payload(bytes, false).unwrap_or_default().to_vec(),
@@ -52,9 +52,11 @@ impl Known {
     }
 }
 
-/// The frame with VXLAN or Geneve headers that say no more than any parser knows: Linux looks
-/// behind such a header, whatever its reserved bits and flags say. That of a second tunnel is where
-/// a GRO hint says; Linux does not read it. `None` where there is no tunnel.
+/// Returns the frame with VXLAN and Geneve headers whose reserved bits and flags have their usual
+/// values; `None` if it is in no tunnel.
+///
+/// Linux enters these tunnels whatever these bits are, while other parsers stop. A second tunnel is
+/// where the GRO hint says; Linux does not read its header.
 pub(crate) fn without_reserved_bits(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut plain = without_bits_of(bytes, udp_payload(bytes)?)?;
     if let Some(hint) = Hint::of(bytes) {
@@ -65,9 +67,10 @@ pub(crate) fn without_reserved_bits(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// The same of the one tunnel header that is there, behind a UDP header to this port.
+/// Returns the frame with usual bits in one tunnel header at `header`, behind a UDP header to
+/// `port`.
 fn without_bits_of(bytes: &[u8], (port, header): (u16, usize)) -> Option<Vec<u8>> {
-    // Bits of the first word, and of the second, that are not looked at.
+    // The bits to keep, and the bits to set.
     let (kept, set): ([u8; 8], [u8; 8]) = match port {
         4_789 => ([0, 0, 0, 0, 0xff, 0xff, 0xff, 0], [8, 0, 0, 0, 0, 0, 0, 0]),
         6_081 => ([0xff, 0x80, 0xff, 0xff, 0xff, 0xff, 0xff, 0], [0; 8]),
@@ -80,36 +83,36 @@ fn without_bits_of(bytes: &[u8], (port, header): (u16, usize)) -> Option<Vec<u8>
     Some(plain)
 }
 
-/// How a packet is to be cut, as a virtio header says it.
+/// The segmentation instructions of a virtio header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cut {
-    /// `VIRTIO_NET_HDR_GSO_*`.
+pub struct GsoFields {
+    /// The type, `VIRTIO_NET_HDR_GSO_*`.
     pub kind: u8,
-    /// Payload bytes of a segment.
+    /// Payload bytes per segment.
     pub size: u16,
 }
 
-/// A packet that came of one or more frames.
+/// A packet that consists of one or more frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
-    /// From the destination MAC address on, tags included.
+pub struct ResultPacket {
+    /// The packet with its VLAN tags, starting with the destination MAC address.
     pub bytes: Vec<u8>,
-    /// How it is to be cut, if frames merged in it.
-    pub cut: Option<Cut>,
-    /// The place of its partial checksum, as in [`Input::partial`].
+    /// How to segment the packet; `None` if no frames merged.
+    pub cut: Option<GsoFields>,
+    /// The position of its partial checksum, as in [`InputFrame::partial`].
     pub partial: Option<(u16, u16)>,
 }
 
-/// A packet, and the places of its frames among those received.
+/// A packet, and the numbers of its frames in the order of arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The packet.
-    pub packet: Packet,
-    /// Places of its frames, in the packet's order.
+    pub packet: ResultPacket,
+    /// Numbers of its frames, in the packet's order.
     pub frames: Vec<usize>,
 }
 
-/// The beginning of a frame: its headers are what differs, those of two tunnels too.
+/// Returns the first 240 bytes in hexadecimal, which include the headers of two tunnels.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let digits: String = bytes.iter().take(240).map(|byte| format!("{byte:02x}")).collect();
     format!("{} bytes: {digits}", bytes.len())

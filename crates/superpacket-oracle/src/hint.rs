@@ -1,24 +1,26 @@
-//! Linux's GRO hint, an option of Geneve, as it is read of a frame.
+//! Linux's GRO hint, an option of Geneve, as it is read from a frame.
 
-/// The port of Geneve.
+/// The UDP port of Geneve.
 const GENEVE: u16 = 6_081;
 
 /// Class, type and length of the option.
 const OPTION: [u8; 4] = [0x01, 0x00, 1, 1];
 
-/// A hint that Linux uses: the first that is found, if it does not contradict itself
+/// A GRO hint that Linux uses: the first one in the packet, if it is consistent
 /// (`geneve_opt_gro_hint_off`).
+///
+/// Offsets are in bytes from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// Where the hint's four bytes are, in bytes from the frame's start, as all places.
+    /// Offset of the hint's four bytes.
     pub at: usize,
-    /// Where the outer UDP header is.
+    /// Offset of the outer UDP header.
     pub outer: usize,
-    /// Where Geneve's options end.
+    /// Offset of the end of Geneve's options.
     pub start: usize,
-    /// Where the second tunnel's UDP header is, as the hint says.
+    /// Offset of the second tunnel's UDP header, as the hint says.
     pub transport: usize,
-    /// Where the second tunnel's headers end, as the hint says.
+    /// Offset of the end of the second tunnel's headers, as the hint says.
     pub end: usize,
 }
 
@@ -31,7 +33,7 @@ impl Hint {
         let options = frame.get(..start)?;
         let at = loop {
             let option: [u8; 8] = options.get(at..at + 8)?.try_into().ok()?;
-            // Reserved bits of the length are not looked at.
+            // Linux ignores the reserved bits of the length.
             if (&option[..3], option[3] & 0x1f) == (&OPTION[..3], OPTION[3]) {
                 break at + 4;
             }
@@ -56,13 +58,13 @@ impl Hint {
         frame.get(self.outer + 8..self.start)
     }
 
-    /// Returns the headers of the second tunnel, as the hint says where they lie.
+    /// Returns the headers of the second tunnel, at the position that the hint gives.
     pub fn headers(self, frame: &[u8]) -> Option<&[u8]> {
         frame.get(self.start..self.end)
     }
 
-    /// Does the second tunnel have a checksum, and the first none? Linux has then verified nothing
-    /// by which it could verify the second.
+    /// Returns whether only the second tunnel has a checksum. Linux cannot verify it then, since it
+    /// has verified no checksum of the first.
     pub fn has_only_nested_checksum(self, frame: &[u8]) -> bool {
         let is_zero =
             |udp: usize| frame.get(udp + 6..udp + 8).is_none_or(|checksum| checksum == [0, 0]);
@@ -70,8 +72,8 @@ impl Hint {
     }
 }
 
-/// The destination port of a UDP header behind Ethernet, VLAN tags and IP, and where its payload
-/// begins.
+/// Returns the destination port of a UDP header behind Ethernet, VLAN tags and IP, and the offset
+/// of its payload.
 pub(crate) fn udp_payload(bytes: &[u8]) -> Option<(u16, usize)> {
     let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
     let mut at = 12;

@@ -1,4 +1,4 @@
-//! Linux as the oracle: two hosts of its own joined by a veth pair, whose receiving end runs GRO.
+//! Linux as the oracle: two network namespaces joined by a veth pair, whose receiving end runs GRO.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -9,18 +9,17 @@ use superpacket_lab::{
 use superpacket_port::system::TunKind;
 use superpacket_traffic::frame::{ACK, CWR, Frame};
 
-/// The longest frame that the pair carries, in bytes from the IP header on.
+/// Maximum IP packet length of the veth pair, in bytes.
 const MTU: u32 = 65_535;
 
-/// The most frames of one poll: with both marks fewer than NAPI takes at a time
-/// (`NAPI_POLL_WEIGHT`, 64). A poll that takes as many as it may flushes all at its end.
+/// Maximum frames per poll. Together with both marks they are fewer than NAPI's budget
+/// (`NAPI_POLL_WEIGHT`, 64): a poll that uses up its budget flushes all flows.
 pub const MOST_FRAMES: usize = 60;
 
-/// How long the kernel waits between two polls, at least. It must be longer than it takes to send
-/// the frames of one.
+/// Minimum time between two polls of the kernel; sending a batch must take less.
 const BETWEEN_POLLS: Duration = Duration::from_micros(200);
 
-/// How long frames are waited for, at least. What has not come then, the kernel has dropped.
+/// Minimum time to wait for frames. Frames that have not arrived then count as dropped.
 const PATIENCE: Duration = Duration::from_millis(30);
 
 /// The ports of VXLAN (RFC 7348) and Geneve (RFC 8926).
@@ -29,18 +28,18 @@ const TUNNEL_PORTS: [u16; 2] = [4_789, 6_081];
 /// The name of the Geneve device.
 const GENEVE: &str = "geneve0";
 
-/// The error of a packet that is too long.
+/// The error number for a packet that is too long.
 const EMSGSIZE: i32 = 90;
 
-/// EtherType of marks (for local experiments, IEEE 802); the generator's traffic has none of it.
+/// EtherType of marks (for local experiments, IEEE 802). Generated traffic never uses it.
 const MARK: [u8; 2] = [0x88, 0xb6];
 
-/// A pair of hosts: frames sent in one are received by the other's GRO as those of one poll.
+/// A pair of namespaces: frames sent in one of them are received by the other's GRO in one poll.
 ///
-/// A device that defers its interrupts (`napi_defer_hard_irqs`) polls once at the first frame,
-/// which is a mark, and then not before `gro_flush_timeout` has passed. All other frames are sent
-/// in between, so the next poll finds them together. The poll after that one finds none, and
-/// flushes what is held.
+/// The receiving device defers its interrupts (`napi_defer_hard_irqs`). It polls at the first
+/// frame, a mark, and again after `gro_flush_timeout`. All other frames are sent between these
+/// polls, so the second poll finds them together. The third poll finds none, and flushes the held
+/// packets.
 #[derive(Debug)]
 pub struct KernelGro {
     sender: RawSocket,
@@ -53,36 +52,36 @@ pub struct KernelGro {
     rules: Rules,
 }
 
-/// What differs from kernel to kernel in what GRO merges. Found out by two packets each.
+/// The differences between kernels in what GRO merges. Each is detected by sending two packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Packets behind VLAN tags merge.
     pub vlans: bool,
-    /// Packets in VXLAN merge, to the port of a device.
+    /// Packets in VXLAN merge, if a VXLAN device uses their port.
     pub vxlan: bool,
-    /// Packets in Geneve merge, to the port of a device.
+    /// Packets in Geneve merge, if a Geneve device uses their port.
     pub geneve: bool,
-    /// Packets in VXLAN in Geneve merge, where a GRO hint says where the second tunnel's headers
-    /// lie.
+    /// Packets in VXLAN in Geneve merge, if a GRO hint gives the positions of the second tunnel's
+    /// headers.
     pub gro_hint: bool,
     /// Packets with the same identification and without DF merge.
     pub fixed_ids: bool,
     /// Packets with CWR merge.
     pub cwr: bool,
-    /// Packets without CWR merge behind one with it.
+    /// Packets without CWR merge behind one with CWR.
     pub first_cwr: bool,
 }
 
 impl KernelGro {
-    /// Makes the hosts, and switches GRO on for TCP and UDP.
+    /// Creates the namespaces, and enables GRO for TCP and UDP.
     ///
     /// # Errors
     ///
-    /// [`LabError::Forbidden`] where namespaces are, [`LabError::Unsupported`] where this kernel's
-    /// veth cannot do it, or its packet sockets cannot say what it did.
+    /// [`LabError::Forbidden`] where namespaces are forbidden; [`LabError::Unsupported`] if this
+    /// kernel's veth has no GRO, or its packet sockets cannot describe UDP super-packets.
     pub fn new() -> Result<Self, LabError> {
         let (sender, receiver) = pair()?;
-        // Only what cannot be a super-packet goes through the receiver's GRO
+        // Only frames that are no super-packets pass through the receiver's GRO
         // (veth_skb_is_eligible_for_gro).
         sender.set_feature("tcp-segmentation-offload", false)?;
         let unsupported = |what: &str, error: LabError| LabError::Unsupported {
@@ -95,7 +94,7 @@ impl KernelGro {
         receiver
             .set_feature("rx-udp-gro-forwarding", true)
             .map_err(|error| unsupported("GRO for UDP on veth", error))?;
-        // Without such a device, they are datagrams to Linux like others.
+        // Without these devices, Linux treats the packets as ordinary datagrams.
         let vxlan = Link::vxlan(receiver.host(), "vxlan0", TUNNEL_PORTS[0]);
         let geneve = Link::geneve_with_gro_hint(receiver.host(), GENEVE, TUNNEL_PORTS[1]);
         for tunnel in [vxlan, geneve] {
@@ -117,12 +116,12 @@ impl KernelGro {
             rules: Rules::default(),
         };
         kernel.defer_polls(&receiver)?;
-        kernel.find_rules()?;
+        kernel.detect_rules()?;
         Ok(kernel)
     }
 
-    /// Lets the device poll late enough for this machine: a batch of long frames is sent in a third
-    /// of the time.
+    /// Sets the time between polls for the speed of this machine: three times as long as sending a
+    /// batch of long frames takes.
     fn defer_polls(&mut self, receiver: &Link) -> Result<(), LabError> {
         let largest = vec![0x5a; 9_000];
         let batch: Vec<_> =
@@ -144,20 +143,20 @@ impl KernelGro {
                 .set_sysfs(&format!("class/net/{}/{setting}", receiver.name()), &value.to_string());
             set.map_err(|error| LabError::Forbidden {
                 what: setting.into(),
-                reason: format!("{error}; the kernel lets only root of the machine set it, not of a user namespace"),
+                reason: format!("{error}; only the root user of the machine may set it, not that of a user namespace"),
             })?;
         }
         Ok(())
     }
 
-    /// Finds out what this kernel's GRO merges.
-    fn find_rules(&mut self) -> Result<(), LabError> {
+    /// Detects what this kernel's GRO merges.
+    fn detect_rules(&mut self) -> Result<(), LabError> {
         let invalid = |error: &LabError| matches!(error, LabError::System { source, .. } if source.kind() == ErrorKind::InvalidInput);
         match self.merges(Frame::udp4(100), Frame::udp4(100)) {
             Ok(_) => {}
             Err(error) if invalid(&error) => {
                 let reason =
-                    "packet sockets cannot say what UDP super-packets are before Linux 6.2".into();
+                    "packet sockets cannot describe UDP super-packets before Linux 6.2".into();
                 return Err(LabError::Unsupported {
                     what: "UDP_L4 in virtio headers".into(),
                     reason,
@@ -182,7 +181,8 @@ impl KernelGro {
         Ok(())
     }
 
-    /// Does the kernel merge these? It is asked again where a poll ended between them.
+    /// Returns whether the kernel merges these two frames. It retries, since a poll may end between
+    /// them.
     fn merges(&mut self, first: Frame, second: Frame) -> Result<bool, LabError> {
         let frames = [first.to_bytes(), second.to_bytes()];
         let frames: Vec<_> =
@@ -195,17 +195,17 @@ impl KernelGro {
         Ok(false)
     }
 
-    /// Returns what this kernel's GRO merges.
+    /// Returns the rules of this kernel's GRO.
     pub fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// Gives the kernel these frames, at most [`MOST_FRAMES`], as those of one poll, and returns
-    /// the packets that its stack gets, in order.
+    /// Gives these frames, at most [`MOST_FRAMES`], to the kernel in one poll, and returns the
+    /// packets that its stack receives, in order.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where a frame is refused.
+    /// [`LabError::System`] if the kernel refuses to send a frame.
     pub fn receive(
         &mut self,
         frames: &[(VnetHeader, &[u8])],
@@ -241,9 +241,11 @@ impl KernelGro {
 }
 
 impl KernelGro {
-    /// Gives the kernel these frames as those of one poll, and returns what its Geneve device hands
-    /// on of them: packets without the first tunnel. That is to be of Geneve over IPv4, with
-    /// Ethernet inside, to 192.0.2.2 and [`KernelGro::mac`].
+    /// Gives these frames to the kernel in one poll, and returns the packets that its Geneve device
+    /// delivers, without the first tunnel.
+    ///
+    /// The first tunnel must be Geneve over IPv4 with an inner Ethernet header, to 192.0.2.2 and
+    /// [`KernelGro::mac`].
     ///
     /// # Errors
     ///
@@ -279,14 +281,14 @@ impl KernelGro {
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the host is gone.
+    /// [`LabError::System`] if the namespace no longer exists.
     pub fn mac(&self) -> Result<[u8; 6], LabError> {
         self.end.mac()
     }
 }
 
-/// A pair of hosts: super-packets sent in one are cut by the kernel, since the device takes none,
-/// and the other gets the segments.
+/// A pair of namespaces: the kernel segments the super-packets sent in one of them, since the
+/// device has no TSO, and the other receives the segments.
 #[derive(Debug)]
 pub struct KernelGso {
     sender: GsoSender,
@@ -295,21 +297,21 @@ pub struct KernelGso {
     marks: u64,
 }
 
-/// What became of a super-packet.
+/// The kernel's answer to a super-packet.
 #[derive(Debug)]
-pub enum Offered {
-    /// The call that was to hand it over failed.
+pub enum KernelAnswer<P> {
+    /// The call that hands the super-packet to the kernel failed.
     Refused(std::io::Error),
-    /// The kernel took it, and the other end got these.
-    Taken(Vec<CapturedFrame>),
+    /// The kernel accepted the super-packet, and these packets arrived at the receiver.
+    Taken(Vec<P>),
 }
 
-/// How super-packets come into the sending host.
+/// The way in which super-packets enter the sending namespace.
 #[derive(Debug)]
 enum GsoSender {
-    /// By a packet socket on the veth end.
+    /// A packet socket on the veth end.
     Packet(RawSocket),
-    /// By a TAP device in a bridge with the veth end: a packet socket knows no tunnels.
+    /// A TAP device in a bridge with the veth end, since a packet socket cannot describe tunnels.
     Tap(TapFile),
 }
 
@@ -323,11 +325,11 @@ impl GsoSender {
 }
 
 impl KernelGso {
-    /// Makes the hosts, and switches off all that the device could do by itself.
+    /// Creates the namespaces, and switches off the device's offloads.
     ///
     /// # Errors
     ///
-    /// [`LabError::Forbidden`] where namespaces are; the kernel's refusals.
+    /// [`LabError::Forbidden`] where namespaces are forbidden; other errors of the kernel.
     pub fn new() -> Result<Self, LabError> {
         let (sender, receiver) = Self::pair()?;
         let sender =
@@ -335,23 +337,24 @@ impl KernelGso {
         Self::of(GsoSender::Packet(sender), &receiver)
     }
 
-    /// Makes the hosts for super-packets in UDP tunnels.
+    /// Creates the namespaces for super-packets in UDP tunnels.
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] where this kernel takes none from a TAP device (before Linux
-    /// 6.17), or has no bridge; else as [`KernelGso::new`].
+    /// [`LabError::Unsupported`] if this kernel accepts none from a TAP device (before Linux 6.17),
+    /// or has no bridge; otherwise as [`KernelGso::new`].
     pub fn of_tunnels() -> Result<Self, LabError> {
         let (sender, receiver) = Self::pair()?;
         let tap = TapFile::new(sender.host(), "tap0")?;
         Self::behind_bridge(tap, &sender, &receiver)
     }
 
-    /// Makes the hosts for super-packets that a TAP device takes with a header of 10 bytes.
+    /// Creates the namespaces for super-packets with a virtio header of 10 bytes, sent by a TAP
+    /// device.
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] where this kernel has no TAP devices or no bridge; else as
+    /// [`LabError::Unsupported`] if this kernel has no TAP devices or no bridge; otherwise as
     /// [`KernelGso::new`].
     pub fn of_plain_tap() -> Result<Self, LabError> {
         let (sender, receiver) = Self::pair()?;
@@ -363,15 +366,15 @@ impl KernelGso {
         for offload in ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"] {
             sender.set_feature(offload, false)?;
         }
-        // An Ethernet header less, as the driver has it.
+        // The driver's maximum does not include the Ethernet header.
         tap.link().set_mtu(MTU - 14)?;
         Link::bridge(sender.host(), "br0", &[tap.link(), sender])?;
-        // Frames of both directions come in here, and go out by the other port.
+        // The TAP device receives frames of both directions. Without learning, all leave by the
+        // other port.
         sender
             .host()
             .set_sysfs(&format!("class/net/{}/brport/learning", tap.link().name()), "0")?;
-        // Where a kernel has it, its firewall looks at what passes, and cuts off IPv6 behind a
-        // length of 0.
+        // A bridge firewall, if there is one, would truncate IPv6 packets whose length field is 0.
         for table in ["iptables", "ip6tables"] {
             let _ = sender.host().set_sysctl(&format!("net/bridge/bridge-nf-call-{table}"), "0");
         }
@@ -380,7 +383,7 @@ impl KernelGso {
         Ok(kernel)
     }
 
-    /// Waits until frames pass: a bridge hears of its ports' carriers a little later.
+    /// Waits until frames pass: a bridge learns of its ports' carriers with a delay.
     fn await_bridge(&mut self) -> Result<(), LabError> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -412,34 +415,38 @@ impl KernelGso {
         Ok((sender, receiver))
     }
 
-    /// Sends a packet, and returns the segments that the other host got; `None` where the kernel
-    /// refuses or drops the packet.
+    /// Sends a packet, and returns the segments that the other namespace receives; `None` if the
+    /// kernel refuses or drops the packet.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where a host is gone.
+    /// [`LabError::System`] if a namespace no longer exists.
     pub fn segment(
         &mut self,
         header: VnetHeader,
         packet: &[u8],
     ) -> Result<Option<Vec<CapturedFrame>>, LabError> {
         Ok(match self.offer(header, packet)? {
-            Offered::Taken(segments) => Some(segments).filter(|segments| !segments.is_empty()),
-            Offered::Refused(_) => None,
+            KernelAnswer::Taken(segments) => Some(segments).filter(|segments| !segments.is_empty()),
+            KernelAnswer::Refused(_) => None,
         })
     }
 
-    /// Sends a packet, and returns what became of it.
+    /// Sends a packet, and returns the kernel's answer.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where a host is gone.
-    pub fn offer(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Offered, LabError> {
+    /// [`LabError::System`] if a namespace no longer exists.
+    pub fn offer(
+        &mut self,
+        header: VnetHeader,
+        packet: &[u8],
+    ) -> Result<KernelAnswer<CapturedFrame>, LabError> {
         match self.sender.send(header, packet) {
-            // EINVAL: of the header; ENOMEM: of who was to cut the packet (`validate_xmit_skb`);
-            // EMSGSIZE: of its length.
+            // EINVAL: a bad header. ENOMEM: segmentation failed (`validate_xmit_skb`). EMSGSIZE:
+            // the packet is too long.
             Err(LabError::System { source, .. }) if is_refusal(&source) => {
-                return Ok(Offered::Refused(source));
+                return Ok(KernelAnswer::Refused(source));
             }
             other => other?,
         }
@@ -450,8 +457,8 @@ impl KernelGso {
         let deadline = Instant::now() + PATIENCE * 10;
         loop {
             match next(&mut self.receiver, &mut self.buffer, deadline)? {
-                Some(frame) if frame.bytes == mark => return Ok(Offered::Taken(segments)),
-                // A bridge joins a multicast group of its own (IGMP).
+                Some(frame) if frame.bytes == mark => return Ok(KernelAnswer::Taken(segments)),
+                // The bridge itself joins a multicast group (IGMP).
                 Some(frame)
                     if self.is_behind_bridge()
                         && frame.bytes.first().is_some_and(|first| first & 1 != 0) => {}
@@ -466,18 +473,19 @@ impl KernelGso {
     }
 }
 
-/// Is this the kernel's answer to a super-packet that it does not take?
+/// Returns whether this error means that the kernel refuses the super-packet.
 pub(crate) fn is_refusal(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory)
         || error.raw_os_error() == Some(EMSGSIZE)
 }
 
-/// Two hosts that say nothing of their own, and a veth pair between them: sender, receiver.
+/// Creates two namespaces that send no packets by themselves, and a veth pair between them. Returns
+/// the sending and the receiving end.
 fn pair() -> Result<(Link, Link), LabError> {
     let (sender, receiver) = (Host::new("sender")?, Host::new("receiver")?);
     for host in [&sender, &receiver] {
         for name in ["all", "default"] {
-            // Without IPv6 there is nothing to switch off.
+            // Fails without harm if the kernel has no IPv6.
             let _ = host.set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1");
         }
     }
@@ -487,7 +495,7 @@ fn pair() -> Result<(Link, Link), LabError> {
     Ok((sender, receiver))
 }
 
-/// The next frame; `None` if none has come until the deadline.
+/// Returns the next frame; `None` if none arrives before the deadline.
 fn next(
     receiver: &mut RawSocket,
     buffer: &mut [u8],
@@ -505,17 +513,17 @@ fn next(
     }
 }
 
-/// A frame that nobody aggregates.
+/// Returns a frame that marks the start or end of a batch, and that GRO never merges.
 fn mark(number: u64) -> [u8; 60] {
     let mut frame = [0; 60];
-    // Two stations: a bridge sends nothing back to where it came from.
+    // Two different MAC addresses: a bridge sends no frame back to its source port.
     (frame[0], frame[5], frame[6]) = (2, 0xfe, 2);
     frame[12..14].copy_from_slice(&MARK);
     frame[14..22].copy_from_slice(&number.to_be_bytes());
     frame
 }
 
-/// How many received frames a packet stands for, by its virtio header.
+/// Returns the number of received frames that a packet represents, by its virtio header.
 fn packets_in(packet: &CapturedFrame) -> usize {
     let header = packet.vnet.unwrap_or_default();
     if header.gso_type == 0 || header.gso_size == 0 {

@@ -1,22 +1,21 @@
-//! Why both sides may differ: each kind with the promise that explains it.
+//! The kinds of differences between Linux and the engine, each with the promise that explains it.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use superpacket::virtio::{VirtioError, flags as virtio_flags, gso_type};
 use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Refusal, Tunnel};
 use superpacket::{Layer, Reason, SegmentError, SplitError};
 use superpacket_lab::VnetHeader;
-use superpacket_traffic::check::{self, Expect};
+use superpacket_traffic::check::{self, Expect, FlowKey};
 use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 
-use crate::compare::{Difference, Sides, completed};
-use crate::cut::{self, Field};
-use crate::engine::Left;
-use crate::frames::{Cut, Group, Packet};
+use crate::compare::{Difference, Sides, with_correct_lengths};
+use crate::cut::{self, CutField};
+use crate::engine::EnginePacket;
+use crate::frames::{Group, GsoFields, InputFrame, ResultPacket};
 use crate::hint::Hint;
 use crate::nested::{self, second_tunnel};
-use crate::segment::{Whole, joined_fragments, take_offset, without_flags, without_fragment_id};
+use crate::segment::{GsoInput, joined_fragments, take_offset, without_flags, without_fragment_id};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $promise:literal;)*) => {
@@ -27,15 +26,15 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds.
+            /// All kinds, in the order of the report.
             pub const ALL: &'static [Kind] = &[$(Kind::$name,)*];
 
-            /// Returns the name that reports use.
+            /// Returns the name used in reports.
             pub const fn name(self) -> &'static str {
                 match self { $(Kind::$name => $text,)* }
             }
 
-            /// Returns the promise that explains it, and how the engine behaves.
+            /// Returns the promise that explains the difference, and how the engine behaves.
             pub const fn promise(self) -> &'static str {
                 match self { $(Kind::$name => $promise,)* }
             }
@@ -44,123 +43,127 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The kernel merged full and partial checksums.
+    /// The kernel merged packets with complete and packets with partial checksums.
     ChecksumForms = "full and partial checksums mix", "Reversible: packets merge only with those of the same form.";
-    /// The kernel merged a valid checksum that nobody computes.
-    NonCanonicalChecksum = "non-canonical checksum", "Reversible: 0xFFFF for 0x0000 could not be restored, so the packet passes.";
+    /// The kernel merged a packet with a valid checksum in the form that senders never compute.
+    NonCanonicalChecksum = "non-canonical checksum", "Reversible: 0xFFFF instead of 0x0000 could not be restored, so the packet passes.";
     /// The kernel merged packets with different urgent pointers.
     UrgentPointer = "urgent pointer is lost", "Reversible: packets merge only with equal urgent pointers; Linux keeps the first one's.";
     /// The kernel merged packets whose identifications are neither equal nor count up.
     Identification = "identifications are lost", "Reversible: packets merge only if their identifications can be restored.";
-    /// The kernel merged a valid header checksum that nobody computes.
-    HeaderChecksum = "non-canonical header checksum", "Reversible: 0xFFFF for 0x0000 could not be restored, so the packet passes.";
+    /// The kernel merged an IPv4 header checksum that is valid, but in the form that senders never
+    /// compute.
+    HeaderChecksum = "non-canonical header checksum", "Reversible: 0xFFFF instead of 0x0000 could not be restored, so the packet passes.";
     /// The kernel merged segments without ACK.
-    NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so it passes.";
-    /// The kernel merged what the engine takes for an unknown tunnel.
+    NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so the segment passes.";
+    /// The kernel merged packets whose tunnel header the engine does not know.
     UnknownTunnel = "unknown tunnel headers", "Untouched when unknown: tunnel headers with reserved bits pass, in the order of their flow.";
     /// The kernel merged by a GRO hint that is false.
-    FalseHint = "a false GRO hint", "Never trusted: a hint is compared with the headers that it speaks of, and where it contradicts them, or speaks of a third tunnel, the packet passes; Linux reads IP and UDP where the hint says, and compares all headers.";
+    FalseHint = "a false GRO hint", "Never trusted: the engine compares the hint with the headers. If it contradicts them, or describes a third tunnel, the packet passes. Linux reads IP and UDP at the hint's offsets, and compares all headers.";
     /// The kernel merged packets with more headers than the engine reads.
-    LongHeaders = "more than 256 bytes of headers", "Bounded: the engine reads the first 256 bytes of a frame, and one whose headers are longer passes: two tunnels over IPv6 with options, behind two VLAN tags.";
+    LongHeaders = "more than 256 bytes of headers", "Bounded: the engine reads the first 256 bytes of a frame. A frame with longer headers passes, such as two tunnels over IPv6 with options behind two VLAN tags.";
     /// The kernel merged packets whose outer UDP length is wrong.
-    OuterLength = "wrong outer UDP length", "Reversible: a packet in VXLAN or Geneve whose outer UDP length is wrong passes; Linux does not look at it, and writes the right one.";
-    /// The kernel merged across a packet of the same flow that it did not merge.
-    MergedAcross = "merges across a refused packet", "Order: a packet that cannot merge flushes its own flow first, so nothing joins what came before it.";
-    /// A refused packet left before what was held of its flow.
-    Overtaken = "a refused packet overtakes", "Order: packets of a flow leave in the order in which they came.";
-    /// The kernel holds packets of one connection apart.
-    SplitFlow = "a connection is two flows", "Order: flow labels, extension headers, VLAN priorities, GRE's flags, and of VXLAN and Geneve source port, options and whether there is a checksum, end a merge but make no other flow; to Linux they do (so does GRE's checksum, which it takes for the key), and what it holds of one flow waits while the other leaves.";
-    /// The kernel lets packets with CWR alone.
-    CongestionWindow = "CWR ends a merge", "The engine merges equal flags, as Linux 7.3 does; 6.18 flushes at CWR.";
+    OuterLength = "wrong outer UDP length", "Reversible: a packet in VXLAN or Geneve with a wrong outer UDP length passes. Linux ignores this length, and writes a correct one.";
+    /// The kernel merged packets although a packet of the same flow, which it did not merge, came
+    /// between them.
+    MergedAcross = "merges across a refused packet", "Order: a packet that cannot merge first flushes its own flow, so later packets cannot join earlier ones.";
+    /// A packet that the kernel refused left before held packets of its flow.
+    Overtaken = "a refused packet overtakes", "Order: packets of a flow leave in the order of their arrival.";
+    /// The kernel treats packets of one connection as different flows.
+    SplitFlow = "a connection is two flows", "Order: a change of flow label, extension headers, VLAN priority or GRE flags ends a merge but not the flow. The same is true of source port, options and presence of a checksum in VXLAN and Geneve. Linux treats the packets as another flow (also if the GRE checksum differs, which it takes for the key), and holds one flow while the other leaves.";
+    /// The kernel does not merge packets with CWR.
+    CongestionWindow = "CWR ends a merge", "The engine merges packets with equal flags, as Linux 7.3 does. Linux 6.18 flushes at CWR.";
     /// The kernel merged packets without CWR behind one with it.
-    FirstCongestionWindow = "CWR on the first packet alone", "The engine merges equal flags, as Linux 6.18 does; 6.12 merges packets without CWR behind one with it, as a sender's super-packet begins.";
-    /// A merged packet whose packets all have CWR.
-    AllCongestionWindow = "CWR on all packets", "A virtio header has no place for it, so the engine makes none, and whoever is ours cuts such a packet itself; compared is the header for CWR on the first, which says ECN. That of Linux 7.3 says nothing.";
+    FirstCongestionWindow = "CWR on the first packet alone", "The engine merges packets with equal flags, as Linux 6.18 does. Linux 6.12 merges packets without CWR behind one with it, which is how a sender's super-packet begins.";
+    /// A merged packet whose original packets all have CWR; both sides describe it differently.
+    AllCongestionWindow = "CWR on all packets", "A virtio header cannot express it, so the engine makes no header, and segments such packets itself. The comparison uses the header for CWR on the first segment, which has ECN; Linux 7.3's header does not.";
     /// The engine merged packets whose identifications stay the same.
-    FixedIdentification = "identifications stay the same", "The engine merges them and cuts them so, in each header by itself, as Linux 6.18 does; 6.12 with DF alone, and not beside a header whose identifications count up.";
+    FixedIdentification = "identifications stay the same", "The engine merges and restores them, separately for each header, as Linux 6.18 does. Linux 6.12 merges them only with DF, and not if those of another header count up.";
     /// The engine merged DCCP.
-    Dccp = "DCCP", "The engine merges DCCP; no Linux does.";
+    Dccp = "DCCP", "The engine merges DCCP. No version of Linux does.";
     /// The engine merged packets behind VLAN tags, PPPoE or MPLS.
-    Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, in a tunnel too; Linux has no GRO for PPPoE and MPLS, and none for VLAN tags if built without `CONFIG_VLAN_8021Q`.";
-    /// The engine merged packets in two tunnels that say nothing of it.
-    NestedWithoutHint = "two tunnels without a GRO hint", "The engine finds the second tunnel by its port; Linux enters it only where the first is Geneve and a hint says where its headers lie (since 7.0).";
-    /// The engine merged packets whose second tunnel has other lengths or identifications.
-    NestedHeaders = "headers of the second tunnel differ", "The engine merges them where lengths and identifications can be restored, as at any level; Linux only where all bytes of the headers are the same, so none whose identifications count up, and no shorter one at the end. While it holds one, others in the same two tunnels whose headers differ pass (`geneve_hdr_match`).";
-    /// The engine merged packets with a checksum of the second tunnel alone.
-    NestedChecksum = "a checksum in the second tunnel alone", "The engine verifies it; Linux uses no hint then (`geneve_opt_gro_hint_validate_csum`).";
-    /// The second tunnel's headers in a merged packet.
-    NestedLengths = "lengths in the second tunnel of a merged packet", "The engine writes those of the merged packet, and the right checksums; Linux leaves the first one's until its Geneve device takes the first tunnel away (`geneve_post_decap_hint`).";
-    /// GRE's checksum in a merged packet.
-    GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
-    /// The outer UDP checksum of a merged packet in VXLAN or Geneve.
-    OuterChecksum = "outer UDP checksum of a merged packet", "Without a framing, the engine writes the one that is right once the inner one is (local checksum offload); Linux writes the sum of the pseudo-header, as the engine does behind a header of 24 bytes, and computes the checksum when it segments.";
-    /// The checksum covers other addresses than those of the IP header.
-    FinalDestination = "a checksum over the final destination", "The engine verifies and writes checksums over the final destination of a routing header and over a home address (RFC 8200, section 8.1; RFC 6275), and packets from which these cannot be told pass; Linux's GRO takes the addresses of the IP header, so that it refuses packets that are right, and where the checksum is partial writes the sum of a wrong one.";
-    /// The kernel merged what is not of the IP version that the EtherType says.
-    OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: it passes as malformed; Linux merges two that are alike, and `ipv6_rcv` drops them.";
-    /// The kernel drops a frame that ends within its tag.
-    CutTag = "a frame that ends within its tag", "Conserved: it passes and is counted as truncated; Linux drops it (`skb_vlan_untag`).";
-    /// The kernel's table was full.
-    Evicted = "the kernel's table is full", "Bounded: the engine holds 1,024 flows by a keyed hash; Linux holds 8 in each of 8 buckets, and all packets without a device's hash share one.";
-    /// Segmentation: a payload that fits a segment.
-    FitsSegment = "segmentation: the payload fits a segment", "The engine passes the packet whole, its checksum completed; Linux drops it where TCP options make it longer than `gso_size` (`tcp_gso_segment`).";
-    /// Segmentation: very little payload in a segment.
-    SmallSegment = "segmentation: gso_size below 8", "The engine and Linux 6.18.44 cut TCP as the header says; Linux 6.12.117 and 7.3.4 take 8 for less.";
-    /// Fragmentation: a size that no offset can say.
-    OddFragment = "fragmentation: gso_size no multiple of 8", "The engine takes the next smaller multiple, since a fragment's offset counts 8 bytes (RFC 791, section 3.1); Linux cuts as the header says, and the offsets are wrong.";
-    /// Fragmentation: DF, or the reserved bit.
-    FragmentFlags = "fragmentation: DF is set", "The engine keeps DF and the reserved bit in all fragments: whoever set DF does not want them cut further; Linux clears both (`inet_gso_segment`).";
-    /// Fragmentation: where the fragment header of IPv6 stands.
-    FragmentPlace = "fragmentation: destination options", "The engine puts the fragment header before destination options, which are for the destination alone (RFC 8200, section 4.5); Linux behind them (`ip6_find_1stfragopt`), where no routing header follows.";
-    /// Fragmentation: offsets behind hop-by-hop options.
-    FragmentOffset = "fragmentation: hop-by-hop options", "The engine's offsets count what the fragments carry (RFC 8200, section 4.5); Linux counts the hop-by-hop or routing header of each as well (`ipv6_gso_segment`), so that nobody can put its fragments together.";
-    /// Segmentation: Linux computes a checksum anew.
-    HeaderDestination = "segmentation: the final destination", "The engine adjusts or completes the sum in the field, and computes others over the final destination, or refuses the packet where that is unknown; Linux computes the checksum of a datagram that it fragments, and of a packet without NEEDS_CSUM, over the addresses of the IP header (`udp6_ufo_fragment`, `tcp6_gso_segment`).";
-    /// Segmentation: a hint beyond the packet.
-    HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
-    /// Segmentation: no place of the checksum, behind a VLAN tag.
-    TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine finds the headers behind tags by itself; Linux refuses the packet.";
-    /// Segmentation: accurate ECN.
-    NoEcn = "segmentation: CWR without the ECN bit", "Linux hands on accurate ECN's super-packets so, whose segments all have CWR, and the engine cuts them so; Linux that reads such a header leaves CWR on the first.";
-    /// Segmentation: type or checksum place are not those of the packet.
-    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, a place of the checksum or a tunnel's offset that is not the packet's is refused; Linux looks no further where the packet fits a segment, does not compare a tunnel's offsets, and of a datagram that it fragments not the checksum's place.";
-    /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
-    Consequence = "runs began at different packets", "Follows from another difference of the same flow: both sides count length and size from their first packet.";
+    Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, also in a tunnel. Linux has no GRO for PPPoE and MPLS, and none for VLAN tags if built without `CONFIG_VLAN_8021Q`.";
+    /// The engine merged packets in two tunnels that have no GRO hint.
+    NestedWithoutHint = "two tunnels without a GRO hint", "The engine finds the second tunnel by its port. Linux enters it only if the first is Geneve and a hint gives the offsets of its headers (since 7.0).";
+    /// The engine merged packets whose second tunnel has different lengths or identifications.
+    NestedHeaders = "headers of the second tunnel differ", "The engine merges them if lengths and identifications can be restored, as in other headers. Linux requires equal bytes, so identifications must not count up, and the last packet must not be shorter. While it holds a packet, others in the same two tunnels with different headers pass (`geneve_hdr_match`).";
+    /// The engine merged packets with a checksum in the second tunnel only.
+    NestedChecksum = "a checksum in the second tunnel alone", "The engine verifies this checksum. Linux ignores the hint then (`geneve_opt_gro_hint_validate_csum`).";
+    /// The second tunnel's headers of a merged packet differ.
+    NestedLengths = "lengths in the second tunnel of a merged packet", "The engine writes the lengths of the merged packet, and correct checksums. Linux leaves the first packet's until its Geneve device removes the first tunnel (`geneve_post_decap_hint`).";
+    /// The GRE checksums of a merged packet differ.
+    GreChecksum = "GRE checksum of a merged packet", "The engine writes the checksum of the merged packet. Linux leaves the first packet's, and computes new ones when it segments.";
+    /// The outer UDP checksums of a merged packet in VXLAN or Geneve differ.
+    OuterChecksum = "outer UDP checksum of a merged packet", "Without a framing, the engine writes the checksum that is valid once the inner one is (local checksum offload). Linux writes the sum of the pseudo-header, as the engine does behind a header of 24 bytes, and computes the checksum when it segments.";
+    /// The checksum covers other addresses than those in the IP header.
+    FinalDestination = "a checksum over the final destination", "The engine verifies and writes checksums over the final destination of a routing header and over a home address (RFC 8200, section 8.1; RFC 6275). Packets for which these are unknown pass. Linux's GRO uses the addresses of the IP header: it refuses valid packets, and writes a wrong sum to partial checksums.";
+    /// The kernel merged packets whose IP version contradicts the EtherType.
+    OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: the packet passes as malformed. Linux merges two that are alike, and `ipv6_rcv` drops them.";
+    /// The kernel dropped a frame that ends within its VLAN tag.
+    CutTag = "a frame that ends within its tag", "Conserved: the frame passes, and is counted as truncated. Linux drops it (`skb_vlan_untag`).";
+    /// The kernel's flow table was full.
+    Evicted = "the kernel's table is full", "Bounded: the engine holds 1,024 flows by a keyed hash. Linux holds 8 flows in each of 8 buckets, and all packets without a device's hash share one bucket.";
+    /// Segmentation: the payload fits into one segment.
+    FitsSegment = "segmentation: the payload fits a segment", "The engine passes the packet whole, with its checksum completed. Linux drops it if TCP options make it longer than `gso_size` (`tcp_gso_segment`).";
+    /// Segmentation: `gso_size` is below 8.
+    SmallSegment = "segmentation: gso_size below 8", "The engine and Linux 6.18.44 segment TCP as the header says. Linux 6.12.117 and 7.3.4 raise smaller sizes to 8.";
+    /// Fragmentation: `gso_size` is no multiple of 8, so that no offset can express it.
+    OddFragment = "fragmentation: gso_size no multiple of 8", "The engine uses the next smaller multiple, since a fragment's offset counts units of 8 bytes (RFC 791, section 3.1). Linux fragments as the header says, and the offsets are wrong.";
+    /// Fragmentation: the packet has DF or the reserved bit set.
+    FragmentFlags = "fragmentation: DF is set", "The engine keeps DF and the reserved bit in all fragments, since DF forbids further fragmentation. Linux clears both (`inet_gso_segment`).";
+    /// Fragmentation: both sides put the IPv6 fragment header in different positions.
+    FragmentPlace = "fragmentation: destination options", "The engine puts the fragment header before destination options, which are only for the destination (RFC 8200, section 4.5). Linux puts it behind them if no routing header follows (`ip6_find_1stfragopt`).";
+    /// Fragmentation: both sides count offsets behind hop-by-hop options differently.
+    FragmentOffset = "fragmentation: hop-by-hop options", "The engine's offsets count the fragmented bytes (RFC 8200, section 4.5). Linux also counts the hop-by-hop or routing header of each fragment (`ipv6_gso_segment`), so that its fragments cannot be reassembled.";
+    /// Segmentation: Linux computes the checksum over other addresses than the engine.
+    HeaderDestination = "segmentation: the final destination", "The engine adjusts or completes the sum in the field. Other checksums cover the final destination, and a packet is refused if that is unknown. For a datagram to fragment, and for a packet without NEEDS_CSUM, Linux computes the checksum over the addresses of the IP header (`udp6_ufo_fragment`, `tcp6_gso_segment`).";
+    /// Segmentation: `hdr_len` exceeds the packet's length.
+    HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint, and the engine does not use it. Linux refuses the packet.";
+    /// Segmentation: the packet has a VLAN tag, and the header gives no checksum position.
+    TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine parses the headers behind tags. Linux refuses the packet.";
+    /// Segmentation: the packet has CWR, and the header does not have the ECN bit (accurate ECN).
+    NoEcn = "segmentation: CWR without the ECN bit", "Linux writes this header for accurate ECN's super-packets, whose segments all have CWR, and the engine segments them in this way. Linux itself leaves CWR only on the first segment when it reads such a header.";
+    /// Segmentation: the header's type or checksum position contradicts the packet.
+    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, checksum position or tunnel offset that contradicts the packet is refused. Linux does not check a packet that fits a segment, the offsets of a tunnel, or the checksum position of a datagram to fragment.";
+    /// The difference follows from an earlier one: the runs began at different packets, and so end
+    /// at different packets.
+    Consequence = "runs began at different packets", "Follows from another difference in the same flow: both sides count lengths from the first packet of a merge.";
 }
 
-/// The kinds of all differences of a batch; the differences that have none.
+/// The explained differences of a batch by kind, and those without an explanation.
 #[derive(Debug, Default)]
 pub struct Explained {
-    /// How often each kind was met.
+    /// Number of differences of each kind.
     pub kinds: BTreeMap<Kind, u64>,
     /// Differences that no promise explains.
     pub unexplained: Vec<Difference>,
 }
 
-/// The longest IP packet in bytes.
+/// Maximum length of an IP packet in bytes.
 const LONGEST: usize = 65_535;
 
-/// The shortest frame with a tag that Linux takes, in bytes: tag and EtherType, and two more.
+/// Minimum length in bytes of a tagged frame that Linux accepts: MAC addresses, tag, EtherType and
+/// two more bytes.
 const SHORTEST_TAGGED: usize = 20;
 
-/// Extension headers of IPv6, by their numbers.
+/// Protocol numbers of IPv6 extension headers.
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// The least payload of a segment to which newer kernels cut TCP, in bytes.
+/// Minimum TCP payload of a segment in newer kernels, in bytes.
 const LEAST_SEGMENT: u16 = 8;
 
-/// How many packets a bucket of the kernel holds (`MAX_GRO_SKBS`).
+/// Maximum packets in one bucket of the kernel's flow table (`MAX_GRO_SKBS`).
 const BUCKET: usize = 8;
 
-/// Explains all differences between both sides.
+/// Returns the kind of each difference between both sides of a batch.
 pub fn explain(sides: &Sides<'_>) -> Explained {
     let mut explained = Explained::default();
-    // Frames whose group on one side began or ended for a reason that was explained.
-    let mut touched = Vec::new();
+    // Frames at which a group of one side began or ended for a reason that has been explained.
+    let mut explained_frames = Vec::new();
     for difference in sides.differences() {
-        match kind(sides, &difference, &touched) {
+        match kind(sides, &difference, &explained_frames) {
             Some(kind) => *explained.kinds.entry(kind).or_default() += 1,
             None => {
                 explained.unexplained.push(difference);
@@ -170,18 +173,22 @@ pub fn explain(sides: &Sides<'_>) -> Explained {
         if let Difference::KernelMerged { before, frame }
         | Difference::EngineMerged { before, frame } = difference
         {
-            touched.extend([before, frame]);
+            explained_frames.extend([before, frame]);
         }
     }
     explained
 }
 
-fn kind(sides: &Sides<'_>, difference: &Difference, touched: &[usize]) -> Option<Kind> {
+fn kind(sides: &Sides<'_>, difference: &Difference, explained_frames: &[usize]) -> Option<Kind> {
     match *difference {
-        Difference::KernelMerged { before, frame } => kernel_merged(sides, before, frame, touched),
-        Difference::EngineMerged { before, frame } => engine_merged(sides, before, frame, touched),
+        Difference::KernelMerged { before, frame } => {
+            only_kernel_merged(sides, before, frame, explained_frames)
+        }
+        Difference::EngineMerged { before, frame } => {
+            only_engine_merged(sides, before, frame, explained_frames)
+        }
         Difference::Overtook { before, frame } => overtook(sides, before, frame),
-        // The engine promises order.
+        // The engine promises order, so no kind explains this.
         Difference::EngineOvertook { .. } => None,
         Difference::Missing { frame } => {
             let bytes = &sides.frames[frame].bytes;
@@ -200,11 +207,11 @@ fn kind(sides: &Sides<'_>, difference: &Difference, touched: &[usize]) -> Option
     }
 }
 
-fn kernel_merged(
+fn only_kernel_merged(
     sides: &Sides<'_>,
     before: usize,
     frame: usize,
-    touched: &[usize],
+    explained_frames: &[usize],
 ) -> Option<Kind> {
     let is_partial = |frame: usize| sides.frames[frame].partial.is_some();
     if is_partial(before) != is_partial(frame) {
@@ -227,30 +234,30 @@ fn kernel_merged(
         return Some(Kind::FinalDestination);
     }
     let frames: Vec<_> = group.frames.iter().map(|&member| &sides.frames[member]).collect();
-    let differences = cut::differences(&completed(&group.packet), &frames);
+    let differences = cut::differences(&with_correct_lengths(&group.packet), &frames);
     let at = |member: usize| {
         let place = group.frames.iter().position(|&other| other == member);
         place.map(|place| &differences[place][..]).unwrap_or_default()
     };
     if let Some(field) = at(before).iter().chain(at(frame)).next() {
         return Some(match field {
-            Field::Checksum
+            CutField::Checksum
                 if group.frames.iter().any(|&member| is_partial(member) != is_partial(before)) =>
             {
                 Kind::ChecksumForms
             }
-            Field::Checksum => Kind::NonCanonicalChecksum,
-            Field::UrgentPointer => Kind::UrgentPointer,
-            Field::Identification => Kind::Identification,
-            Field::HeaderChecksum => Kind::HeaderChecksum,
-            // Linux loses none of these.
-            Field::Push
-            | Field::Link
-            | Field::Tunnel
-            | Field::Ip
-            | Field::Flags
-            | Field::Transport
-            | Field::Payload => return None,
+            CutField::Checksum => Kind::NonCanonicalChecksum,
+            CutField::UrgentPointer => Kind::UrgentPointer,
+            CutField::Identification => Kind::Identification,
+            CutField::HeaderChecksum => Kind::HeaderChecksum,
+            // Linux preserves all of these.
+            CutField::Push
+            | CutField::Link
+            | CutField::Tunnel
+            | CutField::Ip
+            | CutField::Flags
+            | CutField::Transport
+            | CutField::Payload => return None,
         });
     }
     if flags(sides, frame) & ACK == 0
@@ -281,14 +288,14 @@ fn kernel_merged(
         Reason::Push,
     ];
     let ended = depends.contains(&sides.engine[left].reason);
-    (ended && began_elsewhere(sides, before, touched)).then_some(Kind::Consequence)
+    (ended && began_elsewhere(sides, before, explained_frames)).then_some(Kind::Consequence)
 }
 
-fn engine_merged(
+fn only_engine_merged(
     sides: &Sides<'_>,
     before: usize,
     frame: usize,
-    touched: &[usize],
+    explained_frames: &[usize],
 ) -> Option<Kind> {
     if let Some(kind) = nested_apart(sides, before, frame) {
         return Some(kind);
@@ -305,17 +312,19 @@ fn engine_merged(
     if !sides.rules.fixed_ids && repeats_id(sides, before, frame) {
         return Some(Kind::FixedIdentification);
     }
-    if evicted(sides, before, frame) {
+    if was_evicted(sides, before, frame) {
         return Some(Kind::Evicted);
     }
     let closed = is_closed(sides, kernel_group(sides, before)?, before, frame);
-    (closed && began_elsewhere(sides, before, touched)).then_some(Kind::Consequence)
+    (closed && began_elsewhere(sides, before, explained_frames)).then_some(Kind::Consequence)
 }
 
-/// Why the engine and the kernel do not make the same segments of a packet; `None` if no promise
-/// explains it. The kernel refuses by `None`.
+/// Returns the kind of difference between the segments of both sides; `None` if no promise explains
+/// it.
+///
+/// `kernel` is `None` if the kernel refused the packet.
 pub fn segmentation(
-    packet: &Whole,
+    packet: &GsoInput,
     kernel: Option<&[Vec<u8>]>,
     engine: &Result<Vec<Vec<u8>>, SplitError>,
 ) -> Option<Kind> {
@@ -345,10 +354,11 @@ pub fn segmentation(
         (Some(theirs), _) if header.gso_type == gso_type::UDP => {
             fragmentation(packet, theirs, engine)
         }
-        (Some(theirs), _)
-            if header.flags == 0
-                && cut_for_header(packet, engine)
-                    .is_some_and(|seeded| is_cut_as(&seeded, theirs)) =>
+        (
+            Some(theirs),
+            Ok(_) | Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination))),
+        ) if header.flags == 0
+            && cut_for_header(packet, engine).is_some_and(|seeded| is_cut_as(&seeded, theirs)) =>
         {
             Some(Kind::HeaderDestination)
         }
@@ -361,47 +371,55 @@ pub fn segmentation(
     }
 }
 
-/// The packet as Linux takes it where it computes the checksum anew: over the addresses of the IP
-/// header. `None` if that is how the engine takes it.
-fn cut_for_header(packet: &Whole, engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Whole> {
-    // What a checksum without a seed covers, the engine tells by the final destination alone. The
-    // field may hold the sum of the header's addresses all the same.
+/// Returns the packet as Linux treats it when it computes the checksum again: over the addresses of
+/// the IP header.
+///
+/// `None` if the engine treats it in the same way.
+fn cut_for_header(
+    packet: &GsoInput,
+    engine: &Result<Vec<Vec<u8>>, SplitError>,
+) -> Option<GsoInput> {
+    // For a checksum without a seed, the engine needs the final destination. The field may still
+    // hold the sum over the header's addresses.
     let unknown = matches!(
         engine,
         Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination)))
     );
     let named = || {
         let header = VnetHeader { flags: virtio_flags::NEEDS_CSUM, ..packet.header };
-        (unknown && packet.header.flags == 0).then(|| Whole { header, ..packet.clone() })
+        (unknown && packet.header.flags == 0).then(|| GsoInput { header, ..packet.clone() })
     };
     packet.seeded_by_header().or_else(named)
 }
 
-/// Does the engine make these segments of a packet, whichever of them CWR is left on?
-fn is_cut_as(packet: &Whole, theirs: &[Vec<u8>]) -> bool {
+/// Returns whether the engine makes these segments, with CWR on the first segment only or as the
+/// header says.
+fn is_cut_as(packet: &GsoInput, theirs: &[Vec<u8>]) -> bool {
     let ways = [packet.cut().ok(), cut_by(packet, packet.header)];
     ways.iter().flatten().any(|ours| ours == theirs)
 }
 
-/// What the engine makes of a packet with this header, and with CWR on the first segment alone.
-fn cut_by(packet: &Whole, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
+/// Returns the engine's segments of a packet with this header, and with CWR on the first segment
+/// only.
+fn cut_by(packet: &GsoInput, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
     let congested =
         check::tcp_fields(&packet.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
     let header = VnetHeader {
         gso_type: header.gso_type | if congested { gso_type::ECN } else { 0 },
         ..header
     };
-    Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()
+    GsoInput { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()
 }
 
-/// Why the engine and the kernel do not make the same fragments of a datagram.
+/// Returns the kind of difference between the fragments of both sides; `None` if no promise
+/// explains it.
 fn fragmentation(
-    packet: &Whole,
+    packet: &GsoInput,
     kernel: &[Vec<u8>],
     engine: &Result<Vec<Vec<u8>>, SplitError>,
 ) -> Option<Kind> {
     let size = packet.header.gso_size;
-    // What the engine makes of the packet if its seed is that of the addresses in the IP header.
+    // The engine's fragments if the seed covers the addresses in the IP header.
     let seeded = cut_for_header(packet, engine);
     let cut = seeded.as_ref().map(|seeded| seeded.cut().map(without_fragment_id));
     if cut.as_ref().is_some_and(|cut| cut.as_deref() == Ok(kernel)) {
@@ -422,7 +440,7 @@ fn fragmentation(
         {
             return Some(Kind::OddFragment);
         }
-        // The options and the UDP header, of 8 bytes, must be in the first.
+        // The first fragment must hold the options and the UDP header of 8 bytes.
         Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed, .. }))
             if packet.extension() == Some((DESTINATION_OPTIONS, needed - 8)) =>
         {
@@ -432,7 +450,7 @@ fn fragmentation(
     };
     if !size.is_multiple_of(8) {
         let header = VnetHeader { gso_size: size / 8 * 8, ..packet.header };
-        let cut = Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()?;
+        let cut = GsoInput { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()?;
         return (without_fragment_id(cut) == *ours).then_some(Kind::OddFragment);
     }
     match packet.extension() {
@@ -440,7 +458,7 @@ fn fragmentation(
             let plain: Option<Vec<_>> = ours.iter().map(|frame| without_flags(frame)).collect();
             (plain? == kernel).then_some(Kind::FragmentFlags)
         }
-        // The options count as payload to the engine.
+        // For the engine, the options are part of the payload.
         Some((DESTINATION_OPTIONS, length)) => (joined_fragments(ours)?.get(length..)?
             == joined_fragments(kernel)?)
         .then_some(Kind::FragmentPlace),
@@ -450,7 +468,8 @@ fn fragmentation(
                 frames.iter_mut().map(|frame| take_offset(frame)).collect::<Option<Vec<_>>>()
             };
             let (our_offsets, their_offsets) = (offsets(&mut ours)?, offsets(&mut theirs)?);
-            // The header more with each fragment before; the field wraps.
+            // Linux's offset is larger by the header's length for each fragment before; the field
+            // wraps.
             let counted =
                 our_offsets.iter().zip(&their_offsets).zip(0..).all(|((ours, theirs), before)| {
                     let expected = ours + length * before;
@@ -462,8 +481,8 @@ fn fragmentation(
     }
 }
 
-/// Did the kernel take the least size of TCP's segments for a smaller one?
-fn is_cut_at_least(packet: &Whole, kernel: Option<&[Vec<u8>]>) -> bool {
+/// Returns whether the kernel raised a smaller `gso_size` to the minimum for TCP.
+fn is_cut_at_least(packet: &GsoInput, kernel: Option<&[Vec<u8>]>) -> bool {
     let tcp = matches!(
         packet.header.gso_type & !(gso_type::ECN | gso_type::UDP_TUNNEL),
         gso_type::TCPV4 | gso_type::TCPV6
@@ -479,13 +498,13 @@ fn is_cut_at_least(packet: &Whole, kernel: Option<&[Vec<u8>]>) -> bool {
     }
 }
 
-/// Why both sides made other bytes of the same frames, or say otherwise how to cut them: a tunnel's
-/// checksum, or ECN, and nothing else.
-fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
+/// Returns the kind if both sides merged the same frames, and the results differ only in a tunnel's
+/// checksum or in ECN.
+fn other_bytes(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
     let layout = wire::parse_datagram(&engine.bytes, engine.bytes.len(), Layer::Ethernet).ok()?;
     let congested =
         check::tcp_fields(&engine.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
-    let with_ecn = kernel.cut.map(|cut| Cut { kind: cut.kind | gso_type::ECN, ..cut });
+    let with_ecn = kernel.cut.map(|cut| GsoFields { kind: cut.kind | gso_type::ECN, ..cut });
     if congested
         && kernel.bytes == engine.bytes
         && kernel.partial == engine.partial
@@ -493,7 +512,9 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     {
         return Some(Kind::AllCongestionWindow);
     }
-    if are_addresses_others(&engine.bytes, &layout) {
+    let key = check::flow_key(&engine.bytes, false);
+    let is_partial = engine.partial.is_some();
+    if key.is_some_and(|key| covers_other_addresses(&engine.bytes, &layout, &key, is_partial)) {
         return other_destination(kernel, engine, &layout);
     }
     if layout.nested.is_some() {
@@ -518,9 +539,13 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
         .then_some(kind)
 }
 
-/// The same of packets whose checksum covers other addresses than those of the IP header: the
-/// checksums, of tunnels too, and nothing else.
-fn other_destination(kernel: &Packet, engine: &Packet, layout: &Layout) -> Option<Kind> {
+/// Returns the kind if a checksum covers other addresses than those of its IP header, and the
+/// packets differ only in checksums, those of tunnels included.
+fn other_destination(
+    kernel: &ResultPacket,
+    engine: &ResultPacket,
+    layout: &Layout,
+) -> Option<Kind> {
     let mut bytes = kernel.bytes.clone();
     for place in layout
         .outers()
@@ -538,12 +563,12 @@ fn other_destination(kernel: &Packet, engine: &Packet, layout: &Layout) -> Optio
         .then_some(Kind::FinalDestination)
 }
 
-/// The same of packets in two tunnels: lengths and checksum of the second tunnel, and checksum of
-/// the first.
-fn other_nested(kernel: &Packet, engine: &Packet) -> Option<Kind> {
+/// Returns the kind if packets in two tunnels differ only in the second tunnel's lengths and
+/// checksum, and in the first tunnel's checksum.
+fn other_nested(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
     let outer = Hint::of(&kernel.bytes)?.outer;
     let (_, _, transport) = second_tunnel(&kernel.bytes)?;
-    let mut packet = completed(kernel);
+    let mut packet = with_correct_lengths(kernel);
     for checksum in [outer + 6, transport + 6] {
         let ours = engine.bytes.get(checksum..checksum + 2)?;
         let theirs = packet.bytes.get_mut(checksum..checksum + 2)?;
@@ -560,13 +585,13 @@ fn other_nested(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     (right && packet == *engine).then_some(Kind::NestedLengths)
 }
 
-/// Does an IPv6 header behind Ethernet not begin with a 6? Linux does not look
-/// (`ipv6_gro_receive`).
+/// Returns whether an IPv6 header behind Ethernet has another version than 6. Linux does not check
+/// it (`ipv6_gro_receive`).
 fn has_other_version(frame: &[u8]) -> bool {
     matches!(frame.get(12..15), Some([0x86, 0xdd, first]) if first >> 4 != 6)
 }
 
-/// What the kernel has no GRO for, where it left both frames alone.
+/// Returns the kind if the kernel merged neither frame because it has no GRO for their headers.
 fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     let alone =
         |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
@@ -582,65 +607,62 @@ fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind>
     }
     let flow = sides.known[frame].flow.as_ref()?;
     let tags = || flow.vlans.iter().chain(flow.tunnels.iter().flat_map(|tunnel| &tunnel.vlans));
-    // Linux has GRO for no other tag than these, whatever it was built with.
+    // Linux has GRO only for these tags, whatever its configuration.
     let unseen_tag =
         tags().any(|(protocol, _)| !sides.rules.vlans || !matches!(protocol, 0x8100 | 0x88a8));
     let unseen = flow.pppoe.is_some() || !flow.mpls.is_empty() || unseen_tag;
     unseen.then_some(Kind::Tags)
 }
 
-/// Does a checksum of this frame cover other addresses than those of its IP header, or can these
-/// not be told?
+/// Returns whether a checksum of this frame covers other addresses than those of its IP header.
 fn has_other_addresses(sides: &Sides<'_>, frame: usize) -> bool {
-    let bytes = &sides.frames[frame].bytes;
-    layout(sides, frame).is_some_and(|layout| are_addresses_others(bytes, &layout))
+    let InputFrame { bytes, partial } = &sides.frames[frame];
+    let key = sides.known[frame].flow.as_ref();
+    layout(sides, frame)
+        .zip(key)
+        .is_some_and(|(layout, key)| covers_other_addresses(bytes, &layout, key, partial.is_some()))
 }
 
-fn are_addresses_others(bytes: &[u8], layout: &Layout) -> bool {
-    let headers = layout
-        .outers()
-        .map(|outer| (outer.network, outer.version))
-        .chain([(layout.network, layout.version)]);
-    let mut headers = headers
-        .filter_map(|(network, version)| Some((bytes.get(usize::from(network)..)?, version)));
-    headers.any(|(network, version)| {
-        wire::checksum_addresses(network, version) != header_addresses(network, version)
+/// Returns whether a checksum covers other addresses than those of its IP header: a final
+/// destination or a home address. Also true where the engine cannot tell which addresses it covers.
+///
+/// `key` has the addresses of the IP headers. `is_partial`: the innermost checksum is partial.
+fn covers_other_addresses(bytes: &[u8], layout: &Layout, key: &FlowKey, is_partial: bool) -> bool {
+    if layout.refusal == Some(Refusal::FinalDestination) {
+        return true;
+    }
+    // The checksum of GRE covers no addresses.
+    let outers = layout.outers().map(|outer| {
+        let has_checksum = outer.tunnel.is_udp() && outer.checksum(bytes).is_some();
+        (outer.network, outer.version, has_checksum)
+    });
+    let at = usize::from(layout.checksum());
+    let has_checksum =
+        layout.protocol != Protocol::Udp || is_partial || bytes.get(at..at + 2) != Some(&[0, 0]);
+    let headers = outers.chain([(layout.network, layout.version, has_checksum)]);
+    let addresses = key
+        .tunnels
+        .iter()
+        .map(|tunnel| (tunnel.source, tunnel.destination))
+        .chain(key.source.zip(key.destination));
+    headers.zip(addresses).any(|((network, version, has_checksum), addresses)| {
+        let header = bytes.get(usize::from(network)..).unwrap_or_default();
+        has_checksum && wire::checksum_addresses(header, version) != Some(addresses)
     })
 }
 
-/// The addresses in an IP header.
-fn header_addresses(network: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr)> {
-    let v4 = |at: usize| {
-        network
-            .get(at..)
-            .and_then(|bytes| bytes.first_chunk::<4>())
-            .map(|bytes| IpAddr::from(*bytes))
-    };
-    let v6 = |at: usize| {
-        network
-            .get(at..)
-            .and_then(|bytes| bytes.first_chunk::<16>())
-            .map(|bytes| IpAddr::from(*bytes))
-    };
-    match version {
-        IpVersion::V4 => v4(12).zip(v4(16)),
-        IpVersion::V6 => v6(8).zip(v6(24)),
-    }
-}
-
-/// Where the engine finds the headers of a frame.
+/// Returns the offsets of a frame's headers as the engine parses them.
 fn layout(sides: &Sides<'_>, frame: usize) -> Option<Layout> {
     let bytes = &sides.frames[frame].bytes;
     wire::parse_datagram(bytes, bytes.len(), Layer::Ethernet).ok()
 }
 
-/// The flags of a TCP segment; 0 for others.
+/// Returns the flags of a TCP segment; 0 for other protocols.
 fn flags(sides: &Sides<'_>, frame: usize) -> u16 {
     check::tcp_fields(&sides.frames[frame].bytes, false).map_or(0, |fields| fields.flags)
 }
 
-/// The identifications of a frame's IPv4 headers, the innermost first, and whether it must not be
-/// fragmented.
+/// Returns the identification and DF of each IPv4 header in a frame, the innermost first.
 fn ids(sides: &Sides<'_>, frame: usize) -> Vec<(u16, bool)> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
@@ -656,8 +678,8 @@ fn ids(sides: &Sides<'_>, frame: usize) -> Vec<(u16, bool)> {
         .collect()
 }
 
-/// Have both an IPv4 header with the same identification, and without DF or beside one whose
-/// identifications count up?
+/// Returns whether both frames have an IPv4 header with the same identification, and either it
+/// lacks DF or the identification of another header differs.
 fn repeats_id(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
     let (ids, next) = (ids(sides, before), ids(sides, frame));
     let repeated = |&((id, fixed), (next, _)): &((u16, bool), (u16, bool))| id == next && !fixed;
@@ -666,22 +688,22 @@ fn repeats_id(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
         || (1..ids.len()).contains(&same)
 }
 
-/// Did the kernel have to give up the packet that ends with `before`, so that it could hold others?
-/// Then all that it held when `frame` came left after it: a bucket full.
-fn evicted(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
+/// Returns whether the kernel had to evict the packet that ends with `before`. Then as many packets
+/// as a bucket holds, which began before `frame`, left after it.
+fn was_evicted(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
     let Some((group, _)) = sides.in_kernel[before] else { return false };
     let held = |other: &&Group| other.frames.first().is_some_and(|&first| first < frame);
     sides.kernel[group + 1..].iter().filter(held).count() >= BUCKET - 1
 }
 
-/// Must the kernel's packet that ends with `last` leave before `next` by the rules that both sides
-/// share?
+/// Returns whether the kernel's packet that ends with `last` must leave before `next` by rules that
+/// the engine has too.
 fn is_closed(sides: &Sides<'_>, group: &Group, last: usize, next: usize) -> bool {
     let payload = |frame: usize| sides.known[frame].payload.len();
     let first = group.frames.first().map_or(0, |&first| payload(first));
     let flags = group.frames.iter().fold(0, |all, &member| all | flags(sides, member));
     let pushed = flags & (PSH | FIN) != 0;
-    // Identifications count up from the first, or are all alike.
+    // Identifications count up from the first one, or are all the same.
     let firsts = group.frames.first().map(|&first| ids(sides, first)).unwrap_or_default();
     let counted = group.frames.len() as u16;
     let ids = ids(sides, next)
@@ -695,18 +717,23 @@ fn is_closed(sides: &Sides<'_>, group: &Group, last: usize, next: usize) -> bool
         || !ids
 }
 
-/// Did the runs that `frame` is in begin at different frames, for a reason that was explained?
-fn began_elsewhere(sides: &Sides<'_>, frame: usize, touched: &[usize]) -> bool {
+/// Returns whether the packets of both sides that contain `frame` begin at different frames, for a
+/// reason that was explained.
+fn began_elsewhere(sides: &Sides<'_>, frame: usize, explained_frames: &[usize]) -> bool {
     let (Some(kernel), Some((left, _))) = (kernel_group(sides, frame), sides.in_engine[frame])
     else {
         return false;
     };
     let engine = &sides.engine[left].group;
     kernel.frames.first() != engine.frames.first()
-        && kernel.frames.iter().chain(&engine.frames).any(|member| touched.contains(member))
+        && kernel
+            .frames
+            .iter()
+            .chain(&engine.frames)
+            .any(|member| explained_frames.contains(member))
 }
 
-/// A packet that leaves before one that came earlier: the kernel had refused it.
+/// Returns the kind if a packet left before an earlier one because the kernel had refused it.
 fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     if is_split(sides, before, frame) {
         return Some(Kind::SplitFlow);
@@ -725,12 +752,14 @@ fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
         return Some(Kind::FinalDestination);
     }
     let (left, _) = sides.in_engine[frame]?;
-    // The engine verifies checksums only where a second packet comes; its reason is then another.
+    // The engine verifies a checksum only when a second packet arrives. Otherwise it gives another
+    // reason.
     let refused = check::frame(bytes, &expect).is_err() || was_refused(sides.engine[left].reason);
     (alone && refused).then_some(Kind::Overtaken)
 }
 
-/// Did the engine meet a tunnel header that it does not know, or a false hint and nothing else?
+/// Returns the kind if the engine met an unknown tunnel header, or a false hint as the only
+/// problem.
 fn unknown_tunnel(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
     if left(sides, frame)?.reason != Reason::Tunnel {
         return None;
@@ -745,7 +774,8 @@ fn unknown_tunnel(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
     })
 }
 
-/// Why the kernel left a frame in two tunnels alone.
+/// Returns the kind if the kernel did not merge two frames in two tunnels because of their hint, or
+/// for lack of one.
 fn nested_apart(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     layout(sides, frame)?.nested?;
     let alone =
@@ -762,9 +792,10 @@ fn nested_apart(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> 
         .then_some(Kind::NestedHeaders)
 }
 
-/// Did the kernel let a frame pass since the second tunnel's headers differ from those of another
-/// that it held in the same tunnels, of whatever flow inside (`geneve_hdr_match`)? That one left
-/// just before, or is held still.
+/// Returns whether the kernel flushed a frame because it held a packet in the same tunnels whose
+/// second tunnel has different headers, whatever the inner flow (`geneve_hdr_match`).
+///
+/// That packet left just before, or is still held.
 fn is_flushed(sides: &Sides<'_>, frame: usize) -> bool {
     let Some((group, _)) =
         sides.in_kernel[frame].filter(|&(group, _)| sides.kernel[group].frames.len() == 1)
@@ -793,14 +824,15 @@ fn is_flushed(sides: &Sides<'_>, frame: usize) -> bool {
     (0..frame).filter(was_held).any(|earlier| differs(&earlier))
 }
 
-/// Does Linux not use the hint of a frame, since it cannot verify the second tunnel's checksum?
+/// Returns whether Linux ignores the frame's hint because it cannot verify the second tunnel's
+/// checksum.
 fn is_beyond_hint(sides: &Sides<'_>, frame: usize) -> bool {
     let frame = &sides.frames[frame];
     frame.partial.is_none()
         && Hint::of(&frame.bytes).is_some_and(|hint| hint.has_only_nested_checksum(&frame.bytes))
 }
 
-/// Is the length of the outer UDP header of a tunnel wrong?
+/// Returns whether the outer UDP header of a tunnel has a wrong length.
 fn has_wrong_outer_length(sides: &Sides<'_>, frame: usize) -> bool {
     let in_tunnel = sides.known[frame]
         .flow
@@ -809,13 +841,13 @@ fn has_wrong_outer_length(sides: &Sides<'_>, frame: usize) -> bool {
     in_tunnel && left(sides, frame).is_some_and(|left| left.reason == Reason::UdpLength)
 }
 
-/// Is this a reason of packets that were never held?
+/// Returns whether packets that leave for this reason are never held.
 fn was_refused(reason: Reason) -> bool {
     (reason as usize) < Reason::Push as usize
 }
 
-/// Must the engine let what it holds of `frame`'s flow leave before `between`? It is of the same
-/// flow, or may be: it has no ports, and the addresses are the same.
+/// Returns whether `between` makes the engine flush the held packets of `frame`'s flow: it belongs
+/// to the same flow, or it has no ports and the same addresses.
 fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
     let flow = |frame: usize| {
         sides.known[frame]
@@ -827,7 +859,7 @@ fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
         return true;
     }
     let refused = left(sides, between).is_some_and(|left| was_refused(left.reason));
-    // Behind a damaged header no parser can be sure of the addresses, but there they are.
+    // Where a header is damaged, no parser finds the addresses reliably, so they are searched for.
     refused
         && pairs(sides, frame).iter().any(|pair| {
             let bytes = &sides.frames[between].bytes;
@@ -835,7 +867,7 @@ fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
         })
 }
 
-/// The addresses of a frame's IP headers, as they lie there.
+/// Returns the bytes of both addresses in each IP header of a frame, the innermost first.
 fn pairs<'s>(sides: &'s Sides<'_>, frame: usize) -> Vec<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
@@ -851,16 +883,17 @@ fn pairs<'s>(sides: &'s Sides<'_>, frame: usize) -> Vec<&'s [u8]> {
     headers.filter_map(pair).collect()
 }
 
-/// Does Linux take packets of one connection for two flows?
+/// Returns whether Linux treats two packets of one connection as two flows.
 fn is_split(sides: &Sides<'_>, frame: usize, other: usize) -> bool {
     let gre = gre_flags(sides, frame)
         .is_some_and(|flags| gre_flags(sides, other).is_some_and(|other| other != flags));
     gre || matches!((kernel_flow(sides, frame), kernel_flow(sides, other)), (Some(flow), Some(other)) if flow != other)
 }
 
-/// What Linux tells the flows in GRE apart by (where the engine knows no tunnel, behind Ethernet
-/// and IP without options): flags and protocol, and of a packet with a key the word behind them,
-/// even if it is the checksum (`gre_gro_receive`).
+/// Returns the bytes by which Linux distinguishes flows in GRE: flags and protocol. If the packet
+/// has a key, also the next word, even if that is the checksum (`gre_gro_receive`).
+///
+/// Where the engine knows no tunnel, GRE is found behind Ethernet and IP without options.
 fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
     let known = layout(sides, frame)
@@ -877,8 +910,8 @@ fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
     header.get(..if checksum_and_key { 8 } else { 4 })
 }
 
-/// What Linux tells the flows of a connection apart by: flow labels, the chain of extension
-/// headers, whole VLAN tags, and of VXLAN and Geneve all but the length.
+/// Returns the bytes by which Linux distinguishes flows of one connection: flow labels, the chain
+/// of extension headers, whole VLAN tags, and all but the length of VXLAN's and Geneve's headers.
 fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
     let bytes = &sides.frames[frame].bytes;
     let layout = layout(sides, frame)?;
@@ -886,7 +919,7 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
         let (network, end) = (usize::from(network), usize::from(end));
         match version {
             IpVersion::V4 => Vec::new(),
-            // All but traffic class, length and hop limit.
+            // All fields except traffic class, length and hop limit.
             IpVersion::V6 => [
                 &[bytes[network + 1] & 0xf, bytes[network + 6]],
                 &bytes[network + 2..network + 4],
@@ -896,7 +929,7 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
         }
     };
     let mut flow = ip(layout.network, layout.version, layout.transport);
-    // The whole tag, with priority and drop eligibility.
+    // The whole tags, with priority and drop eligibility.
     let key = sides.known[frame].flow.as_ref()?;
     let tags = key.vlans.iter().chain(key.tunnels.iter().flat_map(|tunnel| &tunnel.vlans));
     flow.extend(tags.flat_map(|&(_, control)| control.to_be_bytes()));
@@ -905,20 +938,20 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
         if outer.tunnel.is_udp() {
             let inside = layout.nested.map_or(layout.network, |nested| nested.network);
             let udp = bytes.get(usize::from(outer.transport)..usize::from(inside))?;
-            // The ports, whether there is a checksum, and the tunnel's header with its options.
+            // The ports, whether there is a checksum, and the tunnel header with its options.
             flow.extend([&udp[..4], &[u8::from(udp[6..8] == [0, 0])], &udp[8..]].concat());
         }
     }
     if let Some(nested) = layout.nested {
         flow.extend(ip(nested.network, nested.version, nested.transport));
-        // Ports and checksum; what else differs ends a merge (`geneve_hdr_match`).
+        // Ports and checksum; a difference in other fields only ends a merge (`geneve_hdr_match`).
         let udp = bytes.get(usize::from(nested.transport)..usize::from(layout.network))?;
         flow.extend([&udp[..4], &udp[6..8]].concat());
     }
     Some(flow)
 }
 
-fn left<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s Left> {
+fn left<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s EnginePacket> {
     sides.in_engine[frame].map(|(left, _)| &sides.engine[left])
 }
 

@@ -1,22 +1,22 @@
-//! Linux as the oracle: the same frames through the kernel's own GRO and GSO and through
-//! superpacket's. Every difference has a [`Kind`], which names the promise that explains it; one
-//! that has none is a fault.
+//! Compares the engine with Linux: the same frames go through the kernel's GRO and GSO and through
+//! superpacket's. Every difference has a [`Kind`], which names the promise that explains it; a
+//! difference without a kind is a fault.
 //!
-//! - [`kernel`]: a veth pair between two hosts of the lab, whose end runs GRO on the frames of one
-//!   poll, and what its rules are; super-packets in, by a packet socket or a TAP device.
-//! - [`engine`]: the same poll through the engine.
-//! - [`compare`]: which frames merged on each side, and what came of it, byte for byte.
-//! - [`kind`]: why both sides may differ. [`cut`] finds out whether what the kernel merged can be
-//!   cut into the frames again.
-//! - [`nested`]: a tunnel in a tunnel as Linux sees it, by Geneve's GRO hint.
-//! - [`traffic`]: generated frames, in batches.
-//! - [`segment`]: the other way round, super-packets cut by both; [`merged`]: those that engines
-//!   for a device make.
-//! - [`cells`], [`matrix`]: a super-packet of each kind, and what the kernel makes of it, by each
-//!   way into it; [`router`]: the way through TUN devices.
-//! - [`campaign`]: without a kernel, what the engine merges is cut again and compared, in bulk,
-//!   with engines used in all their ways.
-//! - [`run`]: all of it, for as many frames as wanted.
+//! - [`kernel`]: the kernel's side. A veth pair between two network namespaces receives frames in
+//!   one poll, or segments super-packets from a packet socket or a TAP device.
+//! - [`engine`]: the engine's side, with the same poll.
+//! - [`compare`]: the frames that merged on each side, and the resulting bytes.
+//! - [`kind`]: the kinds of differences. [`cut`] tests whether a packet that the kernel merged can
+//!   be segmented into its original frames.
+//! - [`nested`]: a tunnel in a tunnel as Linux treats it, by Geneve's GRO hint ([`hint`]).
+//! - [`traffic`]: generated frames in batches.
+//! - [`segment`]: generated super-packets that both sides segment. [`merged`]: super-packets that
+//!   the engine merged for a device.
+//! - [`cells`], [`matrix`]: one super-packet of each kind, and the kernel's result for each way
+//!   into it. [`router`]: the way through TUN devices.
+//! - [`campaign`]: the engine without a kernel, in bulk: merged packets are segmented again and
+//!   compared.
+//! - [`run`]: runs of all comparisons, and their report.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 

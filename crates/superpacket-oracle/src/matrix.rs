@@ -1,5 +1,4 @@
-//! What the live kernel can segment: each kind of super-packet that the engine merges, by each way
-//! into the kernel.
+//! The kinds of super-packets that the live kernel can segment, by each way into the kernel.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,11 +7,11 @@ use superpacket::virtio::{Format, Header, Offload};
 use superpacket::{Layer, RxChecksum};
 use superpacket_lab::{CapturedFrame, LabError};
 
-use crate::cells::Cell;
-use crate::kernel::{KernelGso, Offered};
-use crate::router::{Routed, Router};
+use crate::cells::MatrixCell;
+use crate::kernel::{KernelAnswer, KernelGso};
+use crate::router::Router;
 
-/// A way by which a program hands super-packets to the kernel.
+/// A way in which a program hands super-packets to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entrance {
     /// A packet socket with virtio headers, on a device without offloads.
@@ -24,10 +23,10 @@ pub enum Entrance {
 }
 
 impl Entrance {
-    /// All of them.
+    /// All entrances, in the order of the table's columns.
     pub const ALL: [Entrance; 3] = [Entrance::PacketSocket, Entrance::Tap, Entrance::Tun];
 
-    /// Returns the name that the table uses.
+    /// Returns the name used in the table.
     pub const fn name(self) -> &'static str {
         match self {
             Entrance::PacketSocket => "packet socket",
@@ -37,30 +36,30 @@ impl Entrance {
     }
 }
 
-/// What the kernel made of a super-packet.
+/// The kernel's result for a super-packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
-    /// The segments that the engine makes, byte for byte.
+    /// The same segments as the engine's, byte for byte.
     Segments,
-    /// It came out as it went in.
+    /// The super-packet unchanged.
     Whole,
-    /// Other bytes than the engine's.
+    /// Packets that differ from the engine's, with a description of the difference.
     Other(String),
-    /// The call failed, with this error.
+    /// The call failed with this error.
     Refused(String),
-    /// The call succeeded, and nothing came out.
+    /// The call succeeded, but no packet came out.
     Dropped,
 }
 
 impl Answer {
-    fn of(taken: &[Vec<u8>], cell: &Cell) -> Self {
-        match (taken, cell.cut()) {
+    fn of(emitted: &[Vec<u8>], cell: &MatrixCell) -> Self {
+        match (emitted, cell.cut()) {
             ([], _) => Answer::Dropped,
             ([whole], _) if *whole == cell.bytes() => Answer::Whole,
-            (taken, Ok(ours)) if taken == ours => Answer::Segments,
-            (taken, Ok(ours)) => Answer::Other(difference(taken, &ours, cell)),
-            (taken, Err(error)) => {
-                Answer::Other(format!("{} packets; the engine: {error}", taken.len()))
+            (emitted, Ok(ours)) if emitted == ours => Answer::Segments,
+            (emitted, Ok(ours)) => Answer::Other(difference(emitted, &ours, cell)),
+            (emitted, Err(error)) => {
+                Answer::Other(format!("{} packets; the engine: {error}", emitted.len()))
             }
         }
     }
@@ -84,8 +83,9 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Where the kernel's packets differ from the engine's: fields, in the order of the headers.
-fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &Cell) -> String {
+/// Returns the names of the fields that differ from the engine's segments, in the order of the
+/// headers.
+fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &MatrixCell) -> String {
     if theirs.len() != ours.len() {
         return format!("{} packets for {}", theirs.len(), ours.len());
     }
@@ -103,46 +103,46 @@ fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &Cell) -> String {
     fields.join(", ")
 }
 
-/// The answers of this kernel for each kind of super-packet.
+/// The results of this kernel for each kind of super-packet.
 #[derive(Debug, Default)]
 pub struct Matrix {
-    /// What was asked, and what the kernel answered.
+    /// One row per kind of super-packet.
     pub rows: Vec<Row>,
 }
 
-/// What became of one kind of super-packet.
+/// The results for one kind of super-packet.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The kind.
-    pub cell: Cell,
-    /// Whether the engine has a header for it, or why not.
+    /// The kind of super-packet.
+    pub cell: MatrixCell,
+    /// `Ok` if a virtio header can describe the kind, or the engine's reason why not.
     pub header: Result<(), String>,
-    /// The answer at each entrance that the kind can take.
+    /// The result at each entrance that accepts the kind.
     pub answers: BTreeMap<Entrance, Answer>,
 }
 
 impl Matrix {
-    /// Asks this kernel.
+    /// Gives this kernel a super-packet of each kind.
     ///
     /// # Errors
     ///
-    /// [`LabError::Forbidden`] where namespaces are; the lab's errors.
+    /// [`LabError::Forbidden`] where namespaces are forbidden; other errors of the lab.
     pub fn ask() -> Result<Self, LabError> {
         let mut kernels = vec![(Entrance::PacketSocket, KernelGso::new()?)];
         let tap = match KernelGso::of_tunnels() {
-            // Linux before 6.17 takes no super-packets in tunnels.
+            // Before Linux 6.17, TAP devices accept no super-packets in tunnels.
             Err(LabError::Unsupported { .. }) => KernelGso::of_plain_tap(),
             other => other,
         };
         kernels.push((Entrance::Tap, tap?));
         let mut router = Router::new()?;
         let mut rows = Vec::new();
-        for cell in Cell::all() {
+        for cell in MatrixCell::all() {
             let mut answers = BTreeMap::new();
             for (entrance, kernel) in &mut kernels {
                 let answer = match kernel.offer(cell.header(), &cell.bytes())? {
-                    Offered::Refused(error) => Answer::refused(&error),
-                    Offered::Taken(frames) => Answer::of(
+                    KernelAnswer::Refused(error) => Answer::refused(&error),
+                    KernelAnswer::Taken(frames) => Answer::of(
                         &frames.iter().map(CapturedFrame::with_tag).collect::<Vec<_>>(),
                         &cell,
                     ),
@@ -151,19 +151,19 @@ impl Matrix {
             }
             if let Some(cell) = cell.at_ip() {
                 let answer = match router.offer(cell.header(), &cell.bytes())? {
-                    Routed::Refused(error) => Answer::refused(&error),
-                    Routed::Taken(packets) => Answer::of(&packets, &cell.after_hop()),
+                    KernelAnswer::Refused(error) => Answer::refused(&error),
+                    KernelAnswer::Taken(packets) => Answer::of(&packets, &cell.after_hop()),
                 };
                 answers.insert(Entrance::Tun, answer);
             }
-            rows.push(Row { header: described(&cell), answers, cell });
+            rows.push(Row { header: virtio_header(&cell), answers, cell });
         }
         Ok(Matrix { rows })
     }
 }
 
-/// Does the engine have a header for this kind?
-fn described(cell: &Cell) -> Result<(), String> {
+/// Returns the engine's error if it has no virtio header for this kind.
+fn virtio_header(cell: &MatrixCell) -> Result<(), String> {
     let (header, bytes) = (cell.header(), cell.bytes());
     let checksum = RxChecksum::Partial { start: header.csum_start, offset: header.csum_offset };
     let offload = Offload::new(checksum, Some(cell.gso()));
@@ -174,7 +174,8 @@ fn described(cell: &Cell) -> Result<(), String> {
 }
 
 impl fmt::Display for Matrix {
-    /// Kinds with the same answers together: protocols, then tunnels, then link headers.
+    /// Writes a table in which rows with the same results are joined: first protocols, then
+    /// tunnels, then link headers.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.rows.iter().map(|row| {
             let answers = Entrance::ALL.map(|entrance| {
@@ -188,11 +189,11 @@ impl fmt::Display for Matrix {
             )
         });
         let by_protocol =
-            together(rows, ", ").into_iter().map(|(protocols, (link, special, answers))| {
+            join_rows(rows, ", ").into_iter().map(|(protocols, (link, special, answers))| {
                 let all = protocols.split(", ").count() == 4;
                 (special, (if all { "all".to_owned() } else { protocols }, link, answers))
             });
-        let by_tunnel = together(by_protocol, "; ")
+        let by_tunnel = join_rows(by_protocol, "; ")
             .into_iter()
             .map(|(specials, (protocols, link, answers))| (link, (protocols, specials, answers)));
         let names = Entrance::ALL.map(Entrance::name).join(" | ");
@@ -200,15 +201,15 @@ impl fmt::Display for Matrix {
             formatter,
             "| link header | tunnel, or what is special | protocol | header | {names} |\n|---|---|---|---|---|---|---|"
         )?;
-        for (links, (protocols, specials, answers)) in together(by_tunnel, "; ") {
+        for (links, (protocols, specials, answers)) in join_rows(by_tunnel, "; ") {
             writeln!(formatter, "| {links} | {specials} | {protocols} | {answers} |")?;
         }
         Ok(())
     }
 }
 
-/// The names of all that is otherwise the same, joined, in the order of their first.
-fn together<T: PartialEq>(
+/// Joins the names of rows that are otherwise the same, in the order of their first appearance.
+fn join_rows<T: PartialEq>(
     rows: impl Iterator<Item = (String, T)>,
     between: &str,
 ) -> Vec<(String, T)> {

@@ -1,6 +1,5 @@
-//! Super-packets as engines for a device make them: generated frames that merged, each behind its
-//! virtio header. Whoever reads the header, a kernel too, is to make the same segments as the
-//! engine.
+//! Super-packets of generated frames that the engine has merged for a device, each with its virtio
+//! header. Any reader of the header, a kernel included, must make the same segments as the engine.
 
 use std::collections::VecDeque;
 
@@ -9,24 +8,25 @@ use superpacket::{BatchAggregator, Framing, HashKey, Policy, RxChecksum, RxPacke
 use superpacket_traffic::generate::Combination;
 use superpacket_traffic::random::Random;
 
-use crate::frames::Input;
-use crate::segment::Whole;
+use crate::frames::InputFrame;
+use crate::segment::GsoInput;
 use crate::traffic::Batches;
 
-/// Super-packets without end, of one seed.
+/// An endless sequence of merged super-packets, reproducible by its seed.
 pub struct Merged {
     batches: Batches,
     random: Random,
     engine: BatchAggregator,
     framing: Framing,
-    ready: VecDeque<Whole>,
-    /// The buffers of a poll that joins in place, kept for their memory.
+    ready: VecDeque<GsoInput>,
+    /// The buffers of packets that are joined in place, kept to reuse their memory.
     buffers: Vec<Vec<u8>>,
 }
 
 impl Merged {
-    /// Makes the super-packets of a seed, for a device that takes headers of this format: of all
-    /// protocols through all tunnels, behind all link headers.
+    /// Creates the super-packets of a seed, for a device with headers of this format.
+    ///
+    /// They include all protocols, tunnels and link headers.
     pub fn new(seed: u64, format: Format) -> Self {
         let framing = Framing::new(format, Framing::TAP.order, Framing::TAP.layer);
         let mut random = Random::new(seed);
@@ -42,8 +42,8 @@ impl Merged {
         }
     }
 
-    /// Lets the frames of one poll merge, in slices or in their own buffers.
-    fn poll(&mut self, frames: &[Input]) {
+    /// Merges the frames of one poll, either gathered as slices or in their own buffers.
+    fn poll(&mut self, frames: &[InputFrame]) {
         let (framing, ready) = (self.framing, &mut self.ready);
         let mut take = |slices: &[&[u8]]| {
             let start = slices.first().copied().unwrap_or(&[]);
@@ -51,11 +51,11 @@ impl Merged {
                 .expect("the engine's own header");
             if header.gso_type != gso_type::NONE {
                 let bytes = slices.concat().split_off(framing.header_length());
-                ready.push_back(Whole { header, format: framing.format, bytes });
+                ready.push_back(GsoInput { header, format: framing.format, bytes });
             }
         };
         if self.random.chance(0.5) {
-            let packets: Vec<_> = frames.iter().map(received).collect();
+            let packets: Vec<_> = frames.iter().map(rx_packet).collect();
             self.engine.poll_gathered(&packets, |slices| {
                 take(&slices.iter().map(|slice| &**slice).collect::<Vec<_>>())
             });
@@ -77,7 +77,7 @@ impl Merged {
     }
 }
 
-fn received(frame: &Input) -> RxPacket<&[u8]> {
+fn rx_packet(frame: &InputFrame) -> RxPacket<&[u8]> {
     let checksum = frame
         .partial
         .map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });
@@ -85,9 +85,9 @@ fn received(frame: &Input) -> RxPacket<&[u8]> {
 }
 
 impl Iterator for Merged {
-    type Item = Whole;
+    type Item = GsoInput;
 
-    fn next(&mut self) -> Option<Whole> {
+    fn next(&mut self) -> Option<GsoInput> {
         while self.ready.is_empty() {
             let frames = self.batches.next()?;
             self.poll(&frames);

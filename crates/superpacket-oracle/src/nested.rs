@@ -1,16 +1,18 @@
-//! A tunnel in a tunnel as Linux's GRO sees it: where an option of Geneve, the GRO hint, says where
-//! the second tunnel's headers lie, they count as part of Geneve's options (`geneve_gro_receive`).
+//! A tunnel in a tunnel as Linux's GRO treats it.
+//!
+//! An option of Geneve, the GRO hint, gives the positions of the second tunnel's headers. They then
+//! count as part of Geneve's options (`geneve_gro_receive`).
 
 use superpacket_traffic::check::{self, Kind};
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{Checksum, Frame, Ip};
 use superpacket_traffic::random::Random;
 
-use crate::frames::{Packet, without_reserved_bits};
+use crate::frames::{ResultPacket, without_reserved_bits};
 use crate::hint::Hint;
 
-/// Bits of a hint's four bytes, by byte, that make it false: the packet's type, the IP version, and
-/// the places of the headers; at last one that has no meaning.
+/// Byte offsets and bits of a hint that make it false: the packet's type, the IP version, and the
+/// positions of the headers. The last bit has no meaning.
 const FALSE_BITS: [(usize, u8); 10] = [
     (0, 0x01),
     (0, 0x02),
@@ -32,7 +34,7 @@ pub fn without_hint(frame: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Changes a bit of a frame's hint; the outer checksum stays as right or wrong as it was.
+/// Inverts a bit of a frame's hint, and adjusts the outer checksum.
 pub fn falsify(frame: &mut [u8], random: &mut Random) {
     let Some(hint) = Hint::of(frame) else { return };
     let (byte, bits) = random.pick(&FALSE_BITS);
@@ -49,9 +51,11 @@ pub fn falsify(frame: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Returns a packet that Linux merged by a hint with the lengths of the second tunnel's headers
-/// that it writes where the Geneve device takes the first tunnel away (`geneve_post_decap_hint`).
-/// Until then they are those of the first frame.
+/// Returns a packet that Linux merged by a hint, with the correct lengths in the second tunnel's
+/// headers.
+///
+/// Linux leaves the first frame's lengths until the Geneve device removes the first tunnel
+/// (`geneve_post_decap_hint`).
 pub fn with_lengths(packet: &[u8]) -> Option<Vec<u8>> {
     Hint::of(packet)?;
     let (network, is_v6, transport) = second_tunnel(packet)?;
@@ -70,7 +74,8 @@ pub fn with_lengths(packet: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Where the second tunnel's IP header is, whether it is IPv6, and where its UDP header is.
+/// Returns the offset of the second tunnel's IP header, whether it is IPv6, and the offset of its
+/// UDP header.
 pub fn second_tunnel(frame: &[u8]) -> Option<(usize, bool, usize)> {
     let plain = without_reserved_bits(frame);
     let layers = check::layers(plain.as_deref().unwrap_or(frame), false);
@@ -84,8 +89,10 @@ pub fn second_tunnel(frame: &[u8]) -> Option<(usize, bool, usize)> {
     Some((ip.offset, ip.kind == Kind::Ipv6, transport))
 }
 
-/// Returns flows in two tunnels that Linux merges by the hint, the second tunnel's headers the same
-/// in all frames: TCP and UDP, in VXLAN and Geneve, in Geneve over IPv4 to this MAC address.
+/// Returns flows of TCP and UDP in two tunnels that Linux merges by the hint.
+///
+/// The second tunnel is VXLAN or Geneve, with the same headers in all frames. The first one is
+/// Geneve over IPv4 to this MAC address.
 pub fn mergeable(mac: [u8; 6]) -> Vec<Vec<Frame>> {
     let inner =
         [Frame::tcp4(1000, 1400), Frame::tcp6(1000, 700), Frame::udp4(900), Frame::udp6(1200)];
@@ -118,9 +125,9 @@ pub fn mergeable(mac: [u8; 6]) -> Vec<Vec<Frame>> {
     flows
 }
 
-/// Returns a packet that merged as Linux's Geneve device hands it on: without the first tunnel, and
-/// in the place of the second tunnel's checksum, if it has one, the sum of the pseudo-header.
-pub fn behind_geneve(packet: &Packet) -> Option<Packet> {
+/// Returns a merged packet as Linux's Geneve device delivers it: without the first tunnel. The
+/// second tunnel's checksum, if there is one, holds the pseudo-header's sum.
+pub fn behind_geneve(packet: &ResultPacket) -> Option<ResultPacket> {
     let start = Hint::of(&packet.bytes)?.start;
     let (network, is_v6, transport) = second_tunnel(&packet.bytes)?;
     let mut bytes = packet.bytes.clone();
@@ -136,7 +143,7 @@ pub fn behind_geneve(packet: &Packet) -> Option<Packet> {
         bytes[transport + 6..transport + 8].copy_from_slice(&sum.to_be_bytes());
     }
     let partial = packet.partial.map(|(at, offset)| (at - start as u16, offset));
-    Some(Packet { bytes: bytes.split_off(start), cut: packet.cut, partial })
+    Some(ResultPacket { bytes: bytes.split_off(start), cut: packet.cut, partial })
 }
 
 #[cfg(test)]
@@ -160,7 +167,7 @@ mod tests {
             let hint = Hint::of(&bytes).expect("a hint");
             let (network, _, transport) = second_tunnel(&bytes).expect("a second tunnel");
             assert_eq!((hint.transport, Some(network)), (transport, offsets.nested));
-            // Behind the headers are Ethernet and IP.
+            // Ethernet and IP headers follow.
             assert_eq!(hint.end + 14, offsets.network);
             assert_eq!(Hint::of(&without_hint(&bytes).expect("without")), None);
         }

@@ -1,5 +1,5 @@
-//! The live kernel as a router between two TUN devices: a super-packet goes in by one, and leaves
-//! by the other, which takes none, in segments.
+//! The live kernel as a router between two TUN devices. A super-packet enters by the first, and
+//! leaves by the second in segments, since that one accepts no super-packets.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -8,21 +8,12 @@ use superpacket_lab::{Host, LabError, TapFile, VnetHeader};
 use superpacket_port::system::TunKind;
 use superpacket_traffic::frame::Frame;
 
-use crate::kernel::is_refusal;
+use crate::kernel::{KernelAnswer, is_refusal};
 
-/// How long a mark is waited for.
+/// Maximum time to wait for a mark.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What became of a super-packet.
-#[derive(Debug)]
-pub enum Routed {
-    /// The call that was to hand it over failed.
-    Refused(std::io::Error),
-    /// The kernel took it, and these left by the other device.
-    Taken(Vec<Vec<u8>>),
-}
-
-/// A host that routes between two TUN devices.
+/// A namespace that routes between two TUN devices.
 #[derive(Debug)]
 pub struct Router {
     first: TapFile,
@@ -31,12 +22,12 @@ pub struct Router {
 }
 
 impl Router {
-    /// Makes the host and its devices.
+    /// Creates the namespace and its devices.
     ///
     /// # Errors
     ///
-    /// [`LabError::Forbidden`] where namespaces are, [`LabError::Unsupported`] where this kernel
-    /// has no TUN devices.
+    /// [`LabError::Forbidden`] where namespaces are forbidden; [`LabError::Unsupported`] if this
+    /// kernel has no TUN devices.
     pub fn new() -> Result<Self, LabError> {
         let host = Host::new("router")?;
         for setting in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
@@ -51,7 +42,7 @@ impl Router {
         for tun in [&first, &second] {
             tun.link().set_mtu(65_535)?;
         }
-        // The generator's packets go to these, outside tunnels and in them.
+        // The destinations of generated packets, outside tunnels and in them.
         for address in ["10.255.255.1/8", "192.0.2.129/24", "fdff::1/8", "1ff::1/8"] {
             second.link().add_address(address)?;
         }
@@ -60,12 +51,12 @@ impl Router {
         Ok(router)
     }
 
-    /// Waits until packets pass in both versions: an address is in use a little later.
+    /// Waits until packets of both IP versions pass: new addresses are usable with a delay.
     fn begin(&mut self) -> Result<(), LabError> {
         let deadline = Instant::now() + PATIENCE * 10;
         for probe in [Frame::udp4(1), Frame::udp6(1)] {
             let probe = probe.at_ip().to_bytes();
-            while !matches!(self.offer(VnetHeader::default(), &probe)?, Routed::Taken(packets) if !packets.is_empty())
+            while !matches!(self.offer(VnetHeader::default(), &probe)?, KernelAnswer::Taken(packets) if !packets.is_empty())
             {
                 if Instant::now() > deadline {
                     return Err(LabError::system("waiting for the router", ErrorKind::TimedOut));
@@ -75,16 +66,20 @@ impl Router {
         Ok(())
     }
 
-    /// Hands the kernel a packet that starts at IP, and returns what became of it. Each hop limit
-    /// is one less than it was.
+    /// Hands the kernel a packet that starts at IP, and returns its answer. Hop limits of the
+    /// returned packets are lower by one.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the host is gone.
-    pub fn offer(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Routed, LabError> {
+    /// [`LabError::System`] if the namespace no longer exists.
+    pub fn offer(
+        &mut self,
+        header: VnetHeader,
+        packet: &[u8],
+    ) -> Result<KernelAnswer<Vec<u8>>, LabError> {
         match self.first.send(header, packet) {
             Err(LabError::System { source, .. }) if is_refusal(&source) => {
-                return Ok(Routed::Refused(source));
+                return Ok(KernelAnswer::Refused(source));
             }
             other => other?,
         }
@@ -98,9 +93,9 @@ impl Router {
                 Some(packet)
                     if packet.len() == 28 + text.len() && packet.ends_with(text.as_bytes()) =>
                 {
-                    return Ok(Routed::Taken(packets));
+                    return Ok(KernelAnswer::Taken(packets));
                 }
-                // The host's own, to multicast groups.
+                // The namespace itself sends packets to multicast groups.
                 Some(packet) if packet.get(24) == Some(&0xff) && packet[0] >> 4 == 6 => {}
                 Some(packet) => packets.push(packet),
                 None if Instant::now() > deadline => {

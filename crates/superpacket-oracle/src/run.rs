@@ -1,4 +1,4 @@
-//! As many frames as wanted, and what was found.
+//! Runs over a number of frames and super-packets, and the report of their differences.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,67 +12,69 @@ use superpacket_lab::{CapturedFrame, LabError};
 
 use crate::compare::{Sides, packet};
 use crate::engine;
-use crate::frames::{Input, hexadecimal};
+use crate::frames::{InputFrame, hexadecimal};
 use crate::hint::Hint;
 use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};
 use crate::nested;
-use crate::segment::{Whole, without_fragment_id};
+use crate::segment::{GsoInput, without_fragment_id};
 use crate::traffic::Batches;
 
-/// How often a batch with an unexplained difference is given to the kernel again.
+/// Number of times that a batch with an unexplained difference is repeated.
 const REPEATS: u32 = 4;
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// What the kernel's GRO merges.
+pub struct RunReport {
+    /// The rules of the kernel's GRO.
     pub rules: Rules,
-    /// Frames that both sides got.
+    /// Frames that both sides received.
     pub frames: u64,
     /// Frames that the kernel merged with others.
     pub merged: u64,
-    /// Frames of these that were in two tunnels with a GRO hint.
+    /// Received frames in two tunnels with a GRO hint.
     pub hinted: u64,
     /// Frames with a GRO hint that the kernel merged with others.
     pub hinted_merged: u64,
-    /// Packets in two tunnels of which the kernel's Geneve device handed on the same, by all bytes.
+    /// Packets in two tunnels that both the kernel's Geneve device and the engine delivered with
+    /// the same bytes.
     pub behind_geneve: u64,
-    /// Differences of each kind.
+    /// Number of differences of each kind.
     pub kinds: BTreeMap<Kind, u64>,
-    /// Polls that were repeated, and then had no such difference: the kernel had ended one in its
-    /// midst, or another address pair had shared the engine's list by its hash.
+    /// Batches whose unexplained differences disappeared when they were repeated. Reasons are a
+    /// kernel poll that ended within the batch, and a hash collision of address pairs in the
+    /// engine.
     pub repeated: u64,
-    /// Super-packets that both sides were to cut.
+    /// Super-packets that were given to both sides for segmentation.
     pub packets: u64,
-    /// Segments that both sides made of them, byte for byte the same.
+    /// Segments that are the same on both sides, byte for byte.
     pub segments: u64,
     /// Super-packets that both sides refused.
     pub refused: u64,
-    /// Batches with a difference that no kind explains.
-    pub faults: Vec<Fault>,
-    /// How many of these do not end a run: none if not said.
+    /// Batches and super-packets with a difference that no kind explains.
+    pub faults: Vec<RunFault>,
+    /// Number of faults that do not yet end a run; 0 by default.
     pub faults_allowed: usize,
 }
 
-impl Report {
-    fn goes_on(&self) -> bool {
+impl RunReport {
+    fn continues(&self) -> bool {
         self.faults.len() <= self.faults_allowed
     }
 }
 
-/// A batch with a difference that no kind explains.
+/// A batch or super-packet with a difference that no kind explains.
 #[derive(Clone, Debug)]
-pub struct Fault {
-    /// What differs.
+pub struct RunFault {
+    /// A description of the difference.
     pub text: String,
     /// The frames.
-    pub frames: Vec<Input>,
+    pub frames: Vec<InputFrame>,
 }
 
-impl Fault {
+impl RunFault {
     fn of_segments(
-        packet: Whole,
+        packet: GsoInput,
         theirs: Option<Vec<Vec<u8>>>,
         ours: &Result<Vec<Vec<u8>>, SplitError>,
     ) -> Self {
@@ -96,13 +98,13 @@ impl Fault {
             theirs.map(|theirs| theirs.len()),
             ours.as_ref().map(Vec::len)
         ));
-        Fault { text, frames: vec![Input::new(packet.bytes)] }
+        RunFault { text, frames: vec![InputFrame::new(packet.bytes)] }
     }
 
     /// Writes the frames to a capture file of this name in the directory for temporary files.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The errors of the file system.
     pub fn save(&self, name: &str) -> Result<PathBuf, CaptureError> {
         let path = std::env::temp_dir().join(name);
         write_capture(&path, &self.frames)?;
@@ -110,7 +112,7 @@ impl Fault {
     }
 }
 
-fn write_capture(path: &Path, frames: &[Input]) -> Result<(), CaptureError> {
+fn write_capture(path: &Path, frames: &[InputFrame]) -> Result<(), CaptureError> {
     let format = Format::Pcap { byte_order: ByteOrder::NATIVE, variant: PcapVariant::Microseconds };
     let mut writer = Writer::create(path, OutputFormat::like(format))?;
     writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS)])?;
@@ -120,8 +122,8 @@ fn write_capture(path: &Path, frames: &[Input]) -> Result<(), CaptureError> {
     writer.finish().map(drop)
 }
 
-/// Receives batches until there were this many frames, or more than the allowed number have a
-/// difference that no kind explains.
+/// Gives batches to both sides until they contain this many frames, or until there are more faults
+/// than allowed.
 ///
 /// # Errors
 /// As [`KernelGro::receive`].
@@ -129,10 +131,10 @@ pub fn receive(
     kernel: &mut KernelGro,
     batches: &mut Batches,
     frames: u64,
-    report: &mut Report,
+    report: &mut RunReport,
 ) -> Result<(), LabError> {
     let mut left = frames;
-    while left > 0 && report.goes_on() {
+    while left > 0 && report.continues() {
         let Some(batch) = batches.next() else { break };
         left = left.saturating_sub(batch.len() as u64);
         receive_batch(kernel, batch, report)?;
@@ -142,14 +144,14 @@ pub fn receive(
 
 fn receive_batch(
     kernel: &mut KernelGro,
-    batch: Vec<Input>,
-    report: &mut Report,
+    batch: Vec<InputFrame>,
+    report: &mut RunReport,
 ) -> Result<(), LabError> {
     let sent: Vec<_> = batch.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
     let mut fault = String::new();
     for attempt in 0..=REPEATS {
         let captured = kernel.receive(&sent)?;
-        // With the same key once more, then with others.
+        // First with the same hash key again, then with other keys.
         let seed = report.frames + u64::from(attempt.saturating_sub(1));
         let sides = Sides::new(kernel.rules(), &batch, &captured, engine::receive(&batch, seed));
         let Explained { kinds, unexplained } = explain(&sides);
@@ -175,25 +177,28 @@ fn receive_batch(
                 .into_iter()
                 .for_each(|(kind, count)| *report.kinds.entry(kind).or_default() += count);
             if let Some(text) = engine::disagreement(&batch, seed, &sides.engine) {
-                report.faults.push(Fault { text, frames: batch });
+                report.faults.push(RunFault { text, frames: batch });
             }
             return Ok(());
         }
         fault = crate::compare::describe(&sides, &unexplained);
     }
     report.frames += batch.len() as u64;
-    report.faults.push(Fault { text: fault, frames: batch });
+    report.faults.push(RunFault { text: fault, frames: batch });
     Ok(())
 }
 
-/// Compares what the kernel's Geneve device hands on of packets that merged in two tunnels, the
-/// first taken away: there the second tunnel's headers are those of the merged packet.
+/// Compares merged packets in two tunnels behind the kernel's Geneve device, which removes the
+/// first tunnel and completes the second tunnel's headers.
 ///
 /// # Errors
 /// As [`KernelGro::receive`].
-pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Result<(), LabError> {
+pub fn receive_behind_geneve(
+    kernel: &mut KernelGro,
+    report: &mut RunReport,
+) -> Result<(), LabError> {
     for frames in nested::mergeable(kernel.mac()?) {
-        let frames: Vec<_> = frames.iter().map(|frame| Input::new(frame.to_bytes())).collect();
+        let frames: Vec<_> = frames.iter().map(|frame| InputFrame::new(frame.to_bytes())).collect();
         let sent: Vec<_> = frames.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
         let ours: Vec<_> = engine::receive(&frames, 0)
             .iter()
@@ -225,21 +230,20 @@ pub fn receive_behind_geneve(kernel: &mut KernelGro, report: &mut Report) -> Res
                 ));
             }
         }
-        report.faults.push(Fault { text, frames });
+        report.faults.push(RunFault { text, frames });
     }
     Ok(())
 }
 
-/// Cuts this many packets on both sides, or fewer if more than the allowed number have a difference
-/// that no kind explains.
+/// Segments this many packets on both sides, or fewer if there are more faults than allowed.
 ///
 /// # Errors
 /// As [`KernelGso::segment`].
 pub fn segment(
     kernel: &mut KernelGso,
-    packets: &mut impl Iterator<Item = Whole>,
+    packets: &mut impl Iterator<Item = GsoInput>,
     count: u64,
-    report: &mut Report,
+    report: &mut RunReport,
 ) -> Result<(), LabError> {
     for packet in packets.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)) {
         let captured = kernel.segment(packet.header, &packet.bytes)?;
@@ -253,10 +257,10 @@ pub fn segment(
             (None, Err(_)) => report.refused += 1,
             _ => match kind::segmentation(&packet, theirs.as_deref(), &ours) {
                 Some(kind) => *report.kinds.entry(kind).or_default() += 1,
-                None => report.faults.push(Fault::of_segments(packet, theirs, &ours)),
+                None => report.faults.push(RunFault::of_segments(packet, theirs, &ours)),
             },
         }
-        if !report.goes_on() {
+        if !report.continues() {
             break;
         }
     }

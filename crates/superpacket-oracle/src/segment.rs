@@ -1,4 +1,4 @@
-//! The other way round: super-packets cut by the kernel and by the engine.
+//! Generated super-packets, to be segmented by the kernel and by the engine.
 
 use superpacket::virtio::{Format, flags, gso_type};
 use superpacket::{Framing, Segmenter, SplitError};
@@ -10,22 +10,22 @@ use superpacket_traffic::frame::{
 };
 use superpacket_traffic::random::Random;
 
-/// A packet to be cut, and how.
+/// A super-packet, and how to segment it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whole {
-    /// How it is to be cut.
+pub struct GsoInput {
+    /// The virtio header that says how to segment the packet.
     pub header: VnetHeader,
-    /// The header's format.
+    /// The format of the virtio header.
     pub format: Format,
-    /// The packet, from the destination MAC address on.
+    /// The packet, starting with the destination MAC address.
     pub bytes: Vec<u8>,
 }
 
-impl Whole {
-    /// Cuts the packet by the engine.
+impl GsoInput {
+    /// Segments the packet with the engine.
     ///
     /// # Errors
-    /// Why the engine refuses it.
+    /// The engine's reason for refusing the packet.
     pub fn cut(&self) -> Result<Vec<Vec<u8>>, SplitError> {
         let framing = Framing::new(self.format, Framing::TAP.order, Framing::TAP.layer);
         let mut read = vec![0; framing.header_length()];
@@ -37,18 +37,20 @@ impl Whole {
     }
 }
 
-/// The most segments of a packet: fewer than the receiving host queues.
+/// Maximum segments per packet; the receiving host's queue holds more.
 const MOST_SEGMENTS: usize = 400;
 
-impl Whole {
-    /// The number of the first extension header of IPv6, and its length in bytes; the same of the
-    /// transport header where there is none, whose length means nothing. `None` over IPv4.
+impl GsoInput {
+    /// Returns the type and length in bytes of the first IPv6 extension header; `None` for IPv4.
+    ///
+    /// Without extension headers, the type is that of the transport header, and the length is
+    /// meaningless.
     pub fn extension(&self) -> Option<(u8, usize)> {
         let (network, [0x86, 0xdd]) = network(&self.bytes)? else { return None };
         Some((*self.bytes.get(network + 6)?, 8 * (1 + usize::from(*self.bytes.get(network + 41)?))))
     }
 
-    /// Where the innermost IP header is, in a tunnel too, and its EtherType.
+    /// Returns the offset of the innermost IP header, and its EtherType.
     fn network(&self) -> Option<(usize, [u8; 2])> {
         if self.header.gso_type & gso_type::UDP_TUNNEL == 0 {
             return network(&self.bytes);
@@ -57,9 +59,11 @@ impl Whole {
         Some((inner, if self.bytes.get(inner)? >> 4 == 6 { [0x86, 0xdd] } else { [0x08, 0x00] }))
     }
 
-    /// The same packet with NEEDS_CSUM and a partial checksum that is seeded with the addresses in
-    /// the IP header, whatever the headers behind it say; `None` if the checksum is the same.
-    pub fn seeded_by_header(&self) -> Option<Whole> {
+    /// Returns the packet with NEEDS_CSUM and a partial checksum whose seed covers the addresses in
+    /// the IP header, regardless of routing headers and options.
+    ///
+    /// `None` if the packet has this seed already.
+    pub fn seeded_by_header(&self) -> Option<GsoInput> {
         let (network, kind) = self.network()?;
         let start = usize::from(self.header.csum_start);
         let length = u32::try_from(self.bytes.len().checked_sub(start)?).ok()?;
@@ -87,12 +91,12 @@ impl Whole {
         let mut bytes = self.bytes.clone();
         bytes.get_mut(place..place + 2)?.copy_from_slice(&seed.to_be_bytes());
         let header = VnetHeader { flags: self.header.flags | flags::NEEDS_CSUM, ..self.header };
-        (bytes != self.bytes).then_some(Whole { header, bytes, ..self.clone() })
+        (bytes != self.bytes).then_some(GsoInput { header, bytes, ..self.clone() })
     }
 }
 
-/// IPv6 fragments of a packet without their identification, which each side chooses by itself; as
-/// they are, if it is not the same in all of them.
+/// Replaces the identification of IPv6 fragments by zeros, since each side chooses its own. Frames
+/// with different identifications are returned unchanged.
 pub fn without_fragment_id(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let id = |frame: &Vec<u8>| {
         fragment_header(frame)
@@ -109,7 +113,7 @@ pub fn without_fragment_id(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The same IPv4 frame without DF and the reserved bit; `None` if it is none.
+/// Returns an IPv4 frame without DF and the reserved bit; `None` for other frames.
 pub fn without_flags(frame: &[u8]) -> Option<Vec<u8>> {
     let (network, [0x08, 0x00]) = network(frame)? else { return None };
     let mut bytes = frame.to_vec();
@@ -121,7 +125,7 @@ pub fn without_flags(frame: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Takes the offset out of an IPv6 fragment, and returns it, in bytes.
+/// Sets the offset of an IPv6 fragment to 0, and returns the old value in bytes.
 pub fn take_offset(frame: &mut [u8]) -> Option<usize> {
     let at = fragment_header(frame)? + 2;
     let field = u16::from_be_bytes([frame[at], frame[at + 1]]);
@@ -129,7 +133,7 @@ pub fn take_offset(frame: &mut [u8]) -> Option<usize> {
     Some(usize::from(field & !7))
 }
 
-/// What IPv6 fragments carry, one behind the other; `None` if one of the frames is none.
+/// Returns the joined payloads of IPv6 fragments; `None` if one of the frames is no fragment.
 pub fn joined_fragments(frames: &[Vec<u8>]) -> Option<Vec<u8>> {
     frames
         .iter()
@@ -138,7 +142,7 @@ pub fn joined_fragments(frames: &[Vec<u8>]) -> Option<Vec<u8>> {
         .map(|carried| carried.concat())
 }
 
-/// Where the IP header is, behind VLAN tags, and the EtherType before it.
+/// Returns the offset of the IP header, behind VLAN tags, and its EtherType.
 fn network(frame: &[u8]) -> Option<(usize, [u8; 2])> {
     let mut at = 12;
     loop {
@@ -150,7 +154,8 @@ fn network(frame: &[u8]) -> Option<(usize, [u8; 2])> {
     }
 }
 
-/// Where the whole fragment header of an IPv6 fragment is, behind extension headers.
+/// Returns the offset of the fragment header of an IPv6 frame, behind extension headers; `None` if
+/// there is none or it is incomplete.
 fn fragment_header(frame: &[u8]) -> Option<usize> {
     let (network, [0x86, 0xdd]) = network(frame)? else { return None };
     let (mut next, mut at) = (*frame.get(network + 6)?, network + 40);
@@ -162,23 +167,25 @@ fn fragment_header(frame: &[u8]) -> Option<usize> {
     (next == 44 && frame.len() >= at + 8).then_some(at)
 }
 
-/// Packets without end, of one seed: TCP and UDP over IPv4 and IPv6, datagrams to be fragmented
-/// too, with every header field varied, sizes that divide the payload and that do not, and headers
-/// that contradict the packet; or the same in VXLAN and Geneve, without fragments.
-pub struct Packets {
+/// An endless sequence of generated super-packets, reproducible by its seed.
+///
+/// They are TCP and UDP over IPv4 and IPv6, with random values in every header field. Some sizes
+/// divide the payload, and some virtio headers contradict the packet. Outside tunnels, some
+/// datagrams are to be fragmented.
+pub struct GeneratedPackets {
     random: Random,
     tunnels: bool,
 }
 
-impl Packets {
-    /// Makes the packets of a seed.
+impl GeneratedPackets {
+    /// Creates the sequence of a seed, outside tunnels.
     pub fn new(seed: u64) -> Self {
-        Packets { random: Random::new(seed), tunnels: false }
+        GeneratedPackets { random: Random::new(seed), tunnels: false }
     }
 
-    /// Makes the packets of a seed, in VXLAN and Geneve.
+    /// Creates the sequence of a seed, in VXLAN and Geneve.
     pub fn in_tunnels(seed: u64) -> Self {
-        Packets { random: Random::new(seed), tunnels: true }
+        GeneratedPackets { random: Random::new(seed), tunnels: true }
     }
 
     fn frame(&mut self, length: usize) -> Frame {
@@ -217,7 +224,7 @@ impl Packets {
             tcp.options = random.bytes(4 * random.clone().below(11) as usize);
         }
         if let Some(mode) = frame.checksum_mut() {
-            // Nobody verifies the sum in the field: whatever is there is adjusted by difference.
+            // The sum in the field is never verified: segmentation adjusts any value by difference.
             *mode = if random.chance(0.05) {
                 Checksum::Raw(random.bits() as u16 | 1)
             } else {
@@ -237,7 +244,7 @@ impl Packets {
         frame
     }
 
-    /// The frame in a tunnel, the outer headers varied too.
+    /// Puts the frame into a tunnel with random outer headers.
     fn through(frame: Frame, random: &mut Random) -> Frame {
         let mut frame = match random.below(3) {
             0 => frame.in_vxlan4(),
@@ -268,66 +275,51 @@ impl Packets {
     fn vary_v6(ip: &mut Ipv6, random: &mut Random) {
         (ip.flow_label, ip.traffic_class, ip.hop_limit) =
             (random.below(1 << 20) as u32, random.bits() as u8, random.between(1, 255) as u8);
-        let stops: Vec<_> = (0..random.between(1, 3)).map(|_| stop(random)).collect();
+        let stops: Vec<_> = (0..random.between(1, 3)).map(|_| random.address()).collect();
         let left = random.between(0, stops.len()) as u8;
         let extension = match random.below(14) {
             0 => Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4]),
             1 => Extension::HopByHop(vec![5, 2, 0, 0, 1, 0]),
-            // On any part of their way.
+            // With any number of segments left.
             2 | 3 => Extension::segment_route(&stops, left),
             4 => Extension::source_route(0, &stops, left),
             5 => Extension::source_route(2, &stops[..1], 1),
-            // Two addresses, all but the last two bytes of each those of the destination.
+            // Two addresses, which share all but the last two bytes with the destination.
             6 => Extension::Routing(
                 [&[3, random.below(3) as u8, 0xee, 4 << 4, 0, 0], &random.bytes(4)[..]].concat(),
             ),
             7 => Extension::home_address(stops[0]),
-            // Of a kind that nobody knows: the seed alone tells what the checksum covers.
+            // Of an unknown type: only the seed tells which addresses the checksum covers.
             8 => Extension::Routing([&[253, 1, 0, 0, 0, 0], &random.bytes(16)[..]].concat()),
             _ => return,
         };
         ip.extensions.push(extension);
     }
 
-    /// The header that says how to cut this frame.
+    /// Returns a virtio header that says how to segment this frame.
     fn header(&mut self, frame: &Frame, size: usize) -> VnetHeader {
-        let offsets = frame.offsets();
-        let v6 = matches!(frame.ip, Ip::V6(_));
-        let (kind, csum_offset, ecn) = match &frame.transport {
+        let mut header = header_of(frame, size as u16);
+        match &frame.transport {
             Transport::Tcp(tcp) => {
-                (if v6 { 4 } else { 1 }, 16, tcp.flags & CWR != 0 && self.random.chance(0.7))
+                if tcp.flags & CWR != 0 && self.random.chance(0.7) {
+                    header.gso_type |= gso_type::ECN;
+                }
             }
-            // One datagram in IP fragments, or several.
-            _ if frame.tunnel.is_none() && self.random.chance(0.3) => (gso_type::UDP, 6, false),
-            _ => (gso_type::UDP_L4, 6, false),
-        };
-        let outer = offsets.outer.zip(frame.tunnel.as_ref());
-        let (mut tunnel, mut flags, mut outer_th_offset) = (0, 1, 0);
-        if let Some((network, outer)) = outer {
-            let v4 = matches!(outer.ip, Ip::V4(_));
-            tunnel = if v4 { gso_type::UDP_TUNNEL_IPV4 } else { gso_type::UDP_TUNNEL_IPV6 };
-            outer_th_offset = (network + if v4 { 20 } else { 40 }) as u16;
-            let without = matches!(&outer.carrier, Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) if udp.checksum == Checksum::Zero);
-            flags |= if without { 0 } else { flags::UDP_TUNNEL_CSUM };
+            // IP fragments of one datagram, or several datagrams.
+            _ => {
+                if frame.tunnel.is_none() && self.random.chance(0.3) {
+                    header.gso_type = gso_type::UDP;
+                }
+            }
         }
-        VnetHeader {
-            flags,
-            outer_th_offset,
-            inner_nh_offset: if outer.is_some() { offsets.network as u16 } else { 0 },
-            gso_type: tunnel | kind | if ecn { 0x80 } else { 0 },
-            hdr_len: offsets.payload as u16,
-            gso_size: size as u16,
-            csum_start: offsets.transport as u16,
-            csum_offset,
-            ..VnetHeader::default()
-        }
+        header
     }
 }
 
-impl Iterator for Packets {
-    type Item = Whole;
+impl Iterator for GeneratedPackets {
+    type Item = GsoInput;
 
-    fn next(&mut self) -> Option<Whole> {
+    fn next(&mut self) -> Option<GsoInput> {
         let length = match self.random.below(4) {
             0 => self.random.between(1, 60),
             1 | 2 => self.random.between(1, 12_000),
@@ -344,16 +336,16 @@ impl Iterator for Packets {
         let size = match self.random.below(6) {
             0 => self.random.pick(&[1_448, 1_460, 1_428, 1_200, 536]).max(least),
             1 => length,
-            // Sizes that divide the payload.
+            // A size that divides the payload, or nearly.
             2 => length / self.random.between(1, (length / least).max(1)),
             _ => self.random.between(least, length.max(least)),
         };
         let mut header = self.header(&frame, size);
-        // Fragments are of 8 bytes each, and the UDP header is in the first.
+        // Fragment offsets count 8 bytes, and the first fragment needs the UDP header.
         if header.gso_type == gso_type::UDP && self.random.chance(0.9) {
             header.gso_size = (header.gso_size / 8 * 8).max(8);
         }
-        let (flags, outer_transport) = (header.flags, usize::from(header.outer_th_offset));
+        let flags = header.flags;
         if self.random.chance(0.1) {
             let random = &mut self.random;
             match random.below(if self.tunnels { 9 } else { 7 }) {
@@ -378,21 +370,14 @@ impl Iterator for Packets {
         }
         let mut bytes = frame.to_bytes();
         if flags & flags::UDP_TUNNEL_CSUM != 0 {
-            leave_outer_checksum(&frame, outer_transport, &mut bytes);
+            write_outer_pseudo_sum(&frame, &mut bytes);
         }
         let format = if self.tunnels { Format::Tunnel } else { Format::Plain };
-        Some(Whole { header, format, bytes })
+        Some(GsoInput { header, format, bytes })
     }
 }
 
-/// A stop on a packet's way.
-fn stop(random: &mut Random) -> [u8; 16] {
-    let mut address = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    address[8..].copy_from_slice(&random.bits().to_be_bytes());
-    address
-}
-
-/// A loose or strict source route on any part of its way, its end included.
+/// Returns a loose or strict source route, with any number of its addresses left.
 fn source_route(random: &mut Random) -> Vec<u8> {
     let stops = random.between(1, 3);
     let option =
@@ -400,10 +385,54 @@ fn source_route(random: &mut Random) -> Vec<u8> {
     [&option[..], &random.bytes(4 * stops)].concat()
 }
 
-/// Puts the pseudo-header's sum in the place of a tunnel's UDP checksum, as Linux does: it adds to
-/// what lies there (`__skb_udp_tunnel_segment`).
-pub(crate) fn leave_outer_checksum(frame: &Frame, transport: usize, bytes: &mut [u8]) {
+/// Returns the virtio header for segmenting a TCP or UDP frame with `size` payload bytes per
+/// segment.
+///
+/// It describes the innermost packet, and the outermost tunnel if that is VXLAN or Geneve.
+pub(crate) fn header_of(frame: &Frame, size: u16) -> VnetHeader {
+    let offsets = frame.offsets();
+    let v6 = matches!(frame.ip, Ip::V6(_));
+    let (kind, csum_offset) = match frame.transport {
+        Transport::Tcp(_) if v6 => (gso_type::TCPV6, 16),
+        Transport::Tcp(_) => (gso_type::TCPV4, 16),
+        _ => (gso_type::UDP_L4, 6),
+    };
+    let mut header = VnetHeader {
+        flags: flags::NEEDS_CSUM,
+        gso_type: kind,
+        hdr_len: offsets.payload as u16,
+        gso_size: size,
+        csum_start: offsets.transport as u16,
+        csum_offset,
+        ..VnetHeader::default()
+    };
+    if let Some(tunnel) = &frame.tunnel
+        && let Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) =
+            &tunnel.carrier
+    {
+        header.gso_type |= if matches!(tunnel.ip, Ip::V4(_)) {
+            gso_type::UDP_TUNNEL_IPV4
+        } else {
+            gso_type::UDP_TUNNEL_IPV6
+        };
+        header.outer_th_offset = outer_transport(frame) as u16;
+        header.inner_nh_offset = offsets.network as u16;
+        header.flags |= if udp.checksum == Checksum::Zero { 0 } else { flags::UDP_TUNNEL_CSUM };
+    }
+    header
+}
+
+/// Returns the offset of the outermost tunnel's header, behind an outer IP header without options.
+pub(crate) fn outer_transport(frame: &Frame) -> usize {
+    let is_v4 = frame.tunnel.as_ref().is_some_and(|tunnel| matches!(tunnel.ip, Ip::V4(_)));
+    frame.offsets().outer.unwrap_or(0) + if is_v4 { 20 } else { 40 }
+}
+
+/// Writes the pseudo-header's sum to the outer UDP checksum of a tunnel, as Linux does, which adds
+/// to the sum in this field (`__skb_udp_tunnel_segment`).
+pub(crate) fn write_outer_pseudo_sum(frame: &Frame, bytes: &mut [u8]) {
     let Some(tunnel) = &frame.tunnel else { return };
+    let transport = outer_transport(frame);
     let length = (bytes.len() - transport) as u32;
     let sum = match &tunnel.ip {
         Ip::V4(ip) => checksum::pseudo_v4(ip.source, ip.destination, 17, length),

@@ -1,40 +1,40 @@
-//! Frames to compare with: the traffic of `superpacket-traffic`, in batches for one poll.
+//! The frames to compare with: traffic of `superpacket-traffic`, in batches of one poll.
 
 use superpacket_traffic::generate::{
     self, Checksum, Combination, Config, Impairments, Protocol, Stream, Tunnel,
 };
 use superpacket_traffic::random::Random;
 
-use crate::frames::Input;
+use crate::frames::InputFrame;
 use crate::kernel::{MOST_FRAMES, Rules};
 use crate::nested;
 
-/// The ports of VXLAN and Geneve.
+/// The UDP ports of VXLAN and Geneve.
 const TUNNEL_PORTS: [u32; 2] = [4_789, 6_081];
 
-/// The shortest frame that a packet socket sends, in bytes: an Ethernet header.
+/// Minimum length of a frame that a packet socket sends, in bytes: an Ethernet header.
 const SHORTEST: usize = 14;
 
-/// The protocols and tunnels that are compared with a kernel of these rules.
+/// Returns the protocols and tunnels that are compared with a kernel of these rules.
 pub fn combinations(rules: Rules) -> Vec<Combination> {
     let seen = |combination: &Combination| match combination.tunnel {
         Tunnel::Vxlan4 | Tunnel::Vxlan6 => rules.vxlan,
         Tunnel::Geneve => rules.geneve,
-        // See `in_two_tunnels`.
+        // `in_two_tunnels` has these.
         Tunnel::Nested => false,
         _ => true,
     };
     Combination::all().into_iter().filter(seen).collect()
 }
 
-/// The protocols in two tunnels, among others in one: none, where the kernel enters no second
-/// level.
+/// Returns the protocols in two tunnels, and some in one tunnel. The list is empty if the kernel
+/// does not merge in two tunnels.
 pub fn in_two_tunnels(rules: Rules) -> Vec<Combination> {
     if !rules.gro_hint || !rules.vxlan {
         return Vec::new();
     }
     let share = |combination: &Combination| match (combination.tunnel, combination.protocol) {
-        // No Linux merges these.
+        // No Linux merges DCCP, so few are enough.
         (Tunnel::Nested, Protocol::Dccp4 | Protocol::Dccp6) => 1,
         (Tunnel::Nested, _) => 3,
         (Tunnel::Vxlan4 | Tunnel::Geneve, _) => 1,
@@ -46,7 +46,7 @@ pub fn in_two_tunnels(rules: Rules) -> Vec<Combination> {
         .collect()
 }
 
-/// Batches of generated frames without end, of one seed.
+/// An endless sequence of batches of generated frames, reproducible by its seed.
 pub struct Batches {
     seed: u64,
     stream: Stream,
@@ -54,12 +54,12 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Makes the batches of a seed, of flows of these combinations.
+    /// Creates the batches of a seed, with flows of these combinations.
     pub fn new(seed: u64, combinations: Vec<Combination>) -> Self {
         Self::with_share(seed, combinations, 0.2)
     }
 
-    /// Makes the batches of a seed, half of whose flows are in VLAN tags, PPPoE or MPLS.
+    /// Creates the batches of a seed, half of whose flows have VLAN tags, PPPoE or MPLS.
     pub fn encapsulated(seed: u64, combinations: Vec<Combination>) -> Self {
         Self::with_share(seed, combinations, 0.5)
     }
@@ -80,11 +80,12 @@ impl Batches {
 }
 
 impl Iterator for Batches {
-    type Item = Vec<Input>;
+    type Item = Vec<InputFrame>;
 
-    fn next(&mut self) -> Option<Vec<Input>> {
-        // What comes to the ports of VXLAN and Geneve is a tunnel to the engine, and to Linux where
-        // a device listens. The generator's ports are numbers of flows.
+    fn next(&mut self) -> Option<Vec<InputFrame>> {
+        // The engine takes datagrams to the ports of VXLAN and Geneve for tunnels; Linux does so
+        // only if it has such a device. The generator numbers flows by their ports, so these flows
+        // are left out.
         let fits = |packet: &generate::Generated| {
             let port = 1_024 + packet.flow / 2 % 60_000;
             !packet.starts_at_ip && packet.bytes.len() >= SHORTEST && !TUNNEL_PORTS.contains(&port)
@@ -92,7 +93,8 @@ impl Iterator for Batches {
         let (seed, random) = (self.seed, &mut self.random);
         let input = |mut packet: generate::Generated| {
             if packet.combination.tunnel == Tunnel::Nested {
-                // The same bit in all of some flows, any in a few frames of others.
+                // Some flows have the same false bit in all frames, others any false bit in a few
+                // frames.
                 let mut of_flow = Random::new(seed ^ u64::from(packet.flow).rotate_left(32));
                 if of_flow.chance(0.15) {
                     nested::falsify(&mut packet.bytes, &mut of_flow);
@@ -104,7 +106,7 @@ impl Iterator for Batches {
                 Checksum::Partial { start, offset } => Some((start, offset)),
                 _ => None,
             };
-            Input { bytes: packet.bytes, partial }
+            InputFrame { bytes: packet.bytes, partial }
         };
         Some(self.stream.by_ref().filter(fits).take(MOST_FRAMES).map(input).collect())
     }

@@ -1,26 +1,28 @@
-//! A short campaign: what merges and is cut again is what came in.
+//! A short campaign: merged packets are segmented into the original ones.
 
 #![cfg(target_os = "linux")]
 
-use superpacket_oracle::campaign::{Campaign, Totals};
+use superpacket_oracle::campaign::{Campaign, CampaignTotals};
 
 #[test]
 fn every_packet_comes_back_as_it_was() {
     for seed in 0..4 {
         let mut campaign = Campaign::new(seed);
-        let mut totals = Totals::default();
+        let mut totals = CampaignTotals::default();
         while totals.packets < 50_000 {
             totals = campaign.poll().unwrap_or_else(|fault| panic!("seed {seed}: {}", fault.text));
         }
-        // Each way to use an engine is met, and merges.
+        // Each way of using an engine occurs, and merges packets.
         assert_eq!(campaign.by_face().len(), 8, "{:?}", campaign.by_face());
         for (face, totals) in campaign.by_face() {
+            // LRO merges far fewer packets of this traffic.
+            let share = if *face == "LRO" { 80 } else { 12 };
             assert!(
-                totals.merged > totals.packets / 80 && totals.super_packets > 0,
+                totals.merged > totals.packets / share && totals.super_packets > 0,
                 "{face}: {totals:?}"
             );
         }
-        // Traffic in which half of all merge.
+        // About half of all packets of this traffic merge.
         assert!(
             totals.merged > totals.packets / 3 && totals.super_packets * 3 < totals.merged,
             "{totals:?}"

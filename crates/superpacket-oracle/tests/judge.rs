@@ -1,5 +1,5 @@
-//! The judge of superpacket-captures against this machine's kernel: what its GRO merges and what
-//! its GSO cuts is faithful by the rules `linux`, and what is damaged afterwards is not.
+//! The checker of superpacket-captures against this machine's kernel: by the rules `linux`, GRO's
+//! and GSO's output is faithful, and the same output with damage is not.
 
 #![cfg(target_os = "linux")]
 
@@ -19,20 +19,20 @@ use superpacket_captures::{CheckOptions, CheckReport, Input, Verdict, check};
 use superpacket_lab::{
     CapturedFrame, Host, LabError, Link, TapFile, enter_user_namespace_before_main,
 };
-use superpacket_oracle::frames::Input as Received;
+use superpacket_oracle::frames::InputFrame as Received;
 use superpacket_oracle::kernel::{KernelGro, KernelGso};
-use superpacket_oracle::segment::{Packets, Whole};
+use superpacket_oracle::segment::{GeneratedPackets, GsoInput};
 use superpacket_oracle::traffic::{self, Batches};
 use superpacket_traffic::checksum;
-use superpacket_traffic::frame::{Checksum, Frame, Ip};
+use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::random::Random;
 
 enter_user_namespace_before_main!();
 
-/// A packet, and its header if one can describe it.
+/// A packet, with its virtio header if one can describe it.
 type Described = (Option<(Header, Format)>, Vec<u8>);
 
-/// A file in memory, while it is written.
+/// A file in memory that is being written.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<Vec<u8>>>);
 
@@ -46,7 +46,7 @@ impl Write for Memory {
     }
 }
 
-/// A pcapng file of Ethernet frames, with headers in comments.
+/// Returns a pcapng file of Ethernet frames, with virtio headers in comments.
 fn capture(packets: &[Described]) -> Input<'static> {
     let memory = Memory::default();
     let byte_order = superpacket_captures::file::ByteOrder::Little;
@@ -88,8 +88,9 @@ fn layout(bytes: &[u8]) -> Option<Layout> {
     parse_datagram(bytes, bytes.len(), Layer::Ethernet).ok()
 }
 
-/// A packet that the kernel's stack got, as the kernel would hand it to a device that knows all of
-/// virtio. A packet socket names no tunnel, and keeps the tag beside the packet.
+/// Returns a captured packet as the kernel would hand it to a device that supports all of virtio.
+///
+/// A packet socket does not describe tunnels, and keeps the tag beside the packet.
 fn described(frame: &CapturedFrame) -> Described {
     let bytes = frame.with_tag();
     let tag = if frame.vlan.is_some() { 4 } else { 0 };
@@ -113,19 +114,19 @@ fn described(frame: &CapturedFrame) -> Described {
             (header.outer_th_offset, header.inner_nh_offset) = (outer.transport, network);
             (Some((header, Format::Tunnel)), bytes)
         }
-        // Nobody can tell where the headers are.
+        // The positions of the headers are unknown.
         None => (Some((header, Format::Plain)), bytes),
-        // No header of virtio describes it.
+        // No virtio header can describe it.
         Some(_) => (None, bytes),
     }
 }
 
-/// What the kernel got, as the original.
+/// Returns the kernel's input, as the original of the comparison.
 fn received(batch: &[Received]) -> Vec<Described> {
     batch.iter().map(|frame| (Some((frame.header(), Format::Plain)), frame.bytes.clone())).collect()
 }
 
-/// What is wrong with a report, and how often each rule was broken.
+/// Records the violations of a report, and how often each rule was broken.
 fn note(
     found: &mut BTreeMap<String, (u64, String)>,
     report: &CheckReport,
@@ -146,7 +147,7 @@ fn note(
             shown(packets, violation.packet),
             shown(origin, violation.origin)
         );
-        // The packet that overtook it.
+        // The packet that overtook this one.
         let mut words = violation.found.split(' ');
         let by = words
             .nth(5)
@@ -182,7 +183,8 @@ fn what_the_kernel_merges_is_faithful_and_damage_to_it_is_found() -> Result<(), 
         let sent: Vec<_> = batch.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
         let origin = received(&batch);
         let (mut left, mut report) = (Vec::new(), CheckReport::default());
-        // A kernel that loses its time between two frames hands on what came until then.
+        // If the sender is interrupted between two frames, the kernel delivers the frames that
+        // arrived until then.
         for _ in 0..4 {
             left = kernel.receive(&sent)?.iter().map(described).collect();
             report = judged(&left, &origin);
@@ -225,11 +227,11 @@ fn what_the_kernel_merges_is_faithful_and_damage_to_it_is_found() -> Result<(), 
     Ok(())
 }
 
-/// Damages a packet of those that left; returns the rules of which it breaks one, if there is such
-/// a packet.
+/// A kind of damage to one of the packets; returns the rule that it breaks, or `None` if no packet
+/// is suitable.
 type Damage = fn(&mut Vec<Described>, &mut Random) -> Option<&'static str>;
 
-/// One of the packets for which this is so.
+/// Returns one of the packets for which the condition is true.
 fn one_of(
     left: &[Described],
     random: &mut Random,
@@ -245,12 +247,12 @@ fn one_of(
     fitting.get(random.below(fitting.len().max(1) as u64) as usize).copied()
 }
 
-/// Is it a super-packet that a header describes?
+/// Returns whether the packet is a super-packet that a header describes.
 fn is_merged(packet: &Described) -> bool {
     packet.0.is_some_and(|(header, _)| header.gso_type != gso_type::NONE)
 }
 
-/// Changes bits of a header field of a super-packet, at an offset from one of its headers.
+/// Inverts bits of a header field in a super-packet, at an offset from one of its headers.
 fn flip(
     left: &mut [Described],
     random: &mut Random,
@@ -271,7 +273,7 @@ fn is_v4(layout: &Layout) -> bool {
     layout.version == IpVersion::V4
 }
 
-/// Changes the header of a super-packet.
+/// Changes the virtio header of a super-packet.
 fn describe_otherwise(
     left: &mut [Described],
     random: &mut Random,
@@ -296,7 +298,7 @@ const DAMAGES: &[(&str, Damage)] = &[
     ("the end of a packet is lost", |left, random| {
         let (index, _) = one_of(left, random, |packet, _| is_merged(packet))?;
         left[index].1.pop();
-        // Of a last packet with one byte of payload nothing is left.
+        // If the last packet has one byte of payload, none is left.
         Some("bytes lost")
     }),
     ("a super-packet is lost", |left, random| {
@@ -314,7 +316,7 @@ const DAMAGES: &[(&str, Damage)] = &[
             .map(|()| "gso-size gso-type")
     }),
     ("the header says nothing", |left, random| {
-        // Else its checksum would be taken for a whole one, and found wrong first.
+        // Otherwise its checksum would count as complete, and its error would be found first.
         describe_otherwise(left, random, |header| {
             *header = Header { gso_type: 0, gso_size: 0, ..*header }
         })
@@ -406,13 +408,13 @@ const DAMAGES: &[(&str, Damage)] = &[
     }),
 ];
 
-/// Where the outer checksum of a super-packet lies, and the one that is right for the whole once
-/// the inner one is.
+/// Returns the offset of the outer checksum of a super-packet, and the value that is valid for the
+/// whole once the inner checksum is.
 fn whole_outer_checksum(bytes: &[u8], layout: &Layout) -> (usize, u16) {
     let outer = layout.outer.expect("a tunnel");
     let (start, inner) = (usize::from(outer.transport), usize::from(layout.transport));
     let field = |place: usize| u16::from_be_bytes([bytes[place], bytes[place + 1]]);
-    // The field holds the pseudo-header's sum; the inner packet sums to what its own leaves.
+    // The field holds the pseudo-header's sum. The inner packet sums to the complement of its own.
     let headers = checksum::sum(&bytes[start..inner]);
     let inner_sum = !field(usize::from(layout.checksum()));
     let total = u32::from(headers) + u32::from(inner_sum);
@@ -420,36 +422,35 @@ fn whole_outer_checksum(bytes: &[u8], layout: &Layout) -> (usize, u16) {
     (start + 6, !(((folded & 0xffff) + (folded >> 16)) as u16))
 }
 
-/// What the kernel cuts super-packets into is faithful; of a header that contradicts its packet it
-/// is not judged.
+/// The kernel's segments are faithful. Packets that their header contradicts are not judged.
 #[test]
 fn what_the_kernel_cuts_is_faithful() -> Result<(), LabError> {
     let Some(kernel) = superpacket_lab::available_or_skip(KernelGso::new()) else { return Ok(()) };
-    cut(kernel, Packets::new(12).take(5_000))
+    cut(kernel, GeneratedPackets::new(12).take(5_000))
 }
 
 #[test]
 fn what_the_kernel_cuts_in_tunnels_is_faithful() -> Result<(), LabError> {
-    // A kernel before 6.17 takes none.
+    // Kernels before 6.17 accept none.
     let Some(kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else {
         return Ok(());
     };
-    cut(kernel, Packets::in_tunnels(13).take(4_000))
+    cut(kernel, GeneratedPackets::in_tunnels(13).take(4_000))
 }
 
-fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<(), LabError> {
+fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = GsoInput>) -> Result<(), LabError> {
     let (mut found, mut faithful, mut random) = (BTreeMap::new(), 0, Random::new(3));
-    // What Linux does to these datagrams no receiver can put together, or is not what RFC 8200 says
-    // (section 4.5): see docs/reversibility.md.
-    let is_faulty = |packet: &Whole| {
+    // Linux makes fragments of these datagrams that cannot be reassembled, or that contradict RFC
+    // 8200, section 4.5: see docs/reversibility.md.
+    let is_faulty = |packet: &GsoInput| {
         let has_extensions = packet.extension().is_some_and(|(next, _)| next != 17);
         packet.header.gso_type == gso_type::UDP
             && (!packet.header.gso_size.is_multiple_of(8) || has_extensions)
     };
-    // Linux adjusts whatever sum it finds, a wrong one too, which the judge says of the segments.
-    // Where it computes a checksum anew, it does so over the addresses of the IP header, although
-    // the packet is for another destination. Both are compared byte by byte in `tests/kernel.rs`.
-    let has_another_sum = |packet: &Whole| packet.seeded_by_header().is_some();
+    // Linux adjusts any sum, a wrong one too; the checker reports the segments. Where Linux
+    // computes a checksum again, it uses the addresses of the IP header, although the packet has
+    // another destination. `tests/kernel.rs` compares both byte by byte.
+    let has_another_sum = |packet: &GsoInput| packet.seeded_by_header().is_some();
     for packet in packets.filter(|packet| !is_faulty(packet) && !has_another_sum(packet)) {
         let Some(segments) = kernel.segment(packet.header, &packet.bytes)? else { continue };
         let left: Vec<_> = segments.iter().map(|frame| (None, frame.with_tag())).collect();
@@ -457,7 +458,7 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
         let report = judged(&left, &origin);
         match report.verdict {
             Verdict::Faithful => faithful += 1,
-            // A header that contradicts its packet.
+            // The header contradicts its packet.
             Verdict::Incomplete => continue,
             _ => {
                 note(&mut found, &report, &left, &origin);
@@ -490,16 +491,11 @@ fn cut(mut kernel: KernelGso, packets: impl Iterator<Item = Whole>) -> Result<()
     Ok(())
 }
 
-/// Packets of one flow in each kind of tunnel in UDP, with this outer checksum.
+/// Returns packets of one flow in each kind of UDP tunnel, with this outer checksum.
 fn flows(outer: Checksum) -> Vec<Vec<Frame>> {
     let inner = [Frame::tcp4(1, 700), Frame::tcp6(1, 700), Frame::udp4(700)];
     let tunnels: [fn(Frame) -> Frame; 4] =
-        [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, |frame| {
-            let Ip::V6(outer) = frame.clone().in_vxlan6().tunnel_mut().ip.clone() else {
-                panic!("over IPv6")
-            };
-            frame.in_geneve().with(|frame| frame.tunnel_mut().ip = Ip::V6(outer))
-        }];
+        [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, Frame::in_geneve6];
     let in_tunnels =
         inner.iter().flat_map(|inner| tunnels.iter().map(|through| through(inner.clone())));
     in_tunnels
@@ -509,7 +505,8 @@ fn flows(outer: Checksum) -> Vec<Vec<Frame>> {
 
 const FRAMING: Framing = Framing::new(Format::Tunnel, ByteOrder::NATIVE, Layer::Ethernet);
 
-/// What a framed aggregator makes of packets that merge: by a write, or in their own buffers.
+/// Returns the packet that a framed aggregator makes of packets that merge: gathered, or in their
+/// own buffers.
 fn framed(packets: &[Vec<u8>], in_place: bool) -> (Header, Vec<u8>) {
     let mut aggregator = BatchAggregator::framed(FRAMING, Policy::gro_with_udp(), HashKey::new(1));
     let mut left = Vec::new();
@@ -529,9 +526,9 @@ fn framed(packets: &[Vec<u8>], in_place: bool) -> (Header, Vec<u8>) {
     (header, left[0][24..].to_vec())
 }
 
-/// What a framed aggregator hands on Linux cuts into the very packets that merged. With the
-/// checksum that is right for the whole in its place, Linux gives the segments wrong ones. The
-/// judge says both.
+/// Linux segments the output of a framed aggregator into the original packets. If the outer
+/// checksum is the one of the whole packet instead, Linux gives the segments wrong checksums. The
+/// checker reports both.
 #[test]
 fn the_kernel_cuts_the_pseudo_headers_sum_right_and_the_whole_checksum_wrong()
 -> Result<(), LabError> {
@@ -573,7 +570,7 @@ fn the_kernel_cuts_the_pseudo_headers_sum_right_and_the_whole_checksum_wrong()
                 .map(|violation| (violation.rule.name(), violation.field.as_str()))
                 .collect();
             assert_eq!(broken, [("partial-checksum", "outer udp.checksum")]);
-            // A field that the flags do not name is copied to all segments.
+            // A field that the flags do not mention is copied to all segments.
             let header = Header { flags: header.flags & !flags::UDP_TUNNEL_CSUM, ..header };
             let segments = kernel.segment(header, &bytes)?.expect("a valid header");
             assert!(
@@ -591,8 +588,8 @@ fn the_kernel_cuts_the_pseudo_headers_sum_right_and_the_whole_checksum_wrong()
     Ok(())
 }
 
-/// What Linux hands to a TAP device with a header of 24 bytes the segmenter cuts into the packets
-/// that merged.
+/// The segmenter restores the original packets from what Linux hands to a TAP device with a header
+/// of 24 bytes.
 #[test]
 fn what_the_kernel_hands_on_is_cut_right() -> Result<(), LabError> {
     let host = Host::new("bridge")?;
@@ -610,11 +607,11 @@ fn what_the_kernel_hands_on_is_cut_right() -> Result<(), LabError> {
             let packets: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
             let (header, bytes) = framed(&packets, false);
             let (header, bytes) = loop {
-                // A bridge hears of its ports' carriers a little later.
+                // A bridge learns of its ports' carriers with a delay.
                 sender.send(header, &bytes)?;
                 std::thread::sleep(std::time::Duration::from_millis(5));
                 match receiver.receive()? {
-                    // What the bridge says itself, to multicast addresses.
+                    // The bridge itself sends to multicast addresses.
                     Some((_, frame)) if frame[6..12] != bytes[6..12] => {}
                     Some(received) => break received,
                     None => assert!(
@@ -638,7 +635,7 @@ fn what_the_kernel_hands_on_is_cut_right() -> Result<(), LabError> {
                 "{outer:?} {:?}",
                 frames[0]
             );
-            // The judge takes the kernel's form for faithful.
+            // The checker accepts the kernel's form.
             let origin: Vec<Described> =
                 packets.iter().map(|packet| (None, packet.clone())).collect();
             assert_eq!(

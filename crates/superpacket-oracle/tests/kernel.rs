@@ -1,4 +1,4 @@
-//! The kernel's GRO and GSO against the engine's, on this machine: every difference has a kind.
+//! This machine's GRO and GSO against the engine's: every difference has a kind.
 
 #![cfg(target_os = "linux")]
 
@@ -7,14 +7,14 @@ use superpacket_lab::{LabError, enter_user_namespace_before_main};
 use superpacket_oracle::kernel::{KernelGro, KernelGso};
 use superpacket_oracle::matrix::{Answer, Matrix, Row};
 use superpacket_oracle::merged::Merged;
-use superpacket_oracle::run::{self, Report};
-use superpacket_oracle::segment::Packets;
+use superpacket_oracle::run::{self, RunReport};
+use superpacket_oracle::segment::GeneratedPackets;
 use superpacket_oracle::traffic::Batches;
 use superpacket_oracle::{Kind, cells, traffic};
 
 enter_user_namespace_before_main!();
 
-/// The value, or `None` where this machine cannot do it; in CI that is a failure.
+/// Returns the value; `None` if this machine does not support it, which is a failure in CI.
 fn available<T>(result: Result<T, LabError>) -> Option<T> {
     if std::env::var_os("CI").is_some() {
         return Some(result.unwrap_or_else(|error| panic!("{error}")));
@@ -23,7 +23,7 @@ fn available<T>(result: Result<T, LabError>) -> Option<T> {
 }
 
 /// Fails with the frames of a difference that has no kind.
-fn assert_explained(report: &Report, seed: u64) {
+fn assert_explained(report: &RunReport, seed: u64) {
     if let Some(fault) = report.faults.first() {
         let saved = fault.save(&format!("superpacket-oracle-{seed}.pcap"));
         panic!(
@@ -37,12 +37,12 @@ fn assert_explained(report: &Report, seed: u64) {
 fn every_difference_in_what_merges_has_a_kind() -> Result<(), LabError> {
     let Some(mut kernel) = available(KernelGro::new()) else { return Ok(()) };
     let (seed, frames) = (1, 100_000);
-    let mut report = Report::default();
+    let mut report = RunReport::default();
     let combinations = traffic::combinations(kernel.rules());
     run::receive(&mut kernel, &mut Batches::new(seed, combinations), frames, &mut report)?;
     assert_explained(&report, seed);
     assert!(report.frames >= frames && report.merged > report.frames / 4, "{report:?}");
-    // A kernel that loses its time between two frames is no oracle.
+    // A kernel that is interrupted between two frames cannot serve as an oracle.
     assert!(report.repeated < report.frames / 1_000, "{} polls were repeated", report.repeated);
     for kind in [Kind::Overtaken, Kind::ChecksumForms, Kind::FinalDestination] {
         assert!(report.kinds.contains_key(&kind), "traffic in which {} never happens", kind.name());
@@ -56,10 +56,10 @@ fn every_difference_in_two_tunnels_has_a_kind() -> Result<(), LabError> {
     let (seed, frames) = (1, 20_000);
     let nested = traffic::in_two_tunnels(kernel.rules());
     if nested.is_empty() {
-        // A kernel before 7.0, or without such devices.
+        // Kernels before 7.0, or without these devices.
         return Ok(());
     }
-    let mut report = Report::default();
+    let mut report = RunReport::default();
     run::receive(&mut kernel, &mut Batches::new(seed, nested), frames, &mut report)?;
     run::receive_behind_geneve(&mut kernel, &mut report)?;
     assert_explained(&report, seed);
@@ -74,7 +74,7 @@ fn every_difference_in_two_tunnels_has_a_kind() -> Result<(), LabError> {
 fn what_the_kernel_takes_it_cuts_into_the_same_bytes_or_not_at_all() -> Result<(), LabError> {
     let Some(matrix) = available(Matrix::ask()) else { return Ok(()) };
     println!("{matrix}");
-    // These no header can say, or not every kernel reads.
+    // Kinds that no header can express, or that not every kernel reads.
     let is_other = |row: &Row| {
         let special = row.cell.special;
         row.header.is_err()
@@ -104,11 +104,11 @@ fn super_packets_of_engines_for_a_device_are_cut_into_the_same_bytes() -> Result
     let kernels = [Some((kernel, Format::Plain)), tap.map(|tap| (tap, Format::Tunnel))];
     for (mut kernel, format) in kernels.into_iter().flatten() {
         let (seed, packets) = (1, 2_000);
-        let mut report = Report::default();
+        let mut report = RunReport::default();
         run::segment(&mut kernel, &mut Merged::new(seed, format), packets, &mut report)?;
         assert_explained(&report, seed);
         assert!(report.packets == packets && report.segments > 2 * packets, "{report:?}");
-        // What merges, has a header that its receiver reads.
+        // The kernel accepts the header of every merged packet.
         assert_eq!(report.refused, 0, "{report:?}");
     }
     Ok(())
@@ -116,13 +116,13 @@ fn super_packets_of_engines_for_a_device_are_cut_into_the_same_bytes() -> Result
 
 #[test]
 fn super_packets_in_tunnels_are_cut_into_the_same_bytes() -> Result<(), LabError> {
-    // A kernel before 6.17 takes none.
+    // Kernels before 6.17 accept none.
     let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else {
         return Ok(());
     };
     let (seed, packets) = (1, 4_000);
-    let mut report = Report::default();
-    run::segment(&mut kernel, &mut Packets::in_tunnels(seed), packets, &mut report)?;
+    let mut report = RunReport::default();
+    run::segment(&mut kernel, &mut GeneratedPackets::in_tunnels(seed), packets, &mut report)?;
     assert_explained(&report, seed);
     let explained: u64 = report.kinds.values().sum();
     assert!(report.packets == packets && report.segments > 10 * packets, "{report:?}");
@@ -134,13 +134,13 @@ fn super_packets_in_tunnels_are_cut_into_the_same_bytes() -> Result<(), LabError
 fn super_packets_are_cut_into_the_same_bytes() -> Result<(), LabError> {
     let Some(mut kernel) = available(KernelGso::new()) else { return Ok(()) };
     let (seed, packets) = (1, 16_000);
-    let mut report = Report::default();
-    run::segment(&mut kernel, &mut Packets::new(seed), packets, &mut report)?;
+    let mut report = RunReport::default();
+    run::segment(&mut kernel, &mut GeneratedPackets::new(seed), packets, &mut report)?;
     assert_explained(&report, seed);
     let explained: u64 = report.kinds.values().sum();
     assert!(report.packets == packets && report.segments > 10 * packets, "{report:?}");
-    // Of the datagrams that are to be fragmented, half over IPv4 have DF, and half over IPv6
-    // a header that Linux counts in their offsets.
+    // Of the datagrams to be fragmented, half of those over IPv4 have DF; half of those over IPv6
+    // have a header that Linux counts in the offsets.
     assert!(report.refused > 0 && report.refused + explained < packets * 3 / 10, "{report:?}");
     for kind in [
         Kind::OddFragment,

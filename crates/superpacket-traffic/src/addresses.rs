@@ -1,8 +1,11 @@
-//! The addresses that a transport checksum covers: those at the ends of the packet's way, which
-//! source routes, routing headers and home address options name beside the IP header.
+//! The addresses that a transport checksum covers: those of the original sender and the final
+//! destination.
+//!
+//! Source routes, routing headers and home address options carry them, beside the addresses in the
+//! IP header.
 
-/// Returns the final destination of an IPv4 packet with these options and this destination in its
-/// header (RFC 791, section 3.1); `None` if a source route contradicts itself.
+/// Returns the final destination of an IPv4 packet from its options and the destination in its
+/// header (RFC 791, section 3.1); `None` if a source route is inconsistent.
 pub fn final_v4(destination: [u8; 4], options: &[u8]) -> Option<[u8; 4]> {
     let mut found = None;
     let mut at = 0;
@@ -14,7 +17,7 @@ pub fn final_v4(destination: [u8; 4], options: &[u8]) -> Option<[u8; 4]> {
         let is_route = options[at] == 131 || options[at] == 137;
         let length = if at + 1 < options.len() { options[at + 1] as usize } else { 0 };
         if length < 2 || at + length > options.len() {
-            // What follows cannot be read.
+            // An option without a valid length: the rest cannot be parsed.
             return if is_route { None } else { Some(found.unwrap_or(destination)) };
         }
         if is_route {
@@ -37,9 +40,11 @@ pub fn final_v4(destination: [u8; 4], options: &[u8]) -> Option<[u8; 4]> {
     Some(found.unwrap_or(destination))
 }
 
-/// Returns source and final destination of an IPv6 packet with these addresses in its header and
-/// these extension headers, each with its number and from its first byte on (RFC 8200, section
-/// 8.1). `None` if they cannot be told.
+/// Returns the original source and the final destination of an IPv6 packet (RFC 8200, section 8.1);
+/// `None` if they are unknown.
+///
+/// The arguments are the addresses in the header, and the extension headers: number and bytes of
+/// each.
 pub fn final_v6(
     source: [u8; 16],
     destination: [u8; 16],
@@ -61,7 +66,7 @@ pub fn final_v6(
             }
             let end = at + 2 + bytes[at + 1] as usize;
             if bytes[at] == 201 {
-                // The home address option of RFC 6275, section 6.3: once, and of 16 bytes.
+                // The home address option (RFC 6275, section 6.3) occurs once and has 16 bytes.
                 if home.is_some() || end != at + 18 || end > bytes.len() {
                     return None;
                 }
@@ -73,7 +78,8 @@ pub fn final_v6(
     Some((home.unwrap_or(source), destination))
 }
 
-/// The final destination by a routing header with segments left, on the way to `next`.
+/// Returns the final destination by a routing header with segments left; `next` is the destination
+/// in the IP header.
 fn routed(bytes: &[u8], next: [u8; 16]) -> Option<[u8; 16]> {
     let (left, room) = (bytes[3] as usize, bytes.len() - 8);
     match bytes[2] {
@@ -99,7 +105,7 @@ fn routed(bytes: &[u8], next: [u8; 16]) -> Option<[u8; 16]> {
             let end = bytes.len() - padding;
             [&next[..16 - last], &bytes[end - last..end]].concat().try_into().ok()
         }
-        // RFC 8754, section 2: the last segment comes first.
+        // RFC 8754, section 2: the last segment comes first in the list.
         4 => {
             let listed = bytes[4] as usize + 1;
             if 16 * listed > room || left > listed { None } else { bytes[8..24].try_into().ok() }
@@ -112,7 +118,7 @@ fn routed(bytes: &[u8], next: [u8; 16]) -> Option<[u8; 16]> {
 mod tests {
     use super::*;
 
-    /// An address that ends with this byte.
+    /// Returns an address that ends with this byte.
     fn address(last: u8) -> [u8; 16] {
         [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]
     }
@@ -145,7 +151,7 @@ mod tests {
         assert_eq!(to(&header(0, 2, [0; 4], &two)), Some(address(9)));
         assert_eq!(to(&header(2, 1, [0; 4], &address(7))), Some(address(7)));
         assert_eq!(to(&header(2, 1, [0; 4], &two)), None);
-        // Two addresses of one byte each.
+        // Two compressed addresses of one byte each.
         assert_eq!(
             to(&header(3, 1, [0xff, 6 << 4, 0, 0], &[5, 6, 0, 0, 0, 0, 0, 0])),
             Some(address(6))

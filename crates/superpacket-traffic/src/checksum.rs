@@ -1,8 +1,9 @@
-//! Plain RFC 1071 sums: a loop over pairs of bytes, so that it is right by reading it.
+//! RFC 1071 sums in a simple form, so that a reader can see that they are correct.
 
 /// Returns the one's-complement sum of `bytes` as big-endian words, folded to 16 bits and not
-/// inverted; an odd last byte is the high half of a word whose low half is zero (RFC 1071, section
-/// 4.1).
+/// inverted.
+///
+/// An odd last byte is the high half of a word whose low half is zero (RFC 1071, section 4.1).
 pub fn sum(bytes: &[u8]) -> u16 {
     let mut total: u64 = 0;
     let mut pairs = bytes.chunks_exact(2);
@@ -15,7 +16,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
     fold(total)
 }
 
-/// Folds carries back into 16 bits.
+/// Folds the carries of a sum into 16 bits.
 pub fn fold(mut total: u64) -> u16 {
     while total > 0xffff {
         total = (total >> 16) + (total & 0xffff);
@@ -29,7 +30,7 @@ pub fn add(left: u16, right: u16) -> u16 {
 }
 
 /// Returns the sum of the IPv4 pseudo-header (RFC 9293, section 3.1) for an upper-layer packet of
-/// `length` bytes; a length above 65,535 is added as two words.
+/// `length` bytes. A length above 65,535 is added as two words.
 pub fn pseudo_v4(source: [u8; 4], destination: [u8; 4], protocol: u8, length: u32) -> u16 {
     add(add(sum(&source), sum(&destination)), protocol_and_length(protocol, length))
 }
@@ -44,8 +45,8 @@ fn protocol_and_length(protocol: u8, length: u32) -> u16 {
     add(u16::from(protocol), sum(&length.to_be_bytes()))
 }
 
-/// Computes the CRC32c of `bytes` bit by bit, as SCTP uses it (RFC 9260, appendix A); SCTP stores
-/// it least significant byte first.
+/// Computes the CRC32c of `bytes` bit by bit, as SCTP uses it (RFC 9260, appendix A). SCTP stores
+/// it with the least significant byte first.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {

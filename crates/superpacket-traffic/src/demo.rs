@@ -1,4 +1,4 @@
-//! A small capture of a host's port of 10 Gbit/s with each kind of traffic that matters to
+//! A small capture of a host's 10 Gbit/s port, with each kind of traffic that matters for
 //! aggregation.
 
 use crate::frame::*;
@@ -6,21 +6,22 @@ use crate::frame::*;
 /// A captured frame.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Captured {
-    /// When its last byte arrived, in nanoseconds from the start of the capture.
+    /// Arrival time of its last byte, in nanoseconds from the start of the capture.
     pub time_ns: u64,
-    /// The Ethernet frame, padded to 60 bytes where it is shorter.
+    /// The Ethernet frame, padded to at least 60 bytes.
     pub bytes: Vec<u8>,
 }
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
-/// A full frame at 10 Gbit/s, gap included.
+/// Time that a full frame takes at 10 Gbit/s, inter-frame gap included, in nanoseconds.
 const FRAME_TIME: u64 = 1_230;
 
-/// Returns about 300 frames in order of time, always the same: an IPv4 download with timestamps, a
-/// loss, selective acknowledgements and a retransmission; an IPv6 upload; a VLAN-tagged download
-/// without timestamps, whose ACKs are padded; QUIC-like UDP; TCP through VXLAN; a short exchange
-/// with a name server. All checksums are right.
+/// Returns about 300 frames in order of time, the same in each call. All checksums are correct.
+///
+/// They contain an IPv4 download with timestamps, a loss, selective acknowledgements and a
+/// retransmission; an IPv6 upload; a VLAN-tagged download without timestamps, whose ACKs are
+/// padded; QUIC-like UDP; TCP through VXLAN; and a short exchange with a name server.
 pub fn demo() -> Vec<Captured> {
     let mut captured = Vec::new();
     captured.extend(names());
@@ -33,15 +34,15 @@ pub fn demo() -> Vec<Captured> {
     captured
 }
 
-/// A conversation: numbers of both sides, and what was sent.
+/// A conversation: the sequence numbers of both sides, and the frames sent so far.
 struct Talk {
-    /// The client's headers and the server's.
+    /// The headers of the client and of the server.
     sides: [Frame; 2],
-    /// The next sequence numbers.
+    /// The next sequence number of each side.
     next: [u32; 2],
-    /// The next IPv4 IDs.
+    /// The next IPv4 ID of each side.
     ids: [u16; 2],
-    /// The clock of TCP timestamps in milliseconds, where they are used.
+    /// The clock of TCP timestamps in milliseconds; `None` without timestamps.
     clock: Option<u32>,
     now: u64,
     sent: Vec<Captured>,
@@ -63,7 +64,7 @@ impl Talk {
         }
     }
 
-    /// A TCP segment at the present; time passes by its length.
+    /// Sends a TCP segment now, and advances the time by its length.
     fn send(&mut self, side: usize, length: usize, flags: u16) {
         let sequence = self.next[side];
         self.next[side] = sequence.wrapping_add(length as u32 + (flags & (SYN | FIN)).count_ones());
@@ -84,7 +85,7 @@ impl Talk {
         (tcp.sequence, tcp.flags) = (sequence, flags);
         tcp.acknowledgement = if flags & ACK != 0 { acknowledgement } else { 0 };
         if flags & SYN != 0 {
-            // Maximum segment size, SACK permitted, window scale.
+            // The options maximum segment size, SACK permitted and window scale.
             tcp.options = vec![2, 4, 5, 0xb4, 1, 1, 4, 2, 1, 3, 3, 7];
         }
         if let Some(clock) = self.clock {
@@ -142,8 +143,8 @@ impl Talk {
         self.send(SERVER, 0, ACK);
     }
 
-    /// `count` full segments from `side`, PSH on the last, then the other side's ACKs, one for each
-    /// `per_ack`.
+    /// Sends `count` full segments from `side`, with PSH on the last one, and then the other side's
+    /// ACKs, one per `per_ack` segments.
     fn train(&mut self, side: usize, count: usize, length: usize, per_ack: usize) {
         let start = self.next[side];
         for index in 0..count {
@@ -181,7 +182,7 @@ fn hosts(frame: Frame, client: u8, server: u8, port: u16) -> Frame {
     })
 }
 
-/// A question and its answer.
+/// Returns a name server's query and its response.
 fn names() -> Vec<Captured> {
     let mut talk = Talk::new(
         hosts(Frame::udp4(0), 10, 53, 53_123).with(|frame| frame.udp_mut().destination_port = 53),
@@ -202,8 +203,8 @@ fn download() -> Vec<Captured> {
     talk.wait(900 * MICROSECOND);
     talk.train(SERVER, 16, 1_448, 16);
     talk.train(SERVER, 24, 1_448, 24);
-    // The fourth segment of this train is lost; each that follows makes a duplicate ACK that says
-    // what has come.
+    // The fourth segment of this train is lost. Each following one causes a duplicate ACK with a
+    // SACK block.
     let start = talk.next[SERVER];
     let lost = start.wrapping_add(3 * 1_448);
     for index in 0..10u32 {
@@ -310,7 +311,7 @@ mod tests {
             }
         }
         assert!(padded_acks >= 15, "{padded_acks}");
-        // The lost segment never reached the port, so nothing is there twice.
+        // The lost segment never reached the port, so no byte occurs twice.
         assert_eq!(repeated, 0);
         assert_eq!(frames, demo());
     }

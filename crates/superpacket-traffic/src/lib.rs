@@ -1,18 +1,16 @@
-//! Traffic for tests, fuzzing, benches and demonstrations, and independent checks of what comes out
-//! of the engine. Nothing here uses the engine.
+//! Traffic for tests, fuzzing, benches and demonstrations, and independent checks of the engine's
+//! output. This crate does not use the engine.
 //!
-//! - [`frame`]: a frame as nested layers of plain data, and its bytes; every field, length and
-//!   checksum can be made wrong.
+//! - [`frame`]: frames as nested layers of plain data, and their bytes. Every field, length and
+//!   checksum can be set to a wrong value.
 //! - [`generate`]: seeded traffic of all protocols through all tunnels, with impairments.
-//! - [`workload`]: the traffic that the benches time.
+//! - [`workload`]: the traffic of the benches.
 //! - [`demo`]: a small, realistic capture.
-//! - [`gro_table`]: the cases of the kernel's own GRO test: frames, and the packets that must
-//!   arrive.
-//! - [`check`]: whether a frame is right in every length and checksum, which flow it belongs to,
-//!   what it carries.
+//! - [`gro_table`]: the cases of the kernel's GRO test: frames, and the packets that must arrive.
+//! - [`check`]: checks of all lengths and checksums of a frame; its flow and its payload.
 //! - [`captures`]: the real captures that tests read.
-//! - [`addresses`]: the addresses at the ends of a packet's way, which checksums cover.
-//! - [`checksum`], [`random`]: sums and random numbers that the others use.
+//! - [`addresses`]: the addresses that checksums cover, by source routes and routing headers.
+//! - [`checksum`], [`random`]: sums and random numbers for the other modules.
 
 #![forbid(unsafe_code)]
 

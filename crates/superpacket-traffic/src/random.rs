@@ -1,5 +1,5 @@
-//! A seeded source of random numbers, the same on every platform and in every release of the
-//! algorithm's crate.
+//! A seeded source of random numbers. The numbers are the same on every platform and with every
+//! version of the dependencies.
 
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -21,7 +21,8 @@ impl Random {
 
     /// Returns a number in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // The high half of a product: biased by less than bound / 2^64, which no test here can see.
+        // The high half of a product. The bias is below bound / 2^64, which no test here can
+        // detect.
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
@@ -36,7 +37,8 @@ impl Random {
 
     /// Returns true with probability `probability`.
     pub fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits fill a double's mantissa exactly, so the comparison is the same everywhere.
+        // 53 bits fit a double's mantissa exactly, so the comparison has the same result
+        // everywhere.
         ((self.bits() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
@@ -70,6 +72,13 @@ impl Random {
         let mut bytes = vec![0; length];
         self.0.fill_bytes(&mut bytes);
         bytes
+    }
+
+    /// Returns a random IPv6 address in `fd09::/64`, used as a stop of a source route.
+    pub fn address(&mut self) -> [u8; 16] {
+        let mut address = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        address[8..].copy_from_slice(&self.bits().to_be_bytes());
+        address
     }
 
     /// Shuffles `items` in place.

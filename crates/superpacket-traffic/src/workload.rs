@@ -1,4 +1,4 @@
-//! The workloads of the benches: Ethernet frames made by patching a template, so that half a
+//! The workloads of the benches. Ethernet frames are made by patching a template, so that half a
 //! million take about a second.
 
 use std::rc::Rc;
@@ -6,18 +6,18 @@ use std::rc::Rc;
 use crate::checksum;
 use crate::frame::{ACK, Checksum, Frame, Ip, PSH, Transport, stream_bytes};
 
-/// Payload of a full TCP segment with timestamps at an MTU of 1500, in bytes.
+/// Payload bytes of a full TCP segment with timestamps at an MTU of 1500.
 pub const TCP_PAYLOAD: usize = 1_448;
-/// Segments in a train of about 64 KB: 45 x 1448 = 65,160 bytes of payload, the most that fits a
+/// Segments in a train of about 64 KB: 45 x 1448 = 65,160 bytes of payload, the maximum for a
 /// super-packet.
 pub const TRAIN: usize = 45;
-/// Payload of a full UDP datagram at an MTU of 1500, in bytes.
+/// Payload bytes of a full UDP datagram at an MTU of 1500.
 pub const UDP_PAYLOAD: usize = 1_472;
 /// Datagrams in a UDP super-packet: 44 x 1472 = 64,768 bytes.
 pub const UDP_TRAIN: usize = 44;
 
-/// Returns W1: one TCP/IPv4 flow, 1448-byte payloads with timestamps, PSH on the last of each
-/// [`TRAIN`].
+/// Returns W1: one TCP/IPv4 flow of 1448-byte payloads with timestamps, with PSH on the last frame
+/// of each [`TRAIN`].
 pub fn w1(frames: usize) -> Vec<Vec<u8>> {
     w2(1, frames)
 }
@@ -35,8 +35,8 @@ pub fn w2b(frames: usize) -> Vec<Vec<u8>> {
     in_runs(1_024, 4, frames, TCP_PAYLOAD)
 }
 
-/// Returns `flows` flows, one small data segment (100 bytes) of each in turn: with more flows than
-/// a table holds, each packet evicts another.
+/// Returns `flows` flows of small data segments (100 bytes), one per flow in turn. With more flows
+/// than a table holds, each packet evicts another flow.
 ///
 /// # Panics
 /// If `flows` is 0.
@@ -44,8 +44,8 @@ pub fn hostile(flows: usize, frames: usize) -> Vec<Vec<u8>> {
     in_runs(flows, 1, frames, 100)
 }
 
-/// Returns W3: pure ACKs of one flow without options, each for two segments more, padded to 60
-/// bytes.
+/// Returns W3: pure ACKs of one flow without options, each acknowledging two more segments, padded
+/// to 60 bytes.
 pub fn w3(frames: usize) -> Vec<Vec<u8>> {
     let mut bytes = Frame::tcp4(1, 0).padded_to(60).to_bytes();
     let offsets = Frame::tcp4(1, 0).offsets();
@@ -66,9 +66,10 @@ pub fn w3(frames: usize) -> Vec<Vec<u8>> {
     (0..frames).map(frame).collect()
 }
 
-/// Returns W4: TCP super-packets of 65,160 bytes of payload with timestamps, to be cut at
-/// [`TCP_PAYLOAD`]; the checksum as `mode` says ([`Checksum::Partial`] is what a stack hands to a
-/// device).
+/// Returns W4: TCP super-packets of 65,160 payload bytes with timestamps, for segments of
+/// [`TCP_PAYLOAD`].
+///
+/// `mode` is the form of the checksum; a stack gives a device [`Checksum::Partial`].
 pub fn w4(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     let length = TRAIN * TCP_PAYLOAD;
     let frame = |index: usize| {
@@ -82,14 +83,14 @@ pub fn w4(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     (0..frames).map(frame).collect()
 }
 
-/// Returns W5 as received: one UDP/IPv4 flow of 1472-byte datagrams, IDs counting up.
+/// Returns W5 as received: one UDP/IPv4 flow of 1472-byte datagrams with consecutive IDs.
 pub fn w5(frames: usize) -> Vec<Vec<u8>> {
-    let mut flow = Flow::new(&Frame::udp4(0), UDP_PAYLOAD, &blocks(UDP_PAYLOAD));
+    let mut flow = WorkloadFlow::new(&Frame::udp4(0), UDP_PAYLOAD, &blocks(UDP_PAYLOAD));
     (0..frames).map(|_| flow.next(false)).collect()
 }
 
-/// Returns W5 as sent: UDP super-packets of [`UDP_TRAIN`] datagrams, to be cut at [`UDP_PAYLOAD`];
-/// the checksum as `mode` says.
+/// Returns W5 as sent: UDP super-packets of [`UDP_TRAIN`] datagrams, for segments of
+/// [`UDP_PAYLOAD`]. `mode` is the form of the checksum.
 pub fn w5_super(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     let frame = |index: usize| {
         Frame::udp4(UDP_TRAIN * UDP_PAYLOAD)
@@ -100,7 +101,7 @@ pub fn w5_super(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     (0..frames).map(frame).collect()
 }
 
-/// The frames of `flows` TCP flows, `run` of each in turn.
+/// Returns frames of `flows` TCP flows, `run` consecutive ones per flow in turn.
 fn in_runs(flows: usize, run: usize, frames: usize, payload: usize) -> Vec<Vec<u8>> {
     assert!(flows > 0, "no flows");
     let blocks = blocks(payload);
@@ -111,7 +112,7 @@ fn in_runs(flows: usize, run: usize, frames: usize, payload: usize) -> Vec<Vec<u
                 frame.tcp_mut().source_port = 10_000 + (number % 50_000) as u16;
                 frame.ipv4_mut().source = [10, high, middle, low.wrapping_add(1)];
             });
-            Flow::new(&frame, payload, &blocks)
+            WorkloadFlow::new(&frame, payload, &blocks)
         })
         .collect();
     let count = flows.len();
@@ -124,7 +125,7 @@ fn in_runs(flows: usize, run: usize, frames: usize, payload: usize) -> Vec<Vec<u
         .collect()
 }
 
-/// Blocks of payload and their sums, taken in turn by the frames of all flows.
+/// Blocks of payload and their sums, used in turn by the frames of all flows.
 type Blocks = Rc<[(Vec<u8>, u16)]>;
 
 const BLOCKS: usize = 8;
@@ -138,8 +139,8 @@ fn blocks(length: usize) -> Blocks {
     (0..BLOCKS).map(block).collect()
 }
 
-/// A flow whose frames differ by sequence number, ID, PSH and payload.
-struct Flow {
+/// A flow whose frames differ in sequence number, ID, PSH and payload.
+struct WorkloadFlow {
     header: Vec<u8>,
     network: usize,
     transport: usize,
@@ -151,7 +152,7 @@ struct Flow {
     blocks: Blocks,
 }
 
-impl Flow {
+impl WorkloadFlow {
     fn new(frame: &Frame, payload: usize, blocks: &Blocks) -> Self {
         let full = Frame { payload: vec![0; payload], ..frame.clone() };
         let offsets = full.offsets();
@@ -165,7 +166,7 @@ impl Flow {
         let length = (offsets.end - offsets.transport) as u32;
         let pseudo =
             checksum::pseudo_v4(ip.source, ip.destination, if tcp { 6 } else { 17 }, length);
-        Flow {
+        WorkloadFlow {
             header,
             network: offsets.network,
             transport: offsets.transport,
@@ -178,7 +179,7 @@ impl Flow {
         }
     }
 
-    /// The next frame, with PSH if it is `last`.
+    /// Returns the next frame, with PSH if it is the `last` of a train.
     fn next(&mut self, last: bool) -> Vec<u8> {
         let (network, transport) = (self.network, self.transport);
         let (block, block_sum) = &self.blocks[self.sent % BLOCKS];
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn w1_is_one_stream_with_psh_at_the_end_of_each_train() {
-        // Past the point where IDs wrap.
+        // Enough frames for the IDs to wrap.
         let frames = w1(70_000);
         all_right(&frames, Expect::default());
         let mut sequence = 1_000u32;

@@ -1,9 +1,10 @@
-//! Writes the seeds of all fuzz targets: `cargo run --bin corpus` in this folder. Deterministic.
+//! Writes the seeds of all fuzz targets: `cargo run --bin corpus` in this folder. The seeds are the
+//! same each time.
 
 use std::fs;
 use std::path::Path;
 
-use superpacket_fuzz::{Written, write};
+use superpacket_fuzz::{SharedBytes, write};
 use superpacket_captures::file::{
     ByteOrder, CaptureError, Compression, Container, FrameOptions, Interface, LinkType,
     OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
@@ -35,7 +36,7 @@ fn main() -> std::io::Result<()> {
         let run: Vec<_> = frame.run(4).iter().map(|frame| (at_ip, 0, frame.to_bytes())).collect();
         save("check", format!("run-{index:02}"), &[&[6, 200, 1][..], &write(&run)].concat())?;
         save("aggregate", format!("run-{index:02}"), &[&[0xf4][..], &write(&run)].concat())?;
-        // A stripped tag says how much room is behind the packet.
+        // The field of a stripped tag says how much room is behind the packet.
         let roomy: Vec<_> =
             run.iter().map(|(flags, _, bytes)| (flags | 8, 10, bytes.clone())).collect();
         save(
@@ -163,7 +164,7 @@ fn main() -> std::io::Result<()> {
     );
     let interface = block(1, &[1, 0, 0, 0, 0, 0, 4, 0]);
     save("capture", "pcapng".into(), &[section, interface, block(6, &body)].concat())?;
-    // What else a capture may be.
+    // Other contents of a capture.
     let plain = OutputFormat {
         container: Container::PcapNg,
         byte_order: ByteOrder::Little,
@@ -198,8 +199,8 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Files of records that are judged: a merged packet beside what merged, both ways round, once
-/// damaged, and fragments that changed places.
+/// Returns files of records for the checker: a merged packet and its original packets, in both
+/// roles, once damaged, and fragments in another order.
 fn judged() -> Vec<(&'static str, u8, Vec<u8>, Vec<u8>)> {
     let records = |packets: &[([u8; 10], Vec<u8>)]| {
         let mut file = b"superpacket-records 1 ethernet 10\n".to_vec();
@@ -247,9 +248,9 @@ fn judged() -> Vec<(&'static str, u8, Vec<u8>, Vec<u8>)> {
     files
 }
 
-/// A capture of three frames, the interfaces in turn.
+/// Returns a capture of three frames, on the interfaces in turn.
 fn captured(format: OutputFormat, interfaces: &[Interface]) -> Result<Vec<u8>, CaptureError> {
-    let written = Written::default();
+    let written = SharedBytes::default();
     let mut writer = Writer::into_stream("seed", Box::new(written.clone()), format)?;
     writer.declare(interfaces)?;
     for (number, frame) in Frame::tcp4(1, 30).run(3).into_iter().enumerate() {

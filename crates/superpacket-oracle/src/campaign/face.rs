@@ -1,4 +1,4 @@
-//! The ways in which an engine takes packets and hands them on.
+//! The ways of giving packets to an engine and taking super-packets from it.
 
 use std::rc::Rc;
 
@@ -10,45 +10,45 @@ use superpacket_traffic::random::Random;
 
 use super::framed::Framed;
 use super::judge::{Judge, Members};
-use super::pool::Use;
-use super::{Numbered, packet};
+use super::pool::PollUse;
+use super::{NumberedBuffer, packet};
 
-/// How long flows are held past a poll, in nanoseconds.
+/// Time for which flows are held past a poll, in nanoseconds.
 const HOLD: u64 = 1_000;
 
-/// An engine, and the way in which it is used.
+/// An engine, together with the way in which it is used.
 #[expect(clippy::large_enum_variant, reason = "there are a few, which are not moved")]
 pub enum Face {
-    /// Buffers are owned; one poll.
-    Owned(Aggregator<Numbered>),
-    /// Buffers are owned and copied together; one poll.
-    Linear(Aggregator<Numbered>),
-    /// Buffers are owned; several polls, past which flows are held.
+    /// Owned buffers, in one poll.
+    Owned(Aggregator<NumberedBuffer>),
+    /// Owned buffers whose bytes are copied to linear storage, in one poll.
+    Linear(Aggregator<NumberedBuffer>),
+    /// Owned buffers, in several polls between which flows are held.
     Held {
         /// The engine.
-        engine: Aggregator<Numbered>,
+        engine: Aggregator<NumberedBuffer>,
         /// Nanoseconds since the first poll.
         now: u64,
     },
-    /// Super-packets that the first engine makes are received by the second.
+    /// Two engines: the second receives the super-packets of the first.
     SuperPackets {
-        /// Makes short super-packets.
-        first: Aggregator<Numbered>,
-        /// Makes longer ones of these.
-        second: Aggregator<Numbered>,
+        /// The engine that makes short super-packets.
+        first: Aggregator<NumberedBuffer>,
+        /// The engine that makes longer ones of them.
+        second: Aggregator<NumberedBuffer>,
     },
-    /// Buffers are borrowed.
+    /// Borrowed buffers.
     Borrowed(BatchAggregator),
-    /// Buffers are borrowed, and leave as slices behind a virtio header.
+    /// Borrowed buffers; packets leave as slices behind a virtio header.
     Gathered(BatchAggregator, Framing),
-    /// Packets are joined in their own buffers, behind a virtio header.
+    /// Packets that are joined in their own buffers, behind a virtio header.
     InPlace(BatchAggregator, Framing),
-    /// LRO: what merges cannot be cut again.
-    Lro(Aggregator<Numbered>),
+    /// LRO, whose super-packets cannot be segmented into the original packets.
+    Lro(Aggregator<NumberedBuffer>),
 }
 
 impl Face {
-    /// Makes one of each, with several policies.
+    /// Creates engines for each way of use, with several policies.
     pub fn all(random: &mut Random) -> Vec<Self> {
         let mut key = || HashKey::new(u128::from(random.bits()) << 64 | u128::from(random.bits()));
         let base = Policy::gro_with_udp();
@@ -103,8 +103,8 @@ impl Face {
         faces
     }
 
-    /// Aggregates a poll, and shows the judge all that leaves.
-    pub fn take(&mut self, used: &Use<'_>, judge: &mut Judge, random: &mut Random) {
+    /// Aggregates the frames of a poll, and shows the judge all packets that leave.
+    pub fn aggregate(&mut self, used: &PollUse<'_>, judge: &mut Judge, random: &mut Random) {
         let mut batch: Vec<_> = used
             .order
             .iter()
@@ -113,21 +113,21 @@ impl Face {
             .collect();
         match self {
             Face::Owned(engine) => {
-                let mut sink = |packet: SuperPacket<'_, Numbered>| {
-                    judge.look(used, &packet, |buffer: &Numbered| buffer.0, None)
+                let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
+                    judge.check_packet(used, &packet, |buffer: &NumberedBuffer| buffer.0, None)
                 };
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
             }
             Face::Linear(engine) => {
                 let mut sink =
-                    |packet: SuperPacket<'_, Numbered>| judge.look_at_bytes(used, &packet);
+                    |packet: SuperPacket<'_, NumberedBuffer>| judge.check_copied(used, &packet);
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
             }
             Face::Held { engine, now } => {
-                let mut sink = |packet: SuperPacket<'_, Numbered>| {
-                    judge.look(used, &packet, |buffer: &Numbered| buffer.0, None)
+                let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
+                    judge.check_packet(used, &packet, |buffer: &NumberedBuffer| buffer.0, None)
                 };
                 while !batch.is_empty() {
                     let rest = batch.split_off(random.between(1, batch.len()));
@@ -144,18 +144,24 @@ impl Face {
             Face::SuperPackets { first, second } => {
                 let mut members = Members::default();
                 let mut again = Vec::new();
-                let mut sink =
-                    |packet: SuperPacket<'_, Numbered>| again.push(members.take(&packet));
+                let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
+                    again.push(members.receive_again(&packet))
+                };
                 first.receive_batch(&mut batch, 0, &mut sink);
                 first.poll_end(0, &mut sink);
-                let mut sink = |packet: SuperPacket<'_, Numbered>| {
-                    judge.look(used, &packet, |buffer: &Numbered| buffer.0, Some(&members))
+                let mut sink = |packet: SuperPacket<'_, NumberedBuffer>| {
+                    judge.check_packet(
+                        used,
+                        &packet,
+                        |buffer: &NumberedBuffer| buffer.0,
+                        Some(&members),
+                    )
                 };
                 second.receive_batch(&mut again, 0, &mut sink);
                 second.poll_end(0, &mut sink);
             }
             Face::Borrowed(engine) => engine.poll(&batch, |packet| {
-                judge.look(
+                judge.check_packet(
                     used,
                     &packet,
                     |buffer: &superpacket::aggregate::BufferIndex| buffer.packet(),
@@ -167,7 +173,8 @@ impl Face {
                 Framed::new(used, *framing).in_place(engine, judge, random)
             }
             Face::Lro(engine) => {
-                let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look_at_lro(used, &packet);
+                let mut sink =
+                    |packet: SuperPacket<'_, NumberedBuffer>| judge.check_lro(used, &packet);
                 engine.receive_batch(&mut batch, 0, &mut sink);
                 engine.poll_end(0, &mut sink);
                 judge.end_lro(used);
@@ -175,7 +182,7 @@ impl Face {
         }
     }
 
-    /// Returns the name that faults are reported with.
+    /// Returns the name used in fault reports and in the table.
     pub const fn name(&self) -> &'static str {
         match self {
             Face::Owned(_) => "owned buffers",
@@ -191,8 +198,11 @@ impl Face {
 }
 
 impl Members {
-    /// Makes a received packet of one that left, and remembers its frames.
-    fn take(&mut self, packet: &SuperPacket<'_, Numbered>) -> RxPacket<Numbered> {
+    /// Makes a received packet of one that left, and records its frames.
+    fn receive_again(
+        &mut self,
+        packet: &SuperPacket<'_, NumberedBuffer>,
+    ) -> RxPacket<NumberedBuffer> {
         let metadata = &packet.metadata;
         let mut bytes = Vec::new();
         packet.copy_to(&mut bytes);
@@ -202,8 +212,8 @@ impl Members {
             .filter_map(|piece| piece.buffer().map(|buffer| buffer.0))
             .collect();
         places.dedup();
-        let mut again =
-            RxPacket::new(Numbered(self.0.len(), Rc::new(bytes))).with_checksum(metadata.checksum);
+        let mut again = RxPacket::new(NumberedBuffer(self.0.len(), Rc::new(bytes)))
+            .with_checksum(metadata.checksum);
         (again.layer, again.vlan, again.gso) = (metadata.layer, metadata.vlan, metadata.gso);
         self.0.push((places, Rc::clone(&again.buffers().next().expect("a buffer").1)));
         again

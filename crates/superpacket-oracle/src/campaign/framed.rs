@@ -1,4 +1,4 @@
-//! Packets that leave behind a virtio header: what merged is split by what its header says.
+//! Packets that leave behind a virtio header. Super-packets are split as the header says.
 
 use superpacket::virtio::{Header, flags, gso_type};
 use superpacket::{BatchAggregator, Framing, Layer, RxChecksum, RxPacket, Segmenter};
@@ -6,101 +6,109 @@ use superpacket_traffic::check::{self, Kind};
 use superpacket_traffic::random::Random;
 
 use super::judge::Judge;
-use super::pool::{Frame, Use, complete};
+use super::pool::{PollUse, PoolFrame, complete};
 
-/// The frames of a poll that a device with such a header would take, and what a receiver is to get
-/// of them.
+/// The frames of a poll that a device with a virtio header accepts, and the packets that its
+/// receiver must get.
 pub struct Framed<'u> {
-    used: &'u Use<'u>,
+    used: &'u PollUse<'u>,
     framing: Framing,
-    taken: Vec<Taken>,
+    frames: Vec<FramedInput>,
 }
 
-/// One frame.
-struct Taken {
-    /// Its place in the order of arrival.
+/// One of these frames.
+struct FramedInput {
+    /// Its position in the order of arrival.
     place: usize,
     bytes: Vec<u8>,
     checksum: RxChecksum,
-    /// The same with a complete checksum, if it is partial and can be completed.
+    /// The frame with its checksum completed, if the checksum is partial and can be completed.
     completed: Option<Vec<u8>>,
-    back: bool,
+    returned: bool,
 }
 
 impl<'u> Framed<'u> {
-    /// Chooses the frames: those without a tag that no header could say; for a device of IP
-    /// packets, what is IP.
-    pub fn new(used: &'u Use<'u>, framing: Framing) -> Self {
+    /// Selects the frames for a device with this framing: frames without a stripped tag, which no
+    /// header can express. A device for IP packets gets only IP packets.
+    pub fn new(used: &'u PollUse<'u>, framing: Framing) -> Self {
         let places = used.order.iter().enumerate();
-        let taken = places
-            .filter_map(|(place, &frame)| Taken::of(place, &used.frames[frame], framing.layer))
+        let frames = places
+            .filter_map(|(place, &frame)| {
+                FramedInput::of(place, &used.frames[frame], framing.layer)
+            })
             .collect();
-        Framed { used, framing, taken }
+        Framed { used, framing, frames }
     }
 
-    /// Gives them to an engine whose packets leave in slices.
+    /// Gives the frames to an engine whose packets leave as slices.
     pub fn gathered(mut self, engine: &mut BatchAggregator, judge: &mut Judge) {
-        self.pass_others(judge);
+        self.skip_others(judge);
         let packets: Vec<_> = self
-            .taken
+            .frames
             .iter()
-            .map(|taken| {
-                let mut packet = RxPacket::new(taken.bytes.clone()).with_checksum(taken.checksum);
+            .map(|frame| {
+                let mut packet = RxPacket::new(frame.bytes.clone()).with_checksum(frame.checksum);
                 packet.layer = self.framing.layer;
                 packet
             })
             .collect();
         engine.poll_gathered(&packets, |slices| {
-            self.look(
+            self.check_packet(
                 &slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>(),
                 judge,
             )
         });
     }
 
-    /// Gives them to an engine that joins them in their own buffers, some of which have little
-    /// room.
+    /// Gives the frames to an engine that joins them in their own buffers, some of which have
+    /// little spare room.
     pub fn in_place(
         mut self,
         engine: &mut BatchAggregator,
         judge: &mut Judge,
         random: &mut Random,
     ) {
-        self.pass_others(judge);
+        self.skip_others(judge);
         let length = self.framing.header_length();
         let offset = length + random.below(3) as usize * 16;
         let spare = random.pick(&[0, 3_000, 20_000, 66_000]);
         let mut buffers: Vec<_> = self
-            .taken
+            .frames
             .iter()
-            .map(|taken| {
-                let mut buffer = Vec::with_capacity(offset + taken.bytes.len() + spare);
+            .map(|frame| {
+                let mut buffer = Vec::with_capacity(offset + frame.bytes.len() + spare);
                 buffer.resize(offset, 0xa5);
-                buffer.extend_from_slice(&taken.bytes);
+                buffer.extend_from_slice(&frame.bytes);
                 buffer
             })
             .collect();
-        // Nobody says of such a buffer what is known of its checksum.
-        for taken in &mut self.taken {
-            (taken.checksum, taken.completed) = (RxChecksum::None, None);
+        // These buffers have no metadata, so the checksum state is unknown.
+        for frame in &mut self.frames {
+            (frame.checksum, frame.completed) = (RxChecksum::None, None);
         }
         let written = engine.join_in_place(&mut buffers, offset).expect("there is room").to_vec();
         for index in written {
-            self.look(&buffers[index][offset - length..], judge);
+            self.check_packet(&buffers[index][offset - length..], judge);
         }
     }
 
-    /// Frames that are not taken count as returned.
-    fn pass_others(&self, judge: &mut Judge) {
+    /// Tells the judge that frames which were not selected need not come back.
+    fn skip_others(&self, judge: &mut Judge) {
         for place in 0..self.used.order.len() {
-            if !self.taken.iter().any(|taken| taken.place == place) {
+            if !self.frames.iter().any(|frame| frame.place == place) {
                 judge.skip(place);
             }
         }
     }
 
-    /// Finds the frames that one packet and its header stand for.
-    fn look(&mut self, written: &[u8], judge: &mut Judge) {
+    /// Returns the index of the first frame for which `is_it` is true and which has not come back
+    /// yet.
+    fn position(&self, is_it: impl Fn(&[u8]) -> bool) -> Option<usize> {
+        self.frames.iter().position(|frame| !frame.returned && is_it(frame.expected()))
+    }
+
+    /// Finds the frames that a packet and its header represent.
+    fn check_packet(&mut self, written: &[u8], judge: &mut Judge) {
         let framing = self.framing;
         let header = match Header::read(written, framing.format, framing.order) {
             Ok(header) => header,
@@ -108,30 +116,30 @@ impl<'u> Framed<'u> {
         };
         let bytes = &written[framing.header_length()..];
         if header.gso_type == gso_type::NONE {
-            let Some(taken) =
-                self.taken.iter_mut().find(|taken| !taken.back && taken.bytes == bytes)
+            let Some(frame) =
+                self.frames.iter_mut().find(|frame| !frame.returned && frame.bytes == bytes)
             else {
                 return judge.fail(|| {
                     format!("a packet that is no frame: {}", crate::frames::hexadecimal(bytes))
                 });
             };
-            taken.back = true;
+            frame.returned = true;
             let said = (header.flags & flags::NEEDS_CSUM != 0)
                 .then_some((header.csum_start, header.csum_offset));
-            match taken.checksum {
+            match frame.checksum {
                 RxChecksum::Partial { start, offset }
                     if said.is_some_and(|said| said != (start, offset)) =>
                 {
                     judge.fail(|| {
-                        format!("frame {}: its checksum is said to be at {said:?}", taken.place)
+                        format!("frame {}: its checksum is said to be at {said:?}", frame.place)
                     });
                 }
                 RxChecksum::Partial { .. } => {}
                 _ if said.is_some() => judge
-                    .fail(|| format!("frame {}: its checksum is said to be partial", taken.place)),
+                    .fail(|| format!("frame {}: its checksum is said to be partial", frame.place)),
                 _ => {}
             }
-            return judge.is_back(self.used, taken.place, false);
+            return judge.record_found(self.used, frame.place, false);
         }
         let mut out = Vec::new();
         let plan = match Segmenter::new().split(framing, written, &mut out) {
@@ -139,21 +147,25 @@ impl<'u> Framed<'u> {
             Err(error) => return judge.fail(|| format!("{header:?} cannot be split: {error}")),
         };
         judge.super_packets += 1;
-        for segment in out.chunks(plan.segment_length.max(1)) {
-            let wanted = |taken: &Taken| !taken.back && taken.wanted() == segment;
-            let found = self.taken.iter().position(wanted).or_else(|| {
-                // No header says that identifications stay the same: the receiver counts up.
-                let plain = without_identifications(segment, framing.layer);
-                let same = |taken: &Taken| {
-                    !taken.back && without_identifications(taken.wanted(), framing.layer) == plain
-                };
-                judge.renumbered += 1;
-                self.taken.iter().position(same)
-            });
-            match found.map(|index| &mut self.taken[index]) {
-                Some(taken) => {
-                    taken.back = true;
-                    judge.is_back(self.used, taken.place, true);
+        let mut first: Option<usize> = None;
+        for (index, segment) in out.chunks(plan.segment_length.max(1)).enumerate() {
+            let mut found = self.position(|frame| frame == segment);
+            if found.is_none()
+                && let Some(first) = first
+            {
+                // No header can express identifications that stay the same, so the receiver counts
+                // up.
+                let first = identifications(self.frames[first].expected(), framing.layer);
+                found = self.position(|frame| {
+                    is_renumbered(frame, segment, &first, index as u16, framing.layer)
+                });
+                judge.renumbered += u64::from(found.is_some());
+            }
+            first = first.or(found);
+            match found.map(|found| &mut self.frames[found]) {
+                Some(frame) => {
+                    frame.returned = true;
+                    judge.record_found(self.used, frame.place, true);
                 }
                 None => judge.fail(|| {
                     format!(
@@ -166,13 +178,13 @@ impl<'u> Framed<'u> {
     }
 }
 
-impl Taken {
-    /// What a receiver is to get.
-    fn wanted(&self) -> &[u8] {
+impl FramedInput {
+    /// Returns the packet that the receiver must get.
+    fn expected(&self) -> &[u8] {
         self.completed.as_ref().unwrap_or(&self.bytes)
     }
 
-    fn of(place: usize, frame: &Frame, layer: Layer) -> Option<Self> {
+    fn of(place: usize, frame: &PoolFrame, layer: Layer) -> Option<Self> {
         if frame.vlan.is_some() {
             return None;
         }
@@ -194,32 +206,59 @@ impl Taken {
         let completed = matches!(checksum, RxChecksum::Partial { .. })
             .then(|| complete(&bytes, checksum, layer))
             .flatten();
-        Some(Taken { place, bytes, checksum, completed, back: false })
+        Some(FramedInput { place, bytes, checksum, completed, returned: false })
     }
 }
 
-/// The packet with identifications of 0 in its IPv4 headers, and without their checksums.
+/// Returns whether a segment is this frame with other identifications.
+///
+/// `first` has the identifications of the super-packet's first frame. Those of `frame` must be the
+/// same, and those of the segment at `index` must count up from them.
+fn is_renumbered(frame: &[u8], segment: &[u8], first: &[u16], index: u16, layer: Layer) -> bool {
+    if frame.len() != segment.len() {
+        return false;
+    }
+    let (frame_ids, segment_ids) = (identifications(frame, layer), identifications(segment, layer));
+    let is_counted = frame_ids.len() == first.len()
+        && frame_ids.iter().zip(&segment_ids).zip(first).all(|((frame, segment), first)| {
+            frame == segment || frame == first && *segment == first.wrapping_add(index)
+        });
+    is_counted && without_identifications(frame, layer) == without_identifications(segment, layer)
+}
+
+/// Returns the identifications of a packet's IPv4 headers, the outermost first.
+fn identifications(bytes: &[u8], layer: Layer) -> Vec<u16> {
+    ipv4_headers(bytes, layer)
+        .map(|at| u16::from_be_bytes([bytes[at + 4], bytes[at + 5]]))
+        .collect()
+}
+
+/// Returns the packet with zeros for the identifications and checksums of its IPv4 headers.
 fn without_identifications(bytes: &[u8], layer: Layer) -> Vec<u8> {
     let mut plain = bytes.to_vec();
-    for header in
-        check::layers(bytes, layer == Layer::Ip).iter().filter(|header| header.kind == Kind::Ipv4)
-    {
-        plain[header.offset + 4..header.offset + 6].fill(0);
-        plain[header.offset + 10..header.offset + 12].fill(0);
+    for at in ipv4_headers(bytes, layer) {
+        plain[at + 4..at + 6].fill(0);
+        plain[at + 10..at + 12].fill(0);
     }
     plain
+}
+
+/// Returns the offsets of a packet's IPv4 headers, the outermost first.
+fn ipv4_headers(bytes: &[u8], layer: Layer) -> impl Iterator<Item = usize> {
+    let layers = check::layers(bytes, layer == Layer::Ip);
+    layers.into_iter().filter(|header| header.kind == Kind::Ipv4).map(|header| header.offset)
 }
 
 #[cfg(test)]
 mod tests {
     use superpacket::{HashKey, Policy};
 
-    use super::super::pool::Pool;
+    use super::super::pool::PollPool;
     use super::*;
 
-    /// What the judge says where each packet that leaves is changed so.
+    /// Returns the judge's verdict if each packet that leaves is changed by `change`.
     fn judged(change: impl Fn(&mut Vec<u8>)) -> Option<String> {
-        let mut pool = Pool::new(3);
+        let mut pool = PollPool::new(3);
         let framing = Framing::TAP;
         let mut engine = BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(1));
         for _ in 0..20 {
@@ -227,16 +266,16 @@ mod tests {
             let mut judge = Judge::default();
             judge.begin(&used);
             let mut framed = Framed::new(&used, framing);
-            framed.pass_others(&mut judge);
-            let packets: Vec<_> = framed.taken.iter().map(|taken| taken.bytes.clone()).collect();
+            framed.skip_others(&mut judge);
+            let packets: Vec<_> = framed.frames.iter().map(|frame| frame.bytes.clone()).collect();
             framed
-                .taken
+                .frames
                 .iter_mut()
-                .for_each(|taken| (taken.checksum, taken.completed) = (RxChecksum::None, None));
+                .for_each(|frame| (frame.checksum, frame.completed) = (RxChecksum::None, None));
             engine.poll_gathered(&packets, |slices| {
                 let mut written = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
                 change(&mut written);
-                framed.look(&written, &mut judge);
+                framed.check_packet(&written, &mut judge);
             });
             judge.end(&used);
             if judge.problem.is_some() {
@@ -252,9 +291,16 @@ mod tests {
         assert_eq!(judged(|_| {}), None);
         let problem = judged(|written| *written.last_mut().expect("a packet") ^= 1);
         assert!(problem.expect("another payload").contains("that is no frame"));
-        // The size of segments.
+        // The payload size of segments.
         let problem = judged(|written| written[4] ^= u8::from(merged(written)));
         assert!(problem.expect("another size").contains("a segment that is no frame"));
+        // The IPv4 identification behind Ethernet.
+        let problem = judged(|written| {
+            if merged(written) && written[22..24] == [8, 0] {
+                written[29] ^= 0x40;
+            }
+        });
+        assert!(problem.expect("another identification").contains("a segment that is no frame"));
         let problem = judged(|written| written[0] |= u8::from(!merged(written)));
         assert!(problem.expect("a checksum to be filled in").contains("is said to be partial"));
     }

@@ -1,4 +1,4 @@
-//! What has come back of a poll, and whether it is what came in.
+//! Compares the packets that come back from an engine with those that went in.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -8,35 +8,36 @@ use superpacket::segment::{ChecksumForm, ChecksumOutput, Segment};
 use superpacket::{Layer, RxChecksum, SegmentOptions, Segmenter, SuperPacket};
 use superpacket_traffic::check::{self, Expect};
 
-use super::Numbered;
-use super::pool::{self, Use, complete};
+use super::NumberedBuffer;
+use super::pool::{self, PollUse, complete};
 use crate::frames::hexadecimal;
 
-/// Super-packets that were received as such: the places of their frames, and their bytes.
+/// Super-packets that were received as such: the positions of their frames, and their bytes.
 #[derive(Default)]
 pub struct Members(pub Vec<(Vec<usize>, Rc<Vec<u8>>)>);
 
-/// Are these the same bytes? Where they lie in one place, nobody can have written to them.
+/// Returns whether both are the same bytes. Slices at one address need no comparison: shared bytes
+/// cannot be written to.
 fn is_same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && (std::ptr::eq(left, right) || left == right)
 }
 
-/// What has come back of a poll.
+/// The packets of a poll that have come back so far.
 #[derive(Default)]
 pub struct Judge {
     segmenter: Segmenter,
-    /// For each place in the order of arrival: it has come back.
-    back: Vec<bool>,
-    /// For each flow, the place of what came back last.
+    /// Whether the frame at each position in the order of arrival has come back.
+    returned: Vec<bool>,
+    /// For each flow, the position of the last frame that came back, plus one.
     latest: Vec<usize>,
     places: Vec<usize>,
     numbers: Vec<usize>,
     emitted: Vec<usize>,
-    /// Flows, as they were when generated, of which frames left in another order.
+    /// Flows whose frames left in another order, as they were when the frames were generated.
     overtaken: Vec<usize>,
-    /// Packets that merged, of the frames of an LRO poll: those absorbed included.
+    /// Packets accounted for by LRO in this poll, absorbed ones included.
     pub accounted: u64,
-    /// Segments whose identifications count up, and those of the frames did not.
+    /// Segments whose identifications count up although those of the frames stay the same.
     pub renumbered: u64,
     pub super_packets: u64,
     pub merged: u64,
@@ -44,9 +45,9 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn begin(&mut self, used: &Use<'_>) {
-        self.back.clear();
-        self.back.resize(used.order.len(), false);
+    pub fn begin(&mut self, used: &PollUse<'_>) {
+        self.returned.clear();
+        self.returned.resize(used.order.len(), false);
         self.latest.clear();
         self.latest.resize(used.frames.len(), 0);
         self.emitted.clear();
@@ -60,11 +61,13 @@ impl Judge {
         }
     }
 
-    /// Looks at a packet that left. `number` finds the place of a buffer's frame; where `members`
-    /// are given, the number of a super-packet.
-    pub fn look<B, M: Memory<B>>(
+    /// Checks a packet that left the engine.
+    ///
+    /// `number` returns the position of a buffer's frame, or the number of a super-packet if
+    /// `members` is given.
+    pub fn check_packet<B, M: Memory<B>>(
         &mut self,
-        used: &Use<'_>,
+        used: &PollUse<'_>,
         packet: &SuperPacket<'_, B, M>,
         number: impl Fn(&B) -> usize,
         members: Option<&Members>,
@@ -96,7 +99,7 @@ impl Judge {
                     )
                 });
             }
-            self.returned(used, place);
+            self.record_return(used, place);
         }
         if let [number] = numbers[..] {
             let was =
@@ -106,17 +109,17 @@ impl Judge {
             }
         }
         if places.len() > 1 {
-            self.cut(used, packet, &places, members.is_some());
+            self.compare_segments(used, packet, &places, members.is_some());
         }
         (self.numbers, self.places) = (numbers, places);
     }
 
-    /// A frame has come back.
-    fn returned(&mut self, used: &Use<'_>, place: usize) {
-        if std::mem::replace(&mut self.back[place], true) {
+    /// Records that a frame has come back.
+    fn record_return(&mut self, used: &PollUse<'_>, place: usize) {
+        if std::mem::replace(&mut self.returned[place], true) {
             self.fail(|| format!("frame {place} came back twice"));
         }
-        // One more than the place, so that 0 is none.
+        // Positions are stored plus one, so that 0 means none.
         let flow = used.frames[used.order[place]].flow;
         if std::mem::replace(&mut self.latest[flow], place + 1) > place + 1 {
             self.overtaken.push(flow);
@@ -124,19 +127,19 @@ impl Judge {
         self.emitted.push(place);
     }
 
-    /// A frame has come back, found by its bytes, alone or in a super-packet.
-    pub fn is_back(&mut self, used: &Use<'_>, place: usize, merged: bool) {
+    /// Records that a frame, identified by its bytes, has come back alone or in a super-packet.
+    pub fn record_found(&mut self, used: &PollUse<'_>, place: usize, merged: bool) {
         self.merged += u64::from(merged);
-        self.returned(used, place);
+        self.record_return(used, place);
     }
 
-    /// A frame was not given to the engine.
+    /// Excludes a frame that was not given to the engine.
     pub fn skip(&mut self, place: usize) {
-        self.back[place] = true;
+        self.returned[place] = true;
     }
 
-    /// Looks at a packet that left with its bytes copied: its frames are found by them.
-    pub fn look_at_bytes(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
+    /// Checks a packet whose bytes were copied: its frames are identified by their bytes.
+    pub fn check_copied(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
         let metadata = packet.metadata;
         let merged = metadata.packets > 1;
         let mut segments = Vec::new();
@@ -161,13 +164,13 @@ impl Judge {
             let wanted = |place: &usize| {
                 let frame = &used.frames[used.order[*place]];
                 let same_form = !merged || frame.is_partial() == partial;
-                !self.back[*place]
+                !self.returned[*place]
                     && *frame.bytes == segment
                     && (frame.vlan, frame.layer) == (metadata.vlan, metadata.layer)
                     && same_form
             };
             match (0..used.order.len()).find(wanted) {
-                Some(place) => self.is_back(used, place, merged),
+                Some(place) => self.record_found(used, place, merged),
                 None => {
                     self.fail(|| format!("{metadata:?}: no frame is {}", hexadecimal(&segment)))
                 }
@@ -175,8 +178,8 @@ impl Judge {
         }
     }
 
-    /// Looks at a packet that LRO let leave.
-    pub fn look_at_lro(&mut self, used: &Use<'_>, packet: &SuperPacket<'_, Numbered>) {
+    /// Checks a packet that left LRO.
+    pub fn check_lro(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
         let metadata = packet.metadata;
         self.accounted += u64::from(metadata.packets);
         let mut places: Vec<_> = packet
@@ -186,7 +189,7 @@ impl Judge {
             .collect();
         places.dedup();
         let frame = |place: usize| &used.frames[used.order[place]];
-        places.iter().for_each(|&place| self.returned(used, place));
+        places.iter().for_each(|&place| self.record_return(used, place));
         if metadata.packets == 1 {
             let same = matches!(places[..], [place] if packet.contiguous().is_some_and(|bytes| is_same(bytes, &frame(place).bytes)));
             if !same {
@@ -227,21 +230,23 @@ impl Judge {
         }
     }
 
-    /// Ends a poll of LRO: absorbed ACKs leave in no buffer, but are counted.
-    pub fn end_lro(&mut self, used: &Use<'_>) {
+    /// Ends a poll of LRO. Absorbed ACKs leave in no buffer, but are counted.
+    pub fn end_lro(&mut self, used: &PollUse<'_>) {
         let (accounted, frames) = (self.accounted, used.order.len() as u64);
         if accounted == frames {
-            self.back.fill(true);
+            self.returned.fill(true);
         } else {
             self.fail(|| format!("{accounted} of {frames} frames are accounted for"));
         }
     }
 
-    /// Cuts what merged. A super-packet that was received does not say whether the checksums of its
-    /// segments were partial (`again`): they come back complete.
-    fn cut<B, M: Memory<B>>(
+    /// Segments a merged packet, and compares the segments with its frames.
+    ///
+    /// `again`: the packet consists of received super-packets, which do not say whether the
+    /// checksums of their frames were partial. All segments then have complete ones.
+    fn compare_segments<B, M: Memory<B>>(
         &mut self,
-        used: &Use<'_>,
+        used: &PollUse<'_>,
         packet: &SuperPacket<'_, B, M>,
         places: &[usize],
         again: bool,
@@ -276,8 +281,8 @@ impl Judge {
         };
         let form = if again { ChecksumOutput::Full } else { ChecksumOutput::AsMerged };
         let options = SegmentOptions::default().with_checksum(form);
-        let cut = self.segmenter.segment(packet, &options, sink);
-        if let Err(error) = cut {
+        let result = self.segmenter.segment(packet, &options, sink);
+        if let Err(error) = result {
             self.fail(|| format!("{places:?} merged, and cannot be cut: {error}"));
         } else if let Some((place, bytes)) = different {
             let was = &used.frames[used.order[place]];
@@ -294,8 +299,8 @@ impl Judge {
         }
     }
 
-    pub fn end(&mut self, used: &Use<'_>) {
-        if let Some(missing) = self.back.iter().position(|back| !back) {
+    pub fn end(&mut self, used: &PollUse<'_>) {
+        if let Some(missing) = self.returned.iter().position(|returned| !returned) {
             self.fail(|| format!("frame {missing} never came back"));
         }
         if !self.overtaken.is_empty()
@@ -305,10 +310,11 @@ impl Judge {
         }
     }
 
-    /// Two frames that left in another order than they came, by the flows that they belong to now.
-    fn overtaking(&self, used: &Use<'_>) -> Option<(usize, usize)> {
-        let mut latest: HashMap<pool::Flow, usize> = HashMap::new();
-        // A frame that is varied may be of another flow than it was.
+    /// Returns the positions of two frames that left in another order, by the flows to which they
+    /// belong now.
+    fn overtaking(&self, used: &PollUse<'_>) -> Option<(usize, usize)> {
+        let mut latest: HashMap<pool::PoolFlow, usize> = HashMap::new();
+        // A varied frame may belong to another flow than before.
         let frame = |place: usize| &used.frames[used.order[place]];
         let suspects = self
             .emitted

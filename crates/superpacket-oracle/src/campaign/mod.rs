@@ -1,10 +1,11 @@
-//! The engine against itself, in bulk: packets are aggregated, cut again and compared with what
-//! came in.
+//! The engine against itself, in bulk: packets are aggregated, segmented again and compared with
+//! the originals.
 //!
-//! Of each poll: every packet comes back once, byte for byte, with its VLAN tag and the form of its
-//! checksum, and those of a flow in their order. Engines are used in all their ways (`face`). What
-//! LRO merges cannot be cut again: it has the payload of its packets, in order, and is a valid
-//! packet of their flow.
+//! Every packet must come back once, byte for byte, with its VLAN tag and the form of its checksum,
+//! in the order of its flow. Engines are used in all ways (`face`).
+//!
+//! LRO's super-packets cannot be segmented into the original packets. They must hold the payload in
+//! order, and be valid packets of the flow.
 
 mod face;
 mod framed;
@@ -18,30 +19,30 @@ use superpacket::Layer;
 use superpacket::packet::RxPacket;
 use superpacket_traffic::random::Random;
 
-use crate::frames::Input;
-use crate::run::Fault;
+use crate::frames::InputFrame;
+use crate::run::RunFault;
 use face::Face;
 use judge::Judge;
-use pool::{Frame, Pool, Use};
+use pool::{PollPool, PollUse, PoolFrame};
 
-/// What was compared.
+/// Counts of what was compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Polls.
+pub struct CampaignTotals {
+    /// Number of polls.
     pub polls: u64,
-    /// Packets in.
+    /// Packets given to the engines.
     pub packets: u64,
-    /// Super-packets that they merged in.
+    /// Super-packets that the engines made.
     pub super_packets: u64,
     /// Packets that merged, and came back by segmentation.
     pub merged: u64,
-    /// Packets of these that came back with other identifications: those of all were the same,
-    /// which no virtio header can say.
+    /// Merged packets that came back with other identifications: theirs stay the same, which no
+    /// virtio header can express.
     pub renumbered: u64,
 }
 
-impl std::ops::AddAssign for Totals {
-    fn add_assign(&mut self, other: Totals) {
+impl std::ops::AddAssign for CampaignTotals {
+    fn add_assign(&mut self, other: CampaignTotals) {
         self.polls += other.polls;
         self.packets += other.packets;
         self.super_packets += other.super_packets;
@@ -50,53 +51,54 @@ impl std::ops::AddAssign for Totals {
     }
 }
 
-/// A frame and its place in the order of arrival; or a super-packet and its number.
-struct Numbered(usize, Rc<Vec<u8>>);
+/// A frame with its position in the order of arrival, or a super-packet with its number.
+struct NumberedBuffer(usize, Rc<Vec<u8>>);
 
-impl AsRef<[u8]> for Numbered {
+impl AsRef<[u8]> for NumberedBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.1
     }
 }
 
-/// Polls without end, of one seed, through one engine after another.
+/// A campaign: an endless sequence of polls, each through one of the engines, reproducible by its
+/// seed.
 pub struct Campaign {
-    pool: Pool,
+    pool: PollPool,
     random: Random,
     faces: Vec<Face>,
     judge: Judge,
-    totals: Totals,
-    by_face: BTreeMap<&'static str, Totals>,
+    totals: CampaignTotals,
+    by_face: BTreeMap<&'static str, CampaignTotals>,
 }
 
 impl Campaign {
-    /// Makes the campaign of a seed.
+    /// Creates the campaign of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let faces = Face::all(&mut random);
-        let pool = Pool::new(random.bits());
+        let pool = PollPool::new(random.bits());
         Campaign {
             pool,
             random,
             faces,
             judge: Judge::default(),
-            totals: Totals::default(),
+            totals: CampaignTotals::default(),
             by_face: BTreeMap::new(),
         }
     }
 
-    /// Aggregates a poll, cuts what comes of it, and compares.
+    /// Aggregates one poll, segments the result, and compares.
     ///
     /// # Errors
-    /// What did not come back as it came in, with the frames.
-    pub fn poll(&mut self) -> Result<Totals, Fault> {
+    /// The first difference, with the frames of the poll.
+    pub fn poll(&mut self) -> Result<CampaignTotals, RunFault> {
         let chosen = self.random.below(self.faces.len() as u64) as usize;
         let face = &mut self.faces[chosen];
         let used = self.pool.next_use();
         self.judge.begin(&used);
-        face.take(&used, &mut self.judge, &mut self.random);
+        face.aggregate(&used, &mut self.judge, &mut self.random);
         self.judge.end(&used);
-        let poll = Totals {
+        let poll = CampaignTotals {
             polls: 1,
             packets: used.order.len() as u64,
             super_packets: self.judge.super_packets,
@@ -113,27 +115,27 @@ impl Campaign {
                     face.name(),
                     self.totals.polls
                 );
-                Err(Fault { text, frames: frames(&used) })
+                Err(RunFault { text, frames: frames(&used) })
             }
         }
     }
 
-    /// Returns what was compared of each way of using an engine, by name.
-    pub fn by_face(&self) -> &BTreeMap<&'static str, Totals> {
+    /// Returns the counts of each way of using an engine, by its name.
+    pub fn by_face(&self) -> &BTreeMap<&'static str, CampaignTotals> {
         &self.by_face
     }
 }
 
-fn packet(place: usize, frame: &Frame) -> RxPacket<Numbered> {
-    let mut packet = RxPacket::new(Numbered(place, Rc::clone(&frame.bytes)));
+fn packet(place: usize, frame: &PoolFrame) -> RxPacket<NumberedBuffer> {
+    let mut packet = RxPacket::new(NumberedBuffer(place, Rc::clone(&frame.bytes)));
     (packet.layer, packet.checksum, packet.vlan) = (frame.layer, frame.checksum, frame.vlan);
     packet
 }
 
-/// The frames of a poll in their order, for a capture: a packet that starts at IP gets an Ethernet
-/// header of zeros, and what a device took out is put back.
-fn frames(used: &Use<'_>) -> Vec<Input> {
-    let whole = |frame: &Frame| {
+/// Returns the frames of a poll for a capture, in the order of arrival. Packets that start at IP
+/// get an Ethernet header of zeros, and stripped tags are inserted again.
+fn frames(used: &PollUse<'_>) -> Vec<InputFrame> {
+    let whole = |frame: &PoolFrame| {
         let mut bytes = frame.bytes.to_vec();
         if frame.layer == Layer::Ip {
             let kind: [u8; 2] = if bytes.first().is_some_and(|first| first >> 4 == 6) {
@@ -146,7 +148,7 @@ fn frames(used: &Use<'_>) -> Vec<Input> {
         if let Some(tag) = frame.vlan.filter(|_| bytes.len() >= 12) {
             bytes.splice(12..12, [tag.protocol.to_be_bytes(), tag.control.to_be_bytes()].concat());
         }
-        Input::new(bytes)
+        InputFrame::new(bytes)
     };
     used.order.iter().map(|&frame| whole(&used.frames[frame])).collect()
 }
@@ -158,15 +160,15 @@ mod tests {
 
     use super::*;
 
-    /// The type of sink that each aggregator is compiled for anyway.
-    type Look<'l> = dyn FnMut(SuperPacket<'_, Numbered>) -> Result<(), ()> + 'l;
+    /// A sink type for which each aggregator is compiled anyway.
+    type Look<'l> = dyn FnMut(SuperPacket<'_, NumberedBuffer>) -> Result<(), ()> + 'l;
 
-    /// Frames by their places.
-    type Frames = Vec<(usize, Frame)>;
+    /// Frames with their positions.
+    type Frames = Vec<(usize, PoolFrame)>;
 
-    /// What the judge says of a poll of which the engine gets something else.
+    /// Returns the judge's verdict on a poll of which the engine receives a changed copy.
     fn judged(change: &dyn Fn(&mut Frames)) -> Option<String> {
-        let mut pool = Pool::new(3);
+        let mut pool = PollPool::new(3);
         let used = pool.next_use();
         let mut judge = Judge::default();
         judge.begin(&used);
@@ -175,11 +177,11 @@ mod tests {
         change(&mut frames);
         let mut batch = frames.iter().map(|(place, frame)| packet(*place, frame)).collect();
         let mut engine = Aggregator::new(Policy::gro_with_udp(), HashKey::new(1));
-        let mut look = |packet: SuperPacket<'_, Numbered>| {
-            judge.look(&used, &packet, |buffer: &Numbered| buffer.0, None);
+        let mut check_packet = |packet: SuperPacket<'_, NumberedBuffer>| {
+            judge.check_packet(&used, &packet, |buffer: &NumberedBuffer| buffer.0, None);
             Ok(())
         };
-        let sink: &mut Look<'_> = &mut look;
+        let sink: &mut Look<'_> = &mut check_packet;
         engine
             .receive_batch(&mut batch, 0, sink)
             .and_then(|()| engine.poll_end(0, sink))

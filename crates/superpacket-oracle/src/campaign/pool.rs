@@ -1,5 +1,5 @@
-//! Polls of generated frames that are used many times, each time with other fields: generating a
-//! frame anew costs more than aggregating it.
+//! Polls of generated frames that are used many times, each time with changed fields. Generating a
+//! frame costs more than aggregating it.
 
 use std::rc::Rc;
 
@@ -11,38 +11,38 @@ use superpacket_traffic::check::{self, FlowKey};
 use superpacket_traffic::generate::{self, Checksum, Config, Generated, Impairments, Stream};
 use superpacket_traffic::random::Random;
 
-/// Frames of a poll.
+/// Frames per poll.
 pub const FRAMES: usize = 64;
 
-/// Polls that are kept.
+/// Number of polls in the pool.
 const POLLS: usize = 64;
 
-/// After how many uses of polls one of them is generated anew.
+/// Number of uses after which one poll of the pool is generated again.
 const USES: u64 = 48;
 
-/// What tells flows apart: the order within each must stay.
-pub type Flow = (Option<FlowKey>, Option<u16>);
+/// A flow within which order must be kept: its key, and the VLAN ID of a stripped tag.
+pub type PoolFlow = (Option<FlowKey>, Option<u16>);
 
-/// A frame, and what a device would report about it.
+/// A frame, and the metadata that a device would report.
 #[derive(Clone, Debug)]
-pub struct Frame {
-    /// Its bytes, shared with the packets of the poll that it is in.
+pub struct PoolFrame {
+    /// The frame's bytes, shared with the packets of the poll.
     pub bytes: Rc<Vec<u8>>,
-    /// The layer at which it starts.
+    /// The layer at which the frame starts.
     pub layer: Layer,
-    /// The VLAN tag that the device took out.
+    /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// What is known of its checksums.
+    /// The state of the frame's checksums.
     pub checksum: RxChecksum,
-    /// The number of its flow among those of the poll, when it was generated.
+    /// The number of the frame's flow in the poll, as generated.
     pub flow: usize,
-    /// It is varied for this use alone, and may be of another flow.
+    /// Whether the frame is varied for this use only, and may belong to another flow.
     pub damaged: bool,
     layout: Option<Layout>,
 }
 
-impl Frame {
-    fn new(generated: Generated, flows: &mut Vec<Flow>) -> Self {
+impl PoolFrame {
+    fn new(generated: Generated, flows: &mut Vec<PoolFlow>) -> Self {
         let layer = if generated.starts_at_ip { Layer::Ip } else { Layer::Ethernet };
         let checksum = match generated.checksum {
             Checksum::Unknown => RxChecksum::None,
@@ -52,7 +52,7 @@ impl Frame {
         };
         let vlan = generated.stripped_vlan.map(|(protocol, control)| VlanTag { protocol, control });
         let layout = wire::parse_datagram(&generated.bytes, generated.bytes.len(), layer).ok();
-        let mut frame = Frame {
+        let mut frame = PoolFrame {
             bytes: Rc::new(generated.bytes),
             layer,
             vlan,
@@ -69,21 +69,21 @@ impl Frame {
         frame
     }
 
-    /// Returns the flow that it belongs to now, by an independent parser.
-    pub fn flow_key(&self) -> Flow {
+    /// Returns the flow to which the frame belongs now, by an independent parser.
+    pub fn flow_key(&self) -> PoolFlow {
         (
             check::flow_key(&self.bytes, self.layer == Layer::Ip),
             self.vlan.map(|tag| tag.control & 0x0fff),
         )
     }
 
-    /// Is the innermost checksum partial, as the device says?
+    /// Returns whether the device reports a partial innermost checksum.
     pub fn is_partial(&self) -> bool {
         matches!(self.checksum, RxChecksum::Partial { .. })
     }
 
-    /// Adds a number to a field, and corrects what sums it is in.
-    fn change(&mut self, change: Change, simd: Simd) {
+    /// Adds a number to a field, and corrects the checksums that cover it.
+    fn change(&mut self, change: WordChange, simd: Simd) {
         let Some((at, sums)) = change.place.find(self) else { return };
         let layout = self.layout;
         let bytes = writable(&mut self.bytes);
@@ -106,8 +106,8 @@ impl Frame {
         }
     }
 
-    /// Gives a word of the headers, or next to them, another value; the checksums around it are
-    /// corrected if `right`. The device then knows nothing of the frame.
+    /// Changes a word in the headers or just behind them. The checksum of the header around it is
+    /// corrected if `right`. The device then reports no checksum state.
     fn damage(&mut self, random: &mut Random, right: bool) {
         let (layout, partial) = (self.layout, self.is_partial());
         let bytes = writable(&mut self.bytes);
@@ -144,7 +144,7 @@ fn writable(bytes: &mut Rc<Vec<u8>>) -> &mut Vec<u8> {
     Rc::get_mut(bytes).expect("no packet is held after a poll")
 }
 
-/// Returns the packet with its checksum filled in; `None` if it is not where one can be.
+/// Returns the packet with its checksum completed; `None` if that is impossible.
 pub fn complete(bytes: &Vec<u8>, checksum: RxChecksum, layer: Layer) -> Option<Vec<u8>> {
     let packet = GsoPacket::linear(bytes, None).with_checksum(checksum).with_layer(layer);
     let mut out = Vec::new();
@@ -152,7 +152,7 @@ pub fn complete(bytes: &Vec<u8>, checksum: RxChecksum, layer: Layer) -> Option<V
     Some(out)
 }
 
-/// Corrects a checksum for a word that has changed (RFC 1624, equation 3). `optional`: 0 stands for
+/// Corrects a checksum for a changed word (RFC 1624, equation 3). `optional`: a checksum of 0 means
 /// none.
 fn correct(bytes: &mut [u8], at: usize, old: u16, new: u16, optional: bool) {
     let Some(field) = bytes.get_mut(at..at + 2) else { return };
@@ -170,16 +170,16 @@ fn correct(bytes: &mut [u8], at: usize, old: u16, new: u16, optional: bool) {
     field.copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// A field of many frames, and what is added to it.
+/// A change of one field in many frames: the number to add.
 #[derive(Clone, Copy, Debug)]
-struct Change {
-    place: Place,
+struct WordChange {
+    place: WordPosition,
     by: u16,
 }
 
-/// A word that may have any value, in bytes from where its header starts.
+/// The position of a word that may have any value, in bytes from the start of its header.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum WordPosition {
     /// In the MAC addresses.
     Mac(usize),
     /// In the outermost IP header.
@@ -190,44 +190,48 @@ enum Place {
     Payload(usize),
 }
 
-/// The sums that a word is in.
+/// The checksums that cover a word.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    /// That of the IPv4 header at `network`.
+struct CoveringSums {
+    /// Whether the IPv4 header checksum at `network` covers it.
     header: bool,
     network: usize,
     transport: bool,
 }
 
-impl Place {
-    fn random(random: &mut Random) -> Change {
+impl WordPosition {
+    fn random(random: &mut Random) -> WordChange {
         let mut by = random.bits() as u16;
         let place = match random.below(8) {
-            0 => Place::Mac(2 * random.below(6) as usize),
+            0 => WordPosition::Mac(2 * random.below(6) as usize),
             1 | 2 => {
                 let at = 2 * random.below(20) as usize;
-                // Beside TTL and hop limit lie fields that must stay.
+                // The fields beside TTL and hop limit must not change.
                 by = match at {
                     6 => by & 0xff,
                     8 => by & 0xff00,
                     _ => by,
                 };
-                Place::Ip(at)
+                WordPosition::Ip(at)
             }
-            3..=6 => Place::Transport(2 * random.below(30) as usize),
-            _ => Place::Payload(2 * random.below(700) as usize),
+            3..=6 => WordPosition::Transport(2 * random.below(30) as usize),
+            _ => WordPosition::Payload(2 * random.below(700) as usize),
         };
-        Change { place, by }
+        WordChange { place, by }
     }
 
-    /// Where the word lies in a frame that has it, and the sums that it is in.
-    fn find(self, frame: &Frame) -> Option<(usize, Sums)> {
-        let transport_sum = Sums { transport: !frame.is_partial(), ..Sums::default() };
+    /// Returns the word's offset in the frame, and the checksums that cover it; `None` if the frame
+    /// has no such word.
+    fn find(self, frame: &PoolFrame) -> Option<(usize, CoveringSums)> {
+        let transport_sum =
+            CoveringSums { transport: !frame.is_partial(), ..CoveringSums::default() };
         let layout = frame.layout.as_ref();
         match self {
-            Place::Mac(at) => (frame.layer == Layer::Ethernet).then_some((at, Sums::default())),
-            Place::Ip(at) => Self::in_ip(at, frame, layout?),
-            Place::Transport(at) => {
+            WordPosition::Mac(at) => {
+                (frame.layer == Layer::Ethernet).then_some((at, CoveringSums::default()))
+            }
+            WordPosition::Ip(at) => Self::in_ip(at, frame, layout?),
+            WordPosition::Transport(at) => {
                 let layout = layout?;
                 let header = usize::from(layout.payload - layout.transport);
                 let free = match layout.protocol {
@@ -238,51 +242,52 @@ impl Place {
                 };
                 free.then_some((usize::from(layout.transport) + at, transport_sum))
             }
-            Place::Payload(at) => {
+            WordPosition::Payload(at) => {
                 let layout = layout.filter(|layout| layout.protocol != Protocol::Dccp)?;
                 Some((usize::from(layout.payload) + at, transport_sum))
             }
         }
     }
 
-    fn in_ip(at: usize, frame: &Frame, layout: &Layout) -> Option<(usize, Sums)> {
+    fn in_ip(at: usize, frame: &PoolFrame, layout: &Layout) -> Option<(usize, CoveringSums)> {
         let outer = layout.outer;
         let (network, version) =
             outer.map_or((layout.network, layout.version), |outer| (outer.network, outer.version));
         let network = usize::from(network);
         let v4 = version == IpVersion::V4;
-        // A tunnel's own checksum has the outer addresses in it, and a partial one the only.
+        // A tunnel's checksum also covers the outer addresses, and a partial checksum covers only
+        // addresses.
         let addresses = outer.is_none() && !frame.is_partial();
         let is_address = if v4 { (12..20).contains(&at) } else { (8..40).contains(&at) };
         let free = if v4 { matches!(at, 4 | 8) } else { matches!(at, 2 | 6) };
-        let sums = Sums { header: v4, network, transport: is_address };
+        let sums = CoveringSums { header: v4, network, transport: is_address };
         (free || is_address && addresses).then_some((network + at, sums))
     }
 }
 
-/// A use of a poll: its frames in the order of their arrival.
+/// One use of a poll: its frames in the order of arrival.
 #[derive(Debug)]
-pub struct Use<'p> {
+pub struct PollUse<'p> {
     /// The frames of the poll.
-    pub frames: &'p [Frame],
-    /// Which of them arrive, and when: some come twice, some never.
+    pub frames: &'p [PoolFrame],
+    /// Indices of the frames that arrive, in order. Some arrive twice, some never.
     pub order: &'p [usize],
 }
 
-/// Polls of generated frames.
-pub struct Pool {
+/// A pool of generated polls.
+pub struct PollPool {
     random: Random,
     streams: Vec<Stream>,
-    polls: Vec<Vec<Frame>>,
+    polls: Vec<Vec<PoolFrame>>,
     order: Vec<usize>,
-    /// Frames that are like this in one use alone, and how they were.
+    /// The original headers of the frames that are varied for one use.
     undo: Vec<(usize, Vec<u8>, RxChecksum)>,
     used: usize,
     uses: u64,
     simd: Simd,
 }
 
-impl Pool {
+impl PollPool {
     /// Generates the polls of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -301,7 +306,7 @@ impl Pool {
         ];
         let streams =
             configs.into_iter().map(|config| generate::stream(random.bits(), config)).collect();
-        let mut pool = Pool {
+        let mut pool = PollPool {
             random,
             streams,
             polls: Vec::new(),
@@ -318,18 +323,19 @@ impl Pool {
         pool
     }
 
-    fn generate(&mut self) -> Vec<Frame> {
+    fn generate(&mut self) -> Vec<PoolFrame> {
         let stream = self.random.below(self.streams.len() as u64) as usize;
         let mut flows = Vec::new();
         self.streams[stream]
             .by_ref()
             .take(FRAMES)
-            .map(|generated| Frame::new(generated, &mut flows))
+            .map(|generated| PoolFrame::new(generated, &mut flows))
             .collect()
     }
 
-    /// Takes a poll, and varies it: fields of all its frames, any word of a few, and their order.
-    pub fn next_use(&mut self) -> Use<'_> {
+    /// Selects a poll and varies it: two fields of all frames, any word of a few frames, and their
+    /// order.
+    pub fn next_use(&mut self) -> PollUse<'_> {
         self.restore();
         self.uses += 1;
         if self.uses.is_multiple_of(USES) {
@@ -340,7 +346,7 @@ impl Pool {
         self.used = random.below(POLLS as u64) as usize;
         let poll = &mut self.polls[self.used];
         for _ in 0..2 {
-            let change = Place::random(random);
+            let change = WordPosition::random(random);
             poll.iter_mut().for_each(|frame| frame.change(change, self.simd));
         }
         for _ in 0..random.below(6) {
@@ -365,10 +371,10 @@ impl Pool {
                 _ => self.order.swap(index, index + random.between(1, 4)),
             }
         }
-        Use { frames: poll, order: &self.order }
+        PollUse { frames: poll, order: &self.order }
     }
 
-    /// Undoes what is for one use alone.
+    /// Restores the frames that were varied for one use.
     fn restore(&mut self) {
         let poll = &mut self.polls[self.used];
         for (index, bytes, checksum) in self.undo.drain(..).rev() {

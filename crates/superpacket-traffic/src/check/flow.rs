@@ -1,4 +1,4 @@
-//! Flow keys, TCP fields and payload, parsed independently of the engine.
+//! Flow keys, TCP fields and payloads, parsed independently of the engine.
 
 use core::net::IpAddr;
 
@@ -7,7 +7,7 @@ use etherparse::{Ipv4HeaderSlice, Ipv6HeaderSlice, TcpHeaderSlice};
 use super::Kind;
 use super::walk::{Walk, walk};
 
-/// A flow and its direction: packets with equal keys must stay in order.
+/// A flow in one direction. Packets with equal keys must stay in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowKey {
     /// Destination and source MAC address of the outermost Ethernet header.
@@ -25,20 +25,20 @@ pub struct FlowKey {
     pub source: Option<IpAddr>,
     /// Innermost destination address.
     pub destination: Option<IpAddr>,
-    /// The last protocol number; of a fragment the one of the whole packet.
+    /// The last protocol number; for a fragment, the one in its fragment header.
     pub protocol: u8,
-    /// Source and destination port; `None` in fragments and where there are none.
+    /// Source and destination port; `None` for fragments and protocols without ports.
     pub ports: Option<(u16, u16)>,
 }
 
-/// A tunnel's part of a flow key.
+/// The part of a flow key that describes a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TunnelKey {
     /// Outer source address.
     pub source: IpAddr,
     /// Outer destination address.
     pub destination: IpAddr,
-    /// Outer UDP ports, of VXLAN and Geneve.
+    /// Outer UDP ports; `None` for tunnels other than VXLAN and Geneve.
     pub ports: Option<(u16, u16)>,
     /// VNI or GRE key; `None` for IP in IP and GRE without a key.
     pub identifier: Option<u32>,
@@ -58,21 +58,21 @@ pub struct TcpFields {
     /// The 12 bits after the data offset, reserved bits and AE included (bits of
     /// [`crate::frame::FIN`] and so on).
     pub flags: u16,
-    /// Window, not scaled.
+    /// Window, unscaled.
     pub window: u16,
     /// Urgent pointer.
     pub urgent: u16,
     /// Options as raw bytes.
     pub options: Vec<u8>,
-    /// TSval and TSecr of the timestamps option, if there is one.
+    /// TSval and TSecr of the timestamps option; `None` without it.
     pub timestamps: Option<(u32, u32)>,
     /// Bytes of payload.
     pub payload: usize,
 }
 
-/// The flow that a packet belongs to; `None` if it is not IP or a header is not whole.
+/// Returns the flow of a packet; `None` if it is not IP or a header is incomplete.
 ///
-/// Length fields beyond the packet's end, padding and checksums do not matter here.
+/// Padding, checksums and length fields beyond the packet's end make no difference.
 pub fn flow_key(bytes: &[u8], starts_at_ip: bool) -> Option<FlowKey> {
     let walk = walk(bytes, starts_at_ip, true);
     let mut key = FlowKey::default();
@@ -134,16 +134,15 @@ pub fn flow_key(bytes: &[u8], starts_at_ip: bool) -> Option<FlowKey> {
             Kind::Icmp | Kind::Icmpv6 => {}
         }
     }
-    // A transport header that is not whole leaves no ports: that is no flow, and neither is what
-    // has no addresses.
+    // A packet with an incomplete transport header or without addresses belongs to no flow.
     let headless =
         !walk.fragment && key.ports.is_none() && matches!(key.protocol, 6 | 17 | 33 | 132);
     (key.source.is_some() && !headless).then_some(key)
 }
 
 impl FlowKey {
-    /// What was found so far belongs to a tunnel's outer headers, if there was an IP header
-    /// already.
+    /// Begins the next header level. If there was an IP header before, its fields move to a new
+    /// tunnel.
     fn enter(&mut self, identifier: &mut Option<u32>) -> Option<&mut TunnelKey> {
         if let (Some(source), Some(destination)) = (self.source.take(), self.destination.take()) {
             let (ports, identifier) = (self.ports.take(), identifier.take());
@@ -165,8 +164,8 @@ impl FlowKey {
     }
 }
 
-/// Returns the fields of a packet's innermost TCP header; `None` if there is none, or it is not
-/// whole.
+/// Returns the fields of a packet's innermost TCP header; `None` if there is none, or it is
+/// incomplete.
 pub fn tcp_fields(bytes: &[u8], starts_at_ip: bool) -> Option<TcpFields> {
     let walk = walk(bytes, starts_at_ip, true);
     let layer = walk.layers.last().filter(|layer| layer.kind == Kind::Tcp)?;
@@ -187,7 +186,7 @@ pub fn tcp_fields(bytes: &[u8], starts_at_ip: bool) -> Option<TcpFields> {
     })
 }
 
-/// Returns what follows the last header that is understood, up to the end of the IP packet.
+/// Returns the bytes behind the last known header, up to the end of the IP packet.
 pub fn payload(bytes: &[u8], starts_at_ip: bool) -> Option<&[u8]> {
     let walk: Walk = walk(bytes, starts_at_ip, true);
     bytes.get(walk.payload()).filter(|_| !walk.layers.is_empty())

@@ -1,10 +1,9 @@
-//! An independent check of frames: structure, lengths, and every checksum, outer and inner, against
-//! what etherparse computes (DCCP, GRE, SCTP and ICMP, which etherparse does not cover, against the
-//! plain sums of [`crate::checksum`]).
+//! An independent check of frames: structure, lengths, and all checksums, inner and outer.
 //!
-//! VXLAN is recognised by destination port 4789, Geneve by 6081. A packet on a source route, behind
-//! an IPv6 routing header or with a home address option is checked with the addresses that
-//! [`crate::addresses`] finds.
+//! Expected checksums are computed by etherparse; those of DCCP, GRE, SCTP and ICMP, which it does
+//! not support, by [`crate::checksum`]. VXLAN is recognized by destination port 4789, Geneve by
+//! 6081. For source routes, IPv6 routing headers and home address options, checksums cover the
+//! addresses that [`crate::addresses`] finds.
 
 mod flow;
 mod sums;
@@ -14,18 +13,18 @@ use core::ops::Range;
 
 pub use flow::{FlowKey, TcpFields, TunnelKey, flow_key, payload, tcp_fields};
 
-/// What a frame may be like besides the usual.
+/// Deviations from a usual frame that a check accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expect {
-    /// The bytes start at an IP header instead of an Ethernet header.
+    /// The bytes start with an IP header instead of an Ethernet header.
     pub starts_at_ip: bool,
-    /// Bytes after the end that a length field names are allowed (padding).
+    /// Bytes behind the end of the packet are allowed (padding).
     pub trailing: bool,
-    /// The innermost TCP, UDP or DCCP checksum may be partial: the sum of the pseudo-header, not
-    /// inverted, with its length or without. Outer checksums must then be right for the packet once
-    /// that one is filled in.
+    /// The innermost TCP, UDP or DCCP checksum may be partial: the pseudo-header's sum, not
+    /// inverted, with or without the length. Outer checksums must then be valid for the packet with
+    /// the completed checksum.
     pub partial: bool,
-    /// A packet of more than 65,535 bytes may have an IP length of 0 (BIG TCP).
+    /// A packet of more than 65,535 bytes may have an IP length field of 0 (BIG TCP).
     pub big: bool,
 }
 
@@ -34,11 +33,11 @@ pub struct Expect {
 pub struct Layer {
     /// The kind of its header.
     pub kind: Kind,
-    /// Where its header starts, in bytes from the frame's start.
+    /// Offset of the header, in bytes from the start of the frame.
     pub offset: usize,
     /// The header's length in bytes, options included.
     pub header: usize,
-    /// Where its contents end, in bytes from the frame's start.
+    /// Offset of the end of its contents, in bytes from the start of the frame.
     pub end: usize,
 }
 
@@ -51,7 +50,7 @@ pub enum Kind {
     Vlan,
     /// A PPPoE session header and the PPP protocol.
     Pppoe,
-    /// One MPLS label stack entry.
+    /// An MPLS label stack entry.
     Mpls,
     /// An IPv4 header.
     Ipv4,
@@ -79,12 +78,12 @@ pub enum Kind {
     Gre,
 }
 
-/// Which field is wrong.
+/// The field that is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// Fewer bytes than the header needs (expected: needed, actual: there).
+    /// The header is incomplete (expected: bytes needed, actual: bytes present).
     Header,
-    /// A version or type that the layer cannot have.
+    /// A version or type that is invalid in this layer.
     Version,
     /// IPv4 total length.
     TotalLength,
@@ -98,45 +97,46 @@ pub enum Field {
     HeaderChecksum,
     /// Transport or GRE checksum.
     Checksum,
-    /// DCCP checksum coverage beyond the packet's end (in bytes from the header).
+    /// DCCP checksum coverage beyond the end of the packet (in bytes from the header).
     Coverage,
-    /// Bytes after the end, which were not allowed (expected: 0, actual: how many).
+    /// Bytes behind the end of the packet, where they are not allowed (expected: 0, actual: their
+    /// number).
     Trailing,
 }
 
-/// The first thing wrong with a frame.
+/// The first error in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{layer:?} at byte {offset}: {field:?} is {actual:#x}, expected {expected:#x}")]
 pub struct Problem {
-    /// The layer that it is in.
+    /// The layer that contains the error.
     pub layer: Kind,
-    /// Where the layer's header starts, in bytes from the frame's start.
+    /// Offset of the layer's header, in bytes from the start of the frame.
     pub offset: usize,
-    /// The field that is wrong.
+    /// The wrong field.
     pub field: Field,
-    /// The value that it should have.
+    /// The correct value.
     pub expected: u64,
-    /// The value that it has.
+    /// The actual value.
     pub actual: u64,
 }
 
-/// What was found in a frame that is right.
+/// The contents of a valid frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Its layers, outermost first; what follows the last is not parsed further.
+    /// The layers, outermost first. Bytes behind the last one are not parsed.
     pub layers: Vec<Layer>,
-    /// The contents of the last layer.
+    /// The range of the last layer's contents.
     pub payload: Range<usize>,
-    /// Bytes after the outermost packet.
+    /// Number of bytes behind the outermost packet.
     pub trailing: usize,
-    /// The innermost IP packet is a fragment: its transport was not looked at.
+    /// The innermost IP packet is a fragment, so its transport header was not parsed.
     pub fragment: bool,
-    /// How many non-zero transport checksums (TCP, UDP, DCCP, SCTP, GRE) were there and right; a
-    /// partial one does not count.
+    /// Number of valid non-zero transport checksums (TCP, UDP, DCCP, SCTP, GRE), partial ones
+    /// excluded.
     pub checksums: usize,
-    /// Are all checksums canonical: none 0xFFFF where 0x0000 is what the arithmetic gives?
+    /// Whether all checksums are canonical. 0xFFFF is not canonical where the sum yields 0x0000.
     pub canonical: bool,
-    /// The offset of the innermost checksum, from the frame's start, if it is partial.
+    /// Offset of the innermost checksum from the start of the frame; `None` if it is not partial.
     pub partial: Option<usize>,
 }
 
@@ -147,17 +147,17 @@ impl Checked {
     }
 }
 
-/// Returns the layers of a frame, outermost first, as far as its headers can be read; lengths and
-/// checksums may be wrong.
+/// Returns the layers of a frame, outermost first, up to the first header that cannot be parsed.
+/// Lengths and checksums are not checked.
 pub fn layers(bytes: &[u8], starts_at_ip: bool) -> Vec<Layer> {
     walk::walk(bytes, starts_at_ip, true).layers
 }
 
-/// Checks a frame. What is not IP is right as long as its Ethernet header is whole.
+/// Checks a frame. A frame that is not IP is valid if its Ethernet header is complete.
 ///
 /// # Errors
-/// The first [`Problem`]: structure and lengths from the outside in, then checksums from the inside
-/// out.
+/// The first [`Problem`]. Structure and lengths are checked from the outside in, then checksums
+/// from the inside out.
 pub fn frame(bytes: &[u8], expect: &Expect) -> Result<Checked, Problem> {
     let walk = walk::walk(bytes, expect.starts_at_ip, expect.big);
     if let Some(problem) =

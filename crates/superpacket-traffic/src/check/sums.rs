@@ -1,4 +1,4 @@
-//! Every checksum of a frame, from the inside out.
+//! Checks all checksums of a frame, from the inside out.
 
 use etherparse::{Ipv4HeaderSlice, TcpHeaderSlice, UdpHeaderSlice};
 
@@ -6,14 +6,14 @@ use super::walk::Walk;
 use super::{Field, Kind, Layer, Problem};
 use crate::{addresses, checksum};
 
-/// What was found.
-pub(super) struct Sums {
+/// The results for the checksums of a frame.
+pub(super) struct ChecksumResults {
     pub(super) right: usize,
     pub(super) canonical: bool,
     pub(super) partial: Option<usize>,
 }
 
-/// Addresses of the IP header around a layer.
+/// The addresses in the IP header that encloses a layer.
 enum Around {
     V4([u8; 4], [u8; 4]),
     V6([u8; 16], [u8; 16]),
@@ -32,9 +32,9 @@ impl Around {
     }
 }
 
-pub(super) fn verify(bytes: &[u8], walk: &Walk, partial: bool) -> Result<Sums, Problem> {
-    let mut sums = Sums { right: 0, canonical: true, partial: None };
-    // Outer sums cover the packet with its partial checksum filled in.
+pub(super) fn verify(bytes: &[u8], walk: &Walk, partial: bool) -> Result<ChecksumResults, Problem> {
+    let mut sums = ChecksumResults { right: 0, canonical: true, partial: None };
+    // Outer checksums cover the packet with the partial checksum completed.
     let mut completed = bytes.to_vec();
     let innermost = walk
         .layers
@@ -55,7 +55,8 @@ pub(super) fn verify(bytes: &[u8], walk: &Walk, partial: bool) -> Result<Sums, P
     Ok(sums)
 }
 
-/// The addresses at the ends of the way of a packet whose IP header is the first of these layers.
+/// Returns the addresses of sender and final destination of a packet whose IP header is the first
+/// of these layers.
 fn addresses_of(bytes: &[u8], layers: &[Layer]) -> Option<Around> {
     let ip = layers.first()?;
     let header = &bytes[ip.offset..ip.offset + ip.header];
@@ -89,7 +90,7 @@ fn verify_layer(
     around: Option<Around>,
     last: bool,
     may_be_partial: bool,
-    sums: &mut Sums,
+    sums: &mut ChecksumResults,
 ) -> Result<(), Problem> {
     let contents = &bytes[layer.offset..layer.end];
     let be16 = |offset: usize| u16::from_be_bytes([contents[offset], contents[offset + 1]]);
@@ -105,7 +106,7 @@ fn verify_layer(
         (Kind::Ipv4, _) => {
             let header = Ipv4HeaderSlice::from_slice(contents)
                 .map_err(|_| wrong(Field::Header, 20, contents.len() as u64))?;
-            // etherparse sums the fields, which leaves the reserved bit out.
+            // etherparse sums parsed fields, which do not include the reserved bit.
             let expected = match contents[6] & 0x80 {
                 0 => header.to_header().calc_header_checksum(),
                 _ => !checksum::add(checksum::sum(header.slice()), !be16(10)),
@@ -127,8 +128,9 @@ fn verify_layer(
         (Kind::Icmp, _) => (2, 1, !checksum::add(checksum::sum(contents), !be16(2))),
         (Kind::Tcp, Some(around)) => (16, 6, tcp(contents, layer.header, around)),
         (Kind::Udp, Some(around)) => {
-            // RFC 768 lets an IPv4 sender leave it out; RFC 6935 lets a tunnel over IPv6, known by
-            // what is in it or, where its header has unknown bits, by its port.
+            // RFC 768 makes the checksum optional over IPv4, and RFC 6935 in tunnels over IPv6. A
+            // tunnel is recognized by its inner packet or, if its header has unknown bits, by its
+            // port.
             let is_tunnel = !last || matches!(be16(2), 4_789 | 6_081);
             if be16(6) == 0 && (matches!(around, Around::V4(..)) || is_tunnel) {
                 return Ok(());
@@ -181,7 +183,7 @@ fn verify_layer(
     Err(wrong(Field::Checksum, expected.into(), actual.into()))
 }
 
-/// The right checksum of `contents`, whose field at `offset` is taken as zero.
+/// Returns the correct checksum of `contents`; the field at `offset` counts as zero.
 fn plain(contents: &[u8], offset: usize, pseudo: u16) -> u16 {
     let field = u16::from_be_bytes([contents[offset], contents[offset + 1]]);
     let mut zeroed = contents.to_vec();
@@ -193,7 +195,7 @@ fn plain(contents: &[u8], offset: usize, pseudo: u16) -> u16 {
 
 fn tcp(contents: &[u8], header: usize, around: &Around) -> u16 {
     let by_etherparse = TcpHeaderSlice::from_slice(contents).ok().and_then(|slice| {
-        // etherparse sums the fields, which leaves reserved bits out.
+        // etherparse sums parsed fields, which do not include the reserved bits.
         let reserved = contents[12] & 0x0e != 0;
         let payload = &contents[header..];
         match around {

@@ -1,4 +1,4 @@
-//! From the first byte of a frame to the last header that is understood, as far as it can be read.
+//! Parses a frame from its first byte to the last known header.
 
 use core::ops::Range;
 
@@ -10,26 +10,26 @@ use etherparse::{SingleVlanHeaderSlice, TcpHeaderSlice, UdpHeaderSlice};
 
 use super::{Field, Kind, Layer, Problem};
 
-/// The layers of a frame and everything wrong with its structure.
+/// The layers of a frame, and all errors in its structure.
 pub(super) struct Walk {
     pub(super) layers: Vec<Layer>,
     pub(super) problems: Vec<Problem>,
     pub(super) fragment: bool,
-    /// The end of the outermost packet by its length field; the frame's end where nothing says
-    /// otherwise.
+    /// Offset of the end of the outermost packet by its length field; the end of the frame if there
+    /// is no such field.
     pub(super) end: usize,
 }
 
 impl Walk {
-    /// The contents of the last layer.
+    /// Returns the range of the last layer's contents.
     pub(super) fn payload(&self) -> Range<usize> {
         self.layers.last().map_or(0..0, |layer| layer.offset + layer.header..layer.end)
     }
 }
 
-/// Tunnels deeper than any test builds are left alone, so that no frame makes the walk recurse
-/// without end.
-const DEEPEST: usize = 48;
+/// Maximum number of layers before a protocol is no longer entered. It exceeds the depth in all
+/// tests, and bounds the recursion.
+const MAX_LAYERS: usize = 48;
 
 pub(super) fn walk(bytes: &[u8], starts_at_ip: bool, big: bool) -> Walk {
     let walk = Walk { layers: Vec::new(), problems: Vec::new(), fragment: false, end: bytes.len() };
@@ -50,8 +50,8 @@ struct Walker<'a> {
     end: Option<usize>,
 }
 
-/// Nothing further can be read; why is among the problems.
-struct Stop;
+/// Parsing stops here; the problems contain the reason.
+struct StopParsing;
 
 impl Walker<'_> {
     fn layer(&mut self, kind: Kind, offset: usize, header: usize, end: usize) {
@@ -75,10 +75,16 @@ impl Walker<'_> {
         });
     }
 
-    fn need(&mut self, kind: Kind, offset: usize, bytes: usize, limit: usize) -> Result<(), Stop> {
+    fn need(
+        &mut self,
+        kind: Kind,
+        offset: usize,
+        bytes: usize,
+        limit: usize,
+    ) -> Result<(), StopParsing> {
         if offset + bytes > limit {
             self.problem(kind, offset, Field::Header, bytes, limit - offset);
-            return Err(Stop);
+            return Err(StopParsing);
         }
         Ok(())
     }
@@ -87,7 +93,8 @@ impl Walker<'_> {
         u16::from_be_bytes([self.bytes[offset], self.bytes[offset + 1]])
     }
 
-    /// Clamps an end that a length field names to what is there, and says so.
+    /// Limits the end that a length field names to the bytes present, and records a problem if it
+    /// exceeds them.
     fn clamp(
         &mut self,
         kind: Kind,
@@ -106,10 +113,10 @@ impl Walker<'_> {
         end
     }
 
-    fn link(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
+    fn link(&mut self, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(Kind::Ethernet, offset, 14, limit)?;
         let Ok(header) = Ethernet2HeaderSlice::from_slice(&self.bytes[offset..limit]) else {
-            return Err(Stop);
+            return Err(StopParsing);
         };
         self.layer(Kind::Ethernet, offset, 14, limit);
         let mut ethertype = header.ether_type().0;
@@ -117,7 +124,7 @@ impl Walker<'_> {
         while matches!(ethertype, 0x8100 | 0x88a8 | 0x9100) {
             self.need(Kind::Vlan, offset, 4, limit)?;
             let Ok(tag) = SingleVlanHeaderSlice::from_slice(&self.bytes[offset..limit]) else {
-                return Err(Stop);
+                return Err(StopParsing);
             };
             self.layer(Kind::Vlan, offset, 4, limit);
             ethertype = tag.ether_type().0;
@@ -132,7 +139,7 @@ impl Walker<'_> {
         }
     }
 
-    fn pppoe(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
+    fn pppoe(&mut self, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(Kind::Pppoe, offset, 8, limit)?;
         if self.be16(offset) != 0x1100 {
             return Ok(());
@@ -141,7 +148,7 @@ impl Walker<'_> {
         let end = self.clamp(Kind::Pppoe, offset, Field::PppoeLength, offset + 6 + length, limit);
         if length < 2 {
             self.problem(Kind::Pppoe, offset, Field::PppoeLength, 2, length);
-            return Err(Stop);
+            return Err(StopParsing);
         }
         self.layer(Kind::Pppoe, offset, 8, end);
         match self.be16(offset + 6) {
@@ -151,7 +158,7 @@ impl Walker<'_> {
         }
     }
 
-    fn mpls(&mut self, mut offset: usize, limit: usize) -> Result<(), Stop> {
+    fn mpls(&mut self, mut offset: usize, limit: usize) -> Result<(), StopParsing> {
         loop {
             self.need(Kind::Mpls, offset, 4, limit)?;
             self.layer(Kind::Mpls, offset, 4, limit);
@@ -162,8 +169,8 @@ impl Walker<'_> {
         }
     }
 
-    /// An IP header whose version nothing announces.
-    fn any_ip(&mut self, kind: Kind, offset: usize, limit: usize) -> Result<(), Stop> {
+    /// Parses an IP header whose version only its first byte says.
+    fn any_ip(&mut self, kind: Kind, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(kind, offset, 1, limit)?;
         match self.bytes[offset] >> 4 {
             4 => self.ipv4(offset, limit),
@@ -171,23 +178,23 @@ impl Walker<'_> {
             _ if kind == Kind::Mpls => Ok(()),
             version => {
                 self.problem(kind, offset, Field::Version, 4, usize::from(version));
-                Err(Stop)
+                Err(StopParsing)
             }
         }
     }
 
-    fn ipv4(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
+    fn ipv4(&mut self, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(Kind::Ipv4, offset, 20, limit)?;
         let first = self.bytes[offset];
         if first >> 4 != 4 {
             self.problem(Kind::Ipv4, offset, Field::Version, 4, usize::from(first >> 4));
-            return Err(Stop);
+            return Err(StopParsing);
         }
         let length = usize::from(first & 0xf) * 4;
         self.need(Kind::Ipv4, offset, length, limit)?;
         let Ok(header) = Ipv4HeaderSlice::from_slice(&self.bytes[offset..limit]) else {
             self.problem(Kind::Ipv4, offset, Field::Header, 20, length);
-            return Err(Stop);
+            return Err(StopParsing);
         };
         let total = match usize::from(header.total_len()) {
             0 if self.big && limit - offset > 0xffff => limit - offset,
@@ -195,7 +202,7 @@ impl Walker<'_> {
         };
         if total < length {
             self.problem(Kind::Ipv4, offset, Field::TotalLength, limit - offset, total);
-            return Err(Stop);
+            return Err(StopParsing);
         }
         let (number, fragment) = (header.protocol().0, header.is_fragmenting_payload());
         let end = self.clamp(Kind::Ipv4, offset, Field::TotalLength, offset + total, limit);
@@ -207,7 +214,7 @@ impl Walker<'_> {
         self.transport(number, offset + length, end, Kind::Icmp)
     }
 
-    fn ipv6(&mut self, offset: usize, limit: usize) -> Result<(), Stop> {
+    fn ipv6(&mut self, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(Kind::Ipv6, offset, 40, limit)?;
         let Ok(header) = Ipv6HeaderSlice::from_slice(&self.bytes[offset..limit]) else {
             self.problem(
@@ -217,7 +224,7 @@ impl Walker<'_> {
                 6,
                 usize::from(self.bytes[offset] >> 4),
             );
-            return Err(Stop);
+            return Err(StopParsing);
         };
         let mut number = header.next_header().0;
         let whole = match usize::from(header.payload_length()) {
@@ -235,7 +242,7 @@ impl Walker<'_> {
                     self.need(kind, next, 8 + usize::from(self.bytes[next + 1]) * 8, end)?;
                     let Ok(extension) = Ipv6RawExtHeaderSlice::from_slice(&self.bytes[next..end])
                     else {
-                        return Err(Stop);
+                        return Err(StopParsing);
                     };
                     self.layer(kind, next, extension.slice().len(), end);
                     number = extension.next_header().0;
@@ -245,7 +252,7 @@ impl Walker<'_> {
                     self.need(Kind::Extension(44), next, 8, end)?;
                     let Ok(extension) = Ipv6FragmentHeaderSlice::from_slice(&self.bytes[next..end])
                     else {
-                        return Err(Stop);
+                        return Err(StopParsing);
                     };
                     let fragment = extension.is_fragmenting_payload();
                     number = extension.next_header().0;
@@ -261,8 +268,8 @@ impl Walker<'_> {
         }
     }
 
-    /// The length of an IPv6 packet whose payload length is 0: a jumbogram, BIG TCP, or just the
-    /// header.
+    /// Returns the length of an IPv6 packet whose payload length is 0: a jumbogram, BIG TCP, or
+    /// only the header.
     fn ipv6_without_length(&self, number: u8, offset: usize, limit: usize) -> usize {
         let option = offset + 40;
         if number == 0 && option + 8 <= limit && self.be16(option + 2) == 0xc204 {
@@ -277,8 +284,14 @@ impl Walker<'_> {
         if self.big && limit - offset - 40 > 0xffff { limit - offset } else { 40 }
     }
 
-    fn transport(&mut self, number: u8, offset: usize, end: usize, icmp: Kind) -> Result<(), Stop> {
-        if self.walk.layers.len() > DEEPEST {
+    fn transport(
+        &mut self,
+        number: u8,
+        offset: usize,
+        end: usize,
+        icmp: Kind,
+    ) -> Result<(), StopParsing> {
+        if self.walk.layers.len() > MAX_LAYERS {
             return Ok(());
         }
         match number {
@@ -288,7 +301,7 @@ impl Walker<'_> {
                 self.need(Kind::Tcp, offset, length.max(20), end)?;
                 if TcpHeaderSlice::from_slice(&self.bytes[offset..end]).is_err() {
                     self.problem(Kind::Tcp, offset, Field::Header, 20, length);
-                    return Err(Stop);
+                    return Err(StopParsing);
                 }
                 self.layer(Kind::Tcp, offset, length, end);
                 Ok(())
@@ -300,7 +313,7 @@ impl Walker<'_> {
                 let least = if self.bytes[offset + 8] & 1 == 1 { 16 } else { 12 };
                 if length < least {
                     self.problem(Kind::Dccp, offset, Field::Header, least, length);
-                    return Err(Stop);
+                    return Err(StopParsing);
                 }
                 self.need(Kind::Dccp, offset, length, end)?;
                 self.layer(Kind::Dccp, offset, length, end);
@@ -323,10 +336,10 @@ impl Walker<'_> {
         }
     }
 
-    fn udp(&mut self, offset: usize, end: usize) -> Result<(), Stop> {
+    fn udp(&mut self, offset: usize, end: usize) -> Result<(), StopParsing> {
         self.need(Kind::Udp, offset, 8, end)?;
         let Ok(header) = UdpHeaderSlice::from_slice(&self.bytes[offset..end]) else {
-            return Err(Stop);
+            return Err(StopParsing);
         };
         let length = usize::from(header.length());
         let port = header.destination_port();
@@ -337,7 +350,7 @@ impl Walker<'_> {
         let inner = offset + 8;
         match port {
             4789 if inner + 8 <= end => {
-                // Other bits (GPE, group policy) change what follows.
+                // Other bits (GPE, group policy) change the meaning of the following bytes.
                 if self.bytes[inner..inner + 4] != [8, 0, 0, 0] || self.bytes[inner + 7] != 0 {
                     return Ok(());
                 }
@@ -358,10 +371,10 @@ impl Walker<'_> {
         }
     }
 
-    fn gre(&mut self, offset: usize, end: usize) -> Result<(), Stop> {
+    fn gre(&mut self, offset: usize, end: usize) -> Result<(), StopParsing> {
         self.need(Kind::Gre, offset, 4, end)?;
         let flags = self.be16(offset);
-        // Another version or source routes.
+        // Another version, or source routes.
         if flags & !0xb000 != 0 {
             return Ok(());
         }
@@ -371,7 +384,7 @@ impl Walker<'_> {
         self.carried(self.be16(offset + 2), offset + length, end)
     }
 
-    fn carried(&mut self, ethertype: u16, offset: usize, end: usize) -> Result<(), Stop> {
+    fn carried(&mut self, ethertype: u16, offset: usize, end: usize) -> Result<(), StopParsing> {
         match ethertype {
             0x6558 => self.link(offset, end),
             0x0800 => self.ipv4(offset, end),

@@ -17,7 +17,7 @@ pub enum Ip {
 pub struct Ipv4 {
     /// Source address.
     pub source: [u8; 4],
-    /// Destination address; checksums use the final destination by the options.
+    /// Destination address; checksums cover the final destination in the options.
     pub destination: [u8; 4],
     /// Time to live.
     pub ttl: u8,
@@ -27,21 +27,21 @@ pub struct Ipv4 {
     pub id: u16,
     /// The reserved flag bit.
     pub reserved: bool,
-    /// Do not fragment.
+    /// The flag "don't fragment".
     pub dont_fragment: bool,
-    /// More fragments follow.
+    /// The flag "more fragments".
     pub more_fragments: bool,
     /// Fragment offset in units of 8 bytes, 13 bits.
     pub fragment_offset: u16,
     /// Options as raw bytes, padded with zeros to a multiple of 4 and at most 40.
     pub options: Vec<u8>,
-    /// Protocol; found from what follows if `None`.
+    /// Protocol; derived from the next layer if `None`.
     pub protocol: Option<u8>,
-    /// Total length in bytes; right if `None`, and 0 where the right one is above 65,535.
+    /// Total length in bytes. If `None`, the correct one, or 0 if that exceeds 65,535.
     pub total_length: Option<u16>,
-    /// Header length in words of 4 bytes; right if `None`.
+    /// Header length in words of 4 bytes; the correct one if `None`.
     pub ihl: Option<u8>,
-    /// How the header checksum is filled in; the partial modes mean right.
+    /// Form of the header checksum; the partial forms mean a correct one.
     pub checksum: Checksum,
 }
 
@@ -71,7 +71,7 @@ impl Default for Ipv4 {
 pub struct Ipv6 {
     /// Source address.
     pub source: [u8; 16],
-    /// Destination address; checksums use the final destination by the extension headers.
+    /// Destination address; checksums cover the final destination in the extension headers.
     pub destination: [u8; 16],
     /// Traffic class: DSCP in the upper 6 bits, ECN in the lower 2.
     pub traffic_class: u8,
@@ -81,9 +81,9 @@ pub struct Ipv6 {
     pub hop_limit: u8,
     /// Extension headers in order.
     pub extensions: Vec<Extension>,
-    /// The next header of the last header in the chain; found from what follows if `None`.
+    /// The next header of the last header in the chain; derived from the next layer if `None`.
     pub next_header: Option<u8>,
-    /// Payload length in bytes; right if `None`, and 0 where the right one is above 65,535.
+    /// Payload length in bytes. If `None`, the correct one, or 0 if that exceeds 65,535.
     pub payload_length: Option<u16>,
 }
 
@@ -102,8 +102,8 @@ impl Default for Ipv6 {
     }
 }
 
-/// An IPv6 extension header. The contents follow the next-header and length bytes and are padded
-/// with zeros (Pad1) to a multiple of 8.
+/// An IPv6 extension header. The contents exclude the next-header and length bytes, and are padded
+/// with zeros (Pad1) to a multiple of 8 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// Hop-by-hop options (0).
@@ -112,11 +112,11 @@ pub enum Extension {
     Routing(Vec<u8>),
     /// Destination options (60).
     DestinationOptions(Vec<u8>),
-    /// Fragment (44); offset 0 without `more` is an atomic fragment.
+    /// Fragment (44). With offset 0 and without `more`, it is an atomic fragment.
     Fragment {
         /// Offset in units of 8 bytes, 13 bits.
         offset: u16,
-        /// More fragments follow.
+        /// The flag "more fragments".
         more: bool,
         /// Identification.
         id: u32,
@@ -124,7 +124,8 @@ pub enum Extension {
 }
 
 impl Extension {
-    /// A hop-by-hop header that holds just a jumbo payload option of `length` bytes (RFC 2675).
+    /// Returns a hop-by-hop header that contains only a jumbo payload option of `length` bytes (RFC
+    /// 2675).
     pub fn jumbo(length: u32) -> Self {
         let mut contents = vec![0xc2, 4];
         contents.extend(length.to_be_bytes());
@@ -140,31 +141,31 @@ impl Extension {
         }
     }
 
-    /// A segment routing header (RFC 8754, section 2) of these segments, the final destination
-    /// last, of which `left` are left.
+    /// Returns a segment routing header (RFC 8754, section 2). `segments` are in travel order with
+    /// the final destination last, and `left` of them are left.
     pub fn segment_route(segments: &[[u8; 16]], left: u8) -> Self {
         let mut contents = vec![4, left, segments.len() as u8 - 1, 0, 0, 0];
         contents.extend(segments.iter().rev().flatten());
         Extension::Routing(contents)
     }
 
-    /// A routing header of type 0 (RFC 2460, section 4.4) or 2 (RFC 6275, section 6.4) with these
-    /// addresses, the final destination last, of which `left` are left.
+    /// Returns a routing header of type 0 (RFC 2460, section 4.4) or 2 (RFC 6275, section 6.4).
+    /// `addresses` end with the final destination, and `left` of them are left.
     pub fn source_route(kind: u8, addresses: &[[u8; 16]], left: u8) -> Self {
         let mut contents = vec![kind, left, 0, 0, 0, 0];
         contents.extend(addresses.iter().flatten());
         Extension::Routing(contents)
     }
 
-    /// Destination options with a home address (RFC 6275, section 6.3).
+    /// Returns destination options with a home address (RFC 6275, section 6.3).
     pub fn home_address(address: [u8; 16]) -> Self {
-        // PadN of 4 bytes, so that the address is aligned.
+        // PadN of 4 bytes aligns the address.
         let mut contents = vec![1, 2, 0, 0, 201, 16];
         contents.extend(address);
         Extension::DestinationOptions(contents)
     }
 
-    /// The header's bytes; `next` is the number of the header behind it.
+    /// Returns the bytes of the header; `next` is the number of the following header.
     fn bytes(&self, next: u8) -> Vec<u8> {
         match self {
             Extension::Fragment { offset, more, id } => {
@@ -184,7 +185,7 @@ impl Extension {
 }
 
 impl Ip {
-    /// The length of the header with its options or extension headers, in bytes.
+    /// Returns the length of the header with its options or extension headers, in bytes.
     pub(super) fn header_length(&self) -> usize {
         let mut header = Vec::new();
         self.write(&mut header, 0);
@@ -198,7 +199,7 @@ impl Ip {
         }
     }
 
-    /// The protocol number that a header before this one carries.
+    /// Returns the protocol number of this header in the header before it.
     pub(super) fn number(&self) -> u8 {
         match self {
             Ip::V4(_) => 4,
@@ -206,8 +207,8 @@ impl Ip {
         }
     }
 
-    /// The sum of the pseudo-header: that of the addresses in the header, if those at the ends of
-    /// the way are not known.
+    /// Returns the pseudo-header's sum. It covers the addresses in the header if those of sender
+    /// and final destination are unknown.
     pub fn pseudo(&self, protocol: u8, length: u32) -> u16 {
         match self {
             Ip::V4(ip) => {
@@ -231,7 +232,7 @@ impl Ip {
         }
     }
 
-    /// Appends the header; lengths and the checksum are filled in by `finish`.
+    /// Appends the header; `finish` writes the lengths and the checksum.
     pub(super) fn write(&self, out: &mut Vec<u8>, protocol: u8) {
         match self {
             Ip::V4(ip) => {
@@ -266,7 +267,7 @@ impl Ip {
         }
     }
 
-    /// Fills in length and checksum of the header at `start`, whose packet ends at the end of
+    /// Writes the length and the checksum of the header at `start`. Its packet ends at the end of
     /// `out`.
     pub(super) fn finish(&self, out: &mut [u8], start: usize) {
         let whole = out.len() - start;

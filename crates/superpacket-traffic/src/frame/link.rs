@@ -1,4 +1,4 @@
-//! What lies before the IP header: Ethernet, VLAN tags, PPPoE, MPLS.
+//! The headers before the IP header: Ethernet, VLAN tags, PPPoE, MPLS.
 
 /// An Ethernet II header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct Ethernet {
     pub destination: [u8; 6],
     /// Source MAC address.
     pub source: [u8; 6],
-    /// The last ethertype before the network layer; found from what follows if `None`.
+    /// The last EtherType before the network layer; derived from the next layer if `None`.
     pub ethertype: Option<u16>,
 }
 
@@ -37,7 +37,7 @@ impl Default for Vlan {
 }
 
 impl Vlan {
-    /// Priority, drop eligibility and VLAN ID as they stand in the tag.
+    /// Returns priority, drop eligibility and VLAN ID as one 16-bit field (TCI).
     pub fn tci(&self) -> u16 {
         u16::from(self.pcp) << 13 | u16::from(self.dei) << 12 | (self.vid & 0xfff)
     }
@@ -48,11 +48,11 @@ impl Vlan {
 pub struct Pppoe {
     /// Version and type, 4 bits each: 0x11.
     pub version_type: u8,
-    /// Code: 0 for a session's data.
+    /// Code: 0 for session data.
     pub code: u8,
     /// Session ID.
     pub session: u16,
-    /// The length field in bytes, PPP protocol included; right if `None`.
+    /// The length field in bytes, PPP protocol included; the correct one if `None`.
     pub length: Option<u16>,
 }
 
@@ -71,7 +71,7 @@ pub struct Mpls {
     pub exp: u8,
     /// Time to live.
     pub ttl: u8,
-    /// Bottom of stack; set on the last entry only if `None`.
+    /// Bottom of stack; if `None`, set on the last entry only.
     pub bottom: Option<bool>,
 }
 
@@ -81,7 +81,7 @@ impl Default for Mpls {
     }
 }
 
-/// Appends an Ethernet header and its tags for a payload of `ethertype`.
+/// Appends an Ethernet header and its tags, for a payload of `ethertype`.
 pub(super) fn write_ethernet(
     out: &mut Vec<u8>,
     ethernet: &Ethernet,
@@ -97,7 +97,7 @@ pub(super) fn write_ethernet(
     out.extend(ethernet.ethertype.unwrap_or(ethertype).to_be_bytes());
 }
 
-/// Appends a label stack.
+/// Appends an MPLS label stack.
 pub(super) fn write_mpls(out: &mut Vec<u8>, stack: &[Mpls]) {
     for (index, entry) in stack.iter().enumerate() {
         let bottom = entry.bottom.unwrap_or(index + 1 == stack.len());

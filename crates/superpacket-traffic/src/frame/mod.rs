@@ -28,18 +28,18 @@ pub use tunnel::{Carrier, Geneve, Gre, Tunnel, Vxlan};
 /// A frame: its layers, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The Ethernet header; `None` for a packet that starts at IP (then VLAN tags, PPPoE and MPLS
-    /// are left out too).
+    /// The Ethernet header. `None` for a packet that starts at IP; VLAN tags, PPPoE and MPLS are
+    /// then ignored.
     pub link: Option<Ethernet>,
     /// VLAN tags, outermost first.
     pub vlans: Vec<Vlan>,
     /// The PPPoE session header.
     pub pppoe: Option<Pppoe>,
-    /// The MPLS label stack, top first; not together with PPPoE.
+    /// The MPLS label stack, top first; not used together with PPPoE.
     pub mpls: Vec<Mpls>,
-    /// The tunnel that the packet goes through: the outermost.
+    /// The outermost tunnel around the packet.
     pub tunnel: Option<Tunnel>,
-    /// The tunnel in that tunnel.
+    /// The second tunnel, inside `tunnel`.
     pub nested: Option<Tunnel>,
     /// The innermost IP header.
     pub ip: Ip,
@@ -47,12 +47,12 @@ pub struct Frame {
     pub transport: Transport,
     /// The transport's payload.
     pub payload: Vec<u8>,
-    /// Bytes after the outermost IP packet's end: padding, a frame check sequence.
+    /// Bytes behind the end of the outermost IP packet, such as padding or a frame check sequence.
     pub trailer: Vec<u8>,
 }
 
 impl Default for Frame {
-    /// A TCP/IPv4 packet without payload in an Ethernet frame.
+    /// Returns a TCP/IPv4 packet without payload in an Ethernet frame.
     fn default() -> Self {
         Frame {
             link: Some(Ethernet::default()),
@@ -69,27 +69,26 @@ impl Default for Frame {
     }
 }
 
-/// How a checksum field is filled in.
+/// The form of a checksum field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// As the protocol says; a UDP checksum of 0 is sent as 0xFFFF.
+    /// The correct value; a UDP checksum of 0 is sent as 0xFFFF.
     #[default]
     Right,
-    /// Invalid: the right one with some bits inverted, never 0.
+    /// An invalid value: the correct one with some bits inverted, never 0.
     Wrong,
-    /// 0: absent in UDP, most often invalid elsewhere.
+    /// 0. In UDP, there is then no checksum; other protocols' checksums are usually invalid.
     Zero,
-    /// 0xFFFF where the right one is 0x0000 (valid, not canonical), else right.
+    /// 0xFFFF if the correct value is 0x0000 (valid, but not canonical), otherwise the correct one.
     /// [`Frame::with_zero_checksum`] makes it 0.
     NonCanonical,
-    /// The sum of the pseudo-header, not inverted, as a sender leaves it to a device
-    /// (`CHECKSUM_PARTIAL`). Outer checksums are those of the packet once the device has filled it
-    /// in.
+    /// The pseudo-header's sum, not inverted, which a sender leaves for a device to complete
+    /// (`CHECKSUM_PARTIAL`). Outer checksums are those of the completed packet.
     Partial,
-    /// The same without the length in the sum, as captured before segmentation of frames of IP
-    /// length 0.
+    /// As [`Checksum::Partial`], but without the length in the sum. Captures have this form if the
+    /// frame's IP length is 0.
     PartialWithoutLength,
-    /// This value.
+    /// A fixed value.
     Raw(u16),
 }
 
@@ -113,12 +112,12 @@ impl Checksum {
     }
 }
 
-/// Where the headers of a frame lie, in bytes from its start.
+/// The offsets of a frame's headers, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
-    /// The outermost IP header, if there is a tunnel.
+    /// The outermost IP header; `None` without a tunnel.
     pub outer: Option<usize>,
-    /// The outer IP header of the second tunnel, if there is one.
+    /// The outer IP header of the second tunnel; `None` without one.
     pub nested: Option<usize>,
     /// The innermost IP header.
     pub network: usize,
@@ -131,15 +130,15 @@ pub struct Offsets {
 }
 
 impl Frame {
-    /// The frame's bytes.
+    /// Returns the bytes of the frame.
     ///
     /// # Panics
-    /// If options are longer than their header can say.
+    /// If options exceed the maximum of their header's length field.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.build().0
     }
 
-    /// Where the headers lie.
+    /// Returns the offsets of the headers.
     ///
     /// # Panics
     /// As [`Frame::to_bytes`].
@@ -163,7 +162,7 @@ impl Frame {
         let payload = out.len();
         out.extend(&self.payload);
 
-        // From the inside out: each sum covers what is inside it.
+        // From the inside out, since each checksum covers everything inside it.
         let mut deferred = vec![self.transport.finish(&mut out, transport, payload, &self.ip)];
         self.ip.finish(&mut out, network);
         for (tunnel, places) in [(&self.nested, nested), (&self.tunnel, outer)] {
@@ -183,7 +182,8 @@ impl Frame {
         (out, Offsets { outer, nested, network, transport, payload, end })
     }
 
-    /// Appends what lies before the outermost IP header; returns where the PPPoE header is.
+    /// Appends the headers before the outermost IP header, and returns the offset of the PPPoE
+    /// header.
     fn write_link(&self, out: &mut Vec<u8>, outermost: &Ip) -> Option<usize> {
         let ethernet = self.link.as_ref()?;
         let ethertype = match (&self.pppoe, self.mpls.is_empty()) {

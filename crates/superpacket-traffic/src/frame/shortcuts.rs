@@ -1,10 +1,12 @@
-//! Constructors of the frames that most tests start from, and edits to them.
+//! Constructors of the frames with which most tests begin, and functions to change them.
 
 use super::*;
 use crate::checksum;
 
-/// Returns `length` bytes of an endless stream from byte `position` on. They depend on the position
-/// alone (modulo 2^32), so that lost, repeated and moved bytes are noticed.
+/// Returns `length` bytes of an endless stream, from byte `position` on.
+///
+/// The bytes depend only on the position (modulo 2^32), so that lost, repeated and moved bytes are
+/// detected.
 pub fn stream_bytes(position: u32, length: usize) -> Vec<u8> {
     (0..length as u32)
         .map(|index| (position.wrapping_add(index).wrapping_mul(0x9e37_79b1) >> 23) as u8)
@@ -12,8 +14,8 @@ pub fn stream_bytes(position: u32, length: usize) -> Vec<u8> {
 }
 
 impl Frame {
-    /// A TCP/IPv4 segment of `payload` bytes in an Ethernet frame: TTL 64, DF, ID 0, ACK, window
-    /// 501, no options.
+    /// Returns a TCP/IPv4 segment with `payload` bytes in an Ethernet frame: TTL 64, DF, ID 0, ACK,
+    /// window 501, no options.
     pub fn tcp4(sequence: u32, payload: usize) -> Self {
         Frame {
             transport: Transport::Tcp(Tcp { sequence, ..Tcp::default() }),
@@ -22,12 +24,12 @@ impl Frame {
         }
     }
 
-    /// A TCP/IPv6 segment, otherwise as [`Frame::tcp4`].
+    /// Returns a TCP/IPv6 segment, otherwise as [`Frame::tcp4`].
     pub fn tcp6(sequence: u32, payload: usize) -> Self {
         Frame { ip: Ip::V6(Ipv6::default()), ..Frame::tcp4(sequence, payload) }
     }
 
-    /// A UDP/IPv4 datagram of `payload` bytes.
+    /// Returns a UDP/IPv4 datagram with `payload` bytes.
     pub fn udp4(payload: usize) -> Self {
         Frame {
             transport: Transport::Udp(Udp::default()),
@@ -36,12 +38,12 @@ impl Frame {
         }
     }
 
-    /// A UDP/IPv6 datagram of `payload` bytes.
+    /// Returns a UDP/IPv6 datagram with `payload` bytes.
     pub fn udp6(payload: usize) -> Self {
         Frame { ip: Ip::V6(Ipv6::default()), ..Frame::udp4(payload) }
     }
 
-    /// A DCCP-Data packet over IPv4 with a 48-bit sequence number.
+    /// Returns a DCCP-Data packet over IPv4 with a 48-bit sequence number.
     pub fn dccp4(sequence: u64, payload: usize) -> Self {
         Frame {
             transport: Transport::Dccp(Dccp { sequence, ..Dccp::default() }),
@@ -50,7 +52,7 @@ impl Frame {
         }
     }
 
-    /// A DCCP-Data packet over IPv6 with a 48-bit sequence number.
+    /// Returns a DCCP-Data packet over IPv6 with a 48-bit sequence number.
     pub fn dccp6(sequence: u64, payload: usize) -> Self {
         Frame { ip: Ip::V6(Ipv6::default()), ..Frame::dccp4(sequence, payload) }
     }
@@ -71,7 +73,7 @@ impl Frame {
         self.with(|frame| frame.ipv4_mut().id = id)
     }
 
-    /// Sets the TCP flags to these ([`ACK`] is not added).
+    /// Sets the TCP flags to exactly these ([`ACK`] is not added).
     ///
     /// # Panics
     /// If the transport is not TCP.
@@ -89,19 +91,19 @@ impl Frame {
         self.with(|frame| frame.tcp_mut().options = timestamps(value, echo_reply))
     }
 
-    /// Adds an 802.1Q tag inside those that are there.
+    /// Adds an 802.1Q tag inside the existing ones.
     #[must_use]
     pub fn tagged(self, vid: u16) -> Self {
         self.with(|frame| frame.vlans.push(Vlan { vid, ..Vlan::default() }))
     }
 
-    /// Removes the link header: the frame starts at IP.
+    /// Removes the link header, so that the frame starts at IP.
     #[must_use]
     pub fn at_ip(self) -> Self {
         self.with(|frame| frame.link = None)
     }
 
-    /// Pads the frame with zeros to `length` bytes, if it is shorter.
+    /// Pads a shorter frame with zeros to `length` bytes.
     #[must_use]
     pub fn padded_to(self, length: usize) -> Self {
         let end = self.offsets().end;
@@ -114,7 +116,7 @@ impl Frame {
         self.through(outer4(), Carrier::Vxlan(Vxlan::default()), true)
     }
 
-    /// Puts the packet into a VXLAN tunnel over IPv6, with the right outer UDP checksum.
+    /// Puts the packet into a VXLAN tunnel over IPv6, with a correct outer UDP checksum.
     #[must_use]
     pub fn in_vxlan6(self) -> Self {
         let mut vxlan = Vxlan::default();
@@ -126,11 +128,16 @@ impl Frame {
     /// option.
     #[must_use]
     pub fn in_geneve(self) -> Self {
-        let geneve = Geneve {
-            options: vec![0x01, 0x02, 0x03, 0x01, 0xaa, 0xbb, 0xcc, 0xdd],
-            ..Geneve::default()
-        };
-        self.through(outer4(), Carrier::Geneve(geneve), true)
+        self.through(outer4(), Carrier::Geneve(geneve()), true)
+    }
+
+    /// Puts the packet into a Geneve tunnel over IPv6, with a correct outer UDP checksum, an inner
+    /// Ethernet header and one option.
+    #[must_use]
+    pub fn in_geneve6(self) -> Self {
+        let mut geneve = geneve();
+        geneve.udp.checksum = Checksum::Right;
+        self.through(outer6(), Carrier::Geneve(geneve), true)
     }
 
     /// Puts the packet into a GRE tunnel over IPv4, with a key and without an inner Ethernet
@@ -152,8 +159,8 @@ impl Frame {
         self.through(outer6(), Carrier::Ip, false)
     }
 
-    /// Returns the frame as it is, with a tag of this VLAN, without a link header, and in one
-    /// tunnel of each kind.
+    /// Returns nine variants of the frame: unchanged, with a VLAN tag, without a link header, and
+    /// in one tunnel of each kind.
     #[must_use]
     pub fn shapes(&self, vid: u16) -> [Self; 9] {
         let frame = || self.clone();
@@ -170,12 +177,12 @@ impl Frame {
         ]
     }
 
-    /// Puts the packet into this tunnel; one that it is in already becomes the [nested] one.
+    /// Puts the packet into this tunnel. A tunnel around the packet becomes the [nested] one.
     ///
     /// [nested]: Frame::nested
     ///
     /// # Panics
-    /// If it is in two tunnels already.
+    /// If the packet is in two tunnels already.
     #[must_use]
     pub fn through(self, ip: Ip, carrier: Carrier, inner_ethernet: bool) -> Self {
         let link = inner_ethernet.then_some(Ethernet {
@@ -189,8 +196,8 @@ impl Frame {
         })
     }
 
-    /// Adds Linux's GRO hint to the options of the outermost tunnel, Geneve: where the headers of
-    /// the nested tunnel lie (`struct geneve_opt_gro_hint`).
+    /// Adds Linux's GRO hint to the options of the outermost tunnel, Geneve. It gives the positions
+    /// of the nested tunnel's headers (`struct geneve_opt_gro_hint`).
     ///
     /// # Panics
     /// If the outermost tunnel is not Geneve, or there is no nested one.
@@ -223,7 +230,7 @@ impl Frame {
         self
     }
 
-    /// The TCP header.
+    /// Returns the TCP header.
     ///
     /// # Panics
     /// If the transport is not TCP.
@@ -234,7 +241,7 @@ impl Frame {
         }
     }
 
-    /// The UDP header.
+    /// Returns the UDP header.
     ///
     /// # Panics
     /// If the transport is not UDP.
@@ -245,7 +252,7 @@ impl Frame {
         }
     }
 
-    /// The DCCP header.
+    /// Returns the DCCP header.
     ///
     /// # Panics
     /// If the transport is not DCCP.
@@ -256,7 +263,7 @@ impl Frame {
         }
     }
 
-    /// The innermost IPv4 header.
+    /// Returns the innermost IPv4 header.
     ///
     /// # Panics
     /// If it is IPv6.
@@ -267,7 +274,7 @@ impl Frame {
         }
     }
 
-    /// The innermost IPv6 header.
+    /// Returns the innermost IPv6 header.
     ///
     /// # Panics
     /// If it is IPv4.
@@ -278,7 +285,7 @@ impl Frame {
         }
     }
 
-    /// The tunnel in the tunnel.
+    /// Returns the nested tunnel.
     ///
     /// # Panics
     /// If there is none.
@@ -286,7 +293,7 @@ impl Frame {
         self.nested.as_mut().expect("a frame in two tunnels")
     }
 
-    /// The outermost tunnel.
+    /// Returns the outermost tunnel.
     ///
     /// # Panics
     /// If there is none.
@@ -294,7 +301,7 @@ impl Frame {
         self.tunnel.as_mut().expect("a tunnelled frame")
     }
 
-    /// The outer IPv4 header.
+    /// Returns the IPv4 header of the outermost tunnel.
     ///
     /// # Panics
     /// If there is none.
@@ -302,7 +309,7 @@ impl Frame {
         self.tunnel_mut().ipv4_mut()
     }
 
-    /// The outer IPv6 header.
+    /// Returns the IPv6 header of the outermost tunnel.
     ///
     /// # Panics
     /// If there is none.
@@ -313,7 +320,7 @@ impl Frame {
         }
     }
 
-    /// The outer UDP header, of VXLAN or Geneve.
+    /// Returns the UDP header of the outermost tunnel, VXLAN or Geneve.
     ///
     /// # Panics
     /// If there is none.
@@ -321,7 +328,7 @@ impl Frame {
         self.tunnel_mut().udp_mut()
     }
 
-    /// The transport checksum's mode, if the transport has one.
+    /// Returns the form of the transport checksum; `None` if the transport has none.
     pub fn checksum_mut(&mut self) -> Option<&mut Checksum> {
         match &mut self.transport {
             Transport::Tcp(tcp) => Some(&mut tcp.checksum),
@@ -333,8 +340,10 @@ impl Frame {
         }
     }
 
-    /// Returns the next frame of the flow: the TCP sequence number advances by the payload (and
-    /// SYN, FIN), the DCCP sequence number and every IPv4 ID by one; the payload is as long.
+    /// Returns the next frame of the flow, with the same payload length.
+    ///
+    /// The TCP sequence number advances by the payload (and SYN, FIN), the DCCP sequence number and
+    /// every IPv4 ID by one.
     #[must_use]
     pub fn following(&self) -> Self {
         let mut frame = self.clone();
@@ -362,16 +371,17 @@ impl Frame {
         frame
     }
 
-    /// Returns this frame and those that follow it in its flow, `count` in all.
+    /// Returns this frame and the following ones of its flow, `count` in total.
     pub fn run(&self, count: usize) -> Vec<Frame> {
         core::iter::successors(Some(self.clone()), |frame| Some(frame.following()))
             .take(count)
             .collect()
     }
 
-    /// Swaps the direction of the headers: MAC and IP addresses, outer and inner, and the
-    /// transport's ports. The outer UDP ports of a tunnel stay, as the destination port is the
-    /// tunnel's.
+    /// Returns a frame in the opposite direction: MAC and IP addresses, outer and inner, and the
+    /// transport's ports are swapped.
+    ///
+    /// Outer UDP ports stay, since the destination port identifies the tunnel.
     #[must_use]
     pub fn reversed(&self) -> Self {
         let mut frame = self.clone();
@@ -402,11 +412,11 @@ impl Frame {
         frame
     }
 
-    /// Sets the first two payload bytes such that the right transport checksum is 0x0000 (0xFFFF in
-    /// UDP), where it has two values.
+    /// Sets the first two payload bytes so that the correct transport checksum is 0x0000 (in UDP
+    /// 0xFFFF), the only sum that can be written in two ways.
     ///
     /// # Panics
-    /// If the payload is shorter than two bytes or lies at an odd offset, or the transport has no
+    /// If the payload is shorter than two bytes or starts at an odd offset, or the transport has no
     /// 16-bit checksum.
     #[must_use]
     pub fn with_zero_checksum(mut self) -> Self {
@@ -423,13 +433,13 @@ impl Frame {
             self.ip.pseudo(number, length as u32),
             checksum::sum(&bytes[offsets.transport..offsets.end]),
         );
-        // The words must add up to 0xFFFF with the field zero.
+        // With the field set to zero, the words must add up to 0xFFFF.
         self.payload[..2].copy_from_slice(&(!sum).to_be_bytes());
         *self.checksum_mut().expect("a checksum") = wanted;
         self
     }
 
-    /// Sets the IPv4 ID such that the right header checksum is 0x0000 (innermost header).
+    /// Sets the IPv4 ID so that the correct checksum of the innermost IP header is 0x0000.
     ///
     /// # Panics
     /// If the header is IPv6.
@@ -447,9 +457,11 @@ impl Frame {
         self
     }
 
-    /// Cuts the innermost IP packet into fragments of at most `size` bytes of contents each
-    /// (rounded down to a multiple of 8). IPv6 fragments get the identification `id`; IPv4
-    /// fragments keep theirs, without DF.
+    /// Splits the innermost IP packet into fragments whose contents have at most `size` bytes each
+    /// (rounded down to a multiple of 8).
+    ///
+    /// IPv6 fragments get the identification `id`. IPv4 fragments keep their identification, and
+    /// lose DF.
     ///
     /// # Panics
     /// If `size` is below 8.
@@ -479,6 +491,11 @@ impl Frame {
         }
         fragments
     }
+}
+
+/// Returns a Geneve header with one option.
+fn geneve() -> Geneve {
+    Geneve { options: vec![0x01, 0x02, 0x03, 0x01, 0xaa, 0xbb, 0xcc, 0xdd], ..Geneve::default() }
 }
 
 fn outer4() -> Ip {

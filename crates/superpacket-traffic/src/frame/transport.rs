@@ -21,10 +21,10 @@ pub const ECE: u16 = 0x040;
 pub const CWR: u16 = 0x080;
 /// AE, formerly NS (RFC 9768).
 pub const AE: u16 = 0x100;
-/// The three reserved bits.
+/// The three reserved bits of [`Tcp::flags`].
 pub const RESERVED: u16 = 0xe00;
 
-/// What follows the innermost IP header.
+/// The header behind the innermost IP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
@@ -33,12 +33,12 @@ pub enum Transport {
     Udp(Udp),
     /// DCCP.
     Dccp(Dccp),
-    /// SCTP; the payload holds the chunks.
+    /// SCTP; the payload contains the chunks.
     Sctp(Sctp),
-    /// ICMP, of the IP header's version.
+    /// ICMP or ICMPv6, depending on the IP header.
     Icmp(Icmp),
-    /// No header: the payload is the upper layer of this protocol number as it stands (a fragment's
-    /// contents, an unknown protocol).
+    /// No header: the payload is the whole upper-layer packet of this protocol number, such as the
+    /// contents of a fragment.
     Raw(u8),
 }
 
@@ -55,16 +55,16 @@ pub struct Tcp {
     pub acknowledgement: u32,
     /// The 12 bits after the data offset: [`FIN`] to [`RESERVED`].
     pub flags: u16,
-    /// Window, not scaled.
+    /// Window, unscaled.
     pub window: u16,
     /// Urgent pointer.
     pub urgent: u16,
     /// Options as raw bytes, padded with zeros to a multiple of 4 and at most 40; see
     /// [`timestamps`] and [`sack`].
     pub options: Vec<u8>,
-    /// Data offset in words of 4 bytes; right if `None`.
+    /// Data offset in words of 4 bytes; the correct one if `None`.
     pub data_offset: Option<u8>,
-    /// How the checksum is filled in.
+    /// Form of the checksum.
     pub checksum: Checksum,
 }
 
@@ -85,7 +85,7 @@ impl Default for Tcp {
     }
 }
 
-/// The options NOP, NOP, timestamps (RFC 7323, appendix A): 12 bytes.
+/// Returns the options NOP, NOP and timestamps (RFC 7323, appendix A): 12 bytes.
 pub fn timestamps(value: u32, echo_reply: u32) -> Vec<u8> {
     let mut options = vec![1, 1, 8, 10];
     options.extend(value.to_be_bytes());
@@ -93,8 +93,8 @@ pub fn timestamps(value: u32, echo_reply: u32) -> Vec<u8> {
     options
 }
 
-/// The options NOP, NOP, selective acknowledgement of `blocks`, each from its left to its right
-/// edge (RFC 2018): 4 + 8 bytes a block.
+/// Returns the options NOP, NOP and selective acknowledgement (RFC 2018): 4 bytes, and 8 per block.
+/// A block is a left and a right edge.
 pub fn sack(blocks: &[(u32, u32)]) -> Vec<u8> {
     let mut options = vec![1, 1, 5, 2 + 8 * blocks.len() as u8];
     for (left, right) in blocks {
@@ -111,10 +111,10 @@ pub struct Udp {
     pub source_port: u16,
     /// Destination port.
     pub destination_port: u16,
-    /// Length of header and payload in bytes; right if `None`, and 0 where the right one is above
+    /// Length of header and payload in bytes. If `None`, the correct one, or 0 if that exceeds
     /// 65,535.
     pub length: Option<u16>,
-    /// How the checksum is filled in.
+    /// Form of the checksum.
     pub checksum: Checksum,
 }
 
@@ -141,15 +141,15 @@ pub struct Dccp {
     pub acknowledgement: Option<u64>,
     /// CCVal, 4 bits.
     pub ccval: u8,
-    /// Checksum coverage, 4 bits: 0 covers all, n covers the header and `(n - 1) * 4` bytes of
+    /// Checksum coverage, 4 bits: 0 covers all data, n covers the header and `(n - 1) * 4` bytes of
     /// data.
     pub coverage: u8,
-    /// What follows, up to the data: service or reset code, options; padded with zeros to a
-    /// multiple of 4.
+    /// The fields between the basic header and the data: service or reset code, and options; padded
+    /// with zeros to a multiple of 4 bytes.
     pub options: Vec<u8>,
-    /// Data offset in words of 4 bytes; right if `None`.
+    /// Data offset in words of 4 bytes; the correct one if `None`.
     pub data_offset: Option<u8>,
-    /// How the checksum is filled in.
+    /// Form of the checksum.
     pub checksum: Checksum,
 }
 
@@ -197,7 +197,7 @@ pub struct Sctp {
     pub destination_port: u16,
     /// Verification tag.
     pub verification_tag: u32,
-    /// How the CRC32c is filled in: right, wrong or zero; every other mode means right.
+    /// Form of the CRC32c: correct, wrong or zero; all other forms mean a correct one.
     pub checksum: Checksum,
 }
 
@@ -221,12 +221,12 @@ pub struct Icmp {
     pub code: u8,
     /// The four bytes after the checksum, big-endian.
     pub rest: u32,
-    /// How the checksum is filled in.
+    /// Form of the checksum.
     pub checksum: Checksum,
 }
 
 impl Default for Icmp {
-    /// An echo request of ICMP version 4.
+    /// Returns an echo request for IPv4.
     fn default() -> Self {
         Icmp { kind: 8, code: 0, rest: 0x0001_0001, checksum: Checksum::Right }
     }
@@ -239,20 +239,20 @@ impl Udp {
         out.extend([0; 4]);
     }
 
-    /// Fills in length and checksum of the header at `start`; returns what a partial checksum is
-    /// replaced by until all outer sums are made.
+    /// Writes the length and the checksum of the header at `start`. Returns a partial checksum that
+    /// must be written last.
     pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) -> Option<Deferred> {
         let whole = out.len() - start;
         let length = self.length.unwrap_or(u16::try_from(whole).unwrap_or(0));
         out[start + 4..start + 6].copy_from_slice(&length.to_be_bytes());
-        // A zero would say that there is no checksum (RFC 768).
+        // A zero would mean that there is no checksum (RFC 768).
         let right = |sum: u16| if sum == 0xffff { 0xffff } else { !sum };
         fill(out, start, 6, whole, self.checksum, ip, 17, right)
     }
 }
 
-/// A partial checksum that is written last: outer checksums cover what the device will make of it
-/// (the kernel's `lco_csum`).
+/// A partial checksum that is written last, since outer checksums cover the completed packet
+/// (`lco_csum` in the kernel).
 pub(super) struct Deferred {
     offset: usize,
     field: u16,
@@ -265,7 +265,7 @@ impl Deferred {
 }
 
 impl Transport {
-    /// The IP protocol number behind an IP header of `ip`'s version.
+    /// Returns the IP protocol number behind an IP header of `ip`'s version.
     pub(super) fn number(&self, ip: &Ip) -> u8 {
         match self {
             Transport::Tcp(_) => 6,
@@ -280,7 +280,7 @@ impl Transport {
         }
     }
 
-    /// Appends the header; lengths and the checksum are filled in by `finish`.
+    /// Appends the header; `finish` writes the lengths and the checksum.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Transport::Tcp(tcp) => {
@@ -316,8 +316,8 @@ impl Transport {
         }
     }
 
-    /// Fills in length and checksum of the header at `start`, whose payload starts at `payload` and
-    /// ends at the end of `out`.
+    /// Writes the length and the checksum of the header at `start`. Its payload starts at `payload`
+    /// and ends at the end of `out`.
     pub(super) fn finish(
         &self,
         out: &mut [u8],
@@ -398,9 +398,9 @@ fn write_dccp(dccp: &Dccp, out: &mut Vec<u8>) {
     out.resize(end, 0);
 }
 
-/// Fills in the checksum at `start + offset` over `covered` bytes from `start` and the
-/// pseudo-header.
-#[expect(clippy::too_many_arguments, reason = "what a checksum depends on")]
+/// Writes the checksum at `start + offset`, over the pseudo-header and `covered` bytes from
+/// `start`.
+#[expect(clippy::too_many_arguments, reason = "a checksum depends on all of them")]
 fn fill(
     out: &mut [u8],
     start: usize,

@@ -1,23 +1,23 @@
-//! What carries an inner packet: VXLAN, Geneve, GRE, IP in IP.
+//! The headers of tunnels: VXLAN, Geneve, GRE, IP in IP.
 
 use super::transport::Deferred;
 use super::{Checksum, Ethernet, Ip, Ipv4, Udp, Vlan, link};
 use crate::checksum;
 
-/// A tunnel: the outer IP header and what lies between it and the inner packet.
+/// A tunnel: the outer IP header, and all headers up to the inner packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     /// The outer IP header.
     pub ip: Ip,
-    /// What follows it.
+    /// The tunnel's header behind it.
     pub carrier: Carrier,
-    /// The inner Ethernet header; `None` where the inner packet starts at IP. VXLAN has one always.
+    /// The inner Ethernet header; `None` if the inner packet starts at IP. VXLAN always has one.
     pub link: Option<Ethernet>,
     /// The inner VLAN tags, if there is an inner Ethernet header.
     pub vlans: Vec<Vlan>,
 }
 
-/// What follows the outer IP header.
+/// The tunnel's header behind the outer IP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// VXLAN over UDP (RFC 7348).
@@ -26,11 +26,11 @@ pub enum Carrier {
     Geneve(Geneve),
     /// GRE (RFC 2784 and 2890).
     Gre(Gre),
-    /// Nothing: IPIP, SIT (6in4), 4in6, 6in6, by the two IP headers.
+    /// No header: IPIP, SIT (6in4), 4in6 or 6in6, depending on the two IP headers.
     Ip,
 }
 
-/// A VXLAN header and its UDP header.
+/// A VXLAN header with its UDP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vxlan {
     /// The outer UDP header.
@@ -57,18 +57,18 @@ impl Default for Vxlan {
     }
 }
 
-/// A Geneve header and its UDP header.
+/// A Geneve header with its UDP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geneve {
     /// The outer UDP header.
     pub udp: Udp,
     /// Version, 2 bits.
     pub version: u8,
-    /// Length of the options in words of 4 bytes, 6 bits; right if `None`.
+    /// Length of the options in words of 4 bytes, 6 bits; the correct one if `None`.
     pub option_words: Option<u8>,
     /// The second byte: O (0x80, control), C (0x40, critical options), 6 reserved bits.
     pub flags: u8,
-    /// Protocol type; found from what follows if `None`.
+    /// Protocol type; derived from the inner packet if `None`.
     pub protocol: Option<u16>,
     /// Virtual network identifier, 24 bits.
     pub vni: u32,
@@ -102,22 +102,22 @@ impl Default for Geneve {
 /// A GRE header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gre {
-    /// How the checksum is filled in, if there is one (C); the partial modes mean right.
+    /// Form of the checksum (C), the partial forms meaning a correct one; `None` if there is none.
     pub checksum: Option<Checksum>,
-    /// The 16 bits after the checksum, if there is one.
+    /// The 16 bits after the checksum, which exist only with it.
     pub reserved1: u16,
     /// Key (K).
     pub key: Option<u32>,
     /// Sequence number (S).
     pub sequence: Option<u32>,
-    /// Further bits of the first word, the version among them: ORed in.
+    /// Further bits of the first word, including the version.
     pub flags: u16,
-    /// Protocol type; found from what follows if `None`.
+    /// Protocol type; derived from the inner packet if `None`.
     pub protocol: Option<u16>,
 }
 
 impl Tunnel {
-    /// The outer IPv4 header.
+    /// Returns the outer IPv4 header.
     ///
     /// # Panics
     /// If it is IPv6.
@@ -128,7 +128,7 @@ impl Tunnel {
         }
     }
 
-    /// The outer UDP header, of VXLAN or Geneve.
+    /// Returns the outer UDP header of VXLAN or Geneve.
     ///
     /// # Panics
     /// If there is none.
@@ -139,14 +139,14 @@ impl Tunnel {
         }
     }
 
-    /// Appends the headers around a packet with this IP header. Returns where the IP header lies,
-    /// and what follows it.
+    /// Appends the headers around a packet with this IP header. Returns the offsets of the outer IP
+    /// header and of the tunnel's header.
     pub(super) fn write(&self, out: &mut Vec<u8>, inner: &Ip) -> (usize, usize) {
         let network = out.len();
         self.ip.write(out, self.carrier.number(inner));
         let carrier = out.len();
         let ethernet = match &self.carrier {
-            // VXLAN carries nothing but Ethernet frames.
+            // VXLAN carries only Ethernet frames.
             Carrier::Vxlan(_) => Some(self.link.clone().unwrap_or_default()),
             Carrier::Geneve(_) | Carrier::Gre(_) => self.link.clone(),
             Carrier::Ip => None,
@@ -160,7 +160,7 @@ impl Tunnel {
 }
 
 impl Carrier {
-    /// The IP protocol number for `inner`.
+    /// Returns the IP protocol number of the tunnel's header, or of `inner` if there is none.
     pub(super) fn number(&self, inner: &Ip) -> u8 {
         match self {
             Carrier::Vxlan(_) | Carrier::Geneve(_) => 17,
@@ -210,8 +210,8 @@ impl Carrier {
         }
     }
 
-    /// Fills in length and checksum of the header at `start`, whose packet ends at the end of
-    /// `out`; returns what is to be written last.
+    /// Writes the length and the checksum of the header at `start`. Its packet ends at the end of
+    /// `out`. Returns a checksum that must be written last.
     pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) -> Option<Deferred> {
         match self {
             Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => {

@@ -1,15 +1,19 @@
-//! What a flow sends at a time.
+//! The bursts that a flow sends.
 
 use super::Config;
-use super::flow::Flow;
+use super::flow::GeneratedFlow;
 use crate::frame::*;
 use crate::random::Random;
 
-/// A packet of a burst, from direction 0 (client) or 1 (server).
-pub(super) type Sent = (usize, Frame);
+/// A packet of a burst, and its direction: 0 (client) or 1 (server).
+pub(super) type BurstPacket = (usize, Frame);
 
-/// The next burst of a flow.
-pub(super) fn burst(flow: &mut Flow, config: &Config, random: &mut Random) -> Vec<Sent> {
+/// Returns the next burst of a flow.
+pub(super) fn burst(
+    flow: &mut GeneratedFlow,
+    config: &Config,
+    random: &mut Random,
+) -> Vec<BurstPacket> {
     flow.left -= 1;
     let mut sent = Vec::new();
     let direction = usize::from(random.chance(0.6));
@@ -22,7 +26,7 @@ pub(super) fn burst(flow: &mut Flow, config: &Config, random: &mut Random) -> Ve
     }
     flow.opened = true;
     match (tcp, random.below(100)) {
-        (true, 0..=9) => oddity(flow, direction, random, &mut sent),
+        (true, 0..=9) => unusual_segments(flow, direction, random, &mut sent),
         (true, 10..=15) => sent.push((direction, segment(flow, direction, 1, PSH, random))),
         _ => bulk(flow, direction, config, random, &mut sent),
     }
@@ -39,9 +43,10 @@ pub(super) fn burst(flow: &mut Flow, config: &Config, random: &mut Random) -> Ve
     sent
 }
 
-/// A TCP segment of `length` bytes with `flags` besides ACK and what the flow sets on all.
+/// Adds a TCP segment of `length` bytes. Its flags are `flags`, ACK, and those that all segments of
+/// the flow have.
 fn segment(
-    flow: &mut Flow,
+    flow: &mut GeneratedFlow,
     direction: usize,
     length: usize,
     flags: u16,
@@ -55,7 +60,7 @@ fn segment(
     packet
 }
 
-fn handshake(flow: &mut Flow, random: &mut Random, sent: &mut Vec<Sent>) {
+fn handshake(flow: &mut GeneratedFlow, random: &mut Random, sent: &mut Vec<BurstPacket>) {
     let mut syn = segment(flow, 0, 0, SYN, random);
     syn.tcp_mut().flags &= !ACK;
     syn.tcp_mut().acknowledgement = 0;
@@ -68,13 +73,13 @@ fn handshake(flow: &mut Flow, random: &mut Random, sent: &mut Vec<Sent>) {
     sent.extend([(0, syn), (1, answer), (0, done)]);
 }
 
-/// Full packets, often a shorter one at the end, and the acknowledgements that come back.
+/// Adds full packets, often a shorter one at the end, and the acknowledgements for them.
 fn bulk(
-    flow: &mut Flow,
+    flow: &mut GeneratedFlow,
     direction: usize,
     config: &Config,
     random: &mut Random,
-    sent: &mut Vec<Sent>,
+    sent: &mut Vec<BurstPacket>,
 ) {
     let full = random.between(config.burst.0, config.burst.1);
     let tail = match random.below(10) {
@@ -90,7 +95,7 @@ fn bulk(
         let last = index + 1 == count;
         let length = if last { tail.unwrap_or(flow.mss) } else { flow.mss };
         let is_tcp = matches!(flow.directions[direction].template.transport, Transport::Tcp(_));
-        // The clock ticks within a burst now and then.
+        // The clock sometimes ticks within a burst.
         if let Some(clock) = flow.clock.as_mut().filter(|_| random.chance(0.01)) {
             *clock = clock.wrapping_add(1);
         }
@@ -107,8 +112,13 @@ fn bulk(
     }
 }
 
-/// A pure ACK, a DCCP-Ack, or a small datagram back.
-fn acknowledge(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mut Vec<Sent>) {
+/// Adds a pure ACK, a DCCP-Ack, or a small datagram in the opposite direction.
+fn acknowledge(
+    flow: &mut GeneratedFlow,
+    direction: usize,
+    random: &mut Random,
+    sent: &mut Vec<BurstPacket>,
+) {
     flow.catch_up(direction);
     let acknowledged = flow.directions[direction].acknowledged;
     let packet = match flow.directions[direction].template.transport {
@@ -122,8 +132,13 @@ fn acknowledge(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mu
     sent.push((direction, packet));
 }
 
-/// What TCP sends besides data and plain ACKs.
-fn oddity(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mut Vec<Sent>) {
+/// Adds TCP segments other than data and plain ACKs.
+fn unusual_segments(
+    flow: &mut GeneratedFlow,
+    direction: usize,
+    random: &mut Random,
+    sent: &mut Vec<BurstPacket>,
+) {
     let other = flow.directions[1 - direction].next as u32;
     match random.below(4) {
         // Duplicate ACKs, some of them selective.
@@ -141,7 +156,7 @@ fn oddity(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mut Vec
                 sent.push((direction, ack));
             }
         }
-        // The same ACK with more room.
+        // The same ACK with a larger window.
         1 => {
             for step in 0..2 {
                 let mut ack = segment(flow, direction, 0, 0, random);
@@ -149,7 +164,8 @@ fn oddity(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mut Vec
                 sent.push((direction, ack));
             }
         }
-        // A keep-alive: one old byte, or none, before the next.
+        // A keep-alive: one byte that was acknowledged before, or none, before the next sequence
+        // number.
         2 => {
             let old = u64::from(random.chance(0.5));
             flow.directions[direction].next = flow.directions[direction].next.wrapping_sub(1);
@@ -157,7 +173,7 @@ fn oddity(flow: &mut Flow, direction: usize, random: &mut Random, sent: &mut Vec
             flow.directions[direction].next = flow.directions[direction].next.wrapping_add(1 - old);
             sent.push((1 - direction, segment(flow, 1 - direction, 0, 0, random)));
         }
-        // Acknowledgements of data that come in a row.
+        // Several ACKs in a row, each for one more segment.
         _ => {
             for _ in 0..random.between(2, 6) {
                 flow.directions[1 - direction].next =

@@ -1,11 +1,11 @@
-//! A flow: its headers in both directions and where its numbers stand.
+//! A flow: its headers in both directions, and its current sequence numbers and IDs.
 
 use super::vary;
-use super::{Combination, Config, Knowledge, Protocol, Tunnel};
+use super::{Combination, Config, Protocol, ReportedState, Tunnel};
 use crate::frame::{self, *};
 use crate::random::Random;
 
-/// How an IPv4 ID goes from packet to packet.
+/// The way in which the IPv4 ID changes from packet to packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdStep {
     Increment,
@@ -13,14 +13,14 @@ enum IdStep {
     Random,
 }
 
-/// One direction of a flow.
-pub(super) struct Direction {
-    /// The headers of its packets.
+/// The packets of a flow in one direction.
+pub(super) struct FlowDirection {
+    /// The headers of the packets.
     pub(super) template: Frame,
-    /// The next byte of the stream (TCP), the next sequence number (DCCP), the next byte of the
-    /// payload pattern (UDP).
+    /// The next byte of the stream (TCP), sequence number (DCCP), or byte of the payload pattern
+    /// (UDP).
     pub(super) next: u64,
-    /// The newest number of the other direction that it has acknowledged.
+    /// The latest number of the other direction that was acknowledged.
     pub(super) acknowledged: u64,
     id: u16,
     outer_id: u16,
@@ -28,21 +28,21 @@ pub(super) struct Direction {
 }
 
 /// A flow between a client (direction 0) and a server (direction 1).
-pub(super) struct Flow {
+pub(super) struct GeneratedFlow {
     pub(super) number: u32,
     pub(super) combination: Combination,
-    pub(super) directions: [Direction; 2],
+    pub(super) directions: [FlowDirection; 2],
     pub(super) stripped_vlan: Option<(u16, u16)>,
-    pub(super) knowledge: Knowledge,
-    /// Bytes of payload in a full packet.
+    pub(super) knowledge: ReportedState,
+    /// Payload bytes of a full packet.
     pub(super) mss: usize,
-    /// TCP timestamps: the clock, or none.
+    /// The clock of TCP timestamps; `None` without them.
     pub(super) clock: Option<u32>,
-    /// Frames shorter than 60 bytes come padded.
+    /// Whether frames shorter than 60 bytes are padded.
     pub(super) padded: bool,
-    /// Flags on all data segments.
+    /// Flags of all data segments.
     pub(super) flags: u16,
-    /// Bursts left.
+    /// Number of bursts left.
     pub(super) left: usize,
     pub(super) opened: bool,
     id_step: IdStep,
@@ -50,7 +50,7 @@ pub(super) struct Flow {
     nested_id_step: IdStep,
 }
 
-impl Flow {
+impl GeneratedFlow {
     pub(super) fn new(number: u32, config: &Config, random: &mut Random) -> Self {
         let combination = config.combinations[number as usize % config.combinations.len()];
         let mss = random.pick(&[1448, 1448, 1448, 1460, 1200, 536, 100, 33, 8948]);
@@ -61,24 +61,24 @@ impl Flow {
         }
         let mut knowledge = if random.chance(config.offloaded) {
             random.pick(&[
-                Knowledge::Verified,
-                Knowledge::Verified,
-                Knowledge::Complete,
-                Knowledge::Complete,
-                Knowledge::Partial,
+                ReportedState::Verified,
+                ReportedState::Verified,
+                ReportedState::Complete,
+                ReportedState::Complete,
+                ReportedState::Partial,
             ])
         } else {
-            Knowledge::Unknown
+            ReportedState::Unknown
         };
         let mut flags = 0;
         if random.chance(config.unusual_headers) {
             match random.below(6) {
                 0 => flags = random.pick(&[CWR, ECE, AE, AE | CWR | ECE]),
-                _ => vary::flavour(&mut template, random),
+                _ => vary::make_unusual(&mut template, random),
             }
         }
-        if knowledge == Knowledge::Partial && !leave_checksum_to_device(&mut template) {
-            knowledge = Knowledge::Unknown;
+        if knowledge == ReportedState::Partial && !leave_checksum_to_device(&mut template) {
+            knowledge = ReportedState::Unknown;
         }
         let mut reply = template.reversed();
         for tunnel in reply.tunnel.iter_mut().chain(&mut reply.nested) {
@@ -87,7 +87,7 @@ impl Flow {
             else {
                 continue;
             };
-            // The port is a hash of the inner flow, made by the other end.
+            // The other end derives the port from a hash of the inner flow.
             udp.source_port = 49_152 + random.below(16_384) as u16;
         }
         let [to_server, to_client] = [template, reply].map(|template| {
@@ -107,7 +107,7 @@ impl Flow {
                     random.bits() as u16
                 }
             };
-            Direction {
+            FlowDirection {
                 template,
                 next,
                 acknowledged: 0,
@@ -116,7 +116,7 @@ impl Flow {
                 nested_id: id(random),
             }
         });
-        let mut flow = Flow {
+        let mut flow = GeneratedFlow {
             number,
             combination,
             directions: [to_server, to_client],
@@ -138,7 +138,8 @@ impl Flow {
         flow
     }
 
-    /// The next packet from `direction` with `length` bytes of payload: numbers and IDs advance.
+    /// Returns the next packet from `direction` with `length` payload bytes, and advances numbers
+    /// and IDs.
     pub(super) fn packet(&mut self, direction: usize, length: usize, random: &mut Random) -> Frame {
         let (id_step, outer_id_step, nested_id_step) =
             (self.id_step, self.outer_id_step, self.nested_id_step);
@@ -180,20 +181,20 @@ impl Flow {
         packet
     }
 
-    /// `direction` has now seen all that the other has sent.
+    /// Acknowledges all that the other direction has sent.
     pub(super) fn catch_up(&mut self, direction: usize) {
         self.directions[direction].acknowledged = self.directions[1 - direction].next;
     }
 }
 
-/// Makes the transport checksum partial if it lies behind headers that can all be read, so that a
-/// device can fill it in; returns whether it does.
+/// Makes the transport checksum partial, if all headers before it can be parsed, so that a device
+/// can complete it. Returns whether it is partial.
 pub(super) fn leave_checksum_to_device(frame: &mut Frame) -> bool {
-    // Enough payload for any checksum coverage of DCCP.
+    // Enough payload for each checksum coverage of DCCP.
     let mut probe = Frame { payload: vec![0; 64], ..frame.clone() };
     let Some(mode) = probe.checksum_mut() else { return false };
     *mode = Checksum::Partial;
-    let known = Knowledge::Partial.about(&probe.to_bytes(), probe.link.is_none());
+    let known = ReportedState::Partial.true_for(&probe.to_bytes(), probe.link.is_none());
     let is_found = matches!(known, super::Checksum::Partial { .. });
     if is_found {
         frame.transport = probe.transport;
@@ -215,9 +216,9 @@ fn advance(id: &mut u16, step: IdStep, random: &mut Random) -> u16 {
     now
 }
 
-/// The headers of a flow's packets from the client.
+/// Returns the headers of a flow's packets from the client.
 fn template(number: u32, combination: Combination, random: &mut Random) -> Frame {
-    // Four flows share a pair of hosts, so that they differ by ports alone.
+    // Four flows share a pair of hosts, and differ only in their ports.
     let host = number / 4;
     let [_, high, middle, low] = host.to_be_bytes();
     let mut frame = match combination.protocol {
@@ -270,26 +271,25 @@ fn template(number: u32, combination: Combination, random: &mut Random) -> Frame
         Tunnel::Vxlan4 => frame.in_vxlan4(),
         Tunnel::Vxlan6 => frame.in_vxlan6(),
         Tunnel::Geneve => {
-            let mut frame = frame.in_geneve();
+            let mut frame = if v6 { frame.in_geneve6() } else { frame.in_geneve() };
             if !ethernet {
                 frame.tunnel_mut().link = None;
             }
-            if v6 { over_v6(frame) } else { frame }
+            frame
         }
         Tunnel::Gre => {
             let key = random.chance(0.5).then(|| random.bits() as u32);
             let checksum = random.chance(0.3).then_some(Checksum::Right);
-            let ip = frame.clone().in_gre().tunnel_mut().ip.clone();
-            let frame =
-                frame.through(ip, Carrier::Gre(Gre { key, checksum, ..Gre::default() }), ethernet);
-            if v6 { over_v6(frame) } else { frame }
+            let mut outer = if v6 { Frame::default().in_ip6() } else { Frame::default().in_ip4() };
+            let ip = outer.tunnel_mut().ip.clone();
+            frame.through(ip, Carrier::Gre(Gre { key, checksum, ..Gre::default() }), ethernet)
         }
         Tunnel::Ipip | Tunnel::Sit => frame.in_ip4(),
         Tunnel::FourInSix | Tunnel::SixInSix => frame.in_ip6(),
         Tunnel::Nested => {
             let frame = in_udp_tunnel(in_udp_tunnel(frame, random), random);
             frame.with(|frame| {
-                // Both ends of the first tunnel may be those of other flows' second.
+                // The end points of the first tunnel may be those of another flow's second tunnel.
                 if let Ip::V4(ip) = &mut frame.nested_mut().ip {
                     (ip.source[2], ip.destination[2]) = (low, low);
                 }
@@ -315,29 +315,24 @@ fn template(number: u32, combination: Combination, random: &mut Random) -> Frame
     if may_have_hint && random.chance(0.5) { frame.with_gro_hint() } else { frame }
 }
 
-/// Puts a packet into VXLAN or Geneve, over either IP version; in Geneve with or without an
+/// Puts a packet into VXLAN or Geneve over either IP version, in Geneve with or without an inner
 /// Ethernet header.
 fn in_udp_tunnel(frame: Frame, random: &mut Random) -> Frame {
     match random.below(4) {
         0 => frame.in_vxlan4(),
         1 => frame.in_vxlan6(),
         kind => {
-            let mut frame = frame.in_geneve();
+            let mut frame = if kind == 2 { frame.in_geneve6() } else { frame.in_geneve() };
             if random.chance(0.5) {
                 frame.tunnel_mut().link = None;
             }
-            if kind == 2 { over_v6(frame) } else { frame }
+            frame
         }
     }
 }
 
-fn over_v6(frame: Frame) -> Frame {
-    let ip = Frame::default().in_ip6().tunnel_mut().ip.clone();
-    frame.with(|frame| frame.tunnel_mut().ip = ip)
-}
-
-/// Puts VLAN tags, PPPoE or MPLS on a flow, also behind each other, or takes its link header away;
-/// returns the stripped tag.
+/// Adds VLAN tags, PPPoE or MPLS to a flow, or a combination, or removes its link header. Returns a
+/// tag for the device to strip.
 fn encapsulate(frame: &mut Frame, random: &mut Random) -> Option<(u16, u16)> {
     let tag = Vlan {
         pcp: random.below(8) as u8,
@@ -370,7 +365,7 @@ fn pppoe(random: &mut Random) -> Pppoe {
     Pppoe { session: random.bits() as u16, ..Pppoe::default() }
 }
 
-/// A stack of labels, of unicast or, in one flow of four, of multicast.
+/// Returns a label stack; in a quarter of the flows, the frame is MPLS multicast.
 fn labels(frame: &mut Frame, random: &mut Random) -> Vec<Mpls> {
     if let Some(ethernet) = frame.link.as_mut().filter(|_| random.chance(0.25)) {
         ethernet.ethertype = Some(0x8848);

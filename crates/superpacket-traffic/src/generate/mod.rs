@@ -1,8 +1,8 @@
-//! A seeded generator of traffic: most packets are realistic, the rest are unusual or wrong.
+//! A seeded generator of traffic. Most packets are realistic; the others are unusual or invalid.
 //!
-//! Flows of every protocol through every tunnel send bursts in both directions; [`Impairments`]
-//! then reorders, duplicates, drops, pads, tags, corrupts, truncates and varies single packets. The
-//! same seed and configuration give the same packets on every platform.
+//! Flows of every protocol through every tunnel send bursts in both directions. [`Impairments`]
+//! then reorder, duplicate, drop, pad, tag, corrupt, truncate and vary single packets. The same
+//! seed and configuration give the same packets on every platform.
 
 mod burst;
 mod flow;
@@ -42,13 +42,13 @@ impl Protocol {
         Protocol::Dccp6,
     ];
 
-    /// Is the innermost IP header IPv6?
+    /// Returns whether the innermost IP header is IPv6.
     pub fn is_v6(self) -> bool {
         matches!(self, Protocol::Tcp6 | Protocol::Udp6 | Protocol::Dccp6)
     }
 }
 
-/// The tunnel that a flow goes through.
+/// The tunnel around the packets of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tunnel {
     /// No tunnel.
@@ -57,9 +57,9 @@ pub enum Tunnel {
     Vxlan4,
     /// VXLAN over IPv6.
     Vxlan6,
-    /// Geneve, over either.
+    /// Geneve over IPv4 or IPv6.
     Geneve,
-    /// GRE, over either.
+    /// GRE over IPv4 or IPv6.
     Gre,
     /// IPv4 in IPv4.
     Ipip,
@@ -69,8 +69,8 @@ pub enum Tunnel {
     FourInSix,
     /// IPv6 in IPv6.
     SixInSix,
-    /// VXLAN or Geneve, in VXLAN or Geneve, each over either; in Geneve with and without Linux's
-    /// GRO hint.
+    /// VXLAN or Geneve in VXLAN or Geneve, each over either IP version. In Geneve, with or without
+    /// Linux's GRO hint.
     Nested,
 }
 
@@ -84,7 +84,7 @@ pub struct Combination {
 }
 
 impl Combination {
-    /// Returns every possible combination: 48, as each IP-in-IP tunnel carries one IP version.
+    /// Returns all 48 possible combinations. Each IP-in-IP tunnel carries only one IP version.
     pub fn all() -> Vec<Combination> {
         let mut combinations = Vec::new();
         for tunnel in [
@@ -109,77 +109,77 @@ impl Combination {
     }
 }
 
-/// What a device would report about a packet's checksums.
+/// The checksum state of a packet as a device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Checksum {
-    /// Nothing.
+    /// The device reports no checksum state.
     Unknown,
-    /// All of them are right: `level + 1` non-zero transport checksums (GRE's counts as one), the
-    /// outermost first.
+    /// `level + 1` non-zero transport checksums are valid, from the outermost on (GRE's included).
     Verified {
-        /// How many more than one.
+        /// Number of verified checksums, minus one.
         level: u8,
     },
-    /// The one's-complement sum, not inverted, of everything after the 14-byte Ethernet header, or
-    /// of everything if the packet starts at IP: VLAN tags, padding and all. A number made of
-    /// big-endian words.
+    /// The one's-complement sum, not inverted, of all bytes behind the 14-byte Ethernet header, or
+    /// of all bytes of a packet that starts at IP. VLAN tags and padding are included. It is the
+    /// sum of big-endian words.
     Complete(u16),
     /// The innermost transport checksum is partial.
     Partial {
-        /// Where the transport header starts, in bytes from the packet's start.
+        /// Offset of the transport header, in bytes from the start of the packet.
         start: u16,
-        /// Where its checksum field lies from there.
+        /// Offset of the checksum field from the transport header, in bytes.
         offset: u16,
     },
 }
 
-/// A generated packet and what a device would report about it.
+/// A generated packet, and the metadata that a device would report.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Generated {
     /// The packet.
     pub bytes: Vec<u8>,
-    /// It starts at IP instead of Ethernet.
+    /// The packet starts at IP instead of Ethernet.
     pub starts_at_ip: bool,
-    /// A VLAN tag that the device took out: tag protocol and control information.
+    /// A VLAN tag that the device stripped: tag protocol and control information.
     pub stripped_vlan: Option<(u16, u16)>,
-    /// What is known about the checksums. It is true of these bytes, whatever the impairments did
-    /// to them.
+    /// The checksum state. It is true for these bytes, whatever impairments they have.
     pub checksum: Checksum,
-    /// When it arrives, in nanoseconds from the start; never less than the packet before.
+    /// Arrival time in nanoseconds from the start; never earlier than that of the previous packet.
     pub time_ns: u64,
-    /// The kind of flow that it comes from. Impairments may have made something else of it, see
-    /// [`crate::check::flow_key`].
+    /// The kind of flow that sent the packet. Impairments may have changed the packet's actual
+    /// flow, see [`crate::check::flow_key`].
     pub combination: Combination,
-    /// The generator's number of the flow and direction: twice the number of the flow, plus one
-    /// from server to client. Packets in between (ICMP, ARP, ...) have the number of the flow in
-    /// which they are sent.
+    /// The generator's number of the flow and direction: twice the flow's number, plus one if the
+    /// packet comes from the server.
+    ///
+    /// Other packets between the same hosts (ICMP, ARP, ...) have the number of the flow in which
+    /// they occur.
     pub flow: u32,
 }
 
-/// How often a packet is impaired, each way with its probability per packet.
+/// The probability per packet of each impairment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairments {
-    /// The packet is swapped with one up to four places later.
+    /// The packet is swapped with one of the next four.
     pub reorder: f64,
-    /// It arrives twice.
+    /// The packet arrives twice.
     pub duplicate: f64,
-    /// It is lost.
+    /// The packet is lost.
     pub drop: f64,
-    /// It is followed by padding: zeros, random bytes, one byte, a frame check sequence.
+    /// The packet is followed by padding: zeros, random bytes, one byte, or a frame check sequence.
     pub pad: f64,
-    /// One bit of it is wrong.
+    /// One bit of the packet is inverted.
     pub corrupt: f64,
-    /// It is cut short.
+    /// The packet is truncated.
     pub truncate: f64,
-    /// One header field differs from the rest of the flow, or a checksum or length is wrong.
+    /// One header field differs from that of the flow, or a checksum or length is wrong.
     pub other_field: f64,
-    /// It arrives as IP fragments.
+    /// The packet arrives as IP fragments.
     pub fragments: f64,
-    /// A packet of another kind between the same hosts comes before it.
+    /// A packet of another protocol between the same hosts precedes it.
     pub other_protocol: f64,
-    /// Its stripped VLAN tag differs from the rest of the flow's.
+    /// The stripped VLAN tag differs from that of the flow.
     pub other_vlan: f64,
-    /// The device reports something else about its checksum than for the rest of the flow.
+    /// The device reports another checksum state than for the rest of the flow.
     pub other_checksum_state: f64,
 }
 
@@ -234,31 +234,31 @@ impl Default for Impairments {
     }
 }
 
-/// What traffic to make.
+/// The configuration of a generator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How many flows are alive at a time, at least 1.
+    /// Number of concurrent flows; at least 1.
     pub flows: usize,
-    /// How many bursts a flow sends before another takes its place, at least 1.
+    /// Number of bursts of a flow, until another flow takes its place; at least 1.
     pub lifetime: usize,
-    /// Full-sized packets in a burst: from the first to the second number, both included and at
-    /// least 1.
+    /// Minimum and maximum of full-sized packets per burst; at least 1.
     pub burst: (usize, usize),
-    /// The combinations of protocol and tunnel that flows take in turn, at least one.
+    /// The combinations of protocol and tunnel, which flows use in turn; at least one.
     pub combinations: Vec<Combination>,
-    /// Share of flows in VLAN tags (in the frame or stripped), PPPoE or MPLS, or without a link
+    /// Share of flows with VLAN tags (in the frame or stripped), PPPoE or MPLS, or without a link
     /// header.
     pub encapsulated: f64,
     /// Share of flows with an unusual header in all their packets.
     pub unusual_headers: f64,
-    /// Share of flows whose checksums the device knows something of.
+    /// Share of flows whose checksum state the device reports.
     pub offloaded: f64,
-    /// How often packets are impaired.
+    /// The probabilities of impairments.
     pub impairments: Impairments,
 }
 
 impl Default for Config {
-    /// One flow for each of [`Combination::all`], bursts of 4 to 24.
+    /// Returns a configuration with as many flows as [`Combination::all`] has entries, and bursts
+    /// of 4 to 24 packets.
     fn default() -> Self {
         let combinations = Combination::all();
         Config {
@@ -282,44 +282,45 @@ pub fn generate(seed: u64, config: &Config, packets: usize) -> Vec<Generated> {
     stream(seed, config.clone()).take(packets).collect()
 }
 
-/// Returns a seed's traffic as an iterator without end, in memory that does not grow.
+/// Returns a seed's traffic as an endless iterator, whose memory does not grow.
 ///
 /// # Panics
-/// If a number of the configuration is below its least value.
+/// If a number of the configuration is below its minimum.
 pub fn stream(seed: u64, config: Config) -> Stream {
     Stream::new(seed, config)
 }
 
-/// What kind of checksum knowledge a flow's device has.
+/// The kind of checksum state that the device reports for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Knowledge {
+enum ReportedState {
     Unknown,
     Verified,
     Complete,
     Partial,
 }
 
-impl Knowledge {
-    /// The truth of this kind about these bytes; [`Checksum::Unknown`] where there is none.
-    fn about(self, bytes: &[u8], starts_at_ip: bool) -> Checksum {
+impl ReportedState {
+    /// Returns the state of this kind that is true for these bytes; [`Checksum::Unknown`] if there
+    /// is none.
+    fn true_for(self, bytes: &[u8], starts_at_ip: bool) -> Checksum {
         let expect = check::Expect {
             starts_at_ip,
             trailing: true,
-            partial: self == Knowledge::Partial,
+            partial: self == ReportedState::Partial,
             big: true,
         };
         match self {
-            Knowledge::Unknown => Checksum::Unknown,
-            Knowledge::Complete => Checksum::Complete(checksum::sum(
+            ReportedState::Unknown => Checksum::Unknown,
+            ReportedState::Complete => Checksum::Complete(checksum::sum(
                 bytes.get(if starts_at_ip { 0 } else { 14 }..).unwrap_or(&[]),
             )),
-            Knowledge::Verified => match check::frame(bytes, &expect) {
+            ReportedState::Verified => match check::frame(bytes, &expect) {
                 Ok(checked) if checked.checksums > 0 && !checked.fragment => {
                     Checksum::Verified { level: (checked.checksums - 1) as u8 }
                 }
                 _ => Checksum::Unknown,
             },
-            Knowledge::Partial => match check::frame(bytes, &expect) {
+            ReportedState::Partial => match check::frame(bytes, &expect) {
                 Ok(check::Checked { partial: Some(field), layers, .. }) => {
                     let start = layers.last().map_or(0, |layer| layer.offset);
                     Checksum::Partial { start: start as u16, offset: (field - start) as u16 }

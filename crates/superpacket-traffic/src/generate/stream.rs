@@ -1,19 +1,19 @@
-//! Rounds of bursts, interleaved, and what happens to them on the way.
+//! Interleaves bursts of several flows in rounds, and applies the impairments.
 
 use std::collections::VecDeque;
 
 use super::burst::burst;
-use super::flow::{Flow, leave_checksum_to_device};
+use super::flow::{GeneratedFlow, leave_checksum_to_device};
 use super::vary::vary;
-use super::{Checksum, Combination, Config, Generated, Knowledge};
+use super::{Checksum, Combination, Config, Generated, ReportedState};
 use crate::frame::{self, Frame, Icmp, Ip, Sctp, Transport};
 use crate::random::Random;
 
-/// Traffic without end; see [`super::stream()`].
+/// An endless sequence of packets; see [`super::stream()`].
 pub struct Stream {
     config: Config,
     random: Random,
-    flows: Vec<Flow>,
+    flows: Vec<GeneratedFlow>,
     next_number: u32,
     cursor: usize,
     queue: VecDeque<Generated>,
@@ -23,7 +23,7 @@ pub struct Stream {
 /// A packet that has not been serialized yet.
 struct Pending {
     frame: Frame,
-    knowledge: Knowledge,
+    knowledge: ReportedState,
     stripped_vlan: Option<(u16, u16)>,
     combination: Combination,
     flow: u32,
@@ -38,19 +38,19 @@ impl Stream {
         assert!(1 <= config.burst.0 && config.burst.0 <= config.burst.1, "no bursts: {config:?}");
         let mut random = Random::new(seed);
         let flows = (0..config.flows as u32)
-            .map(|number| Flow::new(number, &config, &mut random))
+            .map(|number| GeneratedFlow::new(number, &config, &mut random))
             .collect();
         let next_number = config.flows as u32;
         Stream { config, random, flows, next_number, cursor: 0, queue: VecDeque::new(), time_ns: 0 }
     }
 
-    /// Lets one to three flows send a burst each and puts what arrives of them into the queue.
+    /// Lets one to three flows send a burst each, and queues the packets that arrive.
     fn round(&mut self) {
         let flows = self.random.between(1, 3).min(self.flows.len());
         let bursts = (0..flows).map(|_| self.next_burst()).collect();
         let mut sent = Vec::new();
         for pending in interleave(bursts, &mut self.random) {
-            self.happen(pending, &mut sent);
+            self.impair(pending, &mut sent);
         }
         for index in 0..sent.len() {
             if self.random.chance(self.config.impairments.reorder) {
@@ -60,7 +60,7 @@ impl Stream {
         }
         self.time_ns += self.random.between(20_000, 1_000_000) as u64;
         for mut packet in sent {
-            // As on a wire of 10 Gbit/s.
+            // The time on a wire of 10 Gbit/s.
             self.time_ns += packet.bytes.len() as u64 * 4 / 5 + self.random.below(200);
             packet.time_ns = self.time_ns;
             self.queue.push_back(packet);
@@ -75,8 +75,8 @@ impl Stream {
             (flow.stripped_vlan, flow.knowledge, flow.combination, flow.number);
         let sent = burst(flow, &self.config, &mut self.random);
         if flow.left == 0 {
-            // Sequential numbers take the combinations in turn, so no slot keeps one for itself.
-            *flow = Flow::new(self.next_number, &self.config, &mut self.random);
+            // Consecutive numbers use the combinations in turn, so no slot keeps the same one.
+            *flow = GeneratedFlow::new(self.next_number, &self.config, &mut self.random);
             self.next_number += 1;
         }
         let pending = |(direction, frame)| Pending {
@@ -89,8 +89,8 @@ impl Stream {
         sent.into_iter().map(pending).collect()
     }
 
-    /// What becomes of one packet, but for its place.
-    fn happen(&mut self, mut pending: Pending, sent: &mut Vec<Generated>) {
+    /// Applies all impairments to a packet except reordering.
+    fn impair(&mut self, mut pending: Pending, sent: &mut Vec<Generated>) {
         let (impairments, random) = (self.config.impairments, &mut self.random);
         if random.chance(impairments.other_protocol) {
             let other_protocol = other_protocol(&pending.frame, random);
@@ -137,7 +137,7 @@ impl Stream {
         }
         let mut bytes = pending.frame.to_bytes();
         if random.chance(impairments.corrupt) {
-            // Half of them in the headers, where it matters.
+            // Half of the errors are in the headers.
             let reach = if random.chance(0.5) { bytes.len().min(100) } else { bytes.len() };
             let at = random.below(reach as u64) as usize;
             bytes[at] ^= 1 << random.below(8);
@@ -165,7 +165,7 @@ impl Iterator for Stream {
     }
 }
 
-/// Merges bursts in runs of one to eight packets; each keeps its order.
+/// Interleaves bursts in runs of one to eight packets; the order within each burst stays.
 fn interleave(mut bursts: Vec<VecDeque<Pending>>, random: &mut Random) -> Vec<Pending> {
     let mut merged = Vec::new();
     while !bursts.is_empty() {
@@ -179,32 +179,32 @@ fn interleave(mut bursts: Vec<VecDeque<Pending>>, random: &mut Random) -> Vec<Pe
 
 fn serialize(pending: &Pending, bytes: Vec<u8>) -> Generated {
     let starts_at_ip = pending.frame.link.is_none();
-    let checksum: Checksum = pending.knowledge.about(&bytes, starts_at_ip);
+    let checksum: Checksum = pending.knowledge.true_for(&bytes, starts_at_ip);
     let Pending { stripped_vlan, combination, flow, .. } = *pending;
     Generated { bytes, starts_at_ip, stripped_vlan, checksum, time_ns: 0, combination, flow }
 }
 
-/// Another state of the checksum for one packet of a flow.
+/// Gives one packet of a flow another checksum state.
 fn other_checksum_state(pending: &mut Pending, random: &mut Random) {
     let was = pending.knowledge;
     while pending.knowledge == was {
         pending.knowledge = random.pick(&[
-            Knowledge::Unknown,
-            Knowledge::Verified,
-            Knowledge::Complete,
-            Knowledge::Partial,
+            ReportedState::Unknown,
+            ReportedState::Verified,
+            ReportedState::Complete,
+            ReportedState::Partial,
         ]);
     }
-    if pending.knowledge == Knowledge::Partial {
+    if pending.knowledge == ReportedState::Partial {
         leave_checksum_to_device(&mut pending.frame);
-    } else if was == Knowledge::Partial
+    } else if was == ReportedState::Partial
         && let Some(mode) = pending.frame.checksum_mut()
     {
         *mode = frame::Checksum::Right;
     }
 }
 
-/// A packet that is none of the flow's, between its hosts.
+/// Returns a packet that belongs to none of the flows, between the hosts of one.
 fn other_protocol(frame: &Frame, random: &mut Random) -> Vec<u8> {
     let mut frame = Frame { trailer: Vec::new(), ..frame.clone() };
     match random.below(5) {

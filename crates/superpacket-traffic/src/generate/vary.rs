@@ -1,10 +1,10 @@
-//! One header field other than the rest of the flow has it, and flows with an unusual header
-//! throughout.
+//! Variations of one header field in a single packet, and flows with an unusual header in all
+//! packets.
 
 use crate::frame::*;
 use crate::random::Random;
 
-/// Changes something; false if the frame has no such thing.
+/// A change of a frame; returns false if the frame does not have the field.
 type Variation = fn(&mut Frame, &mut Random) -> bool;
 
 /// Changes one field of one layer at random.
@@ -12,18 +12,18 @@ pub(super) fn vary(frame: &mut Frame, random: &mut Random) {
     apply_one(VARIATIONS, frame, random);
 }
 
-/// Gives a flow's headers one unusual, mostly valid, field.
-pub(super) fn flavour(frame: &mut Frame, random: &mut Random) {
-    apply_one(FLAVOURS, frame, random);
+/// Gives the headers of a flow one unusual, mostly valid, field.
+pub(super) fn make_unusual(frame: &mut Frame, random: &mut Random) {
+    apply_one(UNUSUAL_HEADERS, frame, random);
 }
 
 fn apply_one(variations: &[(&str, Variation)], frame: &mut Frame, random: &mut Random) {
-    // The outer headers that vary are those of either tunnel.
+    // The variation applies to either of the two tunnels.
     let swapped = frame.nested.is_some() && random.chance(0.5);
     if swapped {
         core::mem::swap(&mut frame.tunnel, &mut frame.nested);
     }
-    // Every frame has an IP header, so a few draws find something that applies.
+    // Every frame has an IP header, so a few attempts find a variation that applies.
     for _ in 0..100 {
         let (_, variation) = random.pick(variations);
         if variation(frame, random) {
@@ -139,14 +139,15 @@ fn pppoe(frame: &mut Frame, edit: impl FnOnce(&mut Pppoe)) -> bool {
     frame.link.is_some() && frame.pppoe.as_mut().map(edit).is_some()
 }
 
-/// A checksum that is right, but 0xFFFF for 0x0000 where the protocol leaves the choice.
-fn alias(frame: &mut Frame, mode: Checksum) -> bool {
+/// Gives a frame the checksum form `mode`, and a payload whose checksum can be written as 0x0000 or
+/// 0xFFFF.
+fn set_checksum_with_two_forms(frame: &mut Frame, mode: Checksum) -> bool {
     if frame.payload.len() < 2
         || !matches!(frame.transport, Transport::Tcp(_) | Transport::Udp(_) | Transport::Dccp(_))
     {
         return false;
     }
-    // With partial coverage the first bytes of payload may not be in the sum.
+    // With partial coverage, the sum may not include the first payload bytes.
     if let Transport::Dccp(Dccp { coverage: 1.., .. }) = frame.transport {
         return false;
     }
@@ -155,20 +156,13 @@ fn alias(frame: &mut Frame, mode: Checksum) -> bool {
     true
 }
 
-/// A stop on a packet's way.
-fn stop(random: &mut Random) -> [u8; 16] {
-    let mut address = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    address[8..].copy_from_slice(&random.bits().to_be_bytes());
-    address
-}
-
-/// A segment route on any part of its way, its end included.
+/// Returns a segment routing header with any number of segments left.
 fn segment_route(random: &mut Random) -> Extension {
-    let stops: Vec<_> = (0..random.between(1, 3)).map(|_| stop(random)).collect();
+    let stops: Vec<_> = (0..random.between(1, 3)).map(|_| random.address()).collect();
     Extension::segment_route(&stops, random.between(0, stops.len()) as u8)
 }
 
-/// A loose or strict source route on any part of its way, its end included.
+/// Returns a loose or strict source route, with any number of its addresses left.
 fn source_route(random: &mut Random) -> Vec<u8> {
     let stops = random.between(1, 3);
     let pointer = 4 + 4 * random.between(0, stops);
@@ -176,7 +170,7 @@ fn source_route(random: &mut Random) -> Vec<u8> {
     [&[1], &option[..], &random.bytes(4 * stops)].concat()
 }
 
-/// Every field of every layer, by name.
+/// Variations of every field of every layer, by name.
 pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     ("ethernet source", |frame, _| ethernet(frame, |ethernet| ethernet.source[1] ^= 0x10)),
     ("ethernet destination", |frame, _| {
@@ -256,7 +250,7 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
         v6(frame, |ip| ip.extensions.push(segment_route(random)))
     }),
     ("ipv6 source route", |frame, random| {
-        let (stops, left) = ([stop(random), stop(random)], random.below(3) as u8);
+        let (stops, left) = ([random.address(), random.address()], random.below(3) as u8);
         v6(frame, |ip| ip.extensions.push(Extension::source_route(0, &stops, left)))
     }),
     ("ipv6 compressed route", |frame, random| {
@@ -266,10 +260,10 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
         v6(frame, |ip| ip.extensions.push(Extension::Routing(contents)))
     }),
     ("ipv6 home route", |frame, random| {
-        v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[stop(random)], 1)))
+        v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[random.address()], 1)))
     }),
     ("ipv6 home address", |frame, random| {
-        v6(frame, |ip| ip.extensions.push(Extension::home_address(stop(random))))
+        v6(frame, |ip| ip.extensions.push(Extension::home_address(random.address())))
     }),
     ("ipv6 routing of any kind", |frame, random| {
         let contents = [
@@ -392,8 +386,12 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     ("transport checksum wrong", |frame, _| {
         frame.checksum_mut().map(|mode| *mode = Checksum::Wrong).is_some()
     }),
-    ("transport checksum alias", |frame, _| alias(frame, Checksum::NonCanonical)),
-    ("transport checksum canonical zero", |frame, _| alias(frame, Checksum::Right)),
+    ("transport checksum alias", |frame, _| {
+        set_checksum_with_two_forms(frame, Checksum::NonCanonical)
+    }),
+    ("transport checksum canonical zero", |frame, _| {
+        set_checksum_with_two_forms(frame, Checksum::Right)
+    }),
     ("transport checksum partial", |frame, _| {
         frame.checksum_mut().map(|mode| *mode = Checksum::Partial).is_some()
     }),
@@ -505,8 +503,8 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     }),
 ];
 
-/// Unusual throughout a flow.
-const FLAVOURS: &[(&str, Variation)] = &[
+/// Unusual headers of whole flows, by name.
+const UNUSUAL_HEADERS: &[(&str, Variation)] = &[
     ("may be fragmented", |frame, _| v4(frame, |ip| ip.dont_fragment = false)),
     ("ECN capable", |frame, _| v4(frame, |ip| ip.tos = 2)),
     ("congestion experienced", |frame, _| v4(frame, |ip| ip.tos = 3)),
@@ -524,10 +522,10 @@ const FLAVOURS: &[(&str, Variation)] = &[
     }),
     ("segment route", |frame, random| v6(frame, |ip| ip.extensions.push(segment_route(random)))),
     ("home route", |frame, random| {
-        v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[stop(random)], 1)))
+        v6(frame, |ip| ip.extensions.push(Extension::source_route(2, &[random.address()], 1)))
     }),
     ("home address", |frame, random| {
-        v6(frame, |ip| ip.extensions.push(Extension::home_address(stop(random))))
+        v6(frame, |ip| ip.extensions.push(Extension::home_address(random.address())))
     }),
     ("IPv4 source route", |frame, random| v4(frame, |ip| ip.options = source_route(random))),
     ("outer segment route", |frame, random| {
@@ -541,7 +539,7 @@ const FLAVOURS: &[(&str, Variation)] = &[
     ("bytes after end of options", |frame, _| {
         tcp(frame, |tcp| tcp.options = vec![0, 0xca, 0xfe, 0x01])
     }),
-    // Over IPv6 it would be invalid (RFC 8200, section 8.1).
+    // Invalid over IPv6 (RFC 8200, section 8.1).
     ("no UDP checksum", |frame, _| {
         matches!(frame.ip, Ip::V4(_)) && udp(frame, |udp| udp.checksum = Checksum::Zero)
     }),
@@ -568,7 +566,7 @@ const FLAVOURS: &[(&str, Variation)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::{Combination, Config, flow::Flow};
+    use crate::generate::{Combination, Config, flow::GeneratedFlow};
 
     #[test]
     fn each_variation_applies_somewhere_and_changes_the_bytes_where_it_applies() {
@@ -577,10 +575,10 @@ mod tests {
             Config { encapsulated: 0.8, unusual_headers: 0.0, offloaded: 0.0, ..Config::default() };
         let mut frames = Vec::new();
         for number in 0..8 * Combination::all().len() as u32 {
-            let mut flow = Flow::new(number, &config, &mut random);
+            let mut flow = GeneratedFlow::new(number, &config, &mut random);
             frames.push(flow.packet(0, 100, &mut random));
         }
-        for (name, variation) in VARIATIONS.iter().chain(FLAVOURS) {
+        for (name, variation) in VARIATIONS.iter().chain(UNUSUAL_HEADERS) {
             let mut applied = 0;
             let mut changed = 0;
             for frame in &frames {
@@ -591,7 +589,7 @@ mod tests {
                 }
             }
             assert!(applied > 0, "{name} never applied");
-            // Random values may hit the old one, and a flavour what the flow has anyway.
+            // A random value may be the old one, and a flow may have the unusual header already.
             assert!(changed * 3 > applied, "{name}: {changed} of {applied} changed");
         }
     }

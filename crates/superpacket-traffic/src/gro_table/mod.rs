@@ -1,7 +1,9 @@
-//! The kernel's own GRO test (`tools/testing/selftests/net/lib/gro.c`), case by case: what is sent,
-//! and the payload lengths that must arrive. Over IPv4 and IPv6, and through IPIP, 4in6, SIT and
-//! IP6IP6, where edits of the IP header are made once on the inner and once on the outer one.
-//! Payload 100, TTL 8, DF, ID 0 unless said.
+//! The cases of the kernel's own GRO test (`tools/testing/selftests/net/lib/gro.c`): the frames,
+//! and the payload lengths that must arrive.
+//!
+//! Each case runs over IPv4 and IPv6, and through IPIP, 4in6, SIT and IP6IP6, where edits of the IP
+//! header apply once to the inner and once to the outer one. Unless a case says otherwise, packets
+//! have a payload of 100 bytes, TTL 8, DF and ID 0.
 //!
 //! ```
 //! use superpacket_traffic::gro_table;
@@ -20,7 +22,7 @@ use path::Path;
 
 use crate::frame::{ACK, CWR, Checksum, Extension, Frame, Ip, PSH, RST, SYN, URG, timestamps};
 
-/// Time from one burst of a case to the next, in nanoseconds.
+/// Time between two bursts of a case, in nanoseconds.
 pub const BURST_INTERVAL: u64 = 100_000_000;
 
 /// Returns the cases of all rows of the table.
@@ -53,7 +55,7 @@ pub fn all() -> Vec<Case> {
     rows.into_iter().flat_map(|row| row()).collect()
 }
 
-/// A packet alone passes.
+/// A single packet passes unchanged.
 pub fn single() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("single", path.send(&[100]), &[100])).collect()
 }
@@ -63,7 +65,7 @@ pub fn same_size() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("same size", path.send(&[100, 100]), &[200])).collect()
 }
 
-/// A smaller packet joins, as the last.
+/// A smaller packet joins as the last one.
 pub fn larger_then_smaller() -> Vec<Case> {
     Path::all()
         .iter()
@@ -84,7 +86,7 @@ pub fn one_byte_tail() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("1-byte tail", path.send(&[100, 1]), &[101])).collect()
 }
 
-/// No packet is held for [`BURST_INTERVAL`], unless a hold time asks for it.
+/// No packet is held for [`BURST_INTERVAL`] unless a hold time is set.
 pub fn two_bursts() -> Vec<Case> {
     let case = |path: &Path| {
         let mut first = path.send(&[100; 4]);
@@ -114,7 +116,7 @@ pub fn push_on_the_third_of_five() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// A packet with one of these flags passes alone, and in order.
+/// A packet with one of these flags passes unmerged, and in order.
 pub fn control_flags_on_an_empty_packet_between_pairs() -> Vec<Case> {
     let cases = |path: &Path| {
         [("SYN", SYN), ("RST", RST), ("URG", URG)].map(|(name, flag)| {
@@ -126,7 +128,7 @@ pub fn control_flags_on_an_empty_packet_between_pairs() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// CWR merges with CWR only, as accurate ECN (RFC 9768) asks since Linux 7.0.
+/// CWR merges only with CWR, since Linux 7.0, for accurate ECN (RFC 9768).
 pub fn cwr_on_the_second_and_third_of_five() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 5]);
@@ -160,7 +162,7 @@ pub fn second_sequence_one_further() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// Fields of the IP header that must be equal.
+/// These fields of the IP header must be equal.
 pub fn second_ecn_tos_or_ttl_differs() -> Vec<Case> {
     let cases = |path: &Path| {
         [("ECN 2", 2, 0), ("ECN 3", 3, 0), ("TOS", 0x10, 0), ("TTL", 0, 1)].map(
@@ -186,7 +188,7 @@ pub fn timestamps_and_layouts_of_options() -> Vec<Case> {
         let mut frames = path.send(&[100; 5]);
         let first = timestamps(0, 0);
         let later = timestamps(100, 0);
-        // The timestamp before its padding; between the two bytes of it.
+        // The timestamps option before its padding, and between the two bytes of it.
         let before = [&later[2..], &later[..2]].concat();
         let between = [&later[..1], &later[2..], &later[1..2]].concat();
         for (frame, options) in frames.iter_mut().zip([&first, &first, &later, &before, &between]) {
@@ -210,7 +212,7 @@ pub fn window_scale_in_place_of_timestamps() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// What has a bad IPv4 checksum does not merge.
+/// A packet with a wrong IPv4 header checksum does not merge.
 pub fn middle_ipv4_checksum_bad() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 3]);
@@ -220,7 +222,7 @@ pub fn middle_ipv4_checksum_bad() -> Vec<Case> {
     Path::ipv4().iter().map(case).collect()
 }
 
-/// What has IPv4 options does not merge.
+/// A packet with IPv4 options does not merge.
 pub fn middle_with_an_ipv4_option() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 3]);
@@ -240,7 +242,7 @@ pub fn second_with_df_and_mf() -> Vec<Case> {
     Path::ipv4().iter().map(case).collect()
 }
 
-/// Identifications rise by one, or stay.
+/// Identifications count up by one, or stay the same.
 pub fn identifications() -> Vec<Case> {
     let ids = [
         (&[8, 9][..], &[200][..]),
@@ -286,7 +288,7 @@ pub fn ipv6_extension_headers() -> Vec<Case> {
     Path::ipv6().iter().flat_map(cases).collect()
 }
 
-/// A fragment header ends what is held, and what follows it begins anew.
+/// A fragment flushes the held packets, and the packets behind it begin a new one.
 pub fn an_ipv6_fragment_between() -> Vec<Case> {
     let cases = |path: &Path| {
         [false, true].map(|more| {
@@ -306,7 +308,7 @@ pub fn an_ipv6_fragment_between() -> Vec<Case> {
     Path::ipv6().iter().flat_map(cases).collect()
 }
 
-/// As many segments as fit 65,535 bytes, and a remainder that just fits or does not.
+/// The maximum number of segments in 65,535 bytes, and a remainder that fits or does not.
 pub fn as_many_as_fit() -> Vec<Case> {
     let cases = |path: &Path| {
         let headers = path.base().offsets().payload - 14;
@@ -322,7 +324,7 @@ pub fn as_many_as_fit() -> Vec<Case> {
                 path.send(&lengths(remainder + 1)),
                 &[maximum - remainder, remainder + 1],
             ),
-            // A whole segment more than there is room for begins the next.
+            // A whole segment for which there is no room begins the next packet.
             path.case(
                 "more segments than fit",
                 path.send(&vec![segment; whole + 2]),
@@ -333,7 +335,8 @@ pub fn as_many_as_fit() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// Not in the kernel's table: eight, with identifications as most senders count them.
+/// Eight packets with identifications that count up, as most senders have them. The kernel's table
+/// does not have this case.
 pub fn identifications_that_increment_do_as_well_as_fixed_ones() -> Vec<Case> {
     let cases = |path: &Path| {
         let frames = path.base().run(8);
@@ -347,9 +350,11 @@ pub fn identifications_that_increment_do_as_well_as_fixed_ones() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// Two packets of 200 bytes of each of so many flows, which differ by their source port: all first
-/// packets, then all second ones, which have PSH. Those of a flow merge, and the flows keep the
-/// order of what merged. Each with the name of its path.
+/// Two packets of 200 bytes per flow, which differ in their source ports: first all first packets,
+/// then all second ones, which have PSH.
+///
+/// The two packets of a flow merge, and the order of the flows stays. Each sequence has the name of
+/// its path.
 pub fn capacity(flows: u16) -> Vec<(String, Vec<Frame>)> {
     let frames = |path: &Path| {
         let both = path.send(&[200; 2]);

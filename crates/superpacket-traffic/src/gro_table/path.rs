@@ -1,17 +1,16 @@
-//! The paths that the table's packets take, and what a case is made of.
+//! The paths of the table's packets, and the parts of a case.
 
 use crate::frame::{Frame, Ip, Ipv4, Ipv6, stream_bytes};
 
 /// Sequence number of a case's first packet.
 const FIRST: u32 = 10_000;
 
-/// A case of the table.
+/// A test case of the table.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The table's row and the path, for messages.
+    /// The row of the table and the path, for messages.
     pub name: String,
-    /// The bursts that are sent, all of one flow, one every
-    /// [`BURST_INTERVAL`](super::BURST_INTERVAL).
+    /// The bursts, all of one flow, sent one per [`BURST_INTERVAL`](super::BURST_INTERVAL).
     pub bursts: Vec<Burst>,
 }
 
@@ -52,12 +51,12 @@ impl Burst {
     }
 }
 
-/// A path that packets take: the first of them, and which of its IP headers is edited.
+/// A path: the first of the packets, and which of its IP headers is edited.
 pub(super) struct Path {
     name: String,
     base: Frame,
     outer: bool,
-    /// The identification of each packet is one more than that of the one before it, instead of 0.
+    /// Identifications count up by one instead of being 0.
     increasing: bool,
 }
 
@@ -75,8 +74,8 @@ pub fn ip_in_ip() -> Vec<(&'static str, Frame)> {
 }
 
 impl Path {
-    /// All of them. Plain IPv4 comes twice: a virtio header cannot say that the identifications of
-    /// a super-packet's segments are all the same.
+    /// Returns all paths. Plain IPv4 occurs twice, since a virtio header cannot express that all
+    /// segments have the same identification.
     pub fn all() -> Vec<Path> {
         let mut paths = Vec::new();
         for (name, mut base) in ip_in_ip() {
@@ -109,7 +108,7 @@ impl Path {
         paths
     }
 
-    /// Those whose edited header is IPv4.
+    /// Returns the paths whose edited header is IPv4.
     pub fn ipv4() -> Vec<Path> {
         Path::all()
             .into_iter()
@@ -117,12 +116,12 @@ impl Path {
             .collect()
     }
 
-    /// Those whose edited header is IPv4, and whose identifications are all 0.
+    /// Returns the paths whose edited header is IPv4 and whose identifications are all 0.
     pub fn ipv4_to_identify() -> Vec<Path> {
         Path::ipv4().into_iter().filter(|path| !path.increasing).collect()
     }
 
-    /// Those whose edited header is IPv6.
+    /// Returns the paths whose edited header is IPv6.
     pub fn ipv6() -> Vec<Path> {
         Path::all()
             .into_iter()
@@ -130,17 +129,17 @@ impl Path {
             .collect()
     }
 
-    /// Its name, for messages.
+    /// Returns the name of the path, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The first packet, of 100 bytes.
+    /// Returns the first packet, with 100 payload bytes.
     pub fn base(&self) -> &Frame {
         &self.base
     }
 
-    /// Packets of these payload lengths, one after the other.
+    /// Returns consecutive packets with these payload lengths.
     pub fn send(&self, lengths: &[usize]) -> Vec<Frame> {
         let mut sequence = FIRST;
         let frame = |(index, &length): (usize, &usize)| {
@@ -156,7 +155,7 @@ impl Path {
         lengths.iter().enumerate().map(frame).collect()
     }
 
-    /// The header that this path edits.
+    /// Returns the header that this path edits.
     pub fn ip<'a>(&self, frame: &'a mut Frame) -> &'a mut Ip {
         header(frame, self.outer)
     }
@@ -175,12 +174,12 @@ impl Path {
         }
     }
 
-    /// The case that these frames, sent in one burst, arrive as these payload lengths.
+    /// Returns the case that these frames, sent in one burst, arrive with these payload lengths.
     pub fn case(&self, row: &str, frames: Vec<Frame>, arrives: &[usize]) -> Case {
         self.bursts(row, vec![(frames, arrives)])
     }
 
-    /// The same with several bursts.
+    /// Returns a case with several bursts: frames, and payload lengths that must arrive.
     pub fn bursts(&self, row: &str, bursts: Vec<(Vec<Frame>, &[usize])>) -> Case {
         let bursts = bursts
             .into_iter()

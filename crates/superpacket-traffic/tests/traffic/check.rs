@@ -1,5 +1,5 @@
-//! The checker: each seeded fault is found where it is, nothing makes it panic, and keys tell flows
-//! apart.
+//! Tests of the checker: each seeded fault is found at its position, no input causes a panic, and
+//! keys distinguish flows.
 
 use proptest::prelude::*;
 use superpacket_traffic::check::{self, Expect, Field, Kind};
@@ -98,7 +98,7 @@ fn wrong_outer_checksums() {
     let frame = tcp().in_ip4().with(|frame| frame.outer_ipv4_mut().checksum = Checksum::Wrong);
     let problem = check::frame(&frame.to_bytes(), &Expect::default()).unwrap_err();
     assert_eq!((problem.offset, problem.field), (14, Field::HeaderChecksum));
-    // An inner fault under right outer checksums.
+    // A fault in the inner packet, with correct outer checksums.
     let frame = tcp().in_vxlan6().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong);
     let problem = check::frame(&frame.to_bytes(), &Expect::default()).unwrap_err();
     assert_eq!((problem.layer, problem.offset), (Kind::Tcp, frame.offsets().transport));
@@ -205,7 +205,7 @@ fn headers_that_are_not_whole() {
 
 #[test]
 fn each_bit_of_a_packet_counts() {
-    // A turned bit is a fault, or another flow, or a header that no checksum covers.
+    // An inverted bit is a fault, changes the flow, or is in a header that no checksum covers.
     for frame in [tcp(), Frame::udp6(40), Frame::dccp4(3, 40), Frame::tcp6(1, 40).in_vxlan6()] {
         let bytes = frame.to_bytes();
         let key = check::flow_key(&bytes, false);
@@ -215,11 +215,11 @@ fn each_bit_of_a_packet_counts() {
             turned[bit / 8] ^= 1 << (bit % 8);
             let found = check::frame(&turned, &Expect::default()).is_err();
             let other = check::flow_key(&turned, false) != key;
-            // IPv6 has no header checksum: class, flow label, hop limit.
+            // IPv6 has no header checksum: traffic class, flow label and hop limit are free.
             let free =
                 turned[network] >> 4 == 6 && (bit / 8 < network + 4 || bit / 8 == network + 7);
-            // Cleared flags of VXLAN, another ethertype, another protocol: the rest is opaque, its
-            // outer sums are not.
+            // After a change of VXLAN's flags, an EtherType or a protocol, the rest is opaque, and
+            // only outer checksums remain.
             assert!(found || other || free, "bit {bit}");
         }
     }

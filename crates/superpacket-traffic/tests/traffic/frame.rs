@@ -1,4 +1,4 @@
-//! The builder against etherparse's parsers, layer by layer.
+//! Tests of the frame builder against etherparse's parsers, layer by layer.
 
 use etherparse::{LinkExtHeader, NetHeaders, PacketHeaders, TransportHeader};
 use superpacket_traffic::check::{self, Expect, Kind};

@@ -1,5 +1,5 @@
-//! The generator: the same from the same seed, every combination, truthful, and mergeable for the
-//! most part.
+//! Tests of the generator: the same seed gives the same packets, every combination occurs, reported
+//! metadata is true, and most packets can merge.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use superpacket_traffic::generate::{
     Checksum, Combination, Config, Generated, Impairments, Tunnel, generate, stream,
 };
 
-/// FNV-1a over everything that a packet says.
+/// Returns the FNV-1a hash of all packets and their metadata.
 fn fingerprint(packets: &[Generated]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut add = |bytes: &[u8]| {
@@ -45,7 +45,7 @@ fn expect(packet: &Generated) -> Expect {
 #[test]
 fn a_seed_always_gives_the_same_packets() {
     let packets = generate(1, &Config::default(), 3_000);
-    // A change of the generator changes this number, and must be meant to.
+    // The number changes with the generator, which must only happen on purpose.
     assert_eq!(fingerprint(&packets), 0x6a6e_b216_1451_a1ba);
     assert_ne!(fingerprint(&generate(2, &Config::default(), 3_000)), fingerprint(&packets));
     assert_eq!(generate(1, &Config::default(), 1_000), packets[..1_000]);
@@ -74,7 +74,7 @@ fn without_mischief_all_packets_are_right_and_their_streams_whole() {
     }
 }
 
-/// A partial checksum behind a header that the check cannot read would make the outer checksum
+/// A partial checksum behind a header that the checker cannot parse would make the outer checksum
 /// look wrong.
 #[test]
 fn unusual_tunnels_with_offloaded_checksums_are_right() {
@@ -96,7 +96,7 @@ fn unusual_tunnels_with_offloaded_checksums_are_right() {
         let checked = check::frame(&packet.bytes, &expect(&packet))
             .unwrap_or_else(|problem| panic!("packet {index}: {problem}"));
         partial += usize::from(checked.partial.is_some());
-        // The check reads VXLAN with the protocol extension no further than its UDP header.
+        // The checker parses VXLAN with the protocol extension only up to its UDP header.
         extended += usize::from(
             packet
                 .bytes
@@ -143,12 +143,12 @@ fn what_the_device_says_is_true() {
     }
 }
 
-/// What was seen of a flow's direction last.
+/// The last packet of a flow in one direction.
 struct Last {
     at: usize,
     header: Vec<u8>,
     payload: usize,
-    /// Its sequence number, and the one that must follow.
+    /// Its sequence number, and the expected next one.
     sequence: u32,
     following: u32,
     ids: Vec<u16>,
@@ -157,8 +157,8 @@ struct Last {
     segments: usize,
 }
 
-/// How many packets join the one before them of their flow, by the rules of GRO in their plainest
-/// form: a lower bound for an engine that holds at least the flows of 64 packets.
+/// Returns the number of packets that join the previous one of their flow by the simplest rules of
+/// GRO. It is a lower bound for an engine that holds at least the flows of 64 packets.
 fn mergeable(packets: &[Generated]) -> usize {
     let mut flows: HashMap<_, Last> = HashMap::new();
     let mut merged = 0;
@@ -204,8 +204,8 @@ fn join(last: &Last, next: &Last, same_batch: bool) -> Option<(Vec<u16>, usize)>
     fits.then_some((steps, last.segments + 1))
 }
 
-/// The header with everything taken out that may differ within a super-packet; `None` for what
-/// never merges.
+/// Returns the header without the fields that may differ within a super-packet; `None` for packets
+/// that never merge.
 fn describe(packet: &Generated, at: usize, checked: &check::Checked) -> Option<Last> {
     let mut header = packet.bytes[..checked.payload.start].to_vec();
     let mut ids = Vec::new();
@@ -242,7 +242,7 @@ fn describe(packet: &Generated, at: usize, checked: &check::Checked) -> Option<L
             }
             Kind::Dccp => {
                 let extended = packet.bytes[start + 8] & 1 == 1;
-                // The low 16 bits are enough here.
+                // The low 16 bits are sufficient here.
                 let low = if extended { be16(14) } else { be16(10) };
                 (sequence, following) = (low.into(), low.wrapping_add(1).into());
                 if extended { &[6, 7, 14, 15] } else { &[6, 7, 10, 11] }
@@ -276,8 +276,101 @@ fn most_packets_merge() {
     }
 }
 
+/// The names of all kinds of packets that the streams must contain.
+const EXPECTED: [&str; 37] = [
+    "damaged",
+    "tagged",
+    "double tagged",
+    "stripped",
+    "pppoe",
+    "mpls",
+    "at ip",
+    "extension",
+    "route",
+    "home address",
+    "source route",
+    "fragment",
+    "sctp",
+    "icmp",
+    "not ip",
+    "padded",
+    "padded to 60",
+    "gre checksum",
+    "1-byte payload",
+    "not canonical",
+    "id fixed",
+    "id incrementing",
+    "id wraps",
+    "sequence wraps",
+    "psh",
+    "fin with data",
+    "cwr",
+    "ece",
+    "syn",
+    "rst",
+    "pure ack",
+    "padded pure ack",
+    "sack",
+    "duplicate ack",
+    "window update",
+    "cwr in a row",
+    "keep-alive",
+];
+
+/// Counts the headers of a valid packet by name.
+fn count_headers(
+    packet: &Generated,
+    checked: &check::Checked,
+    count: &mut impl FnMut(&'static str, bool),
+) {
+    let bytes = &packet.bytes;
+    let has = |kind| checked.layers.iter().any(|layer| layer.kind == kind);
+    count("tagged", has(Kind::Vlan));
+    count(
+        "double tagged",
+        bytes.get(12..14) == Some(&[0x88, 0xa8]) && bytes.get(16..18) == Some(&[0x81, 0]),
+    );
+    count("stripped", packet.stripped_vlan.is_some());
+    count("pppoe", has(Kind::Pppoe));
+    count("mpls", has(Kind::Mpls));
+    count("at ip", packet.starts_at_ip);
+    count("extension", has(Kind::Extension(0)) || has(Kind::Extension(60)));
+    count(
+        "route",
+        checked
+            .layers
+            .iter()
+            .any(|layer| layer.kind == Kind::Extension(43) && bytes[layer.offset + 3] > 0),
+    );
+    let home = |layer: &check::Layer| {
+        bytes[layer.offset..layer.offset + layer.header].windows(2).any(|bytes| bytes == [201, 16])
+    };
+    count(
+        "home address",
+        checked.layers.iter().any(|layer| layer.kind == Kind::Extension(60) && home(layer)),
+    );
+    let routed = |layer: &&check::Layer| {
+        matches!(bytes.get(layer.offset + 21), Some(131 | 137)) && layer.header > 24
+    };
+    count("source route", checked.innermost(Kind::Ipv4).filter(routed).is_some());
+    count("fragment", checked.fragment);
+    count("sctp", has(Kind::Sctp));
+    count("icmp", has(Kind::Icmp) || has(Kind::Icmpv6));
+    count("not ip", checked.layers.len() == 1 && !packet.starts_at_ip);
+    count("padded", checked.trailing > 0);
+    count("padded to 60", checked.trailing > 0 && bytes.len() == 60);
+    count(
+        "gre checksum",
+        checked.layers.iter().any(|layer| {
+            layer.kind == Kind::Gre && layer.header > 4 && bytes[layer.offset] & 0x80 != 0
+        }),
+    );
+    count("1-byte payload", checked.payload.len() == 1);
+    count("not canonical", !checked.canonical);
+}
+
 #[test]
-fn the_streams_have_what_tests_count_on() {
+fn the_streams_contain_all_kinds_of_packets() {
     let packets = generate(6, &Config::default(), 30_000);
     let mut seen: HashMap<&str, usize> = HashMap::new();
     let mut previous: HashMap<u32, check::TcpFields> = HashMap::new();
@@ -291,51 +384,7 @@ fn the_streams_have_what_tests_count_on() {
             count("damaged", true);
             continue;
         };
-        let has = |kind| checked.layers.iter().any(|layer| layer.kind == kind);
-        count("tagged", has(Kind::Vlan));
-        count(
-            "double tagged",
-            bytes.get(12..14) == Some(&[0x88, 0xa8]) && bytes.get(16..18) == Some(&[0x81, 0]),
-        );
-        count("stripped", packet.stripped_vlan.is_some());
-        count("pppoe", has(Kind::Pppoe));
-        count("mpls", has(Kind::Mpls));
-        count("at ip", packet.starts_at_ip);
-        count("extension", has(Kind::Extension(0)) || has(Kind::Extension(60)));
-        count(
-            "route",
-            checked
-                .layers
-                .iter()
-                .any(|layer| layer.kind == Kind::Extension(43) && bytes[layer.offset + 3] > 0),
-        );
-        let home = |layer: &check::Layer| {
-            bytes[layer.offset..layer.offset + layer.header]
-                .windows(2)
-                .any(|bytes| bytes == [201, 16])
-        };
-        count(
-            "home address",
-            checked.layers.iter().any(|layer| layer.kind == Kind::Extension(60) && home(layer)),
-        );
-        let routed = |layer: &&check::Layer| {
-            matches!(bytes.get(layer.offset + 21), Some(131 | 137)) && layer.header > 24
-        };
-        count("source route", checked.innermost(Kind::Ipv4).filter(routed).is_some());
-        count("fragment", checked.fragment);
-        count("sctp", has(Kind::Sctp));
-        count("icmp", has(Kind::Icmp) || has(Kind::Icmpv6));
-        count("not ip", checked.layers.len() == 1 && !packet.starts_at_ip);
-        count("padded", checked.trailing > 0);
-        count("padded to 60", checked.trailing > 0 && bytes.len() == 60);
-        count(
-            "gre checksum",
-            checked.layers.iter().any(|layer| {
-                layer.kind == Kind::Gre && layer.header > 4 && bytes[layer.offset] & 0x80 != 0
-            }),
-        );
-        count("1-byte payload", checked.payload.len() == 1);
-        count("not canonical", !checked.canonical);
+        count_headers(packet, &checked, &mut count);
         if let Some(ip) = checked.innermost(Kind::Ipv4) {
             let id = u16::from_be_bytes([bytes[ip.offset + 4], bytes[ip.offset + 5]]);
             let before = ids.insert(packet.flow, id);
@@ -371,52 +420,13 @@ fn the_streams_have_what_tests_count_on() {
         );
         next.insert(packet.flow, end);
     }
-    let names = [
-        "damaged",
-        "tagged",
-        "double tagged",
-        "stripped",
-        "pppoe",
-        "mpls",
-        "at ip",
-        "extension",
-        "route",
-        "home address",
-        "source route",
-        "fragment",
-        "sctp",
-        "icmp",
-        "not ip",
-        "padded",
-        "padded to 60",
-        "gre checksum",
-        "1-byte payload",
-        "not canonical",
-        "id fixed",
-        "id incrementing",
-        "id wraps",
-        "sequence wraps",
-        "psh",
-        "fin with data",
-        "cwr",
-        "ece",
-        "syn",
-        "rst",
-        "pure ack",
-        "padded pure ack",
-        "sack",
-        "duplicate ack",
-        "window update",
-        "cwr in a row",
-        "keep-alive",
-    ];
-    for name in names {
+    for name in EXPECTED {
         assert!(seen.get(name).is_some_and(|count| *count >= 3), "{name}: {seen:#?}");
     }
 }
 
 #[test]
-fn each_mischief_alone_does_what_it_says() {
+fn each_impairment_alone_has_its_effect() {
     let plain = Config { impairments: Impairments::NONE, ..Config::default() };
     let with = |impairments| generate(3, &Config { impairments, ..plain.clone() }, 3_000);
     let rate = 0.2;
@@ -465,8 +475,8 @@ fn each_mischief_alone_does_what_it_says() {
     };
     assert!(tags(&with(Impairments { other_vlan: rate, ..Impairments::NONE })) > tags(&none) + 200);
 
-    // Within a flow's direction: gaps where packets are lost, steps back where they are reordered,
-    // changes of what the device says.
+    // Events within a flow's direction: gaps after losses, steps back after reordering, and changes
+    // of the reported state.
     let count = |packets: &[Generated], happens: fn(&Generated, &Generated) -> bool| {
         let mut last: HashMap<u32, &Generated> = HashMap::new();
         packets

@@ -1,4 +1,4 @@
-//! Frames, generated traffic, and the check that is independent of the engine.
+//! Tests of frames, generated traffic, and the independent checker.
 
 mod check;
 mod frame;
