@@ -46,7 +46,7 @@ impl Link {
             NeighbourAttribute::Destination(address),
             NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
         ];
-        self.ask(
+        self.request(
             &format!("neighbour {neighbour}"),
             RouteNetlinkMessage::NewNeighbour(message),
             NLM_F_CREATE | NLM_F_REPLACE,
@@ -83,7 +83,7 @@ impl Link {
             RouteAttribute::Metrics(values),
         ];
         let what = format!("route to {neighbour} with {metrics:?}");
-        self.ask(&what, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+        self.request(&what, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
             .map(drop)
     }
 }
