@@ -51,7 +51,8 @@ impl Host {
     pub fn new(name: &str) -> Result<Self, LabError> {
         let namespace = thread::scope(|scope| {
             let made = scope.spawn(|| {
-                enter_new_network_namespace().map_err(|error| privilege::refused(&error))?;
+                enter_new_network_namespace()
+                    .map_err(|error| privilege::namespace_error(&error))?;
                 File::open("/proc/thread-self/ns/net")
                     .context(|| format!("host {name}: opening its namespace"))
             });

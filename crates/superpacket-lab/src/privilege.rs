@@ -10,7 +10,7 @@ use superpacket_io::system::{enter_new_user_namespace, try_new_user_namespace};
 
 use crate::error::LabError;
 
-/// How the process obtained the privilege to create network namespaces.
+/// The origin of the process's privilege to create network namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
     /// The process already had the capabilities, as root has.
@@ -37,7 +37,7 @@ const NEEDED_CAPABILITIES: u64 = 1 << 12 | 1 << 13 | 1 << 21;
 pub fn enter_user_namespace_if_needed() -> Result<Privilege, LabError> {
     let result = try_to_enter();
     // Kept for the error of a later `Host::new`. The first result stays, because it is the cause.
-    let _ = OUTCOME.set(match &result {
+    let _ = REFUSAL.set(match &result {
         Err(LabError::Forbidden { reason, .. }) => Some(reason.clone()),
         _ => None,
     });
@@ -45,7 +45,7 @@ pub fn enter_user_namespace_if_needed() -> Result<Privilege, LabError> {
 }
 
 /// The reason for which the user namespace was refused; `None` if it was not refused.
-static OUTCOME: OnceLock<Option<String>> = OnceLock::new();
+static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
 
 fn try_to_enter() -> Result<Privilege, LabError> {
     if has_capabilities() {
@@ -87,9 +87,9 @@ macro_rules! enter_user_namespace_before_main {
 
 /// Returns the error for a refused network namespace. It names the cause: a refused user
 /// namespace, a missing call of [`enter_user_namespace_if_needed`], or the kernel's own limits.
-pub(crate) fn refused(error: &io::Error) -> LabError {
+pub(crate) fn namespace_error(error: &io::Error) -> LabError {
     if !has_capabilities() {
-        match OUTCOME.get() {
+        match REFUSAL.get() {
             Some(Some(reason)) => {
                 return LabError::Forbidden {
                     what: "a network namespace".into(),

@@ -245,7 +245,7 @@ impl RandomDecisions {
 
 type WireFrame = (VnetHeader, Vec<u8>);
 
-/// One direction of a wire.
+/// A direction of a wire, with its frames in flight.
 struct WireDirection {
     from: Arc<RawSocket>,
     to: Arc<RawSocket>,

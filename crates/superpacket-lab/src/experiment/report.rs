@@ -28,9 +28,9 @@ pub struct Experiment {
     pub source: &'static str,
     /// Summary of the procedure, in a line or two.
     pub summary: &'static str,
-    /// Its tables, in reading order.
+    /// Tables of figures, in reading order.
     pub tables: Vec<Table>,
-    /// Its targets, and whether they were met.
+    /// Targets, and whether they were met.
     pub marks: Vec<Mark>,
     /// Remarks on the figures, such as parts that could not run, or differences from the source's
     /// machine.
@@ -67,11 +67,11 @@ pub struct Table {
     pub form: Form,
     /// Descriptions of the columns.
     pub columns: Vec<Column>,
-    /// Its rows.
+    /// The rows, in reading order.
     pub rows: Vec<Row>,
     /// Rounds behind each figure; 1 if every run gives the same.
     pub rounds: usize,
-    /// How the figures were made; `None` for medians of the rounds with quartiles.
+    /// Description of how the figures were made; `None` for medians of the rounds with quartiles.
     pub made: Option<String>,
     /// Index of the column that a plot shows; `None` for no plot.
     pub plot: Option<usize>,
@@ -97,7 +97,7 @@ pub struct Row {
     pub group: String,
     /// Name of the row within its group.
     pub name: String,
-    /// One figure per column.
+    /// Figures of the row, one per column.
     pub figures: Vec<Option<Figure>>,
     /// The source's figures, one per column; empty if it has none.
     pub source: Vec<Option<f64>>,

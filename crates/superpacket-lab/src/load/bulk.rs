@@ -30,9 +30,9 @@ pub enum Direction {
     Forward,
     /// From the server to the client (TCP_MAERTS).
     Reverse,
-    /// Both at the same time, on separate connections.
+    /// Bidirectional, on separate connections.
     Both,
-    /// Both at the same time on the same connections, so that data carries acknowledgements.
+    /// Bidirectional on the same connections, so that data carries acknowledgements.
     Duplex,
 }
 

@@ -1,4 +1,4 @@
-//! One direction of a bulk transfer: its flows and threads, and the comparison of both sides.
+//! A single direction of a bulk transfer: its flows and threads, and the comparison of both sides.
 
 use std::io;
 use std::mem::offset_of;
@@ -13,7 +13,7 @@ use crate::load::flow::{ReceiveFlow, SendFlow};
 use crate::load::report::{DirectionReport, FlowReport};
 use crate::pattern::Checker;
 
-/// One direction of a transfer, connected but not started.
+/// A direction of a transfer, connected but not started.
 pub(crate) struct BulkDirection<'load> {
     pub(crate) name: String,
     pub(crate) sender_cpus: &'load [usize],
@@ -32,7 +32,7 @@ pub(crate) struct ThreadWork<Flow> {
 /// The outcome of a thread; `None` if it stopped because another one failed.
 pub(crate) type ThreadOutcome<Flow> = Result<Option<ThreadWork<Flow>>, LabError>;
 
-/// One direction of a transfer whose threads are running.
+/// A direction of a transfer whose threads are running.
 pub(crate) struct RunningBulkDirection<'scope> {
     pub(crate) name: String,
     pub(crate) senders: Vec<thread::ScopedJoinHandle<'scope, ThreadOutcome<SendFlow>>>,

@@ -17,7 +17,7 @@ use crate::load::settings::{Route, TcpOptions};
 /// Time limit for connecting; allows for three lost SYNs.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Both ends of a TCP connection, non-blocking.
+/// A TCP connection's two sockets, non-blocking.
 pub(crate) struct ConnectedSockets {
     pub(crate) client: OwnedFd,
     pub(crate) server: OwnedFd,

@@ -60,7 +60,7 @@ impl Default for TcpTransactions {
     }
 }
 
-/// One end of a connection, which alternately reads and writes messages.
+/// An end of a connection, which alternately reads and writes messages.
 struct TransactionEndpoint {
     socket: OwnedFd,
     /// Bytes left to read of the current message; 0 while writing.
@@ -85,7 +85,7 @@ enum Advance {
     Reading,
     /// Waiting for space in the socket's buffer.
     Writing,
-    /// The other side closed between two messages.
+    /// The peer closed the connection between two messages.
     Closed,
 }
 

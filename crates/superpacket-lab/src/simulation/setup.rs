@@ -29,7 +29,7 @@ pub struct Setup {
 pub struct ReceiveQueue {
     /// The CPU that the queue interrupts.
     pub cpu: usize,
-    /// Its `rps_cpus`; an empty mask disables RPS.
+    /// The queue's `rps_cpus`; an empty mask disables RPS.
     pub mask: CpuMask,
 }
 

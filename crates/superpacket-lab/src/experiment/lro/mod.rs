@@ -39,7 +39,7 @@ enum Buffers {
     Page8K,
     Page16K,
     Page32K,
-    /// One buffer per frame; merged frames are copied into one buffer.
+    /// A separate buffer per frame; merged frames are copied into one buffer.
     Linear,
 }
 

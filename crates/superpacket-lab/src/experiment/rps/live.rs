@@ -1,4 +1,4 @@
-//! The same load on this machine: kernel TCP on both hosts, joined by the kernel's bridge or by
+//! RPS experiment on this machine: kernel TCP on both hosts, joined by the kernel's bridge or by
 //! this project's.
 
 use std::io;

@@ -13,7 +13,7 @@ const TIME: u64 = 100_000_000;
 /// Shorter measurement, in nanoseconds, for figures shown with two digits.
 const SHORT: u64 = 30_000_000;
 
-/// Other plausible shares of the driver in the receive work, which the source does not give.
+/// Further plausible shares of the driver in the receive work, which the source does not give.
 const SHARES: [f64; 4] = [0.2, 0.25, 0.35, 0.4];
 
 /// A mark: index of its row, index of the row to compare with, name, name in short reports, and

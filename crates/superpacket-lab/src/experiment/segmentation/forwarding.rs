@@ -15,8 +15,8 @@ use superpacket_model::nic::{self, NicCounters, NicMonitor, NicSettings};
 use twox_hash::XxHash3_64;
 
 use super::counting_port::{CountingPort, SentCounter, SentCounts};
-use super::refused;
 use super::stack::SenderStack;
+use super::unexpected_error;
 use crate::error::LabError;
 
 /// Packets available per wake-up of the bridge, the limit of a driver's poll (`NAPI_POLL_WEIGHT`).
@@ -66,7 +66,7 @@ pub(crate) fn forward(
     let mut bridge = Forwarder::new(64, Duration::from_secs(3600), HashKey::new(4));
     let settings = MemorySettings { slots: POLL_SIZE, ..MemorySettings::default() };
     let (host, port) = memory::pair(&MemorySettings::default(), &settings)
-        .map_err(|error| refused("a link in memory", &error))?;
+        .map_err(|error| unexpected_error("a link in memory", &error))?;
     let mut sender = HostLink::new(host)?;
     join(&mut bridge, Box::new(port))?;
     let mut exits = cards
@@ -109,16 +109,16 @@ pub(crate) fn forward(
 
 /// Runs one round of the bridge, and returns the number of packets handled.
 fn run_round(bridge: &mut Forwarder) -> Result<usize, LabError> {
-    bridge.round(0).map_err(|error| refused("a port in memory", &error))
+    bridge.round(0).map_err(|error| unexpected_error("a port in memory", &error))
 }
 
 /// Adds a port without GRO, which would merge the segments again.
 fn join(bridge: &mut Forwarder, port: Box<dyn Port>) -> Result<(), LabError> {
     let mut settings = PortSettings::new(
-        "memory:model".parse().map_err(|error| refused("a port string", &error))?,
+        "memory:model".parse().map_err(|error| unexpected_error("a port string", &error))?,
     );
     settings.features = settings.features.without(Feature::GenericReceiveOffload);
-    bridge.join(settings, port).map_err(|error| refused("a port in memory", &error))
+    bridge.join(settings, port).map_err(|error| unexpected_error("a port in memory", &error))
 }
 
 /// A host's end of a link in memory.
@@ -133,9 +133,12 @@ struct HostLink {
 
 impl HostLink {
     fn new(mut port: MemoryPort) -> Result<Self, LabError> {
-        let transmit = port.transmitter().map_err(|error| refused("a link in memory", &error))?;
-        let receive =
-            port.receivers().pop().ok_or_else(|| refused("a link in memory", &std::fmt::Error))?;
+        let transmit =
+            port.transmitter().map_err(|error| unexpected_error("a link in memory", &error))?;
+        let receive = port
+            .receivers()
+            .pop()
+            .ok_or_else(|| unexpected_error("a link in memory", &std::fmt::Error))?;
         Ok(Self {
             transmit,
             receive,
@@ -188,7 +191,7 @@ fn create_card(
 ) -> Result<(CountingPort, SentCounter, NicMonitor, HostLink), LabError> {
     let wire = MemorySettings { slots: WIRE_CAPACITY, ..MemorySettings::default() };
     let (card, host) =
-        nic::pair(settings, &wire).map_err(|error| refused("a model NIC", &error))?;
+        nic::pair(settings, &wire).map_err(|error| unexpected_error("a model NIC", &error))?;
     let monitor = card.monitor();
     let (counted, counter) = CountingPort::new(Box::new(card));
     Ok((counted, counter, monitor, HostLink::new(host)?))
@@ -255,7 +258,8 @@ pub(crate) fn send(
     mut inspect: impl FnMut(&[u8]),
 ) -> Result<CardOutput, LabError> {
     let (mut counted, counter, monitor, wire) = create_card(settings)?;
-    let mut transmit = counted.transmitter().map_err(|error| refused("a model NIC", &error))?;
+    let mut transmit =
+        counted.transmitter().map_err(|error| unexpected_error("a model NIC", &error))?;
     let mut card = ModelCard {
         wire,
         monitor,

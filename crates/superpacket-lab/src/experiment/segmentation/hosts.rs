@@ -18,7 +18,7 @@ use crate::link::{Link, SizeLimits};
 use crate::load::{Pinning, Route, TcpBulk, TcpTransactions, UdpBulk, Until};
 use crate::topology::Station;
 
-use super::refused;
+use super::unexpected_error;
 
 /// The device behind a port of the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,8 @@ impl BridgedHosts {
                     format!("tap:tap-{number}")
                 }
             };
-            let mut port = PortSettings::new(text.parse().map_err(|error| refused(&text, &error))?);
+            let mut port =
+                PortSettings::new(text.parse().map_err(|error| unexpected_error(&text, &error))?);
             (port.features, port.gro_past_push) = (setup.features, setup.gro_past_push);
             ports.push(port);
         }
@@ -136,7 +137,7 @@ impl BridgedHosts {
         let bridge = middle.run(|| {
             // Threads inherit the affinity of the thread that starts them.
             pin_this_thread(&cpus.bridge)?;
-            Bridge::start(settings).map_err(|error| refused("the bridge", &error))
+            Bridge::start(settings).map_err(|error| unexpected_error("the bridge", &error))
         })?;
         let (mut stations, mut bridge_links) = (Vec::new(), Vec::new());
         for ((number, setup), end) in (1u8..).zip(setups).zip(ends) {

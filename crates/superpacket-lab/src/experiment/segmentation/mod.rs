@@ -12,6 +12,6 @@ pub(super) mod stack;
 pub(super) const MTU: usize = 1500;
 
 /// Returns the error for an unexpected failure of a port or a bridge.
-fn refused(what: &str, error: &dyn std::error::Error) -> crate::error::LabError {
+fn unexpected_error(what: &str, error: &dyn std::error::Error) -> crate::error::LabError {
     crate::error::LabError::system(what, std::io::Error::other(error.to_string()))
 }

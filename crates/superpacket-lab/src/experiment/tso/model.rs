@@ -1,4 +1,4 @@
-//! The same file sent by a model NIC: counts of the stack, the card and the wire.
+//! TSO on the model NIC, for the same file: counts of the stack, the card and the wire.
 
 use superpacket_model::nic::{NicSettings, TsoLimit};
 
