@@ -194,7 +194,7 @@ impl MachineSample {
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where `/proc/stat` cannot be read.
+    /// [`LabError::System`] if `/proc/stat` cannot be read.
     pub fn now() -> Result<Self, LabError> {
         let text = fs::read_to_string("/proc/stat").context(|| "/proc/stat".into())?;
         let mut sample = Self { at: Instant::now(), total: CpuUsage::default(), cpus: Vec::new() };

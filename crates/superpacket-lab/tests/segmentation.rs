@@ -58,7 +58,7 @@ fn run(name: &str) -> Option<Experiment> {
     for table in &experiment.tables {
         assert!(table.rows.iter().all(|row| row.figures.len() == table.columns.len()
             && [0, table.columns.len()].contains(&row.source.len())));
-        // A row without measured figures has only the source's.
+        // A row without measured figures has only the original report's.
         let is_sources = |row: &Row| {
             row.figures.iter().all(Option::is_none) && row.source.iter().any(Option::is_some)
         };
@@ -112,7 +112,7 @@ fn the_file_goes_in_frames_of_the_size_that_was_asked_for() {
     let [speeds, histogram] = [0, 1]
         .map(|table: usize| experiment.tables[table].made.as_deref().expect("none is of medians"));
     assert!(
-        speeds.starts_with("measured, average and best of all 3 transfers")
+        speeds.starts_with("measured: average and best of all 3 transfers")
             && !speeds.contains("rounds"),
         "{speeds}"
     );

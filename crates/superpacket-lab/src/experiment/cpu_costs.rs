@@ -196,7 +196,8 @@ pub(crate) fn row<'a>(
     }
 }
 
-/// Returns the CPU times as a separate table, for experiments whose main table follows the source.
+/// Returns the CPU times as a separate table, for experiments whose main table follows the original
+/// report.
 pub(crate) fn table(rows: Vec<Row>, rounds: usize) -> Table {
     Table {
         title: "Where the CPU time went".into(),

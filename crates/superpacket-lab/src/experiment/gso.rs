@@ -1,10 +1,11 @@
-//! Generic segmentation offload (source 004, Herbert Xu, 2006): segmentation of super-packets in
+//! Generic segmentation offload (Herbert Xu, 2006): segmentation of super-packets in
 //! software, as late as possible.
 //!
-//! The source found that much of TSO's gain comes from one pass through the stack per super-packet
-//! instead of one per segment, and so needs no hardware. Here the bridge takes the stack's place:
-//! it forwards the same stream either segmented by the sender, or whole and segmented at the egress
-//! port. The source also has a fallback: a bridge can keep TSO although some ports lack it.
+//! The original report found that much of TSO's gain comes from one pass through the stack per
+//! super-packet instead of one per segment, and so needs no hardware. Here the bridge takes the
+//! stack's place: it forwards the same stream either segmented by the sender, or whole and
+//! segmented at the egress port. The original report also has a fallback: a bridge can keep TSO
+//! although some ports lack it.
 
 mod live;
 mod model;
@@ -23,15 +24,15 @@ pub const ENTRY: Entry = Entry {
     model: model::run,
 };
 
-/// Throughput that the source measured over the loopback device at an MTU of 1500, in Mb/s, with
-/// GSO off and on.
+/// Throughput that the original report measured over the loopback device at an MTU of 1500, in
+/// Mb/s, with GSO off and on.
 const SOURCE_THROUGHPUT: [f64; 2] = [3061.05, 3598.17];
 
-/// Least gain of late segmentation; the source's gain.
+/// Least gain of late segmentation; the original report's gain.
 const TARGET: f64 = 1.175;
 
-/// Least gain on a port that copies the payload once more. The source found the cost of the copy
-/// "mostly offset" by the savings, so nearly no loss may remain.
+/// Least gain on a port that copies the payload once more. The original report found the cost of
+/// the copy "mostly offset" by the savings, so nearly no loss may remain.
 const LINEAR_TARGET: f64 = 0.98;
 
 const BEFORE: &str = "before the bridge";

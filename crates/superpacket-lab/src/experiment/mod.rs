@@ -1,4 +1,5 @@
-//! The experiments of five sources from 2005 to 2010, repeated.
+//! Experiments that repeat measurements of five messages to kernel mailing lists (2005 to 2010).
+//! Comments call the message that an experiment repeats its original report.
 //!
 //! Each experiment has a live form, with kernel TCP between hosts through ports, engine and bridge.
 //! Its model form runs on the model NIC without kernel and clock, and always gives the same result.
@@ -27,9 +28,9 @@ use crate::error::LabError;
 pub struct Entry {
     /// `lro`, `ack`, `rps`, `tso` or `gso`.
     pub name: &'static str,
-    /// The meaning of its ratios, and the source, for a line of a short report.
+    /// The meaning of its ratios, and the original report, for a line of a short report.
     pub headline: &'static str,
-    /// The source that it repeats: author, subject and year.
+    /// The original report that it repeats: author, subject and year.
     pub source: &'static str,
     /// Summary of the procedure, in a line or two.
     pub summary: &'static str,

@@ -1,5 +1,5 @@
-//! The result of an experiment: tables in the form of their source, with the spread of each figure,
-//! and marks that compare results with targets.
+//! The result of an experiment: tables in the form of the original report, with the spread of each
+//! figure, and marks that compare results with targets.
 
 use serde::{Serialize, Serializer};
 
@@ -24,7 +24,7 @@ pub enum Form {
 pub struct Experiment {
     /// `lro`, `ack`, `rps`, `tso` or `gso`.
     pub name: &'static str,
-    /// The source that it repeats: author, subject and year.
+    /// The original report that it repeats: author, subject and year.
     pub source: &'static str,
     /// Summary of the procedure, in a line or two.
     pub summary: &'static str,
@@ -32,8 +32,8 @@ pub struct Experiment {
     pub tables: Vec<Table>,
     /// Targets, and whether they were met.
     pub marks: Vec<Mark>,
-    /// Remarks on the figures, such as parts that could not run, or differences from the source's
-    /// machine.
+    /// Remarks on the figures, such as parts that could not run, or differences from the original
+    /// report's machine.
     pub notes: Vec<String>,
 }
 
@@ -58,10 +58,10 @@ impl Experiment {
     }
 }
 
-/// A table in the form of its source.
+/// A table of figures, often in the form of the original report.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Title, as in the source.
+    /// Title, as in the original report.
     pub title: String,
     /// Origin of the figures.
     pub form: Form,
@@ -99,11 +99,11 @@ pub struct Row {
     pub name: String,
     /// Figures of the row, one per column.
     pub figures: Vec<Option<Figure>>,
-    /// The source's figures, one per column; empty if it has none.
+    /// The original report's figures, one per column; empty if it has none.
     pub source: Vec<Option<f64>>,
     /// Comparison with another row.
     pub ratio: Option<Ratio>,
-    /// The source's value of the same ratio.
+    /// The original report's value of the same ratio.
     pub source_ratio: Option<f64>,
 }
 
@@ -193,7 +193,7 @@ pub struct Mark {
     /// The reason for a missing verdict, or a remark on the verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The source's value, if it has one.
+    /// The original report's value, if it has one.
     pub source: Option<f64>,
     /// Name in a short report, within its experiment; `None` if only full reports show the mark.
     #[serde(skip)]
@@ -270,7 +270,7 @@ impl Mark {
         self.target <= low || high <= self.target
     }
 
-    /// Sets the name for short reports, and the source's value.
+    /// Sets the name for short reports, and the original report's value.
     #[must_use]
     pub fn in_brief(self, brief: &'static str, source: Option<f64>) -> Self {
         Self { brief: Some(brief), source, ..self }

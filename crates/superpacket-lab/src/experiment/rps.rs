@@ -1,10 +1,11 @@
-//! Receive Packet Steering (source 002, Tom Herbert, 2010): 500 connections with one outstanding
+//! Receive Packet Steering (Tom Herbert, 2010): 500 connections with one outstanding
 //! request of one byte each, and different ways to spread their packets over CPUs.
 //!
-//! The source's machines had one or a few receive queues and 8 or 16 CPUs. Without RPS, the CPU
-//! that a queue interrupted did the protocol work of all its packets and became the bottleneck.
-//! These machines are [simulated](crate::simulation) with the real steering code. A model NIC
-//! counts the work per packet. The live form runs the same load through the bridge on this machine.
+//! The original report's machines had one or a few receive queues and 8 or 16 CPUs. Without RPS,
+//! the CPU that a queue interrupted did the protocol work of all its packets and became the
+//! bottleneck. These machines are [simulated](crate::simulation) with the real steering code. A
+//! model NIC counts the work per packet. The live form runs the same load through the bridge on
+//! this machine.
 
 mod card;
 mod curve;
@@ -38,8 +39,8 @@ pub fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     live::run(session)
 }
 
-/// Simulates the source's machines and larger ones, and counts the work per packet on the model
-/// NIC. The result is the same in every run.
+/// Simulates the original report's machines and larger ones, and counts the work per packet on the
+/// model NIC. The result is the same in every run.
 ///
 /// # Errors
 /// [`LabError::System`] if the model NIC gets no descriptors.

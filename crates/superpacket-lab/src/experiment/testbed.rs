@@ -187,7 +187,7 @@ pub(crate) fn port(text: &str) -> Result<PortSettings, LabError> {
     spec.map(PortSettings::new)
 }
 
-/// Returns the sender's CPU, and the CPUs of everything else; the same if there is only one.
+/// Returns the sender's CPU, and the other usable CPUs; both are the same if there is only one.
 pub(crate) fn split_cpus() -> Result<(usize, Vec<usize>), LabError> {
     let cpus = allowed_cpus()?;
     let sender = cpus.first().copied().unwrap_or(0);

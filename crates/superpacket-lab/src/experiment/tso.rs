@@ -1,9 +1,9 @@
-//! TCP segmentation offload (source 003, Jan Kasprzak, 2005): a file sent by sendfile(2) with TSO
+//! TCP segmentation offload (Jan Kasprzak, 2005): a file sent by sendfile(2) with TSO
 //! off and on.
 //!
-//! The source found TSO slower than no TSO. Its card received super-packets of at most 15,928
-//! payload bytes instead of the expected 64 KB, for an unknown reason. The measurement is repeated
-//! with both sizes; no cause is claimed that the run does not show.
+//! The original report found TSO slower than no TSO. Its card received super-packets of at most
+//! 15,928 payload bytes instead of the expected 64 KB, for an unknown reason. The measurement is
+//! repeated with both sizes; no cause is claimed that the run does not show.
 
 mod live;
 mod model;
@@ -23,20 +23,20 @@ pub const ENTRY: Entry = Entry {
     model: model::run,
 };
 
-/// Size of the source's file, the first CD of Fedora Core 4.
+/// Size of the original report's file, the first CD of Fedora Core 4.
 const FILE: u64 = 665_434_112;
 
-/// Largest payload of a super-packet that the source observed: 11 segments of 1,448 bytes.
+/// Largest payload of a super-packet that the original report observed: 11 segments of 1,448 bytes.
 const SOURCE_PAYLOAD: u32 = 15_928;
 
 /// The names of the variants.
 const VARIANTS: [&str; 3] = ["TSO off", "TSO on, at most 15,928 bytes", "TSO on, 64 KB"];
 
-/// The source's figures for its client Alpha, with TSO off and on: average and best of the last
-/// five transfers, in 10^6 bytes per second.
+/// The original report's figures for its client Alpha, with TSO off and on: average and best of the
+/// last five transfers, in 10^6 bytes per second.
 const SOURCE_SPEED: [[f64; 2]; 2] = [[108.7, 110.5], [100.9, 101.2]];
 
-/// The source's figures for its client Beta, in the same form.
+/// The original report's figures for its client Beta, in the same form.
 const BETA_SPEED: [[f64; 2]; 2] = [[102.1, 102.4], [93.2, 95.5]];
 
 /// Name of the rows of client Beta.
@@ -53,7 +53,7 @@ fn mark(client: Client, variant: usize) -> String {
 /// The client, and the bridge's aggregation in front of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
-    /// The client is behind a wire with an MTU of 1500, as in the source.
+    /// The client is behind a wire with an MTU of 1500, as in the original report.
     Wire,
     /// The client accepts super-packets.
     Whole,

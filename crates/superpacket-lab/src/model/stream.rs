@@ -10,7 +10,7 @@ const ETHERNET: usize = 14;
 /// Length of an IPv4 header.
 const IPV4: usize = 20;
 
-/// Length of a TCP header without timestamps, as in the sources.
+/// Length of a TCP header without timestamps, as in the original reports.
 const TCP: usize = 20;
 
 /// Length of all headers.

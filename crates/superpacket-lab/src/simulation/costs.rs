@@ -30,11 +30,12 @@ pub struct Costs {
 
 /// Assumed share of the driver in the receiving CPU's work per packet without steering.
 ///
-/// It limits the gain of steering with one queue. The source does not give it, but bounds it to
-/// 35 %: one CPU did driver and dispatch for 311,000 packets/s, or driver and protocol for 108,000.
+/// It limits the gain of steering with one queue. The original report does not give it, but bounds
+/// it to 35 %: one CPU did driver and dispatch for 311,000 packets/s, or driver and protocol for
+/// 108,000.
 pub const DRIVER_SHARE: f64 = 0.3;
 
-/// Figures that the source measured without RPS.
+/// Figures that the original report measured without RPS.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredLoad {
     /// Number of CPUs of the machine.
@@ -48,8 +49,8 @@ pub struct MeasuredLoad {
 }
 
 impl Costs {
-    /// Assumed costs for machines of the source's time, where the source gives none. A test shows
-    /// that halving or doubling one changes no gain by 10 %, and no verdict.
+    /// Assumed costs for machines of the original report's time, where the original report gives
+    /// none. A test shows that halving or doubling one changes no gain by 10 %, and no verdict.
     const TYPICAL: Costs = Costs {
         interrupt: 1000,
         driver: 0,

@@ -67,7 +67,7 @@ impl<'a> Machine<'a> {
             }
         });
         let toeplitz = Toeplitz::default();
-        // One client, as in the source; connections differ in its port.
+        // One client, as in the original report; connections differ in its port.
         let connection = |index: u32| SimulatedConnection {
             hash: toeplitz.hash_flow(&FlowTuple::v4(
                 [10, 0, 0, 1],

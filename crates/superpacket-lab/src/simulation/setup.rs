@@ -34,8 +34,8 @@ pub struct ReceiveQueue {
 }
 
 impl Setup {
-    /// Returns a machine without RPS under the source's load of 500 connections. Its queues
-    /// interrupt evenly spaced CPUs.
+    /// Returns a machine without RPS under the original report's load of 500 connections. Its
+    /// queues interrupt evenly spaced CPUs.
     #[must_use]
     pub fn new(cpus: usize, queues: usize, costs: Costs) -> Self {
         let queue =

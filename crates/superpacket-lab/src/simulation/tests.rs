@@ -4,7 +4,7 @@ use super::*;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// The source's machines, with its figures without RPS.
+/// The original report's machines, with its figures without RPS.
 const EIGHT: MeasuredLoad =
     MeasuredLoad { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
 const SIXTEEN: MeasuredLoad =
@@ -66,7 +66,7 @@ fn every_run_gives_the_same() {
     }
 }
 
-/// A change of a parameter that the source does not give, to another plausible value.
+/// A change of a parameter that the original report does not give, to another plausible value.
 type ParameterChange = (&'static str, fn(&mut Setup));
 
 /// All such parameters except the driver's share.
@@ -122,7 +122,8 @@ fn no_row_hangs_on_what_the_source_does_not_tell_but_the_driver_s_share() {
             "{measured:?}: {gains:?}"
         );
     }
-    // The fourth mark: 4 queues with RPS are slower than 8 without. In the source they were faster.
+    // The fourth mark: 4 queues with RPS are slower than 8 without. In the original report they
+    // were faster.
     let over_8_queues = |costs: Costs, change: fn(&mut Setup)| {
         let [mut four, mut eight] = [4, 8].map(|queues| Setup::new(SIXTEEN_4.cpus, queues, costs));
         change(&mut four);

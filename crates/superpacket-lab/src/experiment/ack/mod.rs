@@ -1,9 +1,9 @@
-//! Pure-ACK aggregation (source 000, Gallatin, 2007): the sender's CPU time, if its card merges
+//! Pure-ACK aggregation (Gallatin, 2007): the sender's CPU time, if its card merges
 //! several pure ACKs into one.
 //!
 //! A host sends in bulk, and the bridge acts as its card. The card delivers either every ACK, or
-//! only the newest of those that arrived together. As in the source, the sender's CPU time per byte
-//! is measured.
+//! only the newest of those that arrived together. As in the original report, the sender's CPU time
+//! per byte is measured.
 
 mod live;
 mod model;
@@ -43,8 +43,8 @@ enum ReceiverKind {
     Each,
     /// Acknowledges every second segment, as RFC 9293 (section 3.8.6.3) requires.
     Second,
-    /// Acknowledges every eighth segment, as the source's Solaris host did without LRO. Here the
-    /// host receives super-packets of eight segments.
+    /// Acknowledges every eighth segment, as the original report's Solaris host did without LRO.
+    /// Here the host receives super-packets of eight segments.
     Eighth,
     /// Acknowledges each aggregated packet of up to 18 segments: one segment per fragment of a
     /// buffer (`MAX_SKB_FRAGS` in 2007), the limit of `inet_lro` and its drivers.
@@ -53,12 +53,12 @@ enum ReceiverKind {
     Delaying,
 }
 
-/// The source's figures of a row: Mb/s, CPU usage in percent of sender and receiver, us/KB of
-/// sender and receiver.
+/// The original report's figures of a row: Mb/s, CPU usage in percent of sender and receiver, us/KB
+/// of sender and receiver.
 type SourceFigures = [f64; 5];
 
 impl ReceiverKind {
-    /// All receivers; the two of the source first, in its order.
+    /// All receivers; the two of the original report first, in its order.
     const ALL: [Self; 5] =
         [Self::Aggregating, Self::Eighth, Self::Each, Self::Second, Self::Delaying];
 
@@ -89,7 +89,7 @@ impl ReceiverKind {
     }
 
     /// Returns the highest permitted ratio of the sender's CPU time per byte, with aggregation over
-    /// without. The targets are near the source's 0.84 and 0.63.
+    /// without. The targets are near the original report's 0.84 and 0.63.
     fn demand_target(self) -> Option<f64> {
         match self {
             Self::Aggregating => Some(0.84),
@@ -111,8 +111,8 @@ impl ReceiverKind {
         }
     }
 
-    /// Returns the source's figures with its driver's LRO, with `inet_lro` without pure-ACK
-    /// aggregation, and with both.
+    /// Returns the original report's figures with its driver's LRO, with `inet_lro` without
+    /// pure-ACK aggregation, and with both.
     fn source(self) -> Option<[SourceFigures; 3]> {
         match self {
             Self::Eighth => Some([
@@ -140,7 +140,7 @@ const COLUMNS: [Column; 7] = [
     Column { name: "delivered", title: "ACKs at the host", unit: "1/MB", digits: 1 },
 ];
 
-/// A row of the source that cannot be measured today, and the reason.
+/// A row of the original report that cannot be measured today, and the reason.
 const DRIVER: (&str, &str) = (
     "the driver's own LRO",
     "\"The driver's own LRO\" is the LRO of the Myri10GE driver outside the kernel, which aggregated ACKs before `inet_lro` did. Its card is not available here: only the source's figures are \
@@ -325,7 +325,7 @@ mod tests {
         let all = [samples(5.0, 0.6), samples(5.0, 0.3), samples(7.0, 0.3), samples(6.0, 0.27)];
         let experiment = report(&ReceiverKind::ALL[..2], &all, 3, Vec::new());
         let rows = &experiment.tables[0].rows;
-        // Driver, without, with; for two receivers, as in the source.
+        // Driver, without, with; for two receivers, as in the original report.
         assert_eq!(rows.len(), 6);
         let ours: Vec<_> =
             rows.iter().map(|row| (row.figures[0].is_some(), row.ratio.is_some())).collect();

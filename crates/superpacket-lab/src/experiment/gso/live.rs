@@ -33,7 +33,7 @@ struct ComparisonSetup {
     to: HostSetup,
     /// Target of its mark, and the mark's name in short reports.
     mark: Option<(f64, &'static str)>,
-    /// Whether the source's figures belong to this comparison.
+    /// Whether the original report's figures belong to this comparison.
     is_source: bool,
     /// Whether only full runs include it.
     full: bool,
@@ -212,7 +212,7 @@ fn mark_name(pair: &ComparisonSetup) -> String {
     format!("gso: {}, cut {AT_EGRESS} against {BEFORE}", pair.group)
 }
 
-/// Returns the source's gain for the comparison to which it belongs.
+/// Returns the original report's gain for the comparison to which it belongs.
 fn source_gain(pair: &ComparisonSetup) -> Option<f64> {
     pair.is_source.then(|| SOURCE_THROUGHPUT[1] / SOURCE_THROUGHPUT[0])
 }
@@ -281,7 +281,7 @@ impl Comparison {
     }
 }
 
-/// Returns the source's figure of a row: throughput without GSO (0) or with it (1).
+/// Returns the original report's figure of a row: throughput without GSO (0) or with it (1).
 fn source(pair: &ComparisonSetup, place: usize) -> Vec<Option<f64>> {
     if pair.is_source {
         [Some(SOURCE_THROUGHPUT[place])]

@@ -14,11 +14,11 @@ use crate::load::{Pinning, Source, TcpBulk, Until};
 /// Length of the IPv4 and TCP headers of a segment without timestamps.
 const HEADERS: u32 = 40;
 
-/// Cores of the source's machines; its CPU figures are for both.
+/// Cores of the original report's machines; its CPU figures are for both.
 pub(super) const CORES: f64 = 2.0;
 
-/// Sysctls of the source's hosts that are per namespace: no timestamps (ACKs of 54 bytes), and
-/// socket buffers.
+/// Sysctls of the original report's hosts that are per namespace: no timestamps (ACKs of 54 bytes),
+/// and socket buffers.
 const SETTINGS: [(&str, &str); 3] = [
     ("net/ipv4/tcp_timestamps", "0"),
     ("net/ipv4/tcp_rmem", "4096 87380 16777216"),
@@ -30,7 +30,7 @@ const SETTINGS: [(&str, &str); 3] = [
 pub(super) struct LroSample {
     /// Payload, in 10^9 bits per second.
     pub(super) throughput: f64,
-    /// The receiver's CPU usage, in percent of two CPUs, as the source's receiver had.
+    /// The receiver's CPU usage, in percent of two CPUs, as the original report's receiver had.
     pub(super) cpu: f64,
     /// Segments per packet delivered to the receiver's host.
     pub(super) merged: f64,
@@ -51,7 +51,7 @@ pub(super) struct LroTestbed {
     testbed: Testbed,
     source: Source,
     pinning: Pinning,
-    /// The error of the first sysctl of the source that a host refused.
+    /// The error of the first sysctl of the original report that a host refused.
     pub(super) refused: Option<String>,
 }
 

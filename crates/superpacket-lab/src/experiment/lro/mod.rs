@@ -1,4 +1,4 @@
-//! LRO (source 001, Gallatin, 2007): the gain of a receiver, by the type of buffers that its card
+//! LRO (Gallatin, 2007): the gain of a receiver, by the type of buffers that its card
 //! fills.
 //!
 //! A host receives in bulk, and the bridge acts as its card and driver. The card fills pages of 4
@@ -46,7 +46,7 @@ enum Buffers {
 impl Buffers {
     const ALL: [Self; 5] = [Self::Page4K, Self::Page8K, Self::Page16K, Self::Page32K, Self::Linear];
 
-    /// Returns the source's name.
+    /// Returns the name used in the original report.
     fn name(self) -> &'static str {
         match self {
             Self::Page4K => "4K pg",
@@ -87,7 +87,7 @@ impl Mtus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Merge {
     Lro,
-    /// LRO with the frame limit of the source's driver.
+    /// LRO with the frame limit of the original report's driver.
     LimitedLro,
     Gro,
     Not,
@@ -106,10 +106,11 @@ impl Merge {
     }
 }
 
-/// Returns the source's limit of frames per packet: 0xffff divided by the receiver's MTU.
+/// Returns the original report's limit of frames per packet: 0xffff divided by the receiver's MTU.
 ///
 /// At an MTU of 1500 it is 43, about the content of 64 KB. At 9000 it is 7, even for frames of 1500
-/// bytes. The other limits of the source's patch (`lro_max_pkts`, `MAX_SKB_FRAGS`) are not used.
+/// bytes. The other limits of the original report's patch (`lro_max_pkts`, `MAX_SKB_FRAGS`) are not
+/// used.
 const fn count_limit(mtus: Mtus) -> u32 {
     0xffff / mtus.receiver
 }

@@ -1,4 +1,4 @@
-//! The results as tables in the source's form.
+//! The results as tables in the original report's form.
 
 use super::live::LroSample;
 use super::{Buffers, LroVariant, Merge, Mtus, NAME, SOURCE, SUMMARY, is_limited};
@@ -9,7 +9,7 @@ use crate::paired::{Paired, Summary};
 /// Note on the column that cannot be measured today.
 const DRIVER: &str = "\"1.3.1\" is the LRO of the Myri10GE driver outside the kernel, which rejected it. Its card is not available here: only the source's figures are shown.";
 
-/// Unit of CPU figures here and in the source, whose receiver had two cores.
+/// Unit of CPU figures here and in the original report, whose receiver had two cores.
 const CPU: &str = "% of 2 cores";
 
 /// Unit of CPU usage per throughput.
@@ -39,8 +39,8 @@ impl Mtus {
         format!("RX Performance for Sender MTU={}, Receiver MTU={}", self.sender, self.receiver)
     }
 
-    /// Returns the source's Gb/s and CPU usage with the LRO of its driver 1.3.1, for each type of
-    /// buffer; it had no linear buffers.
+    /// Returns the original report's Gb/s and CPU usage with the LRO of its driver 1.3.1, for each
+    /// type of buffer; it had no linear buffers.
     fn driver(self) -> [Option<[f64; 2]>; 5] {
         let pages = match (self.sender, self.receiver) {
             (1500, _) => [[8.9, 78.0], [9.2, 77.0], [9.4, 73.0], [9.4, 72.0]],
@@ -50,8 +50,8 @@ impl Mtus {
         [a, b, c, d, None]
     }
 
-    /// Returns the source's Gb/s and CPU usage with `inet_lro` and without LRO, for each type of
-    /// buffer.
+    /// Returns the original report's Gb/s and CPU usage with `inet_lro` and without LRO, for each
+    /// type of buffer.
     fn source(self) -> [[f64; 4]; 5] {
         match (self.sender, self.receiver) {
             (1500, 1500) => [
@@ -142,8 +142,8 @@ pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<Strin
     Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes }
 }
 
-/// Highest permitted ratio of LRO with the frame limit, for different MTUs. In the source, with
-/// pages, `inet_lro` had 0.82 to 0.87 of the driver's LRO, and 0.83 to 0.87 of `inet_lro` with
+/// Highest permitted ratio of LRO with the frame limit, for different MTUs. In the original report,
+/// with pages, `inet_lro` had 0.82 to 0.87 of the driver's LRO, and 0.83 to 0.87 of `inet_lro` with
 /// equal MTUs.
 const LOSS: f64 = 0.87;
 
@@ -187,7 +187,7 @@ fn marks(measured: &LroSamples, buffers: Buffers) -> impl Iterator<Item = Mark> 
     let by_count = mixed.and_then(|((_, source), driver)| Some(source[0] / driver?[0]));
     let linear = buffers == Buffers::Linear;
     let mixed_lro = (buffers, Mtus::MIXED, Merge::Lro);
-    // The source has no figure of its driver with linear buffers to compare with.
+    // The original report has no figure of its driver with linear buffers to compare with.
     let counted = if linear {
         None
     } else {
@@ -264,7 +264,7 @@ fn row(
     let ratio =
         paired(measured, variant(Merge::Lro), variant(Merge::Not), |sample| sample.throughput);
     let [lro, lro_cpu, none, none_cpu] = source;
-    // The source's inet_lro used the frame limit: its figures go into that column.
+    // The original report's inet_lro used the frame limit: its figures go into that column.
     let by_count = is_limited(mtus);
     Some(Row {
         group: String::new(),
@@ -340,7 +340,8 @@ mod tests {
             .collect();
         let met = |value| (Some(value), Some(true));
         assert_eq!(marks, [met(300.0), met(33.0), met(100.0), met(83.0), met(300.0), met(33.0)]);
-        // In the source: 8.8/3.7, (77/8.8)/(89/3.7), 8.9/8.9, 7.3/8.9; 5.5/4.1, (90/5.5)/(92/4.1).
+        // In the original report: 8.8/3.7, (77/8.8)/(89/3.7), 8.9/8.9, 7.3/8.9; 5.5/4.1,
+        // (90/5.5)/(92/4.1).
         let source: Vec<_> = experiment
             .marks
             .iter()

@@ -14,7 +14,7 @@ use crate::experiment::{Column, Form, Table};
 /// CPUs of the modelled host.
 const CPUS: usize = 16;
 
-/// Number of connections, as in the source.
+/// Number of connections, as in the original report.
 const CONNECTIONS: u16 = 500;
 
 /// Requests per connection.

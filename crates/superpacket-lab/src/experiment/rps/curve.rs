@@ -7,8 +7,8 @@ use crate::simulation::{Costs, DRIVER_SHARE, MeasuredLoad, Setup, simulate};
 /// CPUs per cache, and per receive queue where there are several queues.
 const GROUP: usize = 8;
 
-/// Returns two tables: kernel TCP on the source's Intel machine with more CPUs, and this project's
-/// workers.
+/// Returns two tables: kernel TCP on the original report's Intel machine with more CPUs, and this
+/// project's workers.
 pub(super) fn tables() -> [Table; 2] {
     [processes(), workers()]
 }
@@ -18,7 +18,7 @@ fn processes() -> Table {
         MeasuredLoad { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
     let costs = Costs::calibrated(&measured, DRIVER_SHARE);
     let rate = |setup: &Setup| {
-        // The source's number of connections, increased to keep more CPUs busy.
+        // The original report's number of connections, increased to keep more CPUs busy.
         let connections = 500.max(64 * setup.cpus as u32);
         simulate(&setup.clone().with_connections(connections), 20_000_000, 40_000_000)
             .transactions_per_second

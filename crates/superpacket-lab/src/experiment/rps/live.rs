@@ -23,7 +23,7 @@ use crate::load::{Route, TcpTransactions};
 use crate::paired::{Paired, Summary};
 use crate::topology::ThreeHosts;
 
-/// Number of connections, as in the source.
+/// Number of connections, as in the original report.
 const CONNECTIONS: usize = 500;
 
 /// The bridge between the hosts.

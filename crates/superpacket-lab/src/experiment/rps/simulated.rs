@@ -1,4 +1,4 @@
-//! Simulation of the source's machines, calibrated with their figures without RPS.
+//! Simulation of the original report's machines, calibrated with their figures without RPS.
 
 use superpacket_steer::CpuMask;
 
@@ -13,15 +13,16 @@ const TIME: u64 = 100_000_000;
 /// Shorter measurement, in nanoseconds, for figures shown with two digits.
 const SHORT: u64 = 30_000_000;
 
-/// Further plausible shares of the driver in the receive work, which the source does not give.
+/// Further plausible shares of the driver in the receive work, which the original report does not
+/// give.
 const SHARES: [f64; 4] = [0.2, 0.25, 0.35, 0.4];
 
 /// A mark: index of its row, index of the row to compare with, name, name in short reports, and
 /// target.
 type MarkSpec = (usize, usize, &'static str, &'static str, f64);
 
-/// A machine of the source, with its simulated rows. The source's figures of a row are thousands of
-/// transactions per second, and CPU usage in percent.
+/// A machine of the original report, with its simulated rows. The original report's figures of a
+/// row are thousands of transactions per second, and CPU usage in percent.
 struct SourceMachine {
     title: &'static str,
     measured: MeasuredLoad,
@@ -119,7 +120,7 @@ const MACHINES: [SourceMachine; 3] = [
                 "simulated: 4 queues, RPS over none",
                 1.5,
             ),
-            // In the source, half of the queues with RPS were faster.
+            // In the original report, half of the queues with RPS were faster.
             (
                 2,
                 1,
@@ -131,7 +132,7 @@ const MACHINES: [SourceMachine; 3] = [
     },
 ];
 
-/// Thousands of transactions per second, as the source has them.
+/// Thousands of transactions per second, as the original report has them.
 const KILO_TRANSACTIONS: Column =
     Column { name: "kilo_transactions", title: "K tps", unit: "", digits: 1 };
 
@@ -178,7 +179,7 @@ impl SourceMachine {
         let outcomes: Vec<SimulationOutcome> =
             self.rows.iter().map(|(_, change, _)| self.run(*change)).collect();
         let base = &outcomes[0];
-        // Rows with figures of the source are shown for other shares too.
+        // Rows with figures of the original report are shown for other shares too.
         let sweeps: Vec<Option<[f64; 4]>> = self
             .rows
             .iter()

@@ -61,7 +61,7 @@ fn simulated_figures_are_exact_and_meet_the_marks() {
             "{mark:?}"
         );
     }
-    // Thousands of transactions per second: simulated, and the source's.
+    // Thousands of transactions per second: simulated, and the original report's.
     type Source<'a> = &'a [Option<f64>];
     let expected: [(&str, &[f64], Source<'_>); 3] = [
         (

@@ -27,7 +27,7 @@ pub(crate) enum StackProtocol {
 }
 
 impl StackProtocol {
-    /// All protocols, in the order of source 004.
+    /// All protocols, in the order of the GSO report of 2006.
     pub(crate) const ALL: [StackProtocol; 4] =
         [StackProtocol::Tcp4, StackProtocol::Tcp6, StackProtocol::Udp, StackProtocol::Dccp];
 
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_sources() {
-        // Source 003 saw 15,928 = 11 x 1448.
+        // The TSO report of 2005 has 15,928 = 11 x 1448.
         assert_eq!(StackProtocol::Tcp4.segment_size(), 1448);
         assert_eq!(SenderStack::new(StackProtocol::Tcp4, 2, 1, 15_928).largest, 15_928);
         assert_eq!(

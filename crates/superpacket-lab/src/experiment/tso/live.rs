@@ -61,7 +61,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let measured = session.interleaved(&mut variants)?;
 
     let mut experiment = Experiment::new(&ENTRY);
-    // As in the source, the first half is a warm-up; with few transfers all count.
+    // As in the original report, the first half is a warm-up; with few transfers all count.
     let last = if plan.rounds >= 6 { plan.rounds / 2 } else { plan.rounds };
     let mut rows = Vec::new();
     let mut measured = measured.iter().map(|rounds| &rounds[rounds.len() - last..]);
@@ -107,13 +107,14 @@ fn client_marks(client: Client, rounds: &[&[LoadResult]]) -> Vec<Mark> {
     rounds.iter().enumerate().skip(1).map(mark).collect()
 }
 
-/// Returns the source's ratio of the speeds with TSO on and off, for the row to which it belongs.
+/// Returns the original report's ratio of the speeds with TSO on and off, for the row to which it
+/// belongs.
 fn source_ratio(client: Client, variant: usize) -> Option<f64> {
     let has_source = client == Client::Wire && variant == 1;
     has_source.then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0])
 }
 
-/// Returns the rows of the source's client Beta, which have no measured figures.
+/// Returns the rows of the original report's client Beta, which have no measured figures.
 fn beta_rows() -> impl Iterator<Item = Row> {
     BETA_SPEED.into_iter().zip(VARIANTS).enumerate().map(|(variant, (speeds, name))| Row {
         group: BETA.into(),
@@ -235,7 +236,7 @@ fn speeds(loads: &[LoadResult]) -> [Option<Figure>; 2] {
     ]
 }
 
-/// Returns the source's figures as a row; it measured no CPU usage.
+/// Returns the original report's figures as a row; it measured no CPU usage.
 fn source(speeds: [f64; 2]) -> Vec<Option<f64>> {
     speeds.into_iter().map(Some).chain([None; cpu_costs::COLUMNS.len()]).collect()
 }
