@@ -1,9 +1,9 @@
-//! The bridge against itself with one offload switched, and against the kernel's bridge: kernel TCP
-//! between two hosts, all in one run.
+//! Throughput of the bridge with and without an offload, and in comparison with the kernel's
+//! bridge: kernel TCP between two hosts.
 //!
 //! `cargo bench -p superpacket-lab --bench bridge [-- [--rounds N] [--seconds S] [ROW...]]`: each
-//! row pairs two variants, measured in turn and compared within each round; what is printed is the
-//! median of the rounds' ratios. Rows are chosen by parts of their names.
+//! row measures two variants in turn and prints the median of the rounds' ratios. `ROW` selects
+//! rows by a part of their name.
 
 use std::fs;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use superpacket_port::features::Feature;
 
 superpacket_lab::enter_user_namespace_before_main!();
 
-/// What joins the hosts.
+/// The bridge between the hosts.
 #[derive(Clone, Copy, PartialEq)]
 enum Middle {
     /// The kernel's bridge, with GRO on its ports or not.
     Kernel { gro: bool },
-    /// Ours, by packet sockets, with GRO or not.
+    /// This project's bridge on packet sockets, with GRO or not.
     Ours { gro: bool, options: &'static str },
-    /// Ours, by AF_XDP sockets on veth, with GRO.
+    /// This project's bridge on AF_XDP sockets over veth, with GRO.
     Xdp,
-    /// Ours, by TAP devices, with GRO or not.
+    /// This project's bridge on TAP devices, with GRO or not.
     Taps { gro: bool },
 }
 
@@ -36,17 +36,17 @@ const OURS_WITHOUT_GRO: Middle = Middle::Ours { gro: false, options: "" };
 const KERNEL: Middle = Middle::Kernel { gro: false };
 const KERNEL_WITH_GRO: Middle = Middle::Kernel { gro: true };
 
-/// One arrangement of hosts.
+/// A configuration of hosts and bridge.
 #[derive(Clone, Copy)]
 struct Setup {
     middle: Middle,
-    /// Does the sender's device cut super-packets?
+    /// Whether the sender's device accepts super-packets.
     sender_tso: bool,
-    /// Does the device towards the receiver?
+    /// Whether the device to the receiver accepts super-packets.
     egress_tso: bool,
 }
 
-/// What is measured.
+/// The load that is measured.
 #[derive(Clone, Copy)]
 enum Load {
     Bulk,
@@ -54,7 +54,7 @@ enum Load {
     Small,
 }
 
-/// A figure and the CPU time that it cost, in seconds for each unit of the figure.
+/// A figure, and its CPU time in seconds per unit of the figure.
 #[derive(Clone, Copy, Default)]
 struct Figure {
     value: f64,
@@ -73,18 +73,17 @@ struct Row {
     cpu_marks: Option<CpuMarks>,
 }
 
-/// The most CPU time for each unit of the figure that is met, as a part of what the other variant
-/// needs.
+/// Highest permitted CPU time per unit of the figure, as a share of the other variant's.
 #[derive(Clone, Copy)]
 struct CpuMarks {
-    /// Of the whole machine.
+    /// Share for the whole machine.
     machine: f64,
-    /// Of the receiver's thread.
+    /// Share for the receiver's thread.
     receiver: f64,
 }
 
 impl Row {
-    /// The marks, for people.
+    /// Formats the marks.
     fn marks(&self) -> String {
         let cpu = self
             .cpu_marks
@@ -92,7 +91,7 @@ impl Row {
         format!("{:.2}x ({:.2}x){}", self.mark, self.stretch, cpu.unwrap_or_default())
     }
 
-    /// Whether they are met, or which are missed.
+    /// Returns whether the marks are met, or which are missed.
     fn verdict(&self, value: &Summary, cpu: &Summary, receiver: &Summary) -> String {
         if self.mark == 0.0 {
             return "no mark".into();
@@ -243,7 +242,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// CPU time of the threads that move packets.
+/// Returns the CPU time of the threads that move packets.
 fn bridge_cpu() -> f64 {
     let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return 0.0 };
@@ -265,7 +264,7 @@ fn bridge_cpu() -> f64 {
         .sum()
 }
 
-/// Hosts and what joins them.
+/// Hosts and the bridge between them.
 struct Arrangement {
     a: Station,
     b: Station,
@@ -332,7 +331,7 @@ fn arrange(setup: Setup) -> Result<Arrangement, LabError> {
             let bridge = if let Middle::Ours { gro, options } = setup.middle {
                 start(&hosts.middle, names("packet", options), gro)?
             } else {
-                // AF_XDP has no place for what is left undone: the hosts do it.
+                // AF_XDP cannot describe offloaded work, so the hosts complete their packets.
                 for link in [&hosts.a.link, &hosts.b.link] {
                     link.set_features(&[
                         ("tx-checksumming", false),
@@ -344,7 +343,7 @@ fn arrange(setup: Setup) -> Result<Arrangement, LabError> {
             Arrangement { a: hosts.a, b: hosts.b, _kernel: None, bridge: Some(bridge) }
         }
     };
-    // Without its checksums a device has no TSO to be switched off.
+    // Without checksum offload a device has no TSO that could be switched off.
     if !setup.sender_tso && setup.middle != Middle::Xdp {
         arrangement.a.link.set_feature("tcp-segmentation-offload", false)?;
     }
@@ -354,7 +353,7 @@ fn arrange(setup: Setup) -> Result<Arrangement, LabError> {
 fn measure(setup: Setup, load: Load, time: Duration) -> Result<Figure, LabError> {
     let hosts = arrange(setup)?;
     let route = Route::ipv4(&hosts.a, &hosts.b);
-    // Addresses are resolved and learned before anything is timed.
+    // Resolves and learns addresses before the measurement.
     TcpTransactions { time: Duration::from_millis(20), ..TcpTransactions::default() }
         .run(&route)?;
     let before = bridge_cpu();

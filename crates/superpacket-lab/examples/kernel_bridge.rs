@@ -1,5 +1,5 @@
-//! What the kernel's own bridge carries between two hosts here: the figures that any other bridge
-//! is to be compared with.
+//! Throughput of the kernel's bridge between two hosts on this machine, as a reference for other
+//! bridges.
 //!
 //! ```text
 //! cargo run --release -p superpacket-lab --example kernel_bridge -- [ROUNDS]

@@ -1,4 +1,4 @@
-//! As many small frames as go: how many a second reach the other side?
+//! A flood of identical frames, to measure how many per second reach the other side.
 
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -11,43 +11,43 @@ use crate::link::Link;
 use crate::load::per_second;
 use crate::raw::{RawOptions, RawSocket};
 
-/// Sends one frame again and again by sendmmsg(2), and counts what arrives by the receiving
-/// interface's counters.
+/// Sends one frame repeatedly with sendmmsg(2), and counts arrivals by the counters of the
+/// receiving interface.
 #[derive(Clone, Debug)]
 pub struct Blast {
     /// The frame. [`Blast::minimal`] makes one of 60 bytes.
     pub frame: Vec<u8>,
-    /// For how long. Default: one second.
+    /// Duration of sending. Default: one second.
     pub time: Duration,
-    /// Frames of one call, at most 1,024. Default 64.
+    /// Frames per system call, 1 to 1,024. Default: 64.
     pub batch: usize,
-    /// CPUs of the sending thread. Default: left to the scheduler.
+    /// CPUs of the sending thread. Default: any.
     pub cpus: Vec<usize>,
 }
 
 /// The outcome of a [`Blast`].
 #[derive(Clone, Debug, Default)]
 pub struct BlastReport {
-    /// Frames that the kernel took from the sender.
+    /// Frames that the kernel accepted from the sender.
     pub sent: u64,
-    /// Frames that the receiving interface counted more than before.
+    /// Increase of the receiving interface's frame counter.
     pub received: u64,
-    /// How long was sent.
+    /// Duration of sending, in seconds.
     pub seconds: f64,
     /// CPU time of the sending thread.
     pub sender: CpuTime,
-    /// All CPUs while it ran.
+    /// Usage of all CPUs during the run.
     pub machine: MachineUsage,
 }
 
 impl BlastReport {
-    /// Frames sent per second.
+    /// Returns frames sent per second.
     #[must_use]
     pub fn sent_per_second(&self) -> f64 {
         per_second(self.sent as f64, self.seconds)
     }
 
-    /// Frames received per second of sending.
+    /// Returns frames received per second of sending.
     #[must_use]
     pub fn received_per_second(&self) -> f64 {
         per_second(self.received as f64, self.seconds)
@@ -55,8 +55,8 @@ impl BlastReport {
 }
 
 impl Blast {
-    /// The shortest Ethernet frame, 60 bytes without its checksum, of an EtherType for experiments
-    /// (0x88b5, IEEE 802), which no receiver takes for its own.
+    /// Returns a blast of the shortest Ethernet frame, 60 bytes without FCS. Its EtherType is one
+    /// for experiments (0x88b5, IEEE 802), which receivers ignore.
     #[must_use]
     pub fn minimal(destination: [u8; 6], source: [u8; 6]) -> Self {
         let mut frame = [destination, source].concat();
@@ -69,8 +69,8 @@ impl Blast {
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for a batch of none; [`LabError::System`] where the frame is refused
-    /// or an interface is gone.
+    /// [`LabError::Invalid`] for a batch outside 1 to 1,024; [`LabError::System`] if the frame is
+    /// refused or an interface is gone.
     pub fn run(&self, from: &Link, to: &Link) -> Result<BlastReport, LabError> {
         if self.batch == 0 || self.batch > 1024 {
             return Err(LabError::Invalid {
@@ -83,7 +83,7 @@ impl Blast {
         let before = (MachineSample::now()?, to.statistics()?);
         let mut report = from.host().run(|| self.send(&socket, from))?;
         report.machine = MachineSample::now()?.since(&before.0);
-        // What is still on its way gets there in the time that the counters take to stand still.
+        // Waits for frames in flight, until the counter stands still.
         let mut after = to.statistics()?;
         for _ in 0..50 {
             std::thread::sleep(Duration::from_millis(10));

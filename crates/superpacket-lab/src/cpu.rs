@@ -1,5 +1,4 @@
-//! CPU time: of a thread, of another process, of the whole machine; and on which CPUs a thread may
-//! run.
+//! CPU time of a thread, a process and the whole machine, and CPU affinity of threads.
 
 use std::fs;
 use std::io;
@@ -12,32 +11,32 @@ use superpacket_port::system;
 
 use crate::error::{Context, LabError};
 
-/// CPU time spent.
+/// CPU time of a thread or process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// In user mode.
+    /// Time in user mode.
     pub user: Duration,
-    /// In the kernel. Interrupts and soft interrupts that struck the thread count as its own,
-    /// unless the kernel accounts them apart (`CONFIG_IRQ_TIME_ACCOUNTING`).
+    /// Time in the kernel. Includes interrupts and softirqs that ran on the thread, unless the
+    /// kernel accounts them separately (`CONFIG_IRQ_TIME_ACCOUNTING`).
     pub system: Duration,
 }
 
 impl CpuTime {
-    /// The calling thread's time since it started (getrusage(2), `RUSAGE_THREAD`).
+    /// Returns the CPU time of the calling thread since it started (getrusage(2), `RUSAGE_THREAD`).
     #[must_use]
     pub fn of_this_thread() -> Self {
         Self::usage(UsageWho::RUSAGE_THREAD)
     }
 
-    /// This process's time since it started, threads that have ended included (getrusage(2),
-    /// `RUSAGE_SELF`).
+    /// Returns the CPU time of this process since it started, including finished threads
+    /// (getrusage(2), `RUSAGE_SELF`).
     #[must_use]
     pub fn of_this_process() -> Self {
         Self::usage(UsageWho::RUSAGE_SELF)
     }
 
     fn usage(whose: UsageWho) -> Self {
-        // It fails for a selector that there is not, or a bad address: neither can be here.
+        // Fails only for an invalid selector or a bad address; neither can occur here.
         getrusage(whose).map_or_else(
             |_| Self::default(),
             |usage| Self {
@@ -47,18 +46,18 @@ impl CpuTime {
         )
     }
 
-    /// The time of all live threads of a process (`/proc/PID/task/*/stat`), in steps of a clock
-    /// tick, usually 10 ms.
+    /// Returns the CPU time of all live threads of a process (`/proc/PID/task/*/stat`), in steps of
+    /// a clock tick, usually 10 ms.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is no such process.
+    /// [`LabError::System`] if there is no such process.
     pub fn of_process(pid: u32) -> Result<Self, LabError> {
         let path = format!("/proc/{pid}/task");
         let mut sum = Self::default();
         for task in fs::read_dir(&path).context(|| path.clone())? {
             let Ok(task) = task else { continue };
-            // A thread may end between the listing and the reading.
+            // A thread may end after it was listed.
             let Ok(text) = fs::read_to_string(task.path().join("stat")) else { continue };
             sum += Self::from_stat(&text).ok_or_else(|| {
                 LabError::system(format!("{path}: unreadable"), io::ErrorKind::InvalidData)
@@ -67,14 +66,14 @@ impl CpuTime {
         Ok(sum)
     }
 
-    /// Both together.
+    /// Returns user and system time together.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.user + self.system
     }
 
-    /// Fields 14 and 15 of proc_pid_stat(5), counted after the name, which is in parentheses and
-    /// may hold anything.
+    /// Parses user and system time from proc_pid_stat(5): fields 14 and 15. Counting starts after
+    /// the name, which is in parentheses and may contain any byte.
     pub(crate) fn from_stat(text: &str) -> Option<Self> {
         let (_, fields) = text.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace().skip(11);
@@ -106,7 +105,7 @@ impl AddAssign for CpuTime {
 
 impl Sub for CpuTime {
     type Output = Self;
-    /// Never less than zero.
+    /// Saturates at zero.
     fn sub(self, other: Self) -> Self {
         Self {
             user: self.user.saturating_sub(other.user),
@@ -115,32 +114,32 @@ impl Sub for CpuTime {
     }
 }
 
-/// What CPUs were busy with, in seconds of CPU time (`/proc/stat`, in steps of a clock tick).
+/// CPU time by type, in seconds (`/proc/stat`, in steps of a clock tick).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuUsage {
-    /// User mode, niced or not.
+    /// User mode, including niced processes.
     pub user: f64,
-    /// The kernel, without interrupts.
+    /// Kernel mode without interrupts.
     pub system: f64,
-    /// Interrupts.
+    /// Hardware interrupts.
     pub interrupt: f64,
-    /// Soft interrupts, which is where the network stack receives.
+    /// Softirqs, in which the network stack receives.
     pub soft_interrupt: f64,
-    /// Nothing to do, or waiting for a disk.
+    /// Idle time, including waiting for I/O.
     pub idle: f64,
-    /// Taken by the hypervisor for others.
+    /// Time that the hypervisor gave to other guests.
     pub stolen: f64,
 }
 
 impl CpuUsage {
-    /// The part of the time that was spent working, 0 to 1; 0 where no time passed.
+    /// Returns busy time divided by the whole, 0 to 1; 0 if no time passed.
     #[must_use]
     pub fn utilisation(&self) -> f64 {
         let whole = self.busy() + self.idle + self.stolen;
         if whole > 0.0 { self.busy() / whole } else { 0.0 }
     }
 
-    /// Seconds of CPU time spent working.
+    /// Returns the busy time in seconds.
     #[must_use]
     pub fn busy(&self) -> f64 {
         self.user + self.system + self.interrupt + self.soft_interrupt
@@ -159,8 +158,8 @@ impl CpuUsage {
         }
     }
 
-    /// The fields after the name of a `cpu` line: user, nice, system, idle, iowait, irq, softirq,
-    /// steal.
+    /// Parses the fields of a `cpu` line after its name: user, nice, system, idle, iowait, irq,
+    /// softirq, steal.
     fn from_fields<'a>(fields: impl Iterator<Item = &'a str>) -> Self {
         let mut seconds = [0.0; 8];
         for (second, field) in seconds.iter_mut().zip(fields) {
@@ -171,7 +170,7 @@ impl CpuUsage {
     }
 }
 
-/// The counters of all CPUs at one moment.
+/// Counters of all CPUs at one moment.
 #[derive(Clone, Debug)]
 pub struct MachineSample {
     at: Instant,
@@ -179,14 +178,14 @@ pub struct MachineSample {
     cpus: Vec<(usize, CpuUsage)>,
 }
 
-/// What the machine did between two samples.
+/// CPU usage of the machine between two samples.
 #[derive(Clone, Debug, Default)]
 pub struct MachineUsage {
     /// Seconds between the samples.
     pub seconds: f64,
-    /// All CPUs together; [`CpuUsage::utilisation`] of it is netperf's "CPU utilisation".
+    /// Sum over all CPUs; its [`CpuUsage::utilisation`] is netperf's "CPU utilisation".
     pub total: CpuUsage,
-    /// Each CPU by its number.
+    /// CPU number and usage of each CPU.
     pub cpus: Vec<(usize, CpuUsage)>,
 }
 
@@ -195,7 +194,7 @@ impl MachineSample {
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where `/proc/stat` cannot be read.
+    /// [`LabError::System`] if `/proc/stat` cannot be read.
     pub fn now() -> Result<Self, LabError> {
         let text = fs::read_to_string("/proc/stat").context(|| "/proc/stat".into())?;
         let mut sample = Self { at: Instant::now(), total: CpuUsage::default(), cpus: Vec::new() };
@@ -212,7 +211,7 @@ impl MachineSample {
         Ok(sample)
     }
 
-    /// What happened since an earlier sample.
+    /// Returns the usage since an earlier sample.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> MachineUsage {
         let cpus = self.cpus.iter().filter_map(|(number, usage)| {
@@ -227,21 +226,20 @@ impl MachineSample {
     }
 }
 
-/// The numbers of the CPUs that this thread may run on.
+/// Returns the numbers of the CPUs that the calling thread may run on.
 ///
 /// # Errors
 ///
-/// [`LabError::System`] where the kernel does not say.
+/// [`LabError::System`] if sched_getaffinity(2) fails.
 pub fn allowed_cpus() -> Result<Vec<usize>, LabError> {
     system::allowed_cpus().context(|| "sched_getaffinity".into())
 }
 
-/// Restricts the calling thread to some CPUs; an empty list changes nothing.
+/// Restricts the calling thread to the given CPUs; an empty list changes nothing.
 ///
 /// # Errors
 ///
-/// [`LabError::System`] where none of them is there for this process, and for numbers from 1,024
-/// on.
+/// [`LabError::System`] if this process may use none of them, or for numbers of 1,024 and more.
 pub fn pin_this_thread(cpus: &[usize]) -> Result<(), LabError> {
     if cpus.is_empty() {
         return Ok(());

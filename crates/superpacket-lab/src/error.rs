@@ -1,49 +1,48 @@
-//! What can go wrong in the lab, and which of it means "this machine cannot", so that a test may
-//! say so instead of failing.
+//! Errors of the lab. Some mean that this machine lacks a facility, so that a test can be skipped
+//! instead of failing.
 
 use std::io;
 
-/// An error of the lab; its text names what was attempted, where, and the cause.
+/// An error of the lab; its text names the attempted action, its object and the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// The machine forbids what a lab needs (a namespace, a capability), and how that can be
-    /// lifted.
+    /// The machine forbids a facility that the lab needs, such as a namespace or a capability.
     #[error("{what} is forbidden here: {reason}")]
     Forbidden {
-        /// What was asked for.
+        /// The facility that was requested.
         what: String,
-        /// Why it is refused, and the way round, in words for the user.
+        /// The cause of the refusal, and how the user can lift it.
         reason: String,
     },
     /// The kernel or an installed program lacks a facility, such as a queueing discipline.
     #[error("{what} is not available here: {reason}")]
     Unsupported {
-        /// What was asked for.
+        /// The facility that was requested.
         what: String,
-        /// What is missing.
+        /// The missing part of the kernel or program.
         reason: String,
     },
     /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was attempted, and on which object.
+        /// The attempted action, and its object.
         what: String,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         source: io::Error,
     },
-    /// Whoever started it asked for the end.
+    /// The caller cancelled the run.
     #[error("ended before it was done")]
     Cancelled,
-    /// An argument that cannot be used.
+    /// An argument is out of range or otherwise unusable.
     #[error("{what}: {reason}")]
     Invalid {
-        /// The argument, and its value.
+        /// The argument, with its value.
         what: String,
-        /// What it must be instead.
+        /// The accepted values.
         reason: String,
     },
-    /// A flow made no progress for as long as was allowed.
+    /// A flow made no progress for the permitted time.
     #[error(
         "{load}: {role} of flow {flow} stalled for {seconds:.1} s after {bytes} bytes ({waiting} flows were not done)"
     )]
@@ -52,35 +51,35 @@ pub enum LabError {
         load: String,
         /// `sender` or `receiver`, `client` or `server`.
         role: &'static str,
-        /// The flow that waited longest, counted from 0.
+        /// Index of the flow that waited longest, from 0.
         flow: usize,
-        /// How many bytes it had moved.
+        /// Number of bytes that this flow had moved.
         bytes: u64,
-        /// How long it had moved none, in seconds.
+        /// Seconds since the flow last made progress.
         seconds: f64,
-        /// How many flows of the thread were not done.
+        /// Number of unfinished flows of the same thread.
         waiting: usize,
     },
-    /// The bytes that arrived are not those that were sent.
+    /// The received bytes differ from the sent bytes.
     #[error("{load}: flow {flow} was corrupted: {detail}")]
     Corrupted {
         /// The load, such as `TCP_STREAM forward`.
         load: String,
-        /// The flow, counted from 0.
+        /// Index of the flow, from 0.
         flow: usize,
-        /// Where the first difference is, or which sums differ.
+        /// The offset of the first difference, or the checksums that differ.
         detail: String,
     },
 }
 
 impl LabError {
-    /// A failed system call, with what it was for.
+    /// Returns [`LabError::System`] for a failed action.
     pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::System { what: what.into(), source: source.into() }
     }
 
-    /// Whether the machine, and not the code under test, is the cause: [`LabError::Forbidden`] and
-    /// [`LabError::Unsupported`].
+    /// Returns whether the machine is the cause, and not the code under test:
+    /// [`LabError::Forbidden`] and [`LabError::Unsupported`].
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Forbidden { .. } | Self::Unsupported { .. })
@@ -98,9 +97,9 @@ impl From<LabError> for io::Error {
     }
 }
 
-/// Gives a failed system call its context.
+/// Adds the attempted action to the error of a system call.
 pub(crate) trait Context<T> {
-    /// Turns the error into [`LabError::System`] with `what` in front.
+    /// Turns the error into [`LabError::System`]; `what` returns the attempted action.
     fn context(self, what: impl FnOnce() -> String) -> Result<T, LabError>;
 }
 
@@ -110,14 +109,14 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     }
 }
 
-/// For tests: the value, or `None` after a loud line on standard error where the machine cannot do
-/// it.
+/// Returns the value, for tests; if the machine cannot provide it, prints a line on standard error
+/// and returns `None`.
 ///
 /// # Panics
 ///
-/// On every other error, and, where the environment variable `CI` is set, also where the machine
-/// [forbids](LabError::Forbidden) it: a test that is skipped unseen proves nothing. What a kernel
-/// was built without is skipped there too: what matters is tested without it ([`crate::Wire`]).
+/// On every other error. If the environment variable `CI` is set, also on
+/// [`LabError::Forbidden`], so that CI never skips a test silently. A facility that the kernel was
+/// built without is skipped even there; [`crate::Wire`] covers the important ones.
 pub fn available_or_skip<T>(result: Result<T, LabError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -125,8 +124,7 @@ pub fn available_or_skip<T>(result: Result<T, LabError>) -> Option<T> {
             if matches!(error, LabError::Unsupported { .. })
                 || error.is_unavailable() && std::env::var_os("CI").is_none() =>
         {
-            // Straight to the stream: `eprintln!` would be captured by the test harness and nobody
-            // would see it.
+            // Bypasses the capture of `eprintln!` by the test harness, so that the line is seen.
             let _ = io::Write::write_all(
                 &mut io::stderr(),
                 format!("\n*** NOT TESTED ***  {error}\n\n").as_bytes(),

@@ -1,4 +1,4 @@
-//! The offload switches of an interface, by any of the names that ethtool(8) takes.
+//! The offload features of an interface, by any name that ethtool(8) accepts.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use superpacket_port::system::{Ethtool, Feature, RouteSocket, Switch};
 use crate::error::{Context, LabError};
 use crate::link::Link;
 
-/// Switches that stand for several features, in ethtool(8)'s words.
+/// Names of ethtool(8) that stand for several features.
 const GROUPS: [(&[&str], Switch); 6] = [
     (&["rx-checksumming", "rx"], Switch::RxChecksumming),
     (&["tx-checksumming", "tx"], Switch::TxChecksumming),
@@ -19,7 +19,7 @@ const GROUPS: [(&[&str], Switch); 6] = [
     (&["generic-receive-offload", "gro"], Switch::GenericReceive),
 ];
 
-/// ethtool's other words for single features of the kernel.
+/// Names of ethtool(8) for single features, and the kernel's names.
 const SYNONYMS: [(&str, &str); 7] = [
     ("large-receive-offload", "rx-lro"),
     ("lro", "rx-lro"),
@@ -31,24 +31,24 @@ const SYNONYMS: [(&str, &str); 7] = [
 ];
 
 impl Link {
-    /// All features by the kernel's names, such as `tx-tcp-segmentation`, `tx-udp-segmentation`,
-    /// `rx-gro-list`.
+    /// Returns all features by the kernel's names, such as `tx-tcp-segmentation`,
+    /// `tx-udp-segmentation` or `rx-gro-list`.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is no such interface.
+    /// [`LabError::System`] if there is no such interface.
     pub fn features(&self) -> Result<BTreeMap<String, Feature>, LabError> {
         let features = self.ethtool("features", |device| device.features())?;
         let named = features.into_iter().filter(|feature| !feature.name.is_empty());
         Ok(named.map(|feature| (feature.name.clone(), feature)).collect())
     }
 
-    /// Whether a feature is in force: by the kernel's name, by ethtool's
-    /// (`tcp-segmentation-offload`) or by its short one (`tso`).
+    /// Returns whether a feature is active. The name may be the kernel's, ethtool's
+    /// (`tcp-segmentation-offload`) or its short form (`tso`).
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for a name that the kernel does not know; [`LabError::System`] where
+    /// [`LabError::Invalid`] for a name that the kernel does not know; [`LabError::System`] if
     /// there is no such interface.
     pub fn feature(&self, name: &str) -> Result<bool, LabError> {
         if let Some(switch) = group(name) {
@@ -58,13 +58,13 @@ impl Link {
         known.get(kernel_name(name)).map(|feature| feature.active).ok_or_else(|| self.unknown(name))
     }
 
-    /// Switches a feature, by any of its names.
+    /// Switches a feature on or off, by any of its names.
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for a name that the kernel does not know, and where the feature is not
-    /// as asked for afterwards, because the device has it fixed or because something that it needs
-    /// is off; [`LabError::System`] where the kernel refuses.
+    /// [`LabError::Invalid`] for a name that the kernel does not know, or if the feature does not
+    /// change: the device has fixed it, or a feature that it requires is off.
+    /// [`LabError::System`] if the kernel refuses.
     pub fn set_feature(&self, name: &str, on: bool) -> Result<(), LabError> {
         let switched = match group(name) {
             Some(switch) => self.ethtool(name, |device| device.set_switch(switch, on)),
@@ -79,18 +79,18 @@ impl Link {
         if self.feature(name)? == on {
             return Ok(());
         }
-        let reason = "the device has it fixed, or something that it needs is off";
+        let reason = "the device has fixed it, or a feature that it requires is off";
         Err(LabError::Invalid {
             what: format!("{self}: {name} {}", if on { "on" } else { "off" }),
             reason: reason.into(),
         })
     }
 
-    /// Switches several features, in order.
+    /// Switches several features, in the given order.
     ///
     /// # Errors
     ///
-    /// As [`Link::set_feature`].
+    /// Those of [`Link::set_feature`].
     pub fn set_features(&self, features: &[(&str, bool)]) -> Result<(), LabError> {
         features.iter().try_for_each(|&(name, on)| self.set_feature(name, on))
     }
@@ -98,7 +98,7 @@ impl Link {
     fn unknown(&self, name: &str) -> LabError {
         LabError::Invalid {
             what: format!("{self}: feature {name:?}"),
-            reason: "this kernel knows none of that name".into(),
+            reason: "unknown feature name".into(),
         }
     }
 

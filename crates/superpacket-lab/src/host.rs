@@ -1,5 +1,5 @@
-//! A host: a network namespace that lives as long as something of this process holds it, and has no
-//! name that could stay behind.
+//! A virtual host: a network namespace that disappears with its last holder, because only file
+//! descriptors refer to it.
 
 use std::fs::File;
 use std::io;
@@ -22,14 +22,14 @@ use superpacket_port::system::{
 use crate::error::{Context, LabError};
 use crate::privilege;
 
-/// The number of each host's loopback interface (`LOOPBACK_IFINDEX`).
+/// Interface index of the loopback interface in every namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
 
-/// A host of the lab: a network namespace with a name for messages.
+/// A virtual host: a network namespace, and a name for messages.
 ///
-/// Only file descriptors hold it (this value, its clones, sockets made in it, threads that run in
-/// it). When the last is gone, also because the process was killed, the kernel removes the
-/// namespace and every interface in it. Clones are the same host.
+/// Only file descriptors hold it: this value, its clones, sockets created in it and threads that
+/// run in it. When the last one is closed, even by a kill, the kernel removes the namespace and its
+/// interfaces. Clones refer to the same host.
 #[derive(Clone, Debug)]
 pub struct Host {
     name: Arc<str>,
@@ -37,21 +37,22 @@ pub struct Host {
 }
 
 impl Host {
-    /// A new, empty host: loopback up, no other interface; IPv6 without duplicate address detection
-    /// and router solicitations, so that nothing but the test's own traffic appears on its links
-    /// (where `/proc/sys` is read-only, IPv6 keeps its ways).
+    /// Creates a host whose only interface is loopback, which is up.
     ///
-    /// `name` is for messages and thread names only.
+    /// IPv6 sends no duplicate address detection and no router solicitations, so that links carry
+    /// only the test's traffic. If `/proc/sys` is read-only, the defaults of IPv6 remain. `name` is
+    /// used in messages and thread names only.
     ///
     /// # Errors
     ///
-    /// [`LabError::Forbidden`] with the reason where the kernel refuses a namespace;
-    /// [`LabError::Invalid`] where the process is not root and has not called
-    /// [`crate::enter_user_namespace_if_needed`]; [`LabError::System`] for all else.
+    /// [`LabError::Forbidden`] with the reason if the kernel refuses a namespace;
+    /// [`LabError::Invalid`] if the process is not root and has not called
+    /// [`crate::enter_user_namespace_if_needed`]; [`LabError::System`] for all other failures.
     pub fn new(name: &str) -> Result<Self, LabError> {
         let namespace = thread::scope(|scope| {
             let made = scope.spawn(|| {
-                enter_new_network_namespace().map_err(|error| privilege::refused(&error))?;
+                enter_new_network_namespace()
+                    .map_err(|error| privilege::namespace_error(&error))?;
                 File::open("/proc/thread-self/ns/net")
                     .context(|| format!("host {name}: opening its namespace"))
             });
@@ -63,8 +64,8 @@ impl Host {
             ("net/ipv6/conf/default/accept_dad", "0"),
             ("net/ipv6/conf/default/router_solicitations", "0"),
         ] {
-            // Best effort, as the documentation says: a container may have /proc/sys read-only, or
-            // no IPv6.
+            // Best effort, as documented: in a container /proc/sys may be read-only, or IPv6
+            // absent.
             let _ = host.set_sysctl(name, value);
         }
         let mut loopback = LinkMessage::default();
@@ -75,43 +76,43 @@ impl Host {
         Ok(host)
     }
 
-    /// The host that the calling thread is in; at the beginning, the machine itself, or the
-    /// namespace that the process was started in.
+    /// Returns the host that the calling thread is in. Initially this is the namespace in which the
+    /// process was started, usually the machine's.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where `/proc` is not mounted.
+    /// [`LabError::System`] if `/proc` is not mounted.
     pub fn of_this_thread(name: &str) -> Result<Self, LabError> {
         let namespace = File::open("/proc/thread-self/ns/net")
             .context(|| format!("host {name}: opening the thread's namespace"))?;
         Ok(Self { name: name.into(), namespace: Arc::new(namespace.into()) })
     }
 
-    /// The network namespace that a file stands for, such as `/run/netns/NAME` (ip-netns(8)) or
-    /// `/proc/PID/ns/net`; `name` is for messages.
+    /// Returns the network namespace behind a file, such as `/run/netns/NAME` (ip-netns(8)) or
+    /// `/proc/PID/ns/net`; `name` is used in messages.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the file cannot be opened; that it is no network namespace, or
-    /// not to be entered, shows at the first use.
+    /// [`LabError::System`] if the file cannot be opened. A file of another type, or one that may
+    /// not be entered, causes an error at the first use.
     pub fn of_file(name: &str, path: &Path) -> Result<Self, LabError> {
         let namespace = File::open(path)
             .context(|| format!("host {name}: opening its namespace {}", path.display()))?;
         Ok(Self { name: name.into(), namespace: Arc::new(namespace.into()) })
     }
 
-    /// The name given at its making.
+    /// Returns the name that was given at creation.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs `work` on a thread inside this host and waits for it; a panic in it goes on here.
-    /// Sockets made there belong to the host for good and may be carried out.
+    /// Runs `work` on a new thread inside this host, waits for it, and propagates its panic.
+    /// Sockets created there stay in this host and may be returned.
     ///
     /// # Errors
     ///
-    /// What `work` returns, or that the thread could not be started or enter the namespace.
+    /// The error of `work`, or a failure to start the thread or to enter the namespace.
     pub fn run<T, E>(&self, work: impl FnOnce() -> Result<T, E> + Send) -> Result<T, E>
     where
         T: Send,
@@ -130,12 +131,12 @@ impl Host {
         })
     }
 
-    /// Starts a background thread inside this host. It holds the host until it ends.
+    /// Starts a background thread inside this host. The thread holds the host until it ends.
     ///
     /// # Errors
     ///
-    /// That the thread could not be started. That it could not enter the namespace is the thread's
-    /// result.
+    /// [`LabError::System`] if the thread cannot be started. If it cannot enter the namespace, its
+    /// result is the error.
     pub fn spawn<T, E>(
         &self,
         work: impl FnOnce() -> Result<T, E> + Send + 'static,
@@ -152,10 +153,10 @@ impl Host {
         started.context(|| format!("host {}: starting a thread", self.name))
     }
 
-    /// A program to be started inside this host; the rest (arguments, streams) is [`Command`]'s.
+    /// Returns a [`Command`] that will run inside this host; the caller sets arguments and streams.
     ///
-    /// It is killed when the thread that starts it ends (PR_SET_PDEATHSIG), so that none outlives
-    /// the lab, however that ends.
+    /// The program is killed when the thread that starts it ends (PR_SET_PDEATHSIG), so that no
+    /// program outlives the lab.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
@@ -163,17 +164,16 @@ impl Host {
         command
     }
 
-    /// Runs a program inside this host to its end and gives its standard output.
+    /// Runs a program inside this host and returns its standard output.
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] where the program is not installed; [`LabError::System`] with its
-    /// standard error where it fails.
+    /// [`LabError::Unsupported`] if the program is not installed; [`LabError::System`] with its
+    /// standard error if it fails.
     pub fn output(&self, program: &str, arguments: &[&str]) -> Result<String, LabError> {
         let what = || format!("host {}: {program} {}", self.name, arguments.join(" "));
         let output = match self.command(program).args(arguments).output() {
-            // A directory of the search path that may not be entered makes a missing program look
-            // forbidden (execvp(3)).
+            // execvp(3) also reports EACCES for a missing program if a directory of PATH is closed.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -197,20 +197,20 @@ impl Host {
         }
     }
 
-    /// Moves the calling thread into this host, for good.
+    /// Moves the calling thread into this host permanently.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the kernel refuses, such as after capabilities were dropped.
+    /// [`LabError::System`] if the kernel refuses, such as after capabilities were dropped.
     pub fn enter(&self) -> Result<(), LabError> {
         match move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network)) {
-            // Whoever may not enter any may stay where it is.
+            // Without the capability to enter, a thread may still stay in its own namespace.
             Err(Errno::PERM) if self.is_here() => Ok(()),
             entered => entered.context(|| format!("host {}: entering its namespace", self.name)),
         }
     }
 
-    /// Is the calling thread in it?
+    /// Returns whether the calling thread is in this host.
     fn is_here(&self) -> bool {
         let (here, there) = (stat("/proc/thread-self/ns/net"), fstat(&self.namespace));
         here.is_ok_and(|here| {
@@ -219,13 +219,13 @@ impl Host {
     }
 
     fn thread_name(&self) -> String {
-        // The kernel keeps 15 bytes of a thread's name; Rust refuses a NUL in it.
+        // The kernel keeps 15 bytes of a thread's name; Rust rejects a NUL in it.
         format!("lab:{}", self.name.replace('\0', "?"))
     }
 }
 
 impl AsFd for Host {
-    /// The namespace, as `setns(2)` and `IFLA_NET_NS_FD` take it.
+    /// Returns the namespace, as `setns(2)` and `IFLA_NET_NS_FD` take it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.namespace.as_fd()
     }

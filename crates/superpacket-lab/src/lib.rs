@@ -1,47 +1,47 @@
-//! Hosts, links and load for testing and measuring what lies between hosts, on one machine and
-//! without traces.
+//! Virtual hosts, links and traffic generators, to test and measure network software on one
+//! machine.
 //!
-//! - [`Host`]: a network namespace held by file descriptors only. What is run in it with
-//!   [`Host::run`], [`Host::spawn`] or [`Host::command`] sees its interfaces, addresses and
-//!   sysctls. It vanishes with its last holder, also on `kill -9`.
-//! - [`Link`]: its interfaces, by rtnetlink: veth pairs between hosts, bridges, VLANs, addresses,
-//!   MTU, size limits, counters; offload switches as by ethtool ([`Link::set_feature`]); a bad line
-//!   by the kernel ([`Link::set_netem`]) or in user space ([`Wire`]).
-//! - [`TwoHosts`], [`ThreeHosts`]: the usual arrangements, with addresses.
-//! - [`TcpBulk`], [`TcpTransactions`], [`UdpBulk`]: load in the shape of netperf (TCP_STREAM,
+//! - [`Host`]: a network namespace that is held only by file descriptors. Code run with
+//!   [`Host::run`], [`Host::spawn`] or [`Host::command`] uses its interfaces, addresses and
+//!   sysctls. The namespace disappears with its last holder, even after `kill -9`.
+//! - [`Link`]: an interface, configured through rtnetlink: veth pairs between hosts, bridges,
+//!   VLANs, addresses, MTU, size limits and counters. [`Link::set_feature`] sets offloads as
+//!   ethtool does. Loss, delay and reordering come from the kernel ([`Link::set_netem`]) or from
+//!   [`Wire`].
+//! - [`TwoHosts`], [`ThreeHosts`]: the usual topologies, with addresses.
+//! - [`TcpBulk`], [`TcpTransactions`], [`UdpBulk`]: traffic like netperf's (TCP_STREAM,
 //!   TCP_SENDFILE, TCP_RR, UDP_STREAM), with CPU times and service demand. With `verify`, every
-//!   byte is checked. A flow that stands still is an error.
-//! - [`RawSocket`], [`Blast`]: frames as they are, and as many as go.
+//!   byte is checked. A flow that makes no progress is an error.
+//! - [`RawSocket`], [`Blast`]: raw frames, and a flood of them.
 //! - [`paired`], [`interleaved`]: variants measured in turn, with medians and the ratio's spread.
 //!
-//! Root may do all this. Anybody else does it in a user namespace, which must be entered before the
-//! first thread starts: [`enter_user_namespace_if_needed`] at the beginning of `main`,
-//! [`enter_user_namespace_before_main!`] in tests. Where a machine forbids it, [`Host::new`] says
-//! what is forbidden and how that is lifted.
+//! Root may do all this. Other users enter a user namespace before the first thread starts:
+//! [`enter_user_namespace_if_needed`] at the beginning of `main`, or
+//! [`enter_user_namespace_before_main!`] in tests. If the machine forbids it, the error of
+//! [`Host::new`] names the restriction and how to lift it.
 //!
 //! # Example
 //!
 //! ```
 //! use std::time::Duration;
-//! use superpacket_lab::{LabError, Route, TcpBulk, TcpTransactions, ThreeHosts, Until, available_or_skip};
+//! use superpacket_lab::{LabError, Route, TcpBulk, TcpTransactions, ThreeHosts, Until,
+//! available_or_skip};
 //!
 //! superpacket_lab::enter_user_namespace_before_main!();
 //!
 //! fn main() -> Result<(), LabError> {
-//!     // Hosts A and B, and a middle that joins them by a kernel bridge.
+// Hosts A and B, joined by a kernel bridge on a middle host.
 //!     let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(()) };
 //!     let Some(_bridge) = available_or_skip(hosts.with_kernel_bridge()) else { return Ok(()) };
 //!     hosts.a.link.set_feature("tcp-segmentation-offload", false)?;
 //!
 //!     let route = Route::ipv4(&hosts.a, &hosts.b);
-//!     let bulk = TcpBulk { flows: 4, until: Until::Time(Duration::from_millis(100)), verify: Some(1), ..TcpBulk::default() };
-//!     let report = bulk.run(&route)?;
-//!     assert_eq!(report.forward.map(|direction| direction.flows.len()), Some(4));
+//!   let bulk = TcpBulk { flows: 4, until: Until::Time(Duration::from_millis(100)), verify:
+//!   Some(1), ..TcpBulk::default() }; let report = bulk.run(&route)?;
+//!   assert_eq!(report.forward.map(|direction| direction.flows.len()), Some(4));
 //!
-//!     let requests = TcpTransactions { connections: 8, time: Duration::from_millis(100), ..TcpTransactions::default() };
-//!     assert!(requests.run(&route)?.per_second() > 0.0);
-//!     Ok(())
-//! }
+//!   let requests = TcpTransactions { connections: 8, time: Duration::from_millis(100),
+//!   ..TcpTransactions::default() }; assert!(requests.run(&route)?.per_second() > 0.0); Ok(()) }
 //! ```
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]

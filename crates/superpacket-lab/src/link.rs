@@ -1,5 +1,5 @@
-//! The interfaces of a host, made and changed by rtnetlink(7): veth pairs, bridges, VLANs,
-//! addresses, limits, counters.
+//! Interfaces of a host, created and changed through rtnetlink(7): veth pairs, bridges, VLANs,
+//! tunnels, addresses, limits and counters.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,24 +19,24 @@ use superpacket_port::system::RouteSocket;
 use crate::error::{Context, LabError};
 use crate::host::Host;
 
-/// The attribute of a Geneve device that uses GRO hints (`linux/if_link.h`).
+/// The attribute that makes a Geneve device use GRO hints (`linux/if_link.h`).
 const IFLA_GENEVE_GRO_HINT: u16 = 16;
 
-/// An interface of a host, by name.
+/// An interface of a host, identified by name.
 ///
-/// A value does not own the interface: it goes with [`Link::delete`] or with its host.
+/// A value does not own the interface, which exists until [`Link::delete`] or the end of its host.
 #[derive(Clone, Debug)]
 pub struct Link {
     host: Host,
     name: String,
 }
 
-/// Which tunnel over UDP a [`Link`] is an end of.
+/// The type of a UDP tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpTunnel {
-    /// VXLAN (RFC 7348), to port 4789.
+    /// VXLAN (RFC 7348), with destination port 4789.
     Vxlan,
-    /// Geneve (RFC 8926), to port 6081.
+    /// Geneve (RFC 8926), with destination port 6081.
     Geneve,
 }
 
@@ -46,40 +46,40 @@ pub enum UdpTunnel {
 pub struct LinkStatistics {
     /// Packets received.
     pub rx_packets: u64,
-    /// Bytes received, with the Ethernet header.
+    /// Bytes received, including the Ethernet header.
     pub rx_bytes: u64,
-    /// Packets dropped on receiving.
+    /// Packets dropped on reception.
     pub rx_dropped: u64,
-    /// Packets received in error.
+    /// Packets with receive errors.
     pub rx_errors: u64,
     /// Packets sent.
     pub tx_packets: u64,
-    /// Bytes sent, with the Ethernet header.
+    /// Bytes sent, including the Ethernet header.
     pub tx_bytes: u64,
-    /// Packets dropped on sending.
+    /// Packets dropped on transmission.
     pub tx_dropped: u64,
-    /// Packets whose sending failed.
+    /// Packets with transmit errors.
     pub tx_errors: u64,
 }
 
-/// The largest super-packets of an interface, in bytes; `None` leaves a limit as it is. More than
-/// 65,536 is BIG TCP.
+/// Size limits of an interface for super-packets, in bytes. When set, `None` leaves a limit
+/// unchanged. Limits above 65,536 enable BIG TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeLimits {
-    /// Largest that is sent to the device, IPv6 and (below 64 KB) IPv4.
+    /// Limit for sending: IPv6, and IPv4 if below 64 KB.
     pub gso_max_size: Option<u32>,
-    /// Largest that GRO makes, IPv6 and (below 64 KB) IPv4.
+    /// Limit for GRO: IPv6, and IPv4 if below 64 KB.
     pub gro_max_size: Option<u32>,
-    /// Largest IPv4 one that is sent.
+    /// Limit for sending IPv4.
     pub gso_ipv4_max_size: Option<u32>,
-    /// Largest IPv4 one that GRO makes.
+    /// Limit for GRO of IPv4.
     pub gro_ipv4_max_size: Option<u32>,
-    /// Most segments in one that is sent.
+    /// Maximum segments per sent super-packet.
     pub gso_max_segments: Option<u32>,
 }
 
 impl Host {
-    /// An interface of this host by name; whether it exists shows at the first use.
+    /// Returns an interface of this host by name, without checking that it exists.
     #[must_use]
     pub fn link(&self, interface: &str) -> Link {
         Link::new(self, interface)
@@ -91,11 +91,12 @@ impl Link {
         Self { host: host.clone(), name: name.to_owned() }
     }
 
-    /// Joins two hosts by a veth pair: `left_name` in `left`, `right_name` in `right`, both up.
+    /// Joins two hosts by a veth pair, `left_name` in `left` and `right_name` in `right`, and sets
+    /// both up.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal, such as of a name in use.
+    /// [`LabError::System`] if the kernel refuses, such as for a name in use.
     pub fn veth(
         left: &Host,
         left_name: &str,
@@ -112,11 +113,12 @@ impl Link {
         Ok(pair)
     }
 
-    /// A kernel bridge (without spanning tree) in `host`, up, joining `ports` of that host.
+    /// Creates a kernel bridge without spanning tree in `host`, adds `ports` of that host, and sets
+    /// it up.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal; [`LabError::Unsupported`] where it has no bridges.
+    /// [`LabError::System`] if the kernel refuses; [`LabError::Unsupported`] if it has no bridges.
     pub fn bridge(host: &Host, name: &str, ports: &[&Link]) -> Result<Self, LabError> {
         let bridge = Self::new(host, name);
         bridge.create(InfoKind::Bridge, None, Vec::new())?;
@@ -127,11 +129,12 @@ impl Link {
         Ok(bridge)
     }
 
-    /// An interface that swallows what is sent to it, up.
+    /// Creates a dummy interface, which discards all packets sent to it, and sets it up.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal; [`LabError::Unsupported`] where it has no dummy devices.
+    /// [`LabError::System`] if the kernel refuses; [`LabError::Unsupported`] if it has no dummy
+    /// devices.
     pub fn dummy(host: &Host, name: &str) -> Result<Self, LabError> {
         let dummy = Self::new(host, name);
         dummy.create(InfoKind::Dummy, None, Vec::new())?;
@@ -139,12 +142,12 @@ impl Link {
         Ok(dummy)
     }
 
-    /// An 802.1Q sub-interface of this one, up.
+    /// Creates an 802.1Q interface on top of this one, and sets it up.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal; [`LabError::Unsupported`] where it has no VLAN devices
-    /// (`CONFIG_VLAN_8021Q`).
+    /// [`LabError::System`] if the kernel refuses; [`LabError::Unsupported`] if it has no VLAN
+    /// devices (`CONFIG_VLAN_8021Q`).
     pub fn vlan(&self, name: &str, vlan_id: u16) -> Result<Self, LabError> {
         let vlan = Self::new(&self.host, name);
         let parent = LinkAttribute::Link(self.index()?);
@@ -157,12 +160,13 @@ impl Link {
         Ok(vlan)
     }
 
-    /// The end of any VXLAN tunnel to this UDP port of `host`, over IPv4 and IPv6, up (`ip link add
-    /// ... type vxlan external`).
+    /// Creates a VXLAN device for any remote end and identifier, on this UDP port of `host`, over
+    /// IPv4 and IPv6, and sets it up (`ip link add ... type vxlan external`).
     ///
     /// # Errors
     ///
-    /// The kernel's refusal; [`LabError::Unsupported`] where it has no VXLAN devices.
+    /// [`LabError::System`] if the kernel refuses; [`LabError::Unsupported`] if it has no VXLAN
+    /// devices.
     pub fn vxlan(host: &Host, name: &str, port: u16) -> Result<Self, LabError> {
         let data = vec![
             InfoVxlan::CollectMetadata(true),
@@ -172,36 +176,39 @@ impl Link {
         Self::tunnel(host, name, InfoKind::Vxlan, InfoData::Vxlan(data))
     }
 
-    /// The end of any Geneve tunnel to this UDP port of `host`, over IPv4 and IPv6, up (`ip link
-    /// add ... type geneve external`).
+    /// Creates a Geneve device for any remote end and identifier, on this UDP port of `host`, over
+    /// IPv4 and IPv6, and sets it up (`ip link add ... type geneve external`).
     ///
     /// # Errors
     ///
-    /// The kernel's refusal; [`LabError::Unsupported`] where it has no Geneve devices.
+    /// [`LabError::System`] if the kernel refuses; [`LabError::Unsupported`] if it has no Geneve
+    /// devices.
     pub fn geneve(host: &Host, name: &str, port: u16) -> Result<Self, LabError> {
         let data = vec![InfoGeneve::CollectMetadata, InfoGeneve::Port(port)];
         Self::tunnel(host, name, InfoKind::Geneve, InfoData::Geneve(data))
     }
 
-    /// The same with the GRO hint: packets in a second tunnel merge, where their sender says in an
-    /// option where its headers lie. A kernel before Linux 7.0 makes the device and leaves the
-    /// hint out.
+    /// Creates a Geneve device like [`Link::geneve`], with GRO hints enabled: packets in a second
+    /// tunnel merge if a Geneve option of their sender gives the offsets of the inner headers.
+    /// Kernels before Linux 7.0 ignore the attribute and create the device without it.
     ///
     /// # Errors
     ///
-    /// As [`Link::geneve`].
+    /// Those of [`Link::geneve`].
     pub fn geneve_with_gro_hint(host: &Host, name: &str, port: u16) -> Result<Self, LabError> {
         let hint = InfoGeneve::Other(DefaultNla::new(IFLA_GENEVE_GRO_HINT, Vec::new()));
         let data = vec![InfoGeneve::CollectMetadata, InfoGeneve::Port(port), hint];
         Self::tunnel(host, name, InfoKind::Geneve, InfoData::Geneve(data))
     }
 
-    /// The end of a tunnel to `remote` in `host`, up, with identifier 7 (`ip link add ... type
-    /// vxlan id 7 remote ...`). Its UDP packets have a checksum, or, over IPv6 too, 0.
+    /// Creates the end of a tunnel to `remote` in `host`, with identifier 7, and sets it up (`ip
+    /// link add ... type vxlan id 7 remote ...`). Without `checksum`, its UDP checksum is 0, even
+    /// over IPv6.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal; [`LabError::Unsupported`] where it has no such devices.
+    /// [`LabError::System`] if the kernel refuses; [`LabError::Unsupported`] if it has no such
+    /// devices.
     pub fn tunnel_to(
         host: &Host,
         name: &str,
@@ -251,79 +258,79 @@ impl Link {
         Ok(tunnel)
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The host that it is in.
+    /// Returns the host of the interface.
     #[must_use]
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Whether there is such an interface.
+    /// Returns whether the interface exists.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the kernel does not answer.
+    /// [`LabError::System`] if the request fails.
     pub fn exists(&self) -> Result<bool, LabError> {
         self.find().map(|found| found.is_some())
     }
 
-    /// The interface's index in its host.
+    /// Returns the interface's index in its host.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is no such interface.
+    /// [`LabError::System`] if the interface does not exist.
     pub fn index(&self) -> Result<u32, LabError> {
         Ok(self.get()?.header.index)
     }
 
-    /// Switches the interface on.
+    /// Sets the interface up.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// [`LabError::System`] if the kernel refuses.
     pub fn up(&self) -> Result<(), LabError> {
         self.set_flags(LinkFlags::Up, LinkFlags::Up)
     }
 
-    /// Switches the interface off.
+    /// Sets the interface down.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// [`LabError::System`] if the kernel refuses.
     pub fn down(&self) -> Result<(), LabError> {
         self.set_flags(LinkFlags::empty(), LinkFlags::Up)
     }
 
-    /// Whether the interface is switched on.
+    /// Returns whether the interface is set up.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is no such interface.
+    /// [`LabError::System`] if the interface does not exist.
     pub fn is_up(&self) -> Result<bool, LabError> {
         Ok(self.get()?.header.flags.contains(LinkFlags::Up))
     }
 
-    /// Removes the interface (of a veth pair, both ends).
+    /// Deletes the interface; for a veth pair, both ends.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// [`LabError::System`] if the kernel refuses.
     pub fn delete(&self) -> Result<(), LabError> {
         let message = self.message(Vec::new())?;
-        self.ask("delete", RouteNetlinkMessage::DelLink(message), 0).map(drop)
+        self.request("delete", RouteNetlinkMessage::DelLink(message), 0).map(drop)
     }
 
-    /// Moves the interface to another host under the same name; it arrives switched off and without
+    /// Moves the interface to another host under the same name. It arrives set down and without
     /// addresses.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal, such as of a name in use there.
+    /// [`LabError::System`] if the kernel refuses, such as for a name in use there.
     pub fn move_to(self, host: &Host) -> Result<Self, LabError> {
         self.set(
             &format!("move to host {}", host.name()),
@@ -332,12 +339,13 @@ impl Link {
         Ok(Self::new(host, &self.name))
     }
 
-    /// Gives the interface an address, as in `10.0.0.1/24` or `fd00::1/64`; it may be used at once
-    /// (no duplicate detection).
+    /// Adds an address, such as `10.0.0.1/24` or `fd00::1/64`, without duplicate address detection,
+    /// so that it is usable at once.
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for what is no address with a prefix length; the kernel's refusal.
+    /// [`LabError::Invalid`] if the text is no address with prefix length; [`LabError::System`] if
+    /// the kernel refuses.
     pub fn add_address(&self, address: &str) -> Result<(), LabError> {
         let invalid = || LabError::Invalid {
             what: format!("{self}: address {address:?}"),
@@ -361,7 +369,7 @@ impl Link {
             AddressAttribute::Address(ip),
             AddressAttribute::Flags(AddressFlags::Nodad),
         ];
-        self.ask(
+        self.request(
             &format!("address {address}"),
             RouteNetlinkMessage::NewAddress(message),
             NLM_F_CREATE | NLM_F_REPLACE,
@@ -369,20 +377,20 @@ impl Link {
         .map(drop)
     }
 
-    /// Sets the largest IP packet, in bytes.
+    /// Sets the MTU, in bytes from the IP header on.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// [`LabError::System`] if the kernel refuses.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), LabError> {
         self.set(&format!("mtu {mtu}"), vec![LinkAttribute::Mtu(mtu)])
     }
 
-    /// The largest IP packet, in bytes.
+    /// Returns the MTU, in bytes from the IP header on.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is no such interface.
+    /// [`LabError::System`] if the interface does not exist.
     pub fn mtu(&self) -> Result<u32, LabError> {
         self.attribute("mtu", |attribute| {
             if let LinkAttribute::Mtu(mtu) = attribute { Some(*mtu) } else { None }
@@ -393,16 +401,16 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// [`LabError::System`] if the kernel refuses.
     pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), LabError> {
         self.set(&format!("mac {mac:02x?}"), vec![LinkAttribute::Address(mac.to_vec())])
     }
 
-    /// The MAC address, in transmission order.
+    /// Returns the MAC address, in transmission order.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is no such interface, or it has no MAC address.
+    /// [`LabError::System`] if the interface does not exist or has no MAC address.
     pub fn mac(&self) -> Result<[u8; 6], LabError> {
         self.attribute("mac", |attribute| {
             if let LinkAttribute::Address(bytes) = attribute {
@@ -413,21 +421,23 @@ impl Link {
         })
     }
 
-    /// Makes the interface a port of `controller` (a bridge of the same host), or of none.
+    /// Makes the interface a port of `controller`, a bridge of the same host; `None` removes it
+    /// from its bridge.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// [`LabError::System`] if the kernel refuses.
     pub fn set_controller(&self, controller: Option<&Link>) -> Result<(), LabError> {
         let index = controller.map_or(Ok(0), Link::index)?;
         self.set("port of a bridge", vec![LinkAttribute::Controller(index)])
     }
 
-    /// Sets how large super-packets may be.
+    /// Sets the size limits for super-packets.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal, such as of more than the device's `tso_max_size`.
+    /// [`LabError::System`] if the kernel refuses, such as a limit above the device's
+    /// `tso_max_size`.
     pub fn set_size_limits(&self, limits: SizeLimits) -> Result<(), LabError> {
         let attributes = [
             limits.gso_max_size.map(LinkAttribute::GsoMaxSize),
@@ -439,11 +449,12 @@ impl Link {
         self.set(&format!("{limits:?}"), attributes.into_iter().flatten().collect())
     }
 
-    /// How large super-packets may be; `None` where this kernel does not say.
+    /// Returns the size limits for super-packets; `None` for a limit that this kernel does not
+    /// report.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is no such interface.
+    /// [`LabError::System`] if the interface does not exist.
     pub fn size_limits(&self) -> Result<SizeLimits, LabError> {
         let mut limits = SizeLimits::default();
         for attribute in self.get()?.attributes {
@@ -459,11 +470,11 @@ impl Link {
         Ok(limits)
     }
 
-    /// The interface's counters now.
+    /// Returns the interface's current counters.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is no such interface.
+    /// [`LabError::System`] if the interface does not exist.
     pub fn statistics(&self) -> Result<LinkStatistics, LabError> {
         self.attribute("statistics", |attribute| {
             let LinkAttribute::Stats64(counters) = attribute else { return None };
@@ -493,9 +504,10 @@ impl Link {
         attributes.push(LinkAttribute::LinkInfo(info));
         let mut message = LinkMessage::default();
         message.attributes = attributes;
-        match self.ask(&what, RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL) {
-            // "Unknown device type": the kernel has no such kind, neither built in nor as a module
-            // that it could load.
+        match self.request(&what, RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
+        {
+            // "Unknown device type": the kernel has no such kind, neither built in nor as a
+            // loadable module.
             Err(LabError::System { what, source })
                 if source.to_string().contains("Unknown device type") =>
             {
@@ -512,12 +524,12 @@ impl Link {
         let mut message = self.message(Vec::new())?;
         message.header.flags = flags;
         message.header.change_mask = mask;
-        self.ask(&format!("{flags:?}"), RouteNetlinkMessage::SetLink(message), 0).map(drop)
+        self.request(&format!("{flags:?}"), RouteNetlinkMessage::SetLink(message), 0).map(drop)
     }
 
     fn set(&self, what: &str, attributes: Vec<LinkAttribute>) -> Result<(), LabError> {
         let message = self.message(attributes)?;
-        self.ask(what, RouteNetlinkMessage::SetLink(message), 0).map(drop)
+        self.request(what, RouteNetlinkMessage::SetLink(message), 0).map(drop)
     }
 
     fn message(&self, attributes: Vec<LinkAttribute>) -> Result<LinkMessage, LabError> {
@@ -553,12 +565,12 @@ impl Link {
         found.ok_or_else(|| {
             LabError::system(
                 format!("{self}: {what}"),
-                std::io::Error::other("the kernel gives none"),
+                std::io::Error::other("the kernel does not report it"),
             )
         })
     }
 
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &self,
         what: &str,
         message: RouteNetlinkMessage,

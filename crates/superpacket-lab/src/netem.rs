@@ -1,32 +1,32 @@
-//! A bad line by the kernel's own means: the queueing discipline netem (tc-netem(8)). Where a
-//! kernel lacks it, [`crate::Wire`] does the same in user space.
+//! Loss, duplication, reordering and delay by the kernel's queueing discipline netem
+//! (tc-netem(8)). For kernels without it, [`crate::Wire`] does the same in user space.
 
 use std::time::Duration;
 
 use crate::error::LabError;
 use crate::link::Link;
 
-/// What netem does to packets that leave an interface. A super-packet is one packet to it: switch
-/// TSO off where segments are to be lost.
+/// Impairments of the packets that leave an interface. To netem a super-packet is one packet:
+/// switch TSO off to lose single segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Netem {
-    /// Part of the packets that are lost, 0 to 1.
+    /// Share of packets that are lost, 0 to 1.
     pub loss: f64,
-    /// Part of the packets that are sent twice, 0 to 1.
+    /// Share of packets that are sent twice, 0 to 1.
     pub duplicate: f64,
-    /// Part of the packets that are sent at once, and so overtake those delayed, 0 to 1; needs a
-    /// delay.
+    /// Share of packets that are sent without delay, and so overtake delayed ones, 0 to 1. Requires
+    /// a delay.
     pub reorder: f64,
-    /// How long packets are held.
+    /// Delay of each packet.
     pub delay: Duration,
 }
 
 impl Link {
-    /// Puts netem on what leaves this interface, in place of what was there.
+    /// Sets netem as the root queueing discipline of this interface, in place of the previous one.
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] where `tc` is not installed, or the kernel has no netem;
+    /// [`LabError::Unsupported`] if `tc` is not installed or the kernel has no netem;
     /// [`LabError::System`] for other refusals.
     pub fn set_netem(&self, netem: &Netem) -> Result<(), LabError> {
         let percent = |part: f64| format!("{}%", part * 100.0);
@@ -46,11 +46,11 @@ impl Link {
         self.traffic_control(&arguments)
     }
 
-    /// Takes away what [`Link::set_netem`] put there.
+    /// Removes the root queueing discipline that [`Link::set_netem`] set.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there was nothing.
+    /// [`LabError::System`] if there was none.
     pub fn clear_netem(&self) -> Result<(), LabError> {
         self.traffic_control(&["qdisc", "delete", "dev", self.name(), "root"])
     }

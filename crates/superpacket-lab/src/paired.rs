@@ -1,10 +1,9 @@
-//! Measuring two variants on a machine that is never quiet: in turn, round by round, compared
-//! within each round.
+//! Comparison of two variants on a noisy machine: measured in turn and compared within each round.
 
 use std::fmt;
 
-/// Measures variants in turn, `rounds` times; gives for each variant its figures, one a round.
-/// Every other round goes backwards, so that what drifts (heat, neighbours) strikes all alike.
+/// Measures variants in turn for `rounds` rounds, and returns one figure per round for each.
+/// Every second round runs in reverse order, so that drift (heat, other load) affects all alike.
 ///
 /// # Errors
 ///
@@ -38,25 +37,25 @@ pub fn paired<E>(
     Ok(Paired::new(&figures[0], &figures[1]))
 }
 
-/// Figures of one variant.
+/// Summary statistics of the figures of one variant.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// How many.
+    /// Number of figures.
     pub count: usize,
     /// The median.
     pub median: f64,
-    /// A quarter of the figures lies below.
+    /// Quantile 0.25.
     pub lower_quartile: f64,
-    /// A quarter of the figures lies above.
+    /// Quantile 0.75.
     pub upper_quartile: f64,
-    /// The smallest.
+    /// The minimum.
     pub least: f64,
-    /// The largest.
+    /// The maximum.
     pub greatest: f64,
 }
 
 impl Summary {
-    /// Sums up figures, in any order; all zero where there are none.
+    /// Summarizes figures in any order; all zero for an empty slice.
     #[must_use]
     pub fn new(figures: &[f64]) -> Self {
         let mut sorted = figures.to_vec();
@@ -72,7 +71,7 @@ impl Summary {
         }
     }
 
-    /// The distance of the quartiles as a part of the median; 0 where that is 0.
+    /// Returns the interquartile range divided by the median; 0 for a median of 0.
     #[must_use]
     pub fn spread(&self) -> f64 {
         if self.median == 0.0 {
@@ -86,12 +85,11 @@ impl Summary {
 /// Two variants, compared round by round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paired {
-    /// The figures of the first.
+    /// Figures of the first variant.
     pub a: Summary,
-    /// The figures of the second.
+    /// Figures of the second variant.
     pub b: Summary,
-    /// `a / b` of each round, summed up. Rounds where `b` measured 0 have no ratio and are left
-    /// out.
+    /// `a / b` of each round. Rounds in which `b` measured 0 have no ratio and are left out.
     pub ratio: Summary,
 }
 
@@ -104,8 +102,9 @@ impl Paired {
         Self { a: Summary::new(a), b: Summary::new(b), ratio: Summary::new(&ratios) }
     }
 
-    /// Whether the median ratio means something: at least 3 rounds, and its quartiles less than 30
-    /// % of it apart, or both on the same side of 1 by more than they are apart.
+    /// Returns whether the median ratio is significant: at least 3 rounds, and an interquartile
+    /// range below 30 % of the median, or both quartiles on one side of 1, further from it than
+    /// from each other.
     #[must_use]
     pub fn is_meaningful(&self) -> bool {
         let ratio = &self.ratio;
@@ -116,7 +115,7 @@ impl Paired {
                 || same_side && clear > ratio.upper_quartile - ratio.lower_quartile)
     }
 
-    /// The median ratio, where it means something.
+    /// Returns the median ratio if it is significant.
     #[must_use]
     pub fn meaningful_ratio(&self) -> Option<f64> {
         self.is_meaningful().then_some(self.ratio.median)
@@ -139,7 +138,7 @@ impl fmt::Display for Paired {
     }
 }
 
-/// The quantile of sorted figures, between two of them in proportion.
+/// Returns a quantile of sorted figures, with linear interpolation.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
     let place = part * last as f64;

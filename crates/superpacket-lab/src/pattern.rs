@@ -1,26 +1,25 @@
-//! Bytes that say where they belong: a keyed pattern over the offset in a stream, so that a
-//! receiver can check every one of them, and tell lost, repeated, swapped or foreign bytes from
-//! right ones.
+//! Test payload whose bytes depend on a key and on their offset in the stream. A receiver checks
+//! each byte, and so detects lost, repeated, swapped and foreign bytes.
 
 use std::hash::Hasher;
 
 use twox_hash::XxHash3_64;
 
-/// An endless stream of bytes, a function of a key and the offset. It does not repeat itself within
-/// any stream of practical length.
+/// An endless stream of bytes, computed from a key and the offset. It does not repeat within any
+/// stream of practical length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
     key: u64,
 }
 
 impl Pattern {
-    /// The pattern of `key`. Different keys give unrelated streams.
+    /// Returns the pattern of `key`. Different keys give unrelated streams.
     #[must_use]
     pub fn new(key: u64) -> Self {
         Self { key: mix(key) }
     }
 
-    /// The pattern of one of many streams of the same key.
+    /// Returns the pattern of one of several streams with the same key.
     #[must_use]
     pub fn stream(self, stream: u64) -> Self {
         Self { key: mix(self.key ^ mix(stream.wrapping_add(1))) }
@@ -47,7 +46,7 @@ impl Pattern {
         tail.copy_from_slice(&word[..tail.len()]);
     }
 
-    /// The index of the first byte of `bytes` that is not the stream's at `offset` plus that index.
+    /// Returns the index of the first byte of `bytes` that differs from the stream at `offset`.
     #[must_use]
     pub fn first_difference(&self, offset: u64, bytes: &[u8]) -> Option<usize> {
         let mut expected = [0; 4096];
@@ -71,15 +70,15 @@ impl Pattern {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-/// generators", 2014): a bijection, so that no two words of a stream are alike.
+/// The finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+/// generators", 2014). It is a bijection, so all words of a stream differ.
 fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
 }
 
-/// The sending side of a checked stream: makes its bytes and sums up what was really sent.
+/// The sending side of a checked stream: generates its bytes and hashes the bytes that were sent.
 pub(crate) struct Producer {
     pattern: Pattern,
     offset: u64,
@@ -91,19 +90,19 @@ impl Producer {
         Self { pattern, offset: 0, sum: XxHash3_64::new() }
     }
 
-    /// Writes the next bytes into `out`, without moving on: how many are taken is known only after
-    /// the call that sends them.
+    /// Writes the next bytes into `out` without advancing. Call [`Self::sent`] with the bytes that
+    /// the system call accepted.
     pub(crate) fn prepare(&self, out: &mut [u8]) {
         self.pattern.fill(self.offset, out);
     }
 
-    /// `sent` of the prepared bytes were taken.
+    /// Advances past `sent`, the prepared bytes that were accepted.
     pub(crate) fn sent(&mut self, sent: &[u8]) {
         self.sum.write(sent);
         self.offset += sent.len() as u64;
     }
 
-    /// XXH3 of all that was sent.
+    /// Returns the XXH3 hash of all sent bytes.
     pub(crate) fn digest(&self) -> u64 {
         self.sum.finish()
     }
@@ -121,8 +120,8 @@ impl Checker {
         Self { offset: 0, sum: XxHash3_64::new(), first_difference: None }
     }
 
-    /// Takes the next bytes; `first_difference` compares bytes with those that belong at an offset,
-    /// and is asked until one differs.
+    /// Accounts for the next bytes. `first_difference` compares them with the bytes expected at an
+    /// offset; it is not called again after a difference.
     pub(crate) fn received(
         &mut self,
         bytes: &[u8],
@@ -136,12 +135,12 @@ impl Checker {
         self.offset += bytes.len() as u64;
     }
 
-    /// XXH3 of all that was received.
+    /// Returns the XXH3 hash of all received bytes.
     pub(crate) fn digest(&self) -> u64 {
         self.sum.finish()
     }
 
-    /// Offset of the first byte that did not belong there.
+    /// Returns the offset of the first wrong byte.
     pub(crate) fn first_difference(&self) -> Option<u64> {
         self.first_difference
     }

@@ -1,5 +1,5 @@
-//! The right to make network namespaces: root has it, anybody else gets it inside a user namespace
-//! of their own, where the kernel lets them (user_namespaces(7)).
+//! The privilege to create network namespaces: root has it; other users obtain it inside their own
+//! user namespace, if the kernel permits (user_namespaces(7)).
 
 use std::fs;
 use std::io;
@@ -10,44 +10,42 @@ use superpacket_port::system::{enter_new_user_namespace, try_new_user_namespace}
 
 use crate::error::LabError;
 
-/// Where the process has its right to make network namespaces from.
+/// The origin of the process's privilege to create network namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
-    /// It had the capabilities already (root).
+    /// The process already had the capabilities, as root has.
     Held,
-    /// It is root of a user namespace of its own.
+    /// The process entered a user namespace, in which it is root.
     UserNamespace,
 }
 
-/// CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN: bits of `CapEff` in proc_pid_status(5).
+/// CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN, as bits of `CapEff` (proc_pid_status(5)).
 const NEEDED_CAPABILITIES: u64 = 1 << 12 | 1 << 13 | 1 << 21;
 
-/// Enters a user namespace in which this process is root, unless it has the capabilities already
-/// (CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN). Call it first thing in `main`; in tests use
+/// Enters a user namespace in which this process is root, unless it already has CAP_NET_ADMIN,
+/// CAP_NET_RAW and CAP_SYS_ADMIN. Must be the first call in `main`; tests use
 /// [`crate::enter_user_namespace_before_main!`].
 ///
-/// The whole process changes: it sees itself as user 0, and has a mount namespace of its own. Files
-/// that it makes still belong to the user who started it. The step is first tried in a child
-/// process, so that a refusal leaves this process as it was.
+/// The whole process changes: its user ID becomes 0, and it gets a separate mount namespace. Its
+/// files still belong to the user who started it. A child process tries the step first, so that
+/// a refusal does not change this process.
 ///
 /// # Errors
 ///
-/// [`LabError::Forbidden`] with the reason where the kernel refuses, or where the process has more
-/// than one thread already (a user namespace is entered by a process of one thread only,
-/// unshare(2)).
+/// [`LabError::Forbidden`] with the reason if the kernel refuses, or if the process has more than
+/// one thread (unshare(2) requires a single-threaded process).
 pub fn enter_user_namespace_if_needed() -> Result<Privilege, LabError> {
     let result = try_to_enter();
-    // Kept for whoever makes a host later and has to say why it is refused. The first outcome
-    // stays: it is the cause.
-    let _ = OUTCOME.set(match &result {
+    // Kept for the error of a later `Host::new`. The first result stays, because it is the cause.
+    let _ = REFUSAL.set(match &result {
         Err(LabError::Forbidden { reason, .. }) => Some(reason.clone()),
         _ => None,
     });
     result
 }
 
-/// Why the user namespace was refused, where one was asked for and refused.
-static OUTCOME: OnceLock<Option<String>> = OnceLock::new();
+/// The reason for which the user namespace was refused; `None` if it was not refused.
+static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
 
 fn try_to_enter() -> Result<Privilege, LabError> {
     if has_capabilities() {
@@ -65,8 +63,8 @@ fn try_to_enter() -> Result<Privilege, LabError> {
     Ok(Privilege::UserNamespace)
 }
 
-/// Enters a user namespace before `main`, where one is needed: a test harness starts threads, after
-/// which it is too late. Put it once into the root of a test file, outside of functions.
+/// Enters a user namespace before `main` if one is needed, because a test harness starts threads
+/// early. Invoke it once in the root of a test file, outside functions.
 ///
 /// A refusal is not an error here; [`crate::Host::new`] reports it with its reason.
 #[macro_export]
@@ -74,7 +72,7 @@ macro_rules! enter_user_namespace_before_main {
     () => {
         const _: () = {
             extern "C" fn enter() {
-                // The refusal comes out, with its reason, where the first host is made.
+                // `Host::new` reports a refusal with its reason.
                 let _ = $crate::enter_user_namespace_if_needed();
             }
             // SAFETY: the loader calls the functions of this section once, before `main` and with
@@ -87,11 +85,11 @@ macro_rules! enter_user_namespace_before_main {
     };
 }
 
-/// Why a network namespace was refused: because of what [`enter_user_namespace_if_needed`] met, or
-/// forgotten, or in itself.
-pub(crate) fn refused(error: &io::Error) -> LabError {
+/// Returns the error for a refused network namespace. It names the cause: a refused user
+/// namespace, a missing call of [`enter_user_namespace_if_needed`], or the kernel's own limits.
+pub(crate) fn namespace_error(error: &io::Error) -> LabError {
     if !has_capabilities() {
-        match OUTCOME.get() {
+        match REFUSAL.get() {
             Some(Some(reason)) => {
                 return LabError::Forbidden {
                     what: "a network namespace".into(),
@@ -111,8 +109,7 @@ pub(crate) fn refused(error: &io::Error) -> LabError {
     explain("unshare(CLONE_NEWNET)", error)
 }
 
-/// Why namespaces are refused, in words: the switches that distributions have, as they stand on
-/// this machine.
+/// Returns the error for refused namespaces. It names the sysctls of this machine that forbid them.
 fn explain(what: &str, error: &io::Error) -> LabError {
     let mut reason = format!("{what}: {error}.");
     let mut known = false;
@@ -153,7 +150,7 @@ fn forbidden(reason: String) -> LabError {
     LabError::Forbidden { what: "a user namespace".into(), reason }
 }
 
-/// Whether the effective set holds all that the lab needs.
+/// Returns whether the effective set contains all capabilities that the lab needs.
 fn has_capabilities() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

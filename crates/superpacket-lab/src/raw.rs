@@ -1,4 +1,4 @@
-//! Frames as they are, sent and captured on an interface of a host (packet(7)).
+//! Raw frames, sent and captured on an interface of a host (packet(7)).
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -13,26 +13,26 @@ use superpacket_port::system::{Burst, Frames, PacketSocket, receive_message};
 use crate::error::{Context, LabError};
 use crate::link::Link;
 
-/// The virtio header of packet sockets.
+/// Format of the virtio header on packet sockets.
 const FORMAT: Format = Format::Plain;
-/// How many bytes a socket may have sent that were not received yet, as the kernel counts them:
-/// with what each frame takes besides.
+/// Buffer size of a socket in each direction, in bytes as the kernel counts them, including its
+/// overhead per frame; large enough for a burst.
 const BURST: usize = 64 << 20;
-/// The longest that an interface with BIG TCP hands over, with its header.
+/// Longest frame that an interface with BIG TCP delivers, with its virtio header.
 const LARGEST_FRAME: usize = 1 << 20;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 
-/// How a [`RawSocket`] is opened.
+/// Options of a [`RawSocket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawOptions {
-    /// Frames go and come with a virtio header (`PACKET_VNET_HDR`): super-packets and missing
-    /// checksums are said. Without, a super-packet is captured as it lies in the kernel, and a
-    /// checksum that a device was to fill in is wrong. Default: false.
+    /// Frames are sent and received with a virtio header (`PACKET_VNET_HDR`), which describes
+    /// super-packets and partial checksums. Without it, a captured frame shows neither: its
+    /// checksum may be unfinished. Default: false.
     pub vnet_headers: bool,
-    /// Captures frames for other MAC addresses too. Default: true.
+    /// Capture frames for other MAC addresses too. Default: true.
     pub promiscuous: bool,
-    /// Does not capture what this host sends. Default: true.
+    /// Do not capture frames that this host sends. Default: true.
     pub ignore_outgoing: bool,
 }
 
@@ -42,28 +42,28 @@ impl Default for RawOptions {
     }
 }
 
-/// A VLAN tag that the kernel keeps beside the frame.
+/// A VLAN tag that the kernel delivers separately from the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanTag {
-    /// Its EtherType, mostly 0x8100.
+    /// EtherType of the tag, usually 0x8100.
     pub protocol: u16,
-    /// Priority, drop eligibility and VLAN ID.
+    /// Priority, drop eligibility and VLAN ID (TCI).
     pub control: u16,
 }
 
 /// A captured frame.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CapturedFrame {
-    /// From the destination MAC address on, without the tag in `vlan`.
+    /// The frame from the destination MAC address on, without the tag in `vlan`.
     pub bytes: Vec<u8>,
-    /// The tag that stood in front of the EtherType.
+    /// The tag that was removed from the frame.
     pub vlan: Option<VlanTag>,
-    /// The virtio header, where asked for.
+    /// The virtio header, if the socket uses them.
     pub vnet: Option<VnetHeader>,
 }
 
 impl CapturedFrame {
-    /// The frame as it was on the wire, its tag put back.
+    /// Returns the frame as it was on the wire, with its tag.
     #[must_use]
     pub fn with_tag(&self) -> Vec<u8> {
         let Some(tag) = self.vlan else { return self.bytes.clone() };
@@ -86,16 +86,16 @@ impl fmt::Debug for CapturedFrame {
     }
 }
 
-/// What was captured.
+/// The result of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capture {
-    /// The frames, in the order of their arrival.
+    /// The frames, in order of arrival.
     pub frames: Vec<CapturedFrame>,
-    /// Frames that found no room in the socket's buffer since it was opened or last asked.
+    /// Frames dropped because the socket's buffer was full, since it was opened or last read.
     pub dropped: u32,
 }
 
-/// A packet socket on one interface. It captures from the moment of its opening on.
+/// A packet socket on one interface. It captures from its creation on.
 #[derive(Debug)]
 pub struct RawSocket {
     socket: PacketSocket,
@@ -104,19 +104,18 @@ pub struct RawSocket {
 }
 
 impl RawSocket {
-    /// Opens a socket on an interface.
+    /// Opens a packet socket on an interface.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is no such interface, or the kernel refuses.
+    /// [`LabError::System`] if the interface does not exist or the kernel refuses.
     pub fn open(link: &Link, options: RawOptions) -> Result<Self, LabError> {
         let index = link.index()?;
         let what = || format!("{link}: packet socket");
         let socket = link.host().run(|| PacketSocket::open().context(what))?;
-        // A large buffer, so that a burst is not lost; the limit of an unprivileged user is the
-        // system's.
+        // Large enough for a burst; an unprivileged user gets the system's limit.
         socket.set_receive_buffer(BURST).context(what)?;
-        // Likewise: a burst goes at once, also where its frames wait for the other end's poll.
+        // Also for a burst: its frames may wait until the other end polls.
         socket.set_send_buffer(BURST).context(what)?;
         socket.set_auxiliary_data(true).context(what)?;
         if options.ignore_outgoing {
@@ -132,11 +131,11 @@ impl RawSocket {
         Ok(Self { socket, link: link.clone(), vnet_headers: options.vnet_headers })
     }
 
-    /// Sends frames in one burst (sendmmsg(2)), in order.
+    /// Sends frames in order, in one burst (sendmmsg(2)).
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] with the frame's place in the list, where one is refused.
+    /// [`LabError::System`] with the index of the refused frame.
     pub fn send<Frame: AsRef<[u8]>>(&self, frames: &[Frame]) -> Result<(), LabError> {
         if self.vnet_headers {
             let pairs: Vec<(VnetHeader, &[u8])> =
@@ -148,12 +147,13 @@ impl RawSocket {
         self.send_messages(&messages)
     }
 
-    /// Sends frames with what the device is to do to them, in one burst, in order.
+    /// Sends frames in order, in one burst; each header gives the checksum and segmentation work
+    /// left to the device.
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] where the socket was opened without virtio headers;
-    /// [`LabError::System`] with the frame's place in the list, where one is refused.
+    /// [`LabError::Invalid`] if the socket was opened without virtio headers; [`LabError::System`]
+    /// with the index of the refused frame.
     pub fn send_with_headers<Frame: AsRef<[u8]>>(
         &self,
         frames: &[(VnetHeader, Frame)],
@@ -165,7 +165,7 @@ impl RawSocket {
                 reason: "the socket was opened without RawOptions::vnet_headers".into(),
             });
         }
-        let headers: Vec<_> = frames.iter().map(|(header, _)| bytes(header)).collect();
+        let headers: Vec<_> = frames.iter().map(|(header, _)| encode_header(header)).collect();
         let parts = frames.iter().zip(&headers);
         let messages: Vec<_> = parts
             .map(|((_, frame), header)| vec![IoSlice::new(header), IoSlice::new(frame.as_ref())])
@@ -173,11 +173,11 @@ impl RawSocket {
         self.send_messages(&messages)
     }
 
-    /// Captures for `time`, or until `enough` frames have come.
+    /// Captures for `time`, or until `enough` frames have arrived.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the interface is gone.
+    /// [`LabError::System`] if the interface is gone.
     pub fn capture(&self, time: Duration, enough: usize) -> Result<Capture, LabError> {
         let deadline = Instant::now() + time;
         let mut buffer = vec![0; LARGEST_FRAME];
@@ -198,12 +198,12 @@ impl RawSocket {
         Ok(capture)
     }
 
-    /// The next frame, if one is there; `buffer` must have room for the longest, and its virtio
-    /// header.
+    /// Receives the next frame without waiting; `None` if there is none. `buffer` must hold the
+    /// longest frame and its virtio header.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the interface is gone, or the frame is longer than `buffer`.
+    /// [`LabError::System`] if the interface is gone or the frame is longer than `buffer`.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Option<CapturedFrame>, LabError> {
         let what = || format!("{}: capturing", self.link);
         let received =
@@ -241,11 +241,11 @@ impl RawSocket {
         }))
     }
 
-    /// Waits until a frame is there, or the time is over.
+    /// Waits until a frame arrives or the time is over.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the kernel refuses.
+    /// [`LabError::System`] if poll(2) fails.
     pub fn wait(&self, time: Duration) -> Result<(), LabError> {
         let timeout =
             Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
@@ -257,8 +257,8 @@ impl RawSocket {
         }
     }
 
-    /// Frames that found no room since this was last asked (`PACKET_STATISTICS` starts anew with
-    /// each call).
+    /// Returns the number of frames dropped since the last call (the kernel resets
+    /// `PACKET_STATISTICS` with each read).
     fn dropped(&self) -> Result<u32, LabError> {
         self.socket.take_drops().context(|| format!("{}: counters of the packet socket", self.link))
     }
@@ -269,7 +269,7 @@ impl RawSocket {
         while sent < messages.len() {
             match burst.send(&self.socket, sent) {
                 Ok(count) => sent += count,
-                // The device's queue is full: it drains by itself.
+                // The device's queue is full; it drains without our help.
                 Err(error)
                     if matches!(
                         error.raw_os_error(),
@@ -296,14 +296,14 @@ impl AsFd for RawSocket {
     }
 }
 
-/// A virtio header as the kernel reads it.
-fn bytes(header: &VnetHeader) -> [u8; FORMAT.length()] {
+/// Encodes a virtio header for the kernel.
+fn encode_header(header: &VnetHeader) -> [u8; FORMAT.length()] {
     let mut bytes = [0; FORMAT.length()];
     header.write(&mut bytes, FORMAT, ByteOrder::NATIVE).expect("there is room for it");
     bytes
 }
 
-/// `struct tpacket_auxdata`: status at 0, `tp_vlan_tci` at 16, `tp_vlan_tpid` at 18.
+/// Parses `struct tpacket_auxdata`: status at 0, `tp_vlan_tci` at 16, `tp_vlan_tpid` at 18.
 fn vlan_tag(auxdata: [u8; 32]) -> Option<VlanTag> {
     let status = u32::from_ne_bytes([auxdata[0], auxdata[1], auxdata[2], auxdata[3]]);
     let field = |at: usize| u16::from_ne_bytes([auxdata[at], auxdata[at + 1]]);

@@ -1,5 +1,4 @@
-//! A host's neighbours and its routes to them, where they say more than the addresses of its
-//! interfaces do (ip-route(8)).
+//! Permanent neighbours and host routes of an interface (ip-neighbour(8), ip-route(8)).
 
 use std::net::IpAddr;
 
@@ -16,23 +15,23 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use crate::error::LabError;
 use crate::link::Link;
 
-/// How TCP is to behave towards a neighbour.
+/// Metrics of a route that change how TCP behaves towards a neighbour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteMetrics {
-    /// `window`: the largest window that is offered, in bytes; `None`: as large as the receive
-    /// buffer allows.
+    /// `window`: the largest window that TCP offers, in bytes; `None` for no limit but the receive
+    /// buffer.
     pub window: Option<u32>,
-    /// `quickack`: every segment is acknowledged as it comes.
+    /// `quickack`: TCP acknowledges every segment at once.
     pub quick_acknowledgements: bool,
 }
 
 impl Link {
-    /// Says at which hardware address a neighbour on this interface is, for good (`ip neigh replace
-    /// ... nud permanent`): nobody asks for it by ARP or neighbour discovery.
+    /// Adds a permanent neighbour on this interface (`ip neigh replace ... nud permanent`), so that
+    /// ARP and neighbour discovery send no requests for it.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// [`LabError::System`] if the kernel refuses.
     pub fn set_neighbour(&self, neighbour: IpAddr, mac: [u8; 6]) -> Result<(), LabError> {
         let mut message = NeighbourMessage::default();
         let (family, address) = match neighbour {
@@ -47,7 +46,7 @@ impl Link {
             NeighbourAttribute::Destination(address),
             NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
         ];
-        self.ask(
+        self.request(
             &format!("neighbour {neighbour}"),
             RouteNetlinkMessage::NewNeighbour(message),
             NLM_F_CREATE | NLM_F_REPLACE,
@@ -55,11 +54,11 @@ impl Link {
         .map(drop)
     }
 
-    /// Makes, or makes anew, the route to one neighbour on this interface.
+    /// Creates or replaces the route to one neighbour on this interface.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal, such as of an address that is not reached by this interface.
+    /// [`LabError::System`] if the kernel refuses.
     pub fn set_neighbour_route(
         &self,
         neighbour: IpAddr,
@@ -84,7 +83,7 @@ impl Link {
             RouteAttribute::Metrics(values),
         ];
         let what = format!("route to {neighbour} with {metrics:?}");
-        self.ask(&what, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+        self.request(&what, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
             .map(drop)
     }
 }
@@ -103,7 +102,7 @@ mod tests {
             std::fs::read_to_string("/proc/thread-self/net/arp").context(|| "neighbours".into())
         })?;
         let line = table.lines().find(|line| line.starts_with("10.77.0.2 ")).expect("it is there");
-        // Complete and permanent.
+        // Flags 0x6: complete and permanent.
         assert!(line.contains(" 0x6 ") && line.contains("02:00:00:00:00:99"), "{line}");
         Ok(())
     }
@@ -120,7 +119,7 @@ mod tests {
         })?;
         let routes: Vec<Vec<&str>> =
             routes.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
-        // Hexadecimal in memory order: the neighbour, and all of the network.
+        // Destination and mask are hexadecimal, in memory order.
         let to = |destination: &str, mask: &str| {
             routes.iter().filter(|route| route[1] == destination && route[7] == mask).count()
         };

@@ -1,4 +1,4 @@
-//! Settings of a host that live in files: sysctls, and the sysfs tree of its interfaces.
+//! Settings of a host that are files: sysctls, and the sysfs tree of its interfaces.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,23 +11,23 @@ use crate::error::{Context, LabError};
 use crate::host::Host;
 
 impl Host {
-    /// Reads a setting below `/proc/sys` as this host has it, such as
-    /// `net/ipv4/tcp_congestion_control` (or with dots).
+    /// Reads a sysctl of this host, such as `net/ipv4/tcp_congestion_control` (dots are accepted
+    /// too).
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is none, or it may not be read.
+    /// [`LabError::System`] if it does not exist or may not be read.
     pub fn sysctl(&self, name: &str) -> Result<String, LabError> {
         let path = sysctl_path(name);
         let text: String = self.run(|| fs::read_to_string(&path).context(|| self.setting(name)))?;
         Ok(text.trim().to_owned())
     }
 
-    /// Writes a setting below `/proc/sys` of this host.
+    /// Writes a sysctl of this host.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where there is none, or it may not be written, or the value is refused.
+    /// [`LabError::System`] if it does not exist, may not be written, or rejects the value.
     pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), LabError> {
         let path = sysctl_path(name);
         self.run(|| fs::write(&path, value).context(|| format!("{} = {value}", self.setting(name))))
@@ -37,7 +37,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where sysfs may not be mounted, or there is no such file.
+    /// [`LabError::System`] if sysfs may not be mounted or the file does not exist.
     pub fn sysfs(&self, path: &str) -> Result<String, LabError> {
         self.run(|| {
             let mut text = String::new();
@@ -48,12 +48,12 @@ impl Host {
         })
     }
 
-    /// Writes a file of this host's sysfs, such as `1` to `class/net/eth0/queues/rx-0/rps_cpus`.
+    /// Writes a file of this host's sysfs, such as `class/net/eth0/queues/rx-0/rps_cpus`.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where sysfs may not be mounted, there is no such file, or the value is
-    /// refused.
+    /// [`LabError::System`] if sysfs may not be mounted, the file does not exist, or it rejects the
+    /// value.
     pub fn set_sysfs(&self, path: &str, value: &str) -> Result<(), LabError> {
         self.run(|| {
             let mut file = self.open_sysfs(path, OFlags::WRONLY)?;
@@ -61,8 +61,8 @@ impl Host {
         })
     }
 
-    /// A sysfs shows the network namespace of whoever mounts it. It is mounted nowhere: only a
-    /// descriptor holds it.
+    /// Opens a file of a new sysfs, which shows the network namespace of the thread that mounts it.
+    /// Only its descriptor holds the file system; it has no mount point.
     fn open_sysfs(&self, path: &str, access: OFlags) -> Result<fs::File, LabError> {
         let mounted = || -> rustix::io::Result<fs::File> {
             let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -78,8 +78,8 @@ impl Host {
     }
 }
 
-/// `net.ipv4.ip_forward` and `net/ipv4/ip_forward` are the same; with slashes, a name may hold dots
-/// (`eth0.5`).
+/// Returns the path of a sysctl. Without a slash, dots separate its parts; with slashes, a part may
+/// contain dots (`eth0.5`).
 fn sysctl_path(name: &str) -> PathBuf {
     let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     PathBuf::from("/proc/sys").join(relative)

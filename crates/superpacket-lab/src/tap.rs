@@ -1,4 +1,4 @@
-//! A TAP or TUN device whose other end writes super-packets as they are, with any virtio header
+//! A TAP or TUN device whose program end writes super-packets unchanged, with any virtio header
 //! (tun(4)).
 
 use std::io::IoSlice;
@@ -12,7 +12,7 @@ use crate::error::{Context, LabError};
 use crate::host::Host;
 use crate::link::Link;
 
-/// Super-packets in UDP tunnels, and what these stand on. A kernel that knows it takes them.
+/// Super-packets in UDP tunnels, and the offloads that they require (Linux 6.17).
 const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO
     | TUN_F_UDP_TUNNEL_GSO_CSUM
     | libc::TUN_F_CSUM
@@ -21,10 +21,10 @@ const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO
     | libc::TUN_F_USO4
     | libc::TUN_F_USO6;
 
-/// Room for the longest frame that a device without BIG TCP hands over, and its header.
+/// Buffer size for the longest frame that a device without BIG TCP delivers, with its header.
 const LARGEST_FRAME: usize = 1 << 18;
 
-/// The end of a TAP or TUN device that a program holds. The device goes with it.
+/// The program's end of a TAP or TUN device. Dropping it removes the device.
 #[derive(Debug)]
 pub struct TapFile {
     queue: TunQueue,
@@ -33,15 +33,15 @@ pub struct TapFile {
 }
 
 impl TapFile {
-    /// Makes a TAP device in `host`, up, whose frames have a virtio header of 24 bytes.
+    /// Creates a TAP device in `host` and sets it up. Its frames have a virtio header of 24 bytes.
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] where the kernel takes no super-packets in UDP tunnels (before
+    /// [`LabError::Unsupported`] if the kernel does not accept super-packets in UDP tunnels (before
     /// Linux 6.17) or has no TAP devices.
     pub fn new(host: &Host, name: &str) -> Result<Self, LabError> {
         let what = format!("host {}: TAP device {name} with super-packets in tunnels", host.name());
-        // The virtio header with room for a tunnel's offsets, of Linux 6.17.
+        // The virtio header with fields for a tunnel's offsets, since Linux 6.17.
         let tap = Self::open(host, name, TunKind::Tap, Format::Tunnel)?;
         let known = tap.queue.set_offloads(TUNNEL_OFFLOADS);
         known.map_err(|error| LabError::Unsupported {
@@ -52,12 +52,12 @@ impl TapFile {
         Ok(tap)
     }
 
-    /// Makes a device in `host`, up, whose packets have a virtio header of 10 bytes. The host hands
-    /// over segments with complete checksums.
+    /// Creates a device in `host` and sets it up. Its packets have a virtio header of 10 bytes. The
+    /// host delivers segments with complete checksums.
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] where the kernel has no such devices.
+    /// [`LabError::Unsupported`] if the kernel has no such devices.
     pub fn plain(host: &Host, name: &str, kind: TunKind) -> Result<Self, LabError> {
         let file = Self::open(host, name, kind, Format::Plain)?;
         file.link.up()?;
@@ -78,17 +78,17 @@ impl TapFile {
         Ok(Self { queue, format, link: host.link(name) })
     }
 
-    /// The device.
+    /// Returns the device's interface.
     #[must_use]
     pub fn link(&self) -> &Link {
         &self.link
     }
 
-    /// Hands the host a frame, and what is left to do to it.
+    /// Sends a frame to the host; `header` tells which checksum and segmentation work remains.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where it refuses.
+    /// [`LabError::System`] if the kernel rejects the frame.
     pub fn send(&self, header: VnetHeader, frame: &[u8]) -> Result<(), LabError> {
         let mut bytes = [0; Format::LONGEST];
         let length =
@@ -99,12 +99,12 @@ impl TapFile {
             .context(|| format!("{}: writing a frame", self.link))
     }
 
-    /// Returns the next frame that the host sends, as it lies in the kernel, with its header;
-    /// `None` if none is there.
+    /// Receives the next frame that the host sent, with its header, exactly as the kernel holds it;
+    /// `None` if there is none.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the device is gone.
+    /// [`LabError::System`] if the device is gone.
     pub fn receive(&self) -> Result<Option<(VnetHeader, Vec<u8>)>, LabError> {
         let what = || format!("{}: reading a frame", self.link);
         let mut bytes = vec![0; LARGEST_FRAME];

@@ -1,5 +1,5 @@
-//! The two ways in which hosts are mostly joined: directly, or through a middle host in which the
-//! thing under test runs.
+//! The usual topologies: two hosts joined directly, or through a middle host on which the software
+//! under test runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,26 +7,27 @@ use crate::error::LabError;
 use crate::host::Host;
 use crate::link::Link;
 
-/// One end of a topology: a host, its interface `eth0`, and its addresses there.
+/// An end of a topology: a host, its interface `eth0`, and the addresses of that interface.
 #[derive(Clone, Debug)]
 pub struct Station {
     /// The host.
     pub host: Host,
-    /// Its interface, `eth0`.
+    /// The interface, `eth0`.
     pub link: Link,
-    /// `10.77.0.N/24`.
+    /// IPv4 address: `10.77.0.N/24` for station N.
     pub ipv4: IpAddr,
-    /// `fd77::N/64`.
+    /// IPv6 address: `fd77::N/64` for station N, with N in hexadecimal.
     pub ipv6: IpAddr,
 }
 
 impl Station {
-    /// Gives `link` the addresses of station `number` (1 to 254), MAC `02:00:00:00:00:N`.
+    /// Gives `link` the addresses of station `number` (1 to 254), and the MAC address
+    /// `02:00:00:00:00:N`.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal. Where it has no IPv6, that alone is no error; using the address will
-    /// be.
+    /// [`LabError::System`] if the kernel refuses. A kernel without IPv6 is no error here; using
+    /// the IPv6 address is one.
     pub fn new(link: Link, number: u8) -> Result<Self, LabError> {
         let (ipv4, ipv6) = (
             Ipv4Addr::new(10, 77, 0, number),
@@ -41,7 +42,7 @@ impl Station {
     }
 }
 
-/// Hosts A and B joined by a veth pair.
+/// Hosts A and B, joined by a veth pair.
 #[derive(Clone, Debug)]
 pub struct TwoHosts {
     /// Host A, station 1.
@@ -51,19 +52,20 @@ pub struct TwoHosts {
 }
 
 impl TwoHosts {
-    /// Makes both hosts and the pair.
+    /// Creates both hosts and the pair.
     ///
     /// # Errors
     ///
-    /// [`LabError::Forbidden`] where namespaces are refused; the kernel's refusals.
+    /// [`LabError::Forbidden`] if namespaces are refused; [`LabError::System`] for other refusals
+    /// of the kernel.
     pub fn new() -> Result<Self, LabError> {
         let (a, b) = Link::veth(&Host::new("A")?, "eth0", &Host::new("B")?, "eth0")?;
         Ok(Self { a: Station::new(a, 1)?, b: Station::new(b, 2)? })
     }
 }
 
-/// Hosts A and B, each joined by a veth pair to the middle host, where a bridge is to join `a_side`
-/// and `b_side`.
+/// Hosts A and B, each joined by a veth pair to a middle host. The software under test forwards
+/// between the middle's interfaces `a_side` and `b_side`.
 #[derive(Clone, Debug)]
 pub struct ThreeHosts {
     /// Host A, station 1.
@@ -79,16 +81,17 @@ pub struct ThreeHosts {
 }
 
 impl ThreeHosts {
-    /// Makes the hosts and pairs; nothing joins the middle's interfaces yet.
+    /// Creates the hosts and pairs; the middle does not forward yet.
     ///
     /// # Errors
     ///
-    /// [`LabError::Forbidden`] where namespaces are refused; the kernel's refusals.
+    /// [`LabError::Forbidden`] if namespaces are refused; [`LabError::System`] for other refusals
+    /// of the kernel.
     pub fn new() -> Result<Self, LabError> {
         let middle = Host::new("M")?;
         let (a, a_side) = Link::veth(&Host::new("A")?, "eth0", &middle, "port-a")?;
         let (b, b_side) = Link::veth(&Host::new("B")?, "eth0", &middle, "port-b")?;
-        // The middle is no party to the traffic: without an address of its own it sends nothing.
+        // Without an IPv6 address the middle sends no frames of its own.
         for link in [&a_side, &b_side] {
             let _ = middle.set_sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", link.name()), "1");
         }
@@ -99,7 +102,7 @@ impl ThreeHosts {
     ///
     /// # Errors
     ///
-    /// The kernel's refusal; [`LabError::Unsupported`] where it has no bridges.
+    /// [`LabError::System`] if the kernel refuses; [`LabError::Unsupported`] if it has no bridges.
     pub fn with_kernel_bridge(&self) -> Result<Link, LabError> {
         let bridge = Link::bridge(&self.middle, "bridge0", &[&self.a_side, &self.b_side])?;
         let _ = self.middle.set_sysctl("net/ipv6/conf/bridge0/disable_ipv6", "1");

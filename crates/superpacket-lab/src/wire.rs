@@ -1,5 +1,5 @@
-//! A wire in user space that can be as bad as a test needs: it loses, repeats, delays and swaps
-//! frames, and tags them for a VLAN, on every kernel, and the same way for the same seed.
+//! A lossy link in user space: it drops, duplicates, delays, reorders and corrupts frames, and tags
+//! them for a VLAN. It works on every kernel, and its decisions repeat for the same seed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,55 +15,54 @@ use crate::link::Link;
 use crate::pattern::Pattern;
 use crate::raw::{CapturedFrame, RawOptions, RawSocket};
 
-/// What a wire does to frames, in both directions. The default does nothing.
+/// Impairments of a wire, in both directions. The default has none.
 ///
-/// A super-packet is one frame to it: switch TSO off at the hosts where segments are to be lost one
-/// by one.
+/// To a wire, a super-packet is one frame: switch TSO off at the hosts to lose single segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WireSettings {
-    /// Part of the frames that are lost, 0 to 1.
+    /// Share of frames that are lost, 0 to 1.
     pub loss: f64,
-    /// Part of the frames that are sent twice, 0 to 1.
+    /// Share of frames that are sent twice, 0 to 1.
     pub duplicate: f64,
-    /// Part of the frames that are held back until three others have passed, or 2 ms, 0 to 1.
+    /// Share of frames, 0 to 1, that are held until three others have passed or 2 ms are over.
     pub reorder: f64,
-    /// Part of the frames in whose last byte a bit is flipped, 0 to 1, of those longer than 200
-    /// bytes. Where the checksum is still to be filled in by a device, it will fit the wrong byte,
-    /// which a receiver cannot know: this is what a faulty bridge does.
+    /// Share of frames above 200 bytes, 0 to 1, in whose last byte a bit is flipped. If a device
+    /// has yet to fill in the checksum, it will match the wrong byte, and the receiver cannot
+    /// detect the error; a faulty bridge does the same.
     pub corrupt: f64,
-    /// How long each frame is held.
+    /// Delay of each frame.
     pub delay: Duration,
-    /// Tags frames from left to right with this VLAN ID, and takes that tag from frames from right
-    /// to left; what comes from there without it is lost. So hosts without VLAN devices talk on a
-    /// VLAN.
+    /// Adds a tag with this VLAN ID to frames from left to right, and removes it from right to
+    /// left. Frames from the right without the tag are dropped. Hosts without VLAN devices can so
+    /// use a VLAN.
     pub vlan: Option<u16>,
-    /// Begins the sequence of random decisions.
+    /// Seed of the random decisions.
     pub seed: u64,
 }
 
-/// What a wire did.
+/// Counters of a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireCounters {
-    /// Frames that came in.
+    /// Frames received.
     pub received: u64,
-    /// Frames that went out.
+    /// Frames sent.
     pub sent: u64,
-    /// Frames lost on purpose.
+    /// Frames lost by `loss`.
     pub lost: u64,
     /// Frames sent twice.
     pub duplicated: u64,
-    /// Frames held back so that others overtook them.
+    /// Frames held so that others overtook them.
     pub reordered: u64,
-    /// Frames with a bit flipped.
+    /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames lost because they had another tag than the wire's, or the next interface refused
+    /// Frames dropped because their tag was not the wire's, or because the next interface refused
     /// them.
     pub refused: u64,
 }
 
-/// Counters that both threads add to.
+/// State shared with the threads of a wire: its counters, and the request to stop.
 #[derive(Default)]
-struct Shared {
+struct WireState {
     stop: AtomicBool,
     received: AtomicU64,
     sent: AtomicU64,
@@ -74,31 +73,30 @@ struct Shared {
     refused: AtomicU64,
 }
 
-/// A wire between two interfaces, served by two threads until it is dropped.
+/// A link between two interfaces, served by two threads until it is dropped.
 pub struct Wire {
-    shared: Arc<Shared>,
+    shared: Arc<WireState>,
     threads: Vec<JoinHandle<Result<(), LabError>>>,
 }
 
 impl Wire {
-    /// Joins two interfaces, of the same host or of different ones. They should carry no address of
-    /// their own.
+    /// Joins two interfaces, of the same host or of different hosts. They should have no addresses.
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for a part that is not 0 to 1; [`LabError::System`] where an interface
+    /// [`LabError::Invalid`] for a share outside 0 to 1; [`LabError::System`] if an interface
     /// cannot be opened.
     pub fn join(left: &Link, right: &Link, settings: WireSettings) -> Result<Self, LabError> {
-        for (name, part) in [
+        for (name, share) in [
             ("loss", settings.loss),
             ("duplicate", settings.duplicate),
             ("reorder", settings.reorder),
             ("corrupt", settings.corrupt),
         ] {
-            if !(0.0..=1.0).contains(&part) {
+            if !(0.0..=1.0).contains(&share) {
                 return Err(LabError::Invalid {
-                    what: format!("{name} = {part}"),
-                    reason: "expected a part of the frames, 0 to 1".into(),
+                    what: format!("{name} = {share}"),
+                    reason: "expected a share of the frames, 0 to 1".into(),
                 });
             }
         }
@@ -107,17 +105,20 @@ impl Wire {
             [Arc::new(RawSocket::open(left, options)?), Arc::new(RawSocket::open(right, options)?)];
         let mut wire = Self { shared: Arc::default(), threads: Vec::new() };
         for (from, to, host, tag) in [
-            (0, 1, left.host(), Tag::push(settings.vlan)),
-            (1, 0, right.host(), Tag::pop(settings.vlan)),
+            (0, 1, left.host(), TagChange::push(settings.vlan)),
+            (1, 0, right.host(), TagChange::pop(settings.vlan)),
         ] {
             let direction = WireDirection {
                 from: Arc::clone(&sockets[from]),
                 to: Arc::clone(&sockets[to]),
                 settings,
                 tag,
-                dice: Dice { pattern: Pattern::new(settings.seed).stream(from as u64), drawn: 0 },
+                decisions: RandomDecisions {
+                    pattern: Pattern::new(settings.seed).stream(from as u64),
+                    count: 0,
+                },
                 shared: Arc::clone(&wire.shared),
-                waiting: VecDeque::new(),
+                delayed: VecDeque::new(),
                 held: VecDeque::new(),
             };
             wire.threads.push(host.spawn(move || direction.serve())?);
@@ -125,12 +126,12 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Joins two hosts by such a wire, which takes a host of its own between two veth pairs:
-    /// interface `left_name` in `left`, and `right_name` in `right`.
+    /// Joins interface `left_name` of host `left` and `right_name` of `right` by a wire. The wire
+    /// runs on a separate host between two veth pairs.
     ///
     /// # Errors
     ///
-    /// As [`Wire::join`], and the kernel's refusal of a veth pair.
+    /// Those of [`Wire::join`], and the kernel's refusal of a veth pair.
     pub fn between(
         left: &Host,
         left_name: &str,
@@ -140,7 +141,7 @@ impl Wire {
     ) -> Result<(Self, Link, Link), LabError> {
         let host = Host::new("wire")?;
         for name in ["all", "default"] {
-            // The wire says nothing of its own. Without IPv6 there is nothing to switch off.
+            // Prevents the wire's host from sending frames. Fails harmlessly without IPv6.
             let _ = host.set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1");
         }
         let (left, left_end) = Link::veth(left, left_name, &host, "left")?;
@@ -148,7 +149,7 @@ impl Wire {
         Ok((Self::join(&left_end, &right_end, settings)?, left, right))
     }
 
-    /// What it did until now, in both directions together.
+    /// Returns the counters of both directions together.
     #[must_use]
     pub fn counters(&self) -> WireCounters {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -169,21 +170,21 @@ impl Drop for Wire {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // An interface that went away ends its thread early; whoever took it away knows.
+            // A thread ends early if its interface was removed, which its owner did on purpose.
             let _ = thread.join();
         }
     }
 }
 
-/// What happens to the VLAN tag in one direction.
+/// The change of the VLAN tag in one direction.
 #[derive(Clone, Copy)]
-enum Tag {
+enum TagChange {
     Keep,
     Push(u16),
     Pop(u16),
 }
 
-impl Tag {
+impl TagChange {
     fn push(vlan: Option<u16>) -> Self {
         vlan.map_or(Self::Keep, Self::Push)
     }
@@ -192,7 +193,7 @@ impl Tag {
         vlan.map_or(Self::Keep, Self::Pop)
     }
 
-    /// The frame as it goes out; `None` where it has not the tag that it should have.
+    /// Returns the frame to send; `None` if it lacks the expected tag.
     fn apply(self, frame: CapturedFrame) -> Option<(VnetHeader, Vec<u8>)> {
         let header = frame.vnet.unwrap_or_default();
         match self {
@@ -215,7 +216,7 @@ impl Tag {
     }
 }
 
-/// Moves what a header says of places by the bytes put in before them.
+/// Adjusts the offsets in a virtio header to `added` bytes in front of them.
 fn shift(mut header: VnetHeader, added: u16) -> VnetHeader {
     if header.flags & 1 != 0 {
         header.csum_start += added;
@@ -226,36 +227,36 @@ fn shift(mut header: VnetHeader, added: u16) -> VnetHeader {
     header
 }
 
-/// Random decisions that are the same for the same seed.
-struct Dice {
+/// Random decisions that repeat for the same seed.
+struct RandomDecisions {
     pattern: Pattern,
-    drawn: u64,
+    count: u64,
 }
 
-impl Dice {
-    fn says(&mut self, part: f64) -> bool {
+impl RandomDecisions {
+    fn decide(&mut self, share: f64) -> bool {
         let mut bytes = [0; 8];
-        self.pattern.fill(self.drawn * 8, &mut bytes);
-        self.drawn += 1;
-        // The upper 53 bits make a number in [0, 1).
-        ((u64::from_le_bytes(bytes) >> 11) as f64) < part * (1_u64 << 53) as f64
+        self.pattern.fill(self.count * 8, &mut bytes);
+        self.count += 1;
+        // The upper 53 bits, as a number in [0, 2^53).
+        ((u64::from_le_bytes(bytes) >> 11) as f64) < share * (1_u64 << 53) as f64
     }
 }
 
-type Frame = (VnetHeader, Vec<u8>);
+type WireFrame = (VnetHeader, Vec<u8>);
 
-/// One direction.
+/// A direction of a wire, with its frames in flight.
 struct WireDirection {
     from: Arc<RawSocket>,
     to: Arc<RawSocket>,
     settings: WireSettings,
-    tag: Tag,
-    dice: Dice,
-    shared: Arc<Shared>,
-    /// Frames and when they are due.
-    waiting: VecDeque<(Instant, Frame)>,
-    /// Frames held back, until when at the latest, and how many others must pass before.
-    held: VecDeque<(Instant, u32, Frame)>,
+    tag: TagChange,
+    decisions: RandomDecisions,
+    shared: Arc<WireState>,
+    /// Delayed frames, with their due times.
+    delayed: VecDeque<(Instant, WireFrame)>,
+    /// Reordered frames: latest send time, number of other frames that must pass first, frame.
+    held: VecDeque<(Instant, u32, WireFrame)>,
 }
 
 impl WireDirection {
@@ -263,7 +264,7 @@ impl WireDirection {
         let mut buffer = vec![0; 1 << 20];
         while !self.shared.stop.load(Ordering::Relaxed) {
             let mut idle = true;
-            // A bound, so that frames due are sent also under load.
+            // Bounded, so that due frames are sent even under load.
             for _ in 0..64 {
                 let Some(frame) = self.receive(&mut buffer)? else { break };
                 idle = false;
@@ -277,7 +278,7 @@ impl WireDirection {
         Ok(())
     }
 
-    /// The next frame. An interface that is down gives none, and may come up again.
+    /// Receives the next frame. An interface that is down yields none, and may come up again.
     fn receive(&self, buffer: &mut [u8]) -> Result<Option<CapturedFrame>, LabError> {
         match self.from.receive(buffer) {
             Err(LabError::System { source, .. })
@@ -293,10 +294,11 @@ impl WireDirection {
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         count(&self.shared.received);
-        // All dice are cast for each frame, so that one setting does not change what another does.
+        // Draws all four numbers for each frame, so that settings do not influence each other.
         let settings = self.settings;
-        let parts = [settings.loss, settings.duplicate, settings.reorder, settings.corrupt];
-        let [lost, twice, late, corrupt] = parts.map(|part| self.dice.says(part));
+        let shares = [settings.loss, settings.duplicate, settings.reorder, settings.corrupt];
+        let [lost, duplicated, reordered, corrupt] =
+            shares.map(|share| self.decisions.decide(share));
         if lost {
             count(&self.shared.lost);
             return;
@@ -309,54 +311,54 @@ impl WireDirection {
             count(&self.shared.corrupted);
             *last ^= 1;
         }
-        if twice {
+        if duplicated {
             count(&self.shared.duplicated);
-            self.pass(now, frame.clone());
+            self.send_or_delay(now, frame.clone());
         }
-        if late {
+        if reordered {
             count(&self.shared.reordered);
             self.held.push_back((now + Duration::from_millis(2), 3, frame));
         } else {
-            self.pass(now, frame);
+            self.send_or_delay(now, frame);
             for (_, others, _) in &mut self.held {
                 *others = others.saturating_sub(1);
             }
             while self.held.front().is_some_and(|(_, others, _)| *others == 0) {
                 if let Some((_, _, frame)) = self.held.pop_front() {
-                    self.pass(now, frame);
+                    self.send_or_delay(now, frame);
                 }
             }
         }
     }
 
-    /// Sends a frame now, or when its delay is over.
-    fn pass(&mut self, now: Instant, frame: Frame) {
+    /// Sends a frame now, or queues it until its delay is over.
+    fn send_or_delay(&mut self, now: Instant, frame: WireFrame) {
         if self.settings.delay.is_zero() {
             self.send(&frame);
         } else {
-            self.waiting.push_back((now + self.settings.delay, frame));
+            self.delayed.push_back((now + self.settings.delay, frame));
         }
     }
 
-    /// Sends what is due, and says how long the next frame has to wait.
+    /// Sends all due frames, and returns the time until the next one is due.
     fn release(&mut self) -> Duration {
         let now = Instant::now();
         while self.held.front().is_some_and(|(latest, ..)| *latest <= now) {
             if let Some((_, _, frame)) = self.held.pop_front() {
-                self.pass(now, frame);
+                self.send_or_delay(now, frame);
             }
         }
-        while self.waiting.front().is_some_and(|(due, _)| *due <= now) {
-            if let Some((_, frame)) = self.waiting.pop_front() {
+        while self.delayed.front().is_some_and(|(due, _)| *due <= now) {
+            if let Some((_, frame)) = self.delayed.pop_front() {
                 self.send(&frame);
             }
         }
         let held = self.held.front().map(|(latest, ..)| *latest);
-        let next = held.into_iter().chain(self.waiting.front().map(|(due, _)| *due)).min();
+        let next = held.into_iter().chain(self.delayed.front().map(|(due, _)| *due)).min();
         next.map_or(Duration::MAX, |next| next.saturating_duration_since(now))
     }
 
-    fn send(&self, frame: &Frame) {
+    fn send(&self, frame: &WireFrame) {
         // A refusal (interface down, frame too long) is a loss, as on a real wire; it is counted.
         let sent = self.to.send_with_headers(&[(frame.0, &frame.1)]).is_ok();
         let counter = if sent { &self.shared.sent } else { &self.shared.refused };

@@ -1,4 +1,4 @@
-//! Frames as they are: sent, captured, carried by a bridge, and as many as go.
+//! Raw frames: sent, captured, forwarded by a bridge, and sent at the highest rate.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn frame(number: u8, length: usize) -> Vec<u8> {
     frame
 }
 
-/// Frames of the tests' EtherType, without what a host says of its own.
+/// Returns the frames with the tests' EtherType, without frames that a host sends by itself.
 fn ours(frames: &[superpacket_lab::CapturedFrame]) -> Vec<Vec<u8>> {
     let all = frames.iter().map(superpacket_lab::CapturedFrame::with_tag);
     all.filter(|frame| frame[12..14] == [0x88, 0xb5] || frame[12..14] == [0x81, 0]).collect()

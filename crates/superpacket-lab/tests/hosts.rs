@@ -1,4 +1,4 @@
-//! Hosts and their links: made, changed, moved, and gone without a trace.
+//! Hosts and links: created, changed, moved, and removed completely.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, TcpListener};
@@ -13,7 +13,7 @@ use superpacket_traffic::frame::Frame;
 
 enter_user_namespace_before_main!();
 
-/// Names the child process of [`a_killed_process_leaves_nothing`] to itself.
+/// Environment variable that marks the child process of [`a_killed_process_leaves_nothing`].
 const CHILD: &str = "SUPERPACKET_LAB_TEST_CHILD";
 
 fn wait_until(
@@ -36,7 +36,7 @@ fn a_host_has_its_own_interfaces_addresses_and_settings() -> Result<(), LabError
     assert_eq!(a.link.mac()?, [2, 0, 0, 0, 0, 1]);
     assert!(!a.host.link("eth1").exists()?);
 
-    // Its address can be bound in it alone.
+    // Only the host itself can bind its address.
     let bind = |host: &Host, address: IpAddr| host.run(|| TcpListener::bind((address, 0))).is_ok();
     for (address, other) in [(a.ipv4, b.ipv4), (a.ipv6, b.ipv6)] {
         assert!(bind(&a.host, address) && !bind(&a.host, other), "{address}, {other}");
@@ -137,7 +137,7 @@ fn a_killed_process_leaves_nothing() -> Result<(), LabError> {
     let mut joined = host.link("to-child").exists();
     let received = || Ok(host.link("to-child").statistics()?.rx_packets);
     if matches!(joined, Ok(true)) {
-        // It is killed while frames pass.
+        // The child is killed while frames flow.
         joined = wait_until("frames from the child", || Ok(received()? > 100))
             .and_then(|()| received())
             .and_then(|before| {
@@ -190,7 +190,7 @@ fn offload_switches_are_ethtools() -> Result<(), LabError> {
         link.set_feature(name, was)?;
         assert_eq!(link.feature(name)?, was, "{name}");
     }
-    // TSO needs scatter/gather: asked for, and not in force.
+    // TSO requires scatter/gather: without it, TSO is requested but not active.
     link.set_feature("scatter-gather", false)?;
     let features = link.features()?;
     let tso = features.get("tx-tcp-segmentation").cloned().unwrap_or_default();

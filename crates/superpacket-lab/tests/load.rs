@@ -1,4 +1,4 @@
-//! Load between hosts: every byte arrives, in every shape, and what goes wrong is said.
+//! Loads between hosts: every byte arrives in every mode, and failures are reported.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -193,7 +193,7 @@ fn datagrams_one_by_one_and_in_batches() -> Result<(), LabError> {
                 segments,
                 gro,
                 flows: 2,
-                // On one CPU: a thread that moves may be overtaken by its own packets.
+                // Pinned to one CPU: a thread that moves may be overtaken by its own packets.
                 pinning: Pinning { client: allowed_cpus()?[..1].to_vec(), server: Vec::new() },
                 verify: Some(5),
                 time: Duration::from_millis(300),
@@ -208,7 +208,8 @@ fn datagrams_one_by_one_and_in_batches() -> Result<(), LabError> {
                 "a veth pair keeps order: {report:?}"
             );
             assert_eq!(report.bytes, report.received * 1400);
-            // The super-packet passes the pair whole, and the receiver gets it as it asked for.
+            // The super-packet crosses the veth pair whole, and the receiver gets what it
+            // requested.
             assert_eq!(report.merged_calls > 0, gro, "{report:?}");
             assert!(report.most_merged <= segments as u64 || !gro, "{report:?}");
         }
@@ -286,7 +287,7 @@ fn a_bad_wire_loses_frames_but_no_bytes() -> Result<(), LabError> {
     Ok(())
 }
 
-/// The checksum is filled in after the damage, so only the comparison of the bytes can find it.
+/// The checksum is filled in after the corruption, so that only the comparison of bytes finds it.
 #[test]
 fn a_corrupted_byte_is_found_where_it_is() -> Result<(), LabError> {
     let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(()) };
@@ -330,7 +331,7 @@ fn a_delay_shows_in_the_answers() -> Result<(), LabError> {
     Ok(())
 }
 
-/// No kernel VLAN device is needed: a wire tags what A sends, another takes the tag off before B.
+/// Needs no VLAN devices: one wire tags A's frames, and another removes the tag in front of B.
 #[test]
 fn hosts_without_vlan_devices_talk_on_a_vlan() -> Result<(), LabError> {
     let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(()) };
@@ -354,7 +355,7 @@ fn hosts_without_vlan_devices_talk_on_a_vlan() -> Result<(), LabError> {
     let frames = trunk.capture(Duration::from_millis(50), usize::MAX)?.frames;
     let tagged = frames.iter().filter(|frame| frame.vlan.is_some_and(|tag| tag.control == 7));
     let whole = tagged.clone().filter(|frame| frame.bytes.len() > 1514).count();
-    // What the middle host says of its own (IPv6 neighbours) has no tag.
+    // Frames that the middle host sends by itself (IPv6 neighbour discovery) have no tag.
     assert!(tagged.count() > 100 && whole > 10, "{whole} tagged super-packets");
     assert!(wires.iter().all(|wire| wire.counters().lost == 0));
     Ok(())
@@ -409,7 +410,7 @@ fn a_stalled_flow_is_an_error_that_says_where() -> Result<(), LabError> {
     };
     let result = std::thread::scope(|scope| {
         let running = scope.spawn(|| requests.run(&route));
-        // Far more packets than the connections take to be made.
+        // Far more packets than connecting takes.
         while hosts.b.link.statistics()?.rx_packets < 1000 && !running.is_finished() {
             std::thread::sleep(Duration::from_millis(1));
         }

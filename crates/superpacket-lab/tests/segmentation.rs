@@ -1,5 +1,5 @@
-//! The experiments with TSO and GSO between live hosts: what they say of frames and packets holds
-//! on any machine, however busy; of speed only the order is asserted.
+//! The TSO and GSO experiments between live hosts. Frame and packet counts must hold on any
+//! machine, however busy; for speeds only the order is asserted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,16 +12,16 @@ enter_user_namespace_before_main!();
 
 const PLAN: Plan = Plan { rounds: 3, time: Duration::from_millis(150), quick: true };
 
-/// Counts what is announced and begun, and asks for the end after so many steps.
+/// Counts announced and started steps, and cancels after a number of steps.
 struct Watcher {
     announced: AtomicUsize,
     begun: AtomicUsize,
-    patience: usize,
+    limit: usize,
 }
 
 impl Watcher {
-    fn new(patience: usize) -> Self {
-        Self { announced: AtomicUsize::new(0), begun: AtomicUsize::new(0), patience }
+    fn new(limit: usize) -> Self {
+        Self { announced: AtomicUsize::new(0), begun: AtomicUsize::new(0), limit }
     }
 }
 
@@ -36,7 +36,7 @@ impl Watch for Watcher {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.begun.load(Ordering::Relaxed) >= self.patience
+        self.begun.load(Ordering::Relaxed) >= self.limit
     }
 }
 
@@ -44,7 +44,7 @@ fn entry(name: &str) -> &'static Entry {
     find(name).expect("it is in the list")
 }
 
-/// One at a time: CPU time is told by process, and what runs beside would slow the other.
+/// Held by each test: CPU time is measured per process, so that tests must not run in parallel.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs the live form of an experiment to its end.
@@ -58,7 +58,7 @@ fn run(name: &str) -> Option<Experiment> {
     for table in &experiment.tables {
         assert!(table.rows.iter().all(|row| row.figures.len() == table.columns.len()
             && [0, table.columns.len()].contains(&row.source.len())));
-        // A row of which nothing was measured is the source's.
+        // A row without measured figures has only the original report's.
         let is_sources = |row: &Row| {
             row.figures.iter().all(Option::is_none) && row.source.iter().any(Option::is_some)
         };
@@ -68,7 +68,7 @@ fn run(name: &str) -> Option<Experiment> {
     Some(experiment)
 }
 
-/// A mark of this name is counted: a count stands for no measurement.
+/// Returns whether a mark of this name is counted in the model form.
 fn is_counted(name: &str, mark: &Mark) -> bool {
     let model = (entry(name).model)().expect("memory is there");
     model.marks.iter().any(|counted| counted.name == mark.name)
@@ -112,11 +112,11 @@ fn the_file_goes_in_frames_of_the_size_that_was_asked_for() {
     let [speeds, histogram] = [0, 1]
         .map(|table: usize| experiment.tables[table].made.as_deref().expect("none is of medians"));
     assert!(
-        speeds.starts_with("measured, average and best of all 3 transfers")
+        speeds.starts_with("measured: average and best of all 3 transfers")
             && !speeds.contains("rounds"),
         "{speeds}"
     );
-    // Of what the watching socket saw, most: how much it was is told.
+    // The socket saw most of the payload, and the text gives the share.
     let seen: Vec<f64> = histogram
         .split_whitespace()
         .collect::<Vec<_>>()
@@ -126,9 +126,9 @@ fn the_file_goes_in_frames_of_the_size_that_was_asked_for() {
         .collect();
     assert!(seen.len() == 3 && seen.iter().all(|&percent| percent > 50.0), "{histogram}");
     assert!(experiment.notes.iter().any(|note| note.contains(histogram)), "{:?}", experiment.notes);
-    // Two sizes, each to a client behind a wire, to one that takes all whole, and through GRO that
-    // merges past PSH; through GRO by default the smaller alone, since the plan is quick. What GRO
-    // makes of single frames is larger than the smaller size, and may well be faster.
+    // Both sizes to a client behind a wire, to one that accepts super-packets, and through GRO that
+    // merges past PSH. Through default GRO only the smaller size, because the plan is quick. GRO
+    // merges single frames into larger packets than the smaller size, so that it may be faster.
     assert_eq!(experiment.marks.len(), 7);
     for mark in &experiment.marks {
         let behind_gro = mark.name.contains("GRO");

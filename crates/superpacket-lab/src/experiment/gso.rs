@@ -1,11 +1,11 @@
-//! Generic segmentation offload (source 004, Herbert Xu, 2006): super-packets cut in software, as
-//! late as possible.
+//! Generic segmentation offload (Herbert Xu, 2006): segmentation of super-packets in
+//! software, as late as possible.
 //!
-//! The source's point is that much of what TSO saves is saved by going through the stack once for
-//! each super-packet rather than once for each segment, so that no hardware is needed for it. Here
-//! the bridge is the stack that is gone through: the same stream crosses it cut by its sender
-//! before, or whole, to be cut at the port by which it leaves. The source's second point is the
-//! fallback: a bridge of which only some ports have TSO need not give it up for all.
+//! The original report found that much of TSO's gain comes from one pass through the stack per
+//! super-packet instead of one per segment, and so needs no hardware. Here the bridge takes the
+//! stack's place: it forwards the same stream either segmented by the sender, or whole and
+//! segmented at the egress port. The original report also has a fallback: a bridge can keep TSO
+//! although some ports lack it.
 
 mod live;
 mod model;
@@ -24,15 +24,15 @@ pub const ENTRY: Entry = Entry {
     model: model::run,
 };
 
-/// What the source measured through the loopback device at an MTU of 1500: 10^6 bits a second with
-/// GSO off and on.
+/// Throughput that the original report measured over the loopback device at an MTU of 1500, in
+/// Mb/s, with GSO off and on.
 const SOURCE_THROUGHPUT: [f64; 2] = [3061.05, 3598.17];
 
-/// The least gain of cutting late: the source's.
+/// Least gain of late segmentation; the original report's gain.
 const TARGET: f64 = 1.175;
 
-/// On a port for which the payload is copied once more, the source finds the cost of that copy
-/// "mostly offset" by what is saved: what is left is nearly nothing.
+/// Least gain on a port that copies the payload once more. The original report found the cost of
+/// the copy "mostly offset" by the savings, so nearly no loss may remain.
 const LINEAR_TARGET: f64 = 0.98;
 
 const BEFORE: &str = "before the bridge";

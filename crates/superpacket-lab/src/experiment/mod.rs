@@ -1,18 +1,19 @@
-//! The experiments of the five sources, again.
+//! Experiments that repeat measurements of five messages to kernel mailing lists (2005 to 2010).
+//! Comments call the message that an experiment repeats its original report.
 //!
-//! Each has two forms: live, with kernel TCP between hosts, through ports, engine and bridge; and
-//! on the model NIC, without kernel and clock, where every run gives the same. An experiment is a
-//! file of its own here, with an [`Entry`] of its own, and [`ALL`] is where they are found.
+//! Each experiment has a live form, with kernel TCP between hosts through ports, engine and bridge.
+//! Its model form runs on the model NIC without kernel and clock, and always gives the same result.
+//! An experiment is a module here with an [`Entry`]; [`ALL`] lists them.
 
 mod ack;
+mod cpu_costs;
 mod gso;
 mod lro;
 mod plan;
 mod report;
 mod rps;
 mod segmentation;
-mod spent;
-mod stage;
+mod testbed;
 mod tso;
 
 pub use plan::{Cpus, Plan, Session, Unwatched, Variant, Watch};
@@ -22,40 +23,39 @@ use std::time::Duration;
 
 use crate::error::LabError;
 
-/// An experiment: what it repeats, and how it is run.
+/// An experiment that can be run, and its description.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// `lro`, `ack`, `rps`, `tso` or `gso`.
     pub name: &'static str,
-    /// What its ratios are, by whom and when, for a line of a report of one screen.
+    /// The meaning of its ratios, and the original report, for a line of a short report.
     pub headline: &'static str,
-    /// Which of the five sources it repeats, by author, subject and year.
+    /// The original report that it repeats: author, subject and year.
     pub source: &'static str,
-    /// What is done, in a line or two.
+    /// Summary of the procedure, in a line or two.
     pub summary: &'static str,
-    /// Measures it between live hosts. [`LabError::Forbidden`] and [`LabError::Unsupported`] mean
-    /// that this machine cannot, [`LabError::Cancelled`] that the session's watcher asked for the
-    /// end.
+    /// Measures between live hosts. [`LabError::Forbidden`] and [`LabError::Unsupported`] mean that
+    /// this machine cannot run it, [`LabError::Cancelled`] that the session was cancelled.
     pub live: fn(&Session<'_>) -> Result<Experiment, LabError>,
-    /// How many measurements the live form makes by a plan, at most: each takes [`Plan::time`], or
-    /// the time of a transfer where a file is sent.
+    /// Returns the maximum number of measurements of the live form. Each takes [`Plan::time`]; file
+    /// transfers take the time that the file needs.
     pub measurements: fn(Plan) -> usize,
-    /// Counts it on the model NIC, or simulates it: the same in every run, and done in about a
+    /// Counts on the model NIC, or simulates. The result is the same in every run, after about a
     /// second.
     pub model: fn() -> Result<Experiment, LabError>,
 }
 
-/// All experiments, in the order in which they are to be read.
+/// All experiments, in reading order.
 pub const ALL: &[Entry] = &[lro::ENTRY, ack::ENTRY, rps::ENTRY, tso::ENTRY, gso::ENTRY];
 
-/// The experiment of this name.
+/// Returns the experiment of this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.name == name)
 }
 
-/// How long the measurements of these experiments take by a plan: what is made ready in between,
-/// and files that are sent whole, come on top.
+/// Returns the time that the measurements of these experiments take. Preparation and whole-file
+/// transfers take additional time.
 #[must_use]
 pub fn planned(entries: &[&Entry], plan: Plan) -> Duration {
     let measurements: usize = entries.iter().map(|entry| (entry.measurements)(plan)).sum();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::error::available_or_skip;
 
-    /// Counts what is announced.
+    /// Counts announced measurements.
     #[derive(Default)]
     struct Announced(AtomicUsize);
 
@@ -88,8 +88,7 @@ mod tests {
         let measurements: Vec<_> =
             ALL.iter().map(|entry| (entry.name, (entry.measurements)(Plan::QUICK))).collect();
         assert_eq!(measurements, [("lro", 18), ("ack", 12), ("rps", 24), ("tso", 33), ("gso", 30)]);
-        // A minute is promised. The rest of it is for making hosts, for warming up, and for files
-        // that take longer.
+        // The promise is one minute. The rest is for creating hosts, warming up, and large files.
         let planned = planned(&ALL.iter().collect::<Vec<_>>(), Plan::QUICK);
         assert_eq!(planned, Duration::from_millis(29_250));
         assert!(planned * 2 < Duration::from_secs(60));

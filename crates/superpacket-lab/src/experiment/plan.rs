@@ -1,4 +1,4 @@
-//! How an experiment is run: how long, how often, who watches, and what ends it.
+//! Settings of a run of experiments (duration, rounds, CPUs), and its progress and cancellation.
 
 use std::time::Duration;
 
@@ -7,61 +7,61 @@ use serde::Serialize;
 use crate::error::LabError;
 use crate::load::Pinning;
 
-/// How much of an experiment is run.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// How often each variant is measured.
+    /// Measurements per variant.
     pub rounds: usize,
-    /// How long each measurement takes. A warm-up comes in front.
+    /// Duration of each measurement, without its warm-up.
     pub time: Duration,
-    /// Only the rows that the experiment's marks and its main point need.
+    /// Only the rows that the marks and the main result need.
     pub quick: bool,
 }
 
 impl Plan {
-    /// All rows, as often as it takes for ratios to mean something.
+    /// All rows, with enough rounds for significant ratios.
     pub const FULL: Self = Self { rounds: 10, time: Duration::from_millis(1000), quick: false };
 
-    /// In about ten seconds an experiment.
+    /// About ten seconds per experiment.
     pub const QUICK: Self = Self { rounds: 3, time: Duration::from_millis(250), quick: true };
 }
 
-/// On which CPUs the parts of a live experiment run. An empty list leaves it to the experiment, and
-/// most leave it to the scheduler.
+/// CPUs of the parts of a live experiment. An empty list leaves the choice to the experiment; most
+/// leave it to the scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cpus {
-    /// The sending program's thread; of requests and answers, the client's.
+    /// CPUs of the sending program; for requests and answers, the client.
     pub sender: Vec<usize>,
-    /// The receiving program's thread; of requests and answers, the server's.
+    /// CPUs of the receiving program; for requests and answers, the server.
     pub receiver: Vec<usize>,
-    /// The bridge's threads. A kernel's bridge has none.
+    /// CPUs of the bridge's threads. Unused by the kernel's bridge, which has no threads.
     pub bridge: Vec<usize>,
 }
 
 impl Cpus {
-    /// Nothing is pinned.
+    /// No pinning.
     pub const ANY: &'static Self =
         &Self { sender: Vec::new(), receiver: Vec::new(), bridge: Vec::new() };
 
-    /// Those of the programs.
+    /// Returns the CPUs of the two programs.
     pub(crate) fn pinning(&self) -> Pinning {
         Pinning { client: self.sender.clone(), server: self.receiver.clone() }
     }
 }
 
-/// Who watches an experiment.
+/// An observer of a run, which may also cancel it.
 pub trait Watch: Sync {
-    /// A measurement begins: what is measured, for a line of progress.
+    /// Reports the start of a measurement, with its description for a progress line.
     fn step(&self, what: &str);
 
-    /// So many more measurements are to come than were announced before.
+    /// Reports `steps` more measurements to come, in addition to earlier announcements.
     fn announce(&self, steps: usize);
 
-    /// Is it to end as soon as it can?
+    /// Returns whether the run should end as soon as possible.
     fn is_cancelled(&self) -> bool;
 }
 
-/// Nobody watches, and nobody ends it.
+/// An observer that ignores all reports and never cancels.
 #[derive(Clone, Copy, Debug)]
 pub struct Unwatched;
 
@@ -75,12 +75,12 @@ impl Watch for Unwatched {
     }
 }
 
-/// A run of experiments.
+/// A run of experiments: its plan, CPUs and observer.
 #[derive(Clone, Copy)]
 pub struct Session<'a> {
-    /// How much is run.
+    /// Extent of the run.
     pub plan: Plan,
-    /// Where it is run.
+    /// CPUs of the run's parts.
     pub cpus: &'a Cpus,
     watch: &'a dyn Watch,
 }
@@ -95,11 +95,11 @@ impl std::fmt::Debug for Session<'_> {
     }
 }
 
-/// What can be measured again and again.
+/// A configuration that is measured repeatedly.
 pub struct Variant<'a, T> {
-    /// What it is, for a line of progress.
+    /// Description for a progress line.
     pub name: String,
-    /// Measures once.
+    /// Performs one measurement.
     pub measure: Box<dyn FnMut() -> Result<T, LabError> + 'a>,
 }
 
@@ -110,31 +110,30 @@ impl<T> std::fmt::Debug for Variant<'_, T> {
 }
 
 impl<'a, T> Variant<'a, T> {
-    /// A variant.
+    /// Returns a variant with this description and measurement.
     pub fn new(name: impl Into<String>, measure: impl FnMut() -> Result<T, LabError> + 'a) -> Self {
         Self { name: name.into(), measure: Box::new(measure) }
     }
 }
 
 impl<'a> Session<'a> {
-    /// A run by this plan, pinned nowhere.
+    /// Returns a run by this plan, without pinning.
     pub fn new(plan: Plan, watch: &'a dyn Watch) -> Self {
         Self { plan, cpus: Cpus::ANY, watch }
     }
 
-    /// The same on these CPUs.
+    /// Sets the CPUs of the run's parts.
     #[must_use]
     pub fn with_cpus(self, cpus: &'a Cpus) -> Self {
         Self { cpus, ..self }
     }
 
-    /// Measures variants in turn, as often as the plan says; gives for each its measurements, one a
-    /// round, so that those of the same place belong together. Every other round goes backwards:
-    /// what drifts (heat, neighbours) strikes all alike.
+    /// Measures variants in turn for the plan's number of rounds, and returns one result per round
+    /// for each. Results with the same index belong to the same round. Every second round runs in
+    /// reverse order, so that drift (heat, other load) affects all alike.
     ///
     /// # Errors
-    /// The first error of a measurement; [`LabError::Cancelled`] as soon as the watcher asks for
-    /// the end.
+    /// The first error of a measurement; [`LabError::Cancelled`] as soon as the observer cancels.
     pub fn interleaved<T>(&self, variants: &mut [Variant<'_, T>]) -> Result<Vec<Vec<T>>, LabError> {
         let count = variants.len();
         self.watch.announce(count * self.plan.rounds);
@@ -152,7 +151,7 @@ impl<'a> Session<'a> {
         Ok(measured)
     }
 
-    /// Goes on, unless the watcher asks for the end.
+    /// Returns an error if the observer has cancelled the run.
     ///
     /// # Errors
     /// [`LabError::Cancelled`].

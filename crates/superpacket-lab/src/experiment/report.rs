@@ -1,52 +1,52 @@
-//! What an experiment found: tables in the form of their source, with the spread of every figure,
-//! and marks.
+//! The result of an experiment: tables in the form of the original report, with the spread of each
+//! figure, and marks that compare results with targets.
 
 use serde::{Serialize, Serializer};
 
 use super::Entry;
 use crate::paired::{Paired, Summary};
 
-/// How a figure was made.
+/// The origin of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// Measured: kernel TCP between hosts, through ports, engine and bridge. No two runs are alike.
+    /// Measured with kernel TCP between hosts, through ports, engine and bridge; runs differ.
     Live,
-    /// Counted on the model NIC, without kernel and clock: every run gives the same.
+    /// Counted on the model NIC, without kernel and clock; the same in every run.
     Model,
-    /// Computed by the real steering code on virtual CPUs whose costs are constants: every run
-    /// gives the same.
+    /// Computed by the real steering code on simulated CPUs with constant costs; the same in every
+    /// run.
     Simulated,
 }
 
-/// An experiment that was run.
+/// The result of an experiment.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// `lro`, `ack`, `rps`, `tso` or `gso`.
     pub name: &'static str,
-    /// Which of the five sources it repeats, by author, subject and year.
+    /// The original report that it repeats: author, subject and year.
     pub source: &'static str,
-    /// What was done, in a line or two.
+    /// Summary of the procedure, in a line or two.
     pub summary: &'static str,
-    /// Its tables, in the order in which they are to be read.
+    /// Tables of figures, in reading order.
     pub tables: Vec<Table>,
-    /// What it is to reach.
+    /// Targets, and whether they were met.
     pub marks: Vec<Mark>,
-    /// What a reader of the figures should know: what could not be run and why, what a source's
-    /// machine had and this one has not.
+    /// Remarks on the figures, such as parts that could not run, or differences from the original
+    /// report's machine.
     pub notes: Vec<String>,
 }
 
 impl Experiment {
-    /// Nothing found as yet.
+    /// Returns an experiment without results.
     #[must_use]
     pub const fn new(entry: &Entry) -> Self {
         let Entry { name, source, summary, .. } = *entry;
         Self { name, source, summary, tables: Vec::new(), marks: Vec::new(), notes: Vec::new() }
     }
 
-    /// What was measured, and after it what was counted of the same experiment. A count never
-    /// stands in for a measurement: each is judged by a mark of its own.
+    /// Appends the results of the model form. Counts never replace measurements: each has separate
+    /// marks.
     #[must_use]
     pub fn with_model(mut self, model: Self) -> Self {
         self.tables.extend(model.tables);
@@ -58,69 +58,68 @@ impl Experiment {
     }
 }
 
-/// A table in the form of its source.
+/// A table of figures, often in the form of the original report.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// As the source heads it.
+    /// Title, as in the original report.
     pub title: String,
-    /// How its figures were made.
+    /// Origin of the figures.
     pub form: Form,
-    /// What its figures are.
+    /// Descriptions of the columns.
     pub columns: Vec<Column>,
-    /// Its rows.
+    /// The rows, in reading order.
     pub rows: Vec<Row>,
-    /// How many rounds each figure sums up; 1 where every run gives the same.
+    /// Rounds behind each figure; 1 if every run gives the same.
     pub rounds: usize,
-    /// How its figures were made, in words, where they are not the medians of the rounds with their
-    /// quartiles.
+    /// Description of how the figures were made; `None` for medians of the rounds with quartiles.
     pub made: Option<String>,
-    /// The column that a plot of the table shows, by its place; `None`: a plot would say nothing.
+    /// Index of the column that a plot shows; `None` for no plot.
     pub plot: Option<usize>,
 }
 
-/// What a column's figures are.
+/// Description of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name for machines: `throughput`, `receiver_cpu`, ...
+    /// Name in JSON: `throughput`, `receiver_cpu`, ...
     pub name: &'static str,
-    /// Its heading.
+    /// Heading.
     pub title: &'static str,
-    /// The unit: `Gb/s`, `%`, `us/KB`, `1/s`, `MB/s`; empty for counts.
+    /// Unit: `Gb/s`, `%`, `us/KB`, `1/s`, `MB/s`; empty for counts.
     pub unit: &'static str,
-    /// Digits after the point.
+    /// Digits after the decimal point.
     pub digits: usize,
 }
 
 /// A row of a table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What is the same for several rows: an MTU pair, a client; may be empty.
+    /// The common part of several rows, such as an MTU pair or a client; may be empty.
     pub group: String,
-    /// What distinguishes the row within its group.
+    /// Name of the row within its group.
     pub name: String,
-    /// One figure for each column.
+    /// Figures of the row, one per column.
     pub figures: Vec<Option<Figure>>,
-    /// What the source measured, one for each column; empty where it did not.
+    /// The original report's figures, one per column; empty if it has none.
     pub source: Vec<Option<f64>>,
-    /// This row against the one that it is to be compared with.
+    /// Comparison with another row.
     pub ratio: Option<Ratio>,
-    /// The same ratio in the source.
+    /// The original report's value of the same ratio.
     pub source_ratio: Option<f64>,
 }
 
-/// A figure.
+/// A value with its spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// The median of the rounds, or the count.
+    /// Median of the rounds, or an exact count.
     pub value: f64,
-    /// A quarter of the rounds lies below; equal to `value` where every run gives the same.
+    /// Lower quartile of the rounds; equal to `value` if every run gives the same.
     pub low: f64,
-    /// A quarter of the rounds lies above.
+    /// Upper quartile of the rounds.
     pub high: f64,
 }
 
 impl Figure {
-    /// A figure that every run gives.
+    /// Returns a figure without spread.
     #[must_use]
     pub const fn exact(value: f64) -> Self {
         Self { value, low: value, high: value }
@@ -133,122 +132,118 @@ impl From<Summary> for Figure {
     }
 }
 
-/// How two rows compare.
+/// The ratio of two rows in one column.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// With what: the name of the other row.
+    /// Name of the row that is the denominator.
     pub against: String,
-    /// What is compared: a column's name.
+    /// Name of the compared column.
     pub column: &'static str,
-    /// The median of the rounds' ratios; `None` where the rounds differ so much that it means
-    /// nothing.
+    /// Median of the rounds' ratios; `None` if the rounds differ too much for a significant ratio.
     pub value: Option<f64>,
-    /// A quarter of the rounds' ratios lies below.
+    /// Lower quartile of the rounds' ratios.
     pub low: f64,
-    /// A quarter of the rounds' ratios lies above.
+    /// Upper quartile of the rounds' ratios.
     pub high: f64,
 }
 
 impl Ratio {
-    /// The ratio of two variants that were measured in turn.
+    /// Returns the ratio of two variants that were measured in turn.
     #[must_use]
     pub fn paired(against: impl Into<String>, column: &'static str, paired: &Paired) -> Self {
         let Summary { lower_quartile: low, upper_quartile: high, .. } = paired.ratio;
         Self { against: against.into(), column, value: paired.meaningful_ratio(), low, high }
     }
 
-    /// The ratio of two figures that every run gives.
+    /// Returns a ratio without spread.
     #[must_use]
     pub fn exact(against: impl Into<String>, column: &'static str, value: f64) -> Self {
         Self { against: against.into(), column, value: Some(value), low: value, high: value }
     }
 }
 
-/// On which side of its target a value should be.
+/// The side of the target on which a value should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// The more the better.
+    /// The value should be at least the target.
     AtLeast,
-    /// The less the better.
+    /// The value should be at most the target.
     AtMost,
 }
 
-/// What an experiment is to reach.
+/// A target of an experiment, with the value reached and the verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mark {
-    /// The experiment and what is compared: `lro: 4K pages, LRO against none, MTU 1500`.
+    /// Experiment and comparison: `lro: 4K pages, LRO against none, MTU 1500`.
     pub name: String,
-    /// How the value was made.
+    /// Origin of the value.
     pub form: Form,
-    /// What was reached; `None` where it could not be measured, or the rounds differ so much that
-    /// it means nothing.
+    /// The value reached; `None` if it could not be measured, or if the rounds differ too much.
     pub value: Option<f64>,
-    /// What is to be reached.
+    /// The target.
     pub target: f64,
-    /// On which side of it.
+    /// The side of the target on which the value should be.
     pub side: Side,
-    /// Whether it was reached; `None` where nothing can be said: there is no value, or it is nearer
-    /// to the target than the rounds are to each other.
+    /// Whether the target was reached; `None` without a value, or if the value is nearer to the
+    /// target than the spread allows to tell.
     pub met: Option<bool>,
-    /// The quartiles of the rounds' values; equal where every run gives the same.
+    /// Quartiles of the rounds' values; both equal the value if every run gives the same.
     pub spread: [f64; 2],
-    /// Why nothing can be said, or what is to be known of the verdict.
+    /// The reason for a missing verdict, or a remark on the verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The same value in the source, where it has one.
+    /// The original report's value, if it has one.
     pub source: Option<f64>,
-    /// What a report of one screen calls it, within its experiment; `None`: only full reports show
-    /// it.
+    /// Name in a short report, within its experiment; `None` if only full reports show the mark.
     #[serde(skip)]
     pub brief: Option<&'static str>,
 }
 
 impl Mark {
-    /// A mark on a ratio that was measured in turn, judged by its median, where the rounds' spread
-    /// leaves that a meaning.
+    /// Returns a mark on a ratio measured in turn, judged by its median.
     ///
-    /// Where half of the rounds lie wholly on one side of the target, that side is the verdict,
-    /// however far they are from each other. Where the target lies between the quartiles, the
-    /// median must be further from it than chance moves a median: 1.57 times the distance of the
-    /// quartiles over the root of the number of rounds (the notch of a box plot: McGill, Tukey and
-    /// Larsen, Variations of Box Plots, 1978). Else there is a value, but no verdict. Three rounds
-    /// are the least.
+    /// If both quartiles lie on one side of the target, that side is the verdict. Otherwise the
+    /// median must differ from the target by more than 1.57 times the interquartile range over the
+    /// square root of the number of rounds (McGill, Tukey and Larsen, Variations of Box Plots,
+    /// 1978). If it does not, there is a value but no verdict. A verdict needs at least three
+    /// rounds.
     #[must_use]
     pub fn paired(name: impl Into<String>, paired: &Paired, side: Side, target: f64) -> Self {
         let Summary { count, median, lower_quartile: low, upper_quartile: high, .. } = paired.ratio;
         let mark =
             Self { spread: [low, high], ..Self::exact(name, Form::Live, median, side, target) };
         if count < 3 {
-            return mark.undecided("it takes three rounds");
+            return mark.undecided("at least three rounds are needed");
         }
         if mark.is_clear() {
             let reason = (!paired.is_meaningful()).then(|| {
-                "the rounds differ much, but half of them lie on this side of the target".to_owned()
+                "the rounds differ much, but their quartiles lie on this side of the target"
+                    .to_owned()
             });
             return Self { reason, ..mark };
         }
         if !paired.is_meaningful() {
-            return mark.undecided("the rounds differ too much for a ratio to mean anything");
+            return mark.undecided("the rounds differ too much for a significant ratio");
         }
-        let amidst = format!("the target lies amidst the spread {low:.3}-{high:.3}");
+        let inside = format!("the target lies inside the spread {low:.3}-{high:.3}");
         let chance = 1.57 * (high - low) / (count as f64).sqrt();
         if (median - target).abs() > chance {
-            Self { reason: Some(format!("judged by the median: {amidst}")), ..mark }
+            Self { reason: Some(format!("judged by the median: {inside}")), ..mark }
         } else {
             Self {
                 met: None,
                 reason: Some(format!(
-                    "{amidst}, and {count} rounds do not tell on which side of it the median belongs"
+                    "{inside}, and {count} rounds do not tell on which side of it the median belongs"
                 )),
                 ..mark
             }
         }
     }
 
-    /// A mark on a value that hangs on an assumption: `range` is from where to where it goes with
-    /// what may be assumed. There is a verdict only if all of the range has the same; `assumption`
-    /// says what decides else.
+    /// Returns a mark on a value that depends on an assumption. `range` holds the lowest and the
+    /// highest value under plausible assumptions. There is a verdict only if it is the same for the
+    /// whole range; otherwise the reason names the `assumption`.
     #[must_use]
     pub fn ranged(
         name: impl Into<String>,
@@ -264,24 +259,24 @@ impl Mark {
         if low == high {
             mark
         } else {
-            Self { met: None, reason: Some(format!("it hangs on {assumption}")), ..mark }
+            Self { met: None, reason: Some(format!("it depends on {assumption}")), ..mark }
         }
     }
 
-    /// Does all of its spread lie on one side of the target?
+    /// Returns whether the whole spread lies on one side of the target.
     #[must_use]
     pub fn is_clear(&self) -> bool {
         let [low, high] = self.spread;
         self.target <= low || high <= self.target
     }
 
-    /// The same with what a report of one screen calls it, and the source's value.
+    /// Sets the name for short reports, and the original report's value.
     #[must_use]
     pub fn in_brief(self, brief: &'static str, source: Option<f64>) -> Self {
         Self { brief: Some(brief), source, ..self }
     }
 
-    /// A mark on a value that every run gives.
+    /// Returns a mark on a value without spread.
     #[must_use]
     pub fn exact(name: impl Into<String>, form: Form, value: f64, side: Side, target: f64) -> Self {
         let met = Some(reached(value, side, target));
@@ -299,7 +294,7 @@ impl Mark {
         }
     }
 
-    /// A mark that could not be measured, and why.
+    /// Returns a mark that could not be measured, with the reason.
     #[must_use]
     pub fn unmeasured(
         name: impl Into<String>,
@@ -311,14 +306,14 @@ impl Mark {
         mark.undecided(reason)
     }
 
-    /// The same without a value: nothing can be said but between what the rounds lie.
+    /// Removes value and verdict but keeps the spread, and sets the reason.
     #[must_use]
     pub fn undecided(self, reason: impl Into<String>) -> Self {
         Self { value: None, met: None, reason: Some(reason.into()), ..self }
     }
 }
 
-/// Is a value on the right side of the target?
+/// Returns whether a value is on the right side of the target.
 fn reached(value: f64, side: Side, target: f64) -> bool {
     match side {
         Side::AtLeast => value >= target,
@@ -326,8 +321,7 @@ fn reached(value: f64, side: Side, target: f64) -> bool {
     }
 }
 
-/// What machines read: the rows of all tables, each with its table's title and form, figures by
-/// name.
+/// Serializes the rows of all tables, each with its table's title and form, and figures by name.
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -444,7 +438,7 @@ mod tests {
     fn a_spread_on_one_side_of_the_target_has_a_verdict() {
         let judged =
             |rounds: &[f64], side, target| Mark::paired("m", &paired(rounds), side, target);
-        // So far from each other that their ratio means nothing; but all of them more, or all less.
+        // The spread is too wide for a significant ratio, but lies on one side of the target.
         let (low, high) = ([0.5, 0.9, 1.6], [1.2, 1.5, 3.0]);
         assert_eq!(judged(&high, Side::AtLeast, 1.0).met, Some(true));
         let missed = judged(&low, Side::AtLeast, 2.0);
@@ -469,18 +463,18 @@ mod tests {
             (mark.met, mark.value, mark.reason)
         };
         assert_eq!(judged(2.5), (Some(true), Some(3.0), None));
-        assert_eq!(judged(2.9), (None, Some(3.0), Some("it hangs on a share".into())));
+        assert_eq!(judged(2.9), (None, Some(3.0), Some("it depends on a share".into())));
         assert_eq!(judged(4.0), (Some(false), Some(3.0), None));
     }
 
     #[test]
-    fn a_target_amidst_the_spread_is_decided_by_many_rounds_only() {
+    fn a_target_inside_the_spread_is_decided_by_many_rounds_only() {
         let judged = |rounds: &[f64], side, target| {
             let mark = Mark::paired("m", &paired(rounds), side, target);
             (mark.met, mark.value, mark.reason.unwrap_or_default())
         };
         let three = [0.95, 1.0, 1.05];
-        // All of the spread on one side: the median says it.
+        // Spread on one side of the target: decided by the median.
         assert_eq!(judged(&three, Side::AtLeast, 0.975), (Some(true), Some(1.0), String::new()));
         assert_eq!(judged(&three, Side::AtLeast, 1.2), (Some(false), Some(1.0), String::new()));
         assert_eq!(judged(&three, Side::AtMost, 1.025), (Some(true), Some(1.0), String::new()));
@@ -488,14 +482,14 @@ mod tests {
         assert_eq!((met, value), (None, Some(1.0)));
         assert_eq!(
             reason,
-            "the target lies amidst the spread 0.975-1.025, and 3 rounds do not tell on which side of it the median belongs"
+            "the target lies inside the spread 0.975-1.025, and 3 rounds do not tell on which side of it the median belongs"
         );
         assert_eq!(judged(&three, Side::AtMost, 1.0).0, None, "on the target itself");
         // Quartiles of 0.975 and 1.025 again, of 49 rounds: chance moves their median by 0.0112.
         let many: Vec<f64> = (0..49).map(|round| 0.95 + 0.1 * f64::from(round) / 48.0).collect();
         let (met, value, reason) = judged(&many, Side::AtLeast, 0.98);
         assert_eq!((met, value.map(|value| (value * 1e6).round())), (Some(true), Some(1e6)));
-        assert_eq!(reason, "judged by the median: the target lies amidst the spread 0.975-1.025");
+        assert_eq!(reason, "judged by the median: the target lies inside the spread 0.975-1.025");
         assert_eq!(judged(&many, Side::AtMost, 0.98).0, Some(false));
         assert_eq!(judged(&many, Side::AtLeast, 0.99).0, None, "too near");
     }

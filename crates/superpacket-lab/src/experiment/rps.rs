@@ -1,11 +1,11 @@
-//! RPS: 500 connections with one request of one byte each under way, by how their packets are
-//! spread over CPUs.
+//! Receive Packet Steering (Tom Herbert, 2010): 500 connections with one outstanding
+//! request of one byte each, and different ways to spread their packets over CPUs.
 //!
-//! The source had one receive queue, or a few, and 8 or 16 CPUs: without RPS, protocol work was
-//! done by the CPU that the queue interrupted, one packet after the other, and became the limit.
-//! Such machines are [simulated](crate::simulation), with the real steering code; what a model NIC
-//! and the steering code do to the packets themselves is counted; and the same load is run through
-//! the bridge on this machine, as far as its CPUs go.
+//! The original report's machines had one or a few receive queues and 8 or 16 CPUs. Without RPS,
+//! the CPU that a queue interrupted did the protocol work of all its packets and became the
+//! bottleneck. These machines are [simulated](crate::simulation) with the real steering code. A
+//! model NIC counts the work per packet. The live form runs the same load through the bridge on
+//! this machine.
 
 mod card;
 mod curve;
@@ -22,28 +22,28 @@ pub const ENTRY: Entry = Entry {
     name: "rps",
     headline: "transactions of 500 connections, steered over not (Herbert, 2010)",
     source: "Tom Herbert, \"rps: Receive Packet Steering\" (v7), 2010",
-    summary: "500 connections with one request of one byte each under way: transactions a second and CPU, without steering and with masks of CPUs.",
+    summary: "500 connections with one outstanding request of one byte each: transactions per second and CPU usage, without steering and with CPU masks.",
     live,
-    // One more where the mask that the bridge chooses by itself is neither none nor all.
+    // A ninth variant exists if the automatic mask is neither empty nor all CPUs.
     measurements: |plan| if plan.quick { 8 } else { 9 } * plan.rounds,
     model,
 };
 
-/// Measures it between hosts on this machine: without steering, with masks, and with the kernel's
-/// own RPS beside them.
+/// Measures on this machine: without steering, with masks, and with the kernel's RPS for
+/// comparison.
 ///
 /// # Errors
-/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot;
-/// [`LabError::Cancelled`]; what hosts and bridge refuse.
+/// [`LabError::Forbidden`] and [`LabError::Unsupported`] if this machine cannot run it;
+/// [`LabError::Cancelled`]; errors of hosts and bridge.
 pub fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     live::run(session)
 }
 
-/// Simulates the source's machines, and larger ones, and counts what becomes of packets on the
-/// model NIC: the same in every run.
+/// Simulates the original report's machines and larger ones, and counts the work per packet on the
+/// model NIC. The result is the same in every run.
 ///
 /// # Errors
-/// [`LabError::System`] where the model NIC gets no descriptors.
+/// [`LabError::System`] if the model NIC gets no descriptors.
 pub fn model() -> Result<Experiment, LabError> {
     let (mut tables, marks) = simulated::tables();
     tables.push(card::table()?);
@@ -65,7 +65,7 @@ fn empty() -> Experiment {
 const TRANSACTIONS: Column = Column { name: "transactions", title: "tps", unit: "1/s", digits: 0 };
 const CPU: Column = Column { name: "cpu", title: "CPU", unit: "%", digits: 0 };
 
-/// A row of figures that every run gives, with nothing to compare it to.
+/// Returns a row of figures without spread and without comparison.
 fn exact_row(name: impl Into<String>, figures: &[f64]) -> Row {
     Row {
         group: String::new(),

@@ -1,9 +1,9 @@
-//! TCP segmentation offload (source 003, Jan Kasprzak, 2005): a file sent by sendfile(2) with TSO
+//! TCP segmentation offload (Jan Kasprzak, 2005): a file sent by sendfile(2) with TSO
 //! off and on.
 //!
-//! The source found TSO slower than no TSO, saw frames of at most 15,928 bytes of payload given to
-//! the card where it expected 64 KB, and never learned why. Its measurement is repeated with both
-//! sizes; no cause is claimed that the run does not show.
+//! The original report found TSO slower than no TSO. Its card received super-packets of at most
+//! 15,928 payload bytes instead of the expected 64 KB, for an unknown reason. The measurement is
+//! repeated with both sizes; no cause is claimed that the run does not show.
 
 mod live;
 mod model;
@@ -23,44 +23,43 @@ pub const ENTRY: Entry = Entry {
     model: model::run,
 };
 
-/// The source's file: Fedora Core 4, the first CD.
+/// Size of the original report's file, the first CD of Fedora Core 4.
 const FILE: u64 = 665_434_112;
 
-/// The largest payload of a frame that the source saw given to the card: 11 segments of 1,448
-/// bytes.
+/// Largest payload of a super-packet that the original report observed: 11 segments of 1,448 bytes.
 const SOURCE_PAYLOAD: u32 = 15_928;
 
 /// The names of the variants.
 const VARIANTS: [&str; 3] = ["TSO off", "TSO on, at most 15,928 bytes", "TSO on, 64 KB"];
 
-/// What the source measured for its client Alpha, TSO off and on: 10^6 bytes a second on average,
-/// and at best, of the last five transfers.
+/// The original report's figures for its client Alpha, with TSO off and on: average and best of the
+/// last five transfers, in 10^6 bytes per second.
 const SOURCE_SPEED: [[f64; 2]; 2] = [[108.7, 110.5], [100.9, 101.2]];
 
-/// The same for its client Beta.
+/// The original report's figures for its client Beta, in the same form.
 const BETA_SPEED: [[f64; 2]; 2] = [[102.1, 102.4], [93.2, 95.5]];
 
-/// What the rows of client Beta are called.
+/// Name of the rows of client Beta.
 const BETA: &str = "the source's client Beta";
 
-/// TSO is never to be slower than no TSO.
+/// TSO must not be slower than no TSO.
 const TARGET: f64 = 1.0;
 
-/// What a mark on a variant of TSO is called, for a kind of client.
+/// Returns the name of the mark on a variant of TSO, for a client.
 fn mark(client: Client, variant: usize) -> String {
     format!("tso: {}, {} against off", client.name(), VARIANTS[variant])
 }
 
-/// The clients, and what the bridge does before them.
+/// The client, and the bridge's aggregation in front of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
-    /// Of the source's kind.
+    /// The client is behind a wire with an MTU of 1500, as in the original report.
     Wire,
-    /// It takes super-packets whole.
+    /// The client accepts super-packets.
     Whole,
-    /// As the first, but the bridge aggregates, with its default settings.
+    /// Like `Wire`, and the bridge aggregates with its default settings.
     Gro,
-    /// The same, and what carries PSH merges further (`gro_past_push`).
+    /// Like `Gro`, and packets with PSH merge further (`gro_past_push`).
     GroPastPush,
 }
 
@@ -78,7 +77,7 @@ impl Client {
         }
     }
 
-    /// What a report of one screen calls the marks: those on the limited TSO and on that of 64 KB.
+    /// Returns the names of the two marks in short reports: limited TSO, and TSO of 64 KB.
     fn briefs(self) -> [&'static str; 2] {
         match self {
             Self::Wire => ["wire of 1500: 15,928 bytes over off", "wire of 1500: 64 KB over off"],
@@ -90,8 +89,8 @@ impl Client {
         }
     }
 
-    /// How many of [`VARIANTS`] a plan measures. By default the limited TSO is what the switch
-    /// changes: a quick run does without the other.
+    /// Returns the number of [`VARIANTS`] that a plan measures. With default GRO, a quick run
+    /// leaves out TSO of 64 KB.
     fn variants(self, plan: Plan) -> usize {
         if plan.quick && self == Self::Gro { VARIANTS.len() - 1 } else { VARIANTS.len() }
     }

@@ -1,4 +1,4 @@
-//! TCP_STREAM and TCP_SENDFILE: as many bytes as go, in flows side by side, one way or both.
+//! Bulk transfers over TCP in parallel flows, in one or both directions (TCP_STREAM, TCP_SENDFILE).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,60 +11,61 @@ use rustix::io::Errno;
 
 use crate::cpu::{CpuTime, MachineSample, pin_this_thread};
 use crate::error::{Context, LabError};
-use crate::load::bulk_direction::{BulkDirection, Outcome, RunningBulkDirection, Work, deal};
+use crate::load::bulk_direction::{
+    BulkDirection, RunningBulkDirection, ThreadOutcome, ThreadWork, distribute,
+};
 use crate::load::flow::{Content, Expected, Receive, ReceiveFlow, SendFlow, Step};
 use crate::load::gate::{AbortOnFailure, Gate};
-use crate::load::poller::{Poller, Progress};
+use crate::load::poller::{Poller, StallDetector};
 use crate::load::report::BulkReport;
 use crate::load::settings::{Pinning, Route, TcpOptions, Until, at_least_one};
-use crate::load::socket::{Connection, connections};
+use crate::load::socket::{ConnectedSockets, connections};
 use crate::load::source::Source;
 use crate::pattern::{Checker, Pattern, Producer};
 
-/// Which way the bytes go.
+/// Direction of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server (TCP_STREAM).
     Forward,
     /// From the server to the client (TCP_MAERTS).
     Reverse,
-    /// Both at once, each on connections of its own.
+    /// Bidirectional, on separate connections.
     Both,
-    /// Both at once on the same connections, so that acknowledgements ride on data.
+    /// Bidirectional on the same connections, so that data carries acknowledgements.
     Duplex,
 }
 
-/// A bulk load over TCP. Set what differs from the default, and [`TcpBulk::run`].
+/// Settings of a bulk transfer over TCP, started with [`TcpBulk::run`].
 ///
-/// On each side, and for each direction, `threads` threads serve the flows by epoll(7).
+/// For each direction, each side serves its flows with `threads` threads, by epoll(7).
 #[derive(Clone, Debug)]
 pub struct TcpBulk {
-    /// Connections in each direction. Default 1.
+    /// Connections per direction. Default: 1.
     pub flows: usize,
-    /// When it ends. Default: after one second.
+    /// End of the transfer. Default: after one second.
     pub until: Until,
-    /// Which way. Default: forward.
+    /// Direction of the payload. Default: forward.
     pub direction: Direction,
-    /// Where the bytes come from. Default: memory.
+    /// Source of the payload. Default: memory.
     pub source: Source,
-    /// Bytes of one send call from memory, and of one receive call. Default 131,072.
+    /// Bytes per receive call, and per send call from memory. Default: 131,072.
     pub message: usize,
-    /// What the receiver does with them. Default: copy.
+    /// The receiver's use of the bytes. Default: copy.
     pub receive: Receive,
-    /// Key of the pattern that the sender sends (a file has its own) and the receiver checks byte
-    /// for byte, both sides summing up what they see; `None` (the default) checks only that the
-    /// number of bytes is right.
+    /// Key of the payload's pattern, if every byte and the hash of each flow are to be checked.
+    /// With a file, any value enables the check against the file's pattern. `None` (the default)
+    /// checks only the number of bytes.
     pub verify: Option<u64>,
     /// Socket options.
     pub options: TcpOptions,
-    /// CPUs of each host's threads. Default: left to the scheduler.
+    /// CPUs of each host's threads. Default: any.
     pub pinning: Pinning,
-    /// Threads for each direction on each side. Default 1.
+    /// Threads per direction and side. Default: 1.
     pub threads: usize,
-    /// How long a flow may move nothing. Default 10 s.
+    /// Longest time for which a flow may make no progress. Default: 10 s.
     pub stall: Duration,
-    /// Counts received bytes of all flows while the load runs, for whoever wants to watch. Default:
-    /// none.
+    /// Counter of received bytes of all flows, updated during the run. Default: none.
     pub meter: Option<Arc<AtomicU64>>,
 }
 
@@ -88,20 +89,20 @@ impl Default for TcpBulk {
 }
 
 impl TcpBulk {
-    /// Connects, runs, compares what was sent and received, and reports.
+    /// Connects, transfers, compares sent and received bytes, and reports.
     ///
     /// # Errors
     ///
-    /// [`LabError::Stalled`] where a flow moved nothing for too long, [`LabError::Corrupted`] where
-    /// the bytes received are not those sent, [`LabError::Invalid`] for settings that make no
-    /// sense, [`LabError::System`] where a connection cannot be made or breaks.
+    /// [`LabError::Stalled`] if a flow makes no progress for too long, [`LabError::Corrupted`] if
+    /// received and sent bytes differ, [`LabError::Invalid`] for invalid settings, and
+    /// [`LabError::System`] if a connection fails or breaks.
     pub fn run(&self, route: &Route<'_>) -> Result<BulkReport, LabError> {
         self.check()?;
         let (forward, reverse) = self.directions(route)?;
         let gate = Gate::default();
         thread::scope(|scope| {
-            // Where a thread cannot be started, those that were must not wait for ever.
-            let mut guard = AbortOnFailure(&gate, false);
+            // If a thread cannot be started, the threads already waiting at the gate must end.
+            let mut guard = AbortOnFailure::new(&gate);
             let forward =
                 forward.map(|direction| self.start(scope, &gate, direction)).transpose()?;
             let reverse =
@@ -111,7 +112,7 @@ impl TcpBulk {
             let forward = forward.map(|direction| direction.finish()).transpose();
             let reverse = reverse.map(|direction| direction.finish()).transpose();
             let machine = MachineSample::now()?.since(&before);
-            guard.1 = true;
+            guard.disarm();
             Ok(BulkReport { forward: forward?.flatten(), reverse: reverse?.flatten(), machine })
         })
     }
@@ -123,13 +124,13 @@ impl TcpBulk {
         if self.verify.is_some() && self.receive == Receive::Discard {
             return Err(LabError::Invalid {
                 what: "Receive::Discard".into(),
-                reason: "what is thrown away cannot be verified".into(),
+                reason: "discarded bytes cannot be verified".into(),
             });
         }
         Ok(())
     }
 
-    /// Connects, and sorts the ends of the connections by direction.
+    /// Connects, and assigns the ends of the connections to the directions.
     fn directions(
         &self,
         route: &Route<'_>,
@@ -160,7 +161,7 @@ impl TcpBulk {
         };
         let forward = |clients, servers| direction("forward", clients, servers, client, server);
         let reverse = |clients, servers| direction("reverse", servers, clients, server, client);
-        let ends = |connections: Vec<Connection>| -> (Vec<_>, Vec<_>) {
+        let ends = |connections: Vec<ConnectedSockets>| -> (Vec<_>, Vec<_>) {
             connections.into_iter().map(|connection| (connection.client, connection.server)).unzip()
         };
         Ok(match self.direction {
@@ -245,13 +246,13 @@ impl TcpBulk {
             receivers: Vec::new(),
         };
         let spawn = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
-        for flows in deal(direction.receivers, self.threads) {
+        for flows in distribute(direction.receivers, self.threads) {
             let (name, cpus) = (direction.name.clone(), direction.receiver_cpus);
             let thread = spawn("receive")
                 .spawn_scoped(scope, move || self.receive(gate, &name, cpus, flows));
             running.receivers.push(thread.context(|| "starting a thread".into())?);
         }
-        for flows in deal(direction.senders, self.threads) {
+        for flows in distribute(direction.senders, self.threads) {
             let (name, cpus) = (direction.name.clone(), direction.sender_cpus);
             let thread =
                 spawn("send").spawn_scoped(scope, move || self.send(gate, &name, cpus, flows));
@@ -266,8 +267,8 @@ impl TcpBulk {
         name: &str,
         cpus: &[usize],
         mut flows: Vec<SendFlow>,
-    ) -> Outcome<SendFlow> {
-        let mut guard = AbortOnFailure(gate, false);
+    ) -> ThreadOutcome<SendFlow> {
+        let mut guard = AbortOnFailure::new(gate);
         pin_this_thread(cpus)?;
         let mut poller = Poller::new()?;
         for (index, flow) in flows.iter().enumerate() {
@@ -281,7 +282,7 @@ impl TcpBulk {
         };
         let cpu = CpuTime::of_this_thread();
         let (mut left, mut calls) = (flows.len(), 0);
-        let mut progress = Progress::new(name, "sender", flows.len(), self.stall);
+        let mut progress = StallDetector::new(name, "sender", flows.len(), self.stall);
         let mut ready = Vec::new();
         while left > 0 {
             if gate.is_aborted() {
@@ -291,7 +292,7 @@ impl TcpBulk {
             for &index in &ready {
                 let flow = &mut flows[index];
                 let mut finished = false;
-                // A bound, so that a flow whose receiver keeps up does not starve the others.
+                // Bounded, so that a flow with a fast receiver does not starve the others.
                 for _ in 0..16 {
                     match flow
                         .step(&mut buffer)
@@ -305,7 +306,7 @@ impl TcpBulk {
                         }
                     }
                 }
-                progress.moved(index, Instant::now());
+                progress.record(index, Instant::now());
                 if finished {
                     poller.remove(&flow.socket)?;
                     flow.finish()
@@ -326,8 +327,8 @@ impl TcpBulk {
             })?;
         }
         let cpu = CpuTime::of_this_thread() - cpu;
-        guard.1 = true;
-        Ok(Some(Work { flows, cpu, calls }))
+        guard.disarm();
+        Ok(Some(ThreadWork { flows, cpu, calls }))
     }
 
     fn receive(
@@ -336,8 +337,8 @@ impl TcpBulk {
         name: &str,
         cpus: &[usize],
         mut flows: Vec<ReceiveFlow>,
-    ) -> Outcome<ReceiveFlow> {
-        let mut guard = AbortOnFailure(gate, false);
+    ) -> ThreadOutcome<ReceiveFlow> {
+        let mut guard = AbortOnFailure::new(gate);
         pin_this_thread(cpus)?;
         let mut poller = Poller::new()?;
         for (index, flow) in flows.iter().enumerate() {
@@ -347,7 +348,7 @@ impl TcpBulk {
         let start = gate.wait();
         let cpu = CpuTime::of_this_thread();
         let (mut left, mut calls) = (flows.len(), 0);
-        let mut progress = Progress::new(name, "receiver", flows.len(), self.stall);
+        let mut progress = StallDetector::new(name, "receiver", flows.len(), self.stall);
         let mut ready = Vec::new();
         while left > 0 {
             if gate.is_aborted() {
@@ -365,8 +366,8 @@ impl TcpBulk {
                             if let Some(meter) = &self.meter {
                                 meter.fetch_add(length as u64, Ordering::Relaxed);
                             }
-                            // A short read has emptied the socket; asking once more would only cost
-                            // a call.
+                            // A short read has emptied the socket; another call would return
+                            // nothing.
                             if length < buffer.len() {
                                 break;
                             }
@@ -381,15 +382,15 @@ impl TcpBulk {
                         }
                     }
                 }
-                progress.moved(index, Instant::now());
+                progress.record(index, Instant::now());
             }
             progress.check(Instant::now(), |index| {
                 (!flows[index].done).then(|| (flows[index].number, flows[index].received))
             })?;
         }
         let cpu = CpuTime::of_this_thread() - cpu;
-        guard.1 = true;
-        Ok(Some(Work { flows, cpu, calls }))
+        guard.disarm();
+        Ok(Some(ThreadWork { flows, cpu, calls }))
     }
 }
 

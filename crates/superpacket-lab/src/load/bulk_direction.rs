@@ -1,5 +1,4 @@
-//! One direction of a bulk load: its two sides, their threads, and the comparison of what was sent
-//! with what was received.
+//! A single direction of a bulk transfer: its flows and threads, and the comparison of both sides.
 
 use std::io;
 use std::mem::offset_of;
@@ -14,7 +13,7 @@ use crate::load::flow::{ReceiveFlow, SendFlow};
 use crate::load::report::{DirectionReport, FlowReport};
 use crate::pattern::Checker;
 
-/// One direction, ready to go.
+/// A direction of a transfer, connected but not started.
 pub(crate) struct BulkDirection<'load> {
     pub(crate) name: String,
     pub(crate) sender_cpus: &'load [usize],
@@ -23,27 +22,27 @@ pub(crate) struct BulkDirection<'load> {
     pub(crate) receivers: Vec<ReceiveFlow>,
 }
 
-/// What a thread did: its flows, its CPU time, its calls that moved bytes.
-pub(crate) struct Work<Flow> {
+/// The result of a thread: its flows, its CPU time, and its number of calls that moved bytes.
+pub(crate) struct ThreadWork<Flow> {
     pub(crate) flows: Vec<Flow>,
     pub(crate) cpu: CpuTime,
     pub(crate) calls: u64,
 }
 
-/// The result of a thread; `None` where it ended early because another failed.
-pub(crate) type Outcome<Flow> = Result<Option<Work<Flow>>, LabError>;
+/// The outcome of a thread; `None` if it stopped because another one failed.
+pub(crate) type ThreadOutcome<Flow> = Result<Option<ThreadWork<Flow>>, LabError>;
 
-/// A direction whose threads run.
+/// A direction of a transfer whose threads are running.
 pub(crate) struct RunningBulkDirection<'scope> {
     pub(crate) name: String,
-    pub(crate) senders: Vec<thread::ScopedJoinHandle<'scope, Outcome<SendFlow>>>,
-    pub(crate) receivers: Vec<thread::ScopedJoinHandle<'scope, Outcome<ReceiveFlow>>>,
+    pub(crate) senders: Vec<thread::ScopedJoinHandle<'scope, ThreadOutcome<SendFlow>>>,
+    pub(crate) receivers: Vec<thread::ScopedJoinHandle<'scope, ThreadOutcome<ReceiveFlow>>>,
 }
 
 impl RunningBulkDirection<'_> {
-    /// Waits for the threads and compares both sides; `None` where the other direction failed.
+    /// Waits for the threads and compares both sides; `None` if the other direction failed.
     pub(crate) fn finish(self) -> Result<Option<DirectionReport>, LabError> {
-        let (senders, receivers) = (gather(self.senders), gather(self.receivers));
+        let (senders, receivers) = (join_all(self.senders), join_all(self.receivers));
         let (Some(senders), Some(receivers)) = (senders?, receivers?) else { return Ok(None) };
         let mut report = DirectionReport {
             sender: senders.cpu,
@@ -70,7 +69,7 @@ impl RunningBulkDirection<'_> {
     }
 }
 
-/// What the kernel's TCP says of a connection.
+/// Values from the kernel's `struct tcp_info`.
 struct TcpInfo {
     retransmitted_segments: u32,
     segment_size: u32,
@@ -79,7 +78,7 @@ struct TcpInfo {
 impl TcpInfo {
     fn of(socket: impl AsFd) -> io::Result<TcpInfo> {
         const WORDS: usize = size_of::<libc::tcp_info>() / 4;
-        // `struct tcp_info` is eight bytes, then words.
+        // `struct tcp_info` consists of eight bytes, then 32-bit words.
         let words: [u32; WORDS] = tcp_info(socket)?;
         Ok(TcpInfo {
             retransmitted_segments: words[offset_of!(libc::tcp_info, tcpi_total_retrans) / 4],
@@ -88,7 +87,7 @@ impl TcpInfo {
     }
 }
 
-/// The sum of the bytes on both sides, where they agree and are verified.
+/// Compares both sides of a flow, and returns the hash of its bytes if they are verified.
 fn compare(load: &str, sender: &SendFlow, receiver: &ReceiveFlow) -> Result<Option<u64>, LabError> {
     let corrupted =
         |detail| LabError::Corrupted { load: load.to_owned(), flow: sender.number, detail };
@@ -112,11 +111,11 @@ fn compare(load: &str, sender: &SendFlow, receiver: &ReceiveFlow) -> Result<Opti
     Ok(Some(received))
 }
 
-/// Joins threads; all are waited for, and the first error is given.
-fn gather<Flow: Numbered>(
-    threads: Vec<thread::ScopedJoinHandle<'_, Outcome<Flow>>>,
-) -> Outcome<Flow> {
-    let mut all = Work { flows: Vec::new(), cpu: CpuTime::default(), calls: 0 };
+/// Joins all threads and merges their results; returns the first error.
+fn join_all<Flow: HasFlowNumber>(
+    threads: Vec<thread::ScopedJoinHandle<'_, ThreadOutcome<Flow>>>,
+) -> ThreadOutcome<Flow> {
+    let mut all = ThreadWork { flows: Vec::new(), cpu: CpuTime::default(), calls: 0 };
     let (mut failure, mut complete) = (None, true);
     for thread in threads {
         match thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
@@ -129,35 +128,35 @@ fn gather<Flow: Numbered>(
             Err(error) => failure = failure.or(Some(error)),
         }
     }
-    all.flows.sort_by_key(Numbered::number);
+    all.flows.sort_by_key(HasFlowNumber::number);
     match failure {
         Some(error) => Err(error),
         None => Ok(complete.then_some(all)),
     }
 }
 
-trait Numbered {
+trait HasFlowNumber {
     fn number(&self) -> usize;
 }
 
-impl Numbered for SendFlow {
+impl HasFlowNumber for SendFlow {
     fn number(&self) -> usize {
         self.number
     }
 }
 
-impl Numbered for ReceiveFlow {
+impl HasFlowNumber for ReceiveFlow {
     fn number(&self) -> usize {
         self.number
     }
 }
 
-/// Deals flows to at most `threads` threads in turn.
-pub(crate) fn deal<Flow>(flows: Vec<Flow>, threads: usize) -> Vec<Vec<Flow>> {
+/// Distributes flows round robin to at most `threads` threads.
+pub(crate) fn distribute<Flow>(flows: Vec<Flow>, threads: usize) -> Vec<Vec<Flow>> {
     let threads = threads.min(flows.len());
-    let mut hands: Vec<Vec<Flow>> = (0..threads).map(|_| Vec::new()).collect();
+    let mut groups: Vec<Vec<Flow>> = (0..threads).map(|_| Vec::new()).collect();
     for (index, flow) in flows.into_iter().enumerate() {
-        hands[index % threads].push(flow);
+        groups[index % threads].push(flow);
     }
-    hands
+    groups
 }

@@ -1,4 +1,4 @@
-//! The two halves of a bulk flow, each moving what its socket takes or has.
+//! The sending and the receiving half of a bulk flow.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,50 +10,49 @@ use crate::error::LabError;
 use crate::load::source::PatternFile;
 use crate::pattern::{Checker, Pattern, Producer};
 
-/// What the receiver does with the bytes.
+/// The receiver's use of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receive {
-    /// Reads them into a buffer, as programs do.
+    /// Copy them into a buffer, as most programs do.
     Copy,
-    /// Has the kernel throw them away (`MSG_TRUNC`, tcp(7)): the cost of the path without the copy
-    /// to the program.
+    /// Discard them in the kernel (`MSG_TRUNC`, tcp(7)), which leaves out the cost of the copy.
     Discard,
 }
 
-/// What became of an attempt to move bytes.
+/// Outcome of one attempt to move bytes.
 pub(crate) enum Step {
-    /// So many were moved.
+    /// This number of bytes was moved.
     Moved(usize),
-    /// The socket is full, or empty.
+    /// The socket's buffer is full (sending) or empty (receiving).
     Blocked,
-    /// All is sent, or the other side has said that it is.
+    /// All bytes are sent, or the other side has closed.
     Finished,
 }
 
-/// How the bytes of a sending flow are made.
+/// Payload of a sending flow.
 pub(crate) enum Content {
-    /// The buffer's, whatever they are.
+    /// The unchanged content of the buffer.
     Any,
     /// A pattern that the receiver checks.
     Checked(Box<Producer>),
-    /// A file's.
+    /// The content of a file, repeated.
     File(Arc<PatternFile>),
 }
 
 /// The sending half of a flow.
 pub(crate) struct SendFlow {
-    /// Its number in the load.
+    /// Index of the flow in the load.
     pub(crate) number: usize,
     pub(crate) socket: OwnedFd,
     pub(crate) sent: u64,
-    /// Bytes to be sent; `u64::MAX` where only time ends it.
+    /// Bytes to send; `u64::MAX` if only time ends the flow.
     pub(crate) limit: u64,
     pub(crate) content: Content,
     pub(crate) done: bool,
 }
 
 impl SendFlow {
-    /// Sends once, at most a `buffer` full (or, of a file, as much as the call takes).
+    /// Sends once: at most one `buffer`, or from a file as much as the call accepts.
     pub(crate) fn step(&mut self, buffer: &mut [u8]) -> Result<Step, Errno> {
         let left = self.limit - self.sent;
         if left == 0 {
@@ -87,17 +86,17 @@ impl SendFlow {
         }
     }
 
-    /// Tells the receiver that no more will come.
+    /// Closes the sending side, so that the receiver sees the end of the flow.
     pub(crate) fn finish(&mut self) -> Result<(), Errno> {
         self.done = true;
         match shutdown(&self.socket, Shutdown::Write) {
-            // The other side is gone; its receiver says so better.
+            // The other side is gone; its thread reports the cause.
             Err(Errno::NOTCONN) => Ok(()),
             other => other,
         }
     }
 
-    /// XXH3 of what was sent, where it is known.
+    /// Returns the XXH3 hash of the sent bytes; `None` for unchecked content.
     pub(crate) fn digest(&self) -> Result<Option<u64>, LabError> {
         match &self.content {
             Content::Any => Ok(None),
@@ -107,17 +106,17 @@ impl SendFlow {
     }
 }
 
-/// What the receiving half compares with.
+/// The bytes that the receiving half expects.
 pub(crate) enum Expected {
-    /// A pattern from its beginning.
+    /// A pattern.
     Pattern(Pattern),
-    /// A file, again and again.
+    /// A file, repeated.
     File(Arc<PatternFile>),
 }
 
 /// The receiving half of a flow.
 pub(crate) struct ReceiveFlow {
-    /// Its number in the load.
+    /// Index of the flow in the load.
     pub(crate) number: usize,
     pub(crate) socket: OwnedFd,
     pub(crate) received: u64,
@@ -131,7 +130,7 @@ impl ReceiveFlow {
     /// Receives once into `buffer`.
     pub(crate) fn step(&mut self, buffer: &mut [u8], receive: Receive) -> Result<Step, Errno> {
         if self.quick_acknowledgements {
-            // The kernel leaves the mode on its own (tcp(7)).
+            // The kernel resets this mode from time to time (tcp(7)).
             sockopt::set_tcp_quickack(&self.socket, true)?;
         }
         let flags = match receive {

@@ -1,10 +1,10 @@
-//! The start of a load: threads wait until all of them are there, and stop together when one fails.
+//! The common start of a load's threads, and their common end after a failure.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Where the threads of a load wait for the start.
+/// A gate at which the threads of a load wait for the start.
 #[derive(Default)]
 pub(crate) struct Gate {
     start: Mutex<Option<Instant>>,
@@ -13,7 +13,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Lets the waiting threads go, and says when that was.
+    /// Opens the gate, and returns the start time.
     pub(crate) fn open(&self) -> Instant {
         let now = Instant::now();
         *self.start.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
@@ -21,13 +21,13 @@ impl Gate {
         now
     }
 
-    /// Tells all threads to end: something failed.
+    /// Tells all threads to stop after a failure.
     pub(crate) fn abort(&self) {
         self.aborted.store(true, Ordering::Relaxed);
         self.open();
     }
 
-    /// Waits for the start, and says when that was.
+    /// Waits until the gate is open, and returns the start time.
     pub(crate) fn wait(&self) -> Instant {
         let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -38,19 +38,33 @@ impl Gate {
         }
     }
 
-    /// Whether a thread of the load failed, so that the others' work is void.
+    /// Returns whether a thread of the load has failed.
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Relaxed)
     }
 }
 
-/// Aborts the load when dropped, unless told that all went well: covers errors and panics alike.
-pub(crate) struct AbortOnFailure<'gate>(pub(crate) &'gate Gate, pub(crate) bool);
+/// A guard that aborts the load when dropped, unless it was disarmed: covers errors and panics.
+pub(crate) struct AbortOnFailure<'gate> {
+    gate: &'gate Gate,
+    succeeded: bool,
+}
+
+impl<'gate> AbortOnFailure<'gate> {
+    pub(crate) fn new(gate: &'gate Gate) -> Self {
+        Self { gate, succeeded: false }
+    }
+
+    /// Records that all went well, so that dropping the guard does nothing.
+    pub(crate) fn disarm(&mut self) {
+        self.succeeded = true;
+    }
+}
 
 impl Drop for AbortOnFailure<'_> {
     fn drop(&mut self) {
-        if !self.1 {
-            self.0.abort();
+        if !self.succeeded {
+            self.gate.abort();
         }
     }
 }

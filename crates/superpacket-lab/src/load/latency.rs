@@ -1,14 +1,14 @@
-//! How long transactions took: a histogram fine enough for percentiles, and cheap enough to fill a
-//! million times a second.
+//! A histogram of transaction times, fine enough for percentiles and cheap enough to fill a million
+//! times per second.
 
 use std::time::Duration;
 
-/// Buckets for each power of two, so that a bucket is at most 1/128 wide.
+/// Buckets per power of two, so that a bucket spans at most 1/128 of its value.
 const STEPS: usize = 1 << STEP_BITS;
 const STEP_BITS: usize = 7;
 const BUCKETS: usize = 64 * STEPS;
 
-/// Durations of transactions, to less than 1 %.
+/// A histogram of durations with an error below 1 %.
 #[derive(Clone, Debug)]
 pub struct Latency {
     counts: Vec<u64>,
@@ -31,20 +31,20 @@ impl Latency {
         self.longest = self.longest.max(duration);
     }
 
-    /// The average; zero where there is none.
+    /// Returns the mean duration; zero without transactions.
     #[must_use]
     pub fn mean(&self) -> Duration {
         if self.count == 0 { Duration::ZERO } else { self.sum.div_f64(self.count as f64) }
     }
 
-    /// The longest.
+    /// Returns the longest duration.
     #[must_use]
     pub fn longest(&self) -> Duration {
         self.longest
     }
 
-    /// What the given part of the transactions did not exceed, such as 0.99; zero where there is
-    /// none.
+    /// Returns the duration that a given share of the transactions, such as 0.99, did not exceed;
+    /// zero without transactions.
     #[must_use]
     pub fn percentile(&self, part: f64) -> Duration {
         let rank = (part.clamp(0.0, 1.0) * self.count as f64).ceil().max(1.0) as u64;

@@ -1,5 +1,5 @@
-//! Load in the shape of netperf: real sockets of the kernel in two hosts, with CPU times, and every
-//! byte checkable.
+//! Traffic generators like netperf's: kernel sockets on two hosts, with CPU times, and optionally a
+//! check of every byte.
 
 mod bulk;
 mod bulk_direction;

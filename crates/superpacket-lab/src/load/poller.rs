@@ -1,5 +1,4 @@
-//! Waiting for many sockets at once (epoll(7), level-triggered), with an eye on those that get
-//! nowhere.
+//! Waiting for many sockets at once (epoll(7), level-triggered), and detection of stalled flows.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -10,10 +9,10 @@ use rustix::io::Errno;
 
 use crate::error::{Context, LabError};
 
-/// How long a wait lasts at most, so that a stall, or another thread's failure, is seen.
+/// Longest single wait, so that stalls and failures of other threads are noticed.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
-/// An epoll instance over flows that are known by their number.
+/// An epoll instance whose sockets are identified by the number of their flow.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     events: Vec<Event>,
@@ -36,7 +35,7 @@ impl Poller {
             .context(|| "epoll_ctl".into())
     }
 
-    /// Changes what a flow's socket is watched for.
+    /// Changes the events that a flow's socket is watched for.
     pub(crate) fn modify(
         &self,
         socket: impl AsFd,
@@ -47,12 +46,12 @@ impl Poller {
             .context(|| "epoll_ctl".into())
     }
 
-    /// Watches a socket no more.
+    /// Stops watching a socket.
     pub(crate) fn remove(&self, socket: impl AsFd) -> Result<(), LabError> {
         epoll::delete(&self.epoll, socket).context(|| "epoll_ctl".into())
     }
 
-    /// Puts the flows that are ready into `ready`; none after at most 50 ms.
+    /// Waits at most 50 ms, and fills `ready` with the flows that are ready.
     pub(crate) fn wait(&mut self, ready: &mut Vec<usize>) -> Result<(), LabError> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: LONGEST_WAIT.subsec_nanos().into() };
         self.events.clear();
@@ -70,50 +69,49 @@ impl Poller {
     }
 }
 
-/// When each flow of a thread last got on.
-pub(crate) struct Progress {
+/// Detects flows of a thread that make no progress for too long.
+pub(crate) struct StallDetector {
     load: String,
     role: &'static str,
-    allowed: Duration,
+    limit: Duration,
     last: Vec<Instant>,
-    next_look: Instant,
+    next_check: Instant,
 }
 
-impl Progress {
-    /// All flows are counted from now on.
-    pub(crate) fn new(load: &str, role: &'static str, flows: usize, allowed: Duration) -> Self {
+impl StallDetector {
+    /// Starts to watch `flows` flows from now on.
+    pub(crate) fn new(load: &str, role: &'static str, flows: usize, limit: Duration) -> Self {
         let now = Instant::now();
         Self {
             load: load.to_owned(),
             role,
-            allowed,
+            limit,
             last: vec![now; flows],
-            next_look: now + LONGEST_WAIT,
+            next_check: now + LONGEST_WAIT,
         }
     }
 
-    /// The flow moved some bytes.
-    pub(crate) fn moved(&mut self, flow: usize, now: Instant) {
+    /// Records that the flow made progress.
+    pub(crate) fn record(&mut self, flow: usize, now: Instant) {
         self.last[flow] = now;
     }
 
-    /// Looks, a few times a second, whether a flow that is not done has stood still for too long.
-    /// `state` says for a flow its number in the whole load and the bytes that it moved, or `None`
-    /// when it is done.
+    /// Returns an error if an unfinished flow has stalled; looks only every 50 ms. `state` returns
+    /// a flow's index in the load and the bytes it moved, or `None` if it is finished.
     pub(crate) fn check(
         &mut self,
         now: Instant,
         state: impl Fn(usize) -> Option<(usize, u64)>,
     ) -> Result<(), LabError> {
-        if now < self.next_look {
+        if now < self.next_check {
             return Ok(());
         }
-        self.next_look = now + LONGEST_WAIT;
+        self.next_check = now + LONGEST_WAIT;
         let waiting = (0..self.last.len())
             .filter_map(|flow| state(flow).map(|state| (self.last[flow], state)));
         let count = waiting.clone().count();
         match waiting.min_by_key(|(last, _)| *last) {
-            Some((last, (flow, bytes))) if now.duration_since(last) > self.allowed => {
+            Some((last, (flow, bytes))) if now.duration_since(last) > self.limit => {
                 Err(LabError::Stalled {
                     load: self.load.clone(),
                     role: self.role,

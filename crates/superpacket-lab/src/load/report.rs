@@ -1,63 +1,63 @@
-//! What a load measured, in netperf's terms.
+//! The results of a load, in netperf's terms.
 
 use std::time::Duration;
 
 use crate::cpu::{CpuTime, MachineUsage};
 use crate::load::latency::Latency;
 
-/// The outcome of a [`crate::TcpBulk`].
+/// The result of a [`crate::TcpBulk`].
 #[derive(Clone, Debug, Default)]
 pub struct BulkReport {
-    /// From the client to the server, where asked for.
+    /// Client to server, if requested.
     pub forward: Option<DirectionReport>,
-    /// From the server to the client, where asked for.
+    /// Server to client, if requested.
     pub reverse: Option<DirectionReport>,
-    /// All CPUs while it ran.
+    /// Usage of all CPUs during the run.
     pub machine: MachineUsage,
 }
 
-/// One direction of a bulk load.
+/// The result of one direction of a bulk transfer.
 #[derive(Clone, Debug, Default)]
 pub struct DirectionReport {
-    /// Payload bytes that the receiving programs got, of all flows.
+    /// Payload bytes that the receiving programs read, over all flows.
     pub bytes: u64,
-    /// From the start until the last byte had arrived.
+    /// Seconds from the start until the last byte was read.
     pub seconds: f64,
     /// CPU time of the sending threads.
     pub sender: CpuTime,
     /// CPU time of the receiving threads.
     pub receiver: CpuTime,
-    /// Calls of the sending threads that took data.
+    /// Number of send calls that accepted data.
     pub send_calls: u64,
-    /// Calls of the receiving threads that gave data.
+    /// Number of receive calls that returned data.
     pub receive_calls: u64,
-    /// Each flow.
+    /// Results of each flow.
     pub flows: Vec<FlowReport>,
 }
 
-/// One flow of a bulk load.
+/// The result of one flow of a bulk transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FlowReport {
     /// Payload bytes received.
     pub bytes: u64,
-    /// From the start until its last byte had arrived.
+    /// Seconds from the start until its last byte was read.
     pub seconds: f64,
-    /// XXH3 of the bytes, the same on both sides, where they were verified.
+    /// XXH3 hash of the bytes, equal on both sides; `None` if they were not verified.
     pub digest: Option<u64>,
-    /// Segments that the sender sent again (`tcpi_total_retrans`).
+    /// Segments that the sender retransmitted (`tcpi_total_retrans`).
     pub retransmitted_segments: u32,
-    /// The sender's segment size at the end, in bytes of payload (`tcpi_snd_mss`).
+    /// The sender's final segment size, in payload bytes (`tcpi_snd_mss`).
     pub segment_size: u32,
 }
 
 impl BulkReport {
-    /// Payload bytes of both directions.
+    /// Returns the payload bytes of both directions.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.directions().map(|direction| direction.bytes).sum()
     }
 
-    /// Payload of both directions in 10^9 bits per second.
+    /// Returns the payload rate of both directions, in 10^9 bits per second.
     #[must_use]
     pub fn gigabits_per_second(&self) -> f64 {
         self.directions().map(DirectionReport::gigabits_per_second).sum()
@@ -69,62 +69,62 @@ impl BulkReport {
 }
 
 impl DirectionReport {
-    /// Payload in 10^9 bits per second.
+    /// Returns the payload rate, in 10^9 bits per second.
     #[must_use]
     pub fn gigabits_per_second(&self) -> f64 {
         per_second(self.bytes as f64 * 8.0 / 1e9, self.seconds)
     }
 
-    /// The sending threads' CPU time, as a multiple of one CPU's.
+    /// Returns the CPU usage of the sending threads; 1 is one full CPU.
     #[must_use]
     pub fn sender_utilisation(&self) -> f64 {
         per_second(self.sender.total().as_secs_f64(), self.seconds)
     }
 
-    /// The receiving threads' CPU time, as a multiple of one CPU's.
+    /// Returns the CPU usage of the receiving threads; 1 is one full CPU.
     #[must_use]
     pub fn receiver_utilisation(&self) -> f64 {
         per_second(self.receiver.total().as_secs_f64(), self.seconds)
     }
 
-    /// The sending threads' CPU time per payload, in microseconds per 1,024 bytes.
+    /// Returns the CPU time of the sending threads per payload, in microseconds per 1,024 bytes.
     #[must_use]
     pub fn sender_service_demand(&self) -> f64 {
         service_demand(self.sender.total(), self.bytes)
     }
 
-    /// The receiving threads' CPU time per payload, in microseconds per 1,024 bytes.
+    /// Returns the CPU time of the receiving threads per payload, in microseconds per 1,024 bytes.
     #[must_use]
     pub fn receiver_service_demand(&self) -> f64 {
         service_demand(self.receiver.total(), self.bytes)
     }
 }
 
-/// The outcome of a [`crate::TcpTransactions`].
+/// The result of a [`crate::TcpTransactions`].
 #[derive(Clone, Debug, Default)]
 pub struct TransactionReport {
-    /// Requests that were answered in full.
+    /// Requests that received a complete answer.
     pub transactions: u64,
-    /// From the start until the last answer.
+    /// Seconds from the start until the last answer.
     pub seconds: f64,
     /// CPU time of the client's thread.
     pub client: CpuTime,
     /// CPU time of the server's thread.
     pub server: CpuTime,
-    /// From the request's first byte to the answer's last.
+    /// Times from the first byte of a request to the last byte of its answer.
     pub latency: Latency,
-    /// All CPUs while it ran.
+    /// Usage of all CPUs during the run.
     pub machine: MachineUsage,
 }
 
 impl TransactionReport {
-    /// Transactions per second, of all connections together.
+    /// Returns transactions per second over all connections.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         per_second(self.transactions as f64, self.seconds)
     }
 
-    /// CPU time of both threads per transaction, in microseconds.
+    /// Returns the CPU time of both threads per transaction, in microseconds.
     #[must_use]
     pub fn service_demand(&self) -> f64 {
         per_second(
@@ -134,15 +134,15 @@ impl TransactionReport {
     }
 }
 
-/// netperf's service demand: CPU time per payload, in microseconds per 1,024 bytes; 0 where nothing
-/// was carried. netperf itself puts the whole machine's CPU time in, which is
-/// [`MachineUsage::total`]'s [`crate::CpuUsage::busy`].
+/// Returns CPU time per payload in microseconds per 1,024 bytes (netperf's service demand); 0
+/// without payload. netperf counts the CPU time of the whole machine, which is
+/// [`crate::CpuUsage::busy`] of [`MachineUsage::total`].
 #[must_use]
 pub fn service_demand(cpu: Duration, bytes: u64) -> f64 {
     per_second(cpu.as_secs_f64() * 1e6, bytes as f64 / 1024.0)
 }
 
-/// A quotient that is 0 where there is nothing to divide by.
+/// Returns `amount / seconds`, or 0 if `seconds` is 0.
 pub(crate) fn per_second(amount: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { amount / seconds } else { 0.0 }
 }

@@ -1,5 +1,4 @@
-//! What all loads are told alike: between whom, for how long, on which CPUs, with which socket
-//! options.
+//! Settings that all loads share: hosts, duration, CPUs and socket options.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,7 +7,7 @@ use crate::error::LabError;
 use crate::host::Host;
 use crate::topology::Station;
 
-/// Who talks to whom. The client connects; the server listens at `address`, on a port that the
+/// The two ends of a load. The client connects; the server listens at `address`, on a port that the
 /// kernel chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct Route<'hosts> {
@@ -16,34 +15,34 @@ pub struct Route<'hosts> {
     pub client: &'hosts Host,
     /// The host that listens.
     pub server: &'hosts Host,
-    /// An address of the server that the client reaches.
+    /// The server's address, as the client reaches it.
     pub address: IpAddr,
 }
 
 impl<'hosts> Route<'hosts> {
-    /// From one station to another over IPv4.
+    /// Returns the route from one station to another over IPv4.
     #[must_use]
     pub fn ipv4(client: &'hosts Station, server: &'hosts Station) -> Self {
         Self { client: &client.host, server: &server.host, address: server.ipv4 }
     }
 
-    /// From one station to another over IPv6.
+    /// Returns the route from one station to another over IPv6.
     #[must_use]
     pub fn ipv6(client: &'hosts Station, server: &'hosts Station) -> Self {
         Self { client: &client.host, server: &server.host, address: server.ipv6 }
     }
 }
 
-/// When a load ends.
+/// The end of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// The senders stop after this time; what is on its way then still arrives and counts.
+    /// The senders stop after this time. Data in flight still arrives and counts.
     Time(Duration),
-    /// After this many bytes in each flow and direction.
+    /// Each flow ends after this number of bytes per direction.
     Bytes(u64),
 }
 
-/// On which CPUs the threads of each host may run; an empty list leaves it to the scheduler.
+/// CPUs that the threads of each host may use; an empty list allows all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pinning {
     /// CPUs of the client's threads.
@@ -55,10 +54,10 @@ pub struct Pinning {
 /// Options of the TCP sockets on both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// `TCP_CONGESTION`; empty leaves the host's default. Default: `cubic`, whatever the machine
-    /// prefers.
+    /// `TCP_CONGESTION`; empty for the host's default. Default: `cubic`, so that runs are
+    /// comparable between machines.
     pub congestion_control: String,
-    /// `TCP_MAXSEG`, in bytes: the largest payload of a segment, less where the path says so.
+    /// `TCP_MAXSEG`, in bytes: the largest payload of a segment. The path may require less.
     pub maximum_segment_size: Option<u16>,
     /// `SO_SNDBUF`, in bytes; `None` lets the kernel tune it.
     pub send_buffer: Option<usize>,
@@ -66,8 +65,8 @@ pub struct TcpOptions {
     pub receive_buffer: Option<usize>,
     /// `TCP_NODELAY`.
     pub no_delay: bool,
-    /// `TCP_QUICKACK`, renewed with every read, so that the receiver acknowledges every second
-    /// segment, or each, at once.
+    /// `TCP_QUICKACK`, set again before every read, so that the receiver acknowledges without
+    /// delay.
     pub quick_acknowledgements: bool,
 }
 
@@ -84,7 +83,7 @@ impl Default for TcpOptions {
     }
 }
 
-/// Refuses a count of zero by name.
+/// Returns an error that names the setting if its value is 0.
 pub(crate) fn at_least_one(what: &str, value: usize) -> Result<(), LabError> {
     if value == 0 {
         Err(LabError::Invalid { what: format!("{what} = 0"), reason: "expected at least 1".into() })

@@ -1,5 +1,4 @@
-//! Connected sockets between two hosts, made in their namespaces; once made they may be used from
-//! anywhere.
+//! Connected TCP sockets between two hosts, created in their namespaces and usable from any thread.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,21 +14,21 @@ use crate::error::{Context, LabError};
 use crate::host::Host;
 use crate::load::settings::{Route, TcpOptions};
 
-/// How long a connection may take to come about: three lost SYNs.
+/// Time limit for connecting; allows for three lost SYNs.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// A TCP connection: both its ends, non-blocking.
-pub(crate) struct Connection {
+/// A TCP connection's two sockets, non-blocking.
+pub(crate) struct ConnectedSockets {
     pub(crate) client: OwnedFd,
     pub(crate) server: OwnedFd,
 }
 
-/// Makes `count` connections, one after the other.
+/// Opens `count` connections, one after the other.
 pub(crate) fn connections(
     route: &Route<'_>,
     count: usize,
     options: &TcpOptions,
-) -> Result<Vec<Connection>, LabError> {
+) -> Result<Vec<ConnectedSockets>, LabError> {
     let (address, server) = (route.address, route.server);
     let listener = server.run(|| -> Result<TcpListener, LabError> {
         let listener = TcpListener::bind((address, 0))
@@ -50,15 +49,15 @@ pub(crate) fn connections(
             })?;
             let server = accept_with(&listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
                 .context(what)?;
-            // Inherited from the listener, except for this one.
+            // Unlike the other options, this one is not inherited from the listener.
             sockopt::set_tcp_nodelay(&server, options.no_delay).context(what)?;
-            Ok(Connection { client, server })
+            Ok(ConnectedSockets { client, server })
         };
         (1..=count).map(connect).collect()
     })
 }
 
-/// Makes `count` connections to a server that is none of the lab's, one after the other.
+/// Opens `count` connections to a server outside the lab, one after the other.
 pub(crate) fn clients(
     host: &Host,
     target: SocketAddr,
@@ -95,7 +94,7 @@ fn connect_to(
     Ok(socket)
 }
 
-/// Sets the options that must stand before the connection, because they are announced in the SYN.
+/// Sets the options that must precede the connection, because the SYN announces them.
 fn apply(socket: impl AsFd, options: &TcpOptions) -> Result<(), LabError> {
     let socket = socket.as_fd();
     if !options.congestion_control.is_empty() {
@@ -133,7 +132,7 @@ fn set_maximum_segment_size(socket: impl AsFd, size: u16) -> Result<(), LabError
         .context(|| format!("maximum segment size of {size} bytes"))
 }
 
-/// Waits until `socket` is ready.
+/// Waits until `socket` is ready; `what` describes the operation in errors.
 fn wait_for(
     socket: impl AsFd,
     flags: PollFlags,

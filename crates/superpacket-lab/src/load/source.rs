@@ -1,4 +1,4 @@
-//! Where a bulk sender takes its bytes from.
+//! Sources of the payload that bulk senders send.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -13,18 +13,18 @@ use twox_hash::XxHash3_64;
 use crate::error::{Context, LabError};
 use crate::pattern::Pattern;
 
-/// Where a bulk sender takes its bytes from.
+/// Source of the payload of a bulk sender.
 #[derive(Clone, Debug, Default)]
 pub enum Source {
-    /// A buffer in memory, by send(2): TCP_STREAM.
+    /// A buffer in memory, sent with send(2): TCP_STREAM.
     #[default]
     Memory,
-    /// A file, by sendfile(2): TCP_SENDFILE. It begins anew where the flow is longer.
+    /// A file, sent with sendfile(2): TCP_SENDFILE. It is repeated if the flow is longer.
     File(Arc<PatternFile>),
 }
 
-/// A file in memory (memfd_create(2)), filled with a pattern; it has no name and goes with its last
-/// holder.
+/// A file in memory (memfd_create(2)), filled with a pattern. It has no name, and is freed with its
+/// last holder.
 #[derive(Debug)]
 pub struct PatternFile {
     file: File,
@@ -33,12 +33,11 @@ pub struct PatternFile {
 }
 
 impl PatternFile {
-    /// Makes the file. Source 003's was of 665,434,112 bytes.
+    /// Creates a file of `size` bytes with the pattern of `key`.
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for an empty file; [`LabError::System`] where there is no memory for
-    /// it.
+    /// [`LabError::Invalid`] for size 0; [`LabError::System`] if there is not enough memory.
     pub fn new(size: u64, key: u64) -> Result<Arc<Self>, LabError> {
         if size == 0 {
             return Err(LabError::Invalid {
@@ -61,7 +60,7 @@ impl PatternFile {
         Ok(Arc::new(Self { file, size, pattern }))
     }
 
-    /// Its size in bytes.
+    /// Returns the file's size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
@@ -71,7 +70,8 @@ impl PatternFile {
         self.file.as_fd()
     }
 
-    /// XXH3 of the first `bytes` of the file repeated without end, read from the file itself.
+    /// Returns the XXH3 hash of the first `bytes` bytes of the repeated file, as read from the
+    /// file.
     pub(crate) fn digest(&self, bytes: u64) -> Result<u64, LabError> {
         let mut sum = XxHash3_64::new();
         let mut block = vec![0; 1 << 18];
@@ -88,8 +88,8 @@ impl PatternFile {
         Ok(sum.finish())
     }
 
-    /// The index of the first of `bytes` that is not the repeated file's at `offset` plus that
-    /// index.
+    /// Returns the index of the first byte of `bytes` that differs from the repeated file at
+    /// `offset`.
     pub(crate) fn first_difference(&self, offset: u64, bytes: &[u8]) -> Option<usize> {
         let mut done = 0;
         while done < bytes.len() {

@@ -1,4 +1,5 @@
-//! TCP_RR: on each of many connections, a request, its answer, the next request.
+//! Request and response over TCP (TCP_RR): each connection sends a request, reads its answer, and
+//! sends the next.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -13,34 +14,34 @@ use crate::cpu::{CpuTime, MachineSample, pin_this_thread};
 use crate::error::{Context, LabError};
 use crate::host::Host;
 use crate::load::gate::{AbortOnFailure, Gate};
-use crate::load::poller::{Poller, Progress};
+use crate::load::poller::{Poller, StallDetector};
 use crate::load::report::TransactionReport;
 use crate::load::settings::{Pinning, Route, TcpOptions, at_least_one};
 use crate::load::socket::{clients, connections};
 use crate::pattern::{Checker, Pattern, Producer};
 
-/// Requests and answers over TCP. Set what differs from the default, and [`TcpTransactions::run`].
+/// Settings of request-response traffic over TCP, started with [`TcpTransactions::run`].
 ///
-/// One thread on each side serves all connections by epoll(7). Each connection has one request
-/// under way.
+/// Each side serves all connections with one thread, by epoll(7). Each connection has one
+/// outstanding request.
 #[derive(Clone, Debug)]
 pub struct TcpTransactions {
-    /// Connections. Default 1.
+    /// Number of connections. Default: 1.
     pub connections: usize,
-    /// Bytes of a request. Default 1.
+    /// Bytes per request. Default: 1.
     pub request: usize,
-    /// Bytes of an answer. Default 1.
+    /// Bytes per answer. Default: 1.
     pub answer: usize,
-    /// For how long new requests are made. Default: one second.
+    /// Time during which new requests are sent. Default: one second.
     pub time: Duration,
-    /// Key of the patterns that requests and answers are made of and checked against, byte for
-    /// byte; `None` (the default) checks only their lengths.
+    /// Key of the patterns with which requests and answers are filled and checked; `None` (the
+    /// default) checks only their lengths.
     pub verify: Option<u64>,
-    /// Socket options. Default: as [`TcpOptions::default`], with `TCP_NODELAY`.
+    /// Socket options. Default: [`TcpOptions::default`] with `TCP_NODELAY`.
     pub options: TcpOptions,
-    /// CPUs of each host's thread. Default: left to the scheduler.
+    /// CPUs of each host's thread. Default: any.
     pub pinning: Pinning,
-    /// How long a connection may wait. Default 10 s.
+    /// Longest time for which a connection may make no progress. Default: 10 s.
     pub stall: Duration,
 }
 
@@ -59,49 +60,49 @@ impl Default for TcpTransactions {
     }
 }
 
-/// One side of a connection: it reads a message of one length and writes one of another, in turn.
-struct Talker {
+/// An end of a connection, which alternately reads and writes messages.
+struct TransactionEndpoint {
     socket: OwnedFd,
-    /// Still to be read of the message that is coming; 0 while writing.
+    /// Bytes left to read of the current message; 0 while writing.
     to_read: usize,
-    /// Still to be written of the message that is going; 0 while reading.
+    /// Bytes left to write of the current message; 0 while reading.
     to_write: usize,
-    /// Whether the socket was full, so that the poller watches for room.
+    /// Whether the socket's buffer was full, so that the poller waits for space.
     blocked: bool,
     sent: u64,
     received: u64,
     check: Option<(Producer, Checker, Pattern)>,
-    since: Instant,
+    message_start: Instant,
     done: bool,
 }
 
-/// What a call to [`Talker::advance`] came to.
+/// Outcome of a call to [`TransactionEndpoint::advance`].
 #[derive(PartialEq, Eq)]
 enum Advance {
-    /// A whole message was read.
+    /// A complete message was read.
     Message,
-    /// Waiting for bytes.
+    /// Waiting for bytes to read.
     Reading,
-    /// Waiting for room.
+    /// Waiting for space in the socket's buffer.
     Writing,
-    /// The other side has closed between two messages.
+    /// The peer closed the connection between two messages.
     Closed,
 }
 
-/// Where a thread's transactions went wrong.
-enum Fault {
+/// A failure in a thread's transactions.
+enum TransactionFault {
     System(Errno),
-    /// Bytes that are not those sent; an end within a message.
+    /// Received bytes differ from those sent, or the connection ended within a message.
     Corrupted(String),
 }
 
-impl From<Errno> for Fault {
+impl From<Errno> for TransactionFault {
     fn from(error: Errno) -> Self {
         Self::System(error)
     }
 }
 
-impl Talker {
+impl TransactionEndpoint {
     fn new(socket: OwnedFd, patterns: Option<(Pattern, Pattern)>) -> Self {
         let check =
             patterns.map(|(sent, received)| (Producer::new(sent), Checker::new(), received));
@@ -113,13 +114,13 @@ impl Talker {
             sent: 0,
             received: 0,
             check,
-            since: Instant::now(),
+            message_start: Instant::now(),
             done: false,
         }
     }
 
-    /// Writes what is to be written, then reads what is to be read, as far as the socket goes.
-    fn advance(&mut self, buffer: &mut [u8]) -> Result<Advance, Fault> {
+    /// Writes pending bytes, then reads pending bytes, until the socket would block.
+    fn advance(&mut self, buffer: &mut [u8]) -> Result<Advance, TransactionFault> {
         while self.to_write > 0 {
             let piece = self.to_write.min(buffer.len());
             if let Some((producer, ..)) = &self.check {
@@ -144,7 +145,7 @@ impl Talker {
             match recv(&self.socket, &mut buffer[..piece], RecvFlags::empty()) {
                 Ok((_, 0)) if self.to_read == whole => return Ok(Advance::Closed),
                 Ok((_, 0)) => {
-                    return Err(Fault::Corrupted(format!(
+                    return Err(TransactionFault::Corrupted(format!(
                         "the other side closed {} bytes before a message's end",
                         self.to_read
                     )));
@@ -155,15 +156,15 @@ impl Talker {
                             expected.first_difference(offset, bytes)
                         });
                         if let Some(offset) = checker.first_difference() {
-                            return Err(Fault::Corrupted(format!(
+                            return Err(TransactionFault::Corrupted(format!(
                                 "byte {offset} is not the one sent"
                             )));
                         }
                     }
                     self.received += length as u64;
                     self.to_read -= length;
-                    // Not read on at once: most messages come whole, and another call would only
-                    // say that there is no more.
+                    // Most messages arrive whole, and after a short read another call would only
+                    // return EAGAIN.
                     if self.to_read > 0 && length < piece {
                         return Ok(Advance::Reading);
                     }
@@ -176,7 +177,7 @@ impl Talker {
         Ok(Advance::Message)
     }
 
-    /// Has the poller watch for what the last call to [`Talker::advance`] waits for.
+    /// Makes the poller wait for the event that the last [`TransactionEndpoint::advance`] needs.
     fn watch(&mut self, poller: &Poller, index: usize, advance: &Advance) -> Result<(), LabError> {
         let blocked = *advance == Advance::Writing;
         if blocked != self.blocked {
@@ -196,13 +197,13 @@ impl Talker {
 }
 
 impl TcpTransactions {
-    /// Connects, runs, and reports.
+    /// Connects, exchanges messages, and reports.
     ///
     /// # Errors
     ///
-    /// [`LabError::Stalled`] where a connection waited too long, [`LabError::Corrupted`] where
-    /// messages arrive that were not sent, [`LabError::Invalid`] for settings that make no sense,
-    /// [`LabError::System`] where a connection cannot be made or breaks.
+    /// [`LabError::Stalled`] if a connection makes no progress for too long,
+    /// [`LabError::Corrupted`] if received and sent bytes differ, [`LabError::Invalid`] for invalid
+    /// settings, and [`LabError::System`] if a connection fails or breaks.
     pub fn run(&self, route: &Route<'_>) -> Result<TransactionReport, LabError> {
         at_least_one("connections", self.connections)?;
         at_least_one("request", self.request)?;
@@ -215,28 +216,28 @@ impl TcpTransactions {
                 let of = |side| Pattern::new(key).stream(side).stream(number as u64);
                 (of(0), of(1))
             });
-            clients.push(Talker::new(connection.client, patterns));
-            servers.push(Talker::new(
+            clients.push(TransactionEndpoint::new(connection.client, patterns));
+            servers.push(TransactionEndpoint::new(
                 connection.server,
                 patterns.map(|(requests, answers)| (answers, requests)),
             ));
         }
         let gate = Gate::default();
         thread::scope(|scope| {
-            let mut guard = AbortOnFailure(&gate, false);
+            let mut guard = AbortOnFailure::new(&gate);
             let start = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
             let server = start("server")
                 .spawn_scoped(scope, || self.serve(&gate, servers))
                 .context(|| "starting a thread".into())?;
             let client = start("client")
-                .spawn_scoped(scope, || self.ask(&gate, clients))
+                .spawn_scoped(scope, || self.run_requests(&gate, clients))
                 .context(|| "starting a thread".into())?;
             let before = MachineSample::now()?;
             gate.open();
             let client = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let server = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let machine = MachineSample::now()?.since(&before);
-            guard.1 = true;
+            guard.disarm();
             match (client?, server?) {
                 (Some((mut report, clients)), Some((cpu, servers))) => {
                     compare(&clients, &servers)?;
@@ -244,20 +245,20 @@ impl TcpTransactions {
                     report.machine = machine;
                     Ok(report)
                 }
-                // A thread ends early only where the other returns an error, which has been given
+                // A thread stops early only if the other one failed, and that error was returned
                 // above.
                 _ => Err(LabError::system("TCP_RR", std::io::ErrorKind::Interrupted)),
             }
         })
     }
 
-    /// Connects to a server that is none of the lab's (a user-space stack, another machine), runs,
-    /// and reports; the server's CPU time is not known.
+    /// Runs the client against a server outside the lab, such as a user-space stack or another
+    /// machine. The report lacks the server's CPU time.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run); [`LabError::Invalid`] where bytes are to be verified: only
-    /// [`run`](Self::run) has a server that makes the pattern.
+    /// Those of [`run`](Self::run). [`LabError::Invalid`] if bytes are to be verified, because only
+    /// the server of [`run`](Self::run) sends the pattern.
     pub fn run_client(
         &self,
         host: &Host,
@@ -269,48 +270,48 @@ impl TcpTransactions {
         if self.verify.is_some() {
             return Err(LabError::Invalid {
                 what: "verify".into(),
-                reason: "the server at the other end makes no pattern".into(),
+                reason: "a server outside the lab does not send the pattern".into(),
             });
         }
-        let talkers = clients(host, server, self.connections, &self.options)?
+        let endpoints = clients(host, server, self.connections, &self.options)?
             .into_iter()
-            .map(|socket| Talker::new(socket, None))
+            .map(|socket| TransactionEndpoint::new(socket, None))
             .collect();
         let gate = Gate::default();
         thread::scope(|scope| {
             let client = thread::Builder::new().name("lab:client".into());
             let client = client
-                .spawn_scoped(scope, || self.ask(&gate, talkers))
+                .spawn_scoped(scope, || self.run_requests(&gate, endpoints))
                 .context(|| "starting a thread".into())?;
             let before = MachineSample::now()?;
             gate.open();
-            let asked = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let outcome = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let machine = MachineSample::now()?.since(&before);
-            // Nobody else could have ended it early.
-            let (report, _) = asked?
+            // No other thread can abort the load.
+            let (report, _) = outcome?
                 .ok_or_else(|| LabError::system("TCP_RR", std::io::ErrorKind::Interrupted))?;
             Ok(TransactionReport { machine, ..report })
         })
     }
 
-    /// The client's thread.
-    fn ask(
+    /// Runs the client's thread.
+    fn run_requests(
         &self,
         gate: &Gate,
-        mut talkers: Vec<Talker>,
-    ) -> Result<Option<(TransactionReport, Vec<Talker>)>, LabError> {
-        let mut guard = AbortOnFailure(gate, false);
-        let (mut poller, mut buffer) = self.prepare(&self.pinning.client, &talkers)?;
+        mut endpoints: Vec<TransactionEndpoint>,
+    ) -> Result<Option<(TransactionReport, Vec<TransactionEndpoint>)>, LabError> {
+        let mut guard = AbortOnFailure::new(gate);
+        let (mut poller, mut buffer) = self.prepare(&self.pinning.client, &endpoints)?;
         let start = gate.wait();
         let deadline = start + self.time;
         let cpu = CpuTime::of_this_thread();
         let mut report = TransactionReport::default();
-        let mut progress = Progress::new("TCP_RR", "client", talkers.len(), self.stall);
-        let mut left = talkers.len();
-        // The first requests go out unasked.
-        let mut ready: Vec<usize> = (0..talkers.len()).collect();
-        for talker in &mut talkers {
-            (talker.to_write, talker.to_read, talker.since) =
+        let mut progress = StallDetector::new("TCP_RR", "client", endpoints.len(), self.stall);
+        let mut left = endpoints.len();
+        // Each connection starts with a request.
+        let mut ready: Vec<usize> = (0..endpoints.len()).collect();
+        for endpoint in &mut endpoints {
+            (endpoint.to_write, endpoint.to_read, endpoint.message_start) =
                 (self.request, self.answer, Instant::now());
         }
         while left > 0 {
@@ -318,56 +319,56 @@ impl TcpTransactions {
                 return Ok(None);
             }
             for &index in &ready {
-                let talker = &mut talkers[index];
-                let mut advance = self.advance(talker, index, "client", &mut buffer)?;
+                let endpoint = &mut endpoints[index];
+                let mut advance = self.advance(endpoint, index, "client", &mut buffer)?;
                 let now = Instant::now();
-                progress.moved(index, now);
+                progress.record(index, now);
                 if advance == Advance::Message {
                     report.transactions += 1;
-                    report.latency.record(now - talker.since);
+                    report.latency.record(now - endpoint.message_start);
                     report.seconds = (now - start).as_secs_f64();
                     if now >= deadline {
-                        poller.remove(&talker.socket)?;
-                        shutdown(&talker.socket, Shutdown::Write)
+                        poller.remove(&endpoint.socket)?;
+                        shutdown(&endpoint.socket, Shutdown::Write)
                             .context(|| format!("TCP_RR: closing connection {index}"))?;
-                        talker.done = true;
+                        endpoint.done = true;
                         left -= 1;
                         continue;
                     }
-                    (talker.to_write, talker.to_read, talker.since) =
+                    (endpoint.to_write, endpoint.to_read, endpoint.message_start) =
                         (self.request, self.answer, now);
-                    advance = self.send_only(talker, index, &mut buffer)?;
+                    advance = self.send_only(endpoint, index, &mut buffer)?;
                 }
                 if advance == Advance::Closed {
                     return Err(corrupted(index, "the server closed without an answer".into()));
                 }
-                talker.watch(&poller, index, &advance)?;
+                endpoint.watch(&poller, index, &advance)?;
             }
             progress.check(Instant::now(), |index| {
-                (!talkers[index].done).then(|| (index, talkers[index].received))
+                (!endpoints[index].done).then(|| (index, endpoints[index].received))
             })?;
             poller.wait(&mut ready)?;
         }
         report.client = CpuTime::of_this_thread() - cpu;
-        guard.1 = true;
-        Ok(Some((report, talkers)))
+        guard.disarm();
+        Ok(Some((report, endpoints)))
     }
 
-    /// The server's thread.
+    /// Runs the server's thread.
     fn serve(
         &self,
         gate: &Gate,
-        mut talkers: Vec<Talker>,
-    ) -> Result<Option<(CpuTime, Vec<Talker>)>, LabError> {
-        let mut guard = AbortOnFailure(gate, false);
-        let (mut poller, mut buffer) = self.prepare(&self.pinning.server, &talkers)?;
+        mut endpoints: Vec<TransactionEndpoint>,
+    ) -> Result<Option<(CpuTime, Vec<TransactionEndpoint>)>, LabError> {
+        let mut guard = AbortOnFailure::new(gate);
+        let (mut poller, mut buffer) = self.prepare(&self.pinning.server, &endpoints)?;
         gate.wait();
         let cpu = CpuTime::of_this_thread();
-        let mut progress = Progress::new("TCP_RR", "server", talkers.len(), self.stall);
-        let mut left = talkers.len();
+        let mut progress = StallDetector::new("TCP_RR", "server", endpoints.len(), self.stall);
+        let mut left = endpoints.len();
         let mut ready = Vec::new();
-        for talker in &mut talkers {
-            talker.to_read = self.request;
+        for endpoint in &mut endpoints {
+            endpoint.to_read = self.request;
         }
         while left > 0 {
             if gate.is_aborted() {
@@ -375,69 +376,76 @@ impl TcpTransactions {
             }
             poller.wait(&mut ready)?;
             for &index in &ready {
-                let talker = &mut talkers[index];
-                let mut advance = self.advance(talker, index, "server", &mut buffer)?;
-                progress.moved(index, Instant::now());
+                let endpoint = &mut endpoints[index];
+                let mut advance = self.advance(endpoint, index, "server", &mut buffer)?;
+                progress.record(index, Instant::now());
                 if advance == Advance::Message {
-                    (talker.to_write, talker.to_read) = (self.answer, self.request);
-                    advance = self.send_only(talker, index, &mut buffer)?;
+                    (endpoint.to_write, endpoint.to_read) = (self.answer, self.request);
+                    advance = self.send_only(endpoint, index, &mut buffer)?;
                 }
                 if advance == Advance::Closed {
-                    poller.remove(&talker.socket)?;
-                    talker.done = true;
+                    poller.remove(&endpoint.socket)?;
+                    endpoint.done = true;
                     left -= 1;
                     continue;
                 }
-                talker.watch(&poller, index, &advance)?;
+                endpoint.watch(&poller, index, &advance)?;
             }
             progress.check(Instant::now(), |index| {
-                (!talkers[index].done).then(|| (index, talkers[index].received))
+                (!endpoints[index].done).then(|| (index, endpoints[index].received))
             })?;
         }
-        guard.1 = true;
-        Ok(Some((CpuTime::of_this_thread() - cpu, talkers)))
+        guard.disarm();
+        Ok(Some((CpuTime::of_this_thread() - cpu, endpoints)))
     }
 
-    fn prepare(&self, cpus: &[usize], talkers: &[Talker]) -> Result<(Poller, Vec<u8>), LabError> {
+    fn prepare(
+        &self,
+        cpus: &[usize],
+        endpoints: &[TransactionEndpoint],
+    ) -> Result<(Poller, Vec<u8>), LabError> {
         pin_this_thread(cpus)?;
         let poller = Poller::new()?;
-        for (index, talker) in talkers.iter().enumerate() {
-            poller.add(&talker.socket, index, EventFlags::IN)?;
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            poller.add(&endpoint.socket, index, EventFlags::IN)?;
         }
         Ok((poller, vec![0x55; self.request.max(self.answer).min(1 << 16)]))
     }
 
     fn advance(
         &self,
-        talker: &mut Talker,
+        endpoint: &mut TransactionEndpoint,
         index: usize,
         role: &str,
         buffer: &mut [u8],
     ) -> Result<Advance, LabError> {
-        talker.advance(buffer).map_err(|fault| match fault {
-            Fault::System(error) => {
+        endpoint.advance(buffer).map_err(|fault| match fault {
+            TransactionFault::System(error) => {
                 LabError::system(format!("TCP_RR: {role} of connection {index}"), error)
             }
-            Fault::Corrupted(detail) => corrupted(index, format!("{role}: {detail}")),
+            TransactionFault::Corrupted(detail) => corrupted(index, format!("{role}: {detail}")),
         })
     }
 
-    /// Sends the message due. The answer cannot be there yet, so it is not asked for.
+    /// Sends the pending message. Does not read, because the answer cannot have arrived yet.
     fn send_only(
         &self,
-        talker: &mut Talker,
+        endpoint: &mut TransactionEndpoint,
         index: usize,
         buffer: &mut [u8],
     ) -> Result<Advance, LabError> {
-        let to_read = std::mem::take(&mut talker.to_read);
-        let sent = self.advance(talker, index, "sender", buffer);
-        talker.to_read = to_read;
+        let to_read = std::mem::take(&mut endpoint.to_read);
+        let sent = self.advance(endpoint, index, "sender", buffer);
+        endpoint.to_read = to_read;
         Ok(if sent? == Advance::Writing { Advance::Writing } else { Advance::Reading })
     }
 }
 
-/// Both sides must have seen the same bytes each way.
-fn compare(clients: &[Talker], servers: &[Talker]) -> Result<(), LabError> {
+/// Checks that both sides saw the same bytes in each direction.
+fn compare(
+    clients: &[TransactionEndpoint],
+    servers: &[TransactionEndpoint],
+) -> Result<(), LabError> {
     for (index, (client, server)) in clients.iter().zip(servers).enumerate() {
         if (client.sent, client.received) != (server.received, server.sent) {
             let detail = format!(

@@ -1,4 +1,4 @@
-//! UDP_STREAM: datagrams in numbered order, one by one, or in batches that the kernel cuts
+//! Numbered datagrams (UDP_STREAM), sent singly or in super-packets that the kernel segments
 //! (UDP_SEGMENT) and merges (UDP_GRO).
 
 use std::net::{SocketAddr, UdpSocket};
@@ -19,38 +19,38 @@ use crate::load::report::{per_second, service_demand};
 use crate::load::settings::{Pinning, Route, at_least_one};
 use crate::pattern::Pattern;
 
-/// Bytes of the number at a datagram's beginning, little-endian.
+/// Length of the datagram number at the start of each payload, little-endian.
 const NUMBER: usize = 8;
-/// How long the receiver waits for more after the sender has ended.
+/// Time without datagrams, after the sender has ended, that ends the receiver.
 const QUIET_AFTER_END: Duration = Duration::from_millis(300);
 
-/// A load of datagrams from the client to the server. Set what differs from the default, and
-/// [`UdpBulk::run`].
+/// Settings of a stream of datagrams from client to server, started with [`UdpBulk::run`].
 ///
-/// Each datagram begins with its number in its flow; so loss, repetition and order are known.
+/// Each datagram begins with its number within its flow, which reveals loss, duplicates and
+/// reordering.
 #[derive(Clone, Debug)]
 pub struct UdpBulk {
-    /// Pairs of sockets. Default 1.
+    /// Number of socket pairs. Default: 1.
     pub flows: usize,
-    /// Payload bytes of a datagram, at least 8. Default 1,400.
+    /// Payload bytes per datagram, at least 8. Default: 1,400.
     pub datagram: usize,
-    /// For how long is sent. Default: one second.
+    /// Duration of sending. Default: one second.
     pub time: Duration,
-    /// Datagrams that one send call hands to the kernel as one super-packet (`UDP_SEGMENT`); 1 (the
-    /// default) sends each by itself. The kernel takes at most 65,507 bytes, and 64 or 128
+    /// Datagrams per send call, passed to the kernel as one super-packet (`UDP_SEGMENT`). With 1
+    /// (the default) each is sent singly. The kernel accepts up to 65,507 bytes, and 64 or 128
     /// datagrams.
     pub segments: usize,
-    /// Whether the receiver takes merged datagrams (`UDP_GRO`). Default: false.
+    /// Whether the receiver accepts merged datagrams (`UDP_GRO`). Default: false.
     pub gro: bool,
-    /// Datagrams per second of all flows; `None` (the default) sends as fast as the kernel takes
-    /// them, most of which may be lost.
+    /// Datagrams per second over all flows. `None` (the default) sends as fast as the kernel
+    /// accepts, which may lose most of them.
     pub datagrams_per_second: Option<f64>,
-    /// Key of the pattern that the datagrams are made of and checked against, byte for byte; `None`
-    /// (the default) checks their lengths and numbers only.
+    /// Key of the pattern with which datagrams are filled and checked; `None` (the default) checks
+    /// only their lengths and numbers.
     pub verify: Option<u64>,
-    /// `SO_RCVBUF` of the receiver in bytes, as far as the system allows. Default 4 MB.
+    /// `SO_RCVBUF` of the receiver in bytes, limited by the system. Default: 4 MiB.
     pub receive_buffer: usize,
-    /// CPUs of each host's thread. Default: left to the scheduler.
+    /// CPUs of each host's thread. Default: any.
     pub pinning: Pinning,
 }
 
@@ -70,82 +70,82 @@ impl Default for UdpBulk {
     }
 }
 
-/// The outcome of a [`UdpBulk`].
+/// The result of a [`UdpBulk`].
 #[derive(Clone, Debug, Default)]
 pub struct UdpReport {
     /// Datagrams sent.
     pub sent: u64,
-    /// Datagrams received, repeated ones included.
+    /// Datagrams received, including duplicates.
     pub received: u64,
-    /// Datagrams received that came again.
+    /// Datagrams received again.
     pub duplicates: u64,
     /// Datagrams received after one with a higher number.
     pub out_of_order: u64,
     /// Payload bytes received.
     pub bytes: u64,
-    /// From the start until the last datagram arrived.
+    /// Seconds from the start until the last datagram arrived.
     pub seconds: f64,
-    /// Receive calls that gave data.
+    /// Number of receive calls that returned data.
     pub receive_calls: u64,
-    /// Receive calls that gave more than one datagram.
+    /// Number of receive calls that returned more than one datagram.
     pub merged_calls: u64,
-    /// Most datagrams of one receive call.
+    /// Maximum datagrams per receive call.
     pub most_merged: u64,
     /// CPU time of the sending thread.
     pub sender: CpuTime,
     /// CPU time of the receiving thread.
     pub receiver: CpuTime,
-    /// All CPUs while it ran.
+    /// Usage of all CPUs during the run.
     pub machine: MachineUsage,
 }
 
 impl UdpReport {
-    /// Datagrams that never arrived.
+    /// Returns the number of datagrams that did not arrive.
     #[must_use]
     pub fn lost(&self) -> u64 {
         (self.sent + self.duplicates).saturating_sub(self.received)
     }
 
-    /// Payload received in 10^9 bits per second.
+    /// Returns the received payload, in 10^9 bits per second.
     #[must_use]
     pub fn gigabits_per_second(&self) -> f64 {
         per_second(self.bytes as f64 * 8.0 / 1e9, self.seconds)
     }
 
-    /// Datagrams received per second.
+    /// Returns datagrams received per second.
     #[must_use]
     pub fn datagrams_per_second(&self) -> f64 {
         per_second(self.received as f64, self.seconds)
     }
 
-    /// The sending thread's CPU time per payload received, in microseconds per 1,024 bytes.
+    /// Returns the sending thread's CPU time per received payload, in microseconds per 1,024 bytes.
     #[must_use]
     pub fn sender_service_demand(&self) -> f64 {
         service_demand(self.sender.total(), self.bytes)
     }
 
-    /// The receiving thread's CPU time per payload received, in microseconds per 1,024 bytes.
+    /// Returns the receiving thread's CPU time per received payload, in microseconds per 1,024
+    /// bytes.
     #[must_use]
     pub fn receiver_service_demand(&self) -> f64 {
         service_demand(self.receiver.total(), self.bytes)
     }
 }
 
-/// What the sender tells the receiver beside the network.
+/// The sender's state, which the receiver reads to know when to stop.
 #[derive(Default)]
-struct Sent {
+struct SenderState {
     datagrams: AtomicU64,
     ended: AtomicBool,
 }
 
 impl UdpBulk {
-    /// Sends, receives, and reports.
+    /// Sends, receives, and reports. Loss is reported, and is no error.
     ///
     /// # Errors
     ///
-    /// [`LabError::Corrupted`] where a datagram arrives that was not sent, [`LabError::Invalid`]
-    /// for settings that make no sense, [`LabError::System`] where a socket cannot be made or used.
-    /// Loss is no error; it is reported.
+    /// [`LabError::Corrupted`] if a received datagram was not sent, [`LabError::Invalid`] for
+    /// invalid settings, and [`LabError::System`] if a socket cannot be created or used.
     pub fn run(&self, route: &Route<'_>) -> Result<UdpReport, LabError> {
         at_least_one("flows", self.flows)?;
         at_least_one("segments", self.segments)?;
@@ -158,9 +158,9 @@ impl UdpBulk {
             });
         }
         let (senders, receivers) = self.sockets(route)?;
-        let (gate, sent) = (Gate::default(), Sent::default());
+        let (gate, sent) = (Gate::default(), SenderState::default());
         thread::scope(|scope| {
-            let mut guard = AbortOnFailure(&gate, false);
+            let mut guard = AbortOnFailure::new(&gate);
             let start = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
             let receiver =
                 start("receive").spawn_scoped(scope, || self.receive(&gate, &receivers, &sent));
@@ -172,7 +172,7 @@ impl UdpBulk {
             let sender = sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let receiver = receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let machine = MachineSample::now()?.since(&before);
-            guard.1 = true;
+            guard.disarm();
             let (cpu, mut report) = (sender?, receiver?);
             report.sender = cpu;
             report.sent = sent.datagrams.load(Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl UdpBulk {
         })
     }
 
-    /// Pairs of sockets, connected to each other.
+    /// Creates connected pairs of sockets.
     fn sockets(&self, route: &Route<'_>) -> Result<(Vec<UdpSocket>, Vec<UdpSocket>), LabError> {
         let any: SocketAddr =
             if route.address.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
@@ -204,7 +204,7 @@ impl UdpBulk {
             if self.gro {
                 set_udp_gro(&receiver, true).context(|| "UDP_GRO".into())?;
             }
-            // As far as the system allows: the forced call is for root.
+            // Only root may exceed the system's limit; others get at most the limit.
             if rustix::net::sockopt::set_socket_recv_buffer_size_force(
                 &receiver,
                 self.receive_buffer,
@@ -224,8 +224,13 @@ impl UdpBulk {
         self.verify.map(|key| Pattern::new(key).stream(flow as u64))
     }
 
-    fn send(&self, gate: &Gate, sockets: &[UdpSocket], sent: &Sent) -> Result<CpuTime, LabError> {
-        let mut guard = AbortOnFailure(gate, false);
+    fn send(
+        &self,
+        gate: &Gate,
+        sockets: &[UdpSocket],
+        sent: &SenderState,
+    ) -> Result<CpuTime, LabError> {
+        let mut guard = AbortOnFailure::new(gate);
         pin_this_thread(&self.pinning.client)?;
         let mut numbers = vec![0_u64; sockets.len()];
         let mut buffer = vec![0x55; self.datagram * self.segments];
@@ -234,7 +239,7 @@ impl UdpBulk {
         let mut total = 0_u64;
         'load: while start.elapsed() < self.time && !gate.is_aborted() {
             for (flow, socket) in sockets.iter().enumerate() {
-                self.write(self.pattern(flow), numbers[flow], &mut buffer);
+                self.fill_datagrams(self.pattern(flow), numbers[flow], &mut buffer);
                 loop {
                     match socket.send(&buffer) {
                         Ok(_) => break,
@@ -269,12 +274,12 @@ impl UdpBulk {
         let cpu = CpuTime::of_this_thread() - cpu;
         sent.datagrams.store(total, Ordering::Relaxed);
         sent.ended.store(true, Ordering::Release);
-        guard.1 = true;
+        guard.disarm();
         Ok(cpu)
     }
 
-    /// Writes the datagrams from `number` on.
-    fn write(&self, pattern: Option<Pattern>, number: u64, buffer: &mut [u8]) {
+    /// Fills `buffer` with the datagrams from `number` on.
+    fn fill_datagrams(&self, pattern: Option<Pattern>, number: u64, buffer: &mut [u8]) {
         for (datagram, number) in buffer.chunks_exact_mut(self.datagram).zip(number..) {
             if let Some(pattern) = pattern {
                 pattern.fill(number * self.datagram as u64, datagram);
@@ -287,15 +292,16 @@ impl UdpBulk {
         &self,
         gate: &Gate,
         sockets: &[UdpSocket],
-        sent: &Sent,
+        sent: &SenderState,
     ) -> Result<UdpReport, LabError> {
-        let mut guard = AbortOnFailure(gate, false);
+        let mut guard = AbortOnFailure::new(gate);
         pin_this_thread(&self.pinning.server)?;
         let mut poller = Poller::new()?;
         for (flow, socket) in sockets.iter().enumerate() {
             poller.add(socket, flow, EventFlags::IN)?;
         }
-        let mut flows: Vec<Numbers> = (0..sockets.len()).map(|_| Numbers::default()).collect();
+        let mut flows: Vec<ReceivedNumbers> =
+            (0..sockets.len()).map(|_| ReceivedNumbers::default()).collect();
         let mut buffer = vec![0; 1 << 16];
         let mut ready = Vec::new();
         let mut report = UdpReport::default();
@@ -324,13 +330,13 @@ impl UdpBulk {
                         }
                         Err(error) => return Err(LabError::system("UDP_STREAM: receiving", error)),
                     };
-                    // The kernel says the size of the pieces only where it merged some.
+                    // The kernel reports the datagram size only for merged datagrams.
                     let size = received.control.map_or(received.length, |size| {
                         i32::from_ne_bytes([size[0], size[1], size[2], size[3]]) as usize
                     });
                     let mut count = 0;
                     for datagram in buffer[..received.length].chunks(size.max(1)) {
-                        self.take(flow, datagram, &mut flows[flow], &mut report)?;
+                        self.check_datagram(flow, datagram, &mut flows[flow], &mut report)?;
                         count += 1;
                     }
                     report.receive_calls += 1;
@@ -342,16 +348,16 @@ impl UdpBulk {
         }
         report.seconds = (last - start).as_secs_f64();
         report.receiver = CpuTime::of_this_thread() - cpu;
-        guard.1 = true;
+        guard.disarm();
         Ok(report)
     }
 
     /// Checks and counts a datagram.
-    fn take(
+    fn check_datagram(
         &self,
         flow: usize,
         datagram: &[u8],
-        seen: &mut Numbers,
+        seen: &mut ReceivedNumbers,
         report: &mut UdpReport,
     ) -> Result<(), LabError> {
         let corrupted = |detail| LabError::Corrupted { load: "UDP_STREAM".into(), flow, detail };
@@ -377,11 +383,11 @@ impl UdpBulk {
         }
         report.received += 1;
         report.bytes += datagram.len() as u64;
-        match seen.see(number) {
-            Order::Next => {}
-            Order::Late => report.out_of_order += 1,
-            Order::Again => report.duplicates += 1,
-            Order::Impossible => {
+        match seen.record(number) {
+            DatagramOrder::Next => {}
+            DatagramOrder::Late => report.out_of_order += 1,
+            DatagramOrder::Again => report.duplicates += 1,
+            DatagramOrder::Impossible => {
                 return Err(corrupted(format!("datagram {number} was never sent")));
             }
         }
@@ -389,44 +395,44 @@ impl UdpBulk {
     }
 }
 
-/// Which datagrams of a flow have come: one bit for each.
+/// The received datagram numbers of a flow: one bit per number.
 #[derive(Default)]
-struct Numbers {
+struct ReceivedNumbers {
     seen: Vec<u64>,
     next: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Order {
-    /// Higher than all before.
+enum DatagramOrder {
+    /// Higher than all earlier numbers.
     Next,
-    /// The first time, but after a higher one.
+    /// Received for the first time, after a higher number.
     Late,
-    /// Not the first time.
+    /// Received before.
     Again,
-    /// A number that no load reaches.
+    /// Higher than any load can reach.
     Impossible,
 }
 
-impl Numbers {
-    fn see(&mut self, number: u64) -> Order {
-        // No sender counts that far in a day; a wild number must not take all memory.
+impl ReceivedNumbers {
+    fn record(&mut self, number: u64) -> DatagramOrder {
+        // No sender reaches this number within a day; a larger one must not exhaust the memory.
         if number > 1 << 40 {
-            return Order::Impossible;
+            return DatagramOrder::Impossible;
         }
         let (word, bit) = ((number / 64) as usize, 1 << (number % 64));
         if word >= self.seen.len() {
             self.seen.resize(word + 1, 0);
         }
         if self.seen[word] & bit != 0 {
-            return Order::Again;
+            return DatagramOrder::Again;
         }
         self.seen[word] |= bit;
         if number < self.next {
-            return Order::Late;
+            return DatagramOrder::Late;
         }
         self.next = number + 1;
-        Order::Next
+        DatagramOrder::Next
     }
 }
 
@@ -436,10 +442,10 @@ mod tests {
 
     #[test]
     fn order_and_repetition_are_told_apart() {
-        let mut numbers = Numbers::default();
-        let order: Vec<Order> =
-            [0, 1, 3, 2, 2, 200, 4, u64::MAX].map(|number| numbers.see(number)).into();
-        use Order::{Again, Impossible, Late, Next};
+        let mut numbers = ReceivedNumbers::default();
+        let order: Vec<DatagramOrder> =
+            [0, 1, 3, 2, 2, 200, 4, u64::MAX].map(|number| numbers.record(number)).into();
+        use DatagramOrder::{Again, Impossible, Late, Next};
         assert_eq!(order, [Next, Next, Next, Late, Again, Next, Late, Impossible]);
     }
 }

@@ -1,4 +1,4 @@
-//! A card that receives, and what its host is handed.
+//! Reception on the model NIC, with counters of all work that the card and its host do.
 
 use std::io;
 
@@ -11,41 +11,42 @@ use superpacket_port::{Buffer, Outgoing, Port, PortError, TxBatch};
 
 use crate::error::LabError;
 
-/// What was counted while frames were received.
+/// Counters of received frames and the work they caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Frames that arrived.
+pub(crate) struct CardCounts {
+    /// Frames received.
     pub(crate) frames: u64,
-    /// How often the driver was woken and found frames.
+    /// Polls that returned frames.
     pub(crate) polls: u64,
-    /// Packets whose headers the driver read, to see whether they merge, and those whose headers
-    /// the host's protocols read.
+    /// Headers parsed: once by the driver for each packet to be merged, once by the host's
+    /// protocols for each delivered packet.
     pub(crate) parsed: u64,
-    /// Packets that the host was handed.
+    /// Packets delivered to the host.
     pub(crate) delivered: u64,
-    /// Buffers, or parts of them, that these consisted of.
+    /// Buffers, or parts of buffers, in the delivered packets.
     pub(crate) pieces: u64,
     /// Pages, or linear buffers, that the card filled.
     pub(crate) pages: u64,
     /// Checksums that the card verified.
     pub(crate) checksums: u64,
-    /// Bytes that were copied after the card had written them to memory.
+    /// Bytes copied after the card had written them to memory.
     pub(crate) copied: u64,
-    /// Bytes of the packets that the host was handed.
+    /// Bytes in the delivered packets.
     pub(crate) bytes: u64,
 }
 
-/// Has a card with these settings receive frames, as many at each poll as `arrivals` says in turn,
-/// and its driver aggregate them by a policy, or not.
+/// Receives frames with a model NIC; its driver aggregates them if there is a policy. The poll
+/// number `i` receives as many frames as element `i` of `arrivals` says.
 ///
 /// # Errors
-/// A setting that no card has; a frame that the wire does not take.
+///
+/// [`LabError::System`] for an invalid setting, or if a frame does not fit the wire.
 pub(crate) fn receive(
     settings: &NicSettings,
     policy: Option<Policy>,
     mut frames: impl Iterator<Item = Vec<u8>>,
     arrivals: impl IntoIterator<Item = usize>,
-) -> Result<Counts, LabError> {
+) -> Result<CardCounts, LabError> {
     let failed = |error: PortError| {
         LabError::system(error.to_string(), io::Error::other("the model of a card"))
     };
@@ -57,7 +58,7 @@ pub(crate) fn receive(
     let mut packets = Vec::new();
     let mut aggregator =
         Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), HashKey::new(1));
-    let mut counts = Counts::default();
+    let mut counts = CardCounts::default();
     for arrived in arrivals {
         for frame in frames.by_ref().take(arrived) {
             batch.push_bytes(&mut outgoing, &frame, RxChecksum::None, None, Layer::Ethernet);
@@ -74,14 +75,14 @@ pub(crate) fn receive(
         for receive in &mut receivers {
             counts.polls += u64::from(receive.poll(&mut packets, sent).map_err(failed)? != 0);
             let copies = aggregator.policy().storage == Storage::Linear && policy.is_some();
-            // A driver that does not merge reads nothing.
+            // A driver that does not merge parses no headers.
             counts.parsed += if policy.is_some() { packets.len() as u64 } else { 0 };
             let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| {
                 counts.delivered += 1;
                 counts.parsed += 1;
                 counts.bytes += packet.length() as u64;
                 counts.pieces += packet.pieces().len() as u64;
-                // What lies in no buffer that the card filled was copied there.
+                // Pieces without a buffer of the card were copied.
                 let own = packet
                     .pieces()
                     .iter()

@@ -1,8 +1,8 @@
-//! Experiments without kernel, clock and threads: what a card and the engine do is counted, and
-//! every run counts the same.
+//! The model NIC and its input, for experiments without kernel, clock and threads. Every run
+//! gives the same counts.
 
 mod card;
 mod stream;
 
-pub(crate) use card::{Counts, receive};
+pub(crate) use card::{CardCounts, receive};
 pub(crate) use stream::{Acknowledgements, Segments};

@@ -1,22 +1,22 @@
-//! The frames of one bulk connection, one way and back.
+//! The frames of a bulk TCP connection: its segments and its acknowledgements.
 
 use superpacket::Simd;
 use superpacket::checksum::{ipv4_header, pseudo_header};
 use superpacket::wire::IpVersion;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// Bytes of an IPv4 header.
+/// Length of an IPv4 header.
 const IPV4: usize = 20;
 
-/// Bytes of a TCP header without timestamps, as in the sources.
+/// Length of a TCP header without timestamps, as in the original reports.
 const TCP: usize = 20;
 
-/// Bytes of all headers.
+/// Length of all headers.
 const HEADERS: usize = ETHERNET + IPV4 + TCP;
 
-/// What payload consists of: each byte is the lowest of its sequence number.
+/// Payload: each byte is the low byte of its sequence number.
 static COUNTING: [u8; LONGEST + 256] = {
     let mut bytes = [0; LONGEST + 256];
     let mut place = 0;
@@ -27,14 +27,13 @@ static COUNTING: [u8; LONGEST + 256] = {
     bytes
 };
 
-/// No IPv4 packet is longer, in bytes.
+/// Length of the longest IPv4 packet.
 const LONGEST: usize = 65_535;
 
 /// The protocol number of TCP.
 const PROTOCOL: u8 = 6;
 
-/// The segments of a stream, as full as the sender's MTU lets them be; the last as long as what is
-/// left.
+/// The segments of a stream, each as long as the sender's MTU allows, except the last.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
     mtu: usize,
@@ -43,8 +42,8 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// A stream of so many bytes from a sender with this MTU, in bytes from the IP header on: more
-    /// than 40.
+    /// Returns a stream of `bytes` payload bytes. `mtu` counts from the IP header on, and exceeds
+    /// 40.
     pub(crate) fn new(mtu: usize, bytes: u64) -> Self {
         Self { mtu, sent: 0, bytes }
     }
@@ -76,16 +75,16 @@ impl Iterator for Segments {
 /// The pure ACKs of a receiver.
 #[derive(Clone, Debug)]
 pub(crate) struct Acknowledgements {
-    number: u32,
-    /// Bytes of payload that each acknowledges.
+    sent: u32,
+    /// Payload bytes that each ACK acknowledges.
     each: u32,
     count: u32,
 }
 
 impl Acknowledgements {
-    /// So many ACKs, each of as many segments at an MTU of 1500.
+    /// Returns `count` ACKs, each of `segments` segments at an MTU of 1500.
     pub(crate) fn new(count: u32, segments: u32) -> Self {
-        Self { number: 0, each: segments * (1500 - IPV4 - TCP) as u32, count }
+        Self { sent: 0, each: segments * (1500 - IPV4 - TCP) as u32, count }
     }
 }
 
@@ -93,15 +92,15 @@ impl Iterator for Acknowledgements {
     type Item = Vec<u8>;
 
     fn next(&mut self) -> Option<Vec<u8>> {
-        if self.number == self.count {
+        if self.sent == self.count {
             return None;
         }
-        self.number += 1;
-        let acknowledged = self.number.wrapping_mul(self.each);
+        self.sent += 1;
+        let acknowledged = self.sent.wrapping_mul(self.each);
         Some(frame(
             [2, 0, 0, 0, 0, 1],
             [10, 77, 0, 2, 10, 77, 0, 1],
-            self.number as u16,
+            self.sent as u16,
             1,
             acknowledged,
             0,
@@ -109,8 +108,7 @@ impl Iterator for Acknowledgements {
     }
 }
 
-/// A TCP frame with right checksums. `addresses`: the IP addresses of the sender and of the
-/// receiver.
+/// Returns a TCP frame with valid checksums. `addresses`: the IP addresses of sender and receiver.
 fn frame(
     to: [u8; 6],
     addresses: [u8; 8],
@@ -131,13 +129,13 @@ fn frame(
     ip[12..].copy_from_slice(&addresses);
     let sum = ipv4_header(ip);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    // The port of the discard service, and one that nobody has.
+    // The discard service's port, and an unassigned one.
     let ports = if to[5] == 2 { [40_000u16, 9] } else { [9, 40_000] };
     tcp[..2].copy_from_slice(&ports[0].to_be_bytes());
     tcp[2..4].copy_from_slice(&ports[1].to_be_bytes());
     tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
     tcp[8..12].copy_from_slice(&acknowledgement.to_be_bytes());
-    // Five words of header, ACK, a window.
+    // Header of five words; ACK; window.
     (tcp[12], tcp[13], tcp[14], tcp[15]) = (0x50, 0x10, 0x20, 0);
     frame.extend_from_slice(&COUNTING[usize::from(sequence as u8)..][..payload]);
     let (ip, segment) = frame[ETHERNET..].split_at(IPV4);

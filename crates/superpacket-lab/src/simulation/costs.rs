@@ -1,55 +1,56 @@
-//! What things cost, and where the figures are from.
+//! The cost of each step of packet processing, and the origin of these figures.
 
-/// What each step costs a CPU, in nanoseconds.
+/// CPU time of each step, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Being interrupted by the device, and beginning to poll.
+    /// Taking an interrupt of the device, and starting to poll.
     pub interrupt: u64,
-    /// A packet in the driver.
+    /// Driver work per packet.
     pub driver: u64,
-    /// Choosing a packet's CPU and putting it into the backlog there.
+    /// Choosing the CPU for a packet and adding it to that CPU's backlog.
     pub dispatch: u64,
     /// Sending an inter-processor interrupt.
     pub ipi: u64,
-    /// Being interrupted by one.
+    /// Taking an inter-processor interrupt.
     pub ipi_taken: u64,
-    /// What passes between the two.
+    /// Delay between sending and taking an inter-processor interrupt.
     pub ipi_delay: u64,
-    /// A packet's protocol work, the wake-up of its reader included.
+    /// Protocol work per packet, including the wake-up of its reader.
     pub protocol: u64,
-    /// Reading a request and answering it, sending included. 0: there are no processes, whoever
-    /// does the protocol work answers.
+    /// Reading a request and sending the answer. With 0 there are no processes: the CPU that does
+    /// the protocol work answers.
     pub application: u64,
-    /// Leaving idleness for a process: the CPU's own way out, and the switch to the process.
+    /// Leaving idle state for a process: the CPU's exit latency and the switch to the process.
     pub idle_wake: u64,
-    /// What was written on another CPU with which a cache is shared.
+    /// Reading data that was written by another CPU of the same cache.
     pub near_miss: u64,
-    /// What was written on another CPU with which none is shared.
+    /// Reading data that was written by a CPU of another cache.
     pub far_miss: u64,
 }
 
-/// The driver's share of what the receiving CPU does for a packet without steering. It decides how
-/// far steering can go with one queue, and the source does not tell it. Its figures bound it: one
-/// CPU did driver and dispatch of 311,000 packets a second, where driver and protocol of 108,000
-/// filled it, so that the share was at most 35 %.
+/// Assumed share of the driver in the receiving CPU's work per packet without steering.
+///
+/// It limits the gain of steering with one queue. The original report does not give it, but bounds
+/// it to 35 %: one CPU did driver and dispatch for 311,000 packets/s, or driver and protocol for
+/// 108,000.
 pub const DRIVER_SHARE: f64 = 0.3;
 
-/// What the source measured without RPS.
+/// Figures that the original report measured without RPS.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
-    /// CPUs of the machine.
+pub struct MeasuredLoad {
+    /// Number of CPUs of the machine.
     pub cpus: usize,
-    /// Receive queues, each interrupting a CPU of its own.
+    /// Number of receive queues, each with a CPU that it interrupts.
     pub queues: usize,
-    /// Transactions a second.
+    /// Transactions per second.
     pub transactions_per_second: f64,
-    /// The part of all CPU time that was spent, 0 to 1.
+    /// Busy share of all CPU time, 0 to 1.
     pub utilisation: f64,
 }
 
 impl Costs {
-    /// The order of magnitude of what the source does not tell, for machines of its time. Halving
-    /// or doubling any of them changes no gain by a tenth, and no verdict: that is tested.
+    /// Assumed costs for machines of the original report's time, where the original report gives
+    /// none. A test shows that halving or doubling one changes no gain by 10 %, and no verdict.
     const TYPICAL: Costs = Costs {
         interrupt: 1000,
         driver: 0,
@@ -64,17 +65,16 @@ impl Costs {
         far_miss: 1000,
     };
 
-    /// The costs of a machine, from what was measured on it without RPS while the CPUs that it
-    /// interrupts were the limit: they spent `queues / transactions_per_second` on a packet, of
-    /// which `driver_share` is the driver's; the rest of the CPU time was the processes'.
+    /// Derives the costs of a machine from a measurement without RPS in which the interrupted CPUs
+    /// were saturated. They then spend `queues / transactions_per_second` per packet, of which
+    /// `driver_share` is the driver's. The rest of the CPU time is spent by the processes.
     #[must_use]
-    pub fn calibrated(measured: &Measured, driver_share: f64) -> Self {
-        let Measured { cpus, queues, transactions_per_second, utilisation } = *measured;
+    pub fn calibrated(measured: &MeasuredLoad, driver_share: f64) -> Self {
+        let MeasuredLoad { cpus, queues, transactions_per_second, utilisation } = *measured;
         let receiving = queues as f64 * 1e9 / transactions_per_second;
         let all = utilisation * cpus as f64 * 1e9 / transactions_per_second;
         let costs = Costs::TYPICAL;
-        // A request was read elsewhere than where its protocol work was done, on a CPU that was
-        // idle.
+        // A request was read on another CPU than its protocol work, and that CPU was idle.
         let reading = all - receiving - (costs.idle_wake + costs.far_miss) as f64;
         Costs {
             driver: (receiving * driver_share).round() as u64,
@@ -84,11 +84,10 @@ impl Costs {
         }
     }
 
-    /// The costs of this project's own receive path, as far as they are measured
-    /// (docs/performance.md): a poll costs 18 ns a frame and aggregation 15, the choice of a CPU 4
-    /// and a hand-over within 25; an eventfd is written in a microsecond and wakes a thread in a
-    /// few. Protocol work is that of the mark for two workers: 1 us a packet. There are no
-    /// processes behind it.
+    /// Costs of this project's receive path, as measured in docs/performance.md. Polling costs 18
+    /// ns per frame, aggregation 15, choosing a CPU 4, and a hand-over up to 25. Writing an eventfd
+    /// takes 1 us, and waking a thread a few. Protocol work is 1 us per packet; there are no
+    /// processes.
     pub const WORKERS: Costs = Costs {
         interrupt: 2000,
         driver: 33,
@@ -110,12 +109,16 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_divided_up() {
-        let measured =
-            Measured { cpus: 8, queues: 1, transactions_per_second: 100_000.0, utilisation: 0.375 };
+        let measured = MeasuredLoad {
+            cpus: 8,
+            queues: 1,
+            transactions_per_second: 100_000.0,
+            utilisation: 0.375,
+        };
         let costs = Costs::calibrated(&measured, 0.25);
         // 10 us a packet on the receiving CPU, 30 us a transaction on all.
         assert_eq!((costs.driver, costs.protocol, costs.application), (2500, 7500, 20_000 - 4000));
-        let costs = Costs::calibrated(&Measured { utilisation: 0.1, ..measured }, 0.25);
+        let costs = Costs::calibrated(&MeasuredLoad { utilisation: 0.1, ..measured }, 0.25);
         assert_eq!(
             costs.application, 0,
             "less than the receiving CPU alone spends: nothing is left"

@@ -1,33 +1,33 @@
-//! What happens next.
+//! The queue of future events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Something that happens at a time.
+/// An event of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     /// A request of this connection arrives at the device.
     Arrival(u32),
-    /// This CPU has done what it was at.
+    /// This CPU has finished its current work.
     Done(usize),
     /// An inter-processor interrupt reaches this CPU.
     Ipi(usize),
 }
 
-/// Events by time; those of the same time in the order in which they were announced.
+/// Events ordered by time; events of the same time stay in the order in which they were scheduled.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    announced: u64,
+    scheduled: u64,
 }
 
 impl Events {
-    pub(super) fn announce(&mut self, time: u64, event: Event) {
-        self.announced += 1;
-        self.queue.push(Reverse((time, self.announced, event)));
+    pub(super) fn schedule(&mut self, time: u64, event: Event) {
+        self.scheduled += 1;
+        self.queue.push(Reverse((time, self.scheduled, event)));
     }
 
-    /// The next event before a time.
+    /// Removes and returns the next event before `end`.
     pub(super) fn next_before(&mut self, end: u64) -> Option<(u64, Event)> {
         let Reverse((time, ..)) = self.queue.peek()?;
         if *time >= end {
@@ -47,7 +47,7 @@ mod tests {
         for (time, event) in
             [(5, Event::Done(1)), (3, Event::Ipi(7)), (5, Event::Arrival(0)), (9, Event::Done(0))]
         {
-            events.announce(time, event);
+            events.schedule(time, event);
         }
         let order: Vec<_> = std::iter::from_fn(|| events.next_before(9)).collect();
         assert_eq!(order, [(3, Event::Ipi(7)), (5, Event::Done(1)), (5, Event::Arrival(0))]);

@@ -1,85 +1,84 @@
-//! A machine of as many CPUs as one likes, simulated event by event, on which the real steering
+//! A discrete-event simulation of a machine with any number of CPUs, on which the real steering
 //! code decides.
 //!
-//! What is simulated are CPUs and what they spend time on; where each packet goes is decided by
-//! [`superpacket_steer`] as in the bridge: the Toeplitz hash of each connection's addresses and
-//! ports, one `Steering` for each receive queue with its mask and table of flows, the limits of
-//! backlogs, and moves that wait until a backlog has been worked off.
+//! CPUs and their time are simulated. [`superpacket_steer`] decides where each packet goes, as in
+//! the bridge: Toeplitz hashes of addresses and ports, a `Steering` per receive queue with its mask
+//! and flow table, backlog limits, and moves that wait until a backlog is empty.
 //!
-//! The load is that of the source: so many connections, each with one request of one byte under way
-//! (TCP_RR).
+//! The load is that of Tom Herbert's report on RPS (2010), the original report: a number of
+//! connections, each with one outstanding request of one byte (TCP_RR).
 //! ```text
-//! client          a request arrives some time after the answer before
-//! receive queue   by the hash (RSS); interrupts its CPU, which polls up to 64 packets
-//! driver          on that CPU; then the packet is steered: on with it here, or into a backlog
-//! IPI             to a CPU whose backlog was at rest, once a poll
-//! protocol        on the CPU that was chosen; wakes the process that reads the connection
-//! process         on its CPU if that is idle or was just woken up for, else on one that is idle; answers
+//! client          sends the next request some time after the answer
+//! receive queue   chosen by the hash (RSS); interrupts its CPU, which polls up to 64 packets
+//! driver          runs on that CPU; then steering keeps the packet here or adds it to a backlog
+//! IPI             to each CPU whose backlog was idle, once per poll
+//! protocol        runs on the chosen CPU; wakes the process that reads the connection
+//! process         runs on its last CPU, or on an idle one if that is busy; answers
 //! ```
-//! Packets come before processes. Every run gives the same: there is no clock and no chance in it.
+//! Packets have priority over processes. Runs are deterministic: there is no clock and no chance.
 
 mod costs;
 mod events;
-mod host;
+mod machine;
 mod setup;
 mod state;
 #[cfg(test)]
 mod tests;
 
-pub use costs::{Costs, DRIVER_SHARE, Measured};
-pub use setup::{Queue, Setup};
+pub use costs::{Costs, DRIVER_SHARE, MeasuredLoad};
+pub use setup::{ReceiveQueue, Setup};
 
-/// What a simulation came to.
+/// The result of a simulation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// Requests answered in a second.
+pub struct SimulationOutcome {
+    /// Requests answered per second.
     pub transactions_per_second: f64,
-    /// The part of all CPU time that was spent, 0 to 1.
+    /// Busy share of all CPU time, 0 to 1.
     pub utilisation: f64,
-    /// By CPU: the part of its time that was spent, 0 to 1.
+    /// Results of each CPU, by number.
     pub cpus: Vec<CpuOutcome>,
-    /// What happened to packets, in all of the time that is counted.
-    pub counts: Counts,
+    /// Counters of the measured period.
+    pub counts: SimulationCounts,
 }
 
-/// What a CPU did.
+/// The result of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuOutcome {
-    /// The part of its time that it spent, 0 to 1.
+    /// Busy share of its time, 0 to 1.
     pub utilisation: f64,
-    /// Packets that its driver took.
+    /// Packets that its driver received.
     pub received: u64,
-    /// Packets whose protocol work it did.
+    /// Packets for which it did the protocol work.
     pub processed: u64,
-    /// Requests that were read and answered on it.
+    /// Requests that a process on it read and answered.
     pub answered: u64,
 }
 
-/// Counts of what happened.
+/// Counters of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SimulationCounts {
     /// Requests answered.
     pub transactions: u64,
     /// Interrupts of the device.
     pub interrupts: u64,
     /// Inter-processor interrupts.
     pub ipis: u64,
-    /// Packets read on another CPU than the one that did their protocol work.
+    /// Requests read on another CPU than the one that did their protocol work.
     pub read_elsewhere: u64,
-    /// Packets dropped because a backlog was full. They come again after [`RETRANSMISSION`].
+    /// Packets dropped because a backlog was full; repeated after [`RETRANSMISSION`].
     pub dropped: u64,
     /// Flows moved to another CPU.
     pub moves: u64,
-    /// Packets sent to another CPU than wanted, because their flow had packets left there.
+    /// Packets sent to a flow's previous CPU, because packets of the flow were still there.
     pub held_back: u64,
 }
 
-/// After how long a client repeats a request that was lost, in nanoseconds (Linux' `TCP_RTO_MIN`).
+/// Time after which a client repeats a lost request, in nanoseconds (Linux's `TCP_RTO_MIN`).
 pub const RETRANSMISSION: u64 = 200_000_000;
 
-impl Outcome {
-    /// The protocol work of the busiest CPU against the average of those that did any: 1 is even, 0
-    /// that there was none.
+impl SimulationOutcome {
+    /// Returns the protocol work of the busiest CPU, divided by the average of the CPUs that did
+    /// any: 1 for an even load, 0 if there was none.
     #[must_use]
     pub fn imbalance(&self) -> f64 {
         let processed: Vec<u64> =
@@ -90,8 +89,8 @@ impl Outcome {
     }
 }
 
-/// Simulates the machine for a while, and counts for another, both in nanoseconds.
+/// Simulates `warm_up` nanoseconds, then measures `time` nanoseconds.
 #[must_use]
-pub fn simulate(setup: &Setup, warm_up: u64, time: u64) -> Outcome {
-    host::Host::new(setup).run(warm_up, time)
+pub fn simulate(setup: &Setup, warm_up: u64, time: u64) -> SimulationOutcome {
+    machine::Machine::new(setup).run(warm_up, time)
 }

@@ -1,4 +1,4 @@
-//! What is simulated.
+//! The parameters of a simulation.
 
 use superpacket_steer::CpuMask;
 
@@ -7,39 +7,39 @@ use super::Costs;
 /// A machine, its device, and its load.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// CPUs; at least 1.
+    /// Number of CPUs; at least 1.
     pub cpus: usize,
-    /// So many neighbours share a cache: CPUs 0 to `cache_group - 1`, and so on. At least 1.
+    /// CPUs per cache; at least 1. CPUs 0 to `cache_group - 1` share the first one, and so on.
     pub cache_group: usize,
-    /// What things cost.
+    /// CPU time of each step.
     pub costs: Costs,
-    /// The device's receive queues; at least 1.
-    pub queues: Vec<Queue>,
-    /// Flows are steered to where they are read.
+    /// The device's receive queues; at least one.
+    pub queues: Vec<ReceiveQueue>,
+    /// Whether flows are steered to the CPU that reads them.
     pub rfs: bool,
-    /// Connections, each with one request under way.
+    /// Number of connections, each with one outstanding request.
     pub connections: u32,
-    /// What passes between an answer and the next request of the connection, in nanoseconds: both
-    /// ways on the wire, and the other host.
+    /// Time between an answer and the next request of its connection, in nanoseconds: both ways on
+    /// the wire, and the other host.
     pub client_delay: u64,
 }
 
-/// A receive queue.
+/// A receive queue of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queue {
-    /// The CPU that it interrupts.
+pub struct ReceiveQueue {
+    /// The CPU that the queue interrupts.
     pub cpu: usize,
-    /// Its `rps_cpus`; empty: no RPS.
+    /// The queue's `rps_cpus`; an empty mask disables RPS.
     pub mask: CpuMask,
 }
 
 impl Setup {
-    /// A machine whose device has queues that interrupt CPUs at even distances, without RPS, under
-    /// the source's load: 500 connections.
+    /// Returns a machine without RPS under the original report's load of 500 connections. Its
+    /// queues interrupt evenly spaced CPUs.
     #[must_use]
     pub fn new(cpus: usize, queues: usize, costs: Costs) -> Self {
         let queue =
-            |index: usize| Queue { cpu: index * cpus / queues.max(1), mask: CpuMask::EMPTY };
+            |index: usize| ReceiveQueue { cpu: index * cpus / queues.max(1), mask: CpuMask::EMPTY };
         Self {
             cpus,
             cache_group: 4,
@@ -51,40 +51,40 @@ impl Setup {
         }
     }
 
-    /// The same, where each queue is steered to all CPUs that no queue interrupts; to all, if each
-    /// is.
+    /// Steers each queue to all CPUs that no queue interrupts; to all CPUs if every CPU is
+    /// interrupted.
     #[must_use]
     pub fn with_rps(self) -> Self {
         self.with_masks(|_| true)
     }
 
-    /// The same, where each queue is steered to those of these CPUs that share a cache with the one
-    /// that it interrupts.
+    /// Steers each queue like [`Self::with_rps`], but only to CPUs that share a cache with the one
+    /// it interrupts.
     #[must_use]
     pub fn with_cache_aware_rps(self) -> Self {
         self.with_masks(|near| near)
     }
 
-    /// The same, where all queues have this mask.
+    /// Sets this mask for all queues.
     #[must_use]
     pub fn with_mask(mut self, mask: &CpuMask) -> Self {
         self.queues.iter_mut().for_each(|queue| queue.mask = mask.clone());
         self
     }
 
-    /// The same, with RFS.
+    /// Enables RFS.
     #[must_use]
     pub fn with_rfs(self) -> Self {
         Self { rfs: true, ..self }
     }
 
-    /// The same, with so many connections.
+    /// Sets the number of connections.
     #[must_use]
     pub fn with_connections(self, connections: u32) -> Self {
         Self { connections, ..self }
     }
 
-    /// Do two CPUs share a cache?
+    /// Returns whether two CPUs share a cache.
     #[must_use]
     pub fn shares_cache(&self, one: usize, other: usize) -> bool {
         one / self.cache_group.max(1) == other / self.cache_group.max(1)

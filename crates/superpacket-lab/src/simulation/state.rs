@@ -1,4 +1,4 @@
-//! What a machine consists of, and what its CPUs are at.
+//! The parts of the simulated machine, and the current work of its CPUs.
 
 use std::collections::VecDeque;
 
@@ -8,20 +8,20 @@ use superpacket_steer::{BacklogLimit, CompletionCounts, Place, Steering};
 use super::CpuOutcome;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct SimulatedConnection {
     pub(super) hash: FlowHash,
-    /// Where its process ran last.
+    /// CPU on which its process last ran.
     pub(super) process: usize,
-    /// Where its last packet's protocol work was done.
+    /// CPU that did the protocol work of its last packet.
     pub(super) protocol: usize,
 }
 
 /// A receive queue.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct RxRing {
     pub(super) cpu: usize,
     pub(super) packets: VecDeque<u32>,
-    /// Its CPU has been interrupted, and polls or will poll.
+    /// Whether its CPU was interrupted, and polls or will poll.
     pub(super) polled: bool,
     pub(super) steers: bool,
     pub(super) steering: Steering,
@@ -36,17 +36,17 @@ pub(super) struct Queued {
     pub(super) connection: u32,
 }
 
-/// Where packets come from.
+/// A source of packets for a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum PacketSource {
     Ring(usize),
     Backlog,
 }
 
-/// What a CPU is at.
+/// The current work of a CPU.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
-    /// A packet in the driver; it goes to this place then.
+pub(super) enum CpuWork {
+    /// Driver work for a packet, which then goes to `place`.
     Driver {
         packet: Queued,
         place: Place,
@@ -60,30 +60,30 @@ pub(super) enum Work {
 
 #[derive(Debug, Default)]
 pub(super) struct Processor {
-    pub(super) work: Option<Work>,
-    /// Rings to be polled.
+    pub(super) work: Option<CpuWork>,
+    /// Indices of the rings to poll.
     pub(super) rings: VecDeque<usize>,
     pub(super) backlog: VecDeque<Queued>,
-    /// The backlog is worked off, or an interrupt for it is under way.
-    pub(super) backlog_wakes: bool,
-    /// An interrupt for it has come.
+    /// Whether the backlog is being processed, or an interrupt for it is on its way.
+    pub(super) backlog_active: bool,
+    /// Whether the interrupt for the backlog has arrived.
     pub(super) backlog_ready: bool,
-    /// Whose turn it is, and for how many packets more.
-    pub(super) turn: Option<(Source, usize)>,
-    /// After a ring it is the backlog's turn.
+    /// The source being processed, and the packets left in its budget.
+    pub(super) turn: Option<(PacketSource, usize)>,
+    /// Whether the backlog follows the current ring.
     pub(super) backlog_next: bool,
-    /// CPUs to be interrupted at the end of the poll.
-    pub(super) to_wake: Vec<usize>,
+    /// CPUs to interrupt at the end of the poll.
+    pub(super) pending_ipis: Vec<usize>,
     pub(super) processes: VecDeque<u32>,
-    /// Interrupts taken: time to be added to what comes next.
-    pub(super) interrupted: u64,
-    /// Time spent.
-    pub(super) busy: u64,
+    /// Interrupt time, in nanoseconds, to be added to the next work.
+    pub(super) interrupt_time: u64,
+    /// Time spent, in nanoseconds.
+    pub(super) busy_time: u64,
     pub(super) outcome: CpuOutcome,
 }
 
 impl Processor {
-    /// Is it at nothing?
+    /// Returns whether the CPU has no work.
     pub(super) fn is_idle(&self) -> bool {
         self.work.is_none()
     }

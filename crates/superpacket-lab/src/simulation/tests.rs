@@ -4,23 +4,23 @@ use super::*;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// The source's machines, as they were measured without RPS.
-const EIGHT: Measured =
-    Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
-const SIXTEEN: Measured =
-    Measured { cpus: 16, queues: 1, transactions_per_second: 156_000.0, utilisation: 0.15 };
-const SIXTEEN_4: Measured =
-    Measured { cpus: 16, queues: 4, transactions_per_second: 567_000.0, utilisation: 0.61 };
+/// The original report's machines, with its figures without RPS.
+const EIGHT: MeasuredLoad =
+    MeasuredLoad { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
+const SIXTEEN: MeasuredLoad =
+    MeasuredLoad { cpus: 16, queues: 1, transactions_per_second: 156_000.0, utilisation: 0.15 };
+const SIXTEEN_4: MeasuredLoad =
+    MeasuredLoad { cpus: 16, queues: 4, transactions_per_second: 567_000.0, utilisation: 0.61 };
 
-fn setup(measured: &Measured) -> Setup {
+fn setup(measured: &MeasuredLoad) -> Setup {
     Setup::new(measured.cpus, measured.queues, Costs::calibrated(measured, DRIVER_SHARE))
 }
 
-fn run(setup: &Setup) -> Outcome {
+fn run(setup: &Setup) -> SimulationOutcome {
     simulate(setup, 20 * MILLISECOND, 100 * MILLISECOND)
 }
 
-/// How much more with RPS than without.
+/// Returns the rate with RPS divided by the rate without.
 fn gain(setup: &Setup) -> f64 {
     run(&setup.clone().with_rps()).transactions_per_second / run(setup).transactions_per_second
 }
@@ -37,7 +37,7 @@ fn what_a_machine_is_calibrated_by_comes_out_again() {
             (0.99..1.01).contains(&rate) && share.abs() < 0.03,
             "{measured:?}: {rate}, {share}"
         );
-        // Receiving CPUs are full, and the only ones to do protocol work.
+        // Receiving CPUs are saturated, and they alone do protocol work.
         for (cpu, outcome) in outcome.cpus.iter().enumerate() {
             let receives = cpu % (measured.cpus / measured.queues) == 0;
             assert_eq!(
@@ -66,11 +66,11 @@ fn every_run_gives_the_same() {
     }
 }
 
-/// A parameter that the source does not tell, changed to another value that it might have.
-type Change = (&'static str, fn(&mut Setup));
+/// A change of a parameter that the original report does not give, to another plausible value.
+type ParameterChange = (&'static str, fn(&mut Setup));
 
-/// All of them, but the connections' number, which it tells, and the driver's share.
-const UNTOLD: [Change; 20] = [
+/// All such parameters except the driver's share.
+const ASSUMED: [ParameterChange; 20] = [
     ("interrupt halved", |setup| setup.costs.interrupt /= 2),
     ("interrupt doubled", |setup| setup.costs.interrupt *= 2),
     ("dispatch halved", |setup| setup.costs.dispatch /= 2),
@@ -97,7 +97,7 @@ const UNTOLD: [Change; 20] = [
 fn no_row_hangs_on_what_the_source_does_not_tell_but_the_driver_s_share() {
     for (measured, target) in [(EIGHT, 2.9), (SIXTEEN, 2.6), (SIXTEEN_4, 1.5)] {
         let typical = gain(&setup(&measured));
-        for (name, change) in UNTOLD {
+        for (name, change) in ASSUMED {
             let mut setup = setup(&measured);
             change(&mut setup);
             let changed = gain(&setup);
@@ -112,7 +112,7 @@ fn no_row_hangs_on_what_the_source_does_not_tell_but_the_driver_s_share() {
                 "{measured:?}: {name} decides the verdict"
             );
         }
-        // This one does, with one queue: `lab rps` tells its marks as ranges over it.
+        // The driver's share decides with one queue: `lab rps` shows its marks as ranges over it.
         let gains = [0.2, 0.3, 0.4].map(|share| {
             gain(&Setup::new(measured.cpus, measured.queues, Costs::calibrated(&measured, share)))
         });
@@ -122,7 +122,8 @@ fn no_row_hangs_on_what_the_source_does_not_tell_but_the_driver_s_share() {
             "{measured:?}: {gains:?}"
         );
     }
-    // The fourth mark: 4 queues with RPS stay behind 8 without it, as they did not in the source.
+    // The fourth mark: 4 queues with RPS are slower than 8 without. In the original report they
+    // were faster.
     let over_8_queues = |costs: Costs, change: fn(&mut Setup)| {
         let [mut four, mut eight] = [4, 8].map(|queues| Setup::new(SIXTEEN_4.cpus, queues, costs));
         change(&mut four);
@@ -133,7 +134,7 @@ fn no_row_hangs_on_what_the_source_does_not_tell_but_the_driver_s_share() {
         let ratio = over_8_queues(Costs::calibrated(&SIXTEEN_4, share), |_| ());
         assert!((0.9..0.94).contains(&ratio), "{share}: {ratio}");
     }
-    for (name, change) in UNTOLD {
+    for (name, change) in ASSUMED {
         let ratio = over_8_queues(Costs::calibrated(&SIXTEEN_4, DRIVER_SHARE), change);
         assert!(ratio < 1.0, "{name} decides the verdict: {ratio}");
     }
@@ -146,8 +147,7 @@ fn with_one_connection_steering_costs_more_than_it_brings() {
         (run(&alone), run(&alone.clone().with_rps()), run(&alone.clone().with_rps().with_rfs()));
     let ratio = with.transactions_per_second / without.transactions_per_second;
     assert!((0.9..0.99).contains(&ratio), "{ratio}");
-    // One interrupt for another CPU each time; steered to where it is read, no process has to be
-    // woken up on a third.
+    // Each request causes one IPI. With RFS, its reader runs on the CPU that it is steered to.
     assert!(with.counts.ipis.abs_diff(with.counts.transactions) <= 1, "{:?}", with.counts);
     assert!(
         with.counts.read_elsewhere > 0 && rfs.counts.read_elsewhere == 0,
@@ -170,17 +170,17 @@ fn a_worker_for_too_many_packets_drops_some() {
         (outcome.cpus[1].processed, processed),
         "the mask's CPU alone"
     );
-    // What is left: the backlog, a packet in work and one on its way.
+    // The rest: the backlog, one packet in work and one on its way.
     let left = received - outcome.counts.dropped - processed;
     assert!((1000..=1003).contains(&left), "{left} left of {received}");
 }
 
 #[test]
 fn flows_are_read_where_they_are_steered() {
-    // Where all CPUs are busy, processes stay, and so do flows.
+    // With all CPUs busy, processes stay on their CPUs, and so do flows.
     let without = run(&setup(&SIXTEEN_4).with_rps());
     let with = run(&setup(&SIXTEEN_4).with_rps().with_rfs());
-    let elsewhere = |outcome: &Outcome| {
+    let elsewhere = |outcome: &SimulationOutcome| {
         outcome.counts.read_elsewhere as f64 / outcome.counts.transactions as f64
     };
     assert!(
@@ -197,7 +197,8 @@ fn flows_are_read_where_they_are_steered() {
 fn cache_aware_masks_need_fewer_cpus_for_as_much() {
     let (all, near) = (run(&setup(&EIGHT).with_rps()), run(&setup(&EIGHT).with_cache_aware_rps()));
     assert!(near.transactions_per_second >= all.transactions_per_second, "{near:?}");
-    let workers = |outcome: &Outcome| outcome.cpus.iter().filter(|cpu| cpu.processed > 0).count();
+    let workers =
+        |outcome: &SimulationOutcome| outcome.cpus.iter().filter(|cpu| cpu.processed > 0).count();
     assert_eq!((workers(&all), workers(&near)), (7, 3));
     assert!(near.counts.ipis * 3 < all.counts.ipis, "{:?} {:?}", near.counts, all.counts);
 }
@@ -212,8 +213,8 @@ fn workers_that_answer_scale_until_the_receiving_cpu_is_full() {
     for (found, expected) in curve.into_iter().zip([2.0, 4.0, 8.0, 15.0]) {
         assert!((0.95..1.06).contains(&(found / expected)), "{curve:?}");
     }
-    // Twice as many as there is work for: they sleep, and to wake them up all the time is more than
-    // the receiving CPU can do.
+    // Twice as many workers as there is work for: they sleep, and waking them again and again takes
+    // more time than the receiving CPU has.
     let wide = workers(32);
     assert!(wide < curve[2], "{wide}");
 }

@@ -1,4 +1,4 @@
-//! A host that makes up source addresses, or takes those of others, gets none of their traffic.
+//! A host that forges source addresses, its own inventions or other hosts', gets no other traffic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,24 +9,24 @@ use superpacket_lab::{Blast, LabError, Link, RawOptions, RawSocket, Route, TcpBu
 
 use crate::joined::{Joined, KEY, by_packet};
 
-/// Source addresses that C makes up.
-const MADE_UP: u32 = 100_000;
-/// Frames that C sends at a time.
+/// Number of random source addresses that C sends from.
+const FORGED_ADDRESSES: u32 = 100_000;
+/// Frames that C sends per burst.
 const BURST: usize = 250;
-/// The bridge learns where a frame to it comes from, and passes it on to nobody (IEEE 802.1Q,
-/// section 8.6.3).
+/// A destination whose frames the bridge learns from but never forwards (IEEE 802.1Q, section
+/// 8.6.3).
 const RESERVED: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
 
-fn made_up_address(number: u32) -> [u8; 6] {
+fn forged_address(number: u32) -> [u8; 6] {
     let [a, b, c, d] = number.to_be_bytes();
     [6, 0, a, b, c, d]
 }
 
-/// Bytes in unicast frames for others that came to this link since the socket was opened or last
-/// asked.
-fn overheard(link: &Link, ears: &RawSocket) -> Result<u64, LabError> {
+/// Returns the bytes in unicast frames for other hosts that arrived on this link since the socket
+/// was opened or last read.
+fn overheard_bytes(link: &Link, socket: &RawSocket) -> Result<u64, LabError> {
     let own = link.mac()?;
-    let capture = ears.capture(Duration::ZERO, 100_000)?;
+    let capture = socket.capture(Duration::ZERO, 100_000)?;
     assert_eq!(capture.dropped, 0, "more came than the socket could hold");
     let is_for_another = |bytes: &[u8]| bytes[0] & 1 == 0 && bytes[..6] != own;
     Ok(capture
@@ -37,7 +37,7 @@ fn overheard(link: &Link, ears: &RawSocket) -> Result<u64, LabError> {
         .sum())
 }
 
-/// The hardware addresses that the bridge has learned at the port towards A (0) or B (1).
+/// Returns the hardware addresses that the bridge learned at the port to A (0) or B (1).
 fn learned(joined: &Joined, side: usize) -> Vec<String> {
     let filter = FdbFilter { port: Some(joined.names[side].clone()), ..FdbFilter::default() };
     let page = joined.bridge.fdb(&filter, None, usize::MAX).expect("the port is there");
@@ -52,11 +52,11 @@ fn a_host_that_makes_up_addresses_or_takes_those_of_others_overhears_nothing()
     let (a_mac, b_mac) = (joined.a.link.mac()?, joined.b.link.mac()?);
     joined.carries(1, 1 << 20)?;
 
-    let made_up: Vec<_> = (0..MADE_UP)
-        .map(|number| Blast::minimal(RESERVED, made_up_address(number)).frame)
+    let made_up: Vec<_> = (0..FORGED_ADDRESSES)
+        .map(|number| Blast::minimal(RESERVED, forged_address(number)).frame)
         .collect();
     let as_a = Blast::minimal(b_mac, a_mac).frame;
-    // Sends C's frames, and keeps what comes until it is asked for.
+    // Sends C's frames, and stores received ones until requested.
     let socket = RawSocket::open(&c.link, RawOptions::default())?;
     let received = Arc::new(AtomicU64::new(0));
     let load = TcpBulk {
@@ -66,24 +66,24 @@ fn a_host_that_makes_up_addresses_or_takes_those_of_others_overhears_nothing()
         ..TcpBulk::default()
     };
     std::thread::scope(|scope| {
-        // A receives: it is A's address that C takes.
+        // A is the receiver, because C forges A's address.
         let transfer = scope.spawn(|| load.run(&Route::ipv4(&joined.b, &joined.a)));
         joined.wait("B sends to A", |_| received.load(Ordering::Relaxed) > 1 << 20);
 
-        // While C has few addresses: at its limit it could take none.
+        // Before C reaches its address limit, after which it could not take over an address.
         let (before, start) = (received.load(Ordering::Relaxed), Instant::now());
         while start.elapsed() < Duration::from_secs(1) {
             socket.send(&[&as_a; 16])?;
             std::thread::sleep(Duration::from_millis(1));
         }
         let (during, heard) =
-            (received.load(Ordering::Relaxed) - before, overheard(&c.link, &socket)?);
+            (received.load(Ordering::Relaxed) - before, overheard_bytes(&c.link, &socket)?);
         assert!(
             during > 1 << 20 && heard < during / 1_000,
             "while C sends as A, A got {during} bytes and C {heard}"
         );
 
-        // More addresses than the table has room for, twelve times over.
+        // Twelve times as many addresses as the table has entries.
         let (before, start) = (received.load(Ordering::Relaxed), Instant::now());
         for burst in made_up
             .chunks(BURST)
@@ -93,7 +93,7 @@ fn a_host_that_makes_up_addresses_or_takes_those_of_others_overhears_nothing()
             socket.send(burst)?;
         }
         let (during, heard) =
-            (received.load(Ordering::Relaxed) - before, overheard(&c.link, &socket)?);
+            (received.load(Ordering::Relaxed) - before, overheard_bytes(&c.link, &socket)?);
         assert!(
             during > 1 << 20 && heard < during / 1_000,
             "while C makes up addresses, A got {during} bytes and C {heard}"

@@ -1,5 +1,5 @@
-//! Nothing is lost without being counted: what came in by a port left by the other, or its fate is
-//! in the counters.
+//! No packet is lost without being counted: each received packet leaves by the other port or
+//! appears in a counter.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use superpacket_port::features::Feature;
 use crate::joined::{Joined, KEY, by_packet};
 use crate::steering::{steer, two_cpus};
 
-/// Causes counted at the port that a packet came in by, before it is known how it leaves.
-const COMING: [&str; 11] = [
+/// Drop causes counted at the ingress port, before the egress port is known.
+const INGRESS_CAUSES: [&str; 11] = [
     "loop",
     "reserved",
     "malformed",
@@ -25,30 +25,33 @@ const COMING: [&str; 11] = [
     "flow_limit",
     "panic",
 ];
-/// Causes counted at the port that it was to leave by.
-const LEAVING: [&str; 7] =
+/// Drop causes counted at the egress port.
+const EGRESS_CAUSES: [&str; 7] =
     ["too_big", "cannot_segment", "full", "down", "gone", "refused", "tx_rate"];
-/// What never came in: lost or refused in the port's ring.
-const BEFORE: [&str; 2] = ["rx_ring", "rx_errors"];
+/// Drop causes of packets that never entered the bridge: lost or refused in the port's ring.
+const RING_CAUSES: [&str; 2] = ["rx_ring", "rx_errors"];
 
 fn drops(stats: &PortStats, causes: &[&str]) -> u64 {
     assert_eq!(
         stats.drops.len(),
-        COMING.len() + LEAVING.len() + BEFORE.len(),
+        INGRESS_CAUSES.len() + EGRESS_CAUSES.len() + RING_CAUSES.len(),
         "a cause is missing here: {:?}",
         stats.drops
     );
     causes.iter().map(|&cause| stats.drops[cause]).sum()
 }
 
-/// Packets between two ports, by what came in and by what left: two sums of the same.
+/// Returns two sums of the packets between two ports, which must be equal: received and sent.
 fn sums(from: &PortStats, to: &PortStats) -> [u64; 2] {
-    let left = to.tx_packets + to.segmented + drops(to, &LEAVING);
-    [from.rx_packets + to.segments, left + from.merged + from.filtered + drops(from, &COMING)]
+    let left = to.tx_packets + to.segmented + drops(to, &EGRESS_CAUSES);
+    [
+        from.rx_packets + to.segments,
+        left + from.merged + from.filtered + drops(from, &INGRESS_CAUSES),
+    ]
 }
 
 impl Joined {
-    /// Waits until all that came has left.
+    /// Waits until all received packets have left.
     fn balances(&self, after: &str) {
         let mut stats = [self.stats(0), self.stats(1)];
         self.wait("what came has left, or is counted", |joined| {
@@ -65,12 +68,12 @@ impl Joined {
         });
     }
 
-    /// Packets that B's interface had from the bridge, or lost on the way, beyond what the bridge
-    /// says that it sent: a few of before it was there.
-    fn unsaid(&self) -> Result<u64, LabError> {
+    /// Returns the packets that B's interface received or lost, minus those that the bridge counts
+    /// as sent. A few may be older than the bridge.
+    fn uncounted(&self) -> Result<u64, LabError> {
         let sent = self.stats(1).tx_packets;
         let side = &self.sides.as_ref().expect("veth pairs")[1];
-        // A veth device with no room beyond it drops without a word to who sends.
+        // A veth device whose peer has no room drops packets without telling the sender.
         Ok((self.b.link.statistics()?.rx_packets + side.statistics()?.tx_dropped)
             .wrapping_sub(sent))
     }
@@ -100,15 +103,15 @@ fn what_comes_leaves_or_is_counted() -> Result<(), LabError> {
     let side = &joined.sides.as_ref().expect("veth pairs")[1];
     joined.carries(1, 1 << 20)?;
     joined.balances("the first bytes");
-    let mut unsaid = joined.unsaid()?;
+    let mut uncounted = joined.uncounted()?;
     joined.wait("the hosts are silent", |joined| {
-        // What is just being sent is counted here only.
+        // Packets in the middle of being sent are counted only here.
         std::thread::sleep(Duration::from_millis(50));
-        let now = joined.unsaid().expect("B is there");
-        std::mem::replace(&mut unsaid, now) == now
+        let now = joined.uncounted().expect("B is there");
+        std::mem::replace(&mut uncounted, now) == now
     });
 
-    // Super-packets whole, merged, and cut.
+    // Super-packets: forwarded whole, merged, and segmented.
     for (sender, receiver) in [(true, true), (false, true), (true, false), (false, false)] {
         joined.a.link.set_feature("tcp-segmentation-offload", sender)?;
         joined.switch(1, Feature::TcpSegmentationOffload, receiver);
@@ -120,7 +123,7 @@ fn what_comes_leaves_or_is_counted() -> Result<(), LabError> {
         a.merged > 0 && a.rx_super_packets > 0 && b.segmented > 0 && b.tx_super_packets > 0,
         "{a:?} {b:?}"
     );
-    // More than there may be room for.
+    // More than the buffers may hold.
     flood(&joined)?;
     joined.balances("a flood of datagrams");
 
@@ -141,7 +144,7 @@ fn what_comes_leaves_or_is_counted() -> Result<(), LabError> {
     joined.wait("they are counted", |_| count(1, "too_big") == 10);
     joined.balances("datagrams that are too long");
 
-    // What no bridge forwards, what is from nobody, and what is for a station behind the same port.
+    // Frames that no bridge forwards, have no source, or are for a station on the same port.
     let frame = |to: u8, from: u8| {
         [&[to, 0x80, 0xc2, 0, 0, 1][..], &[from, 0, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat()
     };
@@ -161,7 +164,7 @@ fn what_comes_leaves_or_is_counted() -> Result<(), LabError> {
     });
     joined.balances("frames that go nowhere");
     joined.wait("B had what is said to be sent", |joined| {
-        joined.unsaid().is_ok_and(|now| now == unsaid)
+        joined.uncounted().is_ok_and(|now| now == uncounted)
     });
 
     // To a port that is down.
@@ -185,7 +188,7 @@ fn what_workers_process_leaves_or_is_counted() -> Result<(), LabError> {
             .change_steering_settings(|settings| settings.set("netdev_max_backlog", packets));
         assert!(changed.is_ok(), "{changed:?}");
     };
-    // A merged packet without a place in a backlog would be counted as all that it was made of.
+    // A merged packet that finds no room in a backlog counts as all of its packets.
     room("65536");
     streams(&joined)?;
     joined.balances("TCP");

@@ -1,12 +1,12 @@
-//! How many frames each kind of port carried, for whoever wants to see that none was left out.
+//! A record of the frames that each kind of port carried, to check that tests covered all kinds.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
 use superpacket_bridge::report::PortStats;
 
-/// Appends what each port received and sent, `KIND FRAMES` a line, to the file that the environment
-/// names in `SUPERPACKET_CARRIED`.
+/// Appends a line `KIND FRAMES` for each port's received and sent frames to the file named by the
+/// environment variable `SUPERPACKET_CARRIED`.
 pub fn note(stats: &[PortStats]) {
     let Some(path) = std::env::var_os("SUPERPACKET_CARRIED") else { return };
     let mut file = OpenOptions::new()
@@ -16,7 +16,7 @@ pub fn note(stats: &[PortStats]) {
         .expect("the file that SUPERPACKET_CARRIED names can be written");
     for port in stats {
         let kind = port.port.split(':').next().unwrap_or_default();
-        // One write a line: tests run side by side.
+        // One write per line, because tests run in parallel.
         file.write_all(format!("{kind} {}\n", port.rx_packets + port.tx_packets).as_bytes())
             .expect("the file can be written");
     }

@@ -12,83 +12,85 @@ use superpacket_traffic::gro_table::{self, Burst, Case};
 use crate::joined::{Joined, by_veth};
 use crate::numbered::Numbered;
 
-/// How long the bridge waits for what is to join what it holds, in nanoseconds: a burst may reach
-/// it in two polls, but is one aggregation. Far longer than a sender that is not let on the CPU is
-/// kept waiting in the midst of a burst.
-const HOLD: u64 = 200_000_000;
+/// Time for which the bridge holds packets that others may join, in nanoseconds. A burst may arrive
+/// in two polls. The time exceeds the longest pause of a sender that loses its CPU within a burst.
+const HOLD_TIME: u64 = 200_000_000;
 
-/// So many cases are sent at once, to wait for the holding of all of them together; far fewer than
-/// a bucket of the flow table overflows of.
-const TOGETHER: usize = 16;
+/// Cases sent together, so that they share one hold time; too few to fill a bucket of the flow
+/// table.
+const PARALLEL_CASES: usize = 16;
 
-/// Until then, whatever arrives must have arrived.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the arrival of all frames.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The frames of cases, by the number of the case.
+/// Frames of the cases, numbered by case.
 const CASES: Numbered = Numbered(*b"gro");
 
-/// The number of a frame that belongs to no case.
+/// The number of frames that belong to no case.
 const NO_CASE: u16 = u16::MAX;
 
-/// What the ports counted, as far as these frames alone can have caused it.
+/// Counters of the ports for these frames only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
-    /// Port A: packets that joined another, and those that were joined.
+struct PortCounts {
+    /// Port A: merged packets, and the packets merged into them.
     merged: [u64; 2],
-    /// Port B: super-packets that left whole, and their frames.
+    /// Port B: super-packets sent whole, and their frames.
     whole: [u64; 2],
-    /// Port B: super-packets that were cut before they left, and their segments.
+    /// Port B: super-packets that were segmented, and their segments.
     cut: [u64; 2],
 }
 
-/// Host A with something to send from, host B with something to capture by, and the bridge.
+/// Host A with a sending socket, host B with a capturing one, and the bridge.
 struct Table {
     joined: Joined,
     sender: RawSocket,
     receiver: RawSocket,
-    expected: Tally,
+    expected: PortCounts,
 }
 
 #[test]
 fn what_merges_arrives_as_one() -> Result<(), LabError> {
     let Some(mut table) = Table::new()? else { return Ok(()) };
     table.hold();
-    table.carries(true, virtio_can_say)?;
-    let Tally { whole, cut, .. } = table.expected;
+    table.carries(true, virtio_can_describe)?;
+    let PortCounts { whole, cut, .. } = table.expected;
     assert!(whole[0] >= 40 && cut[0] >= 100, "both ways out are taken: {:?}", table.expected);
     Ok(())
 }
 
-/// Each flow is a case of its own here: the bridge may put packets of a poll in order of their
-/// flows, so that the flows need not arrive in the order in which they came.
+/// Each flow is a separate case here: the bridge may sort the packets of a poll by flow, so that
+/// flows may arrive in another order.
 #[test]
 fn as_many_flows_as_a_poll_has_all_merge() -> Result<(), LabError> {
     const FLOWS: usize = 512;
     let Some(mut table) = Table::new()? else { return Ok(()) };
     table.hold();
-    table.obeyed()?;
+    table.wait_until_applied()?;
     let before = table.drops();
     for (path, frames) in gro_table::capacity(FLOWS as u16) {
         let (first, second) = frames.split_at(FLOWS);
         let case = |(number, (first, second)): (u16, (&Frame, &Frame))| {
             let burst = Burst { frames: vec![first.clone(), second.clone()], arrives: vec![400] };
-            addressed(Case { name: format!("{FLOWS} flows, {path}"), bursts: vec![burst] }, number)
+            with_own_addresses(
+                Case { name: format!("{FLOWS} flows, {path}"), bursts: vec![burst] },
+                number,
+            )
         };
         let cases: Vec<_> = (0..).zip(first.iter().zip(second)).map(case).collect();
         let bursts: Vec<_> =
             (0..).zip(&cases).map(|(number, case)| (number, case, &case.bursts[0])).collect();
-        // All first packets, then all second ones.
+        // All first packets, then all second packets.
         let frames =
             |place: usize| bursts.iter().map(move |(_, _, burst)| burst.frames[place].to_bytes());
         table.carries_sent(
             &bursts,
             &[frames(0).chain(frames(1)).collect()],
             true,
-            virtio_can_say,
+            virtio_can_describe,
         )?;
     }
     assert_eq!(table.drops(), before);
-    let Tally { whole, cut, .. } = table.expected;
+    let PortCounts { whole, cut, .. } = table.expected;
     assert!(
         whole[0] >= FLOWS as u64 && cut[0] >= FLOWS as u64,
         "both ways out are taken: {:?}",
@@ -115,9 +117,9 @@ fn without_gro_frames_arrive_one_by_one() -> Result<(), LabError> {
 impl Table {
     fn new() -> Result<Option<Table>, LabError> {
         let joined = by_veth("packet", "", |hosts| {
-            // The kernels on the way neither merge nor cut: `port-a` and B would merge frames, and
-            // the kernel cuts what is not below the limit of `port-b`, which is 65,536 with the
-            // Ethernet header.
+            // The kernels on the way must neither merge nor segment. `port-a` and B could merge,
+            // and the kernel segments packets above the limit of `port-b`: 65,536 with the Ethernet
+            // header.
             for link in [&hosts.a_side, &hosts.b.link] {
                 link.set_feature("generic-receive-offload", false)?;
             }
@@ -135,32 +137,32 @@ impl Table {
             &joined.b.link,
             RawOptions { vnet_headers: true, ..RawOptions::default() },
         )?;
-        Ok(Some(Table { joined, sender, receiver, expected: Tally::default() }))
+        Ok(Some(Table { joined, sender, receiver, expected: PortCounts::default() }))
     }
 
-    /// What port A aggregates may be held.
+    /// Lets port A hold aggregated packets.
     fn hold(&self) {
         self.joined
             .bridge
-            .set_limit(&self.joined.names[0], "gro_flush_timeout", HOLD)
+            .set_limit(&self.joined.names[0], "gro_flush_timeout", HOLD_TIME)
             .expect("a second is allowed");
     }
 
-    /// Sends the whole table. What `merges` arrives as one packet where `whole` says so of its
-    /// frames, and all else frame by frame, bit for bit.
+    /// Sends the whole table. If `merges`, packets arrive merged where `whole` accepts their
+    /// frames; all others arrive frame by frame, bit for bit.
     fn carries(&mut self, merges: bool, whole: impl Fn(&[Frame]) -> bool) -> Result<(), LabError> {
-        self.obeyed()?;
+        self.wait_until_applied()?;
         let before = self.drops();
         let cases: Vec<_> = gro_table::all()
             .into_iter()
             .enumerate()
-            .map(|(number, case)| addressed(case, number as u16))
+            .map(|(number, case)| with_own_addresses(case, number as u16))
             .collect();
-        for (number, cases) in cases.chunks(TOGETHER).enumerate() {
-            // The next burst of a case is sent when what the one before it became has arrived, and
-            // is held no more.
+        for (number, cases) in cases.chunks(PARALLEL_CASES).enumerate() {
+            // The next burst of a case is sent when the previous one has arrived and nothing is
+            // held.
             for round in 0..cases.iter().map(|case| case.bursts.len()).max().unwrap_or(0) {
-                let bursts = cases.iter().zip(number * TOGETHER..);
+                let bursts = cases.iter().zip(number * PARALLEL_CASES..);
                 let bursts: Vec<_> = bursts
                     .filter_map(|(case, number)| {
                         Some((number as u16, case, case.bursts.get(round)?))
@@ -169,8 +171,8 @@ impl Table {
                 self.carries_bursts(&bursts, merges, &whole)?;
             }
         }
-        // What is held longest has left by now.
-        let late = self.receiver.capture(Duration::from_nanos(2 * HOLD), usize::MAX)?;
+        // The hold time of all packets is over.
+        let late = self.receiver.capture(Duration::from_nanos(2 * HOLD_TIME), usize::MAX)?;
         let late: Vec<_> = late
             .frames
             .iter()
@@ -194,7 +196,7 @@ impl Table {
         self.carries_sent(bursts, &sent, merges, whole)
     }
 
-    /// As [`carries_bursts`](Self::carries_bursts), with their frames sent in this order.
+    /// Like [`carries_bursts`](Self::carries_bursts), with an explicit order of the frames.
     fn carries_sent(
         &mut self,
         bursts: &[(u16, &Case, &Burst)],
@@ -229,7 +231,7 @@ impl Table {
         }
         let captured = CASES.capture(
             &self.receiver,
-            PATIENCE,
+            TIME_LIMIT,
             expected.values().map(Vec::len).sum(),
             |number| number != NO_CASE,
         )?;
@@ -244,45 +246,44 @@ impl Table {
         };
         // A frame may be captured before it is counted.
         let start = Instant::now();
-        while self.tally() != self.expected && start.elapsed() < PATIENCE {
+        while self.port_counts() != self.expected && start.elapsed() < TIME_LIMIT {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(self.tally(), self.expected, "{}", names());
+        assert_eq!(self.port_counts(), self.expected, "{}", names());
         Ok(())
     }
 
-    /// Waits until the bridge does what it was told. The thread that forwards a frame looks at its
-    /// settings before the next poll: what was set before a frame was sent holds when it has
-    /// arrived. A pure ACK is held by no setting. A thread that knows only one port as yet has
-    /// nowhere to send it: then another is sent.
-    fn obeyed(&self) -> Result<(), LabError> {
+    /// Waits until the bridge applies its settings. A forwarding thread reads them before each
+    /// poll, so that they apply once a later frame has arrived. The probe is a pure ACK, which is
+    /// never held. It is sent again if a thread does not know the other port yet.
+    fn wait_until_applied(&self) -> Result<(), LabError> {
         let frame = Case {
             name: String::new(),
             bursts: vec![Burst { frames: vec![Frame::tcp4(1, 0)], arrives: vec![0] }],
         };
-        let frame = addressed(frame, NO_CASE).bursts[0].frames[0].to_bytes();
+        let frame = with_own_addresses(frame, NO_CASE).bursts[0].frames[0].to_bytes();
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIME_LIMIT {
             self.sender.send(&[&frame])?;
             if let Some(captured) = CASES
-                .capture(&self.receiver, PATIENCE / 20, 1, |number| number == NO_CASE)?
+                .capture(&self.receiver, TIME_LIMIT / 20, 1, |number| number == NO_CASE)?
                 .get(&NO_CASE)
             {
                 assert_eq!(captured[0].bytes, frame);
                 return Ok(());
             }
         }
-        panic!("nothing arrived in {PATIENCE:?}: {:?}", self.joined.bridge.stats());
+        panic!("nothing arrived in {TIME_LIMIT:?}: {:?}", self.joined.bridge.stats());
     }
 
-    /// What both ports dropped, by cause.
+    /// Returns the drops of both ports, by cause.
     fn drops(&self) -> [BTreeMap<String, u64>; 2] {
         [0, 1].map(|side| self.joined.stats(side).drops)
     }
 
-    fn tally(&self) -> Tally {
+    fn port_counts(&self) -> PortCounts {
         let (from_a, to_b) = (self.joined.stats(0), self.joined.stats(1));
-        Tally {
+        PortCounts {
             merged: [from_a.merged, from_a.aggregated],
             whole: [to_b.tx_super_packets, to_b.tx_super_segments],
             cut: [to_b.segmented, to_b.segments],
@@ -296,17 +297,17 @@ fn add(counters: &mut [u64; 2], more: [u64; 2]) {
     }
 }
 
-/// Can a virtio header of a packet socket say what this super-packet is to be cut into? It names
-/// neither tunnels nor identifications that stay the same nor CWR on all segments.
-fn virtio_can_say(frames: &[Frame]) -> bool {
+/// Returns whether a packet socket's virtio header can describe how to segment this super-packet.
+/// It cannot express tunnels, constant identifications, or CWR on all segments.
+fn virtio_can_describe(frames: &[Frame]) -> bool {
     let same_identifications = matches!((&frames[0].ip, &frames[1].ip), (Ip::V4(first), Ip::V4(second)) if first.id == second.id);
     let has_cwr = matches!(&frames[0].transport, Transport::Tcp(tcp) if tcp.flags & CWR != 0);
     frames[0].tunnel.is_none() && !same_identifications && !has_cwr
 }
 
-/// The case between stations and addresses of its own. They belong to no host, so that no kernel
-/// answers: the bridge floods the frames, and B's captures them for another.
-fn addressed(mut case: Case, number: u16) -> Case {
+/// Gives the case unique stations and addresses. No host has them, so that no kernel answers; the
+/// bridge floods the frames, and B captures them in promiscuous mode.
+fn with_own_addresses(mut case: Case, number: u16) -> Case {
     let [high, low] = number.to_be_bytes();
     let from = |ip: &mut Ip, net: u8| match ip {
         Ip::V4(ip) => (ip.source, ip.destination) = ([198, net, high, low], [198, 51, 100, net]),
@@ -323,10 +324,10 @@ fn addressed(mut case: Case, number: u16) -> Case {
     case
 }
 
-/// Each captured packet is that of these frames, and there are no others.
+/// Checks that the captured packets are exactly those of these frames.
 fn compare(case: &str, expected: &[&[Frame]], captured: &[CapturedFrame]) {
     let lengths = |frames: &[Vec<u8>]| frames.iter().map(Vec::len).collect::<Vec<_>>();
-    let packets: Vec<_> = expected.iter().map(|frames| joined(frames).to_bytes()).collect();
+    let packets: Vec<_> = expected.iter().map(|frames| merge(frames).to_bytes()).collect();
     let bytes: Vec<_> = captured.iter().map(|frame| frame.bytes.clone()).collect();
     assert_eq!(
         lengths(&bytes),
@@ -343,16 +344,16 @@ fn compare(case: &str, expected: &[&[Frame]], captured: &[CapturedFrame]) {
         let header = frame.vnet.expect("asked for");
         let found = (header.gso_type, header.gso_size, header.flags & 1);
         let version = if matches!(frames[0].ip, Ip::V4(_)) { 1 } else { 4 };
-        // NEEDS_CSUM goes with a super-packet, and what went through alone has its own checksum.
+        // Super-packets carry NEEDS_CSUM; single packets keep their own checksum.
         let wanted =
             if frames.len() > 1 { (version, frames[0].payload.len() as u16, 1) } else { (0, 0, 0) };
         assert_eq!(found, wanted, "{case}: packet {number}: gso_type, gso_size, NEEDS_CSUM");
     }
 }
 
-/// What frames that merged are: the headers of the first with the flags of all, their payloads one
-/// after the other, and a checksum that a device is to fill in.
-fn joined(frames: &[Frame]) -> Frame {
+/// Merges frames: the headers of the first with the flags of all, the payloads in sequence, and a
+/// partial checksum.
+fn merge(frames: &[Frame]) -> Frame {
     let mut packet = frames[0].clone();
     for frame in &frames[1..] {
         let mut frame = frame.clone();

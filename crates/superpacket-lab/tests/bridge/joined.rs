@@ -1,4 +1,4 @@
-//! Hosts joined by the bridge.
+//! Two hosts joined by the bridge, over each kind of port.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,11 +22,11 @@ pub struct Joined {
     pub b: Station,
     pub middle: Host,
     pub bridge: Bridge,
-    /// The port strings towards A and B.
+    /// The port strings of the ports to A and B.
     pub names: [String; 2],
-    /// The middle's interfaces, where there are some.
+    /// The middle host's interfaces, if there are any.
     pub sides: Option<[Link; 2]>,
-    /// What is between the hosts and the bridge, if not a plain cable.
+    /// The wires between hosts and bridge, if any.
     wires: Vec<Wire>,
 }
 
@@ -44,8 +44,8 @@ fn port(text: &str) -> PortSettings {
     PortSettings::new(text.parse().expect("a port string"))
 }
 
-/// Two hosts joined by ports `KIND:port-a` and `KIND:port-b` on veth pairs; `None` where the
-/// machine forbids it.
+/// Joins two hosts by ports `KIND:port-a` and `KIND:port-b` on veth pairs; `None` if the machine
+/// forbids it.
 pub fn by_veth(
     kind: &str,
     options: &str,
@@ -71,17 +71,17 @@ pub fn by_veth(
     }))
 }
 
-/// Two hosts joined by AF_XDP sockets, which have no place for what is left undone: the hosts do
-/// it.
+/// Joins two hosts by AF_XDP sockets, which cannot describe partial checksums or super-packets, so
+/// that the hosts complete their packets.
 pub fn by_xdp() -> Result<Option<Joined>, LabError> {
     by_veth("xdp", "", |hosts| {
-        [&hosts.a.link, &hosts.b.link].into_iter().try_for_each(leave_nothing_undone)
+        [&hosts.a.link, &hosts.b.link].into_iter().try_for_each(disable_offloads)
     })
 }
 
-/// Has a host do all that its device could. Where an XDP program came first, the device has given
-/// some of it up by itself, and cannot be told.
-pub fn leave_nothing_undone(link: &Link) -> Result<(), LabError> {
+/// Makes a host do all offloaded work itself. A device with an XDP program has already disabled
+/// some features, and refuses changes of these.
+pub fn disable_offloads(link: &Link) -> Result<(), LabError> {
     for name in ["tx-checksumming", "tcp-segmentation-offload"] {
         match link.set_feature(name, false) {
             Err(error) if link.feature(name)? => return Err(error),
@@ -91,12 +91,12 @@ pub fn leave_nothing_undone(link: &Link) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Two hosts joined by packet sockets.
+/// Joins two hosts by packet sockets.
 pub fn by_packet() -> Result<Option<Joined>, LabError> {
     by_veth("packet", "", |_| Ok(()))
 }
 
-/// Two hosts joined by packet sockets towards A and B, asked for what `change` says.
+/// Joins two hosts by packet sockets whose settings are modified by `change`.
 pub fn by_packet_asked(
     prepare: impl FnOnce(&ThreeHosts) -> Result<(), LabError>,
     change: impl FnOnce(&mut [PortSettings]),
@@ -120,7 +120,7 @@ pub fn by_packet_asked(
     }))
 }
 
-/// Two hosts joined by packet sockets, each by a wire that does this to its frames.
+/// Joins two hosts by packet sockets, each behind a wire with these settings.
 pub fn by_wires(settings: [WireSettings; 2]) -> Result<Option<Joined>, LabError> {
     let Some(middle) = available_or_skip(Host::new("M")) else { return Ok(None) };
     let (wire_a, a, a_side) =
@@ -145,17 +145,17 @@ pub fn by_wires(settings: [WireSettings; 2]) -> Result<Option<Joined>, LabError>
     }))
 }
 
-/// Two hosts, each with its end of a TAP device.
+/// Joins two hosts, each with its end of a TAP device.
 pub fn by_tap(options: &str) -> Result<Option<Joined>, LabError> {
     by_device("tap", options, Station::new)
 }
 
-/// As [`by_tap`], each TAP device behind a model NIC with these options.
+/// Like [`by_tap`], with each TAP device behind a model NIC with these options.
 pub fn by_nic_on_tap(nic: &str) -> Result<Option<Joined>, LabError> {
     by_device(&format!("nic:{nic}@tap"), "", Station::new)
 }
 
-/// Two hosts, each with its end of a TUN device, which has no hardware address.
+/// Joins two hosts, each with its end of a TUN device, which has no hardware address.
 pub fn by_tun() -> Result<Option<Joined>, LabError> {
     by_device("tun", "", |link, number| {
         let address = |text: String| -> Result<IpAddr, LabError> {
@@ -197,7 +197,7 @@ fn by_device(
 }
 
 impl Joined {
-    /// A third host, C, behind a port of the bridge, `packet:port-c`.
+    /// Adds a third host, C, behind port `packet:port-c` of the bridge.
     pub fn third(&self) -> Result<Station, LabError> {
         let (c, _) = Link::veth(&Host::new("C")?, "eth0", &self.middle, "port-c")?;
         let mut settings = self.bridge.settings();
@@ -206,12 +206,12 @@ impl Joined {
         Station::new(c, 3)
     }
 
-    /// From A to B over IPv4.
+    /// Returns the route from A to B over IPv4.
     pub fn route(&self) -> Route<'_> {
         Route::ipv4(&self.a, &self.b)
     }
 
-    /// Sends this much in each of so many flows from A to B, and compares it.
+    /// Sends `bytes` in each of `flows` flows from A to B, and compares them.
     pub fn carries(&self, flows: usize, bytes: u64) -> Result<(), LabError> {
         let report =
             TcpBulk { flows, until: Until::Bytes(bytes), verify: Some(KEY), ..TcpBulk::default() }
@@ -220,12 +220,12 @@ impl Joined {
         Ok(())
     }
 
-    /// Frames that the wires lost or held back so far.
-    pub fn spoiled(&self) -> u64 {
+    /// Returns the number of frames that the wires lost or reordered so far.
+    pub fn impaired_frames(&self) -> u64 {
         self.wires.iter().map(|wire| wire.counters().lost + wire.counters().reordered).sum()
     }
 
-    /// What the port towards A (0) or B (1) counted.
+    /// Returns the counters of the port to A (0) or B (1).
     pub fn stats(&self, side: usize) -> PortStats {
         self.bridge
             .stats()
@@ -234,12 +234,12 @@ impl Joined {
             .expect("the port is there")
     }
 
-    /// Switches an offload of the port towards A (0) or B (1).
+    /// Switches an offload of the port to A (0) or B (1).
     pub fn switch(&self, side: usize, feature: Feature, on: bool) {
         self.bridge.set_feature(&self.names[side], feature, on, true).expect("the port is there");
     }
 
-    /// Waits until `holds`; panics after 10 s.
+    /// Waits until `holds` returns true; panics after 10 s.
     pub fn wait(&self, what: &str, mut holds: impl FnMut(&Joined) -> bool) {
         let start = Instant::now();
         while !holds(self) {

@@ -1,5 +1,5 @@
-//! The bridge as a host's card: what LRO merges leaves whole, and a port with a limit gets
-//! super-packets up to it.
+//! The bridge as a host's card: packets merged by LRO leave whole, and a port with a limit gets
+//! super-packets up to that limit.
 
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::PortSettings;
@@ -11,7 +11,7 @@ use crate::joined::{Joined, by_packet_asked};
 /// Bytes that are sent and compared.
 const BYTES: u64 = 32 << 20;
 
-/// What a segment carries at an MTU of 1500 with timestamps, in bytes.
+/// Payload bytes of a segment at an MTU of 1500 with timestamps.
 const SEGMENT: u32 = 1448;
 
 fn force_lro(port: &mut PortSettings) {
@@ -19,13 +19,13 @@ fn force_lro(port: &mut PortSettings) {
     port.force_lro = true;
 }
 
-/// Segments in a super-packet that the port was given, on average.
+/// Returns the average number of segments per super-packet sent to the port.
 fn segments(stats: &PortStats) -> f64 {
     stats.tx_super_segments as f64 / stats.tx_super_packets.max(1) as f64
 }
 
-/// Nothing was refused, or could not be cut. That a ring was full for a moment is the machine's
-/// affair.
+/// Asserts that no packet was refused or could not be segmented. Full rings are not checked,
+/// because they depend on the machine.
 fn assert_taken(joined: &Joined) {
     for stats in [joined.stats(0), joined.stats(1)] {
         assert_eq!(stats.fallbacks, 0, "{stats:?}");
@@ -54,7 +54,7 @@ fn what_lro_merged_leaves_whole() -> Result<(), LabError> {
         joined.carries(1, BYTES)?;
         let (card, host) = (joined.stats(0), joined.stats(1));
         assert!(card.merged > BYTES / u64::from(SEGMENT) / 2, "{card:?}");
-        // One that is longer than the port takes, by less than a segment, goes in two.
+        // A packet longer than the port's limit, by less than a segment, is split in two.
         assert_eq!(host.segments, 2 * host.segmented, "nothing is cut into frames again: {host:?}");
         assert!(host.segmented * 10 <= host.tx_super_packets, "{host:?}");
         assert!(segments(&host) >= 4.0, "{host:?}");
@@ -79,7 +79,7 @@ fn a_limited_port_gets_super_packets_up_to_its_limit() -> Result<(), LabError> {
 fn a_sender_does_well_on_the_newest_of_its_acks() -> Result<(), LabError> {
     let joined = by_packet_asked(
         |hosts| {
-            // Segments one by one, each acknowledged.
+            // Single segments, each acknowledged.
             hosts.b_side.set_feature("tcp-segmentation-offload", false)?;
             let metrics = superpacket_lab::RouteMetrics {
                 quick_acknowledgements: true,
@@ -95,7 +95,7 @@ fn a_sender_does_well_on_the_newest_of_its_acks() -> Result<(), LabError> {
     let Some(joined) = joined else { return Ok(()) };
     joined.carries(1, BYTES)?;
     let (sender, card) = (joined.stats(0), joined.stats(1));
-    // A host that is busy reads several segments before it acknowledges them.
+    // A busy host reads several segments before it acknowledges them.
     assert!(
         card.rx_packets > BYTES / u64::from(SEGMENT) / 16,
         "many segments are acknowledged: {card:?}"

@@ -1,9 +1,9 @@
-//! Every kind of packet that the engine merges, through ports whose kernel segments what merged.
+//! Every kind of packet that the engine merges, sent through ports whose kernel segments.
 //!
-//! Host A sends single frames. The bridge merges them, and hands them to a packet or TAP port.
-//! Behind it are the kernel's own bridge and a device without offloads. What host B receives must
-//! be what host A sent: byte for byte, complete and in order. Before there was a test, TCP in PPPoE
-//! and MPLS was lost here, since no kernel segments it.
+//! Host A sends single frames. The bridge merges them and sends them to a packet or TAP port.
+//! Behind it are the kernel's bridge and a device without offloads. Host B must receive the frames
+//! that host A sent: byte for byte, complete and in order. This covers TCP in PPPoE and MPLS too,
+//! which no kernel segments.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,30 +21,30 @@ use superpacket_traffic::frame::{
 
 use crate::numbered::Numbered;
 
-/// The number of frames that a cell sends: all of them merge into one packet.
+/// Frames per cell; all of them merge into one packet.
 const FRAMES: usize = 6;
 
-/// The number of cells that are sent before what arrives is looked at.
-const TOGETHER: usize = 16;
+/// Cells that are sent before arrivals are checked.
+const PARALLEL_CELLS: usize = 16;
 
-/// The frames of cells, by the number of the cell.
+/// Frames of the cells, numbered by cell.
 const CELLS: Numbered = Numbered(*b"mat");
 
-/// How long frames are awaited.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the arrival of frames.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the bridge holds a packet that others may join, in nanoseconds.
-const HOLD: u64 = 100_000_000;
+/// Time for which the bridge holds packets that others may join, in nanoseconds.
+const HOLD_TIME: u64 = 100_000_000;
 
-/// The ports that the merged packets leave by.
+/// The egress port of the merged packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Egress {
     /// A packet port on a device without offloads.
     Device,
-    /// A packet port on a device with offloads; behind it the kernel's bridge and a device without.
+    /// A packet port on a device with offloads, followed by the kernel's bridge and a device
+    /// without.
     KernelBridge,
-    /// A TAP device that is a port of the kernel's bridge, with a device without offloads beside
-    /// it.
+    /// A TAP device that is a port of the kernel's bridge, next to a device without offloads.
     Tap,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Egress {
     }
 }
 
-/// One cell of the matrix: a packet of a kind, and the frames that go to it.
+/// A cell of the matrix: a kind of packet, and its frames.
 struct Cell {
     link: &'static str,
     tunnel: &'static str,
@@ -67,13 +67,13 @@ struct Cell {
     frames: Vec<Vec<u8>>,
 }
 
-/// A name, and what makes a frame of that kind.
+/// A name, and a function that creates a frame of that kind.
 type Named<Make> = (&'static str, Make);
 
-/// Puts a frame into a tunnel.
-type Through = fn(Frame) -> Frame;
+/// A function that puts a frame into a tunnel.
+type Encapsulate = fn(Frame) -> Frame;
 
-/// The link headers. Linux segments behind the first six.
+/// Returns the link headers. Linux segments behind the first six.
 fn link_headers() -> [Named<fn(&mut Frame)>; 12] {
     fn vlan(tpid: u16, vid: u16) -> Vlan {
         Vlan { tpid, vid, ..Vlan::default() }
@@ -101,8 +101,8 @@ fn link_headers() -> [Named<fn(&mut Frame)>; 12] {
     ]
 }
 
-/// The tunnels. Linux segments in VXLAN and Geneve behind a header of 24 bytes, and in no other.
-fn tunnels() -> [Named<Through>; 11] {
+/// Returns the tunnels. Linux segments in VXLAN and Geneve with a header of 24 bytes only.
+fn tunnels() -> [Named<Encapsulate>; 11] {
     [
         ("none", |frame| frame),
         ("VXLAN/IPv4", Frame::in_vxlan4),
@@ -160,7 +160,7 @@ fn cells() -> Vec<Cell> {
     cells
 }
 
-/// Switches off all that a device could do for the kernel.
+/// Switches off all offloads of a device.
 fn without_offloads(link: &Link) -> Result<(), LabError> {
     [
         "tx-udp-segmentation",
@@ -172,13 +172,13 @@ fn without_offloads(link: &Link) -> Result<(), LabError> {
     .try_for_each(|feature| link.set_feature(feature, false))
 }
 
-/// Hosts A and B, and what is between them.
+/// Hosts A and B, and the devices between them.
 struct Matrix {
     bridge: Bridge,
     names: [String; 2],
     sender: RawSocket,
     receiver: RawSocket,
-    /// Kept as long as the frames have to pass through them.
+    /// Links that must exist while frames pass.
     _hosts: Vec<Host>,
 }
 
@@ -236,7 +236,7 @@ impl Matrix {
         bridge
             .set_feature(&names[0], Feature::RxUdpGroForwarding, true, false)
             .expect("the port is there");
-        bridge.set_limit(&names[0], "gro_flush_timeout", HOLD).expect("a second is allowed");
+        bridge.set_limit(&names[0], "gro_flush_timeout", HOLD_TIME).expect("a second is allowed");
         let sender = RawSocket::open(&a_link, RawOptions::default())?;
         let receiver =
             RawSocket::open(&b_link, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
@@ -251,24 +251,24 @@ impl Matrix {
         self.bridge.stats().iter().filter(|stats| stats.port == self.names[side]).map(count).sum()
     }
 
-    /// Waits until frames pass and both ports do what they were told.
-    fn pass(&self) -> Result<(), LabError> {
+    /// Waits until frames pass and both ports apply their settings.
+    fn wait_until_applied(&self) -> Result<(), LabError> {
         let probe = Frame::udp4(10)
             .with(|frame| {
                 frame.link.as_mut().expect("a link header").source = CELLS.source(u16::MAX)
             })
             .to_bytes();
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIME_LIMIT {
             self.sender.send(&[&probe])?;
-            if !self.capture(PATIENCE / 20, 1, |number| number == u16::MAX)?.is_empty() {
+            if !self.capture(TIME_LIMIT / 20, 1, |number| number == u16::MAX)?.is_empty() {
                 return Ok(());
             }
         }
-        panic!("nothing passed in {PATIENCE:?}: {:?}", self.bridge.stats());
+        panic!("nothing passed in {TIME_LIMIT:?}: {:?}", self.bridge.stats());
     }
 
-    /// Captures this many frames of the wanted cells, or what comes of them in this time.
+    /// Captures up to this many frames of the wanted cells, within this time.
     fn capture(
         &self,
         time: Duration,
@@ -289,13 +289,13 @@ impl Matrix {
         Ok(captured.into_iter().map(|(number, captured)| (number, frames(captured))).collect())
     }
 
-    /// Sends all cells, and prints what became of each.
+    /// Sends all cells, and prints the result of each.
     fn carries(&self, egress: Egress) -> Result<(), LabError> {
-        self.pass()?;
+        self.wait_until_applied()?;
         let cells = cells();
         println!("{} cells of {FRAMES} frames through: {egress}", cells.len());
         let (mut faults, mut sent_whole) = (Vec::new(), 0);
-        for chunk in cells.chunks(TOGETHER) {
+        for chunk in cells.chunks(PARALLEL_CELLS) {
             let frames: Vec<_> = chunk.iter().flat_map(|cell| &cell.frames).collect();
             let (merged, whole) = (
                 self.counted(0, |stats| stats.merged),
@@ -304,7 +304,7 @@ impl Matrix {
             self.sender.send(&frames)?;
             let numbers = chunk[0].number..=chunk[chunk.len() - 1].number;
             let captured =
-                self.capture(PATIENCE, frames.len(), |number| numbers.contains(&number))?;
+                self.capture(TIME_LIMIT, frames.len(), |number| numbers.contains(&number))?;
             let merged = self.counted(0, |stats| stats.merged) - merged;
             if merged != (chunk.len() * (FRAMES - 1)) as u64 {
                 faults.push(format!(
@@ -328,13 +328,14 @@ impl Matrix {
                 }
             }
         }
-        let late =
-            self.capture(Duration::from_nanos(2 * HOLD), usize::MAX, |number| number != u16::MAX)?;
+        let late = self.capture(Duration::from_nanos(2 * HOLD_TIME), usize::MAX, |number| {
+            number != u16::MAX
+        })?;
         assert!(late.is_empty(), "frames that nobody sent: {late:?}");
         println!("{sent_whole} super-packets left for the kernel to segment");
         assert!(faults.is_empty(), "{egress}:\n{}", faults.join("\n"));
-        // Ethernet and three kinds of tags, four protocols; in tunnels, too, where the header has
-        // places.
+        // Ethernet and three kinds of tags, with four protocols; and in tunnels whose header has
+        // the fields.
         let least = if egress == Egress::Tap { 60 } else { 20 };
         assert!(
             sent_whole >= least,

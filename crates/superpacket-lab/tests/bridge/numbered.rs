@@ -1,5 +1,5 @@
-//! Frames that carry a number in their source address, so that they are told from each other and
-//! from what the hosts say of their own.
+//! Frames with a number in their source address, which distinguishes them from each other and from
+//! frames that hosts send by themselves.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ impl Numbered {
         Some(u16::from_be_bytes([high, low]))
     }
 
-    /// Captures this many frames with a wanted number, or what comes of them in this time.
+    /// Captures up to this many frames with a wanted number, within this time.
     pub fn capture(
         &self,
         receiver: &RawSocket,

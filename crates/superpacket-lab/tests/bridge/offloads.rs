@@ -1,4 +1,4 @@
-//! Offloads switched while bytes flow.
+//! Offloads that are switched while data flows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,8 +8,7 @@ use superpacket_port::features::Feature;
 
 use crate::joined::{KEY, by_packet};
 
-/// For how long offloads are switched: the program of the continuous integration asks for all of
-/// it.
+/// Returns the time for which offloads are switched; CI requires all of it.
 fn time() -> Duration {
     if std::env::var_os("CI").is_some() { Duration::from_secs(30) } else { Duration::from_secs(5) }
 }
@@ -20,14 +19,14 @@ fn any_offload_may_change_at_any_time() -> Result<(), LabError> {
     let done = AtomicBool::new(false);
     let switched = std::thread::scope(|scope| -> Result<u64, LabError> {
         let flipper = scope.spawn(|| {
-            // A plain congruential generator: the same flips in every run.
+            // A linear congruential generator, so that each run makes the same changes.
             let (mut state, mut switched) = (0x2545_f491_4f6c_dd1du64, 0);
             while !done.load(Ordering::Relaxed) {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
                 let feature = Feature::ALL[(state >> 33) as usize % Feature::ALL.len()];
-                // Forced LRO on a bridge gives up the packets' borders, not their bytes.
+                // Forced LRO on a bridge loses packet boundaries, but no bytes.
                 joined.switch((state >> 50) as usize & 1, feature, state >> 60 & 1 == 0);
                 switched += 1;
                 std::thread::sleep(Duration::from_millis(2));
@@ -36,7 +35,7 @@ fn any_offload_may_change_at_any_time() -> Result<(), LabError> {
         });
         let (start, mut rounds) = (Instant::now(), 0);
         let result = loop {
-            // The sender's own TSO changes too: single frames and super-packets come in turn.
+            // The sender's TSO changes too, so that single frames and super-packets alternate.
             joined.a.link.set_feature("tcp-segmentation-offload", rounds % 2 == 0)?;
             let load = TcpBulk {
                 flows: 4,

@@ -1,4 +1,4 @@
-//! Ports that go and come back, links that change.
+//! Ports that are removed and return, and links that change.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use superpacket_lab::{Direction, Host, LabError, Link, Route, Station, TcpBulk, Until};
 use superpacket_steer::Cpu;
 
-use crate::joined::{Joined, KEY, by_packet, by_tap, by_veth, by_xdp, leave_nothing_undone};
+use crate::joined::{Joined, KEY, by_packet, by_tap, by_veth, by_xdp, disable_offloads};
 use crate::steering::{steer, two_cpus};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
@@ -16,8 +16,8 @@ use superpacket_captures::file::{
 };
 use superpacket_traffic::workload;
 
-/// While bytes flow to B, the interface towards it goes and is made anew, with the same names and
-/// addresses; B's connections go on.
+/// Removes B's interface during a transfer and creates it again with the same names and addresses;
+/// B's connections must survive.
 fn comes_back_under_load(
     joined: &Joined,
     gone: &Link,
@@ -37,7 +37,7 @@ fn comes_back_under_load(
         });
         std::thread::sleep(Duration::from_millis(500));
         gone.delete()?;
-        // One that the bridge itself can make anew is gone for a moment only.
+        // A device that the bridge creates itself returns at once.
         joined.wait("the port is missed", |joined| {
             joined.bridge.ports()[1].state == "gone" || joined.bridge.ports()[1].reopened == 1
         });
@@ -51,7 +51,7 @@ fn comes_back_under_load(
     joined.carries(1, 1 << 20)
 }
 
-/// As above, of a port on a veth pair, whose new end in B is to be `prepared`.
+/// Does the same for a port on a veth pair; `prepared` configures the new end in B.
 fn veth_comes_back(
     joined: Option<Joined>,
     prepared: impl FnOnce(&Link) -> Result<(), LabError>,
@@ -72,14 +72,14 @@ fn a_port_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
 
 #[test]
 fn an_xdp_port_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
-    veth_comes_back(by_xdp()?, leave_nothing_undone)
+    veth_comes_back(by_xdp()?, disable_offloads)
 }
 
 #[test]
 fn a_tap_device_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
     let Some(joined) = by_tap("")? else { return Ok(()) };
     comes_back_under_load(&joined, &joined.b.link, || {
-        // It is the bridge that makes the device; the host gets it as before.
+        // The bridge creates the device, and the host gets it as before.
         joined.wait("there is another", |joined| joined.bridge.ports()[1].reopened == 1);
         let link = joined.middle.link("dev-b").move_to(&joined.b.host)?;
         link.up()?;
@@ -94,16 +94,16 @@ fn a_bridge_with_many_queues_stops_at_once() -> Result<(), LabError> {
     };
     let settings = joined.bridge.settings();
     joined.carries(1, 1 << 20)?;
-    // One port goes while the others stay ...
+    // One port is removed while the others remain ...
     let start = Instant::now();
     let left = BridgeSettings { ports: settings.ports[..1].to_vec(), ..settings };
     joined.middle.run(|| Ok::<_, LabError>(joined.bridge.apply(left)))?.expect("a port less");
     let removed = start.elapsed();
-    // ... and all with the bridge.
+    // ... and all end with the bridge.
     let start = Instant::now();
     drop(joined);
     let stopped = start.elapsed();
-    // The kernel waits for a grace period of RCU (some 10 ms) for each socket that is closed.
+    // The kernel waits for an RCU grace period (some 10 ms) for each closed socket.
     assert!(
         removed < Duration::from_millis(1_500) && stopped < Duration::from_millis(1_500),
         "{removed:?} {stopped:?}"
@@ -131,7 +131,7 @@ fn an_mtu_that_changes_is_kept_to() -> Result<(), LabError> {
     joined.carries(1, 4 << 20)?;
     joined.sides.as_ref().expect("veth pairs")[1].set_mtu(1200)?;
     joined.wait("the MTU is seen", |joined| joined.bridge.ports()[1].mtu == 1200);
-    // A still sends for 1500: what is too long for the port is cut smaller.
+    // A still sends packets of 1500 bytes; those too long for the port are segmented.
     joined.carries(1, 4 << 20)?;
     assert!(joined.stats(1).segmented > 0);
     Ok(())
@@ -147,7 +147,7 @@ fn what_changes_is_seen_at_once() -> Result<(), LabError> {
 fn what_changes_at_a_tap_device_in_another_namespace_is_seen_at_once() -> Result<(), LabError> {
     let Some(joined) = by_tap("")? else { return Ok(()) };
     changes_are_seen_at_once(&joined, &joined.b.link)?;
-    // The device goes, and the bridge makes another.
+    // The device is removed, and the bridge creates another.
     let start = Instant::now();
     joined.b.link.delete()?;
     joined.wait("it is missed", |joined| joined.bridge.ports()[1].reopened == 1);
@@ -155,7 +155,7 @@ fn what_changes_at_a_tap_device_in_another_namespace_is_seen_at_once() -> Result
     Ok(())
 }
 
-/// Changes this side of the second port.
+/// Changes this end of the second port's link.
 fn changes_are_seen_at_once(joined: &Joined, side: &Link) -> Result<(), LabError> {
     let is_up = |joined: &Joined| joined.bridge.ports()[1].state == "up";
     let mut waited = Vec::new();
@@ -172,8 +172,8 @@ fn changes_are_seen_at_once(joined: &Joined, side: &Link) -> Result<(), LabError
         side.up()?;
         seen("the link is seen to be up", &is_up);
     }
-    // The kernel tells. Without that, most would wait for as long as lies between two looks: each
-    // change follows the look that saw the one before.
+    // The kernel notifies the bridge. Without that most changes would wait for the next periodic
+    // check, because each follows the check that noticed the previous one.
     waited.sort_unstable();
     assert!(waited[waited.len() / 2] < Duration::from_millis(120), "{waited:?}");
     assert!(waited.iter().all(|time| *time < Duration::from_millis(700)), "{waited:?}");
@@ -210,7 +210,7 @@ fn an_mtu_may_change_under_load() -> Result<(), LabError> {
             for mtu in [1500, 9000].into_iter().cycle() {
                 side.set_mtu(mtu)?;
                 joined.wait("the MTU is seen", |joined| joined.bridge.ports()[1].mtu == mtu);
-                // What was on its way is of the time before.
+                // Packets in flight belong to the time before the change.
                 passes(16 << 20);
                 let before = joined.stats(1);
                 passes(8 << 20);
@@ -251,7 +251,7 @@ fn a_third_host_hears_floods_only() -> Result<(), LabError> {
     Ok(())
 }
 
-/// The frames of a capture.
+/// Returns the frames of a capture file.
 fn frames(path: &std::path::Path) -> Vec<Vec<u8>> {
     let mut reader = Reader::open(path).expect("a capture");
     let mut frames = Vec::new();
@@ -285,7 +285,7 @@ fn a_capture_goes_through_memory_into_a_recording_frame_by_frame() {
         Bridge::start(BridgeSettings { ports, ..BridgeSettings::default() })
             .expect("these ports need no privilege")
     };
-    // The recorder is there before the player starts.
+    // The recorder must exist before the player starts.
     let recording = bridge([format!("pcap:{}?mode=record", to.display()), "memory:between".into()]);
     let playing = bridge(["memory:between".into(), format!("pcap:{}?speed=max", from.display())]);
     let start = std::time::Instant::now();
@@ -298,7 +298,7 @@ fn a_capture_goes_through_memory_into_a_recording_frame_by_frame() {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    // On the way they were few: the link takes super-packets, the file does not.
+    // The link takes super-packets, the file does not: few packets crossed the link.
     assert!(playing.stats()[0].tx_super_packets > 0 && recording.stats()[0].segmented > 0);
     for bridge in [&playing, &recording] {
         crate::carried::note(&bridge.stats());
@@ -308,7 +308,7 @@ fn a_capture_goes_through_memory_into_a_recording_frame_by_frame() {
     assert!(frames(&to) == sent, "every frame came as it was, in order");
 }
 
-/// The inodes of the packet sockets of a host.
+/// Returns the inodes of the packet sockets of a host.
 fn packet_sockets(host: &Host) -> Result<Vec<String>, LabError> {
     let table = host.output("cat", &["/proc/self/net/packet"])?;
     Ok(table
@@ -319,7 +319,7 @@ fn packet_sockets(host: &Host) -> Result<Vec<String>, LabError> {
         .collect())
 }
 
-/// How many rings of these sockets this process has mapped, and how many of them it has open.
+/// Returns the number of mapped rings of these sockets in this process, and of open descriptors.
 fn rings_and_descriptors(sockets: &[String]) -> (usize, usize) {
     let is_one =
         |text: &str| sockets.iter().any(|inode| text.contains(&format!("socket:[{inode}]")));
@@ -332,15 +332,15 @@ fn rings_and_descriptors(sockets: &[String]) -> (usize, usize) {
     )
 }
 
-/// How many have asked a device for frames to all addresses.
+/// Returns the promiscuity count of a device.
 fn promiscuity(link: &Link) -> Result<u32, LabError> {
     let text = link.host().output("ip", &["-d", "link", "show", "dev", link.name()])?;
     let mut words = text.split_whitespace().skip_while(|word| *word != "promiscuity");
     Ok(words.nth(1).and_then(|number| number.parse().ok()).expect("a number"))
 }
 
-/// Has TCP flow both ways between A and B for so long, by workers, while `change` is called again
-/// and again, told how often it was called before.
+/// Runs TCP in both directions between A and B for a time, with workers. Meanwhile calls `change`
+/// repeatedly, with the number of earlier calls.
 fn changes_under_load(
     joined: &Joined,
     cpus: [Cpu; 2],
@@ -352,8 +352,7 @@ fn changes_under_load(
     steer(joined, &all)?;
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
-            // A connection may be given up where its packets are lost too often: then another
-            // follows.
+            // A connection may be given up after too much loss; then another follows.
             while !done.load(Ordering::Relaxed) {
                 let (until, stall) = (Until::Time(Duration::from_secs(1)), Duration::from_secs(20));
                 let load = TcpBulk {
@@ -409,7 +408,8 @@ fn ports_that_come_and_go_under_load_leave_no_ring_socket_or_promiscuity() -> Re
     joined.carries(1, 1 << 20)
 }
 
-/// Memory of this process that is in use, in KiB, without what the allocator keeps for later.
+/// Returns the resident memory of this process in KiB, after the allocator has returned free
+/// memory.
 fn resident() -> u64 {
     superpacket_port::system::give_back_freed_memory();
     let status = std::fs::read_to_string("/proc/self/status").expect("of this process");
@@ -420,7 +420,7 @@ fn resident() -> u64 {
 
 #[test]
 fn an_interface_that_flaps_under_load_costs_no_memory() -> Result<(), LabError> {
-    // In a process of its own, whose memory other tests do not change.
+    // Runs in a separate process, whose memory other tests do not change.
     const ALONE: &str = "SUPERPACKET_TEST_FLAPS";
     if std::env::var_os(ALONE).is_none() {
         let program = std::env::current_exe().expect("this program");
@@ -442,7 +442,7 @@ fn an_interface_that_flaps_under_load_costs_no_memory() -> Result<(), LabError> 
         side.delete()?;
         joined.wait("the port is missed", |joined| joined.bridge.ports()[1].state == "gone");
         let (b, _) = Link::veth(&joined.b.host, "eth0", &joined.middle, "port-b")?;
-        // A is to find B at once, and so its address stays.
+        // B's address stays, so that A finds B at once.
         b.set_mac(address)?;
         joined.wait("the port is back", |joined| {
             joined.bridge.ports()[1].reopened == round as u64 + 1
@@ -451,7 +451,7 @@ fn an_interface_that_flaps_under_load_costs_no_memory() -> Result<(), LabError> 
         measured.push(resident());
         Ok(())
     })?;
-    // What threads and sockets need at first is there after four flaps.
+    // The initial memory of threads and sockets is allocated after four flaps.
     let (first, last) = (measured[3], measured[measured.len() - 1]);
     assert!(last < first + (8 << 10), "KiB after each flap: {measured:?}");
     let sockets = packet_sockets(&joined.middle)?;

@@ -1,4 +1,4 @@
-//! Ports that are limited to rates: one that floods leaves the others their share.
+//! Ports with rate limits: a flooding port leaves the others their share.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,8 @@ use superpacket_lab::{Blast, LabError, Route, Station, TcpBulk, Until};
 
 use crate::joined::{Joined, KEY, by_packet};
 
-/// While A sends broadcasts as fast as it can, B sends to C; says how many of A's packets the
-/// bridge took and passed, and how many seconds it took.
+/// Sends from B to C while A floods broadcasts. Returns the number of A's packets that the bridge
+/// forwarded, and the seconds that this took.
 fn flooded(joined: &Joined, c: &Station) -> Result<(u64, f64), LabError> {
     let blast =
         Blast { time: Duration::from_secs(2), ..Blast::minimal([0xff; 6], [2, 0, 0, 0, 0, 1]) };
@@ -37,7 +37,7 @@ fn a_port_that_floods_broadcasts_leaves_the_others_their_share() -> Result<(), L
     let c = joined.third()?;
     set(&joined, &[("storm_broadcast", 500)]);
     let (passed, seconds) = flooded(&joined, &c)?;
-    // A's own greetings are among them.
+    // Includes ARP and neighbour discovery of A itself.
     assert!((passed as f64) < 500.0 * (seconds + 1.0) + 100.0, "{passed} in {seconds} s");
     assert!(joined.stats(0).drops["storm"] > 5_000, "{:?}", joined.stats(0));
     Ok(())
@@ -82,7 +82,7 @@ fn tcp_keeps_to_the_rates_of_its_ports() -> Result<(), LabError> {
             TcpBulk { until: Until::Bytes(8 << 20), verify: Some(KEY), ..TcpBulk::default() }
                 .run(&Route::ipv4(from, to))?;
         let seconds = report.forward.expect("one way").seconds;
-        // 8 MiB by 4 MB/s are 2.1 s, less what goes at once and what waits in rings and sockets.
+        // 8 MiB at 4 MB/s take 2.1 s, minus the initial burst and the data in rings and sockets.
         assert!((0.8..20.0).contains(&seconds), "{limits:?}: {seconds} s");
     }
     let a = joined.stats(0);

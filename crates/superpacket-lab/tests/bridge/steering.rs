@@ -1,4 +1,4 @@
-//! Packets steered to workers while hosts talk.
+//! Packets steered to workers while hosts communicate.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,8 +13,8 @@ use superpacket_steer::{Cpu, CpuMask};
 
 use crate::joined::{Joined, KEY, by_packet, by_tap};
 
-/// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where
-/// the environment variable `CI` is set.
+/// Returns two CPUs for workers. With only one CPU it prints a message and returns `None`, or fails
+/// if the environment variable `CI` is set.
 pub fn two_cpus() -> Option<[Cpu; 2]> {
     let usable = UsableCpus::read().mask();
     let mut cpus = usable.iter();
@@ -28,13 +28,13 @@ pub fn two_cpus() -> Option<[Cpu; 2]> {
     }
 }
 
-/// The masks that two CPUs give.
+/// Returns the masks of two CPUs.
 fn masks([first, second]: [Cpu; 2]) -> [CpuMask; 4] {
     [&[first][..], &[second], &[first, second], &[]].map(|cpus| cpus.iter().copied().collect())
 }
 
-/// A worker sends by sockets of its own, which are made where masks are set: in the bridge's
-/// namespace. However little there is to do, they do it.
+/// Sets a mask on all ports, and makes workers process every packet. Masks are set in the bridge's
+/// namespace, because a worker opens its own sockets there.
 pub fn steer(joined: &Joined, mask: &CpuMask) -> Result<(), LabError> {
     joined.middle.run(|| {
         for name in &joined.names {
@@ -45,7 +45,7 @@ pub fn steer(joined: &Joined, mask: &CpuMask) -> Result<(), LabError> {
     })
 }
 
-/// What the workers of these CPUs processed.
+/// Returns the number of packets processed by the workers of these CPUs.
 fn processed(report: &SteeringReport, cpus: [Cpu; 2]) -> [u64; 2] {
     cpus.map(|cpu| {
         report
@@ -56,8 +56,8 @@ fn processed(report: &SteeringReport, cpus: [Cpu; 2]) -> [u64; 2] {
     })
 }
 
-/// Changes masks every millisecond while `load` runs, which is told how often that was; says how
-/// often it was in all.
+/// Changes masks every millisecond while `load` runs. `load` can read the number of changes, which
+/// is also returned.
 fn while_masks_change<T>(
     joined: &Joined,
     cpus: [Cpu; 2],
@@ -124,12 +124,12 @@ fn masks_change_while_bytes_flow_both_ways() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Numbered datagrams of 64 flows through TAP devices, whose kernel receives in the call that
-/// sends, so that what is sent in order arrives in order; as long as masks take to change 1,000
-/// times. Says how many came behind one of their flow with a higher number.
+/// Sends numbered datagrams of 64 flows through TAP devices, until masks have changed 1,000 times.
+/// The kernel of a TAP device receives within the send call, so that datagrams sent in order arrive
+/// in order. Returns the number of datagrams overtaken within their flow.
 fn overtaken_datagrams(cpus: [Cpu; 2], moves: &str) -> Result<Option<u64>, LabError> {
     let Some(joined) = by_tap("")? else { return Ok(None) };
-    // A flow that fills a backlog would lose more than it shows of order.
+    // A flow that fills a backlog would be dropped, and not show its order.
     for (name, value) in [("netdev_max_backlog", "4000"), ("moves", moves)] {
         joined
             .bridge
@@ -138,8 +138,7 @@ fn overtaken_datagrams(cpus: [Cpu; 2], moves: &str) -> Result<Option<u64>, LabEr
     }
     let system = |action: &'static str| move |error: io::Error| LabError::system(action, error);
     let (from, to) = (joined.a.ipv4, joined.b.ipv4);
-    // While a neighbour is looked for, the kernel lets what is sent then wait, and later lets what
-    // follows overtake it.
+    // During neighbour resolution the kernel queues packets, and later ones may overtake them.
     joined.a.link.set_neighbour(to, joined.b.link.mac()?)?;
     let receiver = joined
         .b
@@ -175,10 +174,10 @@ fn overtaken_datagrams(cpus: [Cpu; 2], moves: &str) -> Result<Option<u64>, LabEr
         while changes.load(Ordering::Relaxed) < 1000 && start.elapsed() < Duration::from_secs(60) {
             sent += 1;
             for sender in &senders {
-                // A full queue is loss, which is no matter here.
+                // A full queue causes loss, which is irrelevant here.
                 let _ = sender.send_to(&sent.to_be_bytes(), SocketAddr::new(to, 7000));
             }
-            // Others run here too: bursts, but not without end.
+            // Sends in bursts, because other tests run too.
             if sent.is_multiple_of(4) {
                 std::thread::sleep(Duration::from_micros(300));
             }
@@ -210,7 +209,7 @@ fn datagrams_keep_their_order_while_masks_change() -> Result<(), LabError> {
     Ok(())
 }
 
-/// What the kernel does when `rps_cpus` is written: the test above would see it.
+/// The kernel's behaviour when `rps_cpus` is written; proves that the test above detects it.
 #[test]
 fn without_epochs_datagrams_are_overtaken() -> Result<(), LabError> {
     let Some(cpus) = two_cpus() else { return Ok(()) };

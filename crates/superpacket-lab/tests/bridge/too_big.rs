@@ -1,5 +1,5 @@
-//! Datagrams that are too long for the way and may not be cut into shorter ones: dropped and
-//! counted, their sender told, or fragmented, as it is asked for.
+//! Datagrams longer than the path MTU that may not be segmented: dropped and counted, reported to
+//! the sender, or fragmented, depending on the setting.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use superpacket_port::system::{path_mtu, set_dont_fragment};
 
 use crate::joined::{Joined, by_packet};
 
-/// MTU of the port towards B, above IPv6's least.
+/// MTU of the port to B, above IPv6's minimum.
 const MTU: usize = 1300;
-/// Fits the hosts' MTU, and not the port's.
+/// A payload that fits the hosts' MTU, and not the port's.
 const LONG: [u8; 1400] = [7; 1400];
 
-/// A socket of A that sends to one of B's.
+/// A socket of A that sends to a socket of B.
 struct Datagrams {
     from: UdpSocket,
     to: UdpSocket,
@@ -24,8 +24,8 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    /// Between these addresses; `whole`: they are sent with DF, and refused where the way is known
-    /// to be too narrow.
+    /// Opens sockets between these addresses. With `whole` they send with DF, and A's host refuses
+    /// datagrams above a known path MTU.
     fn between([a, b]: [(&Station, IpAddr); 2], whole: bool) -> Result<Datagrams, LabError> {
         let socket = |(station, address): (&Station, IpAddr)| {
             station.host.run(|| {
@@ -43,7 +43,7 @@ impl Datagrams {
         Ok(datagrams)
     }
 
-    /// The MTU of the way as the sender's host knows it.
+    /// Returns the path MTU that the sender's host knows.
     fn path_mtu(&self) -> usize {
         path_mtu(&self.from, self.version()).expect("connected") as usize
     }
@@ -52,12 +52,12 @@ impl Datagrams {
         if self.is_ipv6 { IpVersion::V6 } else { IpVersion::V4 }
     }
 
-    /// The longest payload that passes.
+    /// Returns the length of the longest payload that passes.
     fn fitting(&self) -> usize {
         MTU - if self.is_ipv6 { 40 } else { 20 } - 8
     }
 
-    /// Sends so many bytes, which arrive next.
+    /// Sends this many bytes, and checks that they arrive next.
     fn arrives(&self, length: usize) {
         self.from.send(&LONG[..length]).expect("it fits");
         let mut buffer = [0; 2000];
@@ -66,7 +66,7 @@ impl Datagrams {
     }
 }
 
-/// A bridge that waits for datagrams with its port towards B narrowed.
+/// Joins two hosts for datagrams, with a lower MTU on the port to B.
 fn narrow() -> Result<Option<Joined>, LabError> {
     let Some(joined) = by_packet()? else { return Ok(None) };
     joined.sides.as_ref().expect("veth pairs")[1].set_mtu(MTU as u32)?;
@@ -79,7 +79,7 @@ impl Joined {
         self.stats(1).drops["too_big"]
     }
 
-    fn say(&self, too_big: TooBig) {
+    fn set_too_big(&self, too_big: TooBig) {
         self.bridge.set_too_big(&self.names[1], too_big).expect("the port is there");
     }
 }
@@ -89,10 +89,10 @@ fn a_sender_learns_how_long_its_datagrams_may_be() -> Result<(), LabError> {
     let Some(joined) = narrow()? else { return Ok(()) };
     let (a, b) = (&joined.a, &joined.b);
     for ends in [[(a, a.ipv4), (b, b.ipv4)], [(a, a.ipv6), (b, b.ipv6)]] {
-        joined.say(TooBig::Drop);
+        joined.set_too_big(TooBig::Drop);
         let datagrams = Datagrams::between(ends, true)?;
         datagrams.arrives(datagrams.fitting());
-        // Without a word: the sender goes on as before.
+        // Silent drop: the sender's path MTU stays the same.
         let before = joined.too_big();
         for _ in 0..10 {
             datagrams.from.send(&LONG).expect("the sender knows nothing");
@@ -100,7 +100,7 @@ fn a_sender_learns_how_long_its_datagrams_may_be() -> Result<(), LabError> {
         joined.wait("each is counted", |joined| joined.too_big() == before + 10);
         datagrams.arrives(1);
         assert_eq!(datagrams.path_mtu(), 1500);
-        joined.say(TooBig::Icmp);
+        joined.set_too_big(TooBig::Icmp);
         datagrams.from.send(&LONG).expect("the sender knows nothing yet");
         joined.wait("the sender is told", |_| {
             let told = datagrams
@@ -112,7 +112,7 @@ fn a_sender_learns_how_long_its_datagrams_may_be() -> Result<(), LabError> {
             told.is_some()
         });
         assert_eq!(datagrams.path_mtu(), MTU);
-        // From then on its own host refuses what is too long, and the rest arrives.
+        // Afterwards the sender's host refuses longer datagrams, and others arrive.
         let refused = datagrams.from.send(&LONG).expect_err("it is too long");
         assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE), "{refused}");
         datagrams.arrives(datagrams.fitting());
@@ -124,12 +124,12 @@ fn a_sender_learns_how_long_its_datagrams_may_be() -> Result<(), LabError> {
 #[test]
 fn datagrams_that_may_be_fragmented_are_if_it_is_asked_for() -> Result<(), LabError> {
     let Some(joined) = narrow()? else { return Ok(()) };
-    joined.say(TooBig::Fragment);
+    joined.set_too_big(TooBig::Fragment);
     let (a, b) = (&joined.a, &joined.b);
     let free = Datagrams::between([(a, a.ipv4), (b, b.ipv4)], false)?;
     free.arrives(LONG.len());
     assert_eq!((joined.stats(1).segmented, joined.stats(1).segments, joined.too_big()), (1, 2, 0));
-    // With DF, and over IPv6, only the sender's host may.
+    // With DF, and over IPv6, only the sender's host may fragment.
     let whole = Datagrams::between([(a, a.ipv4), (b, b.ipv4)], true)?;
     let ipv6 = Datagrams::between([(a, a.ipv6), (b, b.ipv6)], true)?;
     for (datagrams, dropped) in [(whole, 1), (ipv6, 2)] {

@@ -1,4 +1,5 @@
-//! What hosts send each other: both ways, many flows, UDP, tags, IPv6, jumbo frames, bad lines.
+//! Traffic between hosts: both directions, many flows, UDP, VLAN tags, IPv6, jumbo frames, and
+//! lossy links.
 
 use std::time::Duration;
 
@@ -75,8 +76,7 @@ fn with_every_offload_off_nothing_is_lost() -> Result<(), LabError> {
 fn udp_segmented_by_the_sender_and_merged_for_the_receiver() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
     joined.switch(0, Feature::RxUdpGroForwarding, true);
-    // What a host sends before it knows its neighbour's address waits there, and what it sends then
-    // overtakes it.
+    // During neighbour resolution the kernel queues packets, and later ones overtake them.
     joined.carries(1, 1)?;
     let load = UdpBulk {
         datagram: 1200,
@@ -87,8 +87,8 @@ fn udp_segmented_by_the_sender_and_merged_for_the_receiver() -> Result<(), LabEr
         verify: Some(KEY),
         ..UdpBulk::default()
     };
-    // Super-packets of the sender's pass as they are; where its device cuts none, its kernel does,
-    // and here they are merged again.
+    // The sender's super-packets pass unchanged. If its device does not segment, its kernel does,
+    // and the bridge merges the segments again.
     for whole in [true, false] {
         joined.a.link.set_feature("tx-udp-segmentation", whole)?;
         let before = (joined.stats(0), joined.stats(1));
@@ -113,7 +113,7 @@ fn udp_segmented_by_the_sender_and_merged_for_the_receiver() -> Result<(), LabEr
 
 #[test]
 fn tagged_frames_pass_with_their_tags() -> Result<(), LabError> {
-    // The hosts speak on VLAN 7, the bridge sees their tags.
+    // The hosts use VLAN 7, and the bridge sees their tags.
     let tagged = WireSettings { vlan: Some(7), ..WireSettings::default() };
     let Some(joined) = by_wires([tagged, tagged])? else { return Ok(()) };
     for tso in [true, false] {
@@ -144,7 +144,7 @@ fn ipv6_with_and_without_super_packets() -> Result<(), LabError> {
 
 #[test]
 fn jumbo_frames_are_cut_for_a_port_that_takes_none() -> Result<(), LabError> {
-    // Both hosts take 9000 bytes and tell each other so; the line to B does not.
+    // Both hosts accept 9000 bytes and announce it to each other; the link to B does not.
     let jumbo = |hosts: &superpacket_lab::ThreeHosts| {
         [&hosts.a.link, &hosts.a_side, &hosts.b.link]
             .into_iter()
@@ -181,11 +181,11 @@ fn bytes_arrive_over_a_bad_line() -> Result<(), LabError> {
         ..WireSettings::default()
     };
     let Some(joined) = by_wires([bad, bad])? else { return Ok(()) };
-    // A wire takes a super-packet for one frame.
+    // To a wire, a super-packet is one frame.
     joined.a.link.set_feature("tcp-segmentation-offload", false)?;
     joined.switch(1, Feature::TcpSegmentationOffload, false);
     joined.carries(4, 1 << 20)?;
-    assert!(joined.spoiled() > 10);
+    assert!(joined.impaired_frames() > 10);
     Ok(())
 }
 
@@ -199,7 +199,7 @@ fn transactions_of_many_connections() -> Result<(), LabError> {
         ..TcpTransactions::default()
     };
     let report = load.run(&joined.route())?;
-    // A hundred thousand on a machine with nothing else to do.
+    // About 100,000 on an idle machine.
     assert!(report.transactions > 2_000, "{report:?}");
     Ok(())
 }
@@ -256,7 +256,7 @@ fn model_nics_stand_before_tap_devices() -> Result<(), LabError> {
     let Some(joined) = by_nic_on_tap("page=4k,csum=complete,hash=on,tso=off")? else {
         return Ok(());
     };
-    // The hosts leave all to be done; beyond the cards are single frames with right checksums.
+    // The hosts leave all work to the cards; the bridge sees single frames with complete checksums.
     TcpBulk { direction: Direction::Both, flows: 2, ..bulk(8 << 20) }.run(&joined.route())?;
     bulk(8 << 20).run(&Route::ipv6(&joined.a, &joined.b))?;
     let [a, b] = [joined.stats(0), joined.stats(1)];

@@ -1,4 +1,4 @@
-//! Pure-ACK aggregation between live hosts: the bridge is the sender's card.
+//! Pure-ACK aggregation between live hosts, with the bridge as the sender's card.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,112 +7,111 @@ use superpacket_port::features::Feature;
 use superpacket_port::system::pin_thread;
 use superpacket_steer::{Cpu, CpuMask};
 
-use super::Receiver;
+use super::ReceiverKind;
 use crate::error::LabError;
 use crate::experiment::Cpus;
-use crate::experiment::spent::{Clocks, Load, Spent};
-use crate::experiment::stage::{Hosts, Stage, napi_thread, port, split_cpus, task_time};
+use crate::experiment::cpu_costs::{CpuClocks, CpuCosts, LoadTotals};
+use crate::experiment::testbed::{Hosts, Testbed, napi_thread, port, split_cpus, task_time};
 use crate::load::{Pinning, Source, TcpBulk, TcpOptions, Until, service_demand};
 use crate::route::RouteMetrics;
 
-/// The window that the receiver offers, in bytes. One that follows the reader's pace would have
-/// ACKs wait for reads instead of segments; one of 1 MB is used up where a single ACK stands for as
-/// much, so that the sender waits.
+/// Receive window, in bytes. An automatic window would follow the reader, and ACKs would then
+/// depend on reads. A window of 1 MB would stall the sender, because one ACK may cover as much.
 const WINDOW: u32 = 4 << 20;
 
-/// The IP and TCP headers of a segment with timestamps, in bytes.
+/// Length of the IP and TCP headers of a segment with timestamps.
 const HEADERS: u32 = 52;
 
-/// What a segment carries at an MTU of 1500, in bytes.
+/// Payload bytes of a segment at an MTU of 1500.
 const SEGMENT: u32 = 1500 - HEADERS;
 
-/// What a load showed.
+/// The result of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sample {
-    /// Payload in 10^9 bits a second.
+pub(super) struct AckSample {
+    /// Payload, in 10^9 bits per second.
     pub(super) throughput: f64,
-    /// The sender's CPU time over time, in per cent of a CPU.
+    /// The sender's CPU usage, in percent of one CPU.
     pub(super) sender_cpu: f64,
     /// The sender's CPU time per payload, in microseconds per 1,024 bytes.
     pub(super) demand: f64,
     /// The receiving program's CPU time per payload, in microseconds per 1,024 bytes.
     pub(super) receiver_demand: f64,
-    /// ACKs that arrived at the card, for each MB of payload.
+    /// ACKs received by the card, per 10^6 bytes of payload.
     pub(super) acks: f64,
-    /// ACKs that the sender's host was given, for each MB of payload.
+    /// ACKs delivered to the sender's host, per 10^6 bytes of payload.
     pub(super) delivered: f64,
-    /// Where the CPU time went.
-    pub(super) spent: Spent,
+    /// CPU usage by consumer.
+    pub(super) costs: CpuCosts,
 }
 
-/// Who receives for the sender's host.
+/// The way in which the receive work of the sender's host is measured.
 #[derive(Debug)]
-enum Account {
-    /// A thread of the kernel: its time is exact, and nobody else's work is in it.
+enum ReceiveAccounting {
+    /// CPU time of a kernel thread that does only this work: exact.
     Thread(PathBuf),
-    /// These CPUs, on which the sender runs too: by the clock's ticks, with whatever else runs
-    /// there.
+    /// Busy time of these CPUs, on which the sender runs too: in clock ticks, and including any
+    /// other work there.
     Cpus(Vec<usize>),
 }
 
 /// Two hosts, and the sender's card between them.
 #[derive(Debug)]
-pub(super) struct Arrangement {
-    stage: Stage,
-    account: Account,
+pub(super) struct AckTestbed {
+    testbed: Testbed,
+    account: ReceiveAccounting,
     quick: bool,
     pinning: Pinning,
     source: Source,
 }
 
-impl Arrangement {
-    /// Makes it: with pure-ACK aggregation or without. Where nothing else is asked for, the sender
-    /// has a CPU of its own, if there are two.
+impl AckTestbed {
+    /// Creates hosts and bridge, with or without pure-ACK aggregation. Without a CPU choice of the
+    /// user the sender gets a separate CPU, if there are two.
     pub(super) fn new(
-        receiver: Receiver,
+        receiver: ReceiverKind,
         acks: bool,
         source: Source,
         cpus: &Cpus,
     ) -> Result<Self, LabError> {
         let hosts = Hosts::new()?;
         let (first, others) = split_cpus()?;
-        let asked = |cpus: &[usize], otherwise: &[usize]| {
+        let chosen = |cpus: &[usize], otherwise: &[usize]| {
             if cpus.is_empty() { otherwise.to_vec() } else { cpus.to_vec() }
         };
-        let (sender, bridge) = (asked(&cpus.sender, &[first]), asked(&cpus.bridge, &others));
-        let account = receive_apart(&hosts, &sender)?;
-        // What the sender's device hands to the card, the card fetches. Best effort: where it is
-        // refused, the sender pays for it, with aggregation and without.
+        let (sender, bridge) = (chosen(&cpus.sender, &[first]), chosen(&cpus.bridge, &others));
+        let account = separate_receive_work(&hosts, &sender)?;
+        // The card's CPUs process packets from the sender's device. Best effort: if refused, the
+        // sender's CPU does it, with and without aggregation.
         let _ = hosts.middle.set_sysfs("class/net/port-a/queues/rx-0/rps_cpus", &mask(&bridge));
-        // Segments for the receiver that takes them one by one: the kernel cuts them.
+        // For a receiver of single segments, the kernel segments before the device.
         hosts.b_side.set_feature("tcp-segmentation-offload", receiver.segments() > 1)?;
-        let quick = receiver != Receiver::Delaying;
+        let quick = receiver != ReceiverKind::Delaying;
         hosts.b.link.set_neighbour_route(
             hosts.a.ipv4,
             RouteMetrics { window: Some(WINDOW), quick_acknowledgements: quick },
         )?;
         let (towards_a, mut towards_b) = (port("packet:port-a")?, port("packet:port-b")?);
         towards_b.features = towards_b.features.with(Feature::LargeReceiveOffload);
-        // Nothing is held beyond the poll that brought it: an ACK that waits is throughput lost.
+        // An ACK is never held beyond its poll, because waiting would reduce the throughput.
         (towards_b.force_lro, towards_b.lro_acks) = (true, acks);
         if receiver.segments() > 1 {
             towards_b.limits.gso_max_size = receiver.segments() * SEGMENT + HEADERS;
         }
-        let pinning = Pinning { client: sender, server: asked(&cpus.receiver, &others) };
-        let stage = hosts.join([towards_a, towards_b], &bridge)?;
-        // The card's thread gives way to the receiver on the CPU that they share: ACKs gather while
-        // there is other work, and wait for nothing where there is none.
-        stage.let_others_run_before_b()?;
-        Ok(Self { stage, account, quick, pinning, source })
+        let pinning = Pinning { client: sender, server: chosen(&cpus.receiver, &others) };
+        let testbed = hosts.join([towards_a, towards_b], &bridge)?;
+        // The card's thread yields to the receiver on their common CPU. So ACKs accumulate while
+        // the CPU is busy, and do not wait otherwise.
+        testbed.lower_priority_of_b()?;
+        Ok(Self { testbed, account, quick, pinning, source })
     }
 
-    /// Is what is accounted exact?
+    /// Returns whether the CPU time is exact.
     pub(super) fn is_exact(&self) -> bool {
-        matches!(self.account, Account::Thread(_))
+        matches!(self.account, ReceiveAccounting::Thread(_))
     }
 
-    /// Sends for a time.
-    pub(super) fn measure(&self, time: Duration) -> Result<Sample, LabError> {
+    /// Sends for `time`, and returns the result.
+    pub(super) fn measure(&self, time: Duration) -> Result<AckSample, LabError> {
         let load = TcpBulk {
             until: Until::Time(time),
             source: self.source.clone(),
@@ -121,59 +120,59 @@ impl Arrangement {
             ..TcpBulk::default()
         };
         let received = || {
-            if let Account::Thread(path) = &self.account {
+            if let ReceiveAccounting::Thread(path) = &self.account {
                 task_time(path)
             } else {
                 Ok(Duration::ZERO)
             }
         };
-        let ([a_before, b_before], before) = (self.stage.stats()?, received()?);
-        let clocks = Clocks::now()?;
-        let report = load.run(&self.stage.route())?;
-        let (received, [a, b]) = (received()?.saturating_sub(before), self.stage.stats()?);
+        let ([a_before, b_before], before) = (self.testbed.stats()?, received()?);
+        let clocks = CpuClocks::now()?;
+        let report = load.run(&self.testbed.route())?;
+        let (received, [a, b]) = (received()?.saturating_sub(before), self.testbed.stats()?);
         let direction = report.forward.clone().unwrap_or_default();
         let cpu = match &self.account {
-            Account::Thread(_) => direction.sender.total() + received,
-            Account::Cpus(cpus) => {
+            ReceiveAccounting::Thread(_) => direction.sender.total() + received,
+            ReceiveAccounting::Cpus(cpus) => {
                 let theirs = report.machine.cpus.iter().filter(|(cpu, _)| cpus.contains(cpu));
                 Duration::from_secs_f64(theirs.map(|(_, usage)| usage.busy()).sum())
             }
         };
-        // The sender's soft interrupts are the sender's time.
-        let spent = clocks.spent(&Load { sender: cpu, ..Load::from(&report) })?;
+        // The sender's softirqs count as the sender's time.
+        let costs = clocks.costs_of(&LoadTotals { sender: cpu, ..LoadTotals::from(&report) })?;
         let megabytes = direction.bytes as f64 / 1e6;
-        Ok(Sample {
+        Ok(AckSample {
             throughput: direction.gigabits_per_second(),
             sender_cpu: 100.0 * cpu.as_secs_f64() / direction.seconds,
             demand: service_demand(cpu, direction.bytes),
             receiver_demand: direction.receiver_service_demand(),
             acks: (b.rx_packets - b_before.rx_packets) as f64 / megabytes,
             delivered: (a.tx_packets - a_before.tx_packets) as f64 / megabytes,
-            spent,
+            costs,
         })
     }
 }
 
-/// Has host A's softirqs done apart from whoever sends to it: by a thread of the kernel on the
-/// sender's CPUs, or at least on these.
-fn receive_apart(hosts: &Hosts, sender: &[usize]) -> Result<Account, LabError> {
+/// Moves host A's softirqs away from the threads that send to it: to a kernel thread (threaded
+/// NAPI) on the sender's CPUs, or by RPS to these CPUs.
+fn separate_receive_work(hosts: &Hosts, sender: &[usize]) -> Result<ReceiveAccounting, LabError> {
     let name = hosts.a.link.name();
-    // A veth device receives by NAPI only with GRO on, and only if the other end does not cut by
-    // itself (`veth_skb_is_eligible_for_gro`).
+    // veth uses NAPI for reception only with GRO on, and only if its peer does not segment
+    // (`veth_skb_is_eligible_for_gro`).
     hosts.a_side.set_feature("tcp-segmentation-offload", false)?;
     hosts.a.link.set_feature("generic-receive-offload", true)?;
     let threaded = hosts.a.host.set_sysfs(&format!("class/net/{name}/threaded"), "1");
     if let Some((pid, path)) = threaded.ok().and_then(|()| napi_thread(&hosts.a.link)) {
-        // Best effort: only root may, and its time is its own wherever it runs.
+        // Best effort: only root may, and the thread's time is exact on any CPU.
         let _ = pin_thread(Some(pid), sender);
-        return Ok(Account::Thread(path));
+        return Ok(ReceiveAccounting::Thread(path));
     }
     hosts.a.link.set_feature("generic-receive-offload", false)?;
     hosts.a.host.set_sysfs(&format!("class/net/{name}/queues/rx-0/rps_cpus"), &mask(sender))?;
-    Ok(Account::Cpus(sender.to_vec()))
+    Ok(ReceiveAccounting::Cpus(sender.to_vec()))
 }
 
-/// CPUs as sysfs has them.
+/// Formats CPUs as a mask for sysfs.
 fn mask(cpus: &[usize]) -> String {
     let mask: CpuMask = cpus.iter().filter_map(|&cpu| Cpu::new(cpu)).collect();
     mask.sysfs(cpus.iter().max().map_or(1, |last| last + 1)).to_string()

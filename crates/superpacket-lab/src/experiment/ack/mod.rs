@@ -1,21 +1,21 @@
-//! Source 000: what the sender's card saves its host by letting one pure ACK stand for many
-//! (Gallatin, 2007).
+//! Pure-ACK aggregation (Gallatin, 2007): the sender's CPU time, if its card merges
+//! several pure ACKs into one.
 //!
-//! A host sends in bulk; the bridge is its card. What the receiver acknowledges arrives at the
-//! card, which hands every ACK on, or only the newest of those that arrived together. What the
-//! source measured is measured: the sender's CPU time per byte.
+//! A host sends in bulk, and the bridge acts as its card. The card delivers either every ACK, or
+//! only the newest of those that arrived together. As in the original report, the sender's CPU time
+//! per byte is measured.
 
 mod live;
 mod model;
 
 use std::collections::BTreeSet;
 
-use self::live::{Arrangement, Sample};
+use self::live::{AckSample, AckTestbed};
 use super::{
     Column, Entry, Experiment, Figure, Form, Mark, Plan, Ratio, Row, Session, Side, Table, Variant,
 };
 use crate::error::LabError;
-use crate::experiment::spent;
+use crate::experiment::cpu_costs;
 use crate::load::{PatternFile, Source};
 use crate::paired::{Paired, Summary};
 
@@ -36,33 +36,33 @@ const SOURCE: &str = "Gallatin, [PATCH] LRO ack aggregation, 2007";
 const SUMMARY: &str = "A host sends a file to receivers that acknowledge more or less often, without and with pure ACKs aggregated by its card: \
                        throughput, the sender's CPU time, and that time per KB.";
 
-/// How often the receiver acknowledges.
+/// The receiver's acknowledgement behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Receiver {
-    /// Every segment: quick ACKs.
+enum ReceiverKind {
+    /// Acknowledges every segment (quick ACKs).
     Each,
-    /// Every second segment, as RFC 9293 (section 3.8.6.3) asks for.
+    /// Acknowledges every second segment, as RFC 9293 (section 3.8.6.3) requires.
     Second,
-    /// Every eighth, as the source's Solaris did without LRO; here its host is handed
-    /// super-packets of eight.
+    /// Acknowledges every eighth segment, as the original report's Solaris host did without LRO.
+    /// Here the host receives super-packets of eight segments.
     Eighth,
-    /// What arrives aggregated, once: up to 18 segments, one for each fragment of a buffer of 2007
-    /// (`MAX_SKB_FRAGS`), which is where `inet_lro` and its drivers stopped.
+    /// Acknowledges each aggregated packet of up to 18 segments: one segment per fragment of a
+    /// buffer (`MAX_SKB_FRAGS` in 2007), the limit of `inet_lro` and its drivers.
     Aggregating,
-    /// As the kernel does by itself: for two segments, after a delay, or for what was read.
+    /// Acknowledges as the kernel decides: after two segments, a delay, or a read.
     Delaying,
 }
 
-/// What the source measured of a row: Mb/s, % CPU of sender and receiver, us/KB of sender and
-/// receiver.
-type Measured = [f64; 5];
+/// The original report's figures of a row: Mb/s, CPU usage in percent of sender and receiver, us/KB
+/// of sender and receiver.
+type SourceFigures = [f64; 5];
 
-impl Receiver {
-    /// Those that the source had come first, in its order.
+impl ReceiverKind {
+    /// All receivers; the two of the original report first, in its order.
     const ALL: [Self; 5] =
         [Self::Aggregating, Self::Eighth, Self::Each, Self::Second, Self::Delaying];
 
-    /// Those that a plan measures.
+    /// Returns the receivers that a plan measures.
     fn measured(plan: Plan) -> &'static [Self] {
         if plan.quick { &Self::ALL[..2] } else { &Self::ALL }
     }
@@ -77,7 +77,8 @@ impl Receiver {
         }
     }
 
-    /// How many segments it is handed at a time, at most; what it is handed it acknowledges.
+    /// Returns the maximum number of segments per packet delivered to it; it acknowledges each
+    /// packet.
     fn segments(self) -> u32 {
         match self {
             Self::Each | Self::Delaying => 1,
@@ -87,8 +88,8 @@ impl Receiver {
         }
     }
 
-    /// The sender's demand with aggregation over that without, at most: near the source's 0.84 and
-    /// 0.63.
+    /// Returns the highest permitted ratio of the sender's CPU time per byte, with aggregation over
+    /// without. The targets are near the original report's 0.84 and 0.63.
     fn demand_target(self) -> Option<f64> {
         match self {
             Self::Aggregating => Some(0.84),
@@ -97,7 +98,7 @@ impl Receiver {
         }
     }
 
-    /// What a report of one screen calls its marks on demand and throughput.
+    /// Returns the names of its marks on CPU time and throughput in short reports.
     fn briefs(self) -> [Option<&'static str>; 2] {
         match self {
             Self::Aggregating => {
@@ -110,9 +111,9 @@ impl Receiver {
         }
     }
 
-    /// What the source measured: by its driver's own LRO, by `inet_lro` without pure-ACK
-    /// aggregation, and with it.
-    fn source(self) -> Option<[Measured; 3]> {
+    /// Returns the original report's figures with its driver's LRO, with `inet_lro` without
+    /// pure-ACK aggregation, and with both.
+    fn source(self) -> Option<[SourceFigures; 3]> {
         match self {
             Self::Eighth => Some([
                 [9280.09, 7.14, 45.37, 0.252, 1.602],
@@ -139,55 +140,55 @@ const COLUMNS: [Column; 7] = [
     Column { name: "delivered", title: "ACKs at the host", unit: "1/MB", digits: 1 },
 ];
 
-/// A row of the source that nobody can measure any more, and why.
+/// A row of the original report that cannot be measured today, and the reason.
 const DRIVER: (&str, &str) = (
     "the driver's own LRO",
-    "\"The driver's own LRO\" is that of Myri10GE outside of the kernel, which aggregated ACKs before `inet_lro` did: a driver for a card that is not here, so that only the source's figures stand \
-     there.",
+    "\"The driver's own LRO\" is the LRO of the Myri10GE driver outside the kernel, which aggregated ACKs before `inet_lro` did. Its card is not available here: only the source's figures are \
+     shown.",
 );
 
-/// The names of the rows that are measured, without aggregation and with it.
+/// Names of the measured rows, without and with aggregation.
 const ROWS: [&str; 2] = ["ACKs as they come", "pure ACKs aggregated"];
 
 fn measurements(plan: Plan) -> usize {
-    Receiver::measured(plan).len() * ROWS.len() * plan.rounds
+    ReceiverKind::measured(plan).len() * ROWS.len() * plan.rounds
 }
 
 fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
-    let receivers = Receiver::measured(session.plan);
-    // Small enough for a cache: what is measured is not the memory.
+    let receivers = ReceiverKind::measured(session.plan);
+    // Small enough for the CPU's cache, so that memory speed does not matter.
     let file = Source::File(PatternFile::new(4 << 20, 1)?);
     let mut notes = BTreeSet::new();
     let mut variants = Vec::new();
     for &receiver in receivers {
         for (acks, row) in [false, true].into_iter().zip(ROWS) {
             session.check()?;
-            let arrangement = Arrangement::new(receiver, acks, file.clone(), session.cpus)?;
-            if !arrangement.is_exact() {
+            let testbed = AckTestbed::new(receiver, acks, file.clone(), session.cpus)?;
+            if !testbed.is_exact() {
                 notes.insert(
-                    "No thread of the kernel receives for the sender here, or it is not seen: the sender's time is that of its CPU by the clock's ticks, with \
-                     whatever else ran there.",
+                    "No kernel thread receives for the sender here, or it is not visible: the sender's time is the busy time of its CPU in clock ticks, \
+                     including any other work on it.",
                 );
             }
             let time = session.plan.time;
             variants.push(Variant::new(
                 format!("{NAME}: receiver {}, {row}", receiver.name()),
-                move || arrangement.measure(time),
+                move || testbed.measure(time),
             ));
         }
     }
     let samples = session.interleaved(&mut variants)?;
-    notes.extend([spent::NOTE, DRIVER.1]);
+    notes.extend([cpu_costs::NOTE, DRIVER.1]);
     notes.insert(
-        "ACKs are merged that one poll of the card finds, and none is held for others to come. The card's thread gives way to the receiver on the CPU that both share (niceness 15), with \
-         aggregation and without: where that CPU is full, a poll finds more. Of ACKs as they come, some that come so together are more than the host's device has room for.",
+        "ACKs of one poll of the card are merged; none is held for later ones. The card's thread yields to the receiver on their common CPU (niceness 15), with and without aggregation: on a \
+         saturated CPU a poll finds more ACKs. Without aggregation, ACKs that arrive together may exceed the ring of the host's device.",
     );
     notes.insert(
-        "A receiver acknowledges each packet that it is handed: every 2nd or 8th segment where it is handed super-packets of two or eight. The source's Solaris acknowledged about every 8th \
-         without LRO. Live TCP has timestamps, as by default; whether the source's had is not told.",
+        "A receiver acknowledges each packet delivered to it: every 2nd or 8th segment with super-packets of two or eight segments. The source's Solaris host acknowledged about every 8th \
+         segment without LRO. Live TCP uses timestamps, the default; the source does not say whether it did.",
     );
     notes.insert(
-        "The sender's CPU is its program's and that of what receives for it, the receiver's is its program's; the source's are the whole machines', of two or four cores.",
+        "The sender's CPU time includes its program and its receive work, the receiver's only its program. The source's figures are for whole machines with two or four cores.",
     );
     Ok(report(
         receivers,
@@ -197,14 +198,14 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     ))
 }
 
-/// A column of the rounds' samples.
-fn values(samples: &[Sample], value: fn(&Sample) -> f64) -> Vec<f64> {
+/// Returns one value of each round's sample.
+fn values(samples: &[AckSample], value: fn(&AckSample) -> f64) -> Vec<f64> {
     samples.iter().map(value).collect()
 }
 
 fn report(
-    receivers: &[Receiver],
-    samples: &[Vec<Sample>],
+    receivers: &[ReceiverKind],
+    samples: &[Vec<AckSample>],
     rounds: usize,
     notes: Vec<String>,
 ) -> Experiment {
@@ -236,13 +237,13 @@ fn report(
             });
         }
         for (on, (samples, name)) in pair.iter().zip(ROWS).enumerate() {
-            let figure = |value: fn(&Sample) -> f64| {
+            let figure = |value: fn(&AckSample) -> f64| {
                 Some(Figure::from(Summary::new(&values(samples, value))))
             };
             let figures = vec![
                 figure(|sample| sample.throughput * 1000.0),
                 figure(|sample| sample.sender_cpu),
-                figure(|sample| sample.spent.receiver),
+                figure(|sample| sample.costs.receiver),
                 figure(|sample| sample.demand),
                 figure(|sample| sample.receiver_demand),
                 figure(|sample| sample.acks),
@@ -278,14 +279,14 @@ fn report(
     let accounts =
         receivers.iter().flat_map(|&receiver| ROWS.map(|row| (receiver, row))).zip(samples).map(
             |((receiver, row), samples)| {
-                spent::row(
+                cpu_costs::row(
                     format!("receiver {}", receiver.name()),
                     row,
-                    samples.iter().map(|sample| &sample.spent),
+                    samples.iter().map(|sample| &sample.costs),
                 )
             },
         );
-    let accounts = spent::table(accounts.collect(), rounds);
+    let accounts = cpu_costs::table(accounts.collect(), rounds);
     let table = Table {
         title: "TCP SENDFILE, local sender".into(),
         form: Form::Live,
@@ -309,12 +310,12 @@ fn report(
 mod tests {
     use super::*;
 
-    fn samples(throughput: f64, demand: f64) -> Vec<Sample> {
+    fn samples(throughput: f64, demand: f64) -> Vec<AckSample> {
         [0.99, 1.0, 1.01]
-            .map(|noise| Sample {
+            .map(|noise| AckSample {
                 throughput: throughput * noise,
                 demand: demand * noise,
-                ..Sample::default()
+                ..AckSample::default()
             })
             .into()
     }
@@ -322,9 +323,9 @@ mod tests {
     #[test]
     fn each_row_with_aggregation_is_held_against_the_one_without() {
         let all = [samples(5.0, 0.6), samples(5.0, 0.3), samples(7.0, 0.3), samples(6.0, 0.27)];
-        let experiment = report(&Receiver::ALL[..2], &all, 3, Vec::new());
+        let experiment = report(&ReceiverKind::ALL[..2], &all, 3, Vec::new());
         let rows = &experiment.tables[0].rows;
-        // Driver, without, with; twice, as in the source.
+        // Driver, without, with; for two receivers, as in the original report.
         assert_eq!(rows.len(), 6);
         let ours: Vec<_> =
             rows.iter().map(|row| (row.figures[0].is_some(), row.ratio.is_some())).collect();
@@ -349,14 +350,14 @@ mod tests {
     #[test]
     fn every_figure_of_the_source_stands_in_its_table() {
         let all = [samples(5.0, 0.6), samples(5.0, 0.3), samples(7.0, 0.3), samples(7.0, 0.27)];
-        let experiment = report(&Receiver::ALL[..2], &all, 3, Vec::new());
+        let experiment = report(&ReceiverKind::ALL[..2], &all, 3, Vec::new());
         let source: Vec<Vec<f64>> = experiment.tables[0]
             .rows
             .iter()
             .map(|row| row.source.iter().copied().flatten().collect())
             .collect();
-        // Mb/s, % of sender and receiver, us/KB of sender and receiver: against an aggregating
-        // receiver, then against Solaris.
+        // Mb/s, CPU in percent of sender and receiver, us/KB of sender and receiver: with an
+        // aggregating receiver, then with Solaris.
         assert_eq!(
             source,
             [
@@ -373,8 +374,8 @@ mod tests {
     #[test]
     fn throughput_is_a_mark_of_every_receiver() {
         let all: Vec<_> =
-            Receiver::ALL.iter().flat_map(|_| [samples(5.0, 0.6), samples(4.0, 0.3)]).collect();
-        let marks = report(&Receiver::ALL, &all, 3, Vec::new()).marks;
+            ReceiverKind::ALL.iter().flat_map(|_| [samples(5.0, 0.6), samples(4.0, 0.3)]).collect();
+        let marks = report(&ReceiverKind::ALL, &all, 3, Vec::new()).marks;
         let lost: Vec<_> = marks
             .iter()
             .filter(|mark| mark.name.contains("throughput"))

@@ -1,18 +1,18 @@
-//! Pure-ACK aggregation on the model of a card: what its host is handed, counted.
+//! Pure-ACK aggregation on the model NIC: counts of the ACKs delivered to its host.
 
 use superpacket::aggregate::Policy;
 use superpacket_model::nic::{NicSettings, Padding};
 
-use super::{NAME, ROWS, Receiver, SOURCE, SUMMARY};
+use super::{NAME, ROWS, ReceiverKind, SOURCE, SUMMARY};
 use crate::error::LabError;
 use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
-use crate::model::{Acknowledgements, Counts, receive};
+use crate::model::{Acknowledgements, CardCounts, receive};
 
-/// The segments that the sender sends, and the receiver acknowledges.
+/// Segments that the sender sends and the receiver acknowledges.
 const SEGMENTS: u32 = 11_520;
 
-/// The segments that are sent from one interrupt of the sender's card to the next: 98 us at 10
-/// Gb/s, of the order of what the cards of 2007 waited.
+/// Segments sent between two interrupts of the sender's card: 98 us at 10 Gb/s, typical of cards of
+/// 2007.
 const INTERVAL: u32 = 80;
 
 const COLUMNS: [Column; 8] = [
@@ -26,9 +26,9 @@ const COLUMNS: [Column; 8] = [
     Column { name: "polls", title: "Wake-ups", unit: "", digits: 0 },
 ];
 
-/// One that delays its ACKs goes by a clock, and there is none here.
-const RECEIVERS: [Receiver; 4] =
-    [Receiver::Aggregating, Receiver::Eighth, Receiver::Each, Receiver::Second];
+/// The receivers that need no clock; one that delays its ACKs does.
+const RECEIVERS: [ReceiverKind; 4] =
+    [ReceiverKind::Aggregating, ReceiverKind::Eighth, ReceiverKind::Each, ReceiverKind::Second];
 
 pub(super) fn run() -> Result<Experiment, LabError> {
     let (mut rows, mut most) = (Vec::new(), 0.0f64);
@@ -74,7 +74,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         made: None,
     };
     let notes = vec![
-        "Counted ACKs are of 54 bytes, without timestamps, and padded to 60 on the wire, as the source's: what merges is trimmed, what is alone is left as it came.".to_owned(),
+        "Counted ACKs have 54 bytes, without timestamps, and are padded to 60 on the wire, as in the source. Merged ACKs lose their padding; single ones keep it.".to_owned(),
     ];
     Ok(Experiment {
         name: NAME,
@@ -86,11 +86,11 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     })
 }
 
-/// Receives the ACKs of all segments, each for so many of them.
-fn count(receiver: Receiver, acks: bool) -> Result<Counts, LabError> {
+/// Receives the ACKs for all segments.
+fn count(receiver: ReceiverKind, acks: bool) -> Result<CardCounts, LabError> {
     let segments = receiver.segments();
     let policy = if acks { Policy::lro_with_acks() } else { Policy::lro() };
-    // What has been acknowledged when an interrupt comes, less what had been at the one before.
+    // The number of ACKs that are due between two interrupts.
     let arrivals = (1..=SEGMENTS / INTERVAL).map(|interval| {
         let acknowledged = |segment: u32| segment / segments;
         (acknowledged(interval * INTERVAL) - acknowledged((interval - 1) * INTERVAL)) as usize
@@ -105,13 +105,12 @@ mod tests {
 
     #[test]
     fn what_the_host_is_handed_is_counted_exactly() -> Result<(), LabError> {
-        // ACKs at the card, and so many at the host without aggregation; with it one for each
-        // wake-up.
+        // ACKs at the card and, without aggregation, at the host. With it, one per wake-up.
         let expected = [
-            (Receiver::Eighth, 1440),
-            (Receiver::Aggregating, 640),
-            (Receiver::Each, 11_520),
-            (Receiver::Second, 5760),
+            (ReceiverKind::Eighth, 1440),
+            (ReceiverKind::Aggregating, 640),
+            (ReceiverKind::Each, 11_520),
+            (ReceiverKind::Second, 5760),
         ];
         let polls = 144;
         for (receiver, acks) in expected {
@@ -131,11 +130,10 @@ mod tests {
                 (acks, acks),
                 "each is verified once, by the card"
             );
-            // The driver reads each ACK in either case: it merges data, whether it merges ACKs or
-            // not.
+            // The driver parses each ACK in both cases, because it merges data in both.
             assert_eq!((without.parsed, with.parsed), (2 * acks, acks + polls));
             assert_eq!((without.copied, with.copied), (0, 0));
-            // 54 bytes and 6 of padding.
+            // 54 bytes and 6 bytes of padding.
             assert_eq!(
                 (without.bytes, with.bytes),
                 (acks * 60, polls * 54),

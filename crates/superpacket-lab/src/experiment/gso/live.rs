@@ -1,50 +1,50 @@
-//! Cutting late, measured: kernel TCP and UDP between hosts, through the bridge.
+//! Late segmentation between live hosts: kernel TCP and UDP through the bridge.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
 use super::{AT_EGRESS, BEFORE, ENTRY, LINEAR_TARGET, SOURCE_THROUGHPUT, TARGET};
 use crate::error::LabError;
+use crate::experiment::cpu_costs;
 use crate::experiment::plan::{Cpus, Plan, Session, Variant};
 use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
-use crate::experiment::segmentation::bridged::{
-    Bridged, Carried, Ip, Kind, Place, Several, arrange,
+use crate::experiment::segmentation::hosts::{
+    BridgedHosts, BridgedHostsGroup, HostSetup, IpFamily, LoadResult, PortDevice, create_all,
 };
-use crate::experiment::segmentation::carried::{demand, mark, row};
-use crate::experiment::spent;
+use crate::experiment::segmentation::load_rows::{demand, mark, row};
 use crate::load::{TcpBulk, UdpBulk, Until};
 
-/// Datagrams a second: 0.47 Gb/s.
+/// Datagrams per second: 0.47 Gb/s.
 const DATAGRAMS: f64 = 40_000.0;
 
-/// What is sent.
+/// The traffic that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
-    Tcp(Ip),
+enum Traffic {
+    Tcp(IpFamily),
     Udp,
 }
 
-/// One comparison: a sender, and a port that leaves what it sends to be cut.
+/// A comparison: a sender, and an egress port that segments its super-packets.
 #[derive(Clone, Copy, Debug)]
-struct Pair {
+struct ComparisonSetup {
     group: &'static str,
-    load: Load,
-    from: Place,
-    to: Place,
-    /// Its mark: the target, and what a report of one screen calls it.
+    load: Traffic,
+    from: HostSetup,
+    to: HostSetup,
+    /// Target of its mark, and the mark's name in short reports.
     mark: Option<(f64, &'static str)>,
-    /// Its source is the figure of the announcement.
+    /// Whether the original report's figures belong to this comparison.
     is_source: bool,
-    /// Only the full run has it.
+    /// Whether only full runs include it.
     full: bool,
 }
 
-/// The comparisons of a plan, in the order in which they are to be read.
-fn pairs(plan: Plan) -> Vec<Pair> {
-    let (packet, tap) = (Place::new(Kind::Packet), Place::new(Kind::Tap));
+/// Returns the comparisons of a plan, in reading order.
+fn pairs(plan: Plan) -> Vec<ComparisonSetup> {
+    let (packet, tap) = (HostSetup::new(PortDevice::Packet), HostSetup::new(PortDevice::Tap));
     let (by_kernel, by_engine, tap_by_engine) =
-        (packet.cut_by_the_kernel(), packet.cut_by_the_engine(), tap.cut_by_the_engine());
-    let pair = |group, load, from, to| Pair {
+        (packet.segmented_by_kernel(), packet.segmented_by_engine(), tap.segmented_by_engine());
+    let pair = |group, load, from, to| ComparisonSetup {
         group,
         load,
         from,
@@ -53,11 +53,15 @@ fn pairs(plan: Plan) -> Vec<Pair> {
         is_source: false,
         full: true,
     };
-    let tcp4 = Load::Tcp(Ip::V4);
-    let marked = |target, brief, pair| Pair { mark: Some((target, brief)), full: false, ..pair };
+    let tcp4 = Traffic::Tcp(IpFamily::V4);
+    let marked =
+        |target, brief, pair| ComparisonSetup { mark: Some((target, brief)), full: false, ..pair };
     let by_kernel_v4 = pair("TCPv4, packet ports, the kernel cuts", tcp4, packet, by_kernel);
     let all = vec![
-        Pair { is_source: true, ..marked(TARGET, "packet ports, the kernel cuts", by_kernel_v4) },
+        ComparisonSetup {
+            is_source: true,
+            ..marked(TARGET, "packet ports, the kernel cuts", by_kernel_v4)
+        },
         marked(
             TARGET,
             "packet ports, the engine cuts",
@@ -78,17 +82,17 @@ fn pairs(plan: Plan) -> Vec<Pair> {
             "linear TAP port, the engine cuts",
             pair("TCPv4, linear TAP port, the engine cuts", tcp4, tap, tap_by_engine.linear()),
         ),
-        pair("TCPv6, packet ports, the kernel cuts", Load::Tcp(Ip::V6), packet, by_kernel),
-        pair("TCPv6, TAP ports, the engine cuts", Load::Tcp(Ip::V6), tap, tap_by_engine),
+        pair("TCPv6, packet ports, the kernel cuts", Traffic::Tcp(IpFamily::V6), packet, by_kernel),
+        pair("TCPv6, TAP ports, the engine cuts", Traffic::Tcp(IpFamily::V6), tap, tap_by_engine),
         pair(
             "UDP, 40,000 datagrams a second, packet ports, the kernel cuts",
-            Load::Udp,
+            Traffic::Udp,
             packet,
             by_kernel,
         ),
         pair(
             "UDP, 40,000 datagrams a second, TAP ports, the engine cuts",
-            Load::Udp,
+            Traffic::Udp,
             tap,
             tap_by_engine,
         ),
@@ -96,58 +100,58 @@ fn pairs(plan: Plan) -> Vec<Pair> {
     all.into_iter().filter(|pair| !(pair.full && plan.quick)).collect()
 }
 
-/// How many measurements a plan asks for: each comparison before and at the egress; and two bridges
-/// with two targets each.
+/// Returns the number of measurements of a plan: two per comparison (before the bridge, at the
+/// egress), and in a full run two bridges with two targets each.
 pub(super) fn measurements(plan: Plan) -> usize {
     (pairs(plan).len() * 2 + if plan.quick { 0 } else { 4 }) * plan.rounds
 }
 
-/// Measures it.
+/// Measures all comparisons.
 ///
 /// # Errors
-/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot,
-/// [`LabError::Cancelled`] when its end was asked for.
+/// [`LabError::Forbidden`] and [`LabError::Unsupported`] if this machine cannot run it,
+/// [`LabError::Cancelled`] if it was cancelled.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let mut experiment = Experiment::new(&ENTRY);
-    compare(session, &mut experiment, arrange)?;
+    compare(session, &mut experiment, create_all)?;
     if !session.plan.quick {
         experiment.tables.push(mixed(session)?);
     }
     experiment.notes.extend([
-        "The bridge aggregates nothing here, as nothing did in 2006: with GRO on it would join again what the sender had cut.".to_owned(),
-        "The source's figures stand beside the row of packet ports of which the kernel cuts, as it did in the source: what is measured there is how late the \
-         bridge hands on, not the engine's cutting. That has rows and marks of its own."
+        "GRO is off on the bridge, as in 2006: it would merge the sender's segments again.".to_owned(),
+        "The source's figures are beside the packet ports whose packets the kernel segments, as in the source. This row shows the effect of late segmentation, not the speed of the engine's \
+         segmentation, which has separate rows and marks."
             .to_owned(),
-        "Packet ports leave the cutting to the kernel, which does it right before the device (\"tso=kernel\", the default): the segments of a super-packet then \
-         reach the receiving host in one go. The engine's own segments are sent one by one, and each ends in a soft interrupt of the receiving host; that cost is \
-         the same whether they were cut before the bridge or at its egress, so little is gained there. With TAP ports there is no kernel that would cut, and the \
-         engine does."
+        "Packet ports leave segmentation to the kernel, which does it before the device (\"tso=kernel\", the default): the segments of a super-packet then reach the receiving host together. \
+         The engine's segments are sent one by one, and each causes a softirq of the receiving host. This cost is the same before the bridge and at its egress, so that the gain is small. Behind \
+         a TAP port there is no kernel that could segment, so the engine does."
             .to_owned(),
-        "At a linear port a segment is copied twice: into one piece, and by the kernel when it is sent.".to_owned(),
-        spent::NOTE.to_owned(),
+        "At a linear port a segment is copied twice: into one piece by the engine, and by the kernel when it is sent.".to_owned(),
+        cpu_costs::NOTE.to_owned(),
     ]);
     Ok(experiment)
 }
 
-/// Segmentation before the bridge against segmentation at the egress. `make` makes the hosts:
-/// [`arrange`].
+/// Compares segmentation before the bridge with segmentation at the egress. `create` creates the
+/// hosts; it is [`create_all`] except in tests.
 fn compare(
     session: &Session<'_>,
     experiment: &mut Experiment,
-    make: impl FnOnce(&[Vec<Place>], &Cpus) -> Vec<Result<Bridged, LabError>>,
+    create: impl FnOnce(&[Vec<HostSetup>], &Cpus) -> Vec<Result<BridgedHosts, LabError>>,
 ) -> Result<(), LabError> {
     let pairs = pairs(session.plan);
-    let places =
-        |pair: &Pair| [pair.from.cut_by_its_host(), pair.from].map(|from| vec![from, pair.to]);
-    let made = make(&pairs.iter().flat_map(places).collect::<Vec<_>>(), session.cpus);
-    let (hosts, comparisons) = comparisons(pairs, made)?;
+    let setups = |pair: &ComparisonSetup| {
+        [pair.from.segmented_by_host(), pair.from].map(|from| vec![from, pair.to])
+    };
+    let created = create(&pairs.iter().flat_map(setups).collect::<Vec<_>>(), session.cpus);
+    let (hosts, comparisons) = comparisons(pairs, created)?;
     let mut variants = Vec::new();
     for comparison in &comparisons {
         let Some(first) = comparison.first else { continue };
         for (hosts, place) in hosts[first..].iter().zip([BEFORE, AT_EGRESS]) {
             session.check()?;
             let load = comparison.pair.load;
-            comparison.attempt(|| hosts.greet(&hosts.route(0, 1, ip(load))))?;
+            comparison.attempt(|| hosts.warm_up(&hosts.route(0, 1, ip(load))))?;
             let measure = move || comparison.attempt(|| measure(hosts, 1, load, session.plan.time));
             variants.push(Variant::new(
                 format!("gso: {}, cut {place}", comparison.pair.group),
@@ -173,17 +177,17 @@ fn compare(
             }));
             continue;
         }
-        let rounds: Vec<Vec<Carried>> = rounds
+        let rounds: Vec<Vec<LoadResult>> = rounds
             .into_iter()
-            .map(|rounds: Vec<Option<Carried>>| rounds.into_iter().flatten().collect())
+            .map(|rounds: Vec<Option<LoadResult>>| rounds.into_iter().flatten().collect())
             .collect();
         let [before, after] = &rounds[..] else { continue };
         rows.push(Row { source: source(pair, 0), ..row(pair.group, BEFORE, before, None) });
         let late = row(pair.group, AT_EGRESS, after, Some((BEFORE, before)));
-        // Datagrams come at a rate that both carry: what differs is what they cost.
+        // Both variants carry the same rate of datagrams, so that their costs are compared.
         let late = match pair.load {
-            Load::Tcp(_) => late,
-            Load::Udp => Row {
+            Traffic::Tcp(_) => late,
+            Traffic::Udp => Row {
                 ratio: Some(Ratio::paired(BEFORE, "service_demand", &demand(after, before))),
                 ..late
             },
@@ -203,38 +207,39 @@ fn compare(
     Ok(())
 }
 
-/// What a comparison's mark is called.
-fn mark_name(pair: &Pair) -> String {
+/// Returns the name of a comparison's mark.
+fn mark_name(pair: &ComparisonSetup) -> String {
     format!("gso: {}, cut {AT_EGRESS} against {BEFORE}", pair.group)
 }
 
-/// The source's gain, beside the comparison that is like its own.
-fn source_gain(pair: &Pair) -> Option<f64> {
+/// Returns the original report's gain for the comparison to which it belongs.
+fn source_gain(pair: &ComparisonSetup) -> Option<f64> {
     pair.is_source.then(|| SOURCE_THROUGHPUT[1] / SOURCE_THROUGHPUT[0])
 }
 
-/// A comparison that is being made.
+/// The progress of a comparison.
 #[derive(Debug)]
 struct Comparison {
-    pair: Pair,
-    /// The place of its hosts among all; those of the other variant follow. `None` where they could
-    /// not be made.
+    pair: ComparisonSetup,
+    /// Index of its first hosts among all; those of the second variant follow. `None` if they could
+    /// not be created.
     first: Option<usize>,
-    /// Why it cannot be made. Only those on TAP devices may fail: where a machine has none, the
-    /// others are measured nevertheless.
+    /// The reason of a failure. Only comparisons on TAP devices may fail, so that a machine without
+    /// them can measure the others.
     failed: RefCell<Option<String>>,
 }
 
-/// The comparisons, and the hosts of those that can be made: two each, in order.
+/// Collects the comparisons, and the hosts of those that could be created: two each, in order.
 fn comparisons(
-    pairs: Vec<Pair>,
-    made: Vec<Result<Bridged, LabError>>,
-) -> Result<(Several, Vec<Comparison>), LabError> {
-    let (mut hosts, mut comparisons, mut made) = (Several::none(), Vec::new(), made.into_iter());
+    pairs: Vec<ComparisonSetup>,
+    created: Vec<Result<BridgedHosts, LabError>>,
+) -> Result<(BridgedHostsGroup, Vec<Comparison>), LabError> {
+    let (mut hosts, mut comparisons, mut created) =
+        (BridgedHostsGroup::none(), Vec::new(), created.into_iter());
     for pair in pairs {
         let mut comparison = Comparison { pair, first: None, failed: RefCell::new(None) };
-        // Both are taken, also where the first failed.
-        let both: Vec<_> = made.by_ref().take(2).collect();
+        // Takes both results, even if the first is an error.
+        let both: Vec<_> = created.by_ref().take(2).collect();
         if let Some(both) =
             comparison.attempt(|| both.into_iter().collect::<Result<Vec<_>, _>>())?
         {
@@ -247,10 +252,10 @@ fn comparisons(
 }
 
 impl Comparison {
-    /// Does a part of it; `None` where that fails, or something failed before.
+    /// Performs a step; `None` if it fails or an earlier step failed.
     ///
     /// # Errors
-    /// What fails where there are no TAP devices; [`LabError::Cancelled`] everywhere.
+    /// The step's error if the comparison uses no TAP device; [`LabError::Cancelled`] always.
     fn attempt<T>(
         &self,
         work: impl FnOnce() -> Result<T, LabError>,
@@ -261,7 +266,9 @@ impl Comparison {
         match work() {
             Ok(done) => Ok(Some(done)),
             Err(error)
-                if [self.pair.from, self.pair.to].iter().all(|place| place.kind != Kind::Tap) =>
+                if [self.pair.from, self.pair.to]
+                    .iter()
+                    .all(|place| place.kind != PortDevice::Tap) =>
             {
                 Err(error)
             }
@@ -274,30 +281,35 @@ impl Comparison {
     }
 }
 
-/// The source's figure of a row: throughput without GSO, and with it.
-fn source(pair: &Pair, place: usize) -> Vec<Option<f64>> {
+/// Returns the original report's figure of a row: throughput without GSO (0) or with it (1).
+fn source(pair: &ComparisonSetup, place: usize) -> Vec<Option<f64>> {
     if pair.is_source {
-        [Some(SOURCE_THROUGHPUT[place])].into_iter().chain([None; spent::COLUMNS.len()]).collect()
+        [Some(SOURCE_THROUGHPUT[place])]
+            .into_iter()
+            .chain([None; cpu_costs::COLUMNS.len()])
+            .collect()
     } else {
         Vec::new()
     }
 }
 
-/// A bridge of which one port has TSO and one has not: TSO for both, with the fallback; or for
-/// none.
+/// Measures a bridge with one port with TSO and one without: TSO for both with the fallback, and
+/// TSO for neither.
 fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
-    let packet = Place::new(Kind::Packet);
-    let ports = [packet, packet.cut_by_the_kernel()];
+    let packet = HostSetup::new(PortDevice::Packet);
+    let ports = [packet, packet.segmented_by_kernel()];
     let with = [packet, ports[0], ports[1]];
-    let hosts =
-        Several::new(&[with.map(Place::cut_by_its_host).into(), with.into()], session.cpus)?;
+    let hosts = BridgedHostsGroup::new(
+        &[with.map(HostSetup::segmented_by_host).into(), with.into()],
+        session.cpus,
+    )?;
     let groups = [("TSO off on the whole bridge", &hosts[0]), ("with the fallback", &hosts[1])];
     let targets = [(1, "to the port with TSO"), (2, "to the port without")];
-    let tcp = Load::Tcp(Ip::V4);
+    let tcp = Traffic::Tcp(IpFamily::V4);
     let mut variants = Vec::new();
     for (group, hosts) in groups {
         for (to, name) in targets {
-            hosts.greet(&hosts.route(0, to, Ip::V4))?;
+            hosts.warm_up(&hosts.route(0, to, IpFamily::V4))?;
             variants.push(Variant::new(format!("gso: {group}, {name}"), move || {
                 measure(hosts, to, tcp, session.plan.time)
             }));
@@ -320,7 +332,7 @@ fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
 
 fn table(title: String, rows: Vec<Row>, session: &Session<'_>) -> Table {
     let throughput = Column { name: "throughput", title: "throughput", unit: "Mb/s", digits: 0 };
-    let columns = [throughput].into_iter().chain(spent::COLUMNS).collect();
+    let columns = [throughput].into_iter().chain(cpu_costs::COLUMNS).collect();
     Table {
         title,
         form: Form::Live,
@@ -332,20 +344,25 @@ fn table(title: String, rows: Vec<Row>, session: &Session<'_>) -> Table {
     }
 }
 
-fn ip(load: Load) -> Ip {
-    if let Load::Tcp(ip) = load { ip } else { Ip::V4 }
+fn ip(load: Traffic) -> IpFamily {
+    if let Traffic::Tcp(ip) = load { ip } else { IpFamily::V4 }
 }
 
-/// Sends to host number `to` of these for so long.
-fn measure(hosts: &Bridged, to: usize, load: Load, time: Duration) -> Result<Carried, LabError> {
+/// Sends to host number `to` for `time`.
+fn measure(
+    hosts: &BridgedHosts,
+    to: usize,
+    load: Traffic,
+    time: Duration,
+) -> Result<LoadResult, LabError> {
     let route = hosts.route(0, to, ip(load));
     match load {
-        Load::Tcp(_) => {
-            hosts.tcp(&TcpBulk { until: Until::Time(time), ..TcpBulk::default() }, &route)
+        Traffic::Tcp(_) => {
+            hosts.run_tcp(&TcpBulk { until: Until::Time(time), ..TcpBulk::default() }, &route)
         }
-        // Datagrams that fill a frame, in super-packets of just below 64 KB. Faster, most would be
-        // lost: the sooner the less a send call costs.
-        Load::Udp => {
+        // Datagrams that fill a frame, in super-packets just below 64 KB. At a higher rate most
+        // would be lost, depending on the cost of a send call.
+        Traffic::Udp => {
             let load = UdpBulk {
                 datagram: 1472,
                 segments: 44,
@@ -353,7 +370,7 @@ fn measure(hosts: &Bridged, to: usize, load: Load, time: Duration) -> Result<Car
                 time,
                 ..UdpBulk::default()
             };
-            hosts.udp(&load, &route)
+            hosts.run_udp(&load, &route)
         }
     }
 }
@@ -370,23 +387,23 @@ mod tests {
         LabError::Invalid { what: "/dev/net/tun".into(), reason: "no such device".into() }
     }
 
-    fn is_tap(places: &[Place]) -> bool {
-        places.iter().any(|place| place.kind == Kind::Tap)
+    fn is_tap(setups: &[HostSetup]) -> bool {
+        setups.iter().any(|place| place.kind == PortDevice::Tap)
     }
 
     #[test]
     fn without_tap_devices_only_their_rows_are_missing() {
         let mut experiment = Experiment::new(&ENTRY);
-        let without = |places: &[Vec<Place>], cpus: &Cpus| {
-            let packet: Vec<_> = places.iter().filter(|places| !is_tap(places)).cloned().collect();
-            let mut made = arrange(&packet, cpus).into_iter();
-            places
+        let without = |setups: &[Vec<HostSetup>], cpus: &Cpus| {
+            let packet: Vec<_> = setups.iter().filter(|setups| !is_tap(setups)).cloned().collect();
+            let mut created = create_all(&packet, cpus).into_iter();
+            setups
                 .iter()
-                .map(|places| {
-                    if is_tap(places) {
+                .map(|setups| {
+                    if is_tap(setups) {
                         Err(refusal())
                     } else {
-                        made.next().unwrap_or_else(|| Err(refusal()))
+                        created.next().unwrap_or_else(|| Err(refusal()))
                     }
                 })
                 .collect()
@@ -442,7 +459,7 @@ mod tests {
             Err(LabError::Cancelled)
         ));
         assert!(matches!(tap.attempt(|| Ok(1)), Ok(Some(1))));
-        // In the middle of a measurement too; what comes after is not even tried.
+        // Also in the middle of a measurement; later steps are not tried.
         assert!(matches!(tap.attempt(|| Err::<(), _>(refusal())), Ok(None)));
         assert!(matches!(tap.attempt(|| Ok(1)), Ok(None)));
     }

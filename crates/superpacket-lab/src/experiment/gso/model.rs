@@ -1,14 +1,15 @@
-//! What cutting late saves, counted: packets through the bridge, bytes copied, checksums, wake-ups.
+//! The savings of late segmentation on model NICs: packets through the bridge, bytes copied,
+//! checksums and wake-ups.
 
 use superpacket_model::nic::{NicSettings, TsoLimit};
 
 use super::{AT_EGRESS, BEFORE, ENTRY};
 use crate::error::LabError;
 use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
-use crate::experiment::segmentation::modelled::{Exit, forward};
-use crate::experiment::segmentation::stack::{Stack, Transport};
+use crate::experiment::segmentation::forwarding::{CardOutput, forward};
+use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
 
-/// Super-packets of a stream.
+/// Super-packets per stream.
 const SUPER_PACKETS: u64 = 64;
 
 const COLUMNS: [Column; 8] = [
@@ -26,39 +27,39 @@ const fn count(name: &'static str, title: &'static str) -> Column {
     Column { name, title, unit: "", digits: 0 }
 }
 
-/// A card without TSO.
+/// Returns the settings of a card without TSO.
 fn without_tso() -> NicSettings {
     NicSettings { tso: TsoLimit::Off, uso: false, ..NicSettings::default() }
 }
 
-/// What one stream took.
+/// Counts of one stream.
 #[derive(Clone, Debug)]
-struct Taken {
+struct StreamCounts {
     handled: u64,
     wakes: u64,
-    exit: Exit,
-    /// The engine computes the checksums of what leaves.
+    exit: CardOutput,
+    /// Checksums that the engine computed.
     sums: u64,
 }
 
-/// Sends 64 super-packets' worth to host number `to`, whole or cut before the bridge.
-fn take(
-    transport: Transport,
+/// Sends the payload of 64 super-packets to host number `to`, whole or segmented by the sender.
+fn forward_stream(
+    transport: StackProtocol,
     cards: &[NicSettings],
     to: u8,
     whole: bool,
-) -> Result<Taken, LabError> {
+) -> Result<StreamCounts, LabError> {
     let bytes = SUPER_PACKETS * transport.longest() as u64;
-    let stack = Stack::new(transport, to, bytes, if whole { transport.longest() } else { 0 });
+    let stack = SenderStack::new(transport, to, bytes, if whole { transport.longest() } else { 0 });
     let mut counts = forward(stack, cards, |_, _| ())?;
     let place = usize::from(to) - 2;
     let exit = counts.exits.swap_remove(place);
     let sums = exit.filled + if cards[place].checksums { 0 } else { exit.segments };
-    Ok(Taken { handled: counts.handled, wakes: counts.wakes, exit, sums })
+    Ok(StreamCounts { handled: counts.handled, wakes: counts.wakes, exit, sums })
 }
 
-impl Taken {
-    fn row(&self, group: &str, name: &str, against: Option<(&str, &Taken)>) -> Row {
+impl StreamCounts {
+    fn row(&self, group: &str, name: &str, against: Option<(&str, &StreamCounts)>) -> Row {
         let Self { handled, wakes, exit, sums } = self;
         let card_sums = exit.card.tx_filled + exit.card.tx_segments;
         let figures = [
@@ -96,28 +97,28 @@ fn table(title: String, rows: Vec<Row>) -> Table {
     }
 }
 
-/// Counts it.
+/// Counts all protocols and cards.
 ///
 /// # Errors
-/// [`LabError::System`] if the system gives no more file descriptors.
+/// [`LabError::System`] if the process has no more file descriptors.
 pub(super) fn run() -> Result<Experiment, LabError> {
     let gathering = without_tso();
     let linear = NicSettings { scatter_gather: false, ..gathering };
     let bare = NicSettings { checksums: false, ..linear };
     let (mut rows, mut most) = (Vec::new(), 0);
-    for transport in Transport::ALL {
+    for transport in StackProtocol::ALL {
         for (card, kind) in
             [(gathering, "scatter/gather"), (linear, "linear"), (bare, "linear, no checksums")]
         {
-            let before = take(transport, &[card], 2, false)?;
-            let after = take(transport, &[card], 2, true)?;
+            let before = forward_stream(transport, &[card], 2, false)?;
+            let after = forward_stream(transport, &[card], 2, true)?;
             let group = format!("{}, {kind}", transport.name());
             rows.push(before.row(&group, BEFORE, None));
             rows.push(after.row(&group, AT_EGRESS, Some((BEFORE, &before))));
             most = most.max(after.handled);
         }
     }
-    // Of any protocol and to any card, what is cut at the egress goes through the bridge whole.
+    // With every protocol and card, super-packets segmented at the egress cross the bridge whole.
     let name =
         "gso: packets through the bridge for each super-packet that is cut at the egress, at most";
     let mark =
@@ -127,7 +128,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         format!("{SUPER_PACKETS} super-packets of 64 KB to a card without TSO, MTU 1500"),
         rows,
     );
-    let note = "DCCP is counted only: kernels speak it no more.";
+    let note = "DCCP is only counted, because current kernels no longer support it.";
     Ok(Experiment {
         tables: vec![streams, mixed()?],
         marks,
@@ -138,13 +139,13 @@ pub(super) fn run() -> Result<Experiment, LabError> {
 
 const WITHOUT: &str = "TSO off on the whole bridge";
 
-/// A bridge of which one card has TSO and one has not.
+/// Counts for a bridge with one card with TSO and one without.
 fn mixed() -> Result<Table, LabError> {
     let cards = [NicSettings::default(), without_tso()];
     let mut rows = Vec::new();
     for (to, name) in [(2, "to the card with TSO"), (3, "to the card without")] {
-        let without = take(Transport::Tcp4, &cards, to, false)?;
-        let with = take(Transport::Tcp4, &cards, to, true)?;
+        let without = forward_stream(StackProtocol::Tcp4, &cards, to, false)?;
+        let with = forward_stream(StackProtocol::Tcp4, &cards, to, true)?;
         rows.push(without.row(name, WITHOUT, None));
         rows.push(with.row(name, "with the fallback", Some((WITHOUT, &without))));
     }
@@ -160,7 +161,7 @@ fn mixed() -> Result<Table, LabError> {
 mod tests {
     use super::*;
 
-    /// The rows of a table: name of the group, and all counts.
+    /// Returns the rows of a table: group and name, and all counts.
     fn counts(table: &Table) -> Vec<(String, Vec<u64>)> {
         let counts =
             |row: &Row| row.figures.iter().flatten().map(|figure| figure.value as u64).collect();
@@ -171,8 +172,7 @@ mod tests {
     fn cutting_late_costs_what_it_should() {
         let experiment = run().expect("memory is there");
         let rows = counts(&experiment.tables[0]);
-        // 64 super-packets, the segments in each, and the bytes of an Ethernet frame and of its
-        // headers.
+        // Protocol, segments per super-packet, length of a frame, and length of its headers.
         let transports = [
             ("TCPv4", 45, 1514, 66),
             ("TCPv6", 45, 1514, 86),
@@ -182,8 +182,8 @@ mod tests {
         let mut expected = Vec::new();
         for (name, each, frame, headers) in transports {
             let all = 64 * each;
-            // Packets through the bridge, wake-ups, cut, given to the card, bytes copied, checksums
-            // by the engine and by the card, frames.
+            // Packets through the bridge, wake-ups, segments, packets given to the card, bytes
+            // copied, checksums by the engine and by the card, frames.
             for (kind, before, after) in [
                 (
                     "scatter/gather",
@@ -218,7 +218,7 @@ mod tests {
         let cut_before = [all, 45, 0, all, 0, 0, all, all];
         let expected = [
             (with_tso, WITHOUT, cut_before),
-            // Whole to the card, which cuts: no byte is touched before it.
+            // The card segments; no byte is copied before it.
             (with_tso, "with the fallback", [64, 1, 0, 64, 0, 0, all, all]),
             (without, WITHOUT, cut_before),
             (without, "with the fallback", [64, 1, all, all, all * 66, 0, all, all]),

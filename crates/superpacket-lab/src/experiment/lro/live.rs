@@ -1,4 +1,4 @@
-//! LRO between live hosts: the bridge is the receiver's card and its driver.
+//! LRO between live hosts, with the bridge as the receiver's card and driver.
 
 use std::time::Duration;
 
@@ -7,40 +7,39 @@ use superpacket_port::features::Feature;
 use super::{Buffers, Merge, Mtus, count_limit};
 use crate::error::LabError;
 use crate::experiment::Cpus;
-use crate::experiment::spent::{Clocks, Spent};
-use crate::experiment::stage::{Hosts, Stage, port};
+use crate::experiment::cpu_costs::{CpuClocks, CpuCosts};
+use crate::experiment::testbed::{Hosts, Testbed, port};
 use crate::load::{Pinning, Source, TcpBulk, Until};
 
-/// The IPv4 and TCP headers of a segment without timestamps, in bytes.
+/// Length of the IPv4 and TCP headers of a segment without timestamps.
 const HEADERS: u32 = 40;
 
-/// The cores of the source's machines: its figures of CPU are of both.
+/// Cores of the original report's machines; its CPU figures are for both.
 pub(super) const CORES: f64 = 2.0;
 
-/// The source's settings of its hosts, as far as they are a namespace's: no timestamps, and so ACKs
-/// of 54 bytes; socket buffers.
+/// Sysctls of the original report's hosts that are per namespace: no timestamps (ACKs of 54 bytes),
+/// and socket buffers.
 const SETTINGS: [(&str, &str); 3] = [
     ("net/ipv4/tcp_timestamps", "0"),
     ("net/ipv4/tcp_rmem", "4096 87380 16777216"),
     ("net/ipv4/tcp_wmem", "4096 65536 16777216"),
 ];
 
-/// What a load showed.
+/// The result of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sample {
-    /// Payload in 10^9 bits a second.
+pub(super) struct LroSample {
+    /// Payload, in 10^9 bits per second.
     pub(super) throughput: f64,
-    /// The receiver's CPU time over time, in per cent of two CPUs, as many as the source's receiver
-    /// had.
+    /// The receiver's CPU usage, in percent of two CPUs, as the original report's receiver had.
     pub(super) cpu: f64,
-    /// Segments in a packet that the receiver's host was handed.
+    /// Segments per packet delivered to the receiver's host.
     pub(super) merged: f64,
-    /// Where the CPU time went.
-    pub(super) spent: Spent,
+    /// CPU usage by consumer.
+    pub(super) costs: CpuCosts,
 }
 
-impl Sample {
-    /// The receiver's CPU time per payload: per cent of two CPUs for each 10^9 bits a second.
+impl LroSample {
+    /// Returns the receiver's CPU usage per payload: percent of two CPUs per 10^9 bits per second.
     pub(super) fn demand(&self) -> f64 {
         if self.throughput > 0.0 { self.cpu / self.throughput } else { 0.0 }
     }
@@ -48,16 +47,16 @@ impl Sample {
 
 /// Two hosts, and the receiver's card between them.
 #[derive(Debug)]
-pub(super) struct Arrangement {
-    stage: Stage,
+pub(super) struct LroTestbed {
+    testbed: Testbed,
     source: Source,
     pinning: Pinning,
-    /// Which of the source's settings a host refused, and why.
+    /// The error of the first sysctl of the original report that a host refused.
     pub(super) refused: Option<String>,
 }
 
-impl Arrangement {
-    /// Makes it.
+impl LroTestbed {
+    /// Creates the hosts and the bridge.
     pub(super) fn new(
         buffers: Buffers,
         mtus: Mtus,
@@ -77,46 +76,46 @@ impl Arrangement {
             .filter_map(|(host, name, value)| host.set_sysctl(name, value).err())
             .map(|error| error.to_string())
             .next();
-        // Frames arrive as long as the sender's MTU lets them be.
+        // Frames must arrive at the sender's MTU.
         hosts.a.link.set_feature("tcp-segmentation-offload", false)?;
         let mut card = port(&format!("nic:page={}@packet:port-a", buffers.option()))?;
         let features = card
             .features
-            .set(Feature::LargeReceiveOffload, matches!(merge, Merge::Lro | Merge::LroByCount));
+            .set(Feature::LargeReceiveOffload, matches!(merge, Merge::Lro | Merge::LimitedLro));
         card.features = features.set(Feature::GenericReceiveOffload, merge == Merge::Gro);
         (card.force_lro, card.linear) = (true, buffers == Buffers::Linear);
-        if merge == Merge::LroByCount {
-            // So many bytes are that many full frames of the sender's, and no more.
+        if merge == Merge::LimitedLro {
+            // Room for this number of full frames, and not for one more.
             card.limits.gro_max_size = HEADERS + count_limit(mtus) * (mtus.sender - HEADERS);
         }
         Ok(Self {
-            stage: hosts.join([card, port("packet:port-b")?], &cpus.bridge)?,
+            testbed: hosts.join([card, port("packet:port-b")?], &cpus.bridge)?,
             source,
             pinning: cpus.pinning(),
             refused,
         })
     }
 
-    /// Sends for a time.
-    pub(super) fn measure(&self, time: Duration) -> Result<Sample, LabError> {
+    /// Sends for `time`, and returns the result.
+    pub(super) fn measure(&self, time: Duration) -> Result<LroSample, LabError> {
         let (source, pinning) = (self.source.clone(), self.pinning.clone());
         let load = TcpBulk { until: Until::Time(time), source, pinning, ..TcpBulk::default() };
-        let ([driver, _], [card, host]) = (self.stage.thread_times()?, self.stage.stats()?);
-        let before = Clocks::now()?;
-        let report = load.run(&self.stage.route())?;
-        let spent = before.spent(&(&report).into())?;
+        let ([driver, _], [card, host]) = (self.testbed.thread_times()?, self.testbed.stats()?);
+        let before = CpuClocks::now()?;
+        let report = load.run(&self.testbed.route())?;
+        let costs = before.costs_of(&(&report).into())?;
         let ([driver_now, _], [card_now, host_now]) =
-            (self.stage.thread_times()?, self.stage.stats()?);
+            (self.testbed.thread_times()?, self.testbed.stats()?);
         let direction = report.forward.unwrap_or_default();
-        // What the driver's thread sends, the receiver's host receives within the sending call: its
-        // softirqs are that thread's time.
+        // The receiver's softirqs run within the driver's send call, so that its thread's time
+        // includes them.
         let cpu = direction.receiver.total() + driver_now.saturating_sub(driver);
-        Ok(Sample {
+        Ok(LroSample {
             throughput: direction.gigabits_per_second(),
             cpu: 100.0 * cpu.as_secs_f64() / direction.seconds / CORES,
             merged: (card_now.rx_packets - card.rx_packets) as f64
                 / (host_now.tx_packets - host.tx_packets).max(1) as f64,
-            spent,
+            costs,
         })
     }
 }

@@ -1,16 +1,16 @@
-//! Source 001: what LRO is worth to a receiver, by the buffers that its card receives into
-//! (Gallatin, 2007).
+//! LRO (Gallatin, 2007): the gain of a receiver, by the type of buffers that its card
+//! fills.
 //!
-//! A host receives in bulk; the bridge is its card and the card's driver. The card fills pages of 4
-//! KB to 32 KB, or a linear buffer for each frame; the driver merges what it finds there by LRO, by
-//! GRO, or not at all.
+//! A host receives in bulk, and the bridge acts as its card and driver. The card fills pages of 4
+//! KB to 32 KB, or one linear buffer per frame. The driver merges them by LRO, by GRO, or not at
+//! all.
 
 mod live;
 mod model;
 mod report;
 
-use self::live::Arrangement;
-use self::report::{Measured, report};
+use self::live::LroTestbed;
+use self::report::{LroSamples, report};
 use super::{Entry, Experiment, Plan, Session, Variant};
 use crate::error::LabError;
 use crate::load::{PatternFile, Source};
@@ -32,21 +32,21 @@ const SOURCE: &str = "Gallatin, Generic Large Receive Offload: review, 2007";
 const SUMMARY: &str = "A host receives a file by a card that fills pages or linear buffers, and whose driver merges by LRO, by GRO or not: \
                        throughput and the receiver's CPU, for three pairs of MTUs.";
 
-/// What the card receives into.
+/// The buffers that the card fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buffers {
     Page4K,
     Page8K,
     Page16K,
     Page32K,
-    /// A buffer for each frame; what merges is copied into one.
+    /// A separate buffer per frame; merged frames are copied into one buffer.
     Linear,
 }
 
 impl Buffers {
     const ALL: [Self; 5] = [Self::Page4K, Self::Page8K, Self::Page16K, Self::Page32K, Self::Linear];
 
-    /// As the source calls them.
+    /// Returns the name used in the original report.
     fn name(self) -> &'static str {
         match self {
             Self::Page4K => "4K pg",
@@ -57,7 +57,7 @@ impl Buffers {
         }
     }
 
-    /// As the model of a card calls them.
+    /// Returns the model NIC's name of the page size.
     fn option(self) -> &'static str {
         match self {
             Self::Page4K => "4k",
@@ -69,7 +69,7 @@ impl Buffers {
     }
 }
 
-/// The MTUs of both hosts, in bytes.
+/// MTUs of both hosts, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mtus {
     sender: u32,
@@ -83,47 +83,48 @@ impl Mtus {
     const ALL: [Self; 3] = [Self::SMALL, Self::MIXED, Self::JUMBO];
 }
 
-/// How the driver merges.
+/// The driver's way of merging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Merge {
     Lro,
-    /// LRO by the count to which the source's driver limited it.
-    LroByCount,
+    /// LRO with the frame limit of the original report's driver.
+    LimitedLro,
     Gro,
     Not,
 }
 
 impl Merge {
-    const ALL: [Self; 4] = [Self::Lro, Self::LroByCount, Self::Gro, Self::Not];
+    const ALL: [Self; 4] = [Self::Lro, Self::LimitedLro, Self::Gro, Self::Not];
 
     fn name(self) -> &'static str {
         match self {
             Self::Lro => "LRO",
-            Self::LroByCount => "LRO, 0xffff/MTU",
+            Self::LimitedLro => "LRO, 0xffff/MTU",
             Self::Gro => "GRO",
             Self::Not => "no LRO",
         }
     }
 }
 
-/// The most frames that the source's driver let become one by its own MTU, 0xffff / MTU, without
-/// the two other limits of its patch (`lro_max_pkts`, `MAX_SKB_FRAGS`). At an MTU of 1500 that is
-/// 43, about as many as 64 KB hold; at 9000 it is 7 also where the sender's frames are of 1500
-/// bytes.
+/// Returns the original report's limit of frames per packet: 0xffff divided by the receiver's MTU.
+///
+/// At an MTU of 1500 it is 43, about the content of 64 KB. At 9000 it is 7, even for frames of 1500
+/// bytes. The other limits of the original report's patch (`lro_max_pkts`, `MAX_SKB_FRAGS`) are not
+/// used.
 const fn count_limit(mtus: Mtus) -> u32 {
     0xffff / mtus.receiver
 }
 
-/// Is that less than 64 KB hold of the sender's frames?
+/// Returns whether the frame limit is below the number of the sender's frames in 64 KB.
 const fn is_limited(mtus: Mtus) -> bool {
     mtus.sender < mtus.receiver
 }
 
-/// One measurement of the experiment.
-type Cell = (Buffers, Mtus, Merge);
+/// A combination that is measured.
+type LroVariant = (Buffers, Mtus, Merge);
 
-/// What is measured, in groups whose members are measured in turn with each other.
-fn cells(quick: bool) -> Vec<Vec<Cell>> {
+/// Returns the combinations to measure; those of one group are measured in turn.
+fn variant_groups(quick: bool) -> Vec<Vec<LroVariant>> {
     if quick {
         let (pages, linear) = (Buffers::Page4K, Buffers::Linear);
         return vec![
@@ -131,13 +132,13 @@ fn cells(quick: bool) -> Vec<Vec<Cell>> {
                 (pages, Mtus::SMALL, Merge::Lro),
                 (pages, Mtus::SMALL, Merge::Not),
                 (pages, Mtus::MIXED, Merge::Lro),
-                (pages, Mtus::MIXED, Merge::LroByCount),
+                (pages, Mtus::MIXED, Merge::LimitedLro),
             ],
             vec![(linear, Mtus::SMALL, Merge::Lro), (linear, Mtus::SMALL, Merge::Not)],
         ];
     }
-    // Where the count is no less than the bytes, it is measured once.
-    let differs = |cell: &Cell| cell.2 != Merge::LroByCount || is_limited(cell.1);
+    // Without effect, the frame limit is not measured separately.
+    let differs = |variant: &LroVariant| variant.2 != Merge::LimitedLro || is_limited(variant.1);
     let group = |buffers| {
         Mtus::ALL
             .into_iter()
@@ -149,19 +150,19 @@ fn cells(quick: bool) -> Vec<Vec<Cell>> {
 }
 
 fn measurements(plan: Plan) -> usize {
-    cells(plan.quick).iter().map(Vec::len).sum::<usize>() * plan.rounds
+    variant_groups(plan.quick).iter().map(Vec::len).sum::<usize>() * plan.rounds
 }
 
 fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
-    // Small enough for a cache: what is measured is not the memory.
+    // Small enough for the CPU's cache, so that memory speed does not matter.
     let file = Source::File(PatternFile::new(4 << 20, 1)?);
-    let (mut measured, mut refused) = (Measured::new(), None);
-    for group in cells(session.plan.quick) {
+    let (mut measured, mut refused) = (LroSamples::new(), None);
+    for group in variant_groups(session.plan.quick) {
         let mut variants = Vec::new();
         for &(buffers, mtus, merge) in &group {
             session.check()?;
-            let arrangement = Arrangement::new(buffers, mtus, merge, file.clone(), session.cpus)?;
-            refused = refused.or_else(|| arrangement.refused.clone());
+            let testbed = LroTestbed::new(buffers, mtus, merge, file.clone(), session.cpus)?;
+            refused = refused.or_else(|| testbed.refused.clone());
             let name = format!(
                 "{NAME}: {}, MTU {} to {}, {}",
                 buffers.name(),
@@ -170,7 +171,7 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
                 merge.name()
             );
             let time = session.plan.time;
-            variants.push(Variant::new(name, move || arrangement.measure(time)));
+            variants.push(Variant::new(name, move || testbed.measure(time)));
         }
         let samples = session.interleaved(&mut variants)?;
         measured.extend(group.iter().copied().zip(samples));

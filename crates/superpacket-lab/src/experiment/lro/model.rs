@@ -1,4 +1,4 @@
-//! LRO on the model of a card: what the receiver's host is handed, counted.
+//! LRO on the model NIC: counts of the packets delivered to the receiver's host.
 
 use superpacket::aggregate::{Policy, Storage};
 use superpacket_model::nic::{NicSettings, PageSize};
@@ -6,12 +6,12 @@ use superpacket_model::nic::{NicSettings, PageSize};
 use super::{Buffers, Merge, Mtus, NAME, SOURCE, SUMMARY, count_limit, is_limited};
 use crate::error::LabError;
 use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
-use crate::model::{Counts, Segments, receive};
+use crate::model::{CardCounts, Segments, receive};
 
-/// Bytes of the stream: 10,240 full segments at an MTU of 1500, without timestamps.
+/// Length of the stream in bytes: 10,240 full segments at an MTU of 1500, without timestamps.
 const BYTES: u64 = 10_240 * 1_460;
 
-/// Frames that a poll finds: as many as a driver's poll may take (`NAPI_POLL_WEIGHT`).
+/// Frames per poll, the limit of a driver's poll (`NAPI_POLL_WEIGHT`).
 const POLL: usize = 64;
 
 const COLUMNS: [Column; 6] = [
@@ -23,7 +23,7 @@ const COLUMNS: [Column; 6] = [
     Column { name: "polls", title: "Wake-ups", unit: "", digits: 0 },
 ];
 
-/// What a size of pages changes, and how packets are merged does not.
+/// Columns that depend on the page size and not on the merging.
 const BUFFERS: [Column; 4] = [
     Column { name: "pages", title: "Buffers, MTU 1500", unit: "", digits: 0 },
     Column { name: "pieces", title: "Pieces in them", unit: "", digits: 0 },
@@ -41,7 +41,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
             let mut rows = Vec::new();
             for merge in Merge::ALL
                 .into_iter()
-                .filter(|merge| *merge != Merge::LroByCount || is_limited(mtus))
+                .filter(|merge| *merge != Merge::LimitedLro || is_limited(mtus))
             {
                 let counts = count(buffers, mtus, merge)?;
                 rows.push(row(merge, counts, none));
@@ -105,12 +105,12 @@ fn table(title: String, columns: &[Column], rows: Vec<Row>, plot: Option<usize>)
     Table { title, form: Form::Model, columns: columns.into(), rows, rounds: 1, plot, made: None }
 }
 
-/// What tells groups of rows apart.
+/// Returns the figures by which groups of rows are compared.
 fn figures(rows: &[Row]) -> Vec<&[Option<Figure>]> {
     rows.iter().map(|row| row.figures.as_slice()).collect()
 }
 
-fn row(merge: Merge, counts: Counts, none: Counts) -> Row {
+fn row(merge: Merge, counts: CardCounts, none: CardCounts) -> Row {
     let figures = [
         counts.frames,
         counts.delivered,
@@ -125,14 +125,14 @@ fn row(merge: Merge, counts: Counts, none: Counts) -> Row {
         name: merge.name().into(),
         figures: figures.into_iter().map(|count| Some(Figure::exact(count as f64))).collect(),
         source: vec![None; COLUMNS.len()],
-        // How many times fewer packets the host is handed.
+        // The factor by which fewer packets reach the host.
         ratio: (merge != Merge::Not).then(|| Ratio::exact(Merge::Not.name(), "delivered", ratio)),
         source_ratio: None,
     }
 }
 
-/// Receives the stream.
-fn count(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<Counts, LabError> {
+/// Receives the stream, and returns the counts.
+fn count(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<CardCounts, LabError> {
     let (page, storage) = match buffers {
         Buffers::Page4K => (PageSize::Page4K, Storage::Fragments),
         Buffers::Page8K => (PageSize::Page8K, Storage::Fragments),
@@ -142,7 +142,7 @@ fn count(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<Counts, LabError>
     };
     let policy = match merge {
         Merge::Lro => Some(Policy::lro().with_storage(storage)),
-        Merge::LroByCount => {
+        Merge::LimitedLro => {
             let mut policy = Policy::lro().with_storage(storage);
             policy.max_packets = count_limit(mtus);
             Some(policy)
@@ -160,12 +160,11 @@ fn count(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<Counts, LabError>
 mod tests {
     use super::*;
 
-    /// Frames, packets at the host, their pieces, buffers, bytes copied, wake-ups.
+    /// Returns frames, packets at the host, their pieces, buffers, bytes copied, wake-ups.
     fn counted(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<[u64; 6], LabError> {
         let counts = count(buffers, mtus, merge)?;
         assert_eq!(counts.checksums, counts.frames, "the card verifies each once");
-        // Merging reads the headers of each frame once more; the host reads those of what it is
-        // handed.
+        // A merging driver parses each frame, and the host each delivered packet.
         let by_driver = if merge == Merge::Not { 0 } else { counts.frames };
         assert_eq!(counts.parsed, by_driver + counts.delivered);
         Ok([
@@ -187,8 +186,8 @@ mod tests {
                 (Buffers::Page16K, 1280),
                 (Buffers::Page32K, 640),
             ] {
-                // A poll's 64 frames are one packet of 44 segments, as many as 64 KB hold, and one
-                // of 20: the receiver's MTU is no limit.
+                // The 64 frames of a poll become one packet of 44 segments, the most that 64 KB
+                // hold, and one of 20. The receiver's MTU is no limit.
                 for merge in [Merge::Lro, Merge::Gro] {
                     assert_eq!(
                         counted(buffers, mtus, merge)?,
@@ -212,15 +211,15 @@ mod tests {
             (count_limit(Mtus::SMALL), count_limit(Mtus::MIXED), count_limit(Mtus::JUMBO)),
             (43, 7, 7)
         );
-        // Nine of seven and one of one a poll, where there were two.
+        // Per poll nine packets of seven frames and one of one, instead of two packets.
         assert_eq!(
-            counted(Buffers::Page4K, Mtus::MIXED, Merge::LroByCount)?,
+            counted(Buffers::Page4K, Mtus::MIXED, Merge::LimitedLro)?,
             [10_240, 1600, 10_240, 5120, 0, 160]
         );
-        // Where MTUs are the same, the count is no less than what 64 KB hold.
+        // With equal MTUs, the frame limit is no lower than the content of 64 KB.
         for mtus in [Mtus::SMALL, Mtus::JUMBO] {
             let both =
-                [Merge::Lro, Merge::LroByCount].map(|merge| counted(Buffers::Page4K, mtus, merge));
+                [Merge::Lro, Merge::LimitedLro].map(|merge| counted(Buffers::Page4K, mtus, merge));
             let [by_bytes, by_count] = both;
             assert_eq!(by_bytes?, by_count?, "{mtus:?}");
         }
@@ -242,7 +241,7 @@ mod tests {
 
     #[test]
     fn jumbo_frames_span_small_pages() -> Result<(), LabError> {
-        // Seven of them fill 64 KB: ten packets a poll.
+        // Seven of them fill 64 KB: ten packets per poll.
         let expected = [
             (Buffers::Page4K, 5006, 5006),
             (Buffers::Page8K, 3337, 3336),

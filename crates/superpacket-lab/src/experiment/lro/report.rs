@@ -1,18 +1,18 @@
-//! What was measured, as the source's tables have it.
+//! The results as tables in the original report's form.
 
-use super::live::Sample;
-use super::{Buffers, Cell, Merge, Mtus, NAME, SOURCE, SUMMARY, is_limited};
-use crate::experiment::spent;
+use super::live::LroSample;
+use super::{Buffers, LroVariant, Merge, Mtus, NAME, SOURCE, SUMMARY, is_limited};
+use crate::experiment::cpu_costs;
 use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
 use crate::paired::{Paired, Summary};
 
-/// Why a column of the source has no figure of this machine beside it.
-const DRIVER: &str = "\"1.3.1\" is the LRO of Myri10GE's driver outside of the kernel, rejected by it: a driver for a card that is not here, so that only the source's figures stand there.";
+/// Note on the column that cannot be measured today.
+const DRIVER: &str = "\"1.3.1\" is the LRO of the Myri10GE driver outside the kernel, which rejected it. Its card is not available here: only the source's figures are shown.";
 
-/// The unit of all figures of CPU here, and of the source's, whose receiver had two cores.
+/// Unit of CPU figures here and in the original report, whose receiver had two cores.
 const CPU: &str = "% of 2 cores";
 
-/// The unit of what is computed of the two figures before.
+/// Unit of CPU usage per throughput.
 const DEMAND: &str = "% a Gb/s (computed)";
 
 const COLUMNS: [Column; 13] = [
@@ -31,16 +31,16 @@ const COLUMNS: [Column; 13] = [
     Column { name: "merged", title: "LRO: segments a packet", unit: "", digits: 1 },
 ];
 
-/// What was measured, by cell.
-pub(super) type Measured = Vec<(Cell, Vec<Sample>)>;
+/// Samples of each measured combination.
+pub(super) type LroSamples = Vec<(LroVariant, Vec<LroSample>)>;
 
 impl Mtus {
     fn title(self) -> String {
         format!("RX Performance for Sender MTU={}, Receiver MTU={}", self.sender, self.receiver)
     }
 
-    /// The source's Gb/s and % CPU by the LRO of its driver 1.3.1, for each of the buffers; it had
-    /// no linear ones.
+    /// Returns the original report's Gb/s and CPU usage with the LRO of its driver 1.3.1, for each
+    /// type of buffer; it had no linear buffers.
     fn driver(self) -> [Option<[f64; 2]>; 5] {
         let pages = match (self.sender, self.receiver) {
             (1500, _) => [[8.9, 78.0], [9.2, 77.0], [9.4, 73.0], [9.4, 72.0]],
@@ -50,7 +50,8 @@ impl Mtus {
         [a, b, c, d, None]
     }
 
-    /// The source's Gb/s and % CPU by `inet_lro` and without LRO, for each of the buffers.
+    /// Returns the original report's Gb/s and CPU usage with `inet_lro` and without LRO, for each
+    /// type of buffer.
     fn source(self) -> [[f64; 4]; 5] {
         match (self.sender, self.receiver) {
             (1500, 1500) => [
@@ -78,20 +79,25 @@ impl Mtus {
     }
 }
 
-fn values(samples: &[Sample], value: fn(&Sample) -> f64) -> Vec<f64> {
+fn values(samples: &[LroSample], value: fn(&LroSample) -> f64) -> Vec<f64> {
     samples.iter().map(value).collect()
 }
 
-fn find(measured: &Measured, cell: Cell) -> Option<&[Sample]> {
-    measured.iter().find(|(found, _)| *found == cell).map(|(_, samples)| samples.as_slice())
+fn find(measured: &LroSamples, variant: LroVariant) -> Option<&[LroSample]> {
+    measured.iter().find(|(found, _)| *found == variant).map(|(_, samples)| samples.as_slice())
 }
 
-/// Two cells, round by round.
-fn paired(measured: &Measured, a: Cell, b: Cell, value: fn(&Sample) -> f64) -> Option<Paired> {
+/// Compares two combinations, round by round.
+fn paired(
+    measured: &LroSamples,
+    a: LroVariant,
+    b: LroVariant,
+    value: fn(&LroSample) -> f64,
+) -> Option<Paired> {
     Some(Paired::new(&values(find(measured, a)?, value), &values(find(measured, b)?, value)))
 }
 
-pub(super) fn report(measured: &Measured, rounds: usize, refused: Option<String>) -> Experiment {
+pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<String>) -> Experiment {
     let mut tables = Vec::new();
     for mtus in Mtus::ALL {
         let row = |((buffers, source), driver)| row(measured, buffers, mtus, source, driver);
@@ -115,35 +121,36 @@ pub(super) fn report(measured: &Measured, rounds: usize, refused: Option<String>
     }
     let accounts: Vec<Row> =
         Mtus::ALL.into_iter().flat_map(|mtus| accounts(measured, mtus)).collect();
-    tables.push(spent::table(accounts, rounds));
+    tables.push(cpu_costs::table(accounts, rounds));
     let mut notes = vec![
-        "The receiver's CPU is its program's, its softirqs' and the driver's, which does in software what a card does in silicon: it copies each frame to its \
-         buffer and verifies its checksum. LRO, GRO and neither pay for that alike. It is told in per cent of two cores, as the source's."
+        "The receiver's CPU time includes its program, its softirqs and the driver. The driver does the card's work in software: it copies each frame to its buffer and verifies its checksum. \
+         LRO, GRO and neither have this cost alike. As in the source, it is in percent of two cores."
             .to_owned(),
-        "TCP has no timestamps and the source's socket buffers (tcp_rmem, tcp_wmem). net.core.rmem_max, wmem_max and netdev_max_backlog are the machine's, and are left alone."
+        "TCP uses no timestamps, and the source's socket buffers (tcp_rmem, tcp_wmem). net.core.rmem_max, wmem_max and netdev_max_backlog belong to the machine, and are not changed."
             .to_owned(),
-        "LRO here is limited to 64 KB. \"By 0xffff/MTU\" it ends after so many frames: 43 at a receiver's MTU of 1500, about as many as 64 KB hold, so that the source's inet_lro stands \
-         beside LRO there; 7 at 9000, which with a sender's MTU of 1500 is what the source found to be wrong. Its patch has two more limits, lro_max_pkts and MAX_SKB_FRAGS, which are not set \
-         here. Its driver's own LRO has the same figures with either MTU of the receiver, so that it seems not to have counted so."
+        "LRO is limited to 64 KB here. \"By 0xffff/MTU\" it is limited to a number of frames. At a receiver's MTU of 1500 that is 43, about the content of 64 KB, so that the source's inet_lro is \
+         beside LRO there. At 9000 it is 7, which the source found to be wrong for a sender's MTU of 1500. The other limits of its patch, lro_max_pkts and MAX_SKB_FRAGS, are not used here. \
+         The source's driver has the same figures for both MTUs of the receiver, so it seems not to have used this limit."
             .to_owned(),
         DRIVER.to_owned(),
-        spent::NOTE.to_owned(),
+        cpu_costs::NOTE.to_owned(),
     ];
     notes.extend(
-        refused.map(|why| format!("Not all of the source's settings are in force: {why}.")),
+        refused.map(|why| format!("Not all of the source's settings could be applied: {why}.")),
     );
     let marks = Buffers::ALL.into_iter().flat_map(|buffers| marks(measured, buffers)).collect();
     Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes }
 }
 
-/// The source's loss by counting frames, where MTUs differ: with pages inet_lro had 0.82 to 0.87 of
-/// what the driver's own LRO had, and 0.83 to 0.87 of what it had itself where MTUs were the same.
+/// Highest permitted ratio of LRO with the frame limit, for different MTUs. In the original report,
+/// with pages, `inet_lro` had 0.82 to 0.87 of the driver's LRO, and 0.83 to 0.87 of `inet_lro` with
+/// equal MTUs.
 const LOSS: f64 = 0.87;
 
-/// What is to be reached with some buffers, as far as it was measured.
-fn marks(measured: &Measured, buffers: Buffers) -> impl Iterator<Item = Mark> {
+/// Returns the marks for a type of buffer, as far as they were measured.
+fn marks(measured: &LroSamples, buffers: Buffers) -> impl Iterator<Item = Mark> {
     let (lro, none) = ((buffers, Mtus::SMALL, Merge::Lro), (buffers, Mtus::SMALL, Merge::Not));
-    // On one screen there is room for one size of pages and for linear buffers.
+    // A short report has room for one page size and for linear buffers.
     let briefs: &[&'static str] = match buffers {
         Buffers::Page4K => &[
             "4K pages: LRO over none",
@@ -165,7 +172,7 @@ fn marks(measured: &Measured, buffers: Buffers) -> impl Iterator<Item = Mark> {
             });
             mark.map(|mark| Mark { brief: briefs.get(place).copied(), source, ..mark })
         };
-    let throughput = |sample: &Sample| sample.throughput;
+    let throughput = |sample: &LroSample| sample.throughput;
     let row = |mtus: Mtus| {
         Buffers::ALL
             .into_iter()
@@ -180,11 +187,11 @@ fn marks(measured: &Measured, buffers: Buffers) -> impl Iterator<Item = Mark> {
     let by_count = mixed.and_then(|((_, source), driver)| Some(source[0] / driver?[0]));
     let linear = buffers == Buffers::Linear;
     let mixed_lro = (buffers, Mtus::MIXED, Merge::Lro);
-    // The source's driver had no linear buffers to hold them against.
+    // The original report has no figure of its driver with linear buffers to compare with.
     let counted = if linear {
         None
     } else {
-        paired(measured, (buffers, Mtus::MIXED, Merge::LroByCount), mixed_lro, throughput)
+        paired(measured, (buffers, Mtus::MIXED, Merge::LimitedLro), mixed_lro, throughput)
     };
     [
         mark(
@@ -198,7 +205,7 @@ fn marks(measured: &Measured, buffers: Buffers) -> impl Iterator<Item = Mark> {
         mark(
             1,
             "receiver's CPU per Gb at MTU 1500, LRO over none",
-            paired(measured, lro, none, Sample::demand),
+            paired(measured, lro, none, LroSample::demand),
             Side::AtMost,
             1.0,
             source(|[lro, lro_cpu, none, none_cpu]| (lro_cpu / lro) / (none_cpu / none)),
@@ -224,39 +231,40 @@ fn marks(measured: &Measured, buffers: Buffers) -> impl Iterator<Item = Mark> {
     .flatten()
 }
 
-/// Where the CPU time went, in the order of the tables.
-fn accounts(measured: &Measured, mtus: Mtus) -> impl Iterator<Item = Row> {
+/// Returns the rows of CPU usage, in the order of the tables.
+fn accounts(measured: &LroSamples, mtus: Mtus) -> impl Iterator<Item = Row> {
     let cells = Buffers::ALL
         .into_iter()
         .flat_map(move |buffers| Merge::ALL.map(|merge| (buffers, mtus, merge)));
-    cells.filter_map(move |cell| {
-        let (buffers, Mtus { sender, receiver }, merge) = cell;
+    cells.filter_map(move |variant| {
+        let (buffers, Mtus { sender, receiver }, merge) = variant;
         let group = format!("MTU {sender} to {receiver}, {}", buffers.name());
-        Some(spent::row(
+        Some(cpu_costs::row(
             group,
             merge.name(),
-            find(measured, cell)?.iter().map(|sample| &sample.spent),
+            find(measured, variant)?.iter().map(|sample| &sample.costs),
         ))
     })
 }
 
-/// The row of some buffers; `None` where LRO was not measured with them.
+/// Returns the row of a type of buffer; `None` if LRO was not measured with it.
 fn row(
-    measured: &Measured,
+    measured: &LroSamples,
     buffers: Buffers,
     mtus: Mtus,
     source: [f64; 4],
     driver: Option<[f64; 2]>,
 ) -> Option<Row> {
-    let cell = |merge| (buffers, mtus, merge);
-    find(measured, cell(Merge::Lro))?;
+    let variant = |merge| (buffers, mtus, merge);
+    find(measured, variant(Merge::Lro))?;
     let figure = |merge, value| {
-        find(measured, cell(merge))
+        find(measured, variant(merge))
             .map(|samples| Figure::from(Summary::new(&values(samples, value))))
     };
-    let ratio = paired(measured, cell(Merge::Lro), cell(Merge::Not), |sample| sample.throughput);
+    let ratio =
+        paired(measured, variant(Merge::Lro), variant(Merge::Not), |sample| sample.throughput);
     let [lro, lro_cpu, none, none_cpu] = source;
-    // What the source's inet_lro counted beside what is counted so here.
+    // The original report's inet_lro used the frame limit: its figures go into that column.
     let by_count = is_limited(mtus);
     Some(Row {
         group: String::new(),
@@ -266,14 +274,14 @@ fn row(
             None,
             figure(Merge::Lro, |sample| sample.throughput),
             figure(Merge::Lro, |sample| sample.cpu),
-            figure(Merge::LroByCount, |sample| sample.throughput),
-            figure(Merge::LroByCount, |sample| sample.cpu),
+            figure(Merge::LimitedLro, |sample| sample.throughput),
+            figure(Merge::LimitedLro, |sample| sample.cpu),
             figure(Merge::Not, |sample| sample.throughput),
             figure(Merge::Not, |sample| sample.cpu),
             figure(Merge::Gro, |sample| sample.throughput),
             figure(Merge::Gro, |sample| sample.cpu),
-            figure(Merge::Lro, Sample::demand),
-            figure(Merge::Not, Sample::demand),
+            figure(Merge::Lro, LroSample::demand),
+            figure(Merge::Not, LroSample::demand),
             figure(Merge::Lro, |sample| sample.merged),
         ],
         source: vec![
@@ -298,31 +306,31 @@ fn row(
 
 #[cfg(test)]
 mod tests {
-    use super::super::cells;
+    use super::super::variant_groups;
     use super::*;
 
-    fn samples(throughput: f64, cpu: f64) -> Vec<Sample> {
+    fn samples(throughput: f64, cpu: f64) -> Vec<LroSample> {
         [0.99, 1.0, 1.01]
-            .map(|noise| Sample {
+            .map(|noise| LroSample {
                 throughput: throughput * noise,
                 cpu,
                 merged: 40.0,
-                ..Sample::default()
+                ..LroSample::default()
             })
             .into()
     }
 
     #[test]
     fn the_quick_form_measures_what_every_mark_needs() {
-        let throughput = |cell: &Cell| match cell.2 {
+        let throughput = |variant: &LroVariant| match variant.2 {
             Merge::Not => 2.0,
-            Merge::LroByCount => 5.0,
+            Merge::LimitedLro => 5.0,
             _ => 6.0,
         };
-        let measured: Measured = cells(true)
+        let measured: LroSamples = variant_groups(true)
             .concat()
             .into_iter()
-            .map(|cell| (cell, samples(throughput(&cell), 90.0)))
+            .map(|variant| (variant, samples(throughput(&variant), 90.0)))
             .collect();
         let experiment = report(&measured, 3, None);
         let marks: Vec<_> = experiment
@@ -332,7 +340,8 @@ mod tests {
             .collect();
         let met = |value| (Some(value), Some(true));
         assert_eq!(marks, [met(300.0), met(33.0), met(100.0), met(83.0), met(300.0), met(33.0)]);
-        // Of the source: 8.8/3.7, (77/8.8)/(89/3.7), 8.9/8.9, 7.3/8.9; 5.5/4.1, (90/5.5)/(92/4.1).
+        // In the original report: 8.8/3.7, (77/8.8)/(89/3.7), 8.9/8.9, 7.3/8.9; 5.5/4.1,
+        // (90/5.5)/(92/4.1).
         let source: Vec<_> = experiment
             .marks
             .iter()
@@ -348,8 +357,11 @@ mod tests {
 
     #[test]
     fn the_full_form_has_the_sources_rows_with_its_figures() {
-        let measured: Measured =
-            cells(false).concat().into_iter().map(|cell| (cell, samples(5.0, 50.0))).collect();
+        let measured: LroSamples = variant_groups(false)
+            .concat()
+            .into_iter()
+            .map(|variant| (variant, samples(5.0, 50.0)))
+            .collect();
         assert_eq!(measured.len(), 50);
         let experiment = report(&measured, 3, Some("a sysctl".into()));
         assert!(experiment.notes.iter().any(|note| note.contains("a sysctl")));

@@ -1,5 +1,4 @@
-//! The packets themselves: through a model NIC with as many queues, then steered by what it says of
-//! them. Nothing is timed, all is counted.
+//! Counters of the work per packet: a model NIC with several queues, and steering by its hashes.
 
 use superpacket::checksum::words;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
@@ -12,13 +11,13 @@ use super::exact_row;
 use crate::error::LabError;
 use crate::experiment::{Column, Form, Table};
 
-/// CPUs of the imaginary host.
+/// CPUs of the modelled host.
 const CPUS: usize = 16;
 
-/// Connections, as in the source.
+/// Number of connections, as in the original report.
 const CONNECTIONS: u16 = 500;
 
-/// Requests of each.
+/// Requests per connection.
 const REQUESTS: usize = 8;
 
 const COLUMNS: [Column; 9] = [
@@ -37,7 +36,7 @@ const fn column(name: &'static str, title: &'static str, digits: usize) -> Colum
     Column { name, title, unit: "", digits }
 }
 
-/// How the packets are spread.
+/// A way to spread the packets.
 struct Case {
     name: &'static str,
     queues: u16,
@@ -59,31 +58,31 @@ const CASES: [Case; 6] = [
     Case { name: "8 queues, no steering", queues: 8, mask: "0", reports_hash: true },
 ];
 
-/// What became of the packets of a case.
+/// Counters of a case.
 #[derive(Debug, Default)]
-struct Counted {
+struct CaseCounts {
     parsed: u64,
     hashed: u64,
-    /// Bytes that were copied after the card had written them to memory.
+    /// Bytes copied after the card had written them to memory.
     copied: u64,
-    /// Checksums verified, by the card or by us.
+    /// Checksums verified by the card or in software.
     checksums: u64,
-    /// By CPU.
+    /// Packets per CPU.
     packets: [u64; CPUS],
-    /// Wake-ups of workers: one for each that slept when a poll brought it something.
+    /// Wake-ups of sleeping workers: one per poll and worker that receives packets.
     wakes: u64,
 }
 
-/// The table.
+/// Runs all cases and returns their table.
 pub(super) fn table() -> Result<Table, LabError> {
     let rows = CASES.iter().map(|case| {
-        let counted = run(case)?;
+        let counts = run(case)?;
         let busy: Vec<u64> =
-            counted.packets.iter().copied().filter(|&packets| packets > 0).collect();
+            counts.packets.iter().copied().filter(|&packets| packets > 0).collect();
         let (sum, most) =
             (busy.iter().sum::<u64>() as f64, busy.iter().copied().max().unwrap_or(0) as f64);
         let imbalance = most * busy.len() as f64 / sum;
-        let Counted { parsed, hashed, copied, checksums, wakes, .. } = counted;
+        let CaseCounts { parsed, hashed, copied, checksums, wakes, .. } = counts;
         let [parsed, hashed, copied, checksums, wakes] =
             [parsed, hashed, copied, checksums, wakes].map(|count| count as f64);
         Ok(exact_row(
@@ -104,7 +103,7 @@ pub(super) fn table() -> Result<Table, LabError> {
     })
 }
 
-fn run(case: &Case) -> Result<Counted, LabError> {
+fn run(case: &Case) -> Result<CaseCounts, LabError> {
     let failed = |error: PortError| {
         LabError::system(format!("model NIC, {}", case.name), std::io::Error::other(error))
     };
@@ -125,8 +124,8 @@ fn run(case: &Case) -> Result<Counted, LabError> {
         (steering, CompletionCounts::default())
     };
     let mut steerings: Vec<_> = queues.iter().map(|_| steering()).collect();
-    let mut counted = Counted::default();
-    // As many frames at a time as fill a poll of each queue, the connections in turn.
+    let mut counts = CaseCounts::default();
+    // Each burst fills one poll of each queue; connections take turns.
     let burst = DEFAULT_WEIGHT * usize::from(case.queues);
     let frames: Vec<Vec<u8>> = (0..REQUESTS).flat_map(|_| (0..CONNECTIONS).map(request)).collect();
     for frames in frames.chunks(burst) {
@@ -147,33 +146,33 @@ fn run(case: &Case) -> Result<Counted, LabError> {
             let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
             while receive.poll(&mut packets, DEFAULT_WEIGHT).map_err(failed)? > 0 {
                 let receiving = queue * CPUS / usize::from(case.queues);
-                poll(&mut packets, receiving, steering, completions, &mut counted);
+                poll(&mut packets, receiving, steering, completions, &mut counts);
                 receive.give_back();
             }
         }
     }
     let seen = card.monitor().counters();
-    counted.parsed = seen.rx_parsed;
-    counted.checksums = seen.sums_verified;
-    // The card writes each byte once; whatever lies elsewhere when it is steered was copied there.
-    counted.copied += seen.rx_copied - seen.rx_bytes;
-    counted.hashed =
+    counts.parsed = seen.rx_parsed;
+    counts.checksums = seen.sums_verified;
+    // The card writes each byte once; further bytes were copied for steering.
+    counts.copied += seen.rx_copied - seen.rx_bytes;
+    counts.hashed =
         steerings.iter().map(|(steering, _)| steering.hasher().counters().computed).sum();
-    Ok(counted)
+    Ok(counts)
 }
 
-/// Steers what a poll brought. By the next poll all of it is processed, and the workers sleep.
+/// Steers the packets of a poll. All are processed before the next poll, so that workers sleep.
 fn poll(
     packets: &mut Vec<RxPacket<Buffer>>,
     receiving: usize,
     steering: &mut Steering,
     completions: &mut CompletionCounts,
-    counted: &mut Counted,
+    counts: &mut CaseCounts,
 ) {
     let mut given = [0u64; CPUS];
     let mut here = 0;
     for packet in packets.drain(..) {
-        // The hash never changes, so that there is always a choice.
+        // The hash never changes, so a choice always exists.
         let Some(choice) = steering.choose(&packet, completions) else { continue };
         match choice.place() {
             Place::Here => here += 1,
@@ -182,25 +181,25 @@ fn poll(
         choice.enqueued();
     }
     completions.record_completed(Place::Here, here);
-    counted.packets[receiving] += here;
+    counts.packets[receiving] += here;
     for (number, &packets) in given.iter().enumerate().filter(|(_, packets)| **packets > 0) {
-        counted.packets[number] += packets;
-        counted.wakes += 1;
+        counts.packets[number] += packets;
+        counts.wakes += 1;
         if let Some(cpu) = superpacket_steer::Cpu::new(number) {
             completions.record_completed(Place::Cpu(cpu), packets);
         }
     }
 }
 
-/// A request of a connection: a TCP segment of one byte, padded to the 60 bytes that an Ethernet
-/// has at least. Nobody looks at its TCP checksum.
+/// Returns a request of a connection: a TCP segment of one byte, padded to Ethernet's minimum of 60
+/// bytes. Its TCP checksum is left 0, because no part of the model verifies it.
 fn request(connection: u16) -> Vec<u8> {
     const IP: usize = 14;
     const TCP: usize = IP + 20;
     let mut frame = vec![0; 60];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
     frame[12..IP].copy_from_slice(&[0x08, 0x00]);
-    // Version and length of the header; total length; don't fragment; time to live; TCP.
+    // Version and header length; total length; DF; TTL; protocol TCP.
     frame[IP] = 0x45;
     frame[IP + 3] = 41;
     frame[IP + 6] = 0x40;

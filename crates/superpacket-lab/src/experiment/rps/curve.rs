@@ -1,24 +1,24 @@
-//! How far steering scales: to 64 CPUs.
+//! Simulated scaling of steering to 64 CPUs.
 
 use super::exact_row;
 use crate::experiment::{Column, Form, Ratio, Row, Table};
-use crate::simulation::{Costs, DRIVER_SHARE, Measured, Setup, simulate};
+use crate::simulation::{Costs, DRIVER_SHARE, MeasuredLoad, Setup, simulate};
 
-/// CPUs that share a cache, and for each such group a receive queue where there are several.
+/// CPUs per cache, and per receive queue where there are several queues.
 const GROUP: usize = 8;
 
-/// Kernel TCP on the source's Intel machine, if it had as many CPUs; and this project's own
-/// workers.
+/// Returns two tables: kernel TCP on the original report's Intel machine with more CPUs, and this
+/// project's workers.
 pub(super) fn tables() -> [Table; 2] {
     [processes(), workers()]
 }
 
 fn processes() -> Table {
     let measured =
-        Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
+        MeasuredLoad { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
     let costs = Costs::calibrated(&measured, DRIVER_SHARE);
     let rate = |setup: &Setup| {
-        // As many connections as the source had, and as many more as keep more CPUs busy.
+        // The original report's number of connections, increased to keep more CPUs busy.
         let connections = 500.max(64 * setup.cpus as u32);
         simulate(&setup.clone().with_connections(connections), 20_000_000, 40_000_000)
             .transactions_per_second
@@ -83,8 +83,8 @@ fn workers() -> Table {
     }
 }
 
-/// Receiving CPUs, each with its share of the workers beside it, in a cache of their own. The load
-/// is never what is missing.
+/// Returns a setup in which each receiving CPU shares a cache with its part of the workers. The
+/// load is always sufficient.
 fn setup(workers: usize, receiving: usize) -> Setup {
     let cpus = workers + receiving;
     let setup = Setup {

@@ -1,5 +1,5 @@
-//! The same load on this machine: kernel TCP on both hosts, and between them the kernel's bridge or
-//! ours.
+//! RPS experiment on this machine: kernel TCP on both hosts, joined by the kernel's bridge or by
+//! this project's.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use superpacket_steer::{Cpu, CpuMask};
 use super::{CPU, TRANSACTIONS, empty};
 use crate::cpu::pin_this_thread;
 use crate::error::LabError;
-use crate::experiment::spent::{self, Clocks, Load, Spent};
+use crate::experiment::cpu_costs::{self, CpuClocks, CpuCosts, LoadTotals};
 use crate::experiment::{
     Column, Experiment, Figure, Form, Mark, Ratio, Row, Session, Side, Table, Variant,
 };
@@ -23,36 +23,36 @@ use crate::load::{Route, TcpTransactions};
 use crate::paired::{Paired, Summary};
 use crate::topology::ThreeHosts;
 
-/// Connections, as in the source.
+/// Number of connections, as in the original report.
 const CONNECTIONS: usize = 500;
 
-/// What joins the hosts.
+/// The bridge between the hosts.
 #[derive(Clone, Debug)]
-enum Middle {
+enum JoiningBridge {
     /// The kernel's bridge; every interface on the way has this `rps_cpus`.
     Kernel(CpuMask),
-    /// Ours; both ports have this `rps_cpus`, and process packets in place then.
+    /// This project's bridge; both ports have this `rps_cpus` and this in-place setting.
     Ours(CpuMask, InPlace),
 }
 
-/// What is measured in turn.
-struct Arrangement {
+/// A configuration to measure.
+struct RpsVariant {
     connections: usize,
     group: &'static str,
     name: String,
-    middle: Middle,
-    /// The row that it is compared with.
+    middle: JoiningBridge,
+    /// Index of the configuration that it is compared with.
     against: Option<usize>,
 }
 
 #[derive(Clone, Copy)]
-struct Measured {
+struct RpsSample {
     per_second: f64,
-    spent: Spent,
-    /// CPU time of both programs and the bridge for a transaction, in microseconds.
+    costs: CpuCosts,
+    /// CPU time of both programs and the bridge per transaction, in microseconds.
     transaction: f64,
-    /// Of this bridge: packets handed to workers, of 100 that it received, and wake-ups of sleeping
-    /// workers, for 1,000 handed over.
+    /// For this project's bridge: percentage of packets handed to workers, and wake-ups of workers
+    /// per 1,000 packets handed over.
     steered: Option<[f64; 2]>,
 }
 
@@ -63,39 +63,42 @@ const COLUMNS: [Column; 4] = [
     Column { name: "wake_ups", title: "wake-ups / 1000", unit: "", digits: 0 },
 ];
 
-/// Measures it: the tables, a mark on this bridge, and what is to be said of them.
+/// Measures all configurations; returns tables, marks and notes.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let topology = Topology::read()
         .map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
     let usable = topology.usable();
-    let arrangements = arrangements(&usable, &topology, session.plan.quick);
-    let mut variants: Vec<Variant<'_, Measured>> = arrangements
+    let configurations = configurations(&usable, &topology, session.plan.quick);
+    let mut variants: Vec<Variant<'_, RpsSample>> = configurations
         .iter()
-        .map(|arrangement| {
-            let Arrangement { group, name, .. } = arrangement;
-            let what = match arrangement.connections {
+        .map(|configuration| {
+            let RpsVariant { group, name, .. } = configuration;
+            let what = match configuration.connections {
                 CONNECTIONS => format!("rps: {group}, {name}"),
                 count => format!("rps, {}: {name}", connections(count)),
             };
-            Variant::new(what, || measure(arrangement, session))
+            Variant::new(what, || measure(configuration, session))
         })
         .collect();
     let measured = session.interleaved(&mut variants)?;
     let rates = |row: usize| values(&measured[row], |measured| measured.per_second);
     let tables = [CONNECTIONS, 1].into_iter().map(|count| {
-        let rows = (0..arrangements.len())
-            .filter(|&row| arrangements[row].connections == count)
+        let rows = (0..configurations.len())
+            .filter(|&row| configurations[row].connections == count)
             .map(|row| {
-                let arrangement = &arrangements[row];
-                let ratio = arrangement.against.map(|against| {
+                let configuration = &configurations[row];
+                let ratio = configuration.against.map(|against| {
                     let paired = Paired::new(&rates(row), &rates(against));
                     Ratio::paired(
-                        format!("{}, {}", arrangements[against].group, arrangements[against].name),
+                        format!(
+                            "{}, {}",
+                            configurations[against].group, configurations[against].name
+                        ),
                         TRANSACTIONS.name,
                         &paired,
                     )
                 });
-                row_of(arrangement, &measured[row], ratio)
+                row_of(configuration, &measured[row], ratio)
             });
         Table {
             title: format!(
@@ -112,15 +115,18 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         }
     });
     let mut tables: Vec<Table> = tables.collect();
-    let accounts = arrangements.iter().zip(&measured).map(|(arrangement, measured)| {
-        let name = format!("{}, {}", connections(arrangement.connections), arrangement.name);
-        let mut row =
-            spent::row(arrangement.group, name, measured.iter().map(|measured| &measured.spent));
+    let accounts = configurations.iter().zip(&measured).map(|(configuration, measured)| {
+        let name = format!("{}, {}", connections(configuration.connections), configuration.name);
+        let mut row = cpu_costs::row(
+            configuration.group,
+            name,
+            measured.iter().map(|measured| &measured.costs),
+        );
         row.figures
             .push(Some(Summary::new(&values(measured, |measured| measured.transaction)).into()));
         row
     });
-    let mut accounts = spent::table(accounts.collect(), session.plan.rounds);
+    let mut accounts = cpu_costs::table(accounts.collect(), session.plan.rounds);
     accounts.columns.push(Column {
         name: "transaction_demand",
         title: "all three",
@@ -146,7 +152,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     Ok(Experiment { tables, marks, notes: notes(&usable, &topology), ..empty() })
 }
 
-fn values(rounds: &[Measured], value: fn(&Measured) -> f64) -> Vec<f64> {
+fn values(rounds: &[RpsSample], value: fn(&RpsSample) -> f64) -> Vec<f64> {
     rounds.iter().map(value).collect()
 }
 
@@ -154,7 +160,7 @@ fn connections(count: usize) -> String {
     format!("{count} connection{}", if count == 1 { "" } else { "s" })
 }
 
-fn row_of(arrangement: &Arrangement, measured: &[Measured], ratio: Option<Ratio>) -> Row {
+fn row_of(configuration: &RpsVariant, measured: &[RpsSample], ratio: Option<Ratio>) -> Row {
     let steered = |place: usize| -> Option<Figure> {
         let values: Vec<f64> =
             measured.iter().filter_map(|measured| Some(measured.steered?[place])).collect();
@@ -162,11 +168,11 @@ fn row_of(arrangement: &Arrangement, measured: &[Measured], ratio: Option<Ratio>
     };
     let [rates, cpu] = [
         values(measured, |measured| measured.per_second),
-        values(measured, |measured| measured.spent.machine),
+        values(measured, |measured| measured.costs.machine),
     ];
     Row {
-        group: arrangement.group.into(),
-        name: arrangement.name.clone(),
+        group: configuration.group.into(),
+        name: configuration.name.clone(),
         figures: vec![
             Some(Summary::new(&rates).into()),
             Some(Summary::new(&cpu).into()),
@@ -179,26 +185,27 @@ fn row_of(arrangement: &Arrangement, measured: &[Measured], ratio: Option<Ratio>
     }
 }
 
-/// The first usable CPU stands for the one that receives: the bridge's threads are not pinned.
+/// Returns the automatic mask. The first usable CPU stands for the receiving one, because the
+/// bridge's threads are not pinned.
 fn auto(usable: &CpuMask, topology: &Topology) -> Auto {
     match usable.first() {
         Some(receiving) => topology.sharing_cache(receiving),
-        None => Auto { mask: CpuMask::EMPTY, why: "no CPU may be used".into() },
+        None => Auto { mask: CpuMask::EMPTY, why: "no CPU is usable".into() },
     }
 }
 
-/// The places of this bridge's arrangements: without RPS, with a mask that always steers, and with
-/// one that adapts; then the same for one connection.
+/// Indices of this bridge's configurations: without RPS, with a mask that always steers, and with
+/// one that adapts; then without RPS and adapting for one connection.
 const OURS: usize = 2;
 const OURS_STEERED: usize = 3;
 const OURS_ADAPTS: usize = 4;
 const ONE: usize = 5;
 const ONE_ADAPTS: usize = 7;
 
-fn arrangements(usable: &CpuMask, topology: &Topology, quick: bool) -> Vec<Arrangement> {
+fn configurations(usable: &CpuMask, topology: &Topology, quick: bool) -> Vec<RpsVariant> {
     const KERNEL: &str = "the kernel's bridge";
     const BRIDGE: &str = "this bridge";
-    let arrangement = |group, name: String, middle, against| Arrangement {
+    let configuration = |group, name: String, middle, against| RpsVariant {
         group,
         name,
         middle,
@@ -207,38 +214,46 @@ fn arrangements(usable: &CpuMask, topology: &Topology, quick: bool) -> Vec<Arran
     };
     let mask = |mask: &CpuMask| format!("with RPS, mask {mask}");
     let adapting = |mask: &CpuMask| format!("with RPS, mask {mask}, adapting");
-    let one = |arrangement: Arrangement| Arrangement { connections: 1, ..arrangement };
-    let without = || Middle::Ours(CpuMask::EMPTY, InPlace::NEVER);
-    let steers = |mask: &CpuMask| Middle::Ours(mask.clone(), InPlace::NEVER);
-    let adapts = |mask: &CpuMask| Middle::Ours(mask.clone(), InPlace::Automatic);
+    let one = |configuration: RpsVariant| RpsVariant { connections: 1, ..configuration };
+    let without = || JoiningBridge::Ours(CpuMask::EMPTY, InPlace::NEVER);
+    let steers = |mask: &CpuMask| JoiningBridge::Ours(mask.clone(), InPlace::NEVER);
+    let adapts = |mask: &CpuMask| JoiningBridge::Ours(mask.clone(), InPlace::Automatic);
     let mut all = vec![
-        arrangement(KERNEL, "without RPS".into(), Middle::Kernel(CpuMask::EMPTY), None),
-        arrangement(KERNEL, mask(usable), Middle::Kernel(usable.clone()), Some(0)),
-        arrangement(BRIDGE, "without RPS".into(), without(), None),
-        arrangement(BRIDGE, mask(usable), steers(usable), Some(OURS)),
-        arrangement(BRIDGE, adapting(usable), adapts(usable), Some(OURS)),
-        one(arrangement(BRIDGE, "without RPS".into(), without(), None)),
-        one(arrangement(BRIDGE, mask(usable), steers(usable), Some(ONE))),
-        one(arrangement(BRIDGE, adapting(usable), adapts(usable), Some(ONE))),
+        configuration(KERNEL, "without RPS".into(), JoiningBridge::Kernel(CpuMask::EMPTY), None),
+        configuration(KERNEL, mask(usable), JoiningBridge::Kernel(usable.clone()), Some(0)),
+        configuration(BRIDGE, "without RPS".into(), without(), None),
+        configuration(BRIDGE, mask(usable), steers(usable), Some(OURS)),
+        configuration(BRIDGE, adapting(usable), adapts(usable), Some(OURS)),
+        one(configuration(BRIDGE, "without RPS".into(), without(), None)),
+        one(configuration(BRIDGE, mask(usable), steers(usable), Some(ONE))),
+        one(configuration(BRIDGE, adapting(usable), adapts(usable), Some(ONE))),
     ];
     let Auto { mask: near, .. } = auto(usable, topology);
     if !quick && !near.is_empty() && near != *usable {
-        all.push(arrangement(BRIDGE, format!("{}: auto", mask(&near)), steers(&near), Some(OURS)));
+        all.push(configuration(
+            BRIDGE,
+            format!("{}: auto", mask(&near)),
+            steers(&near),
+            Some(OURS),
+        ));
     }
     all
 }
 
 fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
     let mut notes = vec![
-        "Live, both hosts and all of their TCP share this machine's CPUs with what joins them, and kernel TCP is most of the work: it runs where packets are sent to a host, not where they are \
-         steered to."
+        "In the live form both hosts, with all of their TCP, share this machine's CPUs with the bridge. Kernel TCP is most of the work, and runs on the CPU that sends packets to a host, not on \
+         the CPU to which they are steered."
             .into(),
-        format!("{} The client is the sender; a transaction's payload is 2 bytes, so that its time in microseconds (us/Tr) says more than that of a KB.", spent::NOTE),
+        format!(
+            "{} The client is the sender. A transaction's payload is 2 bytes, so that the time per transaction (us/Tr) is more useful than the time per KB.",
+            cpu_costs::NOTE
+        ),
     ];
     if usable.len() < 8 {
         notes.push(format!(
-            "Without RPS, the source's machines of 8 and 16 CPUs were busy for 33 % and 15 % with one queue, and for 61 to 96 % with several. Here are {} CPUs, and the load fills them without \
-             steering: no gain is to be expected.",
+            "Without RPS, the source's machines with 8 and 16 CPUs were 33 % and 15 % busy with one queue, and 61 to 96 % with several. This machine has {} CPUs, which the load saturates \
+             without steering: no gain is expected.",
             usable.len()
         ));
     }
@@ -250,28 +265,28 @@ fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
     notes
 }
 
-fn measure(arrangement: &Arrangement, session: &Session<'_>) -> Result<Measured, LabError> {
-    let Arrangement { middle, connections, .. } = arrangement;
+fn measure(configuration: &RpsVariant, session: &Session<'_>) -> Result<RpsSample, LabError> {
+    let RpsVariant { middle, connections, .. } = configuration;
     let connections = *connections;
     let hosts = ThreeHosts::new()?;
     let (_kernel, bridge) = join(&hosts, middle, &session.cpus.bridge)?;
     let route = Route::ipv4(&hosts.a, &hosts.b);
-    // Addresses are resolved and learned before anything is timed, and workers started.
+    // Resolves and learns addresses, and starts workers, before the measurement.
     TcpTransactions { connections, time: Duration::from_millis(20), ..TcpTransactions::default() }
         .run(&route)?;
     let (time, pinning) = (session.plan.time, session.cpus.pinning());
     let transactions = TcpTransactions { connections, time, pinning, ..TcpTransactions::default() };
-    let before = Clocks::now()?;
+    let before = CpuClocks::now()?;
     let report = transactions.run(&route)?;
     let bytes = transactions.request + transactions.answer;
-    let spent = before.spent(&Load::transactions(&report, bytes as u64))?;
-    Ok(Measured {
+    let costs = before.costs_of(&LoadTotals::transactions(&report, bytes as u64))?;
+    Ok(RpsSample {
         per_second: report.per_second(),
-        transaction: spent.demand * bytes as f64 / 1024.0,
-        // What the kernel's bridge does is done by whoever sends.
-        spent: Spent { bridge: spent.bridge.filter(|_| bridge.is_some()), ..spent },
+        transaction: costs.demand * bytes as f64 / 1024.0,
+        // The kernel's bridge has no threads; the senders do its work.
+        costs: CpuCosts { bridge: costs.bridge.filter(|_| bridge.is_some()), ..costs },
         steered: bridge
-            .filter(|_| matches!(middle, Middle::Ours(mask, _) if !mask.is_empty()))
+            .filter(|_| matches!(middle, JoiningBridge::Ours(mask, _) if !mask.is_empty()))
             .map(|bridge| steered(&bridge.stats())),
     })
 }
@@ -287,11 +302,11 @@ fn steered(ports: &[PortStats]) -> [f64; 2] {
 
 fn join(
     hosts: &ThreeHosts,
-    middle: &Middle,
+    middle: &JoiningBridge,
     cpus: &[usize],
 ) -> Result<(Option<Link>, Option<Bridge>), LabError> {
     match middle {
-        Middle::Kernel(mask) => {
+        JoiningBridge::Kernel(mask) => {
             let bridge = hosts.with_kernel_bridge()?;
             if !mask.is_empty() {
                 let links = [
@@ -304,12 +319,12 @@ fn join(
             }
             Ok((Some(bridge), None))
         }
-        Middle::Ours(mask, in_place) => {
+        JoiningBridge::Ours(mask, in_place) => {
             let ports = [&hosts.a_side, &hosts.b_side].map(|side| port(side, mask, *in_place));
             let ports = ports.into_iter().collect::<Result<_, LabError>>()?;
             let settings = BridgeSettings { ports, ..BridgeSettings::default() };
             let start = || {
-                // Threads run where the thread that starts them may run.
+                // Threads inherit the affinity of the thread that starts them.
                 pin_this_thread(cpus)?;
                 Bridge::start(settings)
                     .map_err(|error| LabError::system("the bridge", io::Error::other(error)))

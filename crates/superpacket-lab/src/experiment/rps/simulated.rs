@@ -1,65 +1,66 @@
-//! The source's machines: calibrated by its figures without RPS, simulated with it.
+//! Simulation of the original report's machines, calibrated with their figures without RPS.
 
 use superpacket_steer::CpuMask;
 
 use super::{CPU, exact_row};
 use crate::experiment::{Column, Figure, Form, Mark, Ratio, Row, Side, Table};
-use crate::simulation::{Costs, DRIVER_SHARE, Measured, Outcome, Setup, simulate};
+use crate::simulation::{Costs, DRIVER_SHARE, MeasuredLoad, Setup, SimulationOutcome, simulate};
 
-/// Simulated before anything is counted, and while it is, in nanoseconds.
+/// Simulated time before and during the measurement, in nanoseconds.
 const WARM_UP: u64 = 20_000_000;
 const TIME: u64 = 100_000_000;
 
-/// The same for figures of which two digits matter.
+/// Shorter measurement, in nanoseconds, for figures shown with two digits.
 const SHORT: u64 = 30_000_000;
 
-/// The driver's share of the receive work that may as well be assumed: nobody told it.
+/// Further plausible shares of the driver in the receive work, which the original report does not
+/// give.
 const SHARES: [f64; 4] = [0.2, 0.25, 0.35, 0.4];
 
-/// A mark: the row that is judged, the row that it is held against, its name, what a report of one
-/// screen calls it, and the target.
-type Judged = (usize, usize, &'static str, &'static str, f64);
+/// A mark: index of its row, index of the row to compare with, name, name in short reports, and
+/// target.
+type MarkSpec = (usize, usize, &'static str, &'static str, f64);
 
-/// A machine of the source, and what is simulated on it: rows with the source's figures, thousands
-/// of transactions a second and CPU in per cent, where it has them.
-struct Machine {
+/// A machine of the original report, with its simulated rows. The original report's figures of a
+/// row are thousands of transactions per second, and CPU usage in percent.
+struct SourceMachine {
     title: &'static str,
-    measured: Measured,
-    rows: &'static [(&'static str, Change, Option<[f64; 2]>)],
-    marks: &'static [Judged],
+    measured: MeasuredLoad,
+    rows: &'static [(&'static str, SetupChange, Option<[f64; 2]>)],
+    marks: &'static [MarkSpec],
 }
 
-/// What differs from the first row.
+/// The difference from the first row.
 #[derive(Clone, Copy)]
-enum Change {
+enum SetupChange {
     Nothing,
-    /// Twice the receive queues.
+    /// Twice as many receive queues.
     TwiceTheQueues,
     /// A mask of all CPUs.
     All,
-    /// All CPUs that no queue interrupts.
+    /// A mask of all CPUs that no queue interrupts.
     Spared,
-    /// Those of them that share a cache with the interrupted one.
+    /// A mask of the CPUs that no queue interrupts, limited to the interrupted CPU's cache.
     Near,
-    /// All that no queue interrupts, and RFS.
+    /// A mask of all CPUs that no queue interrupts, and RFS.
     Rfs,
 }
 
-const MACHINES: [Machine; 3] = [
-    Machine {
+const MACHINES: [SourceMachine; 3] = [
+    SourceMachine {
         title: "e1000e on 8 core Intel: one receive queue",
-        measured: Measured {
+        measured: MeasuredLoad {
             cpus: 8,
             queues: 1,
             transactions_per_second: 108_000.0,
             utilisation: 0.33,
         },
         rows: &[
-            ("Without RPS", Change::Nothing, Some([108.0, 33.0])),
-            ("With RPS, mask fe", Change::Spared, Some([311.0, 64.0])),
-            ("With RPS, mask ff", Change::All, None),
-            ("With RPS, mask 0e: CPUs that share a cache", Change::Near, None),
-            ("With RPS, mask fe, and RFS", Change::Rfs, None),
+            ("Without RPS", SetupChange::Nothing, Some([108.0, 33.0])),
+            ("With RPS, mask fe", SetupChange::Spared, Some([311.0, 64.0])),
+            ("With RPS, mask ff", SetupChange::All, None),
+            ("With RPS, mask 0e: CPUs that share a cache", SetupChange::Near, None),
+            ("With RPS, mask fe, and RFS", SetupChange::Rfs, None),
         ],
         marks: &[(
             1,
@@ -69,20 +70,20 @@ const MACHINES: [Machine; 3] = [
             2.9,
         )],
     },
-    Machine {
+    SourceMachine {
         title: "forcedeth on 16 core AMD: one receive queue",
-        measured: Measured {
+        measured: MeasuredLoad {
             cpus: 16,
             queues: 1,
             transactions_per_second: 156_000.0,
             utilisation: 0.15,
         },
         rows: &[
-            ("Without RPS", Change::Nothing, Some([156.0, 15.0])),
-            ("With RPS, mask fffe", Change::Spared, Some([404.0, 49.0])),
-            ("With RPS, mask ffff", Change::All, None),
-            ("With RPS, mask 000e: CPUs that share a cache", Change::Near, None),
-            ("With RPS, mask fffe, and RFS", Change::Rfs, None),
+            ("Without RPS", SetupChange::Nothing, Some([156.0, 15.0])),
+            ("With RPS, mask fffe", SetupChange::Spared, Some([404.0, 49.0])),
+            ("With RPS, mask ffff", SetupChange::All, None),
+            ("With RPS, mask 000e: CPUs that share a cache", SetupChange::Near, None),
+            ("With RPS, mask fffe, and RFS", SetupChange::Rfs, None),
         ],
         marks: &[(
             1,
@@ -92,20 +93,24 @@ const MACHINES: [Machine; 3] = [
             2.6,
         )],
     },
-    Machine {
+    SourceMachine {
         title: "bnx2x on 16 core AMD: several receive queues",
-        measured: Measured {
+        measured: MeasuredLoad {
             cpus: 16,
             queues: 4,
             transactions_per_second: 567_000.0,
             utilisation: 0.61,
         },
         rows: &[
-            ("Without RPS (4 HW RX queues)", Change::Nothing, Some([567.0, 61.0])),
-            ("Without RPS (8 HW RX queues)", Change::TwiceTheQueues, Some([738.0, 96.0])),
-            ("With RPS (4 HW RX queues), mask eeee", Change::Spared, Some([854.0, 76.0])),
-            ("With RPS (4 HW RX queues), masks of CPUs that share a cache", Change::Near, None),
-            ("With RPS (4 HW RX queues), mask eeee, and RFS", Change::Rfs, None),
+            ("Without RPS (4 HW RX queues)", SetupChange::Nothing, Some([567.0, 61.0])),
+            ("Without RPS (8 HW RX queues)", SetupChange::TwiceTheQueues, Some([738.0, 96.0])),
+            ("With RPS (4 HW RX queues), mask eeee", SetupChange::Spared, Some([854.0, 76.0])),
+            (
+                "With RPS (4 HW RX queues), masks of CPUs that share a cache",
+                SetupChange::Near,
+                None,
+            ),
+            ("With RPS (4 HW RX queues), mask eeee, and RFS", SetupChange::Rfs, None),
         ],
         marks: &[
             (
@@ -115,7 +120,7 @@ const MACHINES: [Machine; 3] = [
                 "simulated: 4 queues, RPS over none",
                 1.5,
             ),
-            // The source's order: with RPS, half of the queues did more.
+            // In the original report, half of the queues with RPS were faster.
             (
                 2,
                 1,
@@ -127,7 +132,7 @@ const MACHINES: [Machine; 3] = [
     },
 ];
 
-/// In thousands, as the source has them: its figures are of three digits.
+/// Thousands of transactions per second, as the original report has them.
 const KILO_TRANSACTIONS: Column =
     Column { name: "kilo_transactions", title: "K tps", unit: "", digits: 1 };
 
@@ -142,28 +147,28 @@ const COLUMNS: [Column; 8] = [
     Column { name: "gain_40", title: "ratio at 40 %", unit: "", digits: 2 },
 ];
 
-impl Machine {
-    fn setup(&self, change: Change, driver_share: f64) -> Setup {
-        let Measured { cpus, queues, .. } = self.measured;
+impl SourceMachine {
+    fn setup(&self, change: SetupChange, driver_share: f64) -> Setup {
+        let MeasuredLoad { cpus, queues, .. } = self.measured;
         let costs = Costs::calibrated(&self.measured, driver_share);
         let setup = Setup::new(cpus, queues, costs);
         match change {
-            Change::Nothing => setup,
-            Change::TwiceTheQueues => Setup::new(cpus, 2 * queues, costs),
-            Change::All => setup.with_mask(&CpuMask::first_cpus(cpus)),
-            Change::Spared => setup.with_rps(),
-            Change::Near => setup.with_cache_aware_rps(),
-            Change::Rfs => setup.with_rps().with_rfs(),
+            SetupChange::Nothing => setup,
+            SetupChange::TwiceTheQueues => Setup::new(cpus, 2 * queues, costs),
+            SetupChange::All => setup.with_mask(&CpuMask::first_cpus(cpus)),
+            SetupChange::Spared => setup.with_rps(),
+            SetupChange::Near => setup.with_cache_aware_rps(),
+            SetupChange::Rfs => setup.with_rps().with_rfs(),
         }
     }
 
-    fn run(&self, change: Change) -> Outcome {
+    fn run(&self, change: SetupChange) -> SimulationOutcome {
         simulate(&self.setup(change, DRIVER_SHARE), WARM_UP, TIME)
     }
 
-    /// The rate over that of the first row, which is what the machine is calibrated by, at each of
+    /// Returns the rate divided by that of the first row, which calibrates the machine, for each of
     /// [`SHARES`].
-    fn sweep(&self, change: Change) -> [f64; 4] {
+    fn sweep(&self, change: SetupChange) -> [f64; 4] {
         SHARES.map(|share| {
             simulate(&self.setup(change, share), WARM_UP, SHORT).transactions_per_second
                 / self.measured.transactions_per_second
@@ -171,10 +176,10 @@ impl Machine {
     }
 
     fn table(&self) -> (Table, Vec<Mark>) {
-        let outcomes: Vec<Outcome> =
+        let outcomes: Vec<SimulationOutcome> =
             self.rows.iter().map(|(_, change, _)| self.run(*change)).collect();
         let base = &outcomes[0];
-        // What the source measured is shown for other shares too.
+        // Rows with figures of the original report are shown for other shares too.
         let sweeps: Vec<Option<[f64; 4]>> = self
             .rows
             .iter()
@@ -183,8 +188,9 @@ impl Machine {
                 (row > 0 && source.is_some()).then(|| self.sweep(*change))
             })
             .collect();
-        let gain =
-            |outcome: &Outcome| outcome.transactions_per_second / base.transactions_per_second;
+        let gain = |outcome: &SimulationOutcome| {
+            outcome.transactions_per_second / base.transactions_per_second
+        };
         let rows = self.rows.iter().zip(&outcomes).enumerate().map(
             |(index, ((name, _, source), outcome))| {
                 let [rate, cpu] = source.map_or([None; 2], |source| source.map(Some));
@@ -226,7 +232,7 @@ impl Machine {
             rounds: 1,
             plot: Some(0),
             made: Some(format!(
-                "simulated, the same in every run; {:.0} % of the receive work is taken to be the driver's, and the ratios are given for 20 to 40 % too",
+                "simulated, the same in every run; the driver's share of the receive work is assumed to be {:.0} %, and ratios are also given for 20 to 40 %",
                 DRIVER_SHARE * 100.0
             )),
         };
@@ -234,10 +240,10 @@ impl Machine {
     }
 }
 
-/// What decides a verdict that is not the same over the whole range.
-const ASSUMPTION: &str = "the driver's share of the receive work, which the source does not tell: the range is that of 20 to 40 %";
+/// The assumption on which a verdict may depend.
+const ASSUMPTION: &str = "the driver's share of the receive work, which the source does not give: the range covers 20 to 40 %";
 
-fn figures(outcome: &Outcome) -> [f64; 4] {
+fn figures(outcome: &SimulationOutcome) -> [f64; 4] {
     let ipis = outcome.counts.ipis as f64 * 1000.0 / outcome.counts.transactions.max(1) as f64;
     [
         outcome.transactions_per_second / 1000.0,
@@ -247,25 +253,26 @@ fn figures(outcome: &Outcome) -> [f64; 4] {
     ]
 }
 
-/// The three machines, and their marks.
+/// Returns the tables of the three machines, and their marks.
 pub(super) fn tables() -> (Vec<Table>, Vec<Mark>) {
-    let (tables, marks): (Vec<_>, Vec<_>) = MACHINES.iter().map(Machine::table).unzip();
+    let (tables, marks): (Vec<_>, Vec<_>) = MACHINES.iter().map(SourceMachine::table).unzip();
     (tables, marks.concat())
 }
 
-/// What the figures rest on.
+/// Returns the notes on the simulation's assumptions.
 pub(super) fn notes() -> Vec<String> {
     vec![
-        "Each machine is calibrated by its first row, whose rate therefore comes out as in the source, and its CPU within 3 points (58 % for 61 % with 4 queues); all other rows are computed."
+        "Each machine is calibrated with its first row: its rate equals the source's, and its CPU usage differs by up to 3 points (58 % instead of 61 % with 4 queues). All other rows are \
+         computed."
             .into(),
         format!(
-            "The source does not tell which part of the receive work is the driver's, and with one queue the gain hangs on it. It is taken to be {:.0} %. The source's own figures with RPS \
-             say at most 35 % for its Intel machine and 39 % for its AMD machine with one queue: that is where the assumption is from, so that these two gains are no prediction.",
+            "The source does not give the driver's share of the receive work, and with one queue the gain depends on it. It is assumed to be {:.0} %. The source's figures with RPS bound it to \
+             35 % for its Intel machine and 39 % for its AMD machine with one queue. The assumption follows from them, so that these two gains are no prediction.",
             DRIVER_SHARE * 100.0,
         ),
-        "The simulation gains more than the source did, and needs more CPU for it: 95 % with 8 CPUs and 100 % with 4 queues, where the source saw 64 % and 76 %. And the order of 8 queues without \
-         RPS and 4 with it does not come out: the source's machines spent more CPU time on a transaction the more queues interrupted them (17 us with 4 queues, 21 with 8, 14 with RPS). Locks \
-         that CPUs contend for, and caches of that time, are not simulated."
+        "The simulation gains more than the source, and uses more CPU for it: 95 % with 8 CPUs and 100 % with 4 queues, where the source had 64 % and 76 %. It also ranks 8 queues without RPS \
+         before 4 queues with RPS, unlike the source: there CPU time per transaction grew with the number of interrupting queues (17 us with 4 queues, 21 with 8, 14 with RPS). The simulation \
+         has no lock contention and no caches of that time."
             .into(),
     ]
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::error::available_or_skip;
 use crate::experiment::{Form, Plan, Watch};
 
-/// Notes what is measured, and ends nothing.
+/// Records the descriptions of measurements, and never cancels.
 #[derive(Default)]
 struct Steps(Mutex<Vec<String>>);
 
@@ -24,7 +24,7 @@ fn values(row: &Row) -> Vec<f64> {
     row.figures.iter().map(|figure| figure.expect("every cell is filled").value).collect()
 }
 
-/// The table whose title begins so.
+/// Returns the table whose title begins with `title`.
 fn table<'a>(experiment: &'a Experiment, title: &str) -> &'a super::super::Table {
     experiment.tables.iter().find(|table| table.title.starts_with(title)).expect(title)
 }
@@ -32,7 +32,7 @@ fn table<'a>(experiment: &'a Experiment, title: &str) -> &'a super::super::Table
 #[test]
 fn simulated_figures_are_exact_and_meet_the_marks() {
     let experiment = model().expect("the model NIC needs nothing but descriptors");
-    // Reached with the share that is assumed, and the ends of the range, in thousandths.
+    // Value and range in thousandths.
     let marks: Vec<_> = experiment
         .marks
         .iter()
@@ -61,7 +61,7 @@ fn simulated_figures_are_exact_and_meet_the_marks() {
             "{mark:?}"
         );
     }
-    // In thousands: what is simulated, to the last transaction, and the source's own figures.
+    // Thousands of transactions per second: simulated, and the original report's.
     type Source<'a> = &'a [Option<f64>];
     let expected: [(&str, &[f64], Source<'_>); 3] = [
         (
@@ -115,7 +115,7 @@ fn simulated_figures_are_exact_and_meet_the_marks() {
         "{:?}",
         ratios.collect::<Vec<_>>()
     );
-    // One queue scales to its CPU's end, a queue for every 8 CPUs on and on.
+    // One queue scales until its CPU is saturated; a queue per 8 CPUs scales further.
     let curve = table(&experiment, "The same Intel machine");
     let at_64 = values(curve.rows.last().expect("64 CPUs"));
     assert!(at_64[1] < 3.3 * at_64[0] && at_64[4] > 25.0 * at_64[0], "{at_64:?}");
@@ -135,12 +135,12 @@ fn packets_on_the_model_nic_are_counted_exactly() {
             values(row).iter().map(|value| (value * 1000.0).round() / 1000.0).collect::<Vec<_>>()
         })
         .collect();
-    // Packets, parsed by the card, hashed by us, bytes copied, checksums, CPUs, the busiest,
-    // imbalance, wake-ups.
+    // Columns: packets, parsed by the card, hashed in software, bytes copied, checksums, CPUs,
+    // packets of the busiest, imbalance, wake-ups.
     let expected = [
         [4000.0, 4000.0, 0.0, 0.0, 0.0, 1.0, 4000.0, 1.0, 0.0],
         [4000.0, 4000.0, 0.0, 0.0, 0.0, 15.0, 280.0, 1.05, 943.0],
-        // The same hash computed here: the same CPUs.
+        // The same hash in software selects the same CPUs.
         [4000.0, 0.0, 4000.0, 0.0, 0.0, 15.0, 280.0, 1.05, 943.0],
         [4000.0, 4000.0, 0.0, 0.0, 0.0, 4.0, 1008.0, 1.008, 0.0],
         [4000.0, 4000.0, 0.0, 0.0, 0.0, 12.0, 352.0, 1.056, 782.0],
@@ -163,19 +163,19 @@ fn the_same_load_runs_on_this_machine() {
             panic!("{row:?}")
         };
         assert!(per_second > 0.0 && cpu > 0.0 && cpu <= 100.0, "{row:?}");
-        // The bridge hands packets over if it has a mask, and does not wake its workers up for each
-        // of them.
+        // A bridge with a mask hands packets over, and wakes its workers less often than once per
+        // packet.
         let has_mask = row.group == "this bridge" && row.name.starts_with("with RPS");
         assert_eq!((steered.is_some(), wake_ups.is_some()), (has_mask, has_mask), "{row:?}");
-        // One that does not adapt, from the first packet on, in every round.
+        // A mask that does not adapt steers nearly all packets in every round.
         let adapts = row.name.ends_with(", adapting");
         assert!(row.figures[2].is_none_or(|steered| adapts || steered.low > 90.0), "{row:?}");
         assert!(wake_ups.is_none_or(|wake_ups| wake_ups < 1000.0), "{row:?}");
     }
     assert_eq!((many.rows.len(), one.rows.len()), (5, 3));
     for row in &accounts.rows {
-        // Sender, receiver, bridge, whole machine, us/KB, us/Tr: the kernel's bridge has no threads
-        // of its own.
+        // Sender, receiver, bridge, whole machine, us/KB, us/Tr; the kernel's bridge has no
+        // threads.
         let filled: Vec<_> = row.figures.iter().map(Option::is_some).collect();
         assert_eq!(filled, [true, true, row.group == "this bridge", true, true, true], "{row:?}");
     }

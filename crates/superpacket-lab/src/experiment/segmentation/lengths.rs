@@ -1,4 +1,4 @@
-//! The frames of a line by their lengths.
+//! Frame counts by length, and histograms of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,19 +15,18 @@ use crate::experiment::report::{Column, Figure, Row};
 use crate::link::Link;
 use crate::raw::{RawOptions, RawSocket};
 
-/// Bytes of headers in front of the payload of TCP over IPv4 with timestamps, from the Ethernet
-/// header on.
+/// Length of the headers of TCP over IPv4 with timestamps, including the Ethernet header.
 pub(crate) const TCP4_HEADERS: u32 = 14 + 20 + 32;
 
-/// How many frames of each length in bytes.
+/// Number of frames per length in bytes.
 pub(crate) type Lengths = BTreeMap<u32, u64>;
 
-/// Counts what an interface receives while `work` is done. Where the socket's buffer is full frames
-/// are missed: it is a sample.
+/// Counts the frames that an interface receives during `work`. The count is a sample, because the
+/// kernel drops frames while the socket's buffer is full.
 ///
 /// # Errors
-/// What `work` returns; [`LabError::System`] where the interface cannot be watched.
-pub(crate) fn while_doing<T>(
+/// The error of `work`; [`LabError::System`] if the interface cannot be observed.
+pub(crate) fn measure_lengths<T>(
     link: &Link,
     work: impl FnOnce() -> Result<T, LabError>,
 ) -> Result<(T, Lengths), LabError> {
@@ -44,7 +43,7 @@ pub(crate) fn while_doing<T>(
 
 fn watch(socket: &RawSocket, done: &AtomicBool) -> Result<Lengths, LabError> {
     let mut lengths = Lengths::new();
-    // The head is enough: the call tells how long the frame is.
+    // A part is enough, because the call returns the length of the whole frame.
     let mut head = [0; 64];
     loop {
         match recv(socket.as_fd(), &mut head, RecvFlags::TRUNC | RecvFlags::DONTWAIT) {
@@ -58,12 +57,12 @@ fn watch(socket: &RawSocket, done: &AtomicBool) -> Result<Lengths, LabError> {
     }
 }
 
-/// The largest payload of TCP over IPv4 in these frames, in bytes.
+/// Returns the largest payload of TCP over IPv4 in these frames, in bytes.
 pub(crate) fn largest_payload(lengths: &Lengths) -> u32 {
     lengths.keys().next_back().map_or(0, |length| length.saturating_sub(TCP4_HEADERS))
 }
 
-/// The payload of TCP over IPv4 in these frames, in bytes.
+/// Returns the sum of the payload of TCP over IPv4 in these frames, in bytes.
 pub(crate) fn payload(lengths: &Lengths) -> u64 {
     lengths
         .iter()
@@ -71,14 +70,14 @@ pub(crate) fn payload(lengths: &Lengths) -> u64 {
         .sum()
 }
 
-/// The columns of a histogram.
+/// Columns of a histogram.
 pub(crate) const COLUMNS: [Column; 2] = [
     Column { name: "frames", title: "frames", unit: "", digits: 0 },
     Column { name: "bytes", title: "of the payload", unit: "%", digits: 1 },
 ];
 
-/// The classes of payload in bytes that a histogram of TCP segments of 1,448 bytes shows: the upper
-/// bound of each, and its name.
+/// Classes of a histogram of TCP payload, for segments of 1,448 bytes: upper bound in bytes, and
+/// name.
 const CLASSES: [(u32, &str); 8] = [
     (0, "no payload"),
     (1_447, "1 to 1,447 bytes"),
@@ -90,7 +89,7 @@ const CLASSES: [(u32, &str); 8] = [
     (u32::MAX, "more"),
 ];
 
-/// A histogram's rows: the classes in which there are frames.
+/// Returns a histogram's rows, without empty classes.
 pub(crate) fn histogram(group: &str, lengths: &Lengths) -> Vec<Row> {
     let mut classes = [(0u64, 0u64); CLASSES.len()];
     for (length, count) in lengths {

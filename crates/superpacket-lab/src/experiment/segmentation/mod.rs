@@ -1,17 +1,17 @@
-//! What the experiments with TSO and GSO share: hosts joined by a bridge whose ports cut or do not,
-//! and the same bridge between model NICs.
+//! Parts shared by the TSO and GSO experiments: live hosts joined by a bridge, and the same bridge
+//! between model NICs.
 
-pub(super) mod bridged;
-pub(super) mod carried;
-pub(super) mod counted;
+pub(super) mod counting_port;
+pub(super) mod forwarding;
+pub(super) mod hosts;
 pub(super) mod lengths;
-pub(super) mod modelled;
+pub(super) mod load_rows;
 pub(super) mod stack;
 
-/// What a sender's stack and the frames of a wire are limited to: bytes from the IP header on.
+/// MTU of senders and wires: bytes from the IP header on.
 pub(super) const MTU: usize = 1500;
 
-/// An error of ports or bridges that the lab's own settings cannot explain.
-fn refused(what: &str, error: &dyn std::error::Error) -> crate::error::LabError {
+/// Returns the error for an unexpected failure of a port or a bridge.
+fn unexpected_error(what: &str, error: &dyn std::error::Error) -> crate::error::LabError {
     crate::error::LabError::system(what, std::io::Error::other(error.to_string()))
 }

@@ -1,5 +1,5 @@
-//! A host's stack as a source of packets: one long send, in super-packets or in packets of the MTU,
-//! headers and checksums as Linux leaves them to a device.
+//! A host's stack as a source of packets: one long send in super-packets or MTU-sized packets, with
+//! headers and partial checksums as Linux gives them to a device.
 
 use superpacket::checksum::{ipv4_header, pseudo_header};
 use superpacket::packet::{Layer, RxChecksum};
@@ -10,15 +10,15 @@ use superpacket_port::{Outgoing, TxBatch};
 use super::MTU;
 use crate::pattern::Pattern;
 
-/// The longest IP packet, in bytes.
+/// Length of the longest IP packet.
 const LONGEST: usize = 65_535;
 
-/// Of which protocol a stack sends.
+/// The protocol of a stack's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub(crate) enum StackProtocol {
     /// TCP with timestamps over IPv4.
     Tcp4,
-    /// The same over IPv6.
+    /// TCP with timestamps over IPv6.
     Tcp6,
     /// UDP over IPv4.
     Udp,
@@ -26,85 +26,87 @@ pub(crate) enum Transport {
     Dccp,
 }
 
-impl Transport {
-    /// All, in the order of source 004.
-    pub(crate) const ALL: [Transport; 4] =
-        [Transport::Tcp4, Transport::Tcp6, Transport::Udp, Transport::Dccp];
+impl StackProtocol {
+    /// All protocols, in the order of the GSO report of 2006.
+    pub(crate) const ALL: [StackProtocol; 4] =
+        [StackProtocol::Tcp4, StackProtocol::Tcp6, StackProtocol::Udp, StackProtocol::Dccp];
 
-    /// As tables call it.
+    /// Returns the name used in tables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Transport::Tcp4 => "TCPv4",
-            Transport::Tcp6 => "TCPv6",
-            Transport::Udp => "UDP",
-            Transport::Dccp => "DCCP",
+            StackProtocol::Tcp4 => "TCPv4",
+            StackProtocol::Tcp6 => "TCPv6",
+            StackProtocol::Udp => "UDP",
+            StackProtocol::Dccp => "DCCP",
         }
     }
 
     const fn version(self) -> IpVersion {
-        if matches!(self, Transport::Tcp6) { IpVersion::V6 } else { IpVersion::V4 }
+        if matches!(self, StackProtocol::Tcp6) { IpVersion::V6 } else { IpVersion::V4 }
     }
 
     const fn network_length(self) -> usize {
-        if matches!(self, Transport::Tcp6) { ipv6::HEADER_LENGTH } else { ipv4::HEADER_LENGTH }
+        if matches!(self, StackProtocol::Tcp6) { ipv6::HEADER_LENGTH } else { ipv4::HEADER_LENGTH }
     }
 
     const fn header_length(self) -> usize {
         match self {
-            Transport::Tcp4 | Transport::Tcp6 => tcp::HEADER_LENGTH + tcp::TIMESTAMP_OPTIONS_LENGTH,
-            Transport::Udp => udp::HEADER_LENGTH,
-            Transport::Dccp => dccp::LONG_HEADER_LENGTH,
+            StackProtocol::Tcp4 | StackProtocol::Tcp6 => {
+                tcp::HEADER_LENGTH + tcp::TIMESTAMP_OPTIONS_LENGTH
+            }
+            StackProtocol::Udp => udp::HEADER_LENGTH,
+            StackProtocol::Dccp => dccp::LONG_HEADER_LENGTH,
         }
     }
 
     const fn kind(self) -> GsoKind {
         match self {
-            Transport::Tcp4 => GsoKind::Tcp4,
-            Transport::Tcp6 => GsoKind::Tcp6,
-            Transport::Udp => GsoKind::Udp,
-            Transport::Dccp => GsoKind::Dccp,
+            StackProtocol::Tcp4 => GsoKind::Tcp4,
+            StackProtocol::Tcp6 => GsoKind::Tcp6,
+            StackProtocol::Udp => GsoKind::Udp,
+            StackProtocol::Dccp => GsoKind::Dccp,
         }
     }
 
     const fn protocol(self) -> (u8, usize) {
         match self {
-            Transport::Tcp4 | Transport::Tcp6 => (protocol::TCP, tcp::CHECKSUM),
-            Transport::Udp => (protocol::UDP, udp::CHECKSUM),
-            Transport::Dccp => (protocol::DCCP, dccp::CHECKSUM),
+            StackProtocol::Tcp4 | StackProtocol::Tcp6 => (protocol::TCP, tcp::CHECKSUM),
+            StackProtocol::Udp => (protocol::UDP, udp::CHECKSUM),
+            StackProtocol::Dccp => (protocol::DCCP, dccp::CHECKSUM),
         }
     }
 
-    /// Bytes of payload in a packet of the MTU.
+    /// Returns the payload bytes of an MTU-sized packet.
     pub(crate) const fn segment_size(self) -> usize {
         MTU - self.network_length() - self.header_length()
     }
 
-    /// Bytes of payload in the longest super-packet of whole segments.
+    /// Returns the payload bytes of the longest super-packet of whole segments.
     pub(crate) const fn longest(self) -> usize {
-        // An IPv6 length counts from behind the header on.
+        // The IPv6 length field excludes the IPv6 header.
         let headers = self.header_length()
-            + if matches!(self, Transport::Tcp6) { 0 } else { self.network_length() };
+            + if matches!(self, StackProtocol::Tcp6) { 0 } else { self.network_length() };
         (LONGEST - headers) / self.segment_size() * self.segment_size()
     }
 }
 
-/// A host, number 1, that sends so many bytes to another.
+/// Host number 1, which sends a number of bytes to another host.
 #[derive(Clone, Debug)]
-pub(crate) struct Stack {
-    transport: Transport,
+pub(crate) struct SenderStack {
+    transport: StackProtocol,
     to: u8,
     payload: Pattern,
     sent: u64,
     end: u64,
-    /// Bytes of payload in its packets.
+    /// Maximum payload bytes per packet.
     largest: usize,
     bytes: Vec<u8>,
 }
 
-impl Stack {
-    /// Sends `bytes` of payload to host number `to`, in packets of at most `largest` bytes of
-    /// payload each, but at least a segment.
-    pub(crate) fn new(transport: Transport, to: u8, bytes: u64, largest: usize) -> Self {
+impl SenderStack {
+    /// Creates a stack that sends `bytes` of payload to host number `to`. Packets carry at most
+    /// `largest` bytes of payload, rounded down to whole segments, and at least one segment.
+    pub(crate) fn new(transport: StackProtocol, to: u8, bytes: u64, largest: usize) -> Self {
         let size = transport.segment_size();
         let largest = (largest / size * size).clamp(size, transport.longest());
         Self {
@@ -118,7 +120,7 @@ impl Stack {
         }
     }
 
-    /// Hands the next packet down; `false`: all is sent.
+    /// Adds the next packet to the batch; returns `false` if all is sent.
     pub(crate) fn push(&mut self, outgoing: &mut Outgoing, batch: &mut TxBatch) -> bool {
         let length = (self.end - self.sent).min(self.largest as u64) as usize;
         if length == 0 {
@@ -144,7 +146,7 @@ impl Stack {
         let header = network + transport.network_length();
         let payload = header + transport.header_length();
         let (number, checksum) = transport.protocol();
-        // As many segments as were sent before.
+        // The number of segments sent before.
         let segments = self.sent.div_ceil(transport.segment_size() as u64);
         let to = self.to;
         self.bytes.clear();
@@ -182,7 +184,7 @@ impl Stack {
         put16(own, 0, 40_000);
         put16(own, 2, 5_001);
         match transport {
-            Transport::Tcp4 | Transport::Tcp6 => {
+            StackProtocol::Tcp4 | StackProtocol::Tcp6 => {
                 own[tcp::SEQUENCE..tcp::SEQUENCE + 4]
                     .copy_from_slice(&(self.sent as u32 + 1).to_be_bytes());
                 own[tcp::ACKNOWLEDGEMENT + 3] = 1;
@@ -190,9 +192,9 @@ impl Stack {
                 put16(own, tcp::WINDOW, 501);
                 own[tcp::OPTIONS..tcp::OPTIONS + 4].copy_from_slice(&tcp::ALIGNED_TIMESTAMP);
             }
-            Transport::Udp => put16(own, udp::LENGTH, rest as u16),
-            Transport::Dccp => {
-                // Long sequence numbers (X), and a checksum over all of the payload (coverage 0).
+            StackProtocol::Udp => put16(own, udp::LENGTH, rest as u16),
+            StackProtocol::Dccp => {
+                // Long sequence numbers (X); the checksum covers the whole payload (CsCov 0).
                 (own[dccp::DATA_OFFSET], own[dccp::TYPE]) = (4, dccp::DATA << 1 | 1);
                 own[dccp::LONG_SEQUENCE..dccp::LONG_SEQUENCE + 6]
                     .copy_from_slice(&segments.to_be_bytes()[2..]);
@@ -213,17 +215,20 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_sources() {
-        // Source 003 saw 15,928 = 11 x 1448.
-        assert_eq!(Transport::Tcp4.segment_size(), 1448);
-        assert_eq!(Stack::new(Transport::Tcp4, 2, 1, 15_928).largest, 15_928);
-        assert_eq!(Transport::ALL.map(Transport::longest), [65_160, 64_260, 64_768, 64_416]);
-        assert_eq!(Stack::new(Transport::Udp, 2, 1, 0).largest, 1472);
+        // The TSO report of 2005 has 15,928 = 11 x 1448.
+        assert_eq!(StackProtocol::Tcp4.segment_size(), 1448);
+        assert_eq!(SenderStack::new(StackProtocol::Tcp4, 2, 1, 15_928).largest, 15_928);
+        assert_eq!(
+            StackProtocol::ALL.map(StackProtocol::longest),
+            [65_160, 64_260, 64_768, 64_416]
+        );
+        assert_eq!(SenderStack::new(StackProtocol::Udp, 2, 1, 0).largest, 1472);
     }
 
     #[test]
     fn the_last_packet_holds_what_is_left() {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        let mut stack = Stack::new(Transport::Dccp, 2, 4_000, 3_000);
+        let mut stack = SenderStack::new(StackProtocol::Dccp, 2, 4_000, 3_000);
         while stack.push(&mut outgoing, &mut batch) {}
         let lengths: Vec<u32> = batch.frames().iter().map(|frame| frame.length).collect();
         assert_eq!(lengths, [14 + 20 + 16 + 2 * 1464, 14 + 20 + 16 + 4_000 - 2 * 1464]);

@@ -1,4 +1,4 @@
-//! The file, sent between hosts by sendfile(2).
+//! TSO between live hosts: the file is sent by sendfile(2).
 
 use std::sync::Arc;
 
@@ -8,50 +8,52 @@ use super::{
     BETA, BETA_SPEED, Client, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark,
 };
 use crate::error::LabError;
-use crate::experiment::plan::{Session, Variant};
-use crate::experiment::report::{Column, Experiment, Figure, Form, Ratio, Row, Table};
-use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
-use crate::experiment::segmentation::carried::{self, costs, speed, summed};
-use crate::experiment::segmentation::lengths::{
-    self, Lengths, histogram, largest_payload, payload, while_doing,
+use crate::experiment::cpu_costs;
+use crate::experiment::plan::{Plan, Session, Variant};
+use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Table};
+use crate::experiment::segmentation::hosts::{
+    BridgedHosts, BridgedHostsGroup, HostSetup, IpFamily, LoadResult, PortDevice,
 };
-use crate::experiment::spent;
+use crate::experiment::segmentation::lengths::{
+    self, Lengths, histogram, largest_payload, measure_lengths, payload,
+};
+use crate::experiment::segmentation::load_rows::{self, costs, speed, summarize};
 use crate::load::{PatternFile, Source, TcpBulk, Until};
 
-/// `gso_max_size` in bytes with which Linux sends at most 11 segments of 1,448 bytes at once: it
-/// leaves room for headers (`MAX_TCP_HEADER`) and takes whole segments of the rest. Whether it does
-/// is seen by the frames.
+/// `gso_max_size` in bytes with which Linux sends at most 11 segments of 1,448 bytes at once. Linux
+/// subtracts room for headers (`MAX_TCP_HEADER`) and takes whole segments. The measured frame
+/// lengths confirm it.
 const GSO_MAX_SIZE: u32 = 16_384;
 
-/// A quick run sends a part of the file.
+/// Divisor of the file's size for a quick run.
 const QUICK_PART: u64 = 10;
 
-/// Measures it.
+/// Measures all clients and variants.
 ///
 /// # Errors
-/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot,
-/// [`LabError::Cancelled`] when its end was asked for.
+/// [`LabError::Forbidden`] and [`LabError::Unsupported`] if this machine cannot run it,
+/// [`LabError::Cancelled`] if it was cancelled.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let plan = session.plan;
     let file = PatternFile::new(if plan.quick { FILE / QUICK_PART } else { FILE }, 3)?;
     let settings = Client::ALL.into_iter().flat_map(|client| {
         let variants = VARIANTS.into_iter().zip(senders()).take(client.variants(plan));
         variants.map(move |(variant, sender)| {
-            (format!("tso: {}, {variant}", client.name()), arrange(sender, client))
+            (format!("tso: {}, {variant}", client.name()), host_setups(sender, client))
         })
     });
-    let (names, arrangements): (Vec<_>, Vec<_>) = settings.unzip();
-    let hosts = Several::new(&arrangements, session.cpus)?;
+    let (names, groups): (Vec<_>, Vec<_>) = settings.unzip();
+    let hosts = BridgedHostsGroup::new(&groups, session.cpus)?;
     for hosts in hosts.iter() {
         session.check()?;
-        hosts.greet(&hosts.route(0, 1, Ip::V4))?;
+        hosts.warm_up(&hosts.route(0, 1, IpFamily::V4))?;
     }
     let mut sizes = Vec::new();
     for hosts in &hosts[..VARIANTS.len()] {
         session.check()?;
         sizes.push(frames(hosts, &file)?);
     }
-    let mut variants: Vec<Variant<'_, Carried>> = names
+    let mut variants: Vec<Variant<'_, LoadResult>> = names
         .into_iter()
         .zip(hosts.iter())
         .map(|(name, hosts)| Variant::new(name, || transfer(hosts, &file, file.size())))
@@ -59,49 +61,77 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let measured = session.interleaved(&mut variants)?;
 
     let mut experiment = Experiment::new(&ENTRY);
-    // As in the source, the first half is for warming up; of few transfers all are needed.
+    // As in the original report, the first half is a warm-up; with few transfers all count.
     let last = if plan.rounds >= 6 { plan.rounds / 2 } else { plan.rounds };
     let mut rows = Vec::new();
     let mut measured = measured.iter().map(|rounds| &rounds[rounds.len() - last..]);
     for client in Client::ALL {
-        let rounds: Vec<&[Carried]> = measured.by_ref().take(client.variants(plan)).collect();
-        let is_source = client == Client::Wire;
-        for (variant, loads) in rounds.iter().enumerate() {
-            let paired = speed(loads, rounds[0]);
-            rows.push(Row {
-                group: client.name().into(),
-                name: VARIANTS[variant].into(),
-                figures: speeds(loads).into_iter().chain(costs(loads)).collect(),
-                source: SOURCE_SPEED
-                    .get(variant)
-                    .filter(|_| is_source)
-                    .map_or_else(Vec::new, |speeds| source(*speeds)),
-                ratio: (variant != 0).then(|| Ratio::paired(VARIANTS[0], "average", &paired)),
-                source_ratio: (is_source && variant == 1)
-                    .then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]),
-            });
-            if variant != 0 {
-                let mark = carried::mark(&mark(client, variant), loads, rounds[0], TARGET);
-                let slower =
-                    (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]);
-                experiment.marks.push(mark.in_brief(client.briefs()[variant - 1], slower));
-            }
-        }
+        let rounds: Vec<&[LoadResult]> = measured.by_ref().take(client.variants(plan)).collect();
+        rows.extend(client_rows(client, &rounds));
+        experiment.marks.extend(client_marks(client, &rounds));
     }
-    rows.extend(BETA_SPEED.into_iter().zip(VARIANTS).enumerate().map(
-        |(variant, (speeds, name))| Row {
-            group: BETA.into(),
-            name: name.into(),
-            figures: vec![None; 2 + spent::COLUMNS.len()],
-            source: source(speeds),
-            ratio: None,
-            source_ratio: (variant == 1).then(|| BETA_SPEED[1][0] / BETA_SPEED[0][0]),
-        },
+    rows.extend(beta_rows());
+    experiment.tables.push(speed_table(plan, file.size(), last, rows));
+    let seen = observed_shares(&sizes, file.size());
+    experiment.tables.push(length_table(&sizes, &seen));
+    experiment.notes.push(format!(
+        "The histogram was {seen}, in the order of its settings. A packet socket on the sender's port counts the frames, and misses those that exceed its buffer."
     ));
+    experiment.notes.extend(notes(largest_payload(&sizes[1])));
+    Ok(experiment)
+}
+
+/// Returns the rows of a client, one per variant.
+fn client_rows(client: Client, rounds: &[&[LoadResult]]) -> Vec<Row> {
+    let row = |(variant, loads): (usize, &&[LoadResult])| Row {
+        group: client.name().into(),
+        name: VARIANTS[variant].into(),
+        figures: speeds(loads).into_iter().chain(costs(loads)).collect(),
+        source: SOURCE_SPEED
+            .get(variant)
+            .filter(|_| client == Client::Wire)
+            .map_or_else(Vec::new, |speeds| source(*speeds)),
+        ratio: (variant != 0)
+            .then(|| Ratio::paired(VARIANTS[0], "average", &speed(loads, rounds[0]))),
+        source_ratio: source_ratio(client, variant),
+    };
+    rounds.iter().enumerate().map(row).collect()
+}
+
+/// Returns the marks of a client: each variant of TSO against no TSO.
+fn client_marks(client: Client, rounds: &[&[LoadResult]]) -> Vec<Mark> {
+    let mark = |(variant, loads): (usize, &&[LoadResult])| {
+        let mark = load_rows::mark(&mark(client, variant), loads, rounds[0], TARGET);
+        mark.in_brief(client.briefs()[variant - 1], source_ratio(client, variant))
+    };
+    rounds.iter().enumerate().skip(1).map(mark).collect()
+}
+
+/// Returns the original report's ratio of the speeds with TSO on and off, for the row to which it
+/// belongs.
+fn source_ratio(client: Client, variant: usize) -> Option<f64> {
+    let has_source = client == Client::Wire && variant == 1;
+    has_source.then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0])
+}
+
+/// Returns the rows of the original report's client Beta, which have no measured figures.
+fn beta_rows() -> impl Iterator<Item = Row> {
+    BETA_SPEED.into_iter().zip(VARIANTS).enumerate().map(|(variant, (speeds, name))| Row {
+        group: BETA.into(),
+        name: name.into(),
+        figures: vec![None; 2 + cpu_costs::COLUMNS.len()],
+        source: source(speeds),
+        ratio: None,
+        source_ratio: (variant == 1).then(|| BETA_SPEED[1][0] / BETA_SPEED[0][0]),
+    })
+}
+
+/// Returns the table of speeds, from the last `last` transfers of `size` bytes with each setting.
+fn speed_table(plan: Plan, size: u64, last: usize, rows: Vec<Row>) -> Table {
     let speed = |name, title| Column { name, title, unit: "MB/s", digits: 1 };
     let columns = [speed("average", "average speed"), speed("best", "max speed")]
         .into_iter()
-        .chain(spent::COLUMNS)
+        .chain(cpu_costs::COLUMNS)
         .collect();
     let which = if last == plan.rounds {
         format!("all {last}")
@@ -109,68 +139,59 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         format!("the last {last} of {}", plan.rounds)
     };
     let part = if plan.quick { "a tenth of the source's file, " } else { "" };
-    let title = format!(
-        "{part}{} bytes by sendfile, {} transfers with each setting",
-        file.size(),
-        plan.rounds
-    );
+    let title =
+        format!("{part}{size} bytes by sendfile, {} transfers with each setting", plan.rounds);
     let made = format!(
-        "measured, average and best of {which} transfers, and between what half of these lie; CPU and us/KB are their medians"
+        "measured: average and best of {which} transfers, with their quartiles; CPU and us/KB are medians"
     );
-    experiment.tables.push(Table {
-        title,
-        form: Form::Live,
-        columns,
-        rows,
-        rounds: last,
-        plot: Some(0),
-        made: Some(made),
-    });
+    Table { title, form: Form::Live, columns, rows, rounds: last, plot: Some(0), made: Some(made) }
+}
+
+/// Describes how the frame lengths were measured, with the share of the file's bytes in the counted
+/// frames of each variant.
+fn observed_shares(sizes: &[Lengths], size: u64) -> String {
+    // More than 100 % means retransmissions.
+    let share = |sizes: &Lengths| format!("{:.1} %", payload(sizes) as f64 / size as f64 * 100.0);
+    let shares = sizes.iter().map(share).collect::<Vec<_>>().join(", ");
+    format!(
+        "measured once, over a whole transfer of {size} bytes: the counted frames hold {shares} of them"
+    )
+}
+
+/// Returns the table of frame lengths, which `made` describes.
+fn length_table(sizes: &[Lengths], made: &str) -> Table {
     let rows =
         sizes.iter().zip(VARIANTS).flat_map(|(sizes, variant)| histogram(variant, sizes)).collect();
     let title = format!(
         "Payload of the frames that the sender's device gave to the port, in a transfer of its own to the {}",
         Client::Wire.name()
     );
-    // More than all: what was sent again.
-    let seen =
-        |sizes: &Lengths| format!("{:.1} %", payload(sizes) as f64 / file.size() as f64 * 100.0);
-    let seen = sizes.iter().map(seen).collect::<Vec<_>>().join(", ");
-    let made = format!(
-        "measured once, over the whole of a transfer of {} bytes: the frames seen hold {seen} of them",
-        file.size()
-    );
-    experiment.tables.push(Table {
+    Table {
         title,
         form: Form::Live,
         columns: lengths::COLUMNS.into(),
         rows,
         rounds: 1,
         plot: None,
-        made: Some(made.clone()),
-    });
-    experiment.notes.push(format!(
-        "The histogram was {made}, in the order of its settings. It is taken by a packet socket that watches the sender's port; frames for which that has no room are missed."
-    ));
-    experiment.notes.extend(notes(largest_payload(&sizes[1])));
-    Ok(experiment)
+        made: Some(made.into()),
+    }
 }
 
-/// The sender's settings, in the order of [`VARIANTS`].
-fn senders() -> [Place; 3] {
-    let packet = Place::new(Kind::Packet);
-    [packet.cut_by_its_host(), Place { gso_max_size: Some(GSO_MAX_SIZE), ..packet }, packet]
+/// Returns the sender's settings, in the order of [`VARIANTS`].
+fn senders() -> [HostSetup; 3] {
+    let packet = HostSetup::new(PortDevice::Packet);
+    [packet.segmented_by_host(), HostSetup { gso_max_size: Some(GSO_MAX_SIZE), ..packet }, packet]
 }
 
-/// The sender, and a client of this kind.
-fn arrange(sender: Place, client: Client) -> Vec<Place> {
-    let receiver = Place::new(Kind::Packet);
-    // The device in front of the client has no TSO: the kernel cuts right before it, and frames of
+/// Returns the settings of the sender and of this kind of client.
+fn host_setups(sender: HostSetup, client: Client) -> Vec<HostSetup> {
+    let receiver = HostSetup::new(PortDevice::Packet);
+    // The device in front of the client has no TSO. The kernel segments before it, and frames of
     // the MTU arrive.
-    let wire = receiver.cut_by_the_kernel();
-    let with_gro = |place: Place, gro_past_push| {
-        let features = place.features.with(Feature::GenericReceiveOffload);
-        Place { features, gro_past_push, ..place }
+    let wire = receiver.segmented_by_kernel();
+    let with_gro = |setup: HostSetup, gro_past_push| {
+        let features = setup.features.with(Feature::GenericReceiveOffload);
+        HostSetup { features, gro_past_push, ..setup }
     };
     match client {
         Client::Wire => vec![sender, wire],
@@ -180,30 +201,34 @@ fn arrange(sender: Place, client: Client) -> Vec<Place> {
     }
 }
 
-/// Sends so much of the file.
-fn transfer(hosts: &Bridged, file: &Arc<PatternFile>, bytes: u64) -> Result<Carried, LabError> {
+/// Sends `bytes` of the file.
+fn transfer(
+    hosts: &BridgedHosts,
+    file: &Arc<PatternFile>,
+    bytes: u64,
+) -> Result<LoadResult, LabError> {
     let load = TcpBulk {
         source: Source::File(Arc::clone(file)),
         until: Until::Bytes(bytes),
         ..TcpBulk::default()
     };
-    hosts.tcp(&load, &hosts.route(0, 1, Ip::V4))
+    hosts.run_tcp(&load, &hosts.route(0, 1, IpFamily::V4))
 }
 
-/// The lengths of the frames that arrive at the sender's port while the file is sent once.
-fn frames(hosts: &Bridged, file: &Arc<PatternFile>) -> Result<Lengths, LabError> {
-    let Some(port) = &hosts.sides[0] else {
+/// Sends the file once, and returns the lengths of the frames that arrive at the sender's port.
+fn frames(hosts: &BridgedHosts, file: &Arc<PatternFile>) -> Result<Lengths, LabError> {
+    let Some(port) = &hosts.bridge_links[0] else {
         return Err(LabError::Invalid {
             what: "a TAP device".into(),
             reason: "it has no other side to be watched".into(),
         });
     };
-    Ok(while_doing(port, || transfer(hosts, file, file.size()))?.1)
+    Ok(measure_lengths(port, || transfer(hosts, file, file.size()))?.1)
 }
 
-/// The average and the best speed in 10^6 bytes a second.
-fn speeds(loads: &[Carried]) -> [Option<Figure>; 2] {
-    let all = summed(loads, |load| load.megabytes);
+/// Returns the average and the best speed, in 10^6 bytes per second.
+fn speeds(loads: &[LoadResult]) -> [Option<Figure>; 2] {
+    let all = summarize(loads, |load| load.megabytes);
     let average = loads.iter().map(|load| load.megabytes).sum::<f64>() / loads.len().max(1) as f64;
     [
         Some(Figure { value: average, low: all.lower_quartile, high: all.upper_quartile }),
@@ -211,27 +236,26 @@ fn speeds(loads: &[Carried]) -> [Option<Figure>; 2] {
     ]
 }
 
-/// The source's figures as a row has them: it measured no CPU.
+/// Returns the original report's figures as a row; it measured no CPU usage.
 fn source(speeds: [f64; 2]) -> Vec<Option<f64>> {
-    speeds.into_iter().map(Some).chain([None; spent::COLUMNS.len()]).collect()
+    speeds.into_iter().map(Some).chain([None; cpu_costs::COLUMNS.len()]).collect()
 }
 
 fn notes(largest: u32) -> Vec<String> {
     vec![
-        "The source's figures beside those measured here are of its client Alpha (dual Opteron 248), with which TSO on was of 15,928 bytes. Its client Beta was a machine of another kind \
-         (quad Opteron 848): a second host of this machine would be the first again, so that only the source's figures stand there. The source measured no CPU, and between its hosts was a wire of \
-         1 Gb/s."
+        "The source's figures beside the measured ones are of its client Alpha (dual Opteron 248), for which TSO on meant 15,928 bytes. Its client Beta (quad Opteron 848) was another type of \
+         machine, which is not available here: only the source's figures are shown. The source measured no CPU usage, and had a wire of 1 Gb/s between its hosts."
             .to_owned(),
-        "Behind a wire of 1500 bytes the device in front of the client has no TSO, so that frames of the MTU arrive whatever was sent; a client that takes \
-         super-packets gets them whole, as virtual machines do. The bridge aggregates nothing, but where it is said."
+        "\"Behind a wire of 1500 bytes\": the device in front of the client has no TSO, so that frames of the MTU arrive in each case. A client that takes super-packets receives them whole, as \
+         virtual machines do. The bridge aggregates only where the row says so."
             .to_owned(),
-        "Linux sets PSH on each super-packet, and what has it merges no further by default. With gro_past_push, off by default, it does; given up is where PSH was: what is cut again has it on \
-         its last segment only."
+        "Linux sets PSH on each super-packet, and by default packets with PSH merge no further. With gro_past_push (off by default) they do, but the positions of PSH are lost: after \
+         segmentation only the last segment has it."
             .to_owned(),
         format!(
-            "15,928 bytes ({SOURCE_PAYLOAD} = 11 x 1448) are asked for by a gso_max_size of {GSO_MAX_SIZE} bytes on the sender's device; the largest payload then \
-             seen was {largest} bytes. Why the source's card was given no more, and why TSO was slower there, its text does not say, and these runs do not show."
+            "15,928 bytes ({SOURCE_PAYLOAD} = 11 x 1448) result from a gso_max_size of {GSO_MAX_SIZE} bytes on the sender's device; the largest observed payload was then {largest} bytes. \
+             The source does not say why its card received no more and why TSO was slower, and these runs do not show it."
         ),
-        spent::NOTE.to_owned(),
+        cpu_costs::NOTE.to_owned(),
     ]
 }

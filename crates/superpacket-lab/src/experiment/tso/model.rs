@@ -1,15 +1,15 @@
-//! The same file, handed to a model NIC: what the stack, the card and the wire have of it.
+//! TSO on the model NIC, for the same file: counts of the stack, the card and the wire.
 
 use superpacket_model::nic::{NicSettings, TsoLimit};
 
 use super::{ENTRY, FILE, SOURCE_PAYLOAD, VARIANTS};
 use crate::error::LabError;
 use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::segmentation::forwarding::{CardOutput, ForwardingCounts, forward, send};
 use crate::experiment::segmentation::lengths::{self, histogram, largest_payload};
-use crate::experiment::segmentation::modelled::{Counts, Exit, forward, send};
-use crate::experiment::segmentation::stack::{Stack, Transport};
+use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
 
-/// So much of the file is sent.
+/// Payload bytes sent, a part of the file.
 const PART: u64 = FILE / 64;
 
 const COLUMNS: [Column; 6] = [
@@ -21,7 +21,7 @@ const COLUMNS: [Column; 6] = [
     count("frames", "frames on the wire"),
 ];
 
-/// What is counted where the bridge is between.
+/// Columns of the table with the bridge between sender and card.
 const BRIDGED: [Column; 10] = [
     count("parsed", "through the bridge: headers parsed"),
     count("wakes", "wake-ups"),
@@ -39,52 +39,52 @@ const fn count(name: &'static str, title: &'static str) -> Column {
     Column { name, title, unit: "", digits: 0 }
 }
 
-/// The cards of the variants, and the most payload that their hosts' stacks give them at once.
+/// TSO limit of each variant's card, and maximum payload of its host's packets.
 const CARDS: [(TsoLimit, usize); 3] = [
     (TsoLimit::Off, 0),
     (TsoLimit::Payload(SOURCE_PAYLOAD), SOURCE_PAYLOAD as usize),
     (TsoLimit::Full, usize::MAX),
 ];
 
-/// The most payload of a packet in bytes, by variant: whole segments of 1,448.
+/// Maximum payload per packet in bytes, by variant: whole segments of 1,448 bytes.
 const LARGEST: [u64; 3] = [1_448, SOURCE_PAYLOAD as u64, 45 * 1_448];
 
-/// What a report of one screen calls the marks.
+/// Names of the marks in short reports.
 const COUNTED: [&str; 2] = ["packets of 15,928 bytes over fewest", "packets of 64 KB over fewest"];
 
 fn card(tso: TsoLimit) -> NicSettings {
     NicSettings { tso, ..NicSettings::default() }
 }
 
-/// Sends the part of the file as each variant does.
-fn send_all() -> Result<Vec<Exit>, LabError> {
+/// Sends the part of the file with each variant.
+fn send_all() -> Result<Vec<CardOutput>, LabError> {
     CARDS
         .map(|(tso, largest)| {
-            send(Stack::new(Transport::Tcp4, 2, PART, largest), &card(tso), |_| ())
+            send(SenderStack::new(StackProtocol::Tcp4, 2, PART, largest), &card(tso), |_| ())
         })
         .into_iter()
         .collect()
 }
 
-/// Sends it in super-packets of 64 KB through a bridge to each variant's card.
-fn forward_all() -> Result<Vec<Counts>, LabError> {
+/// Sends the part of the file in super-packets of 64 KB through a bridge to each variant's card.
+fn forward_all() -> Result<Vec<ForwardingCounts>, LabError> {
     let pass = |(tso, _)| {
-        forward(Stack::new(Transport::Tcp4, 2, PART, usize::MAX), &[card(tso)], |_, _| ())
+        forward(SenderStack::new(StackProtocol::Tcp4, 2, PART, usize::MAX), &[card(tso)], |_, _| ())
     };
     CARDS.map(pass).into_iter().collect()
 }
 
-/// Counts it.
+/// Counts all variants.
 ///
 /// # Errors
-/// [`LabError::System`] if the system gives no more file descriptors.
+/// [`LabError::System`] if the process has no more file descriptors.
 pub(super) fn run() -> Result<Experiment, LabError> {
     let exits = send_all()?;
     let off = exits[0].sent.packets as f64;
     let mut experiment = Experiment::new(&ENTRY);
     let mut rows = Vec::new();
     for (variant, exit) in exits.iter().enumerate() {
-        let Exit { sent, card, frames, .. } = exit;
+        let CardOutput { sent, card, frames, .. } = exit;
         let largest = u64::from(largest_payload(&sent.lengths));
         let figures = [
             sent.packets,
@@ -98,7 +98,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
             (variant != 0).then(|| Ratio::exact(VARIANTS[0], "sent", sent.packets as f64 / off));
         rows.push(Row { ratio, ..row(VARIANTS[variant], figures) });
         if variant != 0 {
-            // The stack has as few packets as hold the file, each as large as the card takes.
+            // The minimum number of packets of the card's largest size that hold the file.
             let fewest = PART.div_ceil(LARGEST[variant]);
             let name = format!(
                 "tso: packets of the stack, {}, over the fewest that hold the file",
@@ -148,14 +148,14 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     Ok(experiment)
 }
 
-/// The counts of [`BRIDGED`].
-fn bridged(counts: &Counts) -> [u64; 10] {
-    let Counts { handled, wakes, exits } = counts;
+/// Returns the counts of [`BRIDGED`].
+fn bridged(counts: &ForwardingCounts) -> [u64; 10] {
+    let ForwardingCounts { handled, wakes, exits } = counts;
     let exit = &exits[0];
     let (sent, card) = (&exit.sent, &exit.card);
     let largest = u64::from(largest_payload(&sent.lengths));
     let card_sums = card.tx_segments + card.tx_filled;
-    // These cards fill in checksums: the engine's are those of packets that it did not cut.
+    // The cards fill in checksums; the engine only those of packets that it did not segment.
     [
         *handled,
         *wakes,
@@ -170,7 +170,7 @@ fn bridged(counts: &Counts) -> [u64; 10] {
     ]
 }
 
-/// A row of counts.
+/// Returns a row of counts.
 fn row<const N: usize>(name: &str, counts: [u64; N]) -> Row {
     let figures = counts.map(|count| Some(Figure::exact(count as f64))).into();
     Row {
@@ -192,8 +192,9 @@ mod tests {
         let exits = send_all().expect("memory is there");
         let segments = PART.div_ceil(1448);
         assert_eq!((PART, segments), (10_397_408, 7_181));
-        let shown =
-            |exit: &Exit| (exit.sent.packets, largest_payload(&exit.sent.lengths), exit.sent.calls);
+        let shown = |exit: &CardOutput| {
+            (exit.sent.packets, largest_payload(&exit.sent.lengths), exit.sent.calls)
+        };
         assert_eq!(
             exits.iter().map(shown).collect::<Vec<_>>(),
             [(7_181, 1_448, 113), (653, 15_928, 11), (160, 65_160, 3)]
@@ -216,9 +217,9 @@ mod tests {
     #[test]
     fn a_bridge_gives_each_card_the_largest_that_it_takes() {
         let all = forward_all().expect("memory is there");
-        // 45 segments are 4 times 11 and 1, and the last 26 are twice 11 and 4: a part of one
-        // segment is nothing for the card to cut. Whatever the engine cuts has headers of its own,
-        // of 66 bytes; all checksums are the card's.
+        // 45 segments are 4 x 11 + 1, and the last 26 are 2 x 11 + 4. A single segment needs no
+        // TSO. The engine writes new headers of 66 bytes for its segments; the card fills in all
+        // checksums.
         let expected = [
             [160, 3, 7_181, 7_181, 1_448, 7_181 * 66, 0, 0, 7_181, 7_181],
             [160, 3, 798, 798, 15_928, 798 * 66, 0, 7_181 - 159, 7_181, 7_181],
@@ -243,7 +244,7 @@ mod tests {
             .map(|row| (row.group.as_str(), row.name.as_str()))
             .collect();
         let [off, limited, full] = VARIANTS;
-        // The last of each is what was left of the file.
+        // The remainder of the file is one smaller packet.
         let expected = [
             (off, "1 to 1,447 bytes"),
             (off, "1,448 bytes"),

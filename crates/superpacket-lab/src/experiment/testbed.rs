@@ -1,5 +1,5 @@
-//! Two hosts and the bridge between them, with an account of who spent how much CPU time: what the
-//! experiments on aggregation are played on.
+//! Two hosts joined by the bridge, with CPU times of its threads: the topology of the aggregation
+//! experiments.
 
 use std::fs;
 use std::io;
@@ -19,11 +19,11 @@ use crate::link::Link;
 use crate::load::{Route, TcpTransactions};
 use crate::topology::Station;
 
-/// Of a thread that gives way to others: on a full CPU it gets about a thirtieth of what each of
-/// them does.
+/// Niceness of a thread that should yield: on a saturated CPU it gets about a thirtieth of the time
+/// of a normal thread.
 const NICE: i32 = 15;
 
-/// Hosts A and B, each joined by a veth pair to a middle host, before a bridge runs there.
+/// Hosts A and B, each joined by a veth pair to a middle host, on which no bridge runs yet.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     pub(crate) a: Station,
@@ -34,11 +34,11 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Makes them. A's interface has a name that no other on this machine has: the kernel names the
-    /// threads that serve it by it.
+    /// Creates the hosts. A's interface name is unique on this machine, because the kernel names
+    /// NAPI threads after it.
     pub(crate) fn new() -> Result<Self, LabError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // Fifteen bytes are what is left of a thread's name, and "napi/" takes five.
+        // A thread name has 15 bytes, and "napi/" takes five.
         let name = format!(
             "s{:x}{:02x}",
             std::process::id() & 0x3f_ffff,
@@ -48,25 +48,28 @@ impl Hosts {
         let (a, a_side) = Link::veth(&Host::new("A")?, &name, &middle, "port-a")?;
         let (b, b_side) = Link::veth(&Host::new("B")?, "eth0", &middle, "port-b")?;
         for side in [&a_side, &b_side] {
-            // Best effort: the middle is no party to the traffic, and says little if it cannot be
-            // silenced.
+            // Best effort: without IPv6 the middle sends no frames of its own.
             let _ = middle.set_sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", side.name()), "1");
         }
         for host in [a.host(), b.host()] {
-            // What an earlier connection found out about the path is no business of the next; best
-            // effort, as older kernels keep it.
+            // Metrics of an earlier connection must not influence the next one. Best effort: some
+            // kernels lack this sysctl.
             let _ = host.set_sysctl("net/ipv4/tcp_no_metrics_save", "1");
         }
         Ok(Self { a: Station::new(a, 1)?, b: Station::new(b, 2)?, middle, a_side, b_side })
     }
 
-    /// Joins them by a bridge with a thread for each port, on these CPUs (all, if none is named),
-    /// and has the hosts find each other.
-    pub(crate) fn join(self, ports: [PortSettings; 2], cpus: &[usize]) -> Result<Stage, LabError> {
+    /// Starts a bridge with a thread per port on these CPUs (empty: all), and lets the hosts
+    /// resolve each other's addresses.
+    pub(crate) fn join(
+        self,
+        ports: [PortSettings; 2],
+        cpus: &[usize],
+    ) -> Result<Testbed, LabError> {
         let settings =
             BridgeSettings { ports: ports.into(), threads: 2, ..BridgeSettings::default() };
         let (bridge, bridge_threads) = self.middle.run(|| -> Result<_, LabError> {
-            // Threads run where the thread that starts them may run.
+            // Threads inherit the affinity of the thread that starts them.
             pin_this_thread(cpus)?;
             let bridge = Bridge::start(settings).map_err(|error| {
                 LabError::system(error.to_string(), io::Error::other("the bridge"))
@@ -79,45 +82,45 @@ impl Hosts {
             ];
             Ok((bridge, bridge_threads))
         })?;
-        let stage = Stage { a: self.a, b: self.b, bridge, bridge_threads };
+        let testbed = Testbed { a: self.a, b: self.b, bridge, bridge_threads };
         let meeting =
             TcpTransactions { time: Duration::from_millis(5), ..TcpTransactions::default() };
-        meeting.run(&stage.route())?;
-        Ok(stage)
+        meeting.run(&testbed.route())?;
+        Ok(testbed)
     }
 }
 
 /// Hosts, and the bridge that joins them.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Testbed {
     pub(crate) a: Station,
     pub(crate) b: Station,
     bridge: Bridge,
-    /// The threads that poll the ports towards A and B.
+    /// `/proc` directories of the threads that poll the ports to A and B.
     bridge_threads: [PathBuf; 2],
 }
 
-impl Stage {
-    /// From A to B.
+impl Testbed {
+    /// Returns the route from A to B.
     pub(crate) fn route(&self) -> Route<'_> {
         Route::ipv4(&self.a, &self.b)
     }
 
-    /// CPU time of the threads that poll the ports towards A and B, up to now.
+    /// Returns the CPU time used so far by the threads that poll the ports to A and B.
     pub(crate) fn thread_times(&self) -> Result<[Duration; 2], LabError> {
         Ok([task_time(&self.bridge_threads[0])?, task_time(&self.bridge_threads[1])?])
     }
 
-    /// Has the thread that polls the port towards B run only when its CPU has little else to do.
-    pub(crate) fn let_others_run_before_b(&self) -> Result<(), LabError> {
+    /// Lowers the priority of the thread that polls the port to B.
+    pub(crate) fn lower_priority_of_b(&self) -> Result<(), LabError> {
         let number =
             self.bridge_threads[1].file_name().and_then(|name| name.to_str()?.parse().ok());
-        // A thread's niceness is its own on Linux, and anybody may raise it (setpriority(2)).
+        // On Linux niceness is per thread, and every user may raise it (setpriority(2)).
         setpriority_process(number.and_then(Pid::from_raw), NICE)
             .context(|| "the niceness of a bridge's thread".into())
     }
 
-    /// What the ports towards A and B have counted up to now.
+    /// Returns the current counters of the ports to A and B.
     pub(crate) fn stats(&self) -> Result<[PortStats; 2], LabError> {
         let stats = self.bridge.stats();
         <[PortStats; 2]>::try_from(stats)
@@ -125,13 +128,13 @@ impl Stage {
     }
 }
 
-/// The thread of this process that has this name and is in this network namespace.
+/// Returns the `/proc` directory of this process's thread with this name and network namespace.
 fn thread_path(namespace: &Path, name: &str) -> Result<PathBuf, LabError> {
     let is_that_thread = |path: &PathBuf| {
         fs::read_link(path.join("ns/net")).is_ok_and(|found| found == namespace)
             && fs::read_to_string(path.join("comm")).is_ok_and(|found| found.trim_end() == name)
     };
-    // A thread gives itself its name: it must have run.
+    // A thread sets its name itself, so it must have run first.
     for _ in 0..1000 {
         let tasks = fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?;
         if let Some(path) = tasks.flatten().map(|task| task.path()).find(is_that_thread) {
@@ -142,8 +145,8 @@ fn thread_path(namespace: &Path, name: &str) -> Result<PathBuf, LabError> {
     Err(LabError::system(format!("the bridge's thread {name}"), io::ErrorKind::NotFound))
 }
 
-/// The kernel's thread that serves an interface whose softirqs were given to one (`napi/NAME-ID`),
-/// where this process sees it.
+/// Finds the kernel thread that polls an interface with threaded NAPI (`napi/NAME-ID`), and returns
+/// its PID and directory; `None` if this process cannot see it.
 pub(crate) fn napi_thread(link: &Link) -> Option<(u32, PathBuf)> {
     let prefix = format!("napi/{}-", link.name());
     let prefix = &prefix[..prefix.len().min(15)];
@@ -154,11 +157,10 @@ pub(crate) fn napi_thread(link: &Link) -> Option<(u32, PathBuf)> {
     })
 }
 
-/// CPU time of a task, of which `path` is the directory below `/proc`: exact where the scheduler
-/// tells it, else in clock ticks.
+/// Returns the CPU time of the task with this `/proc` directory: exact if `schedstat` has it,
+/// otherwise in clock ticks.
 pub(crate) fn task_time(path: &Path) -> Result<Duration, LabError> {
-    // The first field is the time on a CPU in nanoseconds
-    // (Documentation/scheduler/sched-stats.rst).
+    // The first field is the run time in nanoseconds (Documentation/scheduler/sched-stats.rst).
     let exact = fs::read_to_string(path.join("schedstat")).ok();
     let exact = exact
         .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())
@@ -176,7 +178,7 @@ pub(crate) fn task_time(path: &Path) -> Result<Duration, LabError> {
     }
 }
 
-/// A port as a bridge is asked for it.
+/// Parses a port as the bridge's command line takes it.
 pub(crate) fn port(text: &str) -> Result<PortSettings, LabError> {
     let spec = text.parse().map_err(|error: superpacket_port::SpecError| LabError::Invalid {
         what: text.into(),
@@ -185,7 +187,7 @@ pub(crate) fn port(text: &str) -> Result<PortSettings, LabError> {
     spec.map(PortSettings::new)
 }
 
-/// The CPU of the sender, and those of everything else; the same where there is but one.
+/// Returns the sender's CPU, and the other usable CPUs; both are the same if there is only one.
 pub(crate) fn split_cpus() -> Result<(usize, Vec<usize>), LabError> {
     let cpus = allowed_cpus()?;
     let sender = cpus.first().copied().unwrap_or(0);

@@ -1,16 +1,16 @@
-//! Where the CPU time of a load went: one account, kept alike by every live experiment.
+//! CPU time of a load by consumer, in the same form for all live experiments.
 
 use std::fs;
 use std::time::Duration;
 
 use super::report::{Column, Figure, Form, Row, Table};
-use super::stage::task_time;
+use super::testbed::task_time;
 use crate::cpu::{CpuTime, CpuUsage};
 use crate::error::{Context, LabError};
 use crate::load::{BulkReport, TransactionReport, UdpReport, service_demand};
 use crate::paired::Summary;
 
-/// What is shown of every load.
+/// The columns of CPU time that every live experiment shows.
 pub(crate) const COLUMNS: [Column; 5] = [
     Column { name: "sender_cpu", title: "sender CPU", unit: "%", digits: 0 },
     Column { name: "receiver_cpu", title: "receiver CPU", unit: "%", digits: 0 },
@@ -19,48 +19,48 @@ pub(crate) const COLUMNS: [Column; 5] = [
     Column { name: "service_demand", title: "all three", unit: "us/KB", digits: 3 },
 ];
 
-/// How the columns of [`COLUMNS`] came about, for a reader.
-pub(crate) const NOTE: &str = "CPU is that of the sending program's thread, of the receiving program's thread and of the bridge's threads, in percent of one CPU; of the whole machine, in \
-     percent of all its CPUs, with whatever else runs there. us/KB is the CPU time of sender, receiver and bridge for 1,024 bytes of payload. What a kernel does with a packet counts where it is \
-     done: the sender's acknowledgements and most of the receiver's TCP run in the bridge's send calls.";
+/// Explanation of [`COLUMNS`] for readers.
+pub(crate) const NOTE: &str = "CPU usage of the sending program's thread, the receiving program's thread and the bridge's threads is in percent of one CPU; that of the whole machine is in percent of \
+     all its CPUs, including other programs. us/KB is the CPU time of sender, receiver and bridge per 1,024 bytes of payload. The kernel's work on a packet counts for the thread that runs it: \
+     the sender's ACK processing and most of the receiver's TCP run in the bridge's send calls.";
 
-/// CPU time that a load took.
+/// CPU usage during a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Spent {
-    /// Of the sending program's thread, in percent of one CPU.
+pub(crate) struct CpuCosts {
+    /// Sending program's thread, in percent of one CPU.
     pub(crate) sender: f64,
-    /// Of the receiving program's thread, in percent of one CPU.
+    /// Receiving program's thread, in percent of one CPU.
     pub(crate) receiver: f64,
-    /// Of the bridge's threads, in percent of one CPU; `None` where the kernel's bridge, which has
-    /// none, joined the hosts.
+    /// The bridge's threads, in percent of one CPU; `None` for the kernel's bridge, which has no
+    /// threads.
     pub(crate) bridge: Option<f64>,
-    /// Of the whole machine, in percent of all its CPUs.
+    /// Whole machine, in percent of all its CPUs.
     pub(crate) machine: f64,
-    /// Of sender, receiver and bridge for the payload, in microseconds per 1,024 bytes: a
-    /// neighbour's is not in it.
+    /// Sender, receiver and bridge, in microseconds per 1,024 bytes of payload. Excludes other
+    /// programs.
     pub(crate) demand: f64,
-    /// The part of the machine's CPU time that others had meanwhile, 0 to 1: other programs, and a
-    /// hypervisor's other guests.
+    /// Share of the machine's CPU time that other programs and other guests of the hypervisor used,
+    /// 0 to 1.
     pub(crate) others: f64,
 }
 
-/// What every load reports, whatever it carried.
+/// Payload and CPU times of any load.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Load {
-    /// Payload bytes that arrived.
+pub(crate) struct LoadTotals {
+    /// Payload bytes received.
     pub(crate) bytes: u64,
-    /// How long that took, in seconds.
+    /// Duration, in seconds.
     pub(crate) seconds: f64,
-    /// CPU time of the sending end.
+    /// CPU time of the sending program.
     pub(crate) sender: Duration,
-    /// CPU time of the receiving end.
+    /// CPU time of the receiving program.
     pub(crate) receiver: Duration,
-    /// The machine's CPUs meanwhile.
+    /// Usage of all CPUs during the load.
     pub(crate) machine: CpuUsage,
 }
 
-impl From<&BulkReport> for Load {
-    /// Of the forward direction, which is the only one that experiments use.
+impl From<&BulkReport> for LoadTotals {
+    /// Takes the forward direction, the only one that experiments use.
     fn from(report: &BulkReport) -> Self {
         let direction = report.forward.as_ref();
         direction.map_or_else(Self::default, |direction| Self {
@@ -73,7 +73,7 @@ impl From<&BulkReport> for Load {
     }
 }
 
-impl From<&UdpReport> for Load {
+impl From<&UdpReport> for LoadTotals {
     fn from(report: &UdpReport) -> Self {
         let UdpReport { bytes, seconds, sender, receiver, machine, .. } = report;
         Self {
@@ -86,8 +86,8 @@ impl From<&UdpReport> for Load {
     }
 }
 
-impl Load {
-    /// Of requests and answers that are so many bytes together; the client is the sender.
+impl LoadTotals {
+    /// Returns the load of transactions with `bytes` payload bytes each; the client is the sender.
     pub(crate) fn transactions(report: &TransactionReport, bytes: u64) -> Self {
         let TransactionReport { transactions, seconds, client, server, machine, .. } = report;
         let bytes = transactions * bytes;
@@ -101,37 +101,38 @@ impl Load {
     }
 }
 
-/// CPU time of this process and of the threads of its bridges that move packets, up to now.
+/// CPU time used so far by this process, and by the packet threads of its bridges.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clocks {
+pub(crate) struct CpuClocks {
     process: Duration,
     bridge: Duration,
 }
 
-impl Clocks {
-    /// Reads them.
+impl CpuClocks {
+    /// Reads the CPU times.
     ///
     /// # Errors
-    /// [`LabError::System`] where `/proc` cannot be read.
+    /// [`LabError::System`] if `/proc` cannot be read.
     pub(crate) fn now() -> Result<Self, LabError> {
         Ok(Self { process: CpuTime::of_this_process().total(), bridge: bridge_time()? })
     }
 
-    /// What a load took that ran since these were read; the bridges must be those of then.
+    /// Returns the CPU usage of a load that ran since these times were read. The bridges must be
+    /// the same as then.
     ///
     /// # Errors
-    /// As [`Clocks::now`].
-    pub(crate) fn spent(&self, load: &Load) -> Result<Spent, LabError> {
+    /// Those of [`CpuClocks::now`].
+    pub(crate) fn costs_of(&self, load: &LoadTotals) -> Result<CpuCosts, LabError> {
         let now = Self::now()?;
-        // A thread that has ended takes its time with it.
+        // A finished thread no longer counts, so that the sum may have decreased.
         let [process, bridge] = [(now.process, self.process), (now.bridge, self.bridge)]
             .map(|(now, then)| now.saturating_sub(then));
-        Ok(Spent::new(load, process, bridge))
+        Ok(CpuCosts::new(load, process, bridge))
     }
 }
 
-impl Spent {
-    fn new(load: &Load, process: Duration, bridge: Duration) -> Self {
+impl CpuCosts {
+    fn new(load: &LoadTotals, process: Duration, bridge: Duration) -> Self {
         let part = |amount: f64, whole: f64| if whole > 0.0 { amount / whole } else { 0.0 };
         let percent = |time: Duration| part(time.as_secs_f64(), load.seconds) * 100.0;
         let busy = load.machine.busy() + load.machine.stolen;
@@ -146,12 +147,12 @@ impl Spent {
     }
 }
 
-/// CPU time of the bridges' threads, by what the scheduler counts: a clock tick is a long time in a
-/// short measurement.
+/// Returns the CPU time of the bridges' threads from the scheduler's counters. Clock ticks would be
+/// too coarse for short measurements.
 fn bridge_time() -> Result<Duration, LabError> {
     let mut time = Duration::ZERO;
     for task in fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?.flatten() {
-        // A thread may end between the listing and the reading.
+        // A thread may end after it was listed.
         if fs::read_to_string(task.path().join("comm"))
             .is_ok_and(|name| name.starts_with("superpacket-"))
         {
@@ -161,26 +162,28 @@ fn bridge_time() -> Result<Duration, LabError> {
     Ok(time)
 }
 
-/// The figures of [`COLUMNS`].
-pub(crate) fn figures<'a>(rounds: impl Iterator<Item = &'a Spent> + Clone) -> [Option<Figure>; 5] {
-    let figure = |value: fn(&Spent) -> Option<f64>| {
+/// Returns the figures of [`COLUMNS`].
+pub(crate) fn figures<'a>(
+    rounds: impl Iterator<Item = &'a CpuCosts> + Clone,
+) -> [Option<Figure>; 5] {
+    let figure = |value: fn(&CpuCosts) -> Option<f64>| {
         let values: Vec<f64> = rounds.clone().filter_map(value).collect();
         (!values.is_empty()).then(|| Figure::from(Summary::new(&values)))
     };
     [
-        figure(|spent| Some(spent.sender)),
-        figure(|spent| Some(spent.receiver)),
-        figure(|spent| spent.bridge),
-        figure(|spent| Some(spent.machine)),
-        figure(|spent| Some(spent.demand)),
+        figure(|costs| Some(costs.sender)),
+        figure(|costs| Some(costs.receiver)),
+        figure(|costs| costs.bridge),
+        figure(|costs| Some(costs.machine)),
+        figure(|costs| Some(costs.demand)),
     ]
 }
 
-/// A row of [`table`].
+/// Returns a row of [`table`].
 pub(crate) fn row<'a>(
     group: impl Into<String>,
     name: impl Into<String>,
-    rounds: impl Iterator<Item = &'a Spent> + Clone,
+    rounds: impl Iterator<Item = &'a CpuCosts> + Clone,
 ) -> Row {
     let figures = figures(rounds).into();
     Row {
@@ -193,7 +196,8 @@ pub(crate) fn row<'a>(
     }
 }
 
-/// The account as a table of its own, for experiments whose source's form has no room for it.
+/// Returns the CPU times as a separate table, for experiments whose main table follows the original
+/// report.
 pub(crate) fn table(rows: Vec<Row>, rounds: usize) -> Table {
     Table {
         title: "Where the CPU time went".into(),
@@ -210,10 +214,10 @@ pub(crate) fn table(rows: Vec<Row>, rounds: usize) -> Table {
 mod tests {
     use super::*;
 
-    fn load() -> Load {
+    fn load() -> LoadTotals {
         let machine = CpuUsage { user: 1.0, system: 2.0, idle: 1.0, ..CpuUsage::default() };
         let milliseconds = Duration::from_millis;
-        Load {
+        LoadTotals {
             bytes: 1024 * 1000,
             seconds: 2.0,
             sender: milliseconds(500),
@@ -224,18 +228,18 @@ mod tests {
 
     #[test]
     fn every_second_of_cpu_is_somebodys() {
-        let spent = Spent::new(&load(), Duration::from_secs(2), Duration::from_millis(300));
+        let costs = CpuCosts::new(&load(), Duration::from_secs(2), Duration::from_millis(300));
         assert_eq!(
-            (spent.sender, spent.receiver, spent.bridge, spent.machine),
+            (costs.sender, costs.receiver, costs.bridge, costs.machine),
             (25.0, 50.0, Some(15.0), 75.0)
         );
-        // 1.8 s for 1,000 KB; of the machine's 4 s, 3 were busy, and 2 of them this process's.
+        // 1.8 s for 1,000 KB. The machine was busy for 3 of 4 s, of which this process used 2.
         assert!(
-            (spent.demand - 1800.0).abs() < 1e-9 && (spent.others - 0.25).abs() < 1e-9,
-            "{spent:?}"
+            (costs.demand - 1800.0).abs() < 1e-9 && (costs.others - 0.25).abs() < 1e-9,
+            "{costs:?}"
         );
         assert_eq!(
-            Spent::new(&Load::default(), Duration::ZERO, Duration::ZERO).demand,
+            CpuCosts::new(&LoadTotals::default(), Duration::ZERO, Duration::ZERO).demand,
             0.0,
             "nothing carried"
         );
@@ -243,9 +247,9 @@ mod tests {
 
     #[test]
     fn a_row_has_a_figure_for_each_column_but_for_threads_that_are_not_there() {
-        let ours = Spent::new(&load(), Duration::from_secs(2), Duration::from_millis(300));
-        let kernels = Spent { bridge: None, ..ours };
-        let filled = |spent: Spent| figures([spent; 3].iter()).map(|figure| figure.is_some());
+        let ours = CpuCosts::new(&load(), Duration::from_secs(2), Duration::from_millis(300));
+        let kernels = CpuCosts { bridge: None, ..ours };
+        let filled = |costs: CpuCosts| figures([costs; 3].iter()).map(|figure| figure.is_some());
         assert_eq!((filled(ours), filled(kernels)), ([true; 5], [true, true, false, true, true]));
         assert_eq!(
             table(vec![row("group", "name", [ours].iter())], 3).rows[0].figures[2],

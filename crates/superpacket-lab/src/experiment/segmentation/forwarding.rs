@@ -1,5 +1,5 @@
-//! The bridge between a sender's stack and model NICs, in memory: one thread, no kernel, no clock.
-//! What is counted is the same in every run.
+//! The bridge between a sender's stack and model NICs, on one thread in memory. Without kernel and
+//! clock, every run gives the same counts.
 
 use std::hash::Hasher;
 use std::time::Duration;
@@ -14,70 +14,71 @@ use superpacket_port::features::Feature;
 use superpacket_port::{Outgoing, Port, Receive, Transmit, TxBatch};
 use twox_hash::XxHash3_64;
 
-use super::counted::{Counted, Sent, Tally};
-use super::refused;
-use super::stack::Stack;
+use super::counting_port::{CountingPort, SentCounter, SentCounts};
+use super::stack::SenderStack;
+use super::unexpected_error;
 use crate::error::LabError;
 
-/// Packets that wait at the bridge when it is woken: what a driver's poll takes
-/// (`NAPI_POLL_WEIGHT`).
-const RING: usize = 64;
+/// Packets available per wake-up of the bridge, the limit of a driver's poll (`NAPI_POLL_WEIGHT`).
+const POLL_SIZE: usize = 64;
 
-/// Frames that a wire holds: more than [`RING`] super-packets give.
-const WIRE: usize = 4096;
+/// Capacity of a wire in frames; exceeds the segments of [`POLL_SIZE`] super-packets.
+const WIRE_CAPACITY: usize = 4096;
 
-/// What went through the bridge.
+/// Counters of a stream through the bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Packets of the sender that the bridge handled: as often headers were read, an address was
-    /// learned and another looked up.
+pub(crate) struct ForwardingCounts {
+    /// Packets of the sender that the bridge handled. Each costs one header parse, one learned
+    /// address and one look-up.
     pub(crate) handled: u64,
-    /// Times that the bridge was woken, found packets, and emptied the sender's ring.
+    /// Wake-ups of the bridge at which it found packets and emptied the sender's ring.
     pub(crate) wakes: u64,
-    /// What left, by card.
-    pub(crate) exits: Vec<Exit>,
+    /// Output of each card.
+    pub(crate) exits: Vec<CardOutput>,
 }
 
-/// What left by one card.
+/// Counters of a card's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Exit {
-    /// Segments that the engine cut for it.
+pub(crate) struct CardOutput {
+    /// Segments that the engine produced for the card.
     pub(crate) segments: u64,
-    /// Packets whose checksum the engine filled in without cutting them.
+    /// Unsegmented packets whose checksum the engine filled in.
     pub(crate) filled: u64,
-    /// What the card was given.
-    pub(crate) sent: Sent,
-    /// What the card did.
+    /// Packets given to the card.
+    pub(crate) sent: SentCounts,
+    /// The card's own counters.
     pub(crate) card: NicCounters,
-    /// Frames on the wire, and XXH3 of all their bytes.
+    /// Frames on the wire.
     pub(crate) frames: u64,
     pub(crate) digest: u64,
 }
 
-/// Sends what a stack sends through a bridge to hosts 2, 3, ... behind these cards; `look` is shown
-/// each frame on their wires.
+/// Sends a stack's packets through a bridge to hosts 2, 3, ... behind these cards. `inspect`
+/// receives each frame on their wires, with the index of the card.
 ///
 /// # Errors
-/// [`LabError::System`] if the system gives no more file descriptors.
+/// [`LabError::System`] if the process has no more file descriptors.
 pub(crate) fn forward(
-    mut stack: Stack,
+    mut stack: SenderStack,
     cards: &[NicSettings],
-    mut look: impl FnMut(usize, &[u8]),
-) -> Result<Counts, LabError> {
+    mut inspect: impl FnMut(usize, &[u8]),
+) -> Result<ForwardingCounts, LabError> {
     let mut bridge = Forwarder::new(64, Duration::from_secs(3600), HashKey::new(4));
-    let settings = MemorySettings { slots: RING, ..MemorySettings::default() };
+    let settings = MemorySettings { slots: POLL_SIZE, ..MemorySettings::default() };
     let (host, port) = memory::pair(&MemorySettings::default(), &settings)
-        .map_err(|error| refused("a link in memory", &error))?;
-    let mut sender = Wire::new(host)?;
+        .map_err(|error| unexpected_error("a link in memory", &error))?;
+    let mut sender = HostLink::new(host)?;
     join(&mut bridge, Box::new(port))?;
-    let mut exits =
-        cards.iter().map(|card| Far::new(&mut bridge, card)).collect::<Result<Vec<_>, _>>()?;
-    // Everybody says once where he is.
-    sender.hello(1);
-    round(&mut bridge)?;
+    let mut exits = cards
+        .iter()
+        .map(|card| ModelCard::new(&mut bridge, card))
+        .collect::<Result<Vec<_>, _>>()?;
+    // Each host sends one frame, so that the bridge learns its address.
+    sender.announce(1);
+    run_round(&mut bridge)?;
     for (number, exit) in (2..).zip(&mut exits) {
-        exit.wire.hello(number);
-        round(&mut bridge)?;
+        exit.wire.announce(number);
+        run_round(&mut bridge)?;
     }
     exits.iter_mut().for_each(|exit| exit.start());
     sender.drain(|_| ());
@@ -85,16 +86,16 @@ pub(crate) fn forward(
     let before = bridge.stats()[0].rx_packets;
     let mut wakes = 0;
     loop {
-        while sender.batch.frames().len() < RING
+        while sender.batch.frames().len() < POLL_SIZE
             && stack.push(&mut sender.outgoing, &mut sender.batch)
         {}
         if sender.send() == 0 {
             break;
         }
         wakes += 1;
-        while round(&mut bridge)? != 0 {}
+        while run_round(&mut bridge)? != 0 {}
         for (number, exit) in exits.iter_mut().enumerate() {
-            exit.take(|frame| look(number, frame));
+            exit.take(|frame| inspect(number, frame));
         }
     }
     let stats = bridge.stats();
@@ -103,26 +104,26 @@ pub(crate) fn forward(
         .zip(&stats[1..])
         .map(|(exit, stats)| exit.end(stats.segments, stats.checksummed))
         .collect();
-    Ok(Counts { handled: stats[0].rx_packets - before, wakes, exits })
+    Ok(ForwardingCounts { handled: stats[0].rx_packets - before, wakes, exits })
 }
 
-/// One round of the bridge; how many packets it took.
-fn round(bridge: &mut Forwarder) -> Result<usize, LabError> {
-    bridge.round(0).map_err(|error| refused("a port in memory", &error))
+/// Runs one round of the bridge, and returns the number of packets handled.
+fn run_round(bridge: &mut Forwarder) -> Result<usize, LabError> {
+    bridge.round(0).map_err(|error| unexpected_error("a port in memory", &error))
 }
 
-/// Joins a port without aggregation: it would join again what was cut.
+/// Adds a port without GRO, which would merge the segments again.
 fn join(bridge: &mut Forwarder, port: Box<dyn Port>) -> Result<(), LabError> {
     let mut settings = PortSettings::new(
-        "memory:model".parse().map_err(|error| refused("a port string", &error))?,
+        "memory:model".parse().map_err(|error| unexpected_error("a port string", &error))?,
     );
     settings.features = settings.features.without(Feature::GenericReceiveOffload);
-    bridge.join(settings, port).map_err(|error| refused("a port in memory", &error))
+    bridge.join(settings, port).map_err(|error| unexpected_error("a port in memory", &error))
 }
 
-/// A host's end of a wire.
+/// A host's end of a link in memory.
 #[derive(Debug)]
-struct Wire {
+struct HostLink {
     transmit: Box<dyn Transmit>,
     receive: Box<dyn Receive>,
     outgoing: Outgoing,
@@ -130,11 +131,14 @@ struct Wire {
     _port: MemoryPort,
 }
 
-impl Wire {
+impl HostLink {
     fn new(mut port: MemoryPort) -> Result<Self, LabError> {
-        let transmit = port.transmitter().map_err(|error| refused("a link in memory", &error))?;
-        let receive =
-            port.receivers().pop().ok_or_else(|| refused("a link in memory", &std::fmt::Error))?;
+        let transmit =
+            port.transmitter().map_err(|error| unexpected_error("a link in memory", &error))?;
+        let receive = port
+            .receivers()
+            .pop()
+            .ok_or_else(|| unexpected_error("a link in memory", &std::fmt::Error))?;
         Ok(Self {
             transmit,
             receive,
@@ -144,7 +148,7 @@ impl Wire {
         })
     }
 
-    /// Sends what was pushed; how many packets that were.
+    /// Sends the pending packets, and returns their number.
     fn send(&mut self) -> usize {
         let sent = self.transmit.transmit(&self.outgoing, &self.batch, 0).sent;
         self.batch.clear();
@@ -152,88 +156,90 @@ impl Wire {
         sent
     }
 
-    /// Host `number` says where it is, to all.
-    fn hello(&mut self, number: u8) {
+    /// Broadcasts a frame from host `number`.
+    fn announce(&mut self, number: u8) {
         let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, number], &[0x88, 0xb5], &[0; 46]].concat();
         self.batch.push_bytes(&mut self.outgoing, &frame, RxChecksum::None, None, Layer::Ethernet);
         self.send();
     }
 
-    /// Takes all that came.
-    fn drain(&mut self, mut look: impl FnMut(&[u8])) {
+    /// Receives all waiting frames.
+    fn drain(&mut self, mut inspect: impl FnMut(&[u8])) {
         let mut packets = Vec::new();
-        while self.receive.poll(&mut packets, RING).is_ok_and(|count| count != 0) {
+        while self.receive.poll(&mut packets, POLL_SIZE).is_ok_and(|count| count != 0) {
             for packet in packets.drain(..) {
-                packet.buffers().for_each(|buffer| look(buffer.bytes()));
+                packet.buffers().for_each(|buffer| inspect(buffer.bytes()));
             }
             self.receive.give_back();
         }
     }
 }
 
-/// A card of the bridge, and the host at the other end of its wire.
-struct Far {
-    wire: Wire,
+/// A model NIC, and the host at the other end of its wire.
+struct ModelCard {
+    wire: HostLink,
     monitor: NicMonitor,
-    tally: Tally,
+    counter: SentCounter,
     before: NicCounters,
     frames: u64,
     digest: XxHash3_64,
 }
 
-/// A card, and what reads its counters.
-fn card(settings: &NicSettings) -> Result<(Counted, Tally, NicMonitor, Wire), LabError> {
-    let wire = MemorySettings { slots: WIRE, ..MemorySettings::default() };
+/// Creates a card, with its counters.
+fn create_card(
+    settings: &NicSettings,
+) -> Result<(CountingPort, SentCounter, NicMonitor, HostLink), LabError> {
+    let wire = MemorySettings { slots: WIRE_CAPACITY, ..MemorySettings::default() };
     let (card, host) =
-        nic::pair(settings, &wire).map_err(|error| refused("a model NIC", &error))?;
+        nic::pair(settings, &wire).map_err(|error| unexpected_error("a model NIC", &error))?;
     let monitor = card.monitor();
-    let (counted, tally) = Counted::new(Box::new(card));
-    Ok((counted, tally, monitor, Wire::new(host)?))
+    let (counted, counter) = CountingPort::new(Box::new(card));
+    Ok((counted, counter, monitor, HostLink::new(host)?))
 }
 
-impl Far {
-    /// Joins a card to the bridge.
+impl ModelCard {
+    /// Creates a card and adds it to the bridge.
     fn new(bridge: &mut Forwarder, settings: &NicSettings) -> Result<Self, LabError> {
-        let (counted, tally, monitor, wire) = card(settings)?;
+        let (counted, counter, monitor, wire) = create_card(settings)?;
         join(bridge, Box::new(counted))?;
         Ok(Self {
             wire,
             monitor,
-            tally,
+            counter,
             before: NicCounters::default(),
             frames: 0,
             digest: XxHash3_64::new(),
         })
     }
 
-    /// What comes from now on counts.
+    /// Starts counting; discards earlier frames and counts.
     fn start(&mut self) {
         self.wire.drain(|_| ());
-        self.tally.take();
+        self.counter.take();
         self.before = self.monitor.counters();
     }
 
-    /// Takes what came.
-    fn take(&mut self, mut look: impl FnMut(&[u8])) {
+    /// Receives waiting frames.
+    fn take(&mut self, mut inspect: impl FnMut(&[u8])) {
         let Self { wire, frames, digest, .. } = self;
         wire.drain(|frame| {
             *frames += 1;
             digest.write(frame);
-            look(frame);
+            inspect(frame);
         });
     }
 
-    fn end(self, segments: u64, filled: u64) -> Exit {
+    fn end(self, segments: u64, filled: u64) -> CardOutput {
         let (now, before) = (self.monitor.counters(), self.before);
         let card = NicCounters {
             tx_frames: now.tx_frames - before.tx_frames,
             tx_bytes: now.tx_bytes - before.tx_bytes,
             ..now
         };
-        Exit {
+        CardOutput {
             segments,
             filled,
-            sent: self.tally.take(),
+            sent: self.counter.take(),
             card,
             frames: self.frames,
             digest: self.digest.finish(),
@@ -241,31 +247,32 @@ impl Far {
     }
 }
 
-/// Sends what a stack sends by a card of its own, `ring` packets a call at most; `look` is shown
-/// each frame on the wire.
+/// Sends a stack's packets directly to a card, at most [`POLL_SIZE`] packets per call. `inspect`
+/// receives each frame on the wire.
 ///
 /// # Errors
-/// [`LabError::System`] if the system gives no more file descriptors.
+/// [`LabError::System`] if the process has no more file descriptors.
 pub(crate) fn send(
-    mut stack: Stack,
+    mut stack: SenderStack,
     settings: &NicSettings,
-    mut look: impl FnMut(&[u8]),
-) -> Result<Exit, LabError> {
-    let (mut counted, tally, monitor, wire) = card(settings)?;
-    let mut transmit = counted.transmitter().map_err(|error| refused("a model NIC", &error))?;
-    let mut far = Far {
+    mut inspect: impl FnMut(&[u8]),
+) -> Result<CardOutput, LabError> {
+    let (mut counted, counter, monitor, wire) = create_card(settings)?;
+    let mut transmit =
+        counted.transmitter().map_err(|error| unexpected_error("a model NIC", &error))?;
+    let mut card = ModelCard {
         wire,
         monitor,
-        tally,
+        counter,
         before: NicCounters::default(),
         frames: 0,
         digest: XxHash3_64::new(),
     };
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
     loop {
-        while batch.frames().len() < RING && stack.push(&mut outgoing, &mut batch) {}
+        while batch.frames().len() < POLL_SIZE && stack.push(&mut outgoing, &mut batch) {}
         if batch.frames().is_empty() {
-            return Ok(far.end(0, 0));
+            return Ok(card.end(0, 0));
         }
         let progress = transmit.transmit(&outgoing, &batch, 0);
         if let Some(stop) = progress.stopped {
@@ -274,7 +281,7 @@ pub(crate) fn send(
                 std::io::Error::other(format!("it stopped sending: {stop:?}")),
             ));
         }
-        far.take(&mut look);
+        card.take(&mut inspect);
         batch.clear();
         outgoing.clear();
     }
@@ -283,14 +290,18 @@ pub(crate) fn send(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::segmentation::stack::Transport;
+    use crate::experiment::segmentation::stack::StackProtocol;
     use superpacket_traffic::check::Expect;
 
-    /// Every frame on the wires, judged by what knows nothing of the engine.
-    fn frames(transport: Transport, card: &NicSettings, whole: bool) -> (Vec<Vec<u8>>, Counts) {
+    /// Returns every frame on the wire, to be checked without the engine's code.
+    fn frames(
+        transport: StackProtocol,
+        card: &NicSettings,
+        whole: bool,
+    ) -> (Vec<Vec<u8>>, ForwardingCounts) {
         let largest = if whole { transport.longest() } else { 0 };
         let mut frames = Vec::new();
-        let stack = Stack::new(transport, 2, 200_000, largest);
+        let stack = SenderStack::new(transport, 2, 200_000, largest);
         let counts = forward(stack, &[*card], |_, frame| frames.push(frame.to_vec()))
             .expect("memory is there");
         (frames, counts)
@@ -298,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_same_frames_arrive_wherever_they_are_cut() {
-        for transport in Transport::ALL {
+        for transport in StackProtocol::ALL {
             let card =
                 NicSettings { tso: nic::TsoLimit::Off, uso: false, ..NicSettings::default() };
             for card in [

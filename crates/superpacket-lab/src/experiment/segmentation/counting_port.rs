@@ -1,4 +1,4 @@
-//! A port that counts what it is given to send.
+//! A port that counts the packets it is given to send.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,54 +9,54 @@ use superpacket_port::{
     TxBatch,
 };
 
-/// What a port was given.
+/// Counters of the packets that a port was given to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct SentCounts {
     /// Calls that sent something.
     pub(crate) calls: u64,
-    /// Packets, super-packets counted once.
+    /// Packets; a super-packet counts once.
     pub(crate) packets: u64,
-    /// Pieces that these were made of.
+    /// Pieces of these packets.
     pub(crate) pieces: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub(crate) bytes: u64,
-    /// Bytes that lay in no received buffer: headers made anew, and what was copied.
+    /// Bytes outside received buffers: new headers, and copied payload.
     pub(crate) copied: u64,
-    /// How many packets of each length in bytes.
+    /// Number of packets per length in bytes.
     pub(crate) lengths: BTreeMap<u32, u64>,
 }
 
-/// Reads what a port has counted.
+/// A handle to read the counters of a port.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally(Arc<Mutex<Sent>>);
+pub(crate) struct SentCounter(Arc<Mutex<SentCounts>>);
 
-impl Tally {
-    /// What was counted since this was last asked.
-    pub(crate) fn take(&self) -> Sent {
+impl SentCounter {
+    /// Returns the counts since the last call.
+    pub(crate) fn take(&self) -> SentCounts {
         std::mem::take(&mut self.lock())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Sent> {
+    fn lock(&self) -> MutexGuard<'_, SentCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Another port, counted.
+/// A port that forwards all calls to another one, and counts its transmissions.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountingPort {
     inner: Box<dyn Port>,
-    tally: Tally,
+    counter: SentCounter,
 }
 
-impl Counted {
-    /// Counts what `inner` sends.
-    pub(crate) fn new(inner: Box<dyn Port>) -> (Self, Tally) {
-        let tally = Tally::default();
-        (Self { inner, tally: tally.clone() }, tally)
+impl CountingPort {
+    /// Wraps `inner`; returns the port and the handle to its counters.
+    pub(crate) fn new(inner: Box<dyn Port>) -> (Self, SentCounter) {
+        let counter = SentCounter::default();
+        (Self { inner, counter: counter.clone() }, counter)
     }
 }
 
-impl Port for Counted {
+impl Port for CountingPort {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -78,9 +78,9 @@ impl Port for Counted {
     }
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
-        Ok(Box::new(CountedTransmit {
+        Ok(Box::new(CountingTransmit {
             inner: self.inner.transmitter()?,
-            tally: self.tally.clone(),
+            counter: self.counter.clone(),
         }))
     }
 
@@ -98,15 +98,15 @@ impl Port for Counted {
 }
 
 #[derive(Debug)]
-struct CountedTransmit {
+struct CountingTransmit {
     inner: Box<dyn Transmit>,
-    tally: Tally,
+    counter: SentCounter,
 }
 
-impl Transmit for CountedTransmit {
+impl Transmit for CountingTransmit {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let progress = self.inner.transmit(outgoing, batch, from);
-        let mut sent = self.tally.lock();
+        let mut sent = self.counter.lock();
         sent.calls += u64::from(progress.sent != 0);
         for frame in &batch.frames()[from..from + progress.sent] {
             let slices = batch.slices(frame);

@@ -1,4 +1,4 @@
-//! The machine: its CPUs, and what each of them does next.
+//! The simulated machine: its CPUs, and the scheduling of their work.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use superpacket_steer::{
 };
 
 use super::events::{Event, Events};
-use super::state::{Connection, Processor, Queued, Ring, Source, Work};
-use super::{Costs, Counts, CpuOutcome, Outcome, RETRANSMISSION, Setup};
+use super::state::{CpuWork, PacketSource, Processor, Queued, RxRing, SimulatedConnection};
+use super::{Costs, CpuOutcome, RETRANSMISSION, Setup, SimulationCounts, SimulationOutcome};
 
-/// Packets of a poll, as of a backlog's turn.
+/// Maximum packets per poll of a ring, and per turn of a backlog.
 const BUDGET: usize = DEFAULT_WEIGHT;
 
-/// Entries of the device's table from hashes to queues.
+/// Entries of the device's RSS indirection table.
 const INDIRECTION: usize = 128;
 
-/// Entries of the table of flows (`rps_sock_flow_entries`, `rps_flow_cnt`): so many that flows are
-/// told apart.
+/// Entries of the flow tables (`rps_sock_flow_entries`, `rps_flow_cnt`); enough to keep the flows
+/// apart.
 const FLOW_ENTRIES: u64 = 32_768;
 
-/// What packets consist of: steering goes by the device's hash and reads none of it.
+/// Bytes of every packet; steering uses the device's hash and does not read them.
 const FRAME: [u8; 60] = [0; 60];
 
 #[derive(Debug)]
-pub(super) struct Host<'a> {
+pub(super) struct Machine<'a> {
     setup: &'a Setup,
     costs: Costs,
     now: u64,
     events: Events,
     processors: Vec<Processor>,
-    rings: Vec<Ring>,
-    connections: Vec<Connection>,
+    rings: Vec<RxRing>,
+    connections: Vec<SimulatedConnection>,
     sock_flows: Option<Arc<SockFlowTable>>,
-    counts: Counts,
+    counts: SimulationCounts,
 }
 
-impl<'a> Host<'a> {
+impl<'a> Machine<'a> {
     pub(super) fn new(setup: &'a Setup) -> Self {
         let cpus = setup.cpus.max(1);
         let sock_flows = if setup.rfs {
@@ -53,10 +53,10 @@ impl<'a> Host<'a> {
             steering.set_mask(&queue.mask);
             if let Some(table) = &sock_flows {
                 steering.set_sock_flows(Some(Arc::clone(table)));
-                // A constant within the limit.
+                // Cannot fail: the constant is within the limit.
                 let _ = steering.set_flow_count(FLOW_ENTRIES);
             }
-            Ring {
+            RxRing {
                 cpu: queue.cpu.min(cpus - 1),
                 packets: VecDeque::new(),
                 polled: false,
@@ -67,8 +67,8 @@ impl<'a> Host<'a> {
             }
         });
         let toeplitz = Toeplitz::default();
-        // One client, as in the source: its ports tell connections apart.
-        let connection = |index: u32| Connection {
+        // One client, as in the original report; connections differ in its port.
+        let connection = |index: u32| SimulatedConnection {
             hash: toeplitz.hash_flow(&FlowTuple::v4(
                 [10, 0, 0, 1],
                 [10, 0, 0, 2],
@@ -86,24 +86,24 @@ impl<'a> Host<'a> {
             rings: rings.collect(),
             connections: (0..setup.connections).map(connection).collect(),
             sock_flows,
-            counts: Counts::default(),
+            counts: SimulationCounts::default(),
         }
     }
 
-    pub(super) fn run(mut self, warm_up: u64, time: u64) -> Outcome {
+    pub(super) fn run(mut self, warm_up: u64, time: u64) -> SimulationOutcome {
         for connection in 0..self.setup.connections {
-            // One after the other, so that they do not begin in step.
-            self.events.announce(u64::from(connection) * 1000, Event::Arrival(connection));
+            // Staggered, so that connections do not run in lockstep.
+            self.events.schedule(u64::from(connection) * 1000, Event::Arrival(connection));
         }
         self.advance(warm_up);
-        let steered_before = self.steered();
-        self.counts = Counts::default();
+        let steered_before = self.steering_totals();
+        self.counts = SimulationCounts::default();
         for processor in &mut self.processors {
-            (processor.busy, processor.outcome) = (0, CpuOutcome::default());
+            (processor.busy_time, processor.outcome) = (0, CpuOutcome::default());
         }
         self.advance(warm_up + time);
-        let (moves, held_back) = self.steered();
-        let counts = Counts {
+        let (moves, held_back) = self.steering_totals();
+        let counts = SimulationCounts {
             moves: moves - steered_before.0,
             held_back: held_back - steered_before.1,
             ..self.counts
@@ -111,14 +111,13 @@ impl<'a> Host<'a> {
         let cpus: Vec<CpuOutcome> = self
             .processors
             .iter()
-            // What it is at has been counted in whole, so that it may seem to have spent a little
-            // more than there was.
+            // Work in progress is counted in full, so that the sum may slightly exceed the time.
             .map(|processor| CpuOutcome {
-                utilisation: (processor.busy as f64 / time as f64).min(1.0),
+                utilisation: (processor.busy_time as f64 / time as f64).min(1.0),
                 ..processor.outcome
             })
             .collect();
-        Outcome {
+        SimulationOutcome {
             transactions_per_second: counts.transactions as f64 * 1e9 / time as f64,
             utilisation: cpus.iter().map(|cpu| cpu.utilisation).sum::<f64>() / cpus.len() as f64,
             cpus,
@@ -126,7 +125,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    fn steered(&self) -> (u64, u64) {
+    fn steering_totals(&self) -> (u64, u64) {
         let counters = self.rings.iter().map(|ring| ring.steering.counters());
         counters.fold((0, 0), |(moves, held_back), counters| {
             (moves + counters.moves, held_back + counters.held_back)
@@ -138,12 +137,12 @@ impl<'a> Host<'a> {
             self.now = time;
             match event {
                 Event::Arrival(connection) => self.arrive(connection),
-                Event::Done(cpu) => self.done(cpu),
+                Event::Done(cpu) => self.finish_work(cpu),
                 Event::Ipi(cpu) => {
                     let processor = &mut self.processors[cpu];
-                    processor.interrupted += self.costs.ipi_taken;
+                    processor.interrupt_time += self.costs.ipi_taken;
                     processor.backlog_ready = true;
-                    self.go_on(cpu);
+                    self.start_next_work(cpu);
                 }
             }
         }
@@ -158,27 +157,29 @@ impl<'a> Host<'a> {
         if !std::mem::replace(&mut ring.polled, true) {
             let cpu = ring.cpu;
             self.counts.interrupts += 1;
-            self.processors[cpu].interrupted += self.costs.interrupt;
+            self.processors[cpu].interrupt_time += self.costs.interrupt;
             self.processors[cpu].rings.push_back(index);
-            self.go_on(cpu);
+            self.start_next_work(cpu);
         }
     }
 
-    /// Gives a CPU something to do, if it is idle and there is something.
-    fn go_on(&mut self, cpu: usize) {
+    /// Starts the next work of a CPU if it is idle and work is available.
+    fn start_next_work(&mut self, cpu: usize) {
         if !self.processors[cpu].is_idle() {
             return;
         }
-        let Some((work, time)) = self.packet(cpu).or_else(|| self.process(cpu)) else { return };
+        let Some((work, time)) = self.next_packet(cpu).or_else(|| self.next_process(cpu)) else {
+            return;
+        };
         let processor = &mut self.processors[cpu];
-        let time = time + std::mem::take(&mut processor.interrupted);
+        let time = time + std::mem::take(&mut processor.interrupt_time);
         processor.work = Some(work);
-        processor.busy += time;
-        self.events.announce(self.now + time, Event::Done(cpu));
+        processor.busy_time += time;
+        self.events.schedule(self.now + time, Event::Done(cpu));
     }
 
-    /// The next packet of a poll or of the backlog, by turns.
-    fn packet(&mut self, cpu: usize) -> Option<(Work, u64)> {
+    /// Returns the next packet of a ring or of the backlog, which take turns.
+    fn next_packet(&mut self, cpu: usize) -> Option<(CpuWork, u64)> {
         loop {
             let (source, left) = match self.processors[cpu].turn {
                 Some(turn) => turn,
@@ -195,30 +196,30 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Whose turn comes: rings in turn, and the backlog between them.
-    fn next_source(&self, cpu: usize) -> Option<Source> {
+    /// Returns the source whose turn it is: the rings in rotation, with the backlog between them.
+    fn next_source(&self, cpu: usize) -> Option<PacketSource> {
         let processor = &self.processors[cpu];
         if processor.backlog_ready && (processor.backlog_next || processor.rings.is_empty()) {
-            return Some(Source::Backlog);
+            return Some(PacketSource::Backlog);
         }
-        processor.rings.front().map(|ring| Source::Ring(*ring))
+        processor.rings.front().map(|ring| PacketSource::Ring(*ring))
     }
 
-    fn take(&mut self, cpu: usize, source: Source) -> Option<(Work, u64)> {
+    fn take(&mut self, cpu: usize, source: PacketSource) -> Option<(CpuWork, u64)> {
         match source {
-            Source::Backlog => {
+            PacketSource::Backlog => {
                 let packet = self.processors[cpu].backlog.pop_front()?;
-                let miss = self.miss(self.rings[packet.ring].cpu, cpu);
-                Some((Work::Protocol(packet), self.costs.protocol + miss))
+                let miss = self.cache_miss_time(self.rings[packet.ring].cpu, cpu);
+                Some((CpuWork::Protocol(packet), self.costs.protocol + miss))
             }
-            Source::Ring(index) => {
+            PacketSource::Ring(index) => {
                 let ring = &mut self.rings[index];
                 let connection = ring.packets.pop_front()?;
                 let mut packet = RxPacket::new(&FRAME[..]);
                 packet.hash = Some(self.connections[connection as usize].hash);
                 let hash = packet.hash;
                 self.processors[cpu].outcome.received += 1;
-                // The hash never changes here, so that there is always a choice.
+                // The hash never changes here, so a choice always exists.
                 let (mut place, mut admitted) = (Place::Here, true);
                 if let Some(choice) = ring.steering.choose(&packet, &ring.completions) {
                     place = choice.place();
@@ -234,25 +235,25 @@ impl<'a> Host<'a> {
                 let here = if place == Place::Here { self.costs.protocol } else { 0 };
                 let packet = Queued { ring: index, connection };
                 Some((
-                    Work::Driver { packet, place, admitted },
+                    CpuWork::Driver { packet, place, admitted },
                     self.costs.driver + dispatch + here,
                 ))
             }
         }
     }
 
-    /// A turn ends: its packets are done, or as many as one may have. Who was given packets is
-    /// woken up.
-    fn end_turn(&mut self, cpu: usize, source: Source) -> Option<(Work, u64)> {
+    /// Ends the turn of a source that is empty or has used its budget. Returns the work to
+    /// interrupt the CPUs that received packets.
+    fn end_turn(&mut self, cpu: usize, source: PacketSource) -> Option<(CpuWork, u64)> {
         let processor = &mut self.processors[cpu];
         processor.turn = None;
-        processor.backlog_next = source != Source::Backlog;
+        processor.backlog_next = source != PacketSource::Backlog;
         match source {
-            Source::Backlog if processor.backlog.is_empty() => {
-                (processor.backlog_ready, processor.backlog_wakes) = (false, false)
+            PacketSource::Backlog if processor.backlog.is_empty() => {
+                (processor.backlog_ready, processor.backlog_active) = (false, false)
             }
-            Source::Backlog => {}
-            Source::Ring(index) => {
+            PacketSource::Backlog => {}
+            PacketSource::Ring(index) => {
                 processor.rings.pop_front();
                 if self.rings[index].packets.is_empty() {
                     self.rings[index].polled = false;
@@ -261,12 +262,13 @@ impl<'a> Host<'a> {
                 }
             }
         }
-        let wakes = processor.to_wake.len() as u64;
-        (wakes > 0).then_some((Work::Ipis, wakes * self.costs.ipi))
+        let wakes = processor.pending_ipis.len() as u64;
+        (wakes > 0).then_some((CpuWork::Ipis, wakes * self.costs.ipi))
     }
 
-    /// A process that waits for this CPU; else one that waits longest for the CPU where most wait.
-    fn process(&mut self, cpu: usize) -> Option<(Work, u64)> {
+    /// Returns a process that waits for this CPU, otherwise one from the CPU with the longest
+    /// queue.
+    fn next_process(&mut self, cpu: usize) -> Option<(CpuWork, u64)> {
         let waiting = |cpu: &usize| self.processors[*cpu].processes.len();
         let from = if waiting(&cpu) > 0 {
             cpu
@@ -275,10 +277,13 @@ impl<'a> Host<'a> {
         };
         let connection = self.processors[from].processes.pop_front()?;
         let protocol = self.connections[connection as usize].protocol;
-        Some((Work::Process(connection), self.costs.application + self.miss(protocol, cpu)))
+        Some((
+            CpuWork::Process(connection),
+            self.costs.application + self.cache_miss_time(protocol, cpu),
+        ))
     }
 
-    fn miss(&self, written: usize, read: usize) -> u64 {
+    fn cache_miss_time(&self, written: usize, read: usize) -> u64 {
         match written == read {
             true => 0,
             false if self.setup.shares_cache(written, read) => self.costs.near_miss,
@@ -286,70 +291,70 @@ impl<'a> Host<'a> {
         }
     }
 
-    fn done(&mut self, cpu: usize) {
+    fn finish_work(&mut self, cpu: usize) {
         match self.processors[cpu].work.take() {
-            Some(Work::Driver { packet, place: Place::Here, .. }) => {
-                self.protocol_done(cpu, packet, Place::Here)
+            Some(CpuWork::Driver { packet, place: Place::Here, .. }) => {
+                self.finish_protocol(cpu, packet, Place::Here)
             }
-            Some(Work::Driver { packet, place: Place::Cpu(target), admitted: true }) => {
+            Some(CpuWork::Driver { packet, place: Place::Cpu(target), admitted: true }) => {
                 self.hand_over(cpu, packet, target.number())
             }
-            Some(Work::Driver { packet, admitted: false, .. }) => {
+            Some(CpuWork::Driver { packet, admitted: false, .. }) => {
                 self.counts.dropped += 1;
-                self.events.announce(self.now + RETRANSMISSION, Event::Arrival(packet.connection));
+                self.events.schedule(self.now + RETRANSMISSION, Event::Arrival(packet.connection));
             }
-            Some(Work::Protocol(packet)) => {
+            Some(CpuWork::Protocol(packet)) => {
                 if let Some(place) = Cpu::new(cpu).map(Place::Cpu) {
-                    self.protocol_done(cpu, packet, place);
+                    self.finish_protocol(cpu, packet, place);
                 }
             }
-            Some(Work::Ipis) => {
-                for target in std::mem::take(&mut self.processors[cpu].to_wake) {
+            Some(CpuWork::Ipis) => {
+                for target in std::mem::take(&mut self.processors[cpu].pending_ipis) {
                     self.counts.ipis += 1;
-                    self.events.announce(self.now + self.costs.ipi_delay, Event::Ipi(target));
+                    self.events.schedule(self.now + self.costs.ipi_delay, Event::Ipi(target));
                 }
             }
-            Some(Work::Process(connection)) => self.answered(cpu, connection),
+            Some(CpuWork::Process(connection)) => self.finish_transaction(cpu, connection),
             None => {}
         }
-        self.go_on(cpu);
+        self.start_next_work(cpu);
     }
 
-    /// Into the backlog of another CPU, or of this one; which is woken up at the end of the poll,
-    /// if it is at rest.
+    /// Adds a packet to the backlog of CPU `target`. If that backlog is idle, the CPU is
+    /// interrupted at the end of the poll.
     fn hand_over(&mut self, cpu: usize, packet: Queued, target: usize) {
         let processor = &mut self.processors[target];
         processor.backlog.push_back(packet);
-        if !std::mem::replace(&mut processor.backlog_wakes, true) {
+        if !std::mem::replace(&mut processor.backlog_active, true) {
             if target == cpu {
                 processor.backlog_ready = true;
             } else {
-                self.processors[cpu].to_wake.push(target);
+                self.processors[cpu].pending_ipis.push(target);
             }
         }
     }
 
-    fn protocol_done(&mut self, cpu: usize, packet: Queued, place: Place) {
+    fn finish_protocol(&mut self, cpu: usize, packet: Queued, place: Place) {
         self.rings[packet.ring].completions.record_completed(place, 1);
         self.processors[cpu].outcome.processed += 1;
         let connection = &mut self.connections[packet.connection as usize];
         connection.protocol = cpu;
         let last = connection.process;
         if self.costs.application == 0 {
-            return self.answered(cpu, packet.connection);
+            return self.finish_transaction(cpu, packet.connection);
         }
         let target = self.find_processor(cpu, last);
         let processor = &mut self.processors[target];
         processor.processes.push_back(packet.connection);
         if target != cpu && processor.is_idle() {
-            processor.interrupted += self.costs.idle_wake;
-            self.go_on(target);
+            processor.interrupt_time += self.costs.idle_wake;
+            self.start_next_work(target);
         }
     }
 
-    /// Where a process is to run: where it did, if that CPU is idle, or is the one that wakes it
-    /// and has no other to run; else on an idle one, near the waking one if there is one; else
-    /// where it did.
+    /// Returns the CPU on which a woken process runs. It is the previous one if that is idle, or if
+    /// it does the wake-up and has no other work. Otherwise an idle CPU, preferably in the waking
+    /// CPU's cache group; otherwise the previous one.
     fn find_processor(&self, waking: usize, last: usize) -> usize {
         let idle = |cpu: &usize| {
             self.processors[*cpu].is_idle()
@@ -370,7 +375,7 @@ impl<'a> Host<'a> {
             .unwrap_or(last)
     }
 
-    fn answered(&mut self, cpu: usize, connection: u32) {
+    fn finish_transaction(&mut self, cpu: usize, connection: u32) {
         self.counts.transactions += 1;
         self.processors[cpu].outcome.answered += 1;
         let entry = &mut self.connections[connection as usize];
@@ -379,6 +384,6 @@ impl<'a> Host<'a> {
         if let (Some(table), Some(cpu)) = (&self.sock_flows, Cpu::new(cpu)) {
             table.record(entry.hash, cpu);
         }
-        self.events.announce(self.now + self.setup.client_delay, Event::Arrival(connection));
+        self.events.schedule(self.now + self.setup.client_delay, Event::Arrival(connection));
     }
 }
