@@ -338,11 +338,13 @@ impl Judge {
         for (index, (origin, bytes)) in origins.iter().zip(segments).enumerate() {
             let segment = packet.segment(index as u32 + 1, bytes);
             let last = index + 1 == origins.len();
-            if !origin.is_valid(self.simd) {
-                // Linux takes the checksums of a packet with NEEDS_CSUM for right at each level.
-                let is_unverified = origin
-                    .virtio
-                    .is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0);
+            if let Some(wrong) = origin.wrong_checksum(self.simd) {
+                // With NEEDS_CSUM, Linux verifies no transport checksum, inner or outer. It
+                // verifies the checksum of every IPv4 header (`inet_gro_receive`).
+                let is_unverified = wrong == Wrong::Transport
+                    && origin
+                        .virtio
+                        .is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0);
                 let rule = if is_unverified { Rule::Unverified } else { Rule::BadChecksum };
                 self.find(
                     rule,

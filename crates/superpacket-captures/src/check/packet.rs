@@ -18,7 +18,7 @@ use super::linux_flow::linux_flow;
 use super::pairs::PairKeys;
 use crate::lanes::{LinkHeader, find_partial};
 use crate::ledger::Flow;
-use crate::partial::{be16, check};
+use crate::partial::{Wrong, be16, check};
 
 /// A `virtio_net_hdr` that came with a packet.
 #[derive(Clone, Copy, Debug)]
@@ -392,9 +392,15 @@ impl Packet {
         be16(&self.bytes, usize::from(network) + ipv4::ID)
     }
 
-    /// Are all its checksums right?
+    /// Returns whether all its checksums are right.
     pub(super) fn is_valid(&self, simd: Simd) -> bool {
-        self.layout.is_none_or(|layout| check(&self.bytes, &layout, None, simd).is_ok())
+        self.wrong_checksum(simd).is_none()
+    }
+
+    /// Returns the kind of its first wrong checksum: IPv4 headers are verified before transport
+    /// headers.
+    pub(super) fn wrong_checksum(&self, simd: Simd) -> Option<Wrong> {
+        self.layout.and_then(|layout| check(&self.bytes, &layout, None, simd).err())
     }
 
     /// Are the addresses known that its transport checksum covers?

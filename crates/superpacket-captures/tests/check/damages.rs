@@ -451,3 +451,44 @@ fn order_is_that_of_each_flow() {
     Case::with(two.clone(), &[&[4, 5, 6, 7], &[0, 1, 2, 3]]).breaks(&[]);
     Case::with(two, &[&[4, 5], &[0, 1, 2, 3], &[7], &[6]]).breaks(&["order"]);
 }
+
+/// Packets with `NEEDS_CSUM`, one of which has this wrong checksum, and what they merged into.
+fn merged_unverified(edit: Edit) -> [BTreeSet<&'static str>; 2] {
+    let mut frames = flow(0, 4, 100);
+    let left = merged(&frames);
+    edit(&mut frames[2]);
+    let header = Header { gso_type: gso_type::NONE, gso_size: 0, ..left.1 };
+    let original: Vec<_> = frames
+        .into_iter()
+        .map(|mut frame| {
+            if frame.tcp_mut().checksum == Checksum::Right {
+                frame.tcp_mut().checksum = Checksum::Partial;
+            }
+            (frame.to_bytes(), header)
+        })
+        .collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("original.records");
+    records(&path, Format::Buffers, &original);
+    [Strictness::Linux, Strictness::Reversible].map(|rules| {
+        let left = [(left.0.to_bytes(), left.1)];
+        let report = check_records(Format::Buffers, &left, Input::Path(&path), rules);
+        report.by_rule.keys().map(|rule| rule.name()).collect()
+    })
+}
+
+/// With `NEEDS_CSUM`, Linux verifies the checksum of the IPv4 header, but not that of TCP.
+#[test]
+fn linux_verifies_the_header_checksum_of_packets_with_a_partial_checksum() {
+    assert_eq!(merged_unverified(|_| {}), [[].into(), [].into()]);
+    let wrong_tcp: Edit = |frame| frame.tcp_mut().checksum = Checksum::Raw(0x1234);
+    assert_eq!(merged_unverified(wrong_tcp), [[].into(), ["unverified"].into()]);
+    let wrong_header: Edit = |frame| frame.ipv4_mut().checksum = Checksum::Wrong;
+    let both: Edit = |frame| {
+        frame.ipv4_mut().checksum = Checksum::Wrong;
+        frame.tcp_mut().checksum = Checksum::Raw(0x1234);
+    };
+    for edit in [wrong_header, both] {
+        assert_eq!(merged_unverified(edit), [["bad-checksum"].into(), ["bad-checksum"].into()]);
+    }
+}
