@@ -12,6 +12,7 @@ mod fragment_ids;
 mod judge;
 mod linux_flow;
 mod matching;
+mod never_left;
 mod packet;
 mod pairs;
 mod records;
@@ -194,6 +195,16 @@ impl CheckReport {
             self.described.push(Violation { packet, origin, field, rule, found: what });
         }
     }
+
+    /// Counts this many lost packets, and describes the first of them as long as there is room.
+    fn lost(&mut self, most: usize, packets: u64, first: Vec<Finding>) {
+        let described = first.len() as u64;
+        first.into_iter().for_each(|finding| self.violation(most, None, finding));
+        if packets > described {
+            self.violations += packets - described;
+            *self.by_rule.entry(Rule::Lost).or_default() += packets - described;
+        }
+    }
 }
 
 /// Judges whether the packets of `checked` are a faithful aggregation or segmentation of those of
@@ -227,7 +238,7 @@ pub fn check(
         report,
         most: options.most_described,
         simd,
-        window: Window::new(origin, simd),
+        window: Window::new(origin, options.most_described, simd),
         judge: Judge::new(simd),
     };
     let result = check.run(checked, options.strict, progress);
@@ -278,18 +289,8 @@ impl Check<'_> {
             }
         }
         self.report.packets_out = checked.packets;
-        let (report, most) = (&mut self.report, self.most);
         let cut = checked.truncated().cloned();
-        // What is not there may be in the part that is missing.
-        let is_whole = cut.is_none() && !checked.has_cut_packets();
-        let unreadable = report.not_judged.unreadable > 0;
-        self.window.finish(|packet| match packet {
-            // It has been counted: who takes such a packet may refuse it.
-            packet if packet.is_contradicted() => {}
-            packet if unreadable && packet.layout.is_none() => report.not_judged.unreadable += 1,
-            packet if is_whole && !packet.cut => report.violation(most, None, lost(packet)),
-            _ => report.not_judged.missing += 1,
-        })?;
+        self.window.finish()?.report(&mut self.report, !checked.lacks_a_part());
         let origin_cut = self.window.stream.truncated().cloned();
         for cut in [&cut, &origin_cut].into_iter().flatten() {
             match strict {
@@ -353,12 +354,6 @@ impl Check<'_> {
                 entry.packet.pairs,
                 Departure { packet: packet.number, origin: entry.packet.number },
             );
-        }
-        for packet in std::mem::take(&mut self.window.lost) {
-            match packet.cut {
-                true => self.report.not_judged.missing += 1,
-                false => self.report.violation(self.most, None, lost(&packet)),
-            }
         }
         for entry in &entries {
             if let Some(Overtaken { by, origin, refused }) = entry.overtaken {
@@ -525,15 +520,4 @@ impl Starts {
             report.checked, report.origin,
         )
     }
-}
-
-/// What to say of a packet that never left.
-fn lost(packet: &Packet) -> Finding {
-    let what = match packet.part {
-        Some(part) => {
-            format!("its segment {part} never left, {} bytes of payload", packet.payload().len())
-        }
-        None => format!("it never left, {} bytes", packet.bytes.len()),
-    };
-    Finding { rule: Rule::Lost, field: "packet".to_owned(), origin: Some(packet.number), what }
 }

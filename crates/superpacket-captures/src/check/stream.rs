@@ -185,12 +185,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Did a snap length cut a packet that was read?
-    pub(super) const fn has_cut_packets(&self) -> bool {
-        self.has_cut_packets
-    }
-
-    /// Is a part of what was read missing, or of what comes next?
+    /// Returns whether a snap length cut a packet that was read, or the file is cut short.
     pub(super) fn lacks_a_part(&self) -> bool {
         self.has_cut_packets || self.truncated().is_some()
     }

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use superpacket::Simd;
 use superpacket::segment::{Gso, GsoKind, MaxSegments, SegmentOptions, Segmenter};
 
+use super::never_left::NeverLeft;
 use super::packet::{Packet, PacketStart, segments_of};
 use super::pairs::Pairs;
 use super::stream::Stream;
@@ -69,12 +70,12 @@ pub(super) struct Window<'a> {
     pub(super) bad_headers: u64,
     /// Packets that were cut in segments of a size that no header names.
     pub(super) sizes_inferred: u64,
-    /// Packets that were found lost, to make room.
-    pub(super) lost: Vec<Packet>,
+    /// Packets that have been given up, to make room.
+    never_left: NeverLeft,
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(stream: Stream<'a>, simd: Simd) -> Self {
+    pub(super) fn new(stream: Stream<'a>, most_described: usize, simd: Simd) -> Self {
         Window {
             stream,
             queues: HashMap::new(),
@@ -89,7 +90,7 @@ impl<'a> Window<'a> {
             segmenter: Segmenter::new().with_simd(simd),
             bad_headers: 0,
             sizes_inferred: 0,
-            lost: Vec::new(),
+            never_left: NeverLeft::new(most_described),
         }
     }
 
@@ -236,7 +237,7 @@ impl<'a> Window<'a> {
             }
             self.ages.pop_front();
             if !gone && let Some(entry) = self.remove(endpoints, 0) {
-                self.lost.push(entry.packet);
+                self.never_left.add(&entry.packet);
             }
         }
         true
@@ -268,22 +269,21 @@ impl<'a> Window<'a> {
         entries
     }
 
-    /// Reads the original to its end, and calls `lost` with each packet that never left, the oldest
-    /// first as far as they are at hand.
-    pub(super) fn finish(&mut self, mut lost: impl FnMut(&Packet)) -> Result<(), Error> {
+    /// Reads the original to its end, and returns the packets that never left.
+    pub(super) fn finish(&mut self) -> Result<NeverLeft, Error> {
         let mut left: Vec<_> = self.queues.drain().flat_map(|(_, queue)| queue).collect();
         left.sort_by_key(|entry| (entry.packet.number, entry.packet.part));
-        left.iter().for_each(|entry| lost(&entry.packet));
+        left.iter().for_each(|entry| self.never_left.add(&entry.packet));
         drop(left);
         self.ages.clear();
         self.held = 0;
         while !self.ended {
             match self.stream.next_packet()? {
-                Some(packet) => lost(&packet),
+                Some(packet) => self.never_left.add(&packet),
                 None => self.ended = true,
             }
         }
-        Ok(())
+        Ok(std::mem::take(&mut self.never_left))
     }
 }
 
@@ -307,7 +307,7 @@ mod tests {
         }
         let simd = Simd::detect();
         let mut window =
-            Window::new(Stream::open(Input::from(&packets), simd).expect("packets"), simd);
+            Window::new(Stream::open(Input::from(&packets), simd).expect("packets"), 1, simd);
         let first = window.stream.next_packet().expect("reads").expect("a packet");
         window.enter(first);
         let second = window.stream.next_packet().expect("reads").expect("a packet");

@@ -175,6 +175,47 @@ fn packets_that_a_snap_length_cut_are_not_judged() {
     assert_eq!(checked(&pcap(&frames, 96), &whole).verdict, Verdict::Unfaithful);
 }
 
+/// Packets that are given up while the files are read are judged as those that are left at the end.
+#[test]
+fn packets_of_a_large_original_are_lost_only_from_a_whole_file() {
+    const PACKETS: u32 = 1500;
+    let mut original = Packets::new();
+    let mut frames = Vec::new();
+    for number in 0..PACKETS {
+        // More than is held while the others leave: 30 MB.
+        original.push(LinkType::ETHERNET, None, &Frame::udp4(20_000).to_bytes()).expect("short");
+        let frame = Frame::tcp4(number * 100, 100);
+        original.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
+        frames.push(frame);
+    }
+    let judged = |file: &[u8]| {
+        check(stream(file), Input::from(&original), &CheckOptions::default(), &mut ())
+            .expect("both can be read")
+    };
+    let whole = pcap(&frames, usize::MAX);
+    let report = judged(&whole);
+    assert_eq!(
+        (report.verdict, report.violations, report.not_judged.missing, report.described.len()),
+        (Verdict::Unfaithful, u64::from(PACKETS), 0, 10)
+    );
+    let origins: Vec<_> = report.described.iter().filter_map(|lost| lost.origin).collect();
+    assert_eq!(origins, [1, 3, 5, 7, 9, 11, 13, 15, 17, 19]);
+    // The end of the file is missing, or the end of its last packet.
+    let cut_short = whole[..whole.len() - 1].to_vec();
+    let mut snapped = whole;
+    let last = snapped.len() - frames[0].to_bytes().len();
+    snapped[last - 4] += 1;
+    for (file, missing) in [(cut_short, PACKETS + 1), (snapped, PACKETS)] {
+        let report = judged(&file);
+        assert_eq!(
+            (report.verdict, report.violations, report.not_judged.missing),
+            (Verdict::Incomplete, 0, u64::from(missing)),
+            "{:#?}",
+            report.described
+        );
+    }
+}
+
 #[test]
 fn an_original_whose_header_contradicts_it_is_not_judged() {
     let (frame, header) = merged(&flow(0, 4, 300));
