@@ -365,7 +365,9 @@ impl Judge {
                 .layout
                 .and_then(|layout| layout.refusal)
                 .filter(|refusal| *refusal != Refusal::NoLength);
-            if has_wrong_outer_length(origin) {
+            // Linux ignores a wrong outer UDP length; every other refusal is reported as itself.
+            let may_be_outer_length = matches!(refusal, None | Some(Refusal::UdpLength));
+            if may_be_outer_length && has_wrong_outer_length(origin) {
                 let what = "it was merged, although its outer UDP length is wrong".to_owned();
                 self.find(Rule::OuterLength, "outer udp.length", Some(origin), what);
             } else if let Some(refusal) = refusal {

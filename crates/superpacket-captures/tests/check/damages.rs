@@ -492,3 +492,24 @@ fn linux_verifies_the_header_checksum_of_packets_with_a_partial_checksum() {
         assert_eq!(merged_unverified(edit), [["bad-checksum"].into(), ["bad-checksum"].into()]);
     }
 }
+
+/// A packet that is refused for another reason than its wrong outer UDP length.
+#[test]
+fn a_wrong_outer_length_hides_no_other_refusal() {
+    let merged_with = |edit: Edit| {
+        let frames: Vec<_> = flow(0, 4, 100).into_iter().map(Frame::in_vxlan4).collect();
+        let mut case = Case::aggregation(frames);
+        edit(&mut case.original[2]);
+        let found = case.check(Strictness::Reversible).described.into_iter();
+        found.map(|violation| (violation.rule.name(), violation.field)).collect::<Vec<_>>()
+    };
+    let outer_length = ("outer-length", "outer udp.length".to_owned());
+    let refused = ("never-merges", "reserved_bit".to_owned());
+    let found = merged_with(|frame| frame.outer_udp_mut().length = Some(77));
+    assert!(found.contains(&outer_length) && !found.contains(&refused), "{found:?}");
+    let found = merged_with(|frame| {
+        frame.outer_udp_mut().length = Some(77);
+        frame.outer_ipv4_mut().reserved = true;
+    });
+    assert!(found.contains(&refused), "{found:?}");
+}
