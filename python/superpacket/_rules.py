@@ -32,7 +32,7 @@ class Rule(str, Enum):
     #: The header of a merged packet says how it is to be cut.
     GSO_TYPE = "gso-type"
     #: Linux can segment a merged packet that has a header: it is not in PPPoE or MPLS, nor
-    #: behind a VLAN tag of another type than 0x8100 and 0x88a8.
+    #: behind more than two VLAN tags, nor behind a tag of a type other than 0x8100 and 0x88a8.
     RECEIVER = "receiver"
     #: A merged packet has the ECN bit (0x80) in its gso_type if its first packet alone has CWR; not if all have it.
     GSO_ECN = "gso-ecn"

@@ -73,7 +73,7 @@ rules! {
     SegmentSizes "segment-sizes" "The payloads in a merged packet are of one size; the last may be shorter."
     GsoSize "gso-size" "gso_size is the payload of each packet that merged but the last, in bytes."
     GsoType "gso-type" "The header of a merged packet says how it is to be cut."
-    Receiver "receiver" "Linux can segment a merged packet that has a header: it is not in PPPoE or MPLS, nor behind a VLAN tag of another type than 0x8100 and 0x88a8."
+    Receiver "receiver" "Linux can segment a merged packet that has a header: it is not in PPPoE or MPLS, nor behind more than two VLAN tags, nor behind a tag of a type other than 0x8100 and 0x88a8."
     GsoEcn "gso-ecn" "A merged packet has the ECN bit (0x80) in its gso_type if its first packet alone has CWR; not if all have it."
     VirtioHeader "virtio-header" "A virtio_net_hdr contradicts neither itself nor its packet."
     #[reversible] HeaderLength "header-length" "hdr_len of a merged packet is the length of its headers."
