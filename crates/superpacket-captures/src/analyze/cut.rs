@@ -1,76 +1,79 @@
-//! What a part of a capture cannot know of the parts before it: what their flows acknowledged.
+//! Counts packets whose result may depend on earlier parts of a capture: on what their flows
+//! acknowledged there.
 
 use std::collections::HashSet;
 
 use superpacket::wire::{Protocol, parse};
 
 use super::is_pure_ack;
-use crate::lanes::{Lanes, LinkHeader};
-use crate::ledger::Flow;
+use crate::lanes::{CaptureAggregator, LinkHeader};
+use crate::ledger::FlowId;
 
-/// Flows of a link header whose acknowledgements the engine remembers, at most: 16 sets of 4, as
-/// its table of LRO holds 8 flows.
+/// Maximum flows per link header whose acknowledgements the engine remembers. Its table has 16 sets
+/// of 4 flows; that of LRO holds 8 flows.
 const REMEMBERED: usize = 64;
 
-/// Flows of a link header after which nothing from before the part is remembered: by then every
-/// set has been filled anew.
+/// Number of flows per link header after which the engine remembers no flow of an earlier part: by
+/// then every set has been filled anew.
 const FORGOTTEN: usize = 1024;
 
-/// Link headers that are told apart.
+/// Maximum link headers with their own state; all further ones share the last.
 const MOST_LINKS: usize = 64;
 
-/// Counts the packets that LRO with pure ACKs may have treated otherwise than in the whole capture,
-/// because the part begins without what flows acknowledged before.
+/// Counts packets that LRO with pure ACKs may have treated differently than in the whole capture. A
+/// part begins without knowing what its flows acknowledged before.
 ///
-/// Concerned are pure ACKs that are the first of their flow that the part, and what is read before
-/// it, shows. Such an ACK may repeat an earlier one, and would then not be absorbed by the next:
-/// one merge more or less. It also takes a place in the engine's table, until the next packet of
-/// its flow or the poll's end; where a flow finds no place meanwhile, all packets of that time are
+/// These are pure ACKs that are the first packet of their flow in the part and in the packets read
+/// before it. Such an ACK may repeat an earlier one, and would then not be absorbed by the next:
+/// one merge more or less. It also takes an entry in the engine's table until the flow's next
+/// packet or the end of the poll. If a flow finds no entry meanwhile, all packets of that time are
 /// counted.
 #[derive(Debug, Default)]
-pub(super) struct Unknown {
-    links: Vec<(LinkHeader, Seen)>,
+pub(super) struct UncertainAcks {
+    links: Vec<(LinkHeader, SeenFlows)>,
     counted: u64,
-    /// From the first such ACK of a poll.
-    doubtful: Option<Doubtful>,
+    /// The current poll, from its first such ACK on.
+    doubtful: Option<UncertainPoll>,
 }
 
-/// The flows of a link header.
+/// The flows seen behind one link header.
 #[derive(Debug, Default)]
-struct Seen {
-    flows: HashSet<Flow>,
+struct SeenFlows {
+    flows: HashSet<FlowId>,
     concerned: usize,
 }
 
-/// The rest of a poll in which something may be held that would not have been.
+/// The rest of a poll in which the engine may hold a packet that it would not hold in the whole
+/// capture.
 #[derive(Clone, Copy, Debug)]
-struct Doubtful {
+struct UncertainPoll {
     acks: u64,
     packets: u64,
-    /// Packets that had found no place in the table before.
+    /// Packets refused by a full table before this poll's first such ACK.
     refused: u64,
 }
 
-impl Unknown {
-    /// Notes a packet that is given to the engine next; `counts` unless it is of a part before.
+impl UncertainAcks {
+    /// Records a packet before the engine receives it. `counts` is false for packets of an earlier
+    /// part.
     #[inline]
     pub(super) fn arrives(
         &mut self,
         packet: &[u8],
-        flow: Flow,
+        flow: FlowId,
         link: &LinkHeader,
         counts: bool,
-        lanes: &Lanes,
+        aggregator: &CaptureAggregator,
     ) {
         if let Some(doubtful) = &mut self.doubtful {
             doubtful.packets += 1;
         }
         let seen = match self.links.iter().position(|(known, _)| known == link) {
             Some(index) => index,
-            // Further ones share the engine's lanes, and this.
+            // Further link headers share the engine's lanes, and the last entry here.
             None if self.links.len() == MOST_LINKS => MOST_LINKS - 1,
             None => {
-                self.links.push((*link, Seen::default()));
+                self.links.push((*link, SeenFlows::default()));
                 self.links.len() - 1
             }
         };
@@ -88,23 +91,26 @@ impl Unknown {
         seen.flows.insert(flow);
         if counts && is_pure_ack(packet, &layout) {
             seen.concerned += 1;
-            let begun = Doubtful { acks: 0, packets: 1, refused: lanes.refused() };
+            let begun = UncertainPoll { acks: 0, packets: 1, refused: aggregator.refused() };
             self.doubtful.get_or_insert(begun).acks += 1;
         }
     }
 
-    /// Looks at what the engine holds after it was given a packet.
-    pub(super) fn settle(&mut self, lanes: &Lanes) {
-        if self.doubtful.is_some() && lanes.is_between_polls() {
-            self.finish(lanes);
+    /// Updates the count after the engine has received the packet.
+    pub(super) fn settle(&mut self, aggregator: &CaptureAggregator) {
+        if self.doubtful.is_some() && aggregator.is_between_polls() {
+            self.finish(aggregator);
         }
     }
 
-    /// Returns what was counted, at the part's end.
-    pub(super) fn finish(&mut self, lanes: &Lanes) -> u64 {
+    /// Returns the number of packets counted, at the end of the part.
+    pub(super) fn finish(&mut self, aggregator: &CaptureAggregator) -> u64 {
         if let Some(doubtful) = self.doubtful.take() {
-            self.counted +=
-                if lanes.refused() == doubtful.refused { doubtful.acks } else { doubtful.packets };
+            self.counted += if aggregator.refused() == doubtful.refused {
+                doubtful.acks
+            } else {
+                doubtful.packets
+            };
         }
         self.counted
     }

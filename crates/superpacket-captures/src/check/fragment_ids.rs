@@ -1,32 +1,34 @@
-//! Identifications of IPv6 fragments: whoever cuts a datagram chooses one, and a receiver puts
-//! together what has the same (RFC 8200, section 4.5).
+//! Checks the identifications of IPv6 fragments. The sender that cuts a datagram chooses one, and a
+//! receiver reassembles fragments with the same one (RFC 8200, section 4.5).
 
 use std::collections::VecDeque;
 
-use super::packet::Packet;
+use super::packet::FilePacket;
 
-/// So many datagrams are remembered: a receiver waits 60 seconds, a check keeps no more than this.
+/// Maximum datagrams that are remembered. A receiver remembers them for 60 seconds; this number
+/// bounds the memory instead.
 const MOST: usize = 1024;
 
-/// A datagram that was cut.
+/// A datagram that was fragmented.
 #[derive(Debug)]
 struct Datagram {
-    /// Its place in the original file.
+    /// Its number in the original, from 1.
     number: u64,
-    /// Its addresses.
+    /// A hash of its addresses.
     endpoints: u64,
     id: u32,
 }
 
-/// The datagrams whose fragments were seen last.
+/// The datagrams whose fragments were seen last, with their identifications.
 #[derive(Debug, Default)]
 pub(super) struct FragmentIds {
     datagrams: VecDeque<Datagram>,
 }
 
 impl FragmentIds {
-    /// Notes the identification of a fragment of a datagram; returns what is wrong with it.
-    pub(super) fn note(&mut self, id: u32, origin: &Packet) -> Result<(), String> {
+    /// Records the identification of a datagram's fragment. Returns a description of what is wrong
+    /// with it.
+    pub(super) fn note(&mut self, id: u32, origin: &FilePacket) -> Result<(), String> {
         let (number, endpoints) = (origin.number, origin.endpoints);
         if let Some(known) = self.datagrams.iter().rev().find(|datagram| datagram.number == number)
         {

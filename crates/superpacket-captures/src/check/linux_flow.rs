@@ -1,13 +1,13 @@
-//! What tells packets of one connection apart to Linux: its GRO holds packets with different flow
-//! labels, VLAN tags, extension headers or tunnel headers apart, and the one may leave before the
-//! other.
+//! The fields by which Linux separates packets of one connection into flows. Its GRO holds packets
+//! with different flow labels, VLAN tags, extension headers or tunnel headers separately, and they
+//! may overtake each other.
 
 use superpacket::wire::{IpVersion, Layout, Tunnel, gre, ipv4, ipv6, pppoe, udp};
 
 use crate::partial::be16;
 
-/// Returns the headers before the transport header, without the fields in which packets of one flow
-/// of Linux may differ.
+/// Returns the headers before the transport header, with all fields set to 0 that may differ within
+/// a flow of Linux.
 pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     let mut headers = bytes.get(..usize::from(layout.transport)).unwrap_or(bytes).to_vec();
     if layout.pppoe != 0 {
@@ -26,7 +26,7 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
         if !outer.tunnel.is_udp() {
             continue;
         }
-        // Whether there is a checksum tells them apart.
+        // Packets with and without a checksum are separate flows.
         let has_checksum = u8::from(outer.checksum(bytes).is_some());
         keep(&mut headers, transport + udp::LENGTH, &[0; 4]);
         if let Some(field) = headers.get_mut(transport + udp::CHECKSUM) {
@@ -42,7 +42,7 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
                 keep(&mut headers, network + ipv4::CHECKSUM, &[0; 2]);
             }
             IpVersion::V6 => {
-                // All but the traffic class, which lies across two bytes.
+                // All but the traffic class, which is in two bytes.
                 keep(&mut headers, network, &[0xf0, 0x0f]);
                 keep(&mut headers, network + ipv6::PAYLOAD_LENGTH, &[0; 2]);
                 keep(&mut headers, network + ipv6::HOP_LIMIT, &[0]);
@@ -52,7 +52,7 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     headers
 }
 
-/// Keeps these bits of the bytes from `place` on.
+/// Clears all other bits than `bits` in the bytes from `place` on.
 fn keep(headers: &mut [u8], place: usize, bits: &[u8]) {
     for (byte, bits) in headers.iter_mut().skip(place).zip(bits) {
         *byte &= bits;

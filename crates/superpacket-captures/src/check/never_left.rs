@@ -2,7 +2,7 @@
 
 use super::CheckReport;
 use super::judge::Finding;
-use super::packet::Packet;
+use super::packet::FilePacket;
 use super::rule::Rule;
 
 /// The packets of the original that never left, until the end of the run.
@@ -37,8 +37,9 @@ impl NeverLeft {
     }
 
     /// Counts a packet.
-    pub(super) fn add(&mut self, packet: &Packet) {
-        // It is counted in `NotJudged::origin_headers`: its receiver may refuse it.
+    pub(super) fn add(&mut self, packet: &FilePacket) {
+        // Such a packet is counted in `NotJudged::origin_headers`; its receiver may have refused
+        // it.
         if packet.is_contradicted() {
             return;
         }
@@ -78,7 +79,7 @@ impl NeverLeft {
 }
 
 /// Describes a packet that never left.
-fn lost(packet: &Packet) -> Finding {
+fn lost(packet: &FilePacket) -> Finding {
     let what = match packet.part {
         Some(part) => {
             format!("its segment {part} never left, {} bytes of payload", packet.payload().len())

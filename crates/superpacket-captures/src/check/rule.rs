@@ -1,16 +1,16 @@
-//! The rules that packets are judged by: a stable name, and what it says.
+//! The rules by which packets are judged, each with a stable name and a description.
 
 use serde::{Serialize, Serializer};
 
-/// How much is asked of an implementation.
+/// The strictness of the rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// What Linux does: its GRO merges packets whose identifications are all the same, and lets a
-    /// packet that it refuses overtake what is held of its flow.
+    /// The rules that Linux keeps. Its GRO merges packets whose identifications are all the same,
+    /// and lets a packet that it refuses overtake held packets of the same flow.
     #[default]
     Linux,
-    /// What this project does: from a packet and its header alone every byte of the original comes
-    /// back, and nothing of a flow overtakes anything.
+    /// The rules that this project keeps: every byte of the original can be restored from a packet
+    /// and its header, and packets of a flow keep their order.
     Reversible,
 }
 
@@ -48,12 +48,12 @@ macro_rules! rules {
                 match self { $(Rule::$variant => $name),* }
             }
 
-            /// Returns what the rule says.
+            /// Returns the rule as a sentence.
             pub const fn sentence(self) -> &'static str {
                 match self { $(Rule::$variant => $sentence),* }
             }
 
-            /// Returns the least strictness that it is part of.
+            /// Returns the least strictness that includes the rule.
             pub const fn strictness(self) -> Strictness {
                 match self { $(Rule::$variant => rules!(@level $($level)?)),* }
             }
