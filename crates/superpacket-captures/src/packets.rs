@@ -70,7 +70,7 @@ impl Packets {
             };
         let Ok(original_length) = u32::try_from(original_length.max(data.len() as u64)) else {
             return Err(Error::Options(format!(
-                "packet {}: {original_length} bytes are 4 GiB or more",
+                "packet {}: {original_length} bytes; a packet must be shorter than 4 GiB",
                 self.entries.len() + 1
             )));
         };

@@ -48,7 +48,7 @@ fn reasons<'de, D: Deserializer<'de>>(
     };
     let named = counts.into_iter().map(|(name, count)| match known(&name) {
         Some(name) => Ok((name, count)),
-        None => Err(D::Error::custom(format!("{name:?} is no reason of this version"))),
+        None => Err(D::Error::custom(format!("{name:?} is not a reason that this version knows"))),
     });
     named.collect()
 }
@@ -269,7 +269,7 @@ mod tests {
             serde_json::from_str::<Totals>(&other)
                 .expect_err("unknown")
                 .to_string()
-                .contains("\"weather\" is no reason")
+                .contains("\"weather\" is not a reason")
         );
     }
 

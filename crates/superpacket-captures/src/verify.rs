@@ -166,7 +166,7 @@ fn verify_one(
     let cut_short: Option<Truncated> = input.finish()?;
     let left = comparison.ledger.left();
     if left > 0 {
-        comparison.mismatch(0, format!("{left} packets never came out"));
+        comparison.mismatch(0, format!("{left} packets never left the engine"));
     }
     if !aggregator.balanced() || !comparison.tally.balanced() {
         comparison.mismatch(0, "the counters do not balance".to_owned());
@@ -254,7 +254,7 @@ impl Comparison {
         {
             *byte ^= 1;
         }
-        let gso = packet.metadata.gso.ok_or("a merged packet without what is needed to cut it")?;
+        let gso = packet.metadata.gso.ok_or("a merged packet has no segment size")?;
         self.cut.clear();
         let buffers = [self.linear.as_slice()];
         let again = GsoPacket::new(&buffers, gso)
@@ -277,7 +277,7 @@ impl Comparison {
             let segment = if merged { segments.next().unwrap_or(&[]) } else { &linear };
             let original_bytes = original.as_ref();
             if !original.frame().starts_with(link.header()) {
-                self.mismatch(original.number(), "came out with another link header".to_owned());
+                self.mismatch(original.number(), "left with another link header".to_owned());
             } else if segment != original_bytes {
                 let place =
                     segment.iter().zip(original_bytes).position(|(after, before)| after != before);
@@ -319,7 +319,7 @@ impl FrameSink for Comparison {
             let found = self.originals.len();
             self.mismatch(
                 number,
-                format!("a packet of {count} came out, {found} of its flow were held"),
+                format!("a packet of {count} left, but {found} of its flow were held"),
             );
             return;
         }

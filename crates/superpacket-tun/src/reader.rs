@@ -64,7 +64,7 @@ pub enum ReadError {
     Device(#[source] io::Error),
     /// The caller's buffers have no room for a single packet of the read. The read is kept: the
     /// next call continues with it, and [`Reader::discard`] drops it.
-    #[error("the buffers take not even one packet of what was read: {0}")]
+    #[error("the buffers have no room for a single packet of the read: {0}")]
     NoRoom(#[source] SegmentError),
 }
 

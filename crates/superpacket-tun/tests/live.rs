@@ -530,14 +530,14 @@ fn what_was_asked_for_is_what_is_told() -> Result<(), LabError> {
         for (builder, says) in [
             (
                 Tun::builder("lo"),
-                "\"lo\": make or attach to the device (TUNSETIFF): Invalid argument",
+                "\"lo\": create or attach to the device (TUNSETIFF): Invalid argument",
             ),
             (
                 Tun::builder("few0"),
-                "\"few0\": make or attach to the device (TUNSETIFF): Device or resource busy",
+                "\"few0\": create or attach to the device (TUNSETIFF): Device or resource busy",
             ),
             (Tun::builder("a-name-that-is-too-long"), "up to 15 bytes"),
-            (Tun::builder("few2").queues(0), "number of queues: 0 is not from 1 to 256"),
+            (Tun::builder("few2").queues(0), "number of queues: 0 is not between 1 and 256"),
             (
                 Tun::builder("few3").mtu(70_000),
                 "\"few3\": set the MTU (SIOCSIFMTU): Invalid argument",
@@ -611,7 +611,7 @@ fn a_descriptor_without_headers_carries_packets_one_by_one() -> Result<(), LabEr
         plain_device("tap0", IFF_TAP_NO_PI).map_err(|error| LabError::system("tap0", error))
     })?;
     let error = Tun::from_fds([tap]).expect_err("a TAP device").to_string();
-    assert!(error.contains("\"tap0\": use its descriptor: it is a TAP device"), "{error}");
+    assert!(error.contains("\"tap0\": use the descriptor: it is a TAP device"), "{error}");
     Ok(())
 }
 

@@ -337,10 +337,10 @@ impl<'de> Deserialize<'de> for TopFlows {
         let mut flows = TopFlows { missed: list.missed, ..TopFlows::default() };
         for written in list.flows {
             let label = written.label().ok_or_else(|| {
-                D::Error::custom("a flow of a kind that this version does not know")
+                D::Error::custom("a flow has an address pair, protocol or tunnel that this version does not know")
             })?;
             if written.inherited > written.bytes || flows.places.contains_key(&written.flow) {
-                return Err(D::Error::custom("a list of flows that contradicts itself"));
+                return Err(D::Error::custom("a list of flows contradicts itself"));
             }
             let (packets, packets_out, inherited) =
                 (written.packets, written.packets_out, written.inherited);

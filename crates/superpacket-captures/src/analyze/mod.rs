@@ -340,6 +340,25 @@ struct PolicyRun {
 }
 
 impl PolicyRun {
+    fn new(policy: Policy, stepping: Stepping, simd: Simd) -> Self {
+        PolicyRun {
+            aggregator: CaptureAggregator::new(policy, stepping, simd),
+            tally: Tally::default(),
+            sizes: Sizes::default(),
+            super_packet_sizes: Counts::default(),
+        }
+    }
+
+    /// Returns the aggregator, and the sink that counts the packets that leave it.
+    #[inline(always)]
+    fn counting<'a, 'r>(
+        &'a mut self,
+        detail: Option<PolicyDetail<'a, 'r>>,
+    ) -> (&'a mut CaptureAggregator, PolicyCounts<'a, 'r>) {
+        let PolicyRun { aggregator, tally, sizes, super_packet_sizes } = self;
+        (aggregator, PolicyCounts { tally, sizes, super_packet_sizes, detail })
+    }
+
     fn effect(&self) -> Effect {
         let mut effect = Effect {
             totals: self.tally.totals(),
@@ -371,122 +390,27 @@ fn pass(
     input: Input<'_>,
     options: &AnalyzeOptions,
     bounds: Bounds,
-    mut tables: Option<&mut Tables<'_>>,
+    tables: Option<&mut Tables<'_>>,
     progress: &mut dyn Progress,
 ) -> Result<(String, PartAnalysis), Error> {
     let simd = Simd::detect();
     let mut input = OpenInput::open(input, options.strict, progress)?;
-    let pool = BufferPool::default();
-    let mut runs = POLICY.map(|(_, _, policy)| PolicyRun {
-        aggregator: CaptureAggregator::new(policy, options.stepping, simd),
-        tally: Tally::default(),
-        sizes: Sizes::default(),
-        super_packet_sizes: Counts::default(),
-    });
-    let mut traffic = Traffic::default();
-    let mut flows = TopFlows::default();
-    let mut timeline = Timeline::default();
-    let (mut first_time, mut last_time) = (None, None);
-    // Set only if reading starts behind the capture's first packet.
-    let mut unknown = None;
-    let mut is_first = true;
-    input.for_each(|frame| {
-        // Options are not needed, so they are not kept in memory.
-        let frame = &Frame { options: FrameOptions::NONE, ..*frame };
-        let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Rewrite, simd);
-        let arrived = arrival.link.as_ref().and_then(|link| {
-            let label = Label::of(arrival.buffer.as_ref(), link.layer())?;
-            Some((FlowId::of(arrival.buffer.as_ref(), link.layer(), link), label, link))
-        });
-        if std::mem::take(&mut is_first) && frame.number > 1 {
-            unknown = Some(UncertainAcks::default());
-        }
-        if let (Some(unknown), Some((flow, _, link))) = (&mut unknown, arrived) {
-            unknown.arrives(
-                arrival.buffer.as_ref(),
-                flow,
-                link,
-                frame.number >= bounds.first,
-                &runs[WITH_ACKS].aggregator,
-            );
-        }
-        if frame.number < bounds.first {
-            for run in &mut runs {
-                run.aggregator.receive(arrival.clone(), &pool, &mut Discard);
-                if frame.number + 1 == bounds.first {
-                    run.aggregator.finish(&mut Discard);
-                }
-            }
-            return Ok(());
-        }
-        let layer = arrival.link.as_ref().map(LinkHeader::layer);
-        traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
-        if let Some(time) = arrival.time {
-            timeline.before(time);
-            first_time = Some(first_time.map_or(time, |first: u64| first.min(time)));
-            last_time = last_time.max(Some(time));
-        }
-        if let Some((flow, label, _)) = arrived {
-            flows.count(flow, label, frame.data.len());
-            if let Some(tables) = &mut tables {
-                tables.flow(flow, label, frame.data.len(), arrival.time);
-            }
-        }
-        let arrived = arrived.map(|(flow, ..)| flow);
-        if let Some(tables) = &mut tables {
-            tables.before(frame.data.len(), arrival.time);
-        }
-        for (index, run) in runs.iter_mut().enumerate() {
-            run.tally.arrived(frame.data.len());
-            let mut step = PolicyCounts {
-                tally: &mut run.tally,
-                sizes: &mut run.sizes,
-                super_packet_sizes: &mut run.super_packet_sizes,
-                detail: None,
-            };
-            if index == DEFAULT {
-                step.detail = Some(PolicyDetail {
-                    flows: &mut flows,
-                    timeline: &mut timeline,
-                    tables: tables.as_deref_mut(),
-                    arrived,
-                });
-            }
-            run.aggregator.receive(arrival.clone(), &pool, &mut step);
-        }
-        if let Some(unknown) = &mut unknown {
-            unknown.settle(&runs[WITH_ACKS].aggregator);
-        }
-        match &mut tables {
-            Some(tables) => tables.give_full(),
-            None => Ok(()),
-        }
-    })?;
-    let mut held = if bounds.continues {
-        runs.each_ref().map(|run| run.aggregator.held())
-    } else {
-        [0; POLICIES]
+    let mut pass = Pass {
+        bounds,
+        simd,
+        pool: BufferPool::default(),
+        runs: POLICY.map(|(_, _, policy)| PolicyRun::new(policy, options.stepping, simd)),
+        traffic: Traffic::default(),
+        flows: TopFlows::default(),
+        timeline: Timeline::default(),
+        first_time: None,
+        last_time: None,
+        uncertain: None,
+        is_first: true,
+        tables,
     };
-    if let Some(mut unknown) = unknown {
-        held[WITH_ACKS] += unknown.finish(&runs[WITH_ACKS].aggregator);
-    }
-    for (index, run) in runs.iter_mut().enumerate() {
-        let mut step = PolicyCounts {
-            tally: &mut run.tally,
-            sizes: &mut run.sizes,
-            super_packet_sizes: &mut run.super_packet_sizes,
-            detail: None,
-        };
-        if index == DEFAULT {
-            step.detail = Some(PolicyDetail {
-                flows: &mut flows,
-                timeline: &mut timeline,
-                tables: tables.as_deref_mut(),
-                arrived: None,
-            });
-        }
-        run.aggregator.finish(&mut step);
-    }
+    input.for_each(|frame| pass.frame(frame))?;
+    let held = pass.finish();
     let file = input.file().to_owned();
     let interfaces = input.interfaces().iter().map(|interface| match interface.name() {
         Some(name) => format!("{name}: {}", interface.link_type),
@@ -494,22 +418,141 @@ fn pass(
     });
     let interfaces = interfaces.take(64).collect();
     let cut_short = input.finish()?.map(CutShort::from);
-    let [lro, gro, gro_udp, lro_acks] = runs.each_ref().map(PolicyRun::effect);
-    let policies = Effects { lro, gro, gro_udp, lro_acks };
-    Ok((
-        file,
-        PartAnalysis {
-            interfaces,
-            traffic,
-            policies,
-            held: Held::new(held),
-            first_time,
-            last_time,
-            cut_short,
-            timeline,
-            flows,
-        },
-    ))
+    let [lro, gro, gro_udp, lro_acks] = pass.runs.each_ref().map(PolicyRun::effect);
+    let Pass { traffic, flows, timeline, first_time, last_time, .. } = pass;
+    let part = PartAnalysis {
+        interfaces,
+        traffic,
+        policies: Effects { lro, gro, gro_udp, lro_acks },
+        held,
+        first_time,
+        last_time,
+        cut_short,
+        timeline,
+        flows,
+    };
+    Ok((file, part))
+}
+
+/// The state of a pass over a capture or a part of one.
+struct Pass<'t, 'r> {
+    bounds: Bounds,
+    simd: Simd,
+    pool: BufferPool,
+    runs: [PolicyRun; POLICIES],
+    traffic: Traffic,
+    flows: TopFlows,
+    timeline: Timeline,
+    /// The earliest capture time, in nanoseconds since 1970.
+    first_time: Option<u64>,
+    /// The latest capture time, in nanoseconds since 1970.
+    last_time: Option<u64>,
+    /// Set only if reading starts behind the capture's first packet.
+    uncertain: Option<UncertainAcks>,
+    /// Whether no frame has been read yet.
+    is_first: bool,
+    tables: Option<&'t mut Tables<'r>>,
+}
+
+impl Pass<'_, '_> {
+    /// Counts a frame, and passes it to all policies.
+    #[inline(always)]
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        // Options are not needed, so they are not kept in memory.
+        let frame = &Frame { options: FrameOptions::NONE, ..*frame };
+        let arrival = ArrivedFrame::new(frame, &self.pool, UnfinishedForm::Rewrite, self.simd);
+        let flow = arrival.link.as_ref().and_then(|link| {
+            let label = Label::of(arrival.buffer.as_ref(), link.layer())?;
+            Some((FlowId::of(arrival.buffer.as_ref(), link.layer(), link), label, link))
+        });
+        if std::mem::take(&mut self.is_first) && frame.number > 1 {
+            self.uncertain = Some(UncertainAcks::default());
+        }
+        if let (Some(uncertain), Some((flow, _, link))) = (&mut self.uncertain, flow) {
+            uncertain.arrives(
+                arrival.buffer.as_ref(),
+                flow,
+                link,
+                frame.number >= self.bounds.first,
+                &self.runs[WITH_ACKS].aggregator,
+            );
+        }
+        if frame.number < self.bounds.first {
+            for run in &mut self.runs {
+                run.aggregator.receive(arrival.clone(), &self.pool, &mut Discard);
+                if frame.number + 1 == self.bounds.first {
+                    run.aggregator.finish(&mut Discard);
+                }
+            }
+            return Ok(());
+        }
+        self.count(frame, &arrival, flow.map(|(flow, label, _)| (flow, label)));
+        let flow = flow.map(|(flow, ..)| flow);
+        let Pass { runs, pool, flows, timeline, tables, .. } = self;
+        for (index, run) in runs.iter_mut().enumerate() {
+            run.tally.arrived(frame.data.len());
+            let detail = (index == DEFAULT).then_some(PolicyDetail {
+                flows: &mut *flows,
+                timeline: &mut *timeline,
+                tables: tables.as_deref_mut(),
+                arrived: flow,
+            });
+            let (aggregator, mut counts) = run.counting(detail);
+            aggregator.receive(arrival.clone(), pool, &mut counts);
+        }
+        if let Some(uncertain) = &mut self.uncertain {
+            uncertain.settle(&self.runs[WITH_ACKS].aggregator);
+        }
+        match &mut self.tables {
+            Some(tables) => tables.give_full(),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a frame as captured.
+    #[inline(always)]
+    fn count(&mut self, frame: &Frame<'_>, arrival: &ArrivedFrame, flow: Option<(FlowId, Label)>) {
+        let layer = arrival.link.as_ref().map(LinkHeader::layer);
+        self.traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
+        if let Some(time) = arrival.time {
+            self.timeline.before(time);
+            self.first_time = Some(self.first_time.map_or(time, |first: u64| first.min(time)));
+            self.last_time = self.last_time.max(Some(time));
+        }
+        if let Some((flow, label)) = flow {
+            self.flows.count(flow, label, frame.data.len());
+            if let Some(tables) = &mut self.tables {
+                tables.flow(flow, label, frame.data.len(), arrival.time);
+            }
+        }
+        if let Some(tables) = &mut self.tables {
+            tables.before(frame.data.len(), arrival.time);
+        }
+    }
+
+    /// Flushes all policies. Returns the packets whose result may have changed because of the cuts
+    /// at the part's ends.
+    fn finish(&mut self) -> Held {
+        let mut held = match self.bounds.continues {
+            true => self.runs.each_ref().map(|run| run.aggregator.held()),
+            false => [0; POLICIES],
+        };
+        if let Some(mut uncertain) = self.uncertain.take() {
+            held[WITH_ACKS] += uncertain.finish(&self.runs[WITH_ACKS].aggregator);
+        }
+        let Pass { runs, flows, timeline, tables, .. } = self;
+        for (index, run) in runs.iter_mut().enumerate() {
+            let detail = (index == DEFAULT).then_some(PolicyDetail {
+                flows: &mut *flows,
+                timeline: &mut *timeline,
+                tables: tables.as_deref_mut(),
+                arrived: None,
+            });
+            let (aggregator, mut counts) = run.counting(detail);
+            aggregator.finish(&mut counts);
+        }
+        Held::new(held)
+    }
 }
 
 /// Counts the packets that leave one policy.

@@ -64,7 +64,7 @@ macro_rules! histogram {
                 for (name, count) in BTreeMap::<String, u64>::deserialize(deserializer)? {
                     match $names.iter().position(|&class| class == name).and_then(|class| counts.0.get_mut(class)) {
                         Some(place) => *place = count,
-                        None => return Err(D::Error::custom(format!("{name:?} is no class of this version"))),
+                        None => return Err(D::Error::custom(format!("{name:?} is not a class that this version knows"))),
                     }
                 }
                 Ok(counts)

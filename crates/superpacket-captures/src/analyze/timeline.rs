@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for Timeline {
         };
         if timeline.used > INTERVALS || timeline.used != written.after.len() {
             return Err(D::Error::custom(
-                "a timeline has as many intervals before as after, and 200 at most",
+                "a timeline needs equal numbers of intervals before and after, at most 200",
             ));
         }
         for (counts, written) in

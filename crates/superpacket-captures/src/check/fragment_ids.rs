@@ -49,6 +49,6 @@ impl FragmentIds {
         }
         self.datagrams.push_back(Datagram { number, endpoints, id });
         other
-            .map_or(Ok(()), |other| Err(format!("it is {id:#010x}, as that of packet {other} of the original, between the same addresses")))
+            .map_or(Ok(()), |other| Err(format!("it is {id:#010x}, like that of packet {other} of the original, which has the same addresses")))
     }
 }

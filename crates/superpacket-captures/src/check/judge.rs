@@ -93,7 +93,9 @@ impl Judge {
                 Rule::Length,
                 "length",
                 None,
-                format!("its lengths end it at byte {claimed}, and it has {actual} bytes"),
+                format!(
+                    "by its length fields it ends at byte {claimed}, and it has {actual} bytes"
+                ),
             );
         } else if let Some(refusal) = layout.refusal.filter(|_| merged)
             // A length of 0 is right for BIG TCP.
@@ -103,7 +105,7 @@ impl Judge {
                 Rule::NeverMerges,
                 refusal.name(),
                 None,
-                format!("the merged packet itself is refused: {refusal}"),
+                format!("the merged packet itself must not merge: {refusal}"),
             );
         }
         self.judge_checksums(packet, layout, layer);
@@ -197,7 +199,7 @@ impl Judge {
                 Rule::Checksum,
                 &field.name,
                 None,
-                format!("it is {found:#06x}, and does not verify"),
+                format!("it is {found:#06x}, which is wrong"),
             );
         }
     }
@@ -239,14 +241,14 @@ impl Judge {
                 Rule::BadChecksum,
                 "checksum",
                 Some(origin),
-                "it came with a wrong checksum, and leaves with a right one".to_owned(),
+                "it came with a wrong checksum, and left with a right one".to_owned(),
             );
         } else if packet.bytes != origin.bytes {
             self.note(
                 Rule::BadChecksum,
                 "checksum",
                 Some(origin),
-                "it came with a wrong checksum, and leaves with another".to_owned(),
+                "it came with a wrong checksum, and left with another".to_owned(),
             );
         }
     }
@@ -292,10 +294,9 @@ impl Judge {
         if let Some(virtio) = packet.virtio.filter(|virtio| matches!(virtio.gso, Ok(Some(_))))
             && packet.flags() & tcp::CWR != 0
         {
-            let of = if gso.cwr == Cwr::All { "all" } else { "the first alone" };
+            let of = if gso.cwr == Cwr::All { "all packets" } else { "the first packet alone" };
             if (virtio.header.gso_type & gso_type::ECN == 0) != (gso.cwr == Cwr::All) {
-                let what =
-                    format!("CWR is that of {of}, and gso_type is {:#04x}", virtio.header.gso_type);
+                let what = format!("{of} had CWR, and gso_type is {:#04x}", virtio.header.gso_type);
                 self.note(Rule::GsoEcn, "gso_type", Some(first), what);
             }
         }
@@ -305,7 +306,7 @@ impl Judge {
                     Rule::IpIdFixed,
                     "ipv4.id",
                     Some(second),
-                    "its identification is that of the packet before it".to_owned(),
+                    "it has the same identification as the packet before it".to_owned(),
                 );
             }
             if gso.cwr == Cwr::All {
@@ -313,7 +314,7 @@ impl Judge {
                     Rule::CwrOnAll,
                     "tcp.flags",
                     Some(second),
-                    "it has CWR, as the packet before it has".to_owned(),
+                    "it has CWR like the packet before it".to_owned(),
                 );
             }
         }
@@ -428,7 +429,7 @@ impl Judge {
 
     fn compare_link(&mut self, packet: &FilePacket, origin: &FilePacket) {
         if packet.link != origin.link {
-            let what = "the bytes before its IP header are others".to_owned();
+            let what = "the bytes before its IP header differ".to_owned();
             self.note(Rule::LinkHeader, "link header", Some(origin), what);
         }
     }
@@ -451,7 +452,7 @@ impl Judge {
                     Rule::IpHeader,
                     "headers",
                     Some(origin),
-                    "its headers cannot be read as they could".to_owned(),
+                    "its headers can no longer be read, or could not be read before".to_owned(),
                 );
                 return true;
             }
@@ -590,7 +591,7 @@ impl Judge {
             && packet.bytes != origin.bytes
         {
             let what =
-                "the datagram has DF or the reserved bit, and its fragment has not".to_owned();
+                "the datagram has DF or the reserved bit, but its fragment does not".to_owned();
             self.note(Rule::FragmentFlags, "ipv4.fragment", Some(origin), what);
             return true;
         }

@@ -381,7 +381,7 @@ impl Check<'_> {
             self.judge.note(Rule::PairOrder, "order", Some(&entry.packet), what);
         }
         if let (Some(true), Some(entry)) = (overtaken, entries.first()) {
-            let what = "the packets in it did not come in this order".to_owned();
+            let what = "the packets in it came in another order".to_owned();
             self.judge.note(Rule::Order, "order", Some(&entry.packet), what);
         }
         let origins: Vec<&FilePacket> = entries.iter().map(|entry| &entry.packet).collect();
@@ -391,7 +391,7 @@ impl Check<'_> {
                 self.report.not_judged.without_origin += 1
             }
             [] => {
-                let what = "no packet of the original that has not left yet is like it".to_owned();
+                let what = "it matches no packet of the original that has not left yet".to_owned();
                 self.judge.note(Rule::Invented, "packet", None, what);
                 self.judge.judge_alone(packet, false);
             }
@@ -439,7 +439,7 @@ impl Check<'_> {
                     then[at]
                 ),
                 None if now.len() < then.len() => format!(
-                    "its payload lacks the last {} bytes of that packet's",
+                    "its payload lacks the last {} bytes of that packet's payload",
                     then.len() - now.len()
                 ),
                 None => {
@@ -453,7 +453,7 @@ impl Check<'_> {
         }
         if foreign > 0 && !self.judge.findings.iter().any(|finding| finding.rule == Rule::Bytes) {
             let what = format!(
-                "the last {foreign} of the {} bytes of its payload are of no packet of its flow",
+                "the last {foreign} of the {} bytes of its payload come from no packet of its flow",
                 payload.len()
             );
             self.judge.note(Rule::Bytes, "payload", origins.last().copied(), what);
@@ -524,7 +524,7 @@ impl FileStarts {
         let FileStarts { checked, origin } = self;
         format!(
             "{}: it begins with packets that have {checked}, and packet {in_checked} has {origin}; {}: it begins with packets \
-             that have {origin}, and packet {in_origin} has {checked}; what is mixed in both files must begin so in the first \
+             that have {origin}, and packet {in_origin} has {checked}; files that mix both must do so within the first \
              {AHEAD_PACKETS} packets and 4 MiB of each",
             report.checked, report.origin,
         )

@@ -63,16 +63,14 @@ impl RecordReader {
             )));
         };
         if version != "1" {
-            return Err(not_records(format!(
-                "records of version {version:?}, and only 1 is known"
-            )));
+            return Err(not_records(format!("records of version {version:?}; only 1 is known")));
         }
         let layer = match link {
             "ethernet" => Layer::Ethernet,
             "ip" => Layer::Ip,
             _ => {
                 return Err(not_records(format!(
-                    "records of link type {link:?}; there are \"ethernet\" and \"ip\""
+                    "records of link type {link:?}; only \"ethernet\" and \"ip\" are known"
                 )));
             }
         };

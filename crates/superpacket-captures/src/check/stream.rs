@@ -257,7 +257,7 @@ fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<FilePack
             packet: frame.number,
             offset: 0,
             reason: format!(
-                "its comment \"virtio_net_hdr={}\" has not 20, 24, 40 or 48 hexadecimal digits",
+                "its comment \"virtio_net_hdr={}\" needs 20, 24, 40 or 48 hexadecimal digits",
                 String::from_utf8_lossy(digits)
             ),
         })?),

@@ -57,7 +57,7 @@ impl InterfaceRequest {
         if name.len() > LONGEST_NAME || name.contains('\0') {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{name:?} is no name of an interface, which has up to 15 bytes"),
+                format!("{name:?} is not an interface name: at most 15 bytes, without a zero byte"),
             ));
         }
         let mut request = InterfaceRequest { name: [0; LONGEST_NAME + 1], value: [0; 24] };

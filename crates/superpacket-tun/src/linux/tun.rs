@@ -127,7 +127,7 @@ impl Builder {
         if !(1..=256).contains(&self.queues) {
             let source = io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{} is not from 1 to 256", self.queues),
+                format!("{} is not between 1 and 256", self.queues),
             );
             return Err(fail("number of queues")(source));
         }
@@ -136,11 +136,9 @@ impl Builder {
         for _ in 0..self.queues {
             let fd = ioctl::open_clone_device().map_err(fail("open /dev/net/tun"))?;
             ioctl::attach(&fd, &name, self.layer, self.queues > 1)
-                .map_err(fail("make or attach to the device (TUNSETIFF)"))?;
+                .map_err(fail("create or attach to the device (TUNSETIFF)"))?;
             // Further queues attach to the same device, whose name the kernel may have chosen.
-            name = ioctl::identity(&fd)
-                .map_err(fail("ask for the interface's name (TUNGETIFF)"))?
-                .name;
+            name = ioctl::identity(&fd).map_err(fail("get the interface's name (TUNGETIFF)"))?.name;
             fds.push(fd);
         }
         self.finish(fds)
@@ -158,20 +156,21 @@ impl Builder {
         let (mut framing, mut known) = (None, Offloads::NONE);
         for fd in &fds {
             let identity =
-                ioctl::identity(fd).map_err(fail(&device, "ask for the interface (TUNGETIFF)"))?;
+                ioctl::identity(fd).map_err(fail(&device, "get the interface (TUNGETIFF)"))?;
             device = identity.name;
             if identity.layer != self.layer {
                 let source = io::Error::new(
                     io::ErrorKind::Unsupported,
                     "it is a TAP device, whose packets are Ethernet frames",
                 );
-                return Err(OpenError { device, action: "use its descriptor", source });
+                return Err(OpenError { device, action: "use the descriptor", source });
             }
-            ioctl::set_nonblocking(fd).map_err(fail(&device, "switch off waiting (F_SETFL)"))?;
+            ioctl::set_nonblocking(fd)
+                .map_err(fail(&device, "make the descriptor nonblocking (F_SETFL)"))?;
             if identity.has_header {
                 // The header is set first, since it describes the offloads.
                 ioctl::set_header(fd, wanted_framing.header_length())
-                    .map_err(fail(&device, "choose the header (TUNSETVNETHDRSZ)"))?;
+                    .map_err(fail(&device, "set the header length (TUNSETVNETHDRSZ)"))?;
                 framing = Some(wanted_framing);
                 // The offloads of one queue apply to the whole device.
                 known = set_supported_offloads(|offloads| ioctl::set_offloads(fd, offloads));
@@ -191,8 +190,7 @@ impl Builder {
         let mut tun = Tun { interface, queues, switches, offloads: known };
         let wanted = intersection(known, self.offloads);
         if wanted != known {
-            tun.set_offloads(wanted)
-                .map_err(fail(&device, "choose what the host may leave undone (TUNSETOFFLOAD)"))?;
+            tun.set_offloads(wanted).map_err(fail(&device, "set the offloads (TUNSETOFFLOAD)"))?;
         }
         if let Some(mtu) = self.mtu {
             tun.interface.set_mtu(mtu).map_err(fail(&device, "set the MTU (SIOCSIFMTU)"))?;
@@ -262,8 +260,8 @@ impl Tun {
         let fds: Vec<_> = fds.into_iter().collect();
         let builder = Builder { up: false, ..Self::builder("") };
         if fds.is_empty() {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "there is none");
-            return Err(OpenError { device: builder.name, action: "use its descriptor", source });
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "there is no descriptor");
+            return Err(OpenError { device: builder.name, action: "use the descriptor", source });
         }
         builder.finish(fds)
     }
