@@ -111,41 +111,41 @@ pub fn coalesce(
     let mut input = OpenInput::open(input, options.strict, progress)?;
     let output_name = output.name();
     let writer = output.create(&input)?;
-    let mut merging = Merging {
+    let mut merged_writer = MergedWriter {
         writer,
         tally: Tally::default(),
         error: None,
         simd,
-        options: false,
+        has_options: false,
         header: Vec::new(),
         pieces: Vec::new(),
     };
-    merging.writer.declare(input.interfaces())?;
+    merged_writer.writer.declare(input.interfaces())?;
     let pool = BufferPool::default();
     let mut aggregator = CaptureAggregator::new(policy, options.stepping, simd);
     input.for_each(|frame| {
-        merging.writer.declare(frame.interfaces)?;
-        merging.tally.arrived(frame.data.len());
-        merging.options |= !frame.options.is_empty();
-        aggregator.make_room(frame, &pool, &mut merging);
+        merged_writer.writer.declare(frame.interfaces)?;
+        merged_writer.tally.arrived(frame.data.len());
+        merged_writer.has_options |= !frame.options.is_empty();
+        aggregator.make_room(frame, &pool, &mut merged_writer);
         let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Rewrite, simd);
-        aggregator.receive(arrival, &pool, &mut merging);
-        merging.error.take().map_or(Ok(()), |error| Err(error.into()))
+        aggregator.receive(arrival, &pool, &mut merged_writer);
+        merged_writer.error.take().map_or(Ok(()), |error| Err(error.into()))
     })?;
-    aggregator.finish(&mut merging);
-    if let Some(error) = merging.error.take() {
+    aggregator.finish(&mut merged_writer);
+    if let Some(error) = merged_writer.error.take() {
         return Err(error.into());
     }
     let name = input.file().to_owned();
-    merging.writer.declare(input.interfaces())?;
+    merged_writer.writer.declare(input.interfaces())?;
     let cut_short = input.finish()?.map(CutShort::from);
-    merging.writer.finish()?;
+    merged_writer.writer.finish()?;
     Ok(CoalesceReport {
         command: "coalesce",
         input: name,
         output: output_name,
-        totals: merging.tally.totals(),
-        absorbed_acks: merging.tally.absorbed_acks,
+        totals: merged_writer.tally.totals(),
+        absorbed_acks: merged_writer.tally.absorbed_acks,
         cut_short,
     })
 }
@@ -215,21 +215,21 @@ pub(crate) fn write_completed(
 const MOST_OPTIONS: usize = 1 << 20;
 
 /// Writes the packets that leave. A single packet keeps everything that its capture says about it.
-struct Merging<'a> {
+struct MergedWriter<'a> {
     writer: OpenOutput<'a>,
     tally: Tally,
     /// The first error of writing, since [`FrameSink`] methods return none.
     error: Option<CaptureError>,
     simd: Simd,
     /// Whether a frame had options.
-    options: bool,
+    has_options: bool,
     /// A merged packet's header, while its options are looked up; kept to reuse its memory.
     header: Vec<u8>,
     pieces: Vec<(Buffer, Range<usize>)>,
 }
 
-impl Merging<'_> {
-    fn keep(&mut self, written: Result<(), CaptureError>) {
+impl MergedWriter<'_> {
+    fn keep_error(&mut self, written: Result<(), CaptureError>) {
         if let Err(error) = written {
             self.error.get_or_insert(error);
         }
@@ -243,7 +243,7 @@ impl Merging<'_> {
         link: &[u8],
         mut packet: SuperPacket<'_, Buffer>,
     ) -> Result<(), CaptureError> {
-        if !self.options || packet.contiguous().is_some() {
+        if !self.has_options || packet.contiguous().is_some() {
             return self.writer.write(record, once(link).chain(packet.slices()));
         }
         self.header.clear();
@@ -282,7 +282,7 @@ fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
     }
 }
 
-impl FrameSink for Merging<'_> {
+impl FrameSink for MergedWriter<'_> {
     fn packet(&mut self, link: &LinkHeader, mut packet: SuperPacket<'_, Buffer>) {
         let header = link.header();
         self.tally.left(&packet.metadata, header.len() + packet.length());
@@ -316,12 +316,12 @@ impl FrameSink for Merging<'_> {
                 None => self.writer.write(record, [buffer.frame()]),
             }
         };
-        self.keep(written);
+        self.keep_error(written);
     }
 
     fn passed(&mut self, interface: u32, buffer: &Buffer, why: PassReason) {
         self.tally.passed(why, buffer.frame().len());
         let written = self.writer.write(record(interface, buffer), [buffer.frame()]);
-        self.keep(written);
+        self.keep_error(written);
     }
 }

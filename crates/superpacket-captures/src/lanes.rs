@@ -3,10 +3,11 @@
 //!
 //! The engine takes Ethernet frames and IP packets. In other captures (SLL, SLL2, NULL, LOOP) the
 //! bytes before the IP packet are kept aside. Only packets with the same such bytes, from the same
-//! interface, may merge: each link header has its own aggregator, a *lane*. SLL's header contains
-//! the direction and the peer's address, so lanes separate flows as MAC addresses do. There are at
-//! most [`MAX_LANES`]. A further header takes over the lane that was idle longest, after the lane
-//! is flushed.
+//! interface, may merge: each link header has its own aggregator, a *lane*.
+//!
+//! SLL's header contains the direction and the peer's address, so lanes separate flows as MAC
+//! addresses do. There are at most [`MAX_LANES`]. A further header takes over the lane that was
+//! idle longest, after the lane is flushed.
 //!
 //! The clock follows the capture's times and is monotonic: packets that are slightly out of order
 //! do not turn it back. A jump back by more than the hold time flushes everything and restarts the
@@ -278,7 +279,7 @@ impl CaptureAggregator {
         pool: &BufferPool,
         sink: &mut T,
     ) {
-        self.turn_clock(arrival.time, sink);
+        self.advance_clock(arrival.time, sink);
         self.packets += 1;
         match arrival.link {
             None => sink.passed(arrival.interface, &arrival.buffer, PassReason::LinkType),
@@ -342,7 +343,7 @@ impl CaptureAggregator {
         self.lanes.iter().all(|lane| lane.aggregator.counters().balanced())
     }
 
-    fn turn_clock<T: FrameSink>(&mut self, time: Option<u64>, sink: &mut T) {
+    fn advance_clock<T: FrameSink>(&mut self, time: Option<u64>, sink: &mut T) {
         let hold = self.stepping.hold;
         if let Some(time) = time {
             if time < self.clock.saturating_sub(hold) {

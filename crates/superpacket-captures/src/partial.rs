@@ -2,10 +2,12 @@
 //!
 //! Captures do not mark such checksums, so they are recognized by their values. A transport
 //! checksum is unfinished if the field holds the pseudo-header's sum, not inverted, and is wrong as
-//! a checksum. Linux includes the transport length in this sum, for BIG TCP with all its 32 bits.
-//! Windows and the BSDs leave the length out if the device is to add that of each segment (TSO, in
-//! frames with IP length 0). An IPv4 header checksum is unfinished if the field holds 0 (Windows)
-//! and this is wrong. Every command uses [`Partial::find`].
+//! a checksum. An IPv4 header checksum is unfinished if the field holds 0 (Windows) and this is
+//! wrong.
+//!
+//! Linux includes the transport length in the pseudo-header's sum, for BIG TCP with all its 32
+//! bits. Windows and the BSDs leave the length out if the device is to add that of each segment
+//! (TSO, in frames with IP length 0). Every command uses [`Partial::find`].
 
 use superpacket::Simd;
 use superpacket::checksum::{Sum, at_offset, ipv4_header, pseudo_header, transport_field};

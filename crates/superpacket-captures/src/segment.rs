@@ -168,7 +168,7 @@ impl Cutter<'_> {
             Start::Ip { header_length } => (Layer::Ip, header_length),
             Start::Other => {
                 self.totals.reason("link_type");
-                return self.whole(frame, 0, None);
+                return self.write_whole(frame, 0, None);
             }
         };
         let packet = frame.data.get(link..).unwrap_or(&[]);
@@ -193,21 +193,26 @@ impl Cutter<'_> {
         match plan {
             FramePlan::Whole => {
                 self.fits += 1;
-                self.whole(frame, link, partial.as_ref())
+                self.write_whole(frame, link, partial.as_ref())
             }
             FramePlan::Cut(gso) => match self.cut(frame, link, layer, gso)? {
                 Ok(()) => Ok(()),
-                Err(error) => {
-                    self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), name(&error))
-                }
+                Err(error) => self.write_uncuttable(
+                    frame,
+                    link,
+                    layer,
+                    partial.as_ref(),
+                    layout.ok(),
+                    reason_name(&error),
+                ),
             },
             FramePlan::Uncuttable(reason) => {
-                self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), reason)
+                self.write_uncuttable(frame, link, layer, partial.as_ref(), layout.ok(), reason)
             }
             FramePlan::Untouchable(reason) => {
                 self.uncut += 1;
                 self.totals.reason(reason);
-                self.whole(frame, link, partial.and_then(Partial::of_header).as_ref())
+                self.write_whole(frame, link, partial.and_then(Partial::of_header).as_ref())
             }
         }
     }
@@ -318,7 +323,7 @@ impl Cutter<'_> {
 
     /// Writes a frame above the MTU that cannot be cut into segments: as fragments, if this is
     /// requested and allowed, or whole.
-    fn stuck(
+    fn write_uncuttable(
         &mut self,
         frame: &Frame<'_>,
         link: usize,
@@ -331,12 +336,12 @@ impl Cutter<'_> {
             false => reason,
             true => match self.fragments(frame, link, layer, partial, layout)? {
                 Ok(()) => return Ok(()),
-                Err(error) => name(&error),
+                Err(error) => reason_name(&error),
             },
         };
         self.uncut += 1;
         self.totals.reason(reason);
-        self.whole(frame, link, partial)
+        self.write_whole(frame, link, partial)
     }
 
     fn fragments(
@@ -396,7 +401,7 @@ impl Cutter<'_> {
     }
 
     /// Writes a frame whole, with its unfinished checksums completed.
-    fn whole(
+    fn write_whole(
         &mut self,
         frame: &Frame<'_>,
         link: usize,
@@ -436,7 +441,7 @@ fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
 }
 
 /// Returns the name under which an error is counted.
-fn name(error: &SegmentError) -> &'static str {
+fn reason_name(error: &SegmentError) -> &'static str {
     match error {
         SegmentError::Headers(reason) => reason.name(),
         other => other.name(),

@@ -36,7 +36,7 @@ pub struct Totals {
 }
 
 /// Reasons of frames that were not given to the engine.
-const PASSED: [&str; 2] = ["link_type", "snap_length"];
+const PASS_REASONS: [&str; 2] = ["link_type", "snap_length"];
 
 /// Deserializes counts by reason. All names must be reasons of aggregation.
 fn reasons<'de, D: Deserializer<'de>>(
@@ -44,7 +44,11 @@ fn reasons<'de, D: Deserializer<'de>>(
 ) -> Result<BTreeMap<&'static str, u64>, D::Error> {
     let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
     let known = |name: &str| {
-        Reason::ALL.iter().map(|reason| reason.name()).chain(PASSED).find(|&other| other == name)
+        Reason::ALL
+            .iter()
+            .map(|reason| reason.name())
+            .chain(PASS_REASONS)
+            .find(|&other| other == name)
     };
     let named = counts.into_iter().map(|(name, count)| match known(&name) {
         Some(name) => Ok((name, count)),
@@ -157,7 +161,7 @@ impl Tally {
         let engine =
             Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
         let reasons = engine
-            .chain(PASSED.into_iter().zip([self.link_type, self.snap_length]))
+            .chain(PASS_REASONS.into_iter().zip([self.link_type, self.snap_length]))
             .filter(|&(_, count)| count > 0)
             .collect();
         Totals {
@@ -208,13 +212,13 @@ pub struct Unreadable {
     pub messages: Vec<String>,
     /// Whether there is only one capture, so that its error is the command's.
     #[serde(skip)]
-    alone: bool,
+    is_single: bool,
 }
 
 impl Unreadable {
     /// Returns an empty list, for a command with this number of captures.
     pub(crate) fn among(captures: usize) -> Self {
-        Unreadable { messages: Vec::new(), alone: captures == 1 }
+        Unreadable { messages: Vec::new(), is_single: captures == 1 }
     }
 
     /// Adds the error of a capture.
@@ -224,14 +228,14 @@ impl Unreadable {
 
     /// Adds an error of reading if the command has several captures, and reports it to the
     /// progress. Returns all other errors.
-    pub(crate) fn sort<T>(
+    pub(crate) fn note_failure<T>(
         &mut self,
         result: Result<T, Error>,
         progress: &mut dyn Progress,
     ) -> Result<Option<T>, Error> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(error @ (Error::Capture(_) | Error::CutShort(_))) if !self.alone => {
+            Err(error @ (Error::Capture(_) | Error::CutShort(_))) if !self.is_single => {
                 progress.unreadable(&error);
                 self.add(&error.to_string());
                 Ok(None)

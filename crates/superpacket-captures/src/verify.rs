@@ -111,7 +111,7 @@ pub fn verify(
     };
     for input in inputs {
         let file = verify_one(input, options, progress);
-        let Some(file) = report.unreadable.sort(file, progress)? else { continue };
+        let Some(file) = report.unreadable.note_failure(file, progress)? else { continue };
         report.totals.add(&file.totals);
         report.segments += file.segments;
         report.mismatches += file.mismatches;

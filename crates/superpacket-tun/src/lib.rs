@@ -3,6 +3,7 @@
 //!
 //! A TUN device costs a system call and a pass through the kernel's network stack per packet. With
 //! a `virtio_net_hdr` before each packet it exchanges super-packets, which contain some 40 packets.
+//!
 //! This crate opens such a device and finds out which offloads its kernel supports. It **cuts**
 //! packets from the device for the tunnel, and **merges** packets from the tunnel for the device.
 //! It falls back to single packets if the kernel refuses an offload that it has announced. The

@@ -1,6 +1,5 @@
 //! `analyze`: compares in one pass how different kinds of aggregation would change a capture.
 
-mod cut;
 mod flows;
 mod page;
 mod parts;
@@ -8,6 +7,7 @@ mod plots;
 mod rows;
 mod sizes;
 mod timeline;
+mod uncertain;
 #[doc(hidden)]
 pub mod words;
 
@@ -30,9 +30,9 @@ use crate::ledger::FlowId;
 use crate::pool::{Buffer, BufferPool};
 use crate::progress::Progress;
 use crate::totals::{CutShort, Tally, Totals, Unreadable};
-use cut::UncertainAcks;
 use flows::{Label, TopFlows};
 use rows::Tables;
+use uncertain::UncertainAcks;
 
 pub use flows::TopFlow;
 pub use parts::{Corpus, Cuts, Held, PartAnalysis, PartOptions, analyze_part};
@@ -301,7 +301,7 @@ pub fn analyze(
     let mut all_flows = TopFlows::default();
     for input in inputs {
         let found = pass(input, options, Bounds::WHOLE, None, progress);
-        let Some((file, part)) = report.unreadable.sort(found, progress)? else { continue };
+        let Some((file, part)) = report.unreadable.note_failure(found, progress)? else { continue };
         let totals = part.policies.in_order()[DEFAULT].1.totals.clone();
         let (top_flows, traffic) = (part.flows.rows(options.top), part.traffic);
         let findings = Findings {
@@ -469,7 +469,7 @@ impl Pass<'_, '_> {
             self.uncertain = Some(UncertainAcks::default());
         }
         if let (Some(uncertain), Some((flow, _, link))) = (&mut self.uncertain, flow) {
-            uncertain.arrives(
+            uncertain.note_packet(
                 arrival.buffer.as_ref(),
                 flow,
                 link,
@@ -501,10 +501,10 @@ impl Pass<'_, '_> {
             aggregator.receive(arrival.clone(), pool, &mut counts);
         }
         if let Some(uncertain) = &mut self.uncertain {
-            uncertain.settle(&self.runs[WITH_ACKS].aggregator);
+            uncertain.update(&self.runs[WITH_ACKS].aggregator);
         }
         match &mut self.tables {
-            Some(tables) => tables.give_full(),
+            Some(tables) => tables.emit_full(),
             None => Ok(()),
         }
     }

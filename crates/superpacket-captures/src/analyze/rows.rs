@@ -230,29 +230,29 @@ impl<'a> Tables<'a> {
 
     /// Hands out tables that are full.
     #[inline]
-    pub(super) fn give_full(&mut self) -> Result<(), Error> {
+    pub(super) fn emit_full(&mut self) -> Result<(), Error> {
         if self.flows.len() >= MOST_FLOWS {
-            self.give_flows()?;
+            self.emit_flows()?;
         }
         if self.intervals.len() >= MOST_INTERVALS {
-            self.give_intervals()?;
+            self.emit_intervals()?;
         }
         Ok(())
     }
 
     /// Hands out all remaining rows.
-    pub(super) fn give_all(&mut self) -> Result<(), Error> {
-        self.give_flows()?;
-        self.give_intervals()
+    pub(super) fn emit_all(&mut self) -> Result<(), Error> {
+        self.emit_flows()?;
+        self.emit_intervals()
     }
 
-    fn give_flows(&mut self) -> Result<(), Error> {
+    fn emit_flows(&mut self) -> Result<(), Error> {
         self.places.clear();
         let rows: Vec<FlowRow> = self.flows.drain(..).map(FlowCount::into_row).collect();
         if rows.is_empty() { Ok(()) } else { self.rows.flows(&rows) }
     }
 
-    fn give_intervals(&mut self) -> Result<(), Error> {
+    fn emit_intervals(&mut self) -> Result<(), Error> {
         self.interval_places.clear();
         self.last = 0;
         let mut intervals = std::mem::take(&mut self.intervals);
@@ -325,7 +325,7 @@ mod tests {
         for number in 0..count {
             tables.flow(FlowId::from_number(number), label, 100, Some(number * 1000));
             tables.before(100, Some(number * 1000));
-            tables.give_full().expect("kept");
+            tables.emit_full().expect("kept");
             assert!(tables.flows.len() < MOST_FLOWS && tables.intervals.len() < MOST_INTERVALS);
         }
         tables.flow_left(FlowId::from_number(3), || Some(label));
@@ -333,7 +333,7 @@ mod tests {
         tables.flow_left(FlowId::from_number(count + 1), || None);
         tables.after(9999, None);
         tables.after(70_000, Some(5_000_500));
-        tables.give_all().expect("kept");
+        tables.emit_all().expect("kept");
         let Kept(flows, packets) = kept;
         assert_eq!(flows.len() as u64, count + 1);
         assert_eq!(flows.iter().map(|row| row.packets_in).sum::<u64>(), count);

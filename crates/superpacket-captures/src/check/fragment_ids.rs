@@ -7,7 +7,7 @@ use super::packet::FilePacket;
 
 /// Maximum datagrams that are remembered. A receiver remembers them for 60 seconds; this number
 /// bounds the memory instead.
-const MOST: usize = 1024;
+const MAX_DATAGRAMS: usize = 1024;
 
 /// A datagram that was fragmented.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl FragmentIds {
             .iter()
             .find(|datagram| (datagram.endpoints, datagram.id) == (endpoints, id))
             .map(|other| other.number);
-        if self.datagrams.len() == MOST {
+        if self.datagrams.len() == MAX_DATAGRAMS {
             self.datagrams.pop_front();
         }
         self.datagrams.push_back(Datagram { number, endpoints, id });

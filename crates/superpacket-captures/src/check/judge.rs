@@ -11,7 +11,7 @@ use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp, 
 
 use super::fields::field_at;
 use super::fragment_ids::FragmentIds;
-use super::packet::{FilePacket, OuterChecksum, kind_of, segments_of};
+use super::packet::{FilePacket, OuterChecksum, gso_kind, segments_of};
 use super::rule::Rule;
 use crate::partial::{Wrong, be16, check};
 
@@ -73,7 +73,7 @@ impl Judge {
     pub(super) fn judge_fragment_id(&mut self, packet: &FilePacket, origin: &FilePacket) {
         // All fragments that were cut here have the same identification.
         if packet.chosen_id.is_none()
-            && let Some(id) = packet.id_chosen_for(origin)
+            && let Some(id) = packet.id_for(origin)
             && let Err(what) = self.fragment_ids.note(id, origin)
         {
             self.note(Rule::FragmentId, "ipv6.fragment.id", Some(origin), what);
@@ -264,7 +264,7 @@ impl Judge {
         self.judge_mergeable(origins);
         let Some(size) = self.judge_sizes(packet, origins) else { return };
         let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
-        let mut gso = Gso::new(kind_of(layout), size);
+        let mut gso = Gso::new(gso_kind(layout), size);
         let [first, second, ..] = origins else { return };
         let (first_layout, second_layout) = (first.layout, second.layout);
         if let (Some(one), Some(two)) = (first_layout, second_layout) {
@@ -320,14 +320,14 @@ impl Judge {
         }
         // A wrong pseudo-header's sum has been reported; the packet is cut without it to find other
         // faults.
-        let is_believed = packet.virtio.is_none_or(|virtio| virtio.seed != Some(false));
+        let trust_seed = packet.virtio.is_none_or(|virtio| virtio.seed != Some(false));
         let segments = match segments_of(
             &mut self.segmenter,
             packet,
             layer,
             gso,
             &SegmentOptions::default(),
-            is_believed,
+            trust_seed,
         ) {
             Ok(segments) => segments,
             Err(error) => {
@@ -587,7 +587,7 @@ impl Judge {
     /// Compares packets whose headers cannot be read. Returns whether they differ.
     fn compare_unparsed(&mut self, packet: &FilePacket, origin: &FilePacket) -> bool {
         if origin.part.is_some()
-            && packet.is_but_for_fragment_flags(origin)
+            && packet.equals_without_fragment_flags(origin)
             && packet.bytes != origin.bytes
         {
             let what =

@@ -3,7 +3,7 @@
 use superpacket::segment::{Gso, SegmentSize};
 use superpacket::wire::Refusal;
 
-use super::packet::{FilePacket, kind_of};
+use super::packet::{FilePacket, gso_kind};
 use super::window::Window;
 use crate::error::Error;
 
@@ -21,16 +21,16 @@ pub(super) struct Matched {
 
 /// Number of packets with the same endpoints among which the next packet of a merged one is
 /// searched, in each direction.
-const REACH: usize = 256;
+const MAX_DISTANCE: usize = 256;
 
 /// Maximum packets with the same endpoints that are searched for a packet, and for a damaged one.
 /// They bound the time for files that have nothing in common.
-const FURTHEST: usize = 2048;
-const FURTHEST_DAMAGED: usize = 64;
+const MAX_SEARCHED: usize = 2048;
+const MAX_SEARCHED_DAMAGED: usize = 64;
 
 /// Maximum packets that are read in search of an identical packet, once a similar one has been
 /// found.
-const AHEAD: u64 = 1024;
+const MAX_READ_AHEAD: u64 = 1024;
 
 /// Ranks of similarity: lower is more similar.
 const SAME: u8 = 0;
@@ -50,7 +50,7 @@ impl Window<'_> {
         let (length, whole) = (packet.payload().len(), origin.payload().len());
         let common = length.min(whole);
         let damaged = packet.payload()[..common] != origin.payload()[..common];
-        if let Some(gso) = inferred(packet, origin)
+        if let Some(gso) = inferred_gso(packet, origin)
             && self.cut_held(endpoints, first, gso)
         {
             self.sizes_inferred += u64::from(length < whole);
@@ -81,12 +81,13 @@ impl Window<'_> {
         }
         let mut best: Option<(u8, usize)> = None;
         let mut index = 0;
-        let ahead = self.stream.packets.saturating_add(AHEAD);
+        let ahead = self.stream.packets.saturating_add(MAX_READ_AHEAD);
         loop {
-            while index < FURTHEST
+            while index < MAX_SEARCHED
                 && let Some(entry) = self.entry(endpoints, index)
             {
-                if let Some(rank) = likeness(packet, &entry.packet, index < FURTHEST_DAMAGED)
+                if let Some(rank) =
+                    similarity_rank(packet, &entry.packet, index < MAX_SEARCHED_DAMAGED)
                     && best.is_none_or(|(least, _)| rank < least)
                 {
                     best = Some((rank, index));
@@ -101,7 +102,7 @@ impl Window<'_> {
             // damaged in between.
             let most =
                 if best.is_some() { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
-            if index == FURTHEST || !self.read_for(endpoints, most)? {
+            if index == MAX_SEARCHED || !self.read_for(endpoints, most)? {
                 return Ok(best.map(|(_, index)| index));
             }
         }
@@ -119,7 +120,7 @@ impl Window<'_> {
         let rest = payload.get(done..).unwrap_or(&[]);
         let sequence = packet.sequence().map(|sequence| sequence.wrapping_add(done as u32));
         let Some(&last) = matched.indices.last() else { return Ok(None) };
-        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.ordered_in) else {
+        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.order_scope) else {
             return Ok(None);
         };
         let furthest = matched.indices.iter().max().copied().unwrap_or(last);
@@ -131,7 +132,7 @@ impl Window<'_> {
             let length = bytes.len().min(rest.len());
             let same = bytes[..length] == rest[..length];
             let in_sequence = sequence.is_none_or(|sequence| next.sequence() == Some(sequence));
-            let (behind, of_flow) = (index > last, next.ordered_in == flow);
+            let (behind, of_flow) = (index > last, next.order_scope == flow);
             match () {
                 () if same && in_sequence && behind && of_flow => Some(SAME),
                 () if same && in_sequence && of_flow => Some(1),
@@ -147,13 +148,15 @@ impl Window<'_> {
                 {
                     (rest.len() * 2 >= bytes.len()).then_some(5)
                 }
-                () if sequence.is_none() && behind && of_flow && alike(bytes, rest) => Some(6),
+                () if sequence.is_none() && behind && of_flow && are_similar(bytes, rest) => {
+                    Some(6)
+                }
                 () => None,
             }
         };
         let mut best: Option<(u8, usize)> = None;
         let mut index = last + 1;
-        let ahead = self.stream.packets.saturating_add(AHEAD);
+        let ahead = self.stream.packets.saturating_add(MAX_READ_AHEAD);
         loop {
             while let Some(entry) = self.entry(endpoints, index) {
                 if let Some(rank) = rank(index, &entry.packet)
@@ -165,11 +168,11 @@ impl Window<'_> {
                     }
                 }
                 index += 1;
-                if index > last + REACH {
+                if index > last + MAX_DISTANCE {
                     break;
                 }
             }
-            for index in 0..last.min(REACH) {
+            for index in 0..last.min(MAX_DISTANCE) {
                 if let Some(entry) = self.entry(endpoints, index)
                     && let Some(rank) = rank(index, &entry.packet)
                     && best.is_none_or(|(least, _)| rank < least)
@@ -181,7 +184,7 @@ impl Window<'_> {
             // before.
             let is_likely = best.is_some_and(|(rank, _)| rank <= LIKELY);
             let most = if is_likely { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
-            if index > last + REACH || !self.read_for(endpoints, most)? {
+            if index > last + MAX_DISTANCE || !self.read_for(endpoints, most)? {
                 return Ok(best);
             }
         }
@@ -190,7 +193,7 @@ impl Window<'_> {
 
 /// Returns how to cut a packet of the original whose first segment is `packet`; `None` if it is
 /// not.
-fn inferred(packet: &FilePacket, origin: &FilePacket) -> Option<Gso> {
+fn inferred_gso(packet: &FilePacket, origin: &FilePacket) -> Option<Gso> {
     let (layout, part, whole) = (origin.layout?, packet.payload(), origin.payload());
     if packet.cut || origin.cut || origin.part.is_some() || origin.is_same(packet) {
         return None;
@@ -203,20 +206,20 @@ fn inferred(packet: &FilePacket, origin: &FilePacket) -> Option<Gso> {
     if !is_first && !is_whole {
         return None;
     }
-    Some(Gso::new(kind_of(&layout), SegmentSize::new(part.len().max(1))?))
+    Some(Gso::new(gso_kind(&layout), SegmentSize::new(part.len().max(1))?))
 }
 
 /// Returns the rank of similarity between a packet that left and the first packet for which it may
 /// stand; `None` if they are not similar. Packets with changed bytes are found only if `damaged` is
 /// set.
-fn likeness(packet: &FilePacket, origin: &FilePacket, damaged: bool) -> Option<u8> {
+fn similarity_rank(packet: &FilePacket, origin: &FilePacket, damaged: bool) -> Option<u8> {
     if origin.is_same(packet) {
         return Some(if packet.link == origin.link { SAME } else { SAME_PLACE_FLOW_AND_BYTES });
     }
     let (now, then) = (packet.payload(), origin.payload());
     if packet.layout.is_none() || origin.layout.is_none() {
         let same_length = packet.bytes.len() == origin.bytes.len();
-        return (damaged && same_length && alike(&packet.bytes, &origin.bytes)).then_some(8);
+        return (damaged && same_length && are_similar(&packet.bytes, &origin.bytes)).then_some(8);
     }
     let of_flow = packet.flow == origin.flow;
     let same_place = packet.sequence() == origin.sequence();
@@ -244,13 +247,13 @@ fn likeness(packet: &FilePacket, origin: &FilePacket, damaged: bool) -> Option<u
         () if same && same_place && of_flow => Some(LIKELY),
         () if same && same_place => Some(3),
         () if packet.sequence().is_some() && same_place && of_flow => Some(4),
-        () if same && length >= 8 || damaged && alike(now, then) => Some(5),
+        () if same && length >= 8 || damaged && are_similar(now, then) => Some(5),
         () => None,
     }
 }
 
 /// Returns whether at least half of the bytes of the shorter one are equal.
-fn alike(one: &[u8], other: &[u8]) -> bool {
+fn are_similar(one: &[u8], other: &[u8]) -> bool {
     let length = one.len().min(other.len());
     let same = one.iter().zip(other).filter(|(one, other)| one == other).count();
     length > 0 && same * 2 >= length

@@ -262,20 +262,21 @@ impl Check<'_> {
         strict: bool,
         progress: &mut dyn Progress,
     ) -> Result<(), Error> {
-        let left_out = self.find_link_headers(&mut checked)?;
-        if let Some(starts) = left_out {
-            self.window.leave_link_headers_out(starts.checked);
+        let starts = self.find_link_headers(&mut checked)?;
+        if let Some(starts) = starts {
+            self.window.ignore_link_headers(starts.checked);
             self.report.not_judged.link_headers = true;
         }
-        let mut begins_as_other = None;
+        let mut first_like_other = None;
         while let Some(packet) = checked.next_packet()? {
-            match left_out {
+            match starts {
                 Some(starts) => {
                     if packet.start() == Some(starts.origin) {
-                        begins_as_other.get_or_insert(packet.number);
+                        first_like_other.get_or_insert(packet.number);
                     }
                     self.judge_or_fragment(&packet.without_link())?;
-                    if let (Some(one), Some(other)) = (begins_as_other, self.window.begins_as_other)
+                    if let (Some(one), Some(other)) =
+                        (first_like_other, self.window.first_like_other)
                     {
                         return Err(Error::Options(starts.contradicted(&self.report, one, other)));
                     }
@@ -290,7 +291,7 @@ impl Check<'_> {
         }
         self.report.packets_out = checked.packets;
         let cut = checked.truncated().cloned();
-        self.window.finish()?.report(&mut self.report, !checked.lacks_a_part());
+        self.window.finish()?.report(&mut self.report, !checked.is_incomplete_file());
         let origin_cut = self.window.stream.truncated().cloned();
         for cut in [&cut, &origin_cut].into_iter().flatten() {
             match strict {
@@ -347,7 +348,7 @@ impl Check<'_> {
         self.judge.begin();
         let Matched { indices, foreign, .. } = self.window.find(packet)?;
         let endpoints = packet.endpoints;
-        let refused = packet.is_refused(self.simd) && indices.len() == 1;
+        let refused = packet.is_refused_by_linux(self.simd) && indices.len() == 1;
         let overtaken =
             indices.first().map(|&first| self.mark_overtaken(packet, first, &indices, refused));
         // This precedes their removal: the state of an address pair is kept as long as one of its
@@ -387,7 +388,7 @@ impl Check<'_> {
         let origins: Vec<&FilePacket> = entries.iter().map(|entry| &entry.packet).collect();
         match origins.as_slice() {
             [] if packet.cut => self.report.not_judged.snap_length += 1,
-            [] if self.window.stream.lacks_a_part() || self.window.bad_headers > 0 => {
+            [] if self.window.stream.is_incomplete_file() || self.window.bad_headers > 0 => {
                 self.report.not_judged.without_origin += 1
             }
             [] => {
@@ -409,7 +410,7 @@ impl Check<'_> {
                 self.report.not_judged.snap_length += 1
             }
             // It is counted already, and may be cut in any way.
-            [origin] if origin.is_contradicted() => {}
+            [origin] if origin.has_invalid_header() => {}
             // The original ends within the packets that merged.
             _ if foreign > 0 && self.window.stream.truncated().is_some() => {
                 self.report.not_judged.without_origin += 1
@@ -489,7 +490,7 @@ impl Check<'_> {
         let endpoints = packet.endpoints;
         let Some(last) = indices.iter().max().copied() else { return false };
         let (Some(flow), Some(origin)) = (
-            self.window.entry(endpoints, first).map(|entry| entry.packet.ordered_in),
+            self.window.entry(endpoints, first).map(|entry| entry.packet.order_scope),
             self.window.entry(endpoints, last).map(|entry| entry.packet.number),
         ) else {
             return false;
@@ -498,7 +499,7 @@ impl Check<'_> {
         sorted.sort_unstable();
         for index in (0..last).filter(|index| sorted.binary_search(index).is_err()) {
             if let Some(entry) = self.window.entry_mut(endpoints, index)
-                && entry.packet.ordered_in == flow
+                && entry.packet.order_scope == flow
             {
                 let refused = refused || entry.packet.linux_flow != packet.linux_flow;
                 if entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused) {

@@ -40,7 +40,7 @@ impl NeverLeft {
     pub(super) fn add(&mut self, packet: &FilePacket) {
         // Such a packet is counted in `NotJudged::origin_headers`; its receiver may have refused
         // it.
-        if packet.is_contradicted() {
+        if packet.has_invalid_header() {
             return;
         }
         let tally = if packet.layout.is_some() { &mut self.readable } else { &mut self.unreadable };

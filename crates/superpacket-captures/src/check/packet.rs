@@ -84,7 +84,7 @@ pub(super) struct FilePacket {
     pub(super) linux_flow: u64,
     /// The flow within which it keeps order, and its interface. The flow includes the link header
     /// even if link headers are not compared.
-    pub(super) ordered_in: (FlowId, u32),
+    pub(super) order_scope: (FlowId, u32),
     /// The address pairs within which it keeps order; they include the link header and the
     /// interface too.
     pub(super) pairs: PairKeys,
@@ -125,7 +125,7 @@ const LONGEST: usize = 1 << 20;
 
 /// Returns a packet's bytes. If it is longer than [`LONGEST`], returns the first bytes and a hash
 /// of the others.
-fn kept(data: &[u8]) -> Vec<u8> {
+fn truncated_bytes(data: &[u8]) -> Vec<u8> {
     match data.split_at_checked(LONGEST) {
         Some((first, rest)) if !rest.is_empty() => [first, &hash_of(&rest).to_be_bytes()].concat(),
         _ => data.to_vec(),
@@ -133,7 +133,7 @@ fn kept(data: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the kind of segmentation for packets with this layout.
-pub(super) fn kind_of(layout: &Layout) -> GsoKind {
+pub(super) fn gso_kind(layout: &Layout) -> GsoKind {
     match (layout.protocol, layout.version) {
         (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
         (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
@@ -144,7 +144,7 @@ pub(super) fn kind_of(layout: &Layout) -> GsoKind {
 
 /// Returns the segments into which a packet is cut.
 ///
-/// If `is_believed` is set, a partial checksum is adjusted by the difference of the lengths, as
+/// If `trust_seed` is set, a partial checksum is adjusted by the difference of the lengths, as
 /// Linux does: the sum in the field says which addresses it covers.
 pub(super) fn segments_of(
     segmenter: &mut Segmenter,
@@ -152,10 +152,10 @@ pub(super) fn segments_of(
     layer: Layer,
     gso: Gso,
     options: &SegmentOptions,
-    is_believed: bool,
+    trust_seed: bool,
 ) -> Result<Vec<Vec<u8>>, SegmentError> {
     let mut segments = Vec::new();
-    let partial = packet.virtio.and_then(|virtio| virtio.partial).filter(|_| is_believed);
+    let partial = packet.virtio.and_then(|virtio| virtio.partial).filter(|_| trust_seed);
     let seeded = partial.and_then(|(state, field)| packet.with_field(state, field));
     let whole = match &seeded {
         Some((bytes, state)) => GsoPacket::linear(bytes, gso).with_checksum(*state),
@@ -174,7 +174,7 @@ impl FilePacket {
     pub(super) fn new(origin: PacketMetadata<'_>, data: &[u8], simd: Simd) -> FilePacket {
         let PacketMetadata { number, interface, layer, link, header, cut } = origin;
         let layer = layer.filter(|_| data.len() <= LONGEST);
-        let mut bytes = kept(data);
+        let mut bytes = truncated_bytes(data);
         let (mut virtio, mut unfinished) = (None, None);
         if let Some(layer) = layer {
             if let Some((header, format)) = header {
@@ -202,11 +202,11 @@ impl FilePacket {
             endpoints: 0,
             flow: FlowId::none(),
             linux_flow: 0,
-            ordered_in: (FlowId::none(), interface),
+            order_scope: (FlowId::none(), interface),
             pairs: PairKeys::default(),
         };
         packet.find_headers();
-        packet.ordered_in.0 = packet.flow;
+        packet.order_scope.0 = packet.flow;
         if let Some(layer) = layer
             && let Some(link) = LinkHeader::new(interface, layer, link)
         {
@@ -294,10 +294,10 @@ impl FilePacket {
             || self.unfinished.as_ref() == Some(&other.bytes)
             // The value that was taken for an unfinished checksum is the original one.
             || other.unfinished.as_ref() == Some(&self.bytes)
-            || (self.chosen_id.is_some() && self.is_but_for_its_id(other))
+            || (self.chosen_id.is_some() && self.equals_without_id(other))
     }
 
-    fn is_but_for_its_id(&self, other: &FilePacket) -> bool {
+    fn equals_without_id(&self, other: &FilePacket) -> bool {
         self.bytes.len() == other.bytes.len() && self.first_difference(other).is_none()
     }
 
@@ -312,7 +312,7 @@ impl FilePacket {
 
     /// Returns whether it equals the other packet, an IPv4 fragment, except that DF and the
     /// reserved bit are clear.
-    pub(super) fn is_but_for_fragment_flags(&self, other: &FilePacket) -> bool {
+    pub(super) fn equals_without_fragment_flags(&self, other: &FilePacket) -> bool {
         let Some(layer) = self.layer else { return false };
         let Some((network, IpVersion::V4)) =
             ip_headers(&self.bytes, self.bytes.len(), layer).into_iter().flatten().last()
@@ -341,7 +341,7 @@ impl FilePacket {
 
     /// Returns the identification of this fragment, at the offset at which that of `origin` is
     /// chosen.
-    pub(super) fn id_chosen_for(&self, origin: &FilePacket) -> Option<u32> {
+    pub(super) fn id_for(&self, origin: &FilePacket) -> Option<u32> {
         let bytes = self.bytes.get(origin.chosen_id?..)?.first_chunk()?;
         Some(u32::from_be_bytes(*bytes))
     }
@@ -418,7 +418,7 @@ impl FilePacket {
     }
 
     /// Returns whether its `virtio_net_hdr` contradicts itself or the packet.
-    pub(super) fn is_contradicted(&self) -> bool {
+    pub(super) fn has_invalid_header(&self) -> bool {
         self.virtio.is_some_and(|virtio| virtio.gso.is_err())
     }
 
@@ -430,7 +430,7 @@ impl FilePacket {
     }
 
     /// Returns whether Linux's GRO refuses it before the search for its flow.
-    pub(super) fn is_refused(&self, simd: Simd) -> bool {
+    pub(super) fn is_refused_by_linux(&self, simd: Simd) -> bool {
         let Some(layout) = self.layout else { return true };
         // UDP without a checksum, or without data (`udp_gro_receive_segment`).
         let has_neither = layout.protocol == Protocol::Udp

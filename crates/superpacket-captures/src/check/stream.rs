@@ -131,13 +131,13 @@ impl<'a> PacketStream<'a> {
         if self.ended {
             return Ok(None);
         }
-        let packet = self.read_on()?;
+        let packet = self.read_packet()?;
         self.ended = packet.is_none();
         self.has_cut_packets |= packet.as_ref().is_some_and(|packet| packet.cut);
         Ok(packet)
     }
 
-    fn read_on(&mut self) -> Result<Option<FilePacket>, Error> {
+    fn read_packet(&mut self) -> Result<Option<FilePacket>, Error> {
         let packet = match &mut self.source {
             PacketSource::Reader(reader) => match reader.next_frame()? {
                 Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
@@ -185,7 +185,7 @@ impl<'a> PacketStream<'a> {
     }
 
     /// Returns whether a snap length cut a packet that was read, or the file is cut short.
-    pub(super) fn lacks_a_part(&self) -> bool {
+    pub(super) fn is_incomplete_file(&self) -> bool {
         self.has_cut_packets || self.truncated().is_some()
     }
 

@@ -13,16 +13,16 @@ use super::stream::PacketStream;
 use crate::error::Error;
 
 /// Maximum memory of held packets in bytes, including [`OVERHEAD`].
-const MOST_BYTES: usize = 24 << 20;
+const MAX_BYTES: usize = 24 << 20;
 
 /// Memory per packet in addition to its bytes.
 const OVERHEAD: usize = size_of::<HeldPacket>() + 64 + Pairs::OVERHEAD;
 
 /// Maximum segments into which a packet is cut, since each is held. No network makes more.
-const MOST_SEGMENTS: MaxSegments = MaxSegments::new(16_384).expect("not zero");
+const MAX_SEGMENTS: MaxSegments = MaxSegments::new(16_384).expect("not zero");
 
 /// Minimum number of entries in `ages` before entries of packets that have left are removed.
-const LEAST_AGES: usize = 4096;
+const MIN_AGES: usize = 4096;
 
 /// Number of packets in the file after which a packet may be given up: if memory is needed and a
 /// packet that is so much later has left.
@@ -56,16 +56,16 @@ pub(super) struct Window<'a> {
     /// later.
     ages: VecDeque<(u64, u64)>,
     /// Number of entries in `ages` at which those of packets that have left are removed.
-    most_ages: usize,
+    max_ages: usize,
     held: usize,
     /// The highest number of a packet that has left.
-    latest: u64,
+    latest_departed: u64,
     ended: bool,
     /// The kind of header with which packets of the other file begin, if link headers are not
     /// compared.
-    left_out: Option<PacketStart>,
+    other_start: Option<PacketStart>,
     /// The number of the first packet that begins with this kind of header too.
-    pub(super) begins_as_other: Option<u64>,
+    pub(super) first_like_other: Option<u64>,
     segmenter: Segmenter,
     /// Packets whose header contradicts itself or the packet, or asks for too many segments. They
     /// are not cut.
@@ -83,12 +83,12 @@ impl<'a> Window<'a> {
             queues: HashMap::new(),
             pairs: Pairs::default(),
             ages: VecDeque::new(),
-            most_ages: LEAST_AGES,
+            max_ages: MIN_AGES,
             held: 0,
-            latest: 0,
+            latest_departed: 0,
             ended: false,
-            left_out: None,
-            begins_as_other: None,
+            other_start: None,
+            first_like_other: None,
             segmenter: Segmenter::new().with_simd(simd),
             bad_headers: 0,
             sizes_inferred: 0,
@@ -98,16 +98,16 @@ impl<'a> Window<'a> {
 
     /// Stops comparing link headers. `other` is the kind of header with which the other file
     /// begins.
-    pub(super) fn leave_link_headers_out(&mut self, other: PacketStart) {
-        self.left_out = Some(other);
+    pub(super) fn ignore_link_headers(&mut self, other: PacketStart) {
+        self.other_start = Some(other);
     }
 
     /// Adds a packet, cut as its header says.
     pub(super) fn enter(&mut self, packet: FilePacket) {
-        let packet = match self.left_out {
+        let packet = match self.other_start {
             Some(other) => {
                 if packet.start() == Some(other) {
-                    self.begins_as_other.get_or_insert(packet.number);
+                    self.first_like_other.get_or_insert(packet.number);
                 }
                 packet.without_link()
             }
@@ -132,7 +132,7 @@ impl<'a> Window<'a> {
     fn push(&mut self, packet: FilePacket) {
         self.held += packet.memory() + OVERHEAD;
         self.pairs.enter(packet.pairs);
-        if self.ages.len() >= self.most_ages {
+        if self.ages.len() >= self.max_ages {
             // Otherwise a packet that never leaves would keep the entries of all later packets.
             let queues = &self.queues;
             let is_held = |queue: &VecDeque<HeldPacket>, number| {
@@ -141,7 +141,7 @@ impl<'a> Window<'a> {
             self.ages.retain(|(endpoints, number)| {
                 queues.get(endpoints).is_some_and(|queue| is_held(queue, *number))
             });
-            self.most_ages = LEAST_AGES.max(2 * self.ages.len());
+            self.max_ages = MIN_AGES.max(2 * self.ages.len());
         }
         self.ages.push_back((packet.endpoints, packet.number));
         self.queues
@@ -164,8 +164,7 @@ impl<'a> Window<'a> {
         let layer = packet.layer?;
         // With a fixed identification, fragments of the same datagram are equal in both files.
         // Other implementations choose another one.
-        let options =
-            SegmentOptions::default().with_max_segments(MOST_SEGMENTS).with_fragment_id(1);
+        let options = SegmentOptions::default().with_max_segments(MAX_SEGMENTS).with_fragment_id(1);
         let segments = segments_of(&mut self.segmenter, packet, layer, gso, &options, true).ok()?;
         Some(
             segments
@@ -230,14 +229,14 @@ impl<'a> Window<'a> {
 
     /// Returns whether there is memory for another packet. Gives up overdue packets if necessary.
     fn make_room(&mut self) -> bool {
-        while self.held > MOST_BYTES {
+        while self.held > MAX_BYTES {
             let Some(&(endpoints, number)) = self.ages.front() else { return false };
             let gone = self
                 .queues
                 .get(&endpoints)
                 .and_then(|queue| queue.front())
                 .is_none_or(|entry| entry.packet.number > number);
-            if !gone && number + SLACK >= self.latest {
+            if !gone && number + SLACK >= self.latest_departed {
                 return false;
             }
             self.ages.pop_front();
@@ -269,8 +268,12 @@ impl<'a> Window<'a> {
             .collect();
         taken.sort_unstable_by_key(|&(place, _)| place);
         let entries: Vec<_> = taken.into_iter().map(|(_, entry)| entry).collect();
-        self.latest =
-            entries.iter().map(|entry| entry.packet.number).max().unwrap_or(0).max(self.latest);
+        self.latest_departed = entries
+            .iter()
+            .map(|entry| entry.packet.number)
+            .max()
+            .unwrap_or(0)
+            .max(self.latest_departed);
         entries
     }
 
@@ -320,7 +323,7 @@ mod tests {
         window.enter(second);
         loop {
             assert_eq!(window.take(endpoints, &[0]).len(), 1);
-            assert!(window.ages.len() <= LEAST_AGES, "{}", window.ages.len());
+            assert!(window.ages.len() <= MIN_AGES, "{}", window.ages.len());
             if !window.read_for(endpoints, u64::MAX).expect("reads") {
                 break;
             }

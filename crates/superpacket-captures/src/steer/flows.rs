@@ -102,7 +102,7 @@ impl SteeredFlow {
 
     /// Returns the protocol's name as in /etc/protocols, or its number.
     pub fn protocol(&self) -> String {
-        name(&self.tuple)
+        protocol_name(&self.tuple)
     }
 
     /// Returns the flow's hash.
@@ -162,7 +162,7 @@ impl std::fmt::Display for SteeredFlow {
 }
 
 /// Returns the protocol's name as in /etc/protocols, or its number.
-fn name(tuple: &FlowTuple) -> String {
+fn protocol_name(tuple: &FlowTuple) -> String {
     let number = tuple.protocol().unwrap_or(0);
     let name = match (number, tuple.version()) {
         (1, IpVersion::V4) => "icmp",

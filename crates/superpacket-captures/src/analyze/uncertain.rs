@@ -11,11 +11,11 @@ use crate::ledger::FlowId;
 
 /// Maximum flows per link header whose acknowledgements the engine remembers. Its table has 16 sets
 /// of 4 flows; that of LRO holds 8 flows.
-const REMEMBERED: usize = 64;
+const MAX_REMEMBERED: usize = 64;
 
 /// Number of flows per link header after which the engine remembers no flow of an earlier part: by
 /// then every set has been filled anew.
-const FORGOTTEN: usize = 1024;
+const FORGOTTEN_AFTER: usize = 1024;
 
 /// Maximum link headers with their own state; all further ones share the last.
 const MOST_LINKS: usize = 64;
@@ -33,14 +33,14 @@ pub(super) struct UncertainAcks {
     links: Vec<(LinkHeader, SeenFlows)>,
     counted: u64,
     /// The current poll, from its first such ACK on.
-    doubtful: Option<UncertainPoll>,
+    poll: Option<UncertainPoll>,
 }
 
 /// The flows seen behind one link header.
 #[derive(Debug, Default)]
 struct SeenFlows {
     flows: HashSet<FlowId>,
-    concerned: usize,
+    acks: usize,
 }
 
 /// The rest of a poll in which the engine may hold a packet that it would not hold in the whole
@@ -57,7 +57,7 @@ impl UncertainAcks {
     /// Records a packet before the engine receives it. `counts` is false for packets of an earlier
     /// part.
     #[inline]
-    pub(super) fn arrives(
+    pub(super) fn note_packet(
         &mut self,
         packet: &[u8],
         flow: FlowId,
@@ -65,8 +65,8 @@ impl UncertainAcks {
         counts: bool,
         aggregator: &CaptureAggregator,
     ) {
-        if let Some(doubtful) = &mut self.doubtful {
-            doubtful.packets += 1;
+        if let Some(poll) = &mut self.poll {
+            poll.packets += 1;
         }
         let seen = match self.links.iter().position(|(known, _)| known == link) {
             Some(index) => index,
@@ -78,8 +78,8 @@ impl UncertainAcks {
             }
         };
         let Some((_, seen)) = self.links.get_mut(seen) else { return };
-        if seen.concerned == REMEMBERED
-            || seen.flows.len() == FORGOTTEN
+        if seen.acks == MAX_REMEMBERED
+            || seen.flows.len() == FORGOTTEN_AFTER
             || seen.flows.contains(&flow)
         {
             return;
@@ -90,27 +90,24 @@ impl UncertainAcks {
         }
         seen.flows.insert(flow);
         if counts && is_pure_ack(packet, &layout) {
-            seen.concerned += 1;
-            let begun = UncertainPoll { acks: 0, packets: 1, refused: aggregator.refused() };
-            self.doubtful.get_or_insert(begun).acks += 1;
+            seen.acks += 1;
+            let new_poll = UncertainPoll { acks: 0, packets: 1, refused: aggregator.refused() };
+            self.poll.get_or_insert(new_poll).acks += 1;
         }
     }
 
     /// Updates the count after the engine has received the packet.
-    pub(super) fn settle(&mut self, aggregator: &CaptureAggregator) {
-        if self.doubtful.is_some() && aggregator.is_between_polls() {
+    pub(super) fn update(&mut self, aggregator: &CaptureAggregator) {
+        if self.poll.is_some() && aggregator.is_between_polls() {
             self.finish(aggregator);
         }
     }
 
     /// Returns the number of packets counted, at the end of the part.
     pub(super) fn finish(&mut self, aggregator: &CaptureAggregator) -> u64 {
-        if let Some(doubtful) = self.doubtful.take() {
-            self.counted += if aggregator.refused() == doubtful.refused {
-                doubtful.acks
-            } else {
-                doubtful.packets
-            };
+        if let Some(poll) = self.poll.take() {
+            self.counted +=
+                if aggregator.refused() == poll.refused { poll.acks } else { poll.packets };
         }
         self.counted
     }
