@@ -1,4 +1,4 @@
-//! Each single damage of what merged is found, and named by its rule.
+//! Each damage to a merged packet is found, and reported by its rule.
 
 use super::*;
 
@@ -10,11 +10,11 @@ fn is_v4(case: &Case) -> bool {
     matches!(case.original[0].ip, Ip::V4(_))
 }
 
-/// One thing that is broken, and the rules that are to be found: `None`, where the packets have no
-/// such thing.
+/// The name of a damage, and a function that applies it. The function returns the rules that must
+/// be reported; `None` if it does not apply to these packets.
 type Damage = (&'static str, fn(&mut Case, usize) -> Option<&'static [&'static str]>);
 
-/// Merges although a packet of the original is different.
+/// Changes a packet of the original that was merged.
 fn differs(
     case: &mut Case,
     index: usize,
@@ -42,7 +42,7 @@ const DAMAGES: &[Damage] = &[
     }),
     ("two packets in another order", |case, index| {
         case.original.swap(index - 1, index);
-        // Their identifications do not count up then, and the last has PSH.
+        // Their identifications do not count up any more, and the last one has PSH.
         is_tcp(case).then_some(&["order"])
     }),
     ("a packet is lost", |case, _| {
@@ -223,7 +223,7 @@ const DAMAGES: &[Damage] = &[
         let frame = &mut case.original[index];
         frame.payload.extend([7; 5]);
         for behind in &mut case.original[index + 1..] {
-            // What follows is in sequence again.
+            // The following packets are in sequence again.
             if let Transport::Tcp(tcp) = &mut behind.transport {
                 tcp.sequence = tcp.sequence.wrapping_add(5);
             }
@@ -253,7 +253,7 @@ proptest! {
     }
 }
 
-/// What Linux does, although it could not be restored, breaks a rule of its own.
+/// Changes of Linux that cannot be undone violate separate rules.
 #[test]
 fn what_linux_loses_is_named_by_the_stricter_rules_alone() {
     let urgent = |kind| {
@@ -264,12 +264,12 @@ fn what_linux_loses_is_named_by_the_stricter_rules_alone() {
     for kind in 0..4 {
         urgent(kind).breaks(&[]);
         assert_eq!(urgent(kind).rules(Strictness::Reversible), ["urgent-merged"].into());
-        // That of the first is not lost.
+        // The urgent pointer of the first packet is kept.
         let mut changed = Case::aggregation(flow(kind, 4, 100));
         changed.left[0].0.tcp_mut().urgent = 9;
         changed.breaks(&["urgent"]);
     }
-    // Packets that Linux counts as two flows.
+    // Linux treats these packets as two flows.
     let mut two = flow(1, 4, 100);
     two[2].ipv6_mut().flow_label ^= 1;
     let case = Case::with(two, &[&[2], &[0, 1], &[3]]);
@@ -284,7 +284,7 @@ fn what_linux_refuses_may_overtake_by_its_rules_alone() {
         |frame: &mut Frame| frame.ipv4_mut().options = vec![1; 4],
     ] {
         let mut flow = flow(0, 4, 100);
-        // Retransmitted, it is refused; the others are in sequence without it.
+        // The retransmitted packet is refused; the others are in sequence without it.
         let mut refused = flow[1].clone();
         edit(&mut refused);
         flow.insert(2, refused);
@@ -294,13 +294,13 @@ fn what_linux_refuses_may_overtake_by_its_rules_alone() {
     }
 }
 
-/// A fragment, or what else has no known ports, may be of any flow between its addresses: it keeps
-/// order with all of them, by the stricter rules.
+/// A packet without known ports, such as a fragment, may belong to any flow between its addresses.
+/// By the stricter rules it keeps order with all of them.
 #[test]
 fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
     type Make = fn() -> Frame;
     let tunnel: Make = || flow(4, 1, 100)[0].clone().in_vxlan4();
-    // Frames of a flow, and one of the same pair that is no longer than its fragments are.
+    // A frame of a flow, and one of the same address pair whose fragments are not longer.
     for (name, of_flow, other) in [
         (
             "IPv4",
@@ -342,7 +342,7 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
             );
             assert_eq!(violation.found, by, "{name}");
         }
-        // The other way round: the flow's packet came last.
+        // Now the flow's packet came last.
         let case = Case::with(
             vec![fragments[0].clone(), fragments[1].clone(), of_flow.clone()],
             &[&[0], &[2], &[1]],
@@ -351,7 +351,7 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
         assert_eq!(case.rules(Strictness::Reversible), ["pair-order"].into(), "{name}");
         assert_eq!(case.check(Strictness::Reversible).described[0].origin, Some(2), "{name}");
     }
-    // The packets that it overtakes are in a merged one.
+    // The overtaken packets are in a merged one.
     let mut merged = flow(0, 4, 100);
     merged.push(Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone());
     let late = Case::with(merged.clone(), &[&[4], &[0, 1, 2, 3]]);
@@ -364,7 +364,7 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
     );
 }
 
-/// A fragment of each IP packet: in two tunnels, and around either.
+/// Fragments of each of the three IP headers of a packet in two tunnels.
 #[test]
 fn fragments_at_each_level_of_two_tunnels_keep_order() {
     let of_flow = flow(4, 1, 100)[0].clone().in_vxlan4().in_geneve();
@@ -394,7 +394,7 @@ fn fragments_at_each_level_of_two_tunnels_keep_order() {
     }
 }
 
-/// What cannot be of the flow may leave before what is held of it.
+/// Packets of other flows may leave before held packets of a flow.
 #[test]
 fn what_is_of_other_addresses_keeps_no_order() {
     let of_flow = flow(0, 1, 100)[0].clone();
@@ -421,13 +421,13 @@ fn what_is_of_other_addresses_keeps_no_order() {
             case.check(Strictness::Reversible).described
         );
     }
-    // A protocol without ports is of no flow.
+    // A protocol without ports belongs to no flow.
     let ping = of_flow.clone().with(|frame| frame.transport = Transport::Raw(1));
     assert_eq!(
         Case::with(vec![of_flow.clone(), ping], &[&[1], &[0]]).rules(Strictness::Reversible),
         BTreeSet::new()
     );
-    // A truncated header is of some flow.
+    // A packet with a truncated header belongs to some flow.
     let stub = of_flow.clone().with(|frame| {
         (frame.transport, frame.payload) = (Transport::Raw(6), vec![1, 2, 3, 4, 5, 6, 7, 8])
     });
@@ -440,7 +440,7 @@ fn what_is_of_other_addresses_keeps_no_order() {
 #[test]
 fn order_is_that_of_each_flow() {
     let flow = flow(0, 4, 100);
-    // Whatever leaves by itself may leave later, as long as its flow does.
+    // Packets may leave later, provided that their flow keeps its order.
     Case::with(flow.clone(), &[&[0, 1], &[2, 3]]).breaks(&[]);
     Case::with(flow.clone(), &[&[2, 3], &[0, 1]]).breaks(&["order"]);
     Case::with(flow.clone(), &[&[0], &[2], &[1], &[3]]).breaks(&["order"]);
@@ -452,7 +452,8 @@ fn order_is_that_of_each_flow() {
     Case::with(two, &[&[4, 5], &[0, 1, 2, 3], &[7], &[6]]).breaks(&["order"]);
 }
 
-/// Packets with `NEEDS_CSUM`, one of which has this wrong checksum, and what they merged into.
+/// Returns the violated rules if packets with `NEEDS_CSUM` were merged, one of which `edit` has
+/// changed: by the Linux rules, and by the stricter ones.
 fn merged_unverified(edit: Edit) -> [BTreeSet<&'static str>; 2] {
     let mut frames = flow(0, 4, 100);
     let left = merged(&frames);
