@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_does_not_hoard() {
+    fn the_pool_limits_its_idle_memory() {
         let pool = BufferPool::default();
         let many: Vec<Buffer> = (0..200).map(|_| copy(&pool, &[0; 60_000], 0)).collect();
         assert!(pool.used() > 200 * 60_000);

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_divided_by_nothing() {
+    fn a_quotient_without_divisor_is_a_dash() {
         assert_eq!(Totals::default().fewer_by(), "-");
         assert_eq!(
             Totals { packets_in: 3, packets_out: 2, ..Totals::default() }.fewer_by(),

@@ -179,7 +179,7 @@ fn parts_that_begin_with_a_poll_add_up_to_the_whole() {
 }
 
 #[test]
-fn what_is_cut_off_is_counted() {
+fn packets_affected_by_cuts_are_counted() {
     let file = bytes(40);
     let index = indexed(&file, 8_000_000, 1);
     let parts = in_parts(&file, &index, 0, &mut Kept::default());

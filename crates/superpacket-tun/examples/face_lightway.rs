@@ -79,8 +79,8 @@ impl TcpGroBatch {
 
     /// Tries to add an IP packet.
     pub fn append(&mut self, pkt: &[u8]) -> GroAppend {
-        // The engine receives the last segment and this one, and verifies both. The first segment is
-        // paired with an empty packet, since the engine does not examine single packets.
+        // The engine receives the last segment and this one, and verifies both. The first segment
+        // is paired with an empty packet, since the engine does not examine single packets.
         let last = self.segments.last().map_or(&[][..], |segment| segment);
         let (mut joined, mut reason) = (None, None);
         self.aggregator.poll(&[last, pkt], |packet| {

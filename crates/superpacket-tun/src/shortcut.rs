@@ -212,7 +212,7 @@ mod tests {
 
     /// Runs three senders and a writer in random order.
     #[test]
-    fn each_senders_packets_leave_once_and_in_order_whatever_comes_between() {
+    fn each_senders_packets_leave_once_and_in_order() {
         let (mut direct, mut queued) = (0, 0);
         for seed in 0..300 {
             let (mut random, device) = (Random::new(seed), Recorder::default());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_open_after_a_flush_of_one_packet_and_closed_after_one_of_more() {
+    fn the_shortcut_is_open_only_after_a_flush_of_one_packet() {
         let device = Recorder::default();
         let shortcut = shortcut(&device);
         let mut writer = WriterShortcut::new(Arc::clone(&shortcut));

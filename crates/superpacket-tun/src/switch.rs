@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_destination_is_read_of_both_versions() {
+    fn the_destination_is_read_for_both_ip_versions() {
         let (four, six) =
             (Frame::tcp4(1, 0).at_ip().to_bytes(), Frame::tcp6(1, 0).at_ip().to_bytes());
         assert_eq!(
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_forbids_what_lies_in_it_and_an_address_itself() {
+    fn a_prefix_forbids_the_addresses_in_it() {
         let switches = Switches::new(Offloads::ALL);
         let mut header = Frame::tcp4(1, 0).at_ip().to_bytes();
         header[16..20].copy_from_slice(&[10, 1, 2, 3]);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_news_once_until_the_kind_is_switched_on_again() {
+    fn a_refusal_is_reported_once_until_the_kind_is_switched_on_again() {
         let switches = Switches::new(Offloads::ALL);
         let (before, _) = switches.snapshot();
         let refusal = Refusal::new(GsoKind::Udp, 60_000, 50, &io::Error::from_raw_os_error(22));

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_others_have_a_turn_is_taken_too() {
+    fn packets_sent_while_other_tasks_run_join_the_batch() {
         assert_eq!(batches(&[0, 0, 0]), [[0, 1, 2]]);
         assert_eq!(batches(&[0, 1, 0, 1, 2, 2]), [[0, 1, 2, 3, 4, 5]]);
         assert_eq!(batches(&[0, 0, 3, 0, 3]), [vec![0, 1], vec![2, 3], vec![4]]);

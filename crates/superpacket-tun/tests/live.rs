@@ -426,7 +426,7 @@ fn a_kernel_that_refuses_super_packets_loses_none() -> Result<(), LabError> {
 }
 
 #[test]
-fn offloads_that_are_taken_away_cost_no_byte() -> Result<(), LabError> {
+fn changed_offloads_lose_no_byte() -> Result<(), LabError> {
     let Some(mut tunnel) =
         available_or_skip(Tunnel::new(|builder| builder.offloads(Offloads::TCP)))
     else {
@@ -458,7 +458,7 @@ fn offloads_that_are_taken_away_cost_no_byte() -> Result<(), LabError> {
 }
 
 #[test]
-fn switches_turn_while_packets_flow() -> Result<(), LabError> {
+fn switches_change_under_load() -> Result<(), LabError> {
     let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder)) else { return Ok(()) };
     tunnel.carry(|queue| queue)?;
     let switches = tunnel.tun_b.switches().clone();

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_missed_makes_its_sums_lower_bounds() {
+    fn sums_of_incomplete_lists_are_lower_bounds() {
         let (mut first, mut second) = (TopFlows::default(), TopFlows::default());
         for round in 0..600u64 {
             first.count(FlowId::from_number(round), label(1), 100);

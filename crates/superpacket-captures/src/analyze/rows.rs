@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn full_tables_are_given_away_and_rows_add_up() {
+    fn full_tables_are_handed_out_and_rows_add_up() {
         let label = {
             let frame = superpacket_traffic::frame::Frame::tcp4(1, 99).to_bytes();
             Label::of(&frame, superpacket::packet::Layer::Ethernet).expect("TCP")

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_a_merge_leaves_the_flow_and_what_is_compared_first_does_not() {
+    fn only_fields_that_linux_compares_first_separate_flows() {
         for frame in
             [Frame::tcp6(1, 100), Frame::tcp6(1, 100).in_vxlan6(), Frame::tcp6(1, 100).in_geneve()]
         {

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back() {
+    fn records_are_read() {
         let mut file = b"superpacket-records 1 ip 10\n".to_vec();
         for length in [10u32, 13] {
             file.extend(length.to_le_bytes());
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_describe_the_fault() {
         for (file, words) in [
             (&b"superpacket-records 2 ip 10\n"[..], "version \"2\""),
             (b"superpacket-records 1 wifi 10\n", "link type \"wifi\""),

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_flows() {
+    fn the_number_of_listed_flows_is_limited() {
         let mut flows = Flows::default();
         for round in 0..2 {
             for index in 0..MOST_FLOWS as u32 + 500 {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_written_as_people_write_it() {
+    fn a_flow_is_formatted_with_addresses_and_ports() {
         let tally = FlowTally {
             order: 0,
             hash: FlowHash(0x1a),

@@ -5,7 +5,7 @@ use super::*;
 /// Two files of one flow that have no packet in common. The time must be proportional to their
 /// size.
 #[test]
-fn files_of_which_nothing_fits_are_compared_in_bounded_time() {
+fn unrelated_files_are_compared_in_bounded_time() {
     let (mut left, mut original) = (Packets::new(), Packets::new());
     let mut frame = Frame::tcp4(0, 200);
     for number in 0..40_000u32 {
@@ -27,7 +27,7 @@ fn files_of_which_nothing_fits_are_compared_in_bounded_time() {
 /// A super-packet whose header asks for segments of one byte, more than any network has: it is not
 /// cut.
 #[test]
-fn a_header_does_not_choose_how_much_memory_is_taken() {
+fn a_header_cannot_exhaust_memory() {
     let (frame, header) = merged(&[Frame::tcp4(1, 60_000)]);
     let header = Header { gso_size: 1, ..header };
     let folder = tempfile::tempdir().expect("a folder");

@@ -109,7 +109,7 @@ fn the_engines_own_work_is_faithful_over_all_captures() {
 }
 
 #[test]
-fn lro_is_found_out() {
+fn lro_output_is_unfaithful() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz");
     let mut merged = Packets::new();
     let options = CoalesceOptions {

@@ -255,7 +255,7 @@ proptest! {
 
 /// Changes of Linux that cannot be undone violate separate rules.
 #[test]
-fn what_linux_loses_is_named_by_the_stricter_rules_alone() {
+fn changes_by_linux_violate_only_stricter_rules() {
     let urgent = |kind| {
         let mut frames = flow(kind, 4, 100);
         frames[2].tcp_mut().urgent = 9;
@@ -278,7 +278,7 @@ fn what_linux_loses_is_named_by_the_stricter_rules_alone() {
 }
 
 #[test]
-fn what_linux_refuses_may_overtake_by_its_rules_alone() {
+fn packets_refused_by_linux_may_overtake_by_its_rules() {
     for edit in [
         |frame: &mut Frame| frame.tcp_mut().checksum = Checksum::Wrong,
         |frame: &mut Frame| frame.ipv4_mut().options = vec![1; 4],
@@ -297,7 +297,7 @@ fn what_linux_refuses_may_overtake_by_its_rules_alone() {
 /// A packet without known ports, such as a fragment, may belong to any flow between its addresses.
 /// By the stricter rules it keeps order with all of them.
 #[test]
-fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
+fn packets_without_ports_keep_order_with_their_address_pair() {
     type Make = fn() -> Frame;
     let tunnel: Make = || flow(4, 1, 100)[0].clone().in_vxlan4();
     // A frame of a flow, and one of the same address pair whose fragments are not longer.
@@ -396,7 +396,7 @@ fn fragments_at_each_level_of_two_tunnels_keep_order() {
 
 /// Packets of other flows may leave before held packets of a flow.
 #[test]
-fn what_is_of_other_addresses_keeps_no_order() {
+fn packets_of_other_addresses_keep_no_order() {
     let of_flow = flow(0, 1, 100)[0].clone();
     let others: [(&str, Edit); 5] = [
         ("other addresses", |frame| frame.ipv4_mut().source = [10, 9, 9, 9]),

@@ -32,8 +32,8 @@ fn source_routed() -> Frame {
         .with(|frame| frame.ipv4_mut().options = vec![137, 11, 4, 10, 9, 8, 7, 10, 6, 5, 4])
 }
 
-/// Returns a packet with a routing header of an unknown type. The addresses that its checksum covers
-/// cannot be known.
+/// Returns a packet with a routing header of an unknown type. The addresses that its checksum
+/// covers cannot be known.
 fn unknown() -> Frame {
     let unknown = Extension::Routing([&[253, 1, 0, 0, 0, 0], &stop(5)[..]].concat());
     Frame::tcp6(1000, 100).with(|frame| frame.ipv6_mut().extensions = vec![unknown])
@@ -65,7 +65,7 @@ fn bytes(packets: &Packets) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn commands_merge_and_cut_them_as_any_others() {
+fn commands_merge_and_cut_routed_packets() {
     for base in routed() {
         let original: Vec<_> = run(&base).iter().map(Frame::to_bytes).collect();
         let packets = capture(original.clone());
@@ -125,7 +125,7 @@ fn super_packets_of_all_kinds_are_cut_with_the_right_checksums() {
 }
 
 #[test]
-fn what_cannot_be_verified_passes_for_a_reason_of_its_own() {
+fn unverifiable_packets_pass_with_their_own_reason() {
     let frames = run(&unknown());
     let mut left = Packets::new();
     let original: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
@@ -181,7 +181,7 @@ fn judged(whole: &Left, segments: &[Vec<u8>]) -> Vec<&'static str> {
 }
 
 #[test]
-fn the_judge_knows_right_segments_from_wrong_ones() {
+fn wrong_segments_of_routed_packets_are_found() {
     for base in routed().into_iter().chain([source_routed(), unknown()]) {
         let frames = run(&base);
         let whole = merged(&frames);
@@ -197,7 +197,7 @@ fn the_judge_knows_right_segments_from_wrong_ones() {
 }
 
 #[test]
-fn the_judge_knows_right_super_packets_from_wrong_ones() {
+fn wrong_super_packets_of_routed_packets_are_found() {
     for base in routed() {
         let case = Case::aggregation(run(&base));
         case.breaks(&[]);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_a_header_cannot_say_is_not_reversible() {
+fn segments_that_a_header_cannot_describe_are_not_reversible() {
     let same_ids: Vec<_> = flow(0, 4, 100).into_iter().map(|frame| frame.with_id(9)).collect();
     let case = Case::aggregation(same_ids.clone());
     case.breaks(&[]);
@@ -34,7 +34,7 @@ fn what_a_header_cannot_say_is_not_reversible() {
 }
 
 #[test]
-fn a_datagram_that_is_to_be_fragmented_is_what_it_was() {
+fn a_datagram_to_be_fragmented_is_unchanged() {
     for mut frame in [Frame::udp4(3000), Frame::udp6(3000)] {
         frame.udp_mut().checksum = Checksum::Partial;
         let offsets = frame.offsets();

@@ -236,7 +236,7 @@ fn an_original_whose_header_contradicts_it_is_not_judged() {
 
 /// Information that files cannot contain is counted, and changes no verdict.
 #[test]
-fn what_no_file_says_is_no_fault() {
+fn missing_headers_are_no_fault() {
     let run = flow(0, 4, 300);
     let report = checked(&pcap(&[merged(&run).0], usize::MAX), &pcap(&run, usize::MAX));
     assert_eq!(

@@ -154,7 +154,7 @@ fn a_packet_of_another_flow_is_not_taken_for_one_that_comes_later() {
 /// A capture on both ports of a bridge has each packet twice. Packets of different interfaces
 /// neither merge nor keep order.
 #[test]
-fn each_interface_has_flows_of_its_own() {
+fn each_interface_has_separate_flows() {
     use superpacket_io::capture::{
         ByteOrder as Order, Compression, Container, FrameOptions, Interface, OutputFormat, Record,
         Sink, TimeResolution, Timestamp, Writer,

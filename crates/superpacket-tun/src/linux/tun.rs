@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_that_a_kernel_knows_is_set() {
+    fn the_largest_supported_set_of_offloads_is_set() {
         let kernels: [(&str, Offloads, usize); 4] = [
             ("Linux from 6.2 on", Offloads::ALL, 1),
             ("one before, which refuses TUN_F_USO4", Offloads::TCP, 2),
