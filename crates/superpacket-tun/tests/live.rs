@@ -539,7 +539,7 @@ fn what_was_asked_for_is_what_is_told() -> Result<(), LabError> {
                 Tun::builder("few0"),
                 "\"few0\": create or attach to the device (TUNSETIFF): Device or resource busy",
             ),
-            (Tun::builder("a-name-that-is-too-long"), "up to 15 bytes"),
+            (Tun::builder("a-name-that-is-too-long"), "at most 15 bytes"),
             (Tun::builder("few2").queues(0), "number of queues: 0 is not between 1 and 256"),
             (
                 Tun::builder("few3").mtu(70_000),
