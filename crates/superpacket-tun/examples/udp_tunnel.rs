@@ -1,9 +1,10 @@
-//! A tunnel over UDP, without a cipher: 27 lines of the user's own.
+//! A tunnel over UDP, without a cipher: 31 lines of the user's own.
 //!
-//! `udp_tunnel tun0 192.0.2.1:5000 192.0.2.2:5000` makes the device `tun0`, to which addresses are
-//! then given by `ip addr add`, and sends what goes into it from the first address to the second,
-//! where the same program runs the other way round. A VPN seals where packets are pushed to the
-//! sender, and opens where they are pushed to the writer.
+//! `udp_tunnel tun0 192.0.2.1:5000 192.0.2.2:5000` creates the device `tun0`; configure its
+//! addresses with `ip addr add`. Packets that the host sends into the device go from the first UDP
+//! address to the second, where the same program runs with exchanged addresses. A VPN would encrypt
+//! packets before they are pushed to the sender, and decrypt them before they are pushed to the
+//! writer.
 
 use std::error::Error;
 use std::net::SocketAddr;
