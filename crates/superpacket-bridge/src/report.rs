@@ -151,7 +151,7 @@ pub struct PortStats {
     #[serde(default)]
     pub segmented_for_cwr: u64,
     /// Of the packets cut, those that are behind a link header behind which the port does not
-    /// segment: PPPoE, MPLS, other VLAN tags.
+    /// segment: PPPoE, MPLS, more than two VLAN tags, tags of other types.
     #[serde(default)]
     pub segmented_for_link: u64,
     /// Of the packets cut, those in a tunnel in which the port does not segment.

@@ -1,4 +1,4 @@
-//! `coalesce`: a capture with what GRO or LRO would have merged, merged.
+//! `coalesce`: merges the packets of a capture as GRO or LRO would have.
 
 use std::iter::once;
 use std::ops::Range;
@@ -11,49 +11,51 @@ use superpacket::packet::RxChecksum;
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
 
-use crate::destination::{Destination, Output};
+use crate::destination::{OpenOutput, Output};
 use crate::error::Error;
-use crate::input::{Input, Opened};
+use crate::input::{Input, OpenInput};
 use crate::lanes::{
-    Arrival, Lanes, LinkHeader, MAX_PACKETS, Seeds, Stepping, Taker, Why, find_partial,
+    ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, MAX_PACKETS, PassReason, Stepping,
+    UnfinishedForm, find_partial,
 };
-use crate::partial::Fields;
-use crate::pool::{Buffer, Pool};
+use crate::partial::ChecksumFields;
+use crate::pool::{Buffer, BufferPool};
 use crate::progress::Progress;
 use crate::totals::{CutShort, Tally, Totals};
 
-/// By which rules to aggregate.
+/// The rules of aggregation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
-    /// What merges can be cut again into the same frames.
+    /// GRO: merged packets can be cut into the same frames again.
     #[default]
     Gro,
-    /// For local delivery only: newest acknowledgement and window, padding trimmed.
+    /// LRO, for local delivery only: a merged packet has the newest acknowledgement and window, and
+    /// padding is removed.
     Lro,
 }
 
-/// How [`coalesce`] merges.
+/// Options of [`coalesce`].
 #[derive(Clone, Debug)]
 pub struct CoalesceOptions {
-    /// The rules.
+    /// The rules of aggregation.
     pub rules: Rules,
-    /// How aggregation is stepped through the capture.
+    /// The length of polls, and the hold time.
     pub stepping: Stepping,
-    /// The longest merged packet in bytes, from the IP header: 68 to 524,280. Above 65,535 ("BIG
-    /// TCP") the IP length is written as 0.
+    /// Maximum length of a merged packet in bytes, from the IP header: 68 to 524,280. For packets
+    /// above 65,535 bytes ("BIG TCP") the IP length is written as 0.
     pub max_bytes: u32,
-    /// Over IPv6 the length that is left out so stands in a jumbo payload option (RFC 2675).
+    /// Writes the length of IPv6 packets above 65,535 bytes into a jumbo payload option (RFC 2675).
     pub jumbo_option: bool,
-    /// The most packets in one: 1 to [`MAX_PACKETS`](crate::MAX_PACKETS), or what is nearest.
+    /// Maximum packets in a merged packet, limited to 1 to [`MAX_PACKETS`](crate::MAX_PACKETS).
     pub max_packets: u32,
-    /// The most flows held at a time: 1 to [`MAX_FLOWS`](crate::MAX_FLOWS), or what is nearest.
-    /// `None`: 1,024, and 8 by LRO's rules.
+    /// Maximum flows held at a time, limited to 1 to [`MAX_FLOWS`](crate::MAX_FLOWS). `None`: 1,024
+    /// by GRO's rules, 8 by LRO's.
     pub max_flows: Option<u32>,
-    /// Aggregates UDP too, by GRO's rules.
+    /// Whether UDP is aggregated too; applies to GRO's rules.
     pub udp: bool,
-    /// Aggregates pure ACKs too, by LRO's rules.
+    /// Whether pure ACKs are aggregated too; needs LRO's rules.
     pub acks: bool,
-    /// Fails if the capture ends within a record.
+    /// Whether a capture that ends within a record is an error.
     pub strict: bool,
 }
 
@@ -73,31 +75,30 @@ impl Default for CoalesceOptions {
     }
 }
 
-/// What [`coalesce`] did.
+/// The report of [`coalesce`].
 #[derive(Clone, Debug, Serialize)]
 pub struct CoalesceReport {
     command: &'static str,
-    /// The capture that was read.
+    /// The name of the capture that was read.
     pub input: String,
-    /// The capture that was written.
+    /// The name of the capture that was written.
     pub output: String,
-    /// What went in and came out.
+    /// Packets and bytes before and after aggregation.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Pure ACKs that were absorbed; in `merged` too.
+    /// Pure ACKs that were absorbed; `merged` includes them.
     pub absorbed_acks: u64,
-    /// Where the input was cut short.
+    /// The place where the input was cut short, if it was.
     pub cut_short: Option<CutShort>,
 }
 
 /// Merges the packets of each flow into super-packets, as GRO or LRO would have.
 ///
-/// A merged packet carries the time of its last packet. Checksums are written full and right. What
-/// cannot be merged passes bit for bit.
+/// A merged packet has the time of its last packet. Its checksums are complete. Packets that cannot
+/// be merged pass unchanged, but for unfinished checksums, which are completed.
 ///
 /// # Errors
-/// Whatever stops the reading or the writing, and options that are out of bounds. A file that was
-/// to be written is left as it was.
+/// Any error of reading or writing, and options out of bounds. The output file is left as it was.
 pub fn coalesce(
     input: Input<'_>,
     output: Output<'_>,
@@ -107,44 +108,44 @@ pub fn coalesce(
     let policy = options.policy()?;
     output.check(&input)?;
     let simd = Simd::detect();
-    let mut input = Opened::open(input, options.strict, progress)?;
+    let mut input = OpenInput::open(input, options.strict, progress)?;
     let output_name = output.name();
     let writer = output.create(&input)?;
-    let mut merging = Merging {
+    let mut merged_writer = MergedWriter {
         writer,
         tally: Tally::default(),
         error: None,
         simd,
-        options: false,
+        has_options: false,
         header: Vec::new(),
         pieces: Vec::new(),
     };
-    merging.writer.declare(input.interfaces())?;
-    let pool = Pool::default();
-    let mut lanes = Lanes::new(policy, options.stepping, simd);
+    merged_writer.writer.declare(input.interfaces())?;
+    let pool = BufferPool::default();
+    let mut aggregator = CaptureAggregator::new(policy, options.stepping, simd);
     input.for_each(|frame| {
-        merging.writer.declare(frame.interfaces)?;
-        merging.tally.arrived(frame.data.len());
-        merging.options |= !frame.options.is_empty();
-        lanes.make_room(frame, &pool, &mut merging);
-        let arrival = Arrival::new(frame, &pool, Seeds::Rewrite, simd);
-        lanes.receive(arrival, &pool, &mut merging);
-        merging.error.take().map_or(Ok(()), |error| Err(error.into()))
+        merged_writer.writer.declare(frame.interfaces)?;
+        merged_writer.tally.arrived(frame.data.len());
+        merged_writer.has_options |= !frame.options.is_empty();
+        aggregator.make_room(frame, &pool, &mut merged_writer);
+        let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Rewrite, simd);
+        aggregator.receive(arrival, &pool, &mut merged_writer);
+        merged_writer.error.take().map_or(Ok(()), |error| Err(error.into()))
     })?;
-    lanes.finish(&mut merging);
-    if let Some(error) = merging.error.take() {
+    aggregator.finish(&mut merged_writer);
+    if let Some(error) = merged_writer.error.take() {
         return Err(error.into());
     }
     let name = input.file().to_owned();
-    merging.writer.declare(input.interfaces())?;
+    merged_writer.writer.declare(input.interfaces())?;
     let cut_short = input.finish()?.map(CutShort::from);
-    merging.writer.finish()?;
+    merged_writer.writer.finish()?;
     Ok(CoalesceReport {
         command: "coalesce",
         input: name,
         output: output_name,
-        totals: merging.tally.totals(),
-        absorbed_acks: merging.tally.absorbed_acks,
+        totals: merged_writer.tally.totals(),
+        absorbed_acks: merged_writer.tally.absorbed_acks,
         cut_short,
     })
 }
@@ -180,14 +181,14 @@ impl CoalesceOptions {
     }
 }
 
-/// Writes a frame as it came, but with its unfinished checksums filled in: `fields` in the order of
-/// their places, from `link` bytes on.
+/// Writes a frame with its unfinished checksums filled in. `fields` are in ascending order of their
+/// offsets, which count from byte `link` of the frame.
 pub(crate) fn write_completed(
-    writer: &mut Destination<'_>,
+    writer: &mut OpenOutput<'_>,
     record: Record<'_>,
     frame: &[u8],
     link: usize,
-    fields: Fields,
+    fields: ChecksumFields,
 ) -> Result<(), CaptureError> {
     let bytes = fields.map(|field| field.map_or([0; 2], |(_, value)| value.to_be_bytes()));
     let mut parts: [&[u8]; 9] = [&[]; 9];
@@ -209,40 +210,40 @@ pub(crate) fn write_completed(
     writer.write(record, parts)
 }
 
-/// The longest options that a merged packet takes over from its last, in bytes: together they must
-/// fit a record.
+/// Maximum length of the options that a merged packet takes from its last packet, in bytes. All
+/// options must fit into one record.
 const MOST_OPTIONS: usize = 1 << 20;
 
-/// Writes what leaves, a packet that merged with no other with all that its capture says of it.
-struct Merging<'a> {
-    writer: Destination<'a>,
+/// Writes the packets that leave. A single packet keeps everything that its capture says about it.
+struct MergedWriter<'a> {
+    writer: OpenOutput<'a>,
     tally: Tally,
-    /// What stopped the writing; a sink cannot say.
+    /// The first error of writing, since [`FrameSink`] methods return none.
     error: Option<CaptureError>,
     simd: Simd,
-    /// Has a frame come with options?
-    options: bool,
-    /// A merged packet's header and payload, while its options are looked up. Their memory is kept.
+    /// Whether a frame had options.
+    has_options: bool,
+    /// A merged packet's header, while its options are looked up; kept to reuse its memory.
     header: Vec<u8>,
     pieces: Vec<(Buffer, Range<usize>)>,
 }
 
-impl Merging<'_> {
-    fn keep(&mut self, written: Result<(), CaptureError>) {
+impl MergedWriter<'_> {
+    fn keep_error(&mut self, written: Result<(), CaptureError>) {
         if let Err(error) = written {
             self.error.get_or_insert(error);
         }
     }
 
-    /// Writes a merged packet with the options of the last packet in it whose payload is there. (An
-    /// acknowledgement that was absorbed left nothing behind.)
+    /// Writes a merged packet with the options of the last packet whose payload is in it. (The
+    /// engine keeps no buffer of an absorbed ACK.)
     fn merged(
         &mut self,
         record: Record<'_>,
         link: &[u8],
         mut packet: SuperPacket<'_, Buffer>,
     ) -> Result<(), CaptureError> {
-        if !self.options || packet.contiguous().is_some() {
+        if !self.has_options || packet.contiguous().is_some() {
             return self.writer.write(record, once(link).chain(packet.slices()));
         }
         self.header.clear();
@@ -271,7 +272,7 @@ impl Merging<'_> {
     }
 }
 
-/// The record of a packet that merged with no other.
+/// Returns the record of a single packet.
 fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
     Record {
         interface,
@@ -281,7 +282,7 @@ fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
     }
 }
 
-impl Taker for Merging<'_> {
+impl FrameSink for MergedWriter<'_> {
     fn packet(&mut self, link: &LinkHeader, mut packet: SuperPacket<'_, Buffer>) {
         let header = link.header();
         self.tally.left(&packet.metadata, header.len() + packet.length());
@@ -315,12 +316,12 @@ impl Taker for Merging<'_> {
                 None => self.writer.write(record, [buffer.frame()]),
             }
         };
-        self.keep(written);
+        self.keep_error(written);
     }
 
-    fn passed(&mut self, interface: u32, buffer: &Buffer, why: Why) {
+    fn passed(&mut self, interface: u32, buffer: &Buffer, why: PassReason) {
         self.tally.passed(why, buffer.frame().len());
         let written = self.writer.write(record(interface, buffer), [buffer.frame()]);
-        self.keep(written);
+        self.keep_error(written);
     }
 }

@@ -1,27 +1,27 @@
-//! Where commands write packets.
+//! Outputs of commands.
 
 use std::path::Path;
 
 use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
 
 use crate::error::Error;
-use crate::input::{Input, Opened, is_stream};
+use crate::input::{Input, OpenInput, is_stream};
 use crate::sink::PacketSink;
 
-/// Where a command writes packets.
+/// The output of a command.
 pub enum Output<'a> {
-    /// A capture file, which takes its place when it is complete; `-` is standard output. The
-    /// ending may choose another format or compression than the input's: `.pcap` or `.pcapng`, then
-    /// perhaps `.gz` or `.zst`.
+    /// A capture file, which replaces an existing one when it is complete; `-` is standard output.
+    /// The file name can select another format or compression than the input's: `.pcap` or
+    /// `.pcapng`, optionally followed by `.gz` or `.zst`.
     Path(&'a Path),
-    /// The caller's own: [`Packets`](crate::Packets), or anything else.
+    /// A sink of the caller, such as [`Packets`](crate::Packets).
     Packets(&'a mut dyn PacketSink),
 }
 
 impl Output<'_> {
-    /// Refuses an output that would destroy its input.
+    /// Returns an error if the output would overwrite the input.
     pub(crate) fn check(&self, input: &Input<'_>) -> Result<(), Error> {
-        // An input that cannot be looked at will be reported when it is opened.
+        // An input that cannot be examined is reported when it is opened.
         if let (Output::Path(output), Input::Path(input)) = (self, input)
             && !is_stream(output)
             && same_file(input, output).unwrap_or(false)
@@ -34,7 +34,7 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Returns the file's name, as reports give it.
+    /// Returns the name of the output for reports.
     pub(crate) fn name(&self) -> String {
         match self {
             Output::Path(path) => path.display().to_string(),
@@ -44,52 +44,52 @@ impl Output<'_> {
 }
 
 impl<'a> Output<'a> {
-    /// Creates the output in the format that its name asks for, or else in the input's.
-    pub(crate) fn create(self, input: &Opened<'_>) -> Result<Destination<'a>, Error> {
+    /// Creates the output in the format that its name selects, or else in the input's.
+    pub(crate) fn create(self, input: &OpenInput<'_>) -> Result<OpenOutput<'a>, Error> {
         Ok(match self {
-            Output::Path(path) => Destination::Writer(Box::new(Writer::create(
+            Output::Path(path) => OpenOutput::Writer(Box::new(Writer::create(
                 path,
                 OutputFormat::for_path(path, input.format()),
             )?)),
             Output::Packets(sink) => {
-                Destination::Packets { sink, interfaces: 0, joined: Vec::new() }
+                OpenOutput::Packets { sink, interfaces: 0, joined: Vec::new() }
             }
         })
     }
 }
 
-/// An output that is being written.
-pub(crate) enum Destination<'a> {
+/// An open output.
+pub(crate) enum OpenOutput<'a> {
     Writer(Box<Writer>),
     Packets {
         sink: &'a mut dyn PacketSink,
-        /// How many interfaces were declared.
+        /// Number of interfaces that have been declared.
         interfaces: usize,
-        /// The parts of a packet in a row. Its memory is kept.
+        /// The joined parts of a packet; kept to reuse its memory.
         joined: Vec<u8>,
     },
 }
 
-impl Destination<'_> {
-    /// Ends the writing: a file takes its place.
+impl OpenOutput<'_> {
+    /// Completes the output; a file replaces an existing one.
     pub(crate) fn finish(self) -> Result<(), CaptureError> {
         match self {
-            Destination::Writer(writer) => writer.finish().map(|_| ()),
-            Destination::Packets { .. } => Ok(()),
+            OpenOutput::Writer(writer) => writer.finish().map(|_| ()),
+            OpenOutput::Packets { .. } => Ok(()),
         }
     }
 }
 
-impl Sink for Destination<'_> {
+impl Sink for OpenOutput<'_> {
     #[inline]
     fn declare(&mut self, all: &[Interface]) -> Result<(), CaptureError> {
         match self {
-            Destination::Writer(writer) => writer.declare(all),
-            Destination::Packets { sink, interfaces, .. } if all.len() > *interfaces => {
+            OpenOutput::Writer(writer) => writer.declare(all),
+            OpenOutput::Packets { sink, interfaces, .. } if all.len() > *interfaces => {
                 *interfaces = all.len();
                 sink.declare(all)
             }
-            Destination::Packets { .. } => Ok(()),
+            OpenOutput::Packets { .. } => Ok(()),
         }
     }
 
@@ -100,8 +100,8 @@ impl Sink for Destination<'_> {
         Parts::IntoIter: Clone,
     {
         match self {
-            Destination::Writer(writer) => writer.write(record, parts),
-            Destination::Packets { sink, joined, .. } => {
+            OpenOutput::Writer(writer) => writer.write(record, parts),
+            OpenOutput::Packets { sink, joined, .. } => {
                 joined.clear();
                 parts.into_iter().for_each(|part| joined.extend_from_slice(part));
                 sink.packet(&record, joined)

@@ -1,21 +1,21 @@
-//! Why a command could not do its work.
+//! The error of all commands.
 
 use crate::file::{CaptureError, Truncated};
 
-/// Why a command stopped.
+/// An error that ended a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A capture could not be read or written.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// A capture ends within a record, and the options ask for `strict` reading.
+    /// A capture ends within a record, and the option `strict` is set.
     #[error("{0}")]
     CutShort(Truncated),
     /// Options that contradict each other, or are out of bounds.
     #[error("{0}")]
     Options(String),
-    /// A page's plot could not be drawn.
+    /// A plot of a page could not be drawn.
     #[error("a plot could not be drawn: {0}")]
     Plot(String),
     /// The command's [`Progress`](crate::Progress) stopped it.

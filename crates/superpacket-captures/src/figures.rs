@@ -1,24 +1,24 @@
-//! Numbers and names as reports write them.
+//! Formats numbers and names for reports.
 
-/// What is printed where there is nothing to divide by.
+/// The text for a quotient whose divisor is 0.
 pub(crate) const NOTHING: &str = "-";
 
-/// One number over another with so many decimal places, as reports print it.
+/// Formats a quotient with this number of decimal places.
 pub fn average(over: u64, under: u64, places: usize) -> String {
     if under == 0 { NOTHING.to_owned() } else { format!("{:.places$}", ratio(over, under)) }
 }
 
-/// One number over another; 0 if there is nothing to divide by.
+/// Returns a quotient; 0 if the divisor is 0.
 pub fn ratio(over: u64, under: u64) -> f64 {
     if under == 0 { 0.0 } else { over as f64 / under as f64 }
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { NOTHING.to_owned() } else { format!("{:.1} %", 100.0 * ratio(part, whole)) }
 }
 
-/// A number with its thousands set apart.
+/// Formats a number with commas between groups of three digits.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -31,7 +31,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A name that may come from a capture or a file system, with control characters made visible.
+/// Makes control characters visible in text from a capture or a file system.
 pub fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|character| {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_divided_by_nothing() {
+    fn a_quotient_without_divisor_is_a_dash() {
         assert_eq!((average(7, 2, 1), average(7, 0, 1)), ("3.5".to_owned(), "-".to_owned()));
         assert_eq!((percent(1, 8), percent(0, 0)), ("12.5 %".to_owned(), "-".to_owned()));
     }

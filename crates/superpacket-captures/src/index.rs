@@ -1,4 +1,4 @@
-//! Where the records of a capture begin, so that it can be read in parts.
+//! An index of record positions, with which a capture can be read in parts.
 
 use std::io::Read;
 
@@ -7,45 +7,46 @@ use crate::file::{Compression, Place, Reader, Source};
 use crate::error::Error;
 use crate::progress::{INTERVAL, Progress};
 
-/// Headers and interface descriptions that a capture may have to be read in parts, in bytes: each
-/// part reads all before it anew.
+/// Maximum bytes of headers and interface descriptions in a capture that is read in parts. Each
+/// part reads all of those before it again.
 const MOST_PREAMBLE: usize = 8 << 20;
 
-/// Which places [`index`] notes.
+/// Options of [`index`].
 #[derive(Clone, Copy, Debug)]
 pub struct IndexOptions {
-    /// Bytes from one place to the next, at least.
+    /// Minimum distance between two places, in bytes.
     pub grain: u64,
-    /// Only places with a multiple of so many packets before them: if it is the packets in a poll
-    /// ([`Stepping::batch`](crate::Stepping::batch)), nothing is held there. 0 and 1: any.
+    /// The number of packets before each place is a multiple of this; 0 and 1 allow any. If it is
+    /// the number of packets per poll ([`Stepping::batch`](crate::Stepping::batch)), no packet is
+    /// held at these places.
     pub multiple: u64,
 }
 
-/// A place at which a part may begin.
+/// A position at which a part may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexedPlace {
-    /// Where it is.
+    /// The position in the capture.
     pub place: Place,
-    /// How many bytes of [`Index::preamble`] its reader needs.
+    /// Number of bytes of [`Index::preamble`] that a reader needs to start here.
     pub preamble: usize,
 }
 
-/// Places of a capture at which parts may begin.
+/// The positions in a capture at which parts may begin.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
-    /// The places, the first behind the capture's header. None if it can only be read as a whole:
-    /// it is compressed, or describes tens of thousands of interfaces.
+    /// The positions; the first is directly behind the capture's header. Empty if the capture can
+    /// only be read as a whole: it is compressed, or it describes tens of thousands of interfaces.
     pub places: Vec<IndexedPlace>,
-    /// Headers that readers of parts need.
+    /// The headers that readers of parts need.
     pub preamble: Vec<u8>,
-    /// All packets.
+    /// Number of packets in the capture.
     pub packets: u64,
 }
 
-/// Reads a capture once, and notes where parts may begin. No packet is looked into.
+/// Reads a capture once, and records where parts may begin. Packets are not parsed.
 ///
 /// # Errors
-/// Whatever stops the reading. A capture that is cut short is indexed as far as it goes.
+/// Any error of reading. A capture that is cut short is indexed up to that point.
 pub fn index(
     name: &str,
     stream: Box<dyn Read + Send>,
@@ -79,7 +80,7 @@ pub fn index(
     }
     index.packets = reader.place().packets;
     index.preamble = reader.preamble().to_vec();
-    // Nothing begins at the end.
+    // No part begins at the end of the capture.
     let packets = index.packets;
     index.places.retain(|noted| noted.place.packets < packets || noted.place.packets == 0);
     Ok(index)

@@ -1,4 +1,4 @@
-//! Opening captures and reading them to their end.
+//! Opens captures and reads them to their end.
 
 use std::io::Read;
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::path::Path;
 use crate::file::{CaptureError, Format, Frame, Interface, Reader, Source, Truncated};
 
 use crate::error::Error;
-use crate::packets::{Cursor, Packets};
+use crate::packets::{PacketCursor, Packets};
 use crate::progress::{INTERVAL, Progress};
 
-/// Where a command reads packets.
+/// The input of a command.
 pub enum Input<'a> {
     /// A capture file; `-` is standard input.
     Path(&'a Path),
-    /// A capture that is open.
+    /// An open capture.
     Reader(Box<Reader>),
-    /// What comes from a stream: a capture, or for [`check`](crate::check()) records.
+    /// A stream with a capture or, for [`check`](crate::check()), with records.
     Stream {
-        /// What reports and errors call it.
+        /// The name in reports and errors.
         file: String,
-        /// Its bytes.
+        /// The bytes.
         stream: Box<dyn Read + Send>,
     },
     /// Packets in memory.
@@ -44,43 +44,43 @@ impl From<Reader> for Input<'_> {
     }
 }
 
-/// Is this path standard input or output?
+/// Returns whether this path means standard input or output.
 pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// A capture that is being read.
-pub(crate) struct Opened<'a> {
-    source: Open<'a>,
+/// An open input.
+pub(crate) struct OpenInput<'a> {
+    source: InputSource<'a>,
     progress: &'a mut dyn Progress,
     strict: bool,
-    /// The progress has been told of the end.
+    /// Whether [`Progress::end`] has been called.
     ended: bool,
 }
 
-enum Open<'a> {
+enum InputSource<'a> {
     Reader(Box<Reader>),
-    Packets(Cursor<'a>),
+    Packets(PacketCursor<'a>),
 }
 
-impl Open<'_> {
+impl InputSource<'_> {
     #[inline]
     fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
         match self {
-            Open::Reader(reader) => reader.next_frame(),
-            Open::Packets(cursor) => cursor.next_frame(),
+            InputSource::Reader(reader) => reader.next_frame(),
+            InputSource::Packets(cursor) => cursor.next_frame(),
         }
     }
 
     fn bytes_read(&self) -> u64 {
         match self {
-            Open::Reader(reader) => reader.bytes_read(),
-            Open::Packets(cursor) => cursor.bytes_read(),
+            InputSource::Reader(reader) => reader.bytes_read(),
+            InputSource::Packets(cursor) => cursor.bytes_read(),
         }
     }
 }
 
-impl<'a> Opened<'a> {
+impl<'a> OpenInput<'a> {
     /// Opens a capture.
     pub(crate) fn open(
         input: Input<'a>,
@@ -91,42 +91,42 @@ impl<'a> Opened<'a> {
             Input::Path(path) => {
                 let reader = Reader::open(path)?;
                 progress.begin(&path.display().to_string(), reader.file_length());
-                Open::Reader(Box::new(reader))
+                InputSource::Reader(Box::new(reader))
             }
             Input::Reader(reader) => {
                 progress.begin(reader.file(), reader.file_length());
-                Open::Reader(reader)
+                InputSource::Reader(reader)
             }
             Input::Stream { file, stream } => {
                 let reader = Reader::from_stream(&file, stream)?;
                 progress.begin(&file, None);
-                Open::Reader(Box::new(reader))
+                InputSource::Reader(Box::new(reader))
             }
             Input::Packets(packets) => {
                 progress.begin(MEMORY, Some(packets.bytes().len() as u64));
-                Open::Packets(Cursor::new(packets))
+                InputSource::Packets(PacketCursor::new(packets))
             }
         };
-        Ok(Opened { source, progress, strict, ended: false })
+        Ok(OpenInput { source, progress, strict, ended: false })
     }
 
-    /// The name of the capture, as reports give it.
+    /// Returns the name of the capture for reports.
     pub(crate) fn file(&self) -> &str {
         match &self.source {
-            Open::Reader(reader) => reader.file(),
-            Open::Packets(_) => MEMORY,
+            InputSource::Reader(reader) => reader.file(),
+            InputSource::Packets(_) => MEMORY,
         }
     }
 
-    /// The format of what is read.
+    /// Returns the format of the input.
     pub(crate) fn format(&self) -> Format {
         match &self.source {
-            Open::Reader(reader) => reader.format(),
-            Open::Packets(cursor) => cursor.format(),
+            InputSource::Reader(reader) => reader.format(),
+            InputSource::Packets(cursor) => cursor.format(),
         }
     }
 
-    /// Gives every frame to `each`, in order; stops at its first failure.
+    /// Calls `each` with every frame, in order, until it fails.
     #[inline]
     pub(crate) fn for_each(
         &mut self,
@@ -148,20 +148,20 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// The interfaces found.
+    /// Returns the interfaces found so far.
     pub(crate) fn interfaces(&self) -> &[Interface] {
         match &self.source {
-            Open::Reader(reader) => reader.interfaces(),
-            Open::Packets(cursor) => cursor.interfaces(),
+            InputSource::Reader(reader) => reader.interfaces(),
+            InputSource::Packets(cursor) => cursor.interfaces(),
         }
     }
 
-    /// Ends the reading: a capture that was cut short is told to the progress, or a failure under
-    /// `strict`.
+    /// Ends the reading. A capture that was cut short is reported to the progress, or is an error
+    /// if `strict` is set.
     pub(crate) fn finish(mut self) -> Result<Option<Truncated>, Error> {
         let truncated = match &self.source {
-            Open::Reader(reader) => reader.truncated().cloned(),
-            Open::Packets(_) => None,
+            InputSource::Reader(reader) => reader.truncated().cloned(),
+            InputSource::Packets(_) => None,
         };
         self.end();
         match truncated {
@@ -181,11 +181,11 @@ impl<'a> Opened<'a> {
     }
 }
 
-impl Drop for Opened<'_> {
+impl Drop for OpenInput<'_> {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// What stands for the name of packets in memory.
+/// The name of packets in memory, in reports.
 const MEMORY: &str = "memory";

@@ -1,16 +1,17 @@
-//! Aggregation of a capture: one aggregator for each link header, stepped by packets and by the
-//! capture's clock.
+//! Aggregates a capture with one aggregator per link header, driven by packets and by the capture's
+//! clock.
 //!
-//! The engine takes Ethernet frames and IP packets. What precedes the IP packet in other captures
-//! (SLL, SLL2, NULL, LOOP) is kept aside, and only packets with the same bytes there, from the same
-//! interface, may merge: each such header has an aggregator of its own, a *lane*. SLL's header
-//! names the direction and the peer's address, so lanes tell flows apart as MAC addresses do. There
-//! are at most [`MAX_LANES`]; a new header takes the one that was idle longest, after what it held
-//! has left.
+//! The engine takes Ethernet frames and IP packets. In other captures (SLL, SLL2, NULL, LOOP) the
+//! bytes before the IP packet are kept aside. Only packets with the same such bytes, from the same
+//! interface, may merge: each link header has its own aggregator, a *lane*.
 //!
-//! The clock is the capture's, made monotonic: packets slightly out of order do not turn it back,
-//! and a jump back of more than the hold time flushes everything and starts the clock anew, so that
-//! nothing is held because of a time that never comes.
+//! SLL's header contains the direction and the peer's address, so lanes separate flows as MAC
+//! addresses do. There are at most [`MAX_LANES`]. A further header takes over the lane that was
+//! idle longest, after the lane is flushed.
+//!
+//! The clock follows the capture's times and is monotonic: packets that are slightly out of order
+//! do not turn it back. A jump back by more than the hold time flushes everything and restarts the
+//! clock, so that no packet waits for a time that never comes.
 
 use crate::file::{Frame, Start, start_of};
 use superpacket::Simd;
@@ -20,55 +21,55 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Refusal, parse, parse_datagram};
 
 use crate::partial::Partial;
-use crate::pool::{Buffer, Pool};
+use crate::pool::{Buffer, BufferPool};
 
-/// The most packets that commands merge into one: bounds what a slot of the flow table may grow to.
+/// Maximum packets that commands merge into one; it bounds the memory of a flow table's entry.
 pub const MAX_PACKETS: u32 = 512;
 
-/// The most flows that commands hold at a time: bounds the flow table's memory.
+/// Maximum flows that commands hold at a time; it bounds the flow table's memory.
 pub const MAX_FLOWS: u32 = 1024;
 
-/// How aggregation is stepped through a capture.
+/// The length of polls, and the hold time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stepping {
-    /// Packets in a poll: at its end, everything held leaves; 0: only at the capture's end.
+    /// Packets per poll; at its end, everything held leaves. 0: only at the end of the capture.
     pub batch: u64,
-    /// How long something is held at most, by the capture's clock, in nanoseconds.
+    /// Maximum time that a packet is held, in nanoseconds of the capture's clock.
     pub hold: u64,
 }
 
 impl Default for Stepping {
-    /// Polls of 64 packets, nothing held longer than 1 ms.
+    /// Returns polls of 64 packets, and a hold time of 1 ms.
     fn default() -> Self {
         Stepping { batch: 64, hold: 1_000_000 }
     }
 }
 
-/// The most link headers with packets held at a time.
+/// Maximum link headers with their own aggregator.
 const MAX_LANES: usize = 8;
 
-/// The flows of every lane but the first, which has what the policy allows: other lanes are the
-/// exception, and memory is bounded.
+/// Maximum flows per lane, except for the first lane, which may hold as many as the policy allows.
+/// Further lanes are rare, and this bounds their memory.
 const FLOWS_IN_FURTHER_LANES: u32 = 128;
 
-/// The longest link header that is kept aside, in bytes: SLL2's.
+/// Length of the longest link header that is kept aside, in bytes: that of SLL2.
 const LONGEST_LINK: usize = 20;
 
-/// Memory of held frames at which everything is flushed, in bytes. One lane's limit,
-/// [`HELD_BYTES`], is met before by its own oldest flows.
+/// Memory of held frames above which everything is flushed, in bytes. A single lane reaches its own
+/// limit, [`HELD_BYTES`], first, and flushes its oldest flows.
 const MEMORY_LIMIT: usize = 16 << 20;
 
-/// Bytes of frames that one lane may hold.
+/// Maximum bytes of frames that one lane may hold.
 const HELD_BYTES: u64 = 8 << 20;
 
-/// The flow table's hash key. Work per packet is bounded with any key; a constant one makes the
-/// same capture give the same output.
+/// The flow table's hash key. It is constant so that a capture always gives the same output; work
+/// per packet is bounded with any key.
 const KEY: HashKey = HashKey::new(0x7375_7065_7270_6163_6b65_7400_6361_7074);
 
-/// The bytes before the IP packet, and where they were captured.
+/// The bytes before the IP packet, and the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkHeader {
-    /// The interface in the capture.
+    /// Index of the interface in the capture.
     pub(crate) interface: u32,
     layer: Layer,
     length: u8,
@@ -76,53 +77,58 @@ pub(crate) struct LinkHeader {
 }
 
 impl LinkHeader {
-    /// A link header of these bytes, as long as they are no longer than any that is kept aside.
+    /// Returns a link header of these bytes; `None` if they are more than [`LONGEST_LINK`].
     pub(crate) fn new(interface: u32, layer: Layer, header: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST_LINK];
         bytes.get_mut(..header.len())?.copy_from_slice(header);
         Some(LinkHeader { interface, layer, length: header.len() as u8, bytes })
     }
 
-    /// Where the engine's packets start behind it.
+    /// Returns what the packet behind it begins with, for the engine.
     pub(crate) fn layer(&self) -> Layer {
         self.layer
     }
 
-    /// The link header's bytes; none of an Ethernet frame, whose header the engine sees.
+    /// Returns the bytes; empty for Ethernet, whose header the engine parses itself.
     pub(crate) fn header(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.length)).unwrap_or(&[])
     }
 }
 
-/// A frame as it was read, ready for the engine.
+/// A frame that has been read and prepared for the engine.
 #[derive(Clone, Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct ArrivedFrame {
     pub(crate) buffer: Buffer,
-    /// `None` if the link type is none that the engine knows: the frame passes.
+    /// `None` if the engine does not know the link type; then the frame passes.
     pub(crate) link: Option<LinkHeader>,
-    /// The state of its checksums.
+    /// The state of its checksum for the engine.
     pub(crate) checksum: RxChecksum,
-    /// The snap length cut it.
+    /// Whether the snap length cut the frame.
     pub(crate) cut: bool,
     pub(crate) interface: u32,
-    /// In nanoseconds; `None` if the capture does not say.
+    /// Capture time in nanoseconds since 1970; `None` if the capture has no times.
     pub(crate) time: Option<u64>,
 }
 
-/// What to do with an unfinished checksum that does not stand as the engine expects it.
+/// Treatment of unfinished checksums that are not in the form that the engine expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seeds {
-    /// Rewrite the field, so that the packet can merge: its checksum will be written whole. An IPv4
-    /// header's is filled in.
+pub(crate) enum UnfinishedForm {
+    /// The field is rewritten, so that the packet can merge and its checksum is completed later.
+    /// The checksum of an IPv4 header is filled in.
     Rewrite,
-    /// Leave every byte as it came.
+    /// No byte is changed.
     Leave,
 }
 
-impl Arrival {
-    /// Copies a frame out of the reader and finds out what the engine should know.
+impl ArrivedFrame {
+    /// Copies a frame from the reader, and finds its link header and the state of its checksums.
     #[inline]
-    pub(crate) fn new(frame: &Frame<'_>, pool: &Pool, seeds: Seeds, simd: Simd) -> Self {
+    pub(crate) fn new(
+        frame: &Frame<'_>,
+        pool: &BufferPool,
+        seeds: UnfinishedForm,
+        simd: Simd,
+    ) -> Self {
         let (layer, length) = match start_of(frame.link_type(), frame.data) {
             Start::Ethernet => (Some(Layer::Ethernet), 0),
             Start::Ip { header_length } => (Some(Layer::Ip), header_length),
@@ -145,11 +151,11 @@ impl Arrival {
             && let Some(partial) = find_partial(buffer.as_ref(), layer, cut, simd)
         {
             checksum = partial.state();
-            if seeds == Seeds::Rewrite {
+            if seeds == UnfinishedForm::Rewrite {
                 partial.canonical().for_each(|(place, value)| buffer.put(place, value));
             }
         }
-        Arrival {
+        ArrivedFrame {
             buffer,
             link,
             checksum,
@@ -160,7 +166,8 @@ impl Arrival {
     }
 }
 
-/// Looks for unfinished checksums in a packet, of one that is `cut` in its IPv4 header alone.
+/// Finds the unfinished checksums of a packet. If the packet is `cut`, only its IPv4 header is
+/// examined.
 #[inline]
 pub(crate) fn find_partial(packet: &[u8], layer: Layer, cut: bool, simd: Simd) -> Option<Partial> {
     let layout = parse_datagram(packet, packet.len(), layer)
@@ -169,65 +176,67 @@ pub(crate) fn find_partial(packet: &[u8], layer: Layer, cut: bool, simd: Simd) -
     Partial::find(packet, layer, layout.as_ref(), simd)
 }
 
-/// Why a frame passed the engine by.
+/// The reason why a frame was not given to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// A link type that the engine does not know.
+pub(crate) enum PassReason {
+    /// The engine does not know its link type.
     LinkType,
-    /// The snap length cut the frame behind its IP packet.
+    /// The snap length cut the frame behind the end of its IP packet.
     SnapLength,
 }
 
-/// Takes what leaves.
-pub(crate) trait Taker {
-    /// A packet of the engine, merged or single. Whatever merged came with this link header.
+/// A receiver of the packets that leave the aggregation.
+pub(crate) trait FrameSink {
+    /// Receives a packet from the engine, merged or single. All packets in it had this link header.
     fn packet(&mut self, link: &LinkHeader, packet: SuperPacket<'_, Buffer>);
-    /// A frame that the engine was not given.
-    fn passed(&mut self, interface: u32, buffer: &Buffer, why: Why);
+    /// Receives a frame that was not given to the engine.
+    fn passed(&mut self, interface: u32, buffer: &Buffer, why: PassReason);
 }
 
-/// What leaves before a part of a capture begins.
-pub(crate) struct Nobody;
+/// Discards packets: those that leave before a part of a capture begins.
+pub(crate) struct Discard;
 
-impl Taker for Nobody {
+impl FrameSink for Discard {
     fn packet(&mut self, _link: &LinkHeader, _packet: SuperPacket<'_, Buffer>) {}
 
-    fn passed(&mut self, _interface: u32, _buffer: &Buffer, _why: Why) {}
+    fn passed(&mut self, _interface: u32, _buffer: &Buffer, _why: PassReason) {}
 }
 
-/// What is to leave.
+/// Selects the packets to flush.
 #[derive(Clone, Copy, Debug)]
 enum Flush {
-    /// Everything, because the poll ended.
+    /// All packets, because the poll has ended.
     PollEnd,
-    /// Everything.
+    /// All packets.
     All,
-    /// What has been held, at this time, for longer than this.
+    /// Packets that have been held for longer than the second value at the time of the first; both
+    /// in nanoseconds.
     OlderThan(u64, u64),
 }
 
 struct Lane {
     link: LinkHeader,
     aggregator: Aggregator<Buffer>,
-    /// When it was used last, in packets.
+    /// Value of `CaptureAggregator::packets` when it was last used.
     used: u64,
 }
 
-/// The aggregators of a capture.
-pub(crate) struct Lanes {
+/// The aggregators of a capture, one per link header.
+pub(crate) struct CaptureAggregator {
     policy: Policy,
     simd: Simd,
     stepping: Stepping,
     lanes: Vec<Lane>,
-    /// The lane of the packet before.
+    /// Index of the previous packet's lane.
     last: usize,
     clock: u64,
     packets: u64,
     in_poll: u64,
 }
 
-impl Lanes {
-    /// Nothing held. The policy's limits of fragments and bytes are brought within the program's.
+impl CaptureAggregator {
+    /// Returns aggregators that hold no packets. The policy's limits are lowered to those of this
+    /// crate.
     pub(crate) fn new(policy: Policy, stepping: Stepping, simd: Simd) -> Self {
         let policy = policy
             .with_max_fragments(policy.max_fragments.min(MAX_PACKETS))
@@ -235,7 +244,7 @@ impl Lanes {
             .with_max_flows(policy.max_flows.min(MAX_FLOWS))
             .with_max_held_bytes(HELD_BYTES)
             .with_hold_time(0);
-        Lanes {
+        CaptureAggregator {
             policy,
             simd,
             stepping,
@@ -247,32 +256,41 @@ impl Lanes {
         }
     }
 
-    /// Before a frame is copied into the pool: everything leaves if there would be too much with
-    /// it.
+    /// Flushes everything if the pool would exceed [`MEMORY_LIMIT`] with this frame. Called before
+    /// the frame is copied into the pool.
     #[inline]
-    pub(crate) fn make_room<T: Taker>(&mut self, frame: &Frame<'_>, pool: &Pool, taker: &mut T) {
+    pub(crate) fn make_room<T: FrameSink>(
+        &mut self,
+        frame: &Frame<'_>,
+        pool: &BufferPool,
+        sink: &mut T,
+    ) {
         if pool.used() + frame.data.len() + frame.options.bytes().len() > MEMORY_LIMIT {
-            self.flush(Flush::All, taker);
+            self.flush(Flush::All, sink);
         }
     }
 
-    /// Takes a frame; before it, what has been held for too long leaves, and after it, if it ends
-    /// the poll, everything.
+    /// Receives a frame. Packets that have been held too long leave before it. If it ends the poll,
+    /// everything leaves after it.
     #[inline]
-    pub(crate) fn receive<T: Taker>(&mut self, arrival: Arrival, pool: &Pool, taker: &mut T) {
-        self.turn_clock(arrival.time, taker);
+    pub(crate) fn receive<T: FrameSink>(
+        &mut self,
+        arrival: ArrivedFrame,
+        pool: &BufferPool,
+        sink: &mut T,
+    ) {
+        self.advance_clock(arrival.time, sink);
         self.packets += 1;
         match arrival.link {
-            None => taker.passed(arrival.interface, &arrival.buffer, Why::LinkType),
+            None => sink.passed(arrival.interface, &arrival.buffer, PassReason::LinkType),
             Some(link) => {
-                let index = self.lane(&link, taker);
+                let index = self.lane(&link, sink);
                 let time = self.clock;
                 if let Some(lane) = self.lanes.get_mut(index) {
                     lane.used = self.packets;
-                    // Of one type for all takers: the engine is compiled anew for each type of
-                    // sink.
-                    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
-                        &mut |packet| taker.packet(&lane.link, packet);
+                    // A trait object, since the engine is compiled again for each type of sink.
+                    let emit: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
+                        &mut |packet| sink.packet(&lane.link, packet);
                     let packet_time = arrival.time.unwrap_or(time);
                     let interface = arrival.interface;
                     let mut packet = RxPacket::new(arrival.buffer)
@@ -280,12 +298,12 @@ impl Lanes {
                         .with_time(packet_time);
                     packet.layer = link.layer;
                     if arrival.cut && is_whole(&packet) {
-                        lane.aggregator.flush_flow(&packet, sink);
+                        lane.aggregator.flush_flow(&packet, emit);
                         if let Some(buffer) = packet.buffers().next() {
-                            taker.passed(interface, buffer, Why::SnapLength);
+                            sink.passed(interface, buffer, PassReason::SnapLength);
                         }
                     } else {
-                        lane.aggregator.receive(packet, time, sink);
+                        lane.aggregator.receive(packet, time, emit);
                     }
                 }
             }
@@ -293,80 +311,79 @@ impl Lanes {
         self.in_poll += 1;
         if self.in_poll == self.stepping.batch {
             self.in_poll = 0;
-            self.flush(Flush::PollEnd, taker);
+            self.flush(Flush::PollEnd, sink);
         }
         if pool.used() > MEMORY_LIMIT {
-            self.flush(Flush::All, taker);
+            self.flush(Flush::All, sink);
         }
     }
 
-    /// Ends the capture: everything held leaves.
-    pub(crate) fn finish<T: Taker>(&mut self, taker: &mut T) {
-        self.flush(Flush::PollEnd, taker);
+    /// Flushes everything at the end of the capture.
+    pub(crate) fn finish<T: FrameSink>(&mut self, sink: &mut T) {
+        self.flush(Flush::PollEnd, sink);
     }
 
-    /// Packets that are held, a merged one counted once.
+    /// Returns the number of held packets; a merged packet counts once.
     pub(crate) fn held(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.aggregator.counters().held).sum()
     }
 
-    /// Packets that passed because the table of LRO held other flows.
+    /// Returns the number of packets that passed because LRO's flow table was full.
     pub(crate) fn refused(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.aggregator.counters().no_desc).sum()
     }
 
-    /// Has a poll just ended? Without polls: is nothing held?
+    /// Returns whether a poll has just ended or, without polls, whether no packet is held.
     pub(crate) fn is_between_polls(&self) -> bool {
         if self.stepping.batch == 0 { self.held() == 0 } else { self.in_poll == 0 }
     }
 
-    /// Does every packet that the engine was given have its place?
+    /// Returns whether the engine's counters account for every packet.
     pub(crate) fn balanced(&self) -> bool {
         self.lanes.iter().all(|lane| lane.aggregator.counters().balanced())
     }
 
-    fn turn_clock<T: Taker>(&mut self, time: Option<u64>, taker: &mut T) {
+    fn advance_clock<T: FrameSink>(&mut self, time: Option<u64>, sink: &mut T) {
         let hold = self.stepping.hold;
         if let Some(time) = time {
             if time < self.clock.saturating_sub(hold) {
-                self.flush(Flush::All, taker);
+                self.flush(Flush::All, sink);
                 self.clock = time;
             } else if time > self.clock {
                 self.clock = time;
-                self.flush(Flush::OlderThan(time, hold), taker);
+                self.flush(Flush::OlderThan(time, hold), sink);
             }
         }
     }
 
     #[inline]
-    fn flush<T: Taker>(&mut self, what: Flush, taker: &mut T) {
+    fn flush<T: FrameSink>(&mut self, what: Flush, sink: &mut T) {
         for lane in &mut self.lanes {
             if lane.aggregator.counters().held == 0 {
                 continue;
             }
-            let mut sink = |packet: SuperPacket<'_, Buffer>| taker.packet(&lane.link, packet);
+            let mut emit = |packet: SuperPacket<'_, Buffer>| sink.packet(&lane.link, packet);
             match what {
-                Flush::PollEnd => lane.aggregator.poll_end(0, &mut sink),
-                Flush::All => lane.aggregator.flush_all(&mut sink),
-                // The engine flushes what is as old as that or older; here, only what is older
-                // leaves.
+                Flush::PollEnd => lane.aggregator.poll_end(0, &mut emit),
+                Flush::All => lane.aggregator.flush_all(&mut emit),
+                // The engine also flushes packets of exactly this age; here only older ones leave.
                 Flush::OlderThan(now, age) => {
-                    lane.aggregator.flush_older_than(now, age.saturating_add(1), &mut sink)
+                    lane.aggregator.flush_older_than(now, age.saturating_add(1), &mut emit)
                 }
             }
         }
     }
 
-    /// The lane of a link header.
+    /// Returns the index of the lane for a link header.
     #[inline]
-    fn lane<T: Taker>(&mut self, link: &LinkHeader, taker: &mut T) -> usize {
+    fn lane<T: FrameSink>(&mut self, link: &LinkHeader, sink: &mut T) -> usize {
         if self.lanes.get(self.last).is_none_or(|lane| lane.link != *link) {
-            self.last = self.find_lane(link, taker);
+            self.last = self.find_lane(link, sink);
         }
         self.last
     }
 
-    fn find_lane<T: Taker>(&mut self, link: &LinkHeader, taker: &mut T) -> usize {
+    fn find_lane<T: FrameSink>(&mut self, link: &LinkHeader, sink: &mut T) -> usize {
         if let Some(index) = self.lanes.iter().position(|lane| lane.link == *link) {
             return index;
         }
@@ -384,19 +401,20 @@ impl Lanes {
         let idle = (0..self.lanes.len()).min_by_key(|&index| self.lanes[index].used).unwrap_or(0);
         if let Some(lane) = self.lanes.get_mut(idle) {
             lane.aggregator
-                .flush_all(&mut |packet: SuperPacket<'_, Buffer>| taker.packet(&lane.link, packet));
+                .flush_all(&mut |packet: SuperPacket<'_, Buffer>| sink.packet(&lane.link, packet));
             lane.link = *link;
         }
         idle
     }
 }
 
-/// Is the IP packet all there? Then the engine would not see that the frame was cut.
+/// Returns whether the IP packet is complete, so that the engine would not notice that the frame
+/// was cut.
 fn is_whole(packet: &RxPacket<Buffer>) -> bool {
     let Some(buffer) = packet.buffers().next() else { return false };
     match parse(buffer.as_ref(), buffer.as_ref().len(), packet.layer) {
         Ok(layout) => layout.refusal != Some(Refusal::Truncated),
-        // Passes in any case.
+        // The engine passes such a packet in any case.
         Err(_) => false,
     }
 }

@@ -1,5 +1,5 @@
-//! Copies of the frames that are held, by flow and in order, kept apart from the engine: what comes
-//! out is compared with them.
+//! Copies of the held frames, by flow and in order. They are independent of the engine, so that its
+//! output can be compared with them.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{DefaultHasher, HashMap};
@@ -13,31 +13,32 @@ use crate::lanes::LinkHeader;
 use crate::partial::be16;
 use crate::pool::Buffer;
 
-/// A flow, as far as order counts.
+/// A flow whose packets keep their order, identified by a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Flow(u64);
+pub(crate) struct FlowId(u64);
 
-impl Flow {
-    /// The flow of a packet: link header, MAC addresses, VLAN IDs, PPPoE session, MPLS labels,
-    /// tunnel, addresses, protocol and ports. All packets whose headers cannot be read are of one
-    /// flow: they are never held.
-    pub(crate) fn of(packet: &[u8], layer: Layer, link: &LinkHeader) -> Flow {
+impl FlowId {
+    /// Returns the flow of a packet: link header, MAC addresses, VLAN IDs, PPPoE session, MPLS
+    /// labels, tunnel, addresses, protocol and ports. All packets whose headers cannot be read
+    /// share one flow: they are never held.
+    pub(crate) fn of(packet: &[u8], layer: Layer, link: &LinkHeader) -> FlowId {
         Self::of_headers(packet, packet.len(), layer, link)
     }
 
-    /// The number that tells it from others.
+    /// Returns the hash.
     pub(crate) fn number(self) -> u64 {
         self.0
     }
 
-    /// The same of a packet of `length` bytes, of which only the headers are at hand.
+    /// Returns the flow of a packet of `length` bytes, of which `packet` contains at least the
+    /// headers.
     pub(crate) fn of_headers(
         packet: &[u8],
         length: usize,
         layer: Layer,
         link: &LinkHeader,
-    ) -> Flow {
+    ) -> FlowId {
         let mut hasher = DefaultHasher::new();
         if let Ok(layout) = parse(packet, length, layer) {
             hash_link(packet, layer, link, usize::from(layout.outermost()), &mut hasher);
@@ -46,27 +47,27 @@ impl Flow {
             let transport = usize::from(layout.transport);
             (layout.protocol, packet.get(transport..transport + 4)).hash(&mut hasher);
         }
-        Flow(hasher.finish())
+        FlowId(hasher.finish())
     }
 }
 
-impl Flow {
-    /// The flow of packets that are of none.
-    pub(crate) const fn none() -> Flow {
-        Flow(0)
+impl FlowId {
+    /// Returns the flow for packets that belong to no flow.
+    pub(crate) const fn none() -> FlowId {
+        FlowId(0)
     }
 
-    /// A flow that somebody else has told apart.
-    pub(crate) const fn from_hash(hash: u64) -> Flow {
-        Flow(hash)
+    /// Returns a flow with a hash that the caller computed.
+    pub(crate) const fn from_hash(hash: u64) -> FlowId {
+        FlowId(hash)
     }
 }
 
 #[cfg(test)]
-impl Flow {
-    /// A flow like no other.
-    pub(crate) fn from_number(number: u64) -> Flow {
-        Flow(number)
+impl FlowId {
+    /// Returns a flow with this number.
+    pub(crate) fn from_number(number: u64) -> FlowId {
+        FlowId(number)
     }
 }
 
@@ -75,7 +76,7 @@ fn hash_outer(packet: &[u8], outer: Outer, hasher: &mut impl Hasher) {
     addresses(packet, usize::from(outer.network), outer.version).hash(hasher);
     outer.tunnel.hash(hasher);
     match outer.tunnel {
-        // Destination port, and the word with the network identifier.
+        // The destination port, and the word with the network identifier.
         Tunnel::Vxlan | Tunnel::Geneve => {
             (packet.get(transport + 2..transport + 4), packet.get(transport + 12..transport + 16))
                 .hash(hasher)
@@ -101,8 +102,8 @@ pub(crate) fn addresses(packet: &[u8], network: usize, version: IpVersion) -> Op
     }
 }
 
-/// What tells link headers apart, up to the outermost IP header at `end`: interface, header, MAC
-/// addresses and the identities in tags.
+/// Hashes the identity of a link header, up to the outermost IP header at `end`: interface, header,
+/// MAC addresses and identifiers in tags.
 pub(crate) fn hash_link(
     packet: &[u8],
     layer: Layer,
@@ -117,7 +118,7 @@ pub(crate) fn hash_link(
     }
 }
 
-/// The identities in tags; priorities and TTLs may change within a flow.
+/// Hashes the identifiers in tags; priorities and TTLs may change within a flow.
 fn hash_tags(packet: &[u8], end: usize, hasher: &mut impl Hasher) {
     let mut kind = be16(packet, ethernet::ETHERTYPE).unwrap_or(0);
     let mut offset = ethernet::HEADER_LENGTH;
@@ -136,25 +137,25 @@ fn hash_tags(packet: &[u8], end: usize, hasher: &mut impl Hasher) {
     }
 }
 
-/// The frames given to the engine that have not come out.
+/// The frames that were given to the engine and have not left it.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    flows: HashMap<Flow, VecDeque<Buffer>>,
-    /// Queues that are empty, to be used again.
+    flows: HashMap<FlowId, VecDeque<Buffer>>,
+    /// Empty queues to be reused.
     spare: Vec<VecDeque<Buffer>>,
 }
 
 impl Ledger {
-    /// Notes a frame of a flow behind those before it.
-    pub(crate) fn enter(&mut self, flow: Flow, buffer: Buffer) {
+    /// Appends a frame to its flow's queue.
+    pub(crate) fn enter(&mut self, flow: FlowId, buffer: Buffer) {
         self.flows
             .entry(flow)
             .or_insert_with(|| self.spare.pop().unwrap_or_default())
             .push_back(buffer);
     }
 
-    /// Takes the oldest frames of a flow, at most `count`.
-    pub(crate) fn take(&mut self, flow: Flow, count: usize, taken: &mut Vec<Buffer>) {
+    /// Moves the oldest frames of a flow into `taken`, at most `count`.
+    pub(crate) fn take(&mut self, flow: FlowId, count: usize, taken: &mut Vec<Buffer>) {
         taken.clear();
         let Some(queue) = self.flows.get_mut(&flow) else { return };
         taken.extend(queue.drain(..count.min(queue.len())));
@@ -166,7 +167,7 @@ impl Ledger {
         }
     }
 
-    /// How many frames have not come out.
+    /// Returns the number of frames that have not left the engine.
     pub(crate) fn left(&self) -> usize {
         self.flows.values().map(VecDeque::len).sum()
     }

@@ -1,4 +1,4 @@
-//! Packets in memory, as a capture that commands read and write.
+//! Packets in memory that commands read and write like a capture.
 
 use std::ops::Range;
 
@@ -10,19 +10,18 @@ use crate::file::{
 use crate::error::Error;
 use crate::sink::PacketSink;
 
-/// Packets that lie in memory: an input of commands, and an output. Their bytes lie back to back in
-/// one block.
+/// Packets in memory, as input or output of commands. Their bytes are stored in one block.
 #[derive(Clone, Debug, Default)]
 pub struct Packets {
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<PacketEntry>,
     interfaces: Vec<Interface>,
 }
 
-/// All of a packet but its bytes.
+/// The metadata of a packet.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// Where its bytes end; they begin where those of the packet before it end.
+struct PacketEntry {
+    /// Offset at which its bytes end; they begin at the end of the previous packet's.
     end: usize,
     time: Option<Timestamp>,
     interface: u32,
@@ -30,12 +29,13 @@ struct Entry {
 }
 
 impl Packets {
-    /// Returns no packets.
+    /// Returns an empty collection.
     pub fn new() -> Self {
         Packets::default()
     }
 
-    /// Adds a packet of a link type, captured at a time in nanoseconds since 1970 if that is known.
+    /// Adds a packet of this link type. `time` is its capture time in nanoseconds since 1970, if
+    /// known.
     ///
     /// # Errors
     /// [`Error::Options`] for a packet of 4 GiB or more.
@@ -48,7 +48,8 @@ impl Packets {
         self.push_cut(link_type, time, data, data.len() as u64)
     }
 
-    /// Adds a packet of which a capture holds the first bytes only: it had `original_length` bytes.
+    /// Adds a packet of which only the first bytes were captured: `original_length` is its full
+    /// length in bytes.
     ///
     /// # Errors
     /// [`Error::Options`] for a packet of 4 GiB or more.
@@ -69,7 +70,7 @@ impl Packets {
             };
         let Ok(original_length) = u32::try_from(original_length.max(data.len() as u64)) else {
             return Err(Error::Options(format!(
-                "packet {}: {original_length} bytes are 4 GiB or more",
+                "packet {}: {original_length} bytes; a packet must be shorter than 4 GiB",
                 self.entries.len() + 1
             )));
         };
@@ -79,25 +80,25 @@ impl Packets {
 
     fn add(&mut self, interface: u32, time: Option<Timestamp>, data: &[u8], original_length: u32) {
         self.bytes.extend_from_slice(data);
-        self.entries.push(Entry { end: self.bytes.len(), time, interface, original_length });
+        self.entries.push(PacketEntry { end: self.bytes.len(), time, interface, original_length });
     }
 
-    /// Returns how many packets there are.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no packets.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns all packets' bytes, back to back.
+    /// Returns the bytes of all packets, joined.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Returns packet `index`, from 0, as a frame of a capture.
+    /// Returns the packet at `index`, from 0, as a frame of a capture.
     pub fn get(&self, index: usize) -> Option<Frame<'_>> {
         let entry = self.entries.get(index)?;
         Some(Frame {
@@ -144,23 +145,23 @@ impl PacketSink for Packets {
 
 /// Reads packets in memory from the first to the last.
 #[derive(Debug)]
-pub(crate) struct Cursor<'a> {
+pub(crate) struct PacketCursor<'a> {
     packets: &'a Packets,
     next: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> PacketCursor<'a> {
     pub(crate) fn new(packets: &'a Packets) -> Self {
-        Cursor { packets, next: 0 }
+        PacketCursor { packets, next: 0 }
     }
 
-    /// Bytes of the packets that were lent.
+    /// Returns the number of packet bytes that have been read.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.packets.range(self.next).start as u64
     }
 }
 
-impl Source for Cursor<'_> {
+impl Source for PacketCursor<'_> {
     #[inline]
     fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
         let frame = self.packets.get(self.next);
@@ -173,7 +174,7 @@ impl Source for Cursor<'_> {
     }
 
     fn format(&self) -> Format {
-        // Holds several link types and times in nanoseconds.
+        // This format can hold several link types, and times in nanoseconds.
         Format::PcapNg { byte_order: ByteOrder::Little }
     }
 
@@ -211,7 +212,7 @@ mod tests {
         assert!(
             packets.get(1).is_some_and(|frame| frame.time.is_none()) && packets.get(3).is_none()
         );
-        let mut cursor = Cursor::new(&packets);
+        let mut cursor = PacketCursor::new(&packets);
         while cursor.next_frame().expect("memory").is_some() {}
         assert_eq!(cursor.bytes_read(), 4);
     }

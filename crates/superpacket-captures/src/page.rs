@@ -1,17 +1,17 @@
-//! Pages that need nothing else: no script, no font, no picture from elsewhere.
+//! Self-contained HTML pages, without scripts, fonts or pictures from elsewhere.
 
 use std::fmt::{self, Write};
 
 use crate::error::Error;
 use crate::figures::printable;
 
-/// How pages look.
+/// The style sheet of all pages.
 pub const CSS: &str = include_str!("page.css");
 
-/// Renders a page of this title, by a command: `body` writes what is in it.
+/// Renders a page with this title. `command` is named in the title; `body` writes the content.
 ///
 /// # Errors
-/// [`Error::Plot`] if the body's plots, or the page, could not be made.
+/// [`Error::Plot`] if a plot or the page could not be written.
 pub fn render(
     title: &str,
     command: &str,
@@ -28,7 +28,7 @@ pub fn render(
     }
 }
 
-/// What can stop the writing of the page.
+/// An error while a page is written.
 pub enum Stop {
     /// A plot could not be drawn.
     Plot(Error),
@@ -48,7 +48,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// Text from outside, made harmless: control characters visible, markup escaped.
+/// Text from a capture or a file system, with control characters made visible and markup escaped.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -67,7 +67,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A name from outside, made harmless, that may be broken behind its separators.
+/// A name that is escaped like [`Escaped`] and may be wrapped behind its separators.
 pub struct Breakable<'a>(pub &'a str);
 
 impl fmt::Display for Breakable<'_> {
@@ -101,7 +101,7 @@ fn foot(page: &mut String) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Figures, each with its words below.
+/// Writes figures, each with a caption below.
 pub fn tiles(
     tiles: impl IntoIterator<Item = (String, String)>,
     page: &mut String,
@@ -114,8 +114,8 @@ pub fn tiles(
     Ok(())
 }
 
-/// A table; the row numbered `main` stands out. On a phone each row is a card of its own, and each
-/// cell has its heading above it.
+/// Writes a table; the row with index `main` is highlighted. On a phone each row becomes a card,
+/// and each cell has its heading above it.
 pub fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -129,7 +129,7 @@ pub fn table<const N: usize>(
     page.push_str("</tr>\n");
     for (index, row) in rows.into_iter().enumerate() {
         page.push_str(if main == Some(index) { "<tr class=\"main\">" } else { "<tr>" });
-        // The first is a name; figures stay whole.
+        // The first cell is a name, which may be wrapped; figures may not.
         for (column, (heading, cell)) in header.iter().zip(row).enumerate() {
             write!(page, "<td data-heading=\"{heading}\">")?;
             match column {

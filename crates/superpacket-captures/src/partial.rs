@@ -1,11 +1,13 @@
-//! Checksums that were captured before the device filled them in.
+//! Finds and completes checksums that were captured before the device filled them in.
 //!
-//! A capture does not say which they are, so they are recognized. A transport's: the field holds
-//! the pseudo-header's sum, not inverted, and the checksum as it stands is wrong. Stacks seed the
-//! field with the transport length (Linux; with all its 32 bits in BIG TCP), or without it where
-//! the device is to add each segment's (TSO on Windows and the BSDs, in frames of IP length 0). An
-//! IPv4 header's: the field holds 0 (Windows), and that is wrong. Every command asks
-//! [`Partial::find`].
+//! Captures do not mark such checksums, so they are recognized by their values. A transport
+//! checksum is unfinished if the field holds the pseudo-header's sum, not inverted, and is wrong as
+//! a checksum. An IPv4 header checksum is unfinished if the field holds 0 (Windows) and this is
+//! wrong.
+//!
+//! Linux includes the transport length in the pseudo-header's sum, for BIG TCP with all its 32
+//! bits. Windows and the BSDs leave the length out if the device is to add that of each segment
+//! (TSO, in frames with IP length 0). Every command uses [`Partial::find`].
 
 use superpacket::Simd;
 use superpacket::checksum::{Sum, at_offset, ipv4_header, pseudo_header, transport_field};
@@ -14,46 +16,46 @@ use superpacket::wire::{
     IpVersion, Layout, Protocol, checksum_addresses, ip_headers, ipv4, ipv6, udp,
 };
 
-/// One checksum that is to be filled in.
+/// An unfinished transport checksum: its field holds a pseudo-header's sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seed {
-    /// Where summing starts: the transport header, in bytes from the packet's start.
+    /// Offset of the transport header, where summing starts, in bytes from the packet's start.
     start: usize,
-    /// Where the field lies.
+    /// Offset of the checksum field.
     place: usize,
     protocol: Protocol,
-    /// What the field holds.
+    /// The value in the field.
     found: u16,
-    /// The pseudo-header's sum with the length as it is.
+    /// The pseudo-header's sum, including the real length.
     pseudo: u16,
 }
 
-/// The unfinished checksums of a packet: the transport's, the outer UDP headers' of tunnels, IPv4
-/// headers'.
+/// The unfinished checksums of a packet: of the transport header, of the tunnels' outer UDP
+/// headers, and of IPv4 headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Partial {
     inner: Option<Seed>,
-    /// Those of tunnels, the outermost first.
+    /// The outer UDP checksums of tunnels, the outermost first.
     outers: [Option<Seed>; 2],
-    /// The IPv4 headers' fields, the outermost first: each is in as many tunnels as there are
-    /// before it.
-    headers: [Option<Field>; 3],
-    /// Where the inner packet's sum ends: inside a tunnel, there may be padding behind it.
+    /// The IPv4 header checksums, the outermost first; the index is the number of tunnels around
+    /// the header.
+    headers: [Option<ChecksumField>; 3],
+    /// Offset at which the inner packet's sum ends; in a tunnel, padding may follow.
     inner_end: usize,
-    /// Where the outer packet's sum ends.
+    /// Offset at which the outer packets' sums end.
     outer_end: usize,
 }
 
-/// A field to be written: its place in bytes from the packet's start, and its value.
-pub(crate) type Field = (usize, u16);
+/// A checksum to be written: the field's offset from the packet's start in bytes, and its value.
+pub(crate) type ChecksumField = (usize, u16);
 
-/// The fields that a packet may need, in the order of their places.
-pub(crate) type Fields = [Option<Field>; 6];
+/// The checksums that a packet may need, in ascending order of offsets.
+pub(crate) type ChecksumFields = [Option<ChecksumField>; 6];
 
 impl Partial {
-    /// Looks for unfinished checksums in a packet. `layout` is where its headers lie; `None` if
-    /// they cannot be read, or if the packet is not all there: then its IPv4 headers alone are
-    /// looked at.
+    /// Finds the unfinished checksums of a packet; `None` if there are none. `layout` is `None` if
+    /// the headers cannot be read or the packet is incomplete; then only the outermost IPv4 header
+    /// is examined.
     #[inline]
     pub(crate) fn find(
         packet: &[u8],
@@ -96,7 +98,7 @@ impl Partial {
         Self::confirm(packet, Partial { inner, outers, headers, inner_end, outer_end }, simd)
     }
 
-    /// The outermost IPv4 header of a packet that is not understood further.
+    /// Finds an unfinished checksum in the outermost IPv4 header alone.
     #[cold]
     fn find_headers(packet: &[u8], layer: Layer) -> Option<Self> {
         let (network, version) = ip_headers(packet, packet.len(), layer)[0]?;
@@ -110,7 +112,8 @@ impl Partial {
         })
     }
 
-    /// Keeps what does not verify as it stands: one seed in 65,535 is a right checksum too.
+    /// Drops values that verify as they are: one pseudo-header's sum in 65,535 is also a right
+    /// checksum.
     #[cold]
     fn confirm(packet: &[u8], found: Partial, simd: Simd) -> Option<Self> {
         let wrong = |seed: &Seed, end: usize| {
@@ -120,7 +123,7 @@ impl Partial {
         };
         let inner = found.inner.filter(|seed| wrong(seed, found.inner_end));
         let outers = found.outers.map(|seed| seed.filter(|seed| wrong(seed, found.outer_end)));
-        // An outer checksum that is whole covers the headers inside as they stand.
+        // A complete outer checksum covers the inner headers as they are.
         let (mut headers, mut covered) = (found.headers, false);
         for (header, (outer, before)) in
             headers[1..].iter_mut().zip(outers.into_iter().zip(found.outers))
@@ -132,14 +135,15 @@ impl Partial {
         (inner.is_some() || outers != [None; 2] || headers != [None; 3]).then_some(confirmed)
     }
 
-    /// The outermost IPv4 header alone, of a packet that must not be touched further.
+    /// Returns the outermost IPv4 header checksum alone, for a packet that must not be changed
+    /// otherwise.
     pub(crate) fn of_header(self) -> Option<Self> {
         let headers = [self.headers[0], None, None];
         headers[0].map(|_| Partial { inner: None, outers: [None; 2], headers, ..self })
     }
 
-    /// What to tell the engine, for which the field must hold the pseudo-header's sum with the real
-    /// length.
+    /// Returns the checksum state for the engine, which expects the pseudo-header's sum with the
+    /// real length in the field.
     pub(crate) fn state(&self) -> RxChecksum {
         let [outer, nested] = self.outers;
         let seed = self.inner.or(nested).or(outer);
@@ -149,9 +153,9 @@ impl Partial {
         })
     }
 
-    /// The fields that hold another form than the engine expects: IPv4 headers', which are filled
-    /// in, and the transport checksum's.
-    pub(crate) fn canonical(&self) -> impl Iterator<Item = Field> + use<> {
+    /// Returns the fields to rewrite before the engine receives the packet: IPv4 header checksums,
+    /// and a transport checksum without the length.
+    pub(crate) fn canonical(&self) -> impl Iterator<Item = ChecksumField> + use<> {
         let transport = self
             .inner
             .filter(|seed| seed.found != seed.pseudo)
@@ -159,13 +163,13 @@ impl Partial {
         self.headers.into_iter().chain([transport]).flatten()
     }
 
-    /// Is the transport checksum among them?
+    /// Returns whether the transport checksum is unfinished.
     pub(crate) fn is_transport(&self) -> bool {
         self.inner.is_some()
     }
 
-    /// The fields with whole checksums, in the order of their places.
-    pub(crate) fn completed(&self, packet: &[u8], simd: Simd) -> Fields {
+    /// Returns the fields with completed checksums, in ascending order of offsets.
+    pub(crate) fn completed(&self, packet: &[u8], simd: Simd) -> ChecksumFields {
         let sum = |seed: &Seed, end: usize| {
             Sum::new(simd.sum(packet.get(seed.start..end).unwrap_or(&[])))
                 .subtract(seed.found)
@@ -176,7 +180,7 @@ impl Partial {
             (seed.place, transport_field(seed.protocol, sum(&seed, self.inner_end).checksum()))
         });
         let mut fields = [outermost, None, between, None, inside, inner];
-        // The inner ones first: those outside cover what is written there.
+        // The inner fields first, since the outer checksums cover their new values.
         for (level, seed) in self.outers.into_iter().enumerate().rev() {
             fields[2 * level + 1] = seed.map(|seed| {
                 let covered = fields[2 * level + 2..].iter().flatten();
@@ -194,8 +198,8 @@ impl Partial {
     }
 }
 
-/// Where the innermost IP packet ends by its length field, or the outermost's end where that field
-/// is 0.
+/// Returns the end of the innermost IP packet by its length field. If this field is 0, returns the
+/// end of the outermost packet.
 #[inline]
 fn inner_end(packet: &[u8], layout: &Layout) -> usize {
     let end = (layout.end as usize).min(packet.len());
@@ -215,9 +219,10 @@ fn inner_end(packet: &[u8], layout: &Layout) -> usize {
     }
 }
 
-/// The checksum of an IPv4 header that left it to the device: it holds 0, and that is wrong.
+/// Returns the checksum of an IPv4 header that was left to the device: the field holds 0, and 0 is
+/// wrong.
 #[inline]
-fn ip_header(packet: &[u8], network: u16, version: IpVersion) -> Option<Field> {
+fn ip_header(packet: &[u8], network: u16, version: IpVersion) -> Option<ChecksumField> {
     let place = usize::from(network) + ipv4::CHECKSUM;
     if version != IpVersion::V4 || be16(packet, place)? != 0 {
         return None;
@@ -229,7 +234,8 @@ fn ip_header(packet: &[u8], network: u16, version: IpVersion) -> Option<Field> {
     Some((place, ipv4_header(header))).filter(|&(_, checksum)| checksum != 0)
 }
 
-/// A checksum field that holds the pseudo-header's sum, with the length or without it.
+/// Returns the checksum field at a transport header if it holds the pseudo-header's sum, with or
+/// without the length.
 #[inline]
 fn seed(
     packet: &[u8],
@@ -244,26 +250,25 @@ fn seed(
     let length = u32::try_from(end.checked_sub(start)?).ok()?;
     let without = pseudo_header(packet.get(network..)?, version, protocol.number(), 0);
     let pseudo = without.add32(length).fold();
-    // A zero UDP checksum means that there is none.
+    // A UDP checksum of 0 means that there is none.
     let seeded = found == pseudo || found == without.fold();
     (seeded && found != 0).then_some(Seed { start, place, protocol, found, pseudo })
 }
 
-/// What is wrong with a packet's checksums, besides being unfinished.
+/// The kind of a wrong checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// An IPv4 header's.
+    /// The checksum of an IPv4 header.
     Ip,
-    /// The transport's, or a tunnel's.
+    /// The checksum of the transport header, or a tunnel's outer UDP checksum.
     Transport,
 }
 
-/// Checks a packet that is to be cut: the IPv4 headers', the transport's, and the outer UDP
-/// headers' checksums.
+/// Verifies the checksums of all IPv4 headers, of the transport header, and of outer UDP headers.
+/// Those in `partial` are skipped.
 ///
-/// An IPv4 header checksum of 0 was left to the device. A packet whose IP length was left to the
-/// device has no IPv4 checksum to be compared. Nobody can tell whether a checksum is right if the
-/// addresses that it covers are not known: then it is not compared.
+/// An IPv4 header checksum of 0, or of a header with length 0, was left to the device and is
+/// skipped. So is a checksum over addresses that are not known.
 pub(crate) fn check(
     packet: &[u8],
     layout: &Layout,
@@ -311,7 +316,7 @@ pub(crate) fn check(
     {
         return Err(Wrong::Transport);
     }
-    // The checksum to be filled in that is nearest inside: where it starts and ends, and its
+    // The nearest unfinished checksum inside: the start and the end of its sum, and its
     // pseudo-header's sum.
     let mut seeded = partial_transport.then(|| (start, end, pseudo.fold()));
     let seeds = partial.map_or([None; 2], |partial| partial.outers);
@@ -331,7 +336,8 @@ pub(crate) fn check(
                 Protocol::Udp.number(),
                 (outer_end - outer_start.min(outer_end)) as u32,
             );
-            // With that to be filled in, all that it covers sums to minus its pseudo-header's sum.
+            // Once the inner checksum is filled in, the bytes it covers sum to minus its
+            // pseudo-header's sum.
             let total = match seeded {
                 Some((start, end, pseudo)) => {
                     let padding = at_offset(
@@ -355,8 +361,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// A DCCP checksum covers all, or the header and the first `(coverage - 1) * 4` bytes of data (RFC
-/// 4340, section 9.2).
+/// Returns whether a DCCP checksum is right. It covers everything, or the header and the first
+/// `(coverage - 1) * 4` bytes of data (RFC 4340, section 9.2).
 fn dccp_is_valid(packet: &[u8], layout: &Layout, end: usize, pseudo: Sum, simd: Simd) -> bool {
     let start = usize::from(layout.transport);
     let coverage = usize::from(
@@ -367,7 +373,7 @@ fn dccp_is_valid(packet: &[u8], layout: &Layout, end: usize, pseudo: Sum, simd: 
     packet.get(start..covered).is_some_and(|bytes| pseudo.add(simd.sum(bytes)).is_valid())
 }
 
-/// A big-endian field, where there is one.
+/// Returns a big-endian 16-bit field; `None` beyond the end.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(offset..)?.first_chunk()?))
@@ -378,8 +384,8 @@ mod tests {
     use super::*;
     use superpacket::wire::parse;
 
-    /// An IPv4 or IPv6 TCP packet with `payload` bytes of data and its checksum field as `field`
-    /// makes it of the pseudo-header's sum without length.
+    /// Returns a TCP packet with `payload` bytes of data. `field` computes its checksum field from
+    /// the pseudo-header's sum without length.
     fn packet(version: IpVersion, payload: usize, field: impl Fn(Sum, u32) -> u16) -> Vec<u8> {
         let network = if version == IpVersion::V4 { 20 } else { 40 };
         let mut packet: Vec<u8> =
@@ -500,9 +506,9 @@ mod tests {
         assert!(!is_right(&bytes));
     }
 
-    /// Writes what is to be filled in; the places of it.
+    /// Writes the completed checksums, and returns their offsets.
     fn fill_in(bytes: &mut [u8], partial: &Partial) -> Vec<usize> {
-        let fields: Vec<Field> =
+        let fields: Vec<ChecksumField> =
             partial.completed(bytes, Simd::scalar()).into_iter().flatten().collect();
         fields.iter().for_each(|&(place, value)| {
             bytes[place..place + 2].copy_from_slice(&value.to_be_bytes())
@@ -546,7 +552,7 @@ mod tests {
             assert_eq!(fill_in(&mut unknown, &partial), [10]);
             assert!(Sum::new(Simd::scalar().sum(&unknown[..20])).is_valid());
         }
-        // A header whose checksum is 0.
+        // A header whose right checksum is 0.
         let mut bytes = right.clone();
         bytes[10..12].fill(0);
         bytes[4..6].fill(0);
@@ -609,7 +615,8 @@ mod tests {
             let mut frame = with(outer, nested, inner);
             let places = frame.offsets();
             let mut expected = vec![];
-            // The outermost IPv4 header, which nothing covers; and those inside, if nothing does.
+            // No checksum covers the outermost IPv4 header; the inner ones may be covered by outer
+            // UDP checksums.
             frame.outer_ipv4_mut().checksum = Checksum::Zero;
             expected.push(places.outer.expect("a tunnel") + 10);
             expected.extend(

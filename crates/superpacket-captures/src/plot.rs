@@ -1,25 +1,25 @@
-//! Plots as SVG that takes its colours from the page around it.
+//! Draws plots as SVG that takes its colours from the page around it.
 //!
-//! Plotters knows fixed colours only, so each role is drawn in a colour of its own that is then
-//! replaced by the page's variable: dark and light follow the reader's setting. No text of a
-//! capture gets into a plot.
+//! Plotters has only fixed colours. So each role is drawn in a placeholder colour, which is then
+//! replaced by a variable of the page: the plot follows the reader's dark or light setting. Plots
+//! contain no text from captures.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::error::Error;
 
-/// The role of text.
+/// Placeholder colour for text.
 pub const INK: RGBColor = RGBColor(1, 2, 3);
-/// The role of axes' text.
+/// Placeholder colour for the text of axes.
 pub const MUTED: RGBColor = RGBColor(1, 2, 4);
-/// The role of lines behind the plot.
+/// Placeholder colour for grid lines.
 pub const GRID: RGBColor = RGBColor(1, 2, 5);
-/// The role of what was there before.
+/// Placeholder colour for values before aggregation.
 pub const BEFORE: RGBColor = RGBColor(1, 2, 6);
-/// The role of what is there afterwards.
+/// Placeholder colour for values after aggregation.
 pub const AFTER: RGBColor = RGBColor(1, 2, 7);
-/// What each becomes.
+/// The placeholder colours, and the page's variables that replace them.
 const ROLES: [(&str, &str); 5] = [
     ("#010203", "var(--ink)"),
     ("#010204", "var(--muted)"),
@@ -28,19 +28,19 @@ const ROLES: [(&str, &str); 5] = [
     ("#010207", "var(--after)"),
 ];
 
-/// How wide plots are on a screen, in units of their own. One unit is about a CSS pixel, so that
-/// text is never too small to read.
+/// Width of plots on a screen. One unit is about one CSS pixel, so that text is never too small to
+/// read.
 pub const WIDE: u32 = 860;
-/// How wide they are on a phone, where the page shows these in place of the others.
+/// Width of plots on a phone, in the same unit.
 pub const NARROW: u32 = 330;
 
-/// Height of a plot's text, in the same units.
+/// Height of text in plots, in the same unit.
 pub const TEXT: u32 = 14;
 
-/// A plot of both widths, of which the page shows the one that fits.
+/// Returns a plot in both widths; the page shows the one that fits.
 ///
 /// # Errors
-/// If `plot` fails.
+/// Any error of `plot`.
 pub fn both(plot: impl Fn(u32) -> Result<String, Error>) -> Result<String, Error> {
     Ok(format!(
         "<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>",
@@ -49,12 +49,12 @@ pub fn both(plot: impl Fn(u32) -> Result<String, Error>) -> Result<String, Error
     ))
 }
 
-/// Where plots are drawn.
+/// The drawing area of a plot.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Whether that worked.
+/// The result of drawing.
 pub type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Draws a plot of this name and size.
+/// Draws a plot with this title and size, and returns it as SVG.
 ///
 /// # Errors
 /// [`Error::Plot`] if `plot` fails.
@@ -72,8 +72,8 @@ pub fn draw(
     for (colour, role) in ROLES {
         svg = svg.replace(colour, role);
     }
-    // Inside a page, SVG needs no namespace.
+    // SVG inside HTML needs no namespace.
     let svg = svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
-    // A name for those who do not see it; the page's width decides over the plot's.
+    // A label for screen readers; the page's width overrides that of the plot.
     Ok(svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{title}\" "), 1))
 }

@@ -1,62 +1,63 @@
-//! Buffers for frames that are held across reads: taken from a pool and given back to it when the
-//! last handle goes.
+//! Buffers for frames that are held across reads. They come from a pool, and return to it when the
+//! last handle is dropped.
 //!
-//! What is out of the pool is counted in bytes of capacity, not of frames, so that a limit on it is
-//! a limit on memory. A handle is one pointer, and in steady state nothing is allocated.
+//! The pool counts the capacity of buffers in use, not the length of frames, so a limit on it is a
+//! limit on memory. A handle is one pointer. In steady state, no memory is allocated.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use crate::file::{Frame, FrameOptions, OptionForm, Timestamp};
 
-/// Capacities of pooled buffers: powers of two from this one.
+/// Smallest capacity of pooled buffers, in bytes; the others are its multiples by powers of two.
 const SMALLEST: usize = 128;
-/// How many sizes are pooled: up to 64 KiB. Longer buffers are made to measure and freed.
+/// Number of pooled capacities: up to 64 KiB. Longer buffers are allocated in their exact size, and
+/// freed.
 const CLASSES: usize = 10;
-/// Bytes that the pool keeps at most while nobody uses them.
+/// Maximum bytes of unused buffers in the pool.
 const MOST_IDLE: usize = 4 << 20;
-/// What a buffer costs besides its bytes.
-const OVERHEAD: usize = size_of::<Inner>() + 16;
+/// Memory per buffer in addition to its bytes.
+const OVERHEAD: usize = size_of::<PooledFrame>() + 16;
 
-/// A frame's bytes, and what its capture said of it. Clones share the bytes.
+/// The bytes and the metadata of a frame. Clones share the bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Buffer(Rc<Inner>);
+pub(crate) struct Buffer(Rc<PooledFrame>);
 
 #[derive(Debug)]
-struct Inner {
-    /// The frame, and behind it the bytes of its options.
+struct PooledFrame {
+    /// The frame, followed by the bytes of its options.
     bytes: Vec<u8>,
     /// Length of the frame in bytes.
     length: usize,
     form: OptionForm,
-    /// Length of the link header that the engine does not see, in bytes.
+    /// Length of the link header that is hidden from the engine, in bytes.
     link: usize,
     original_length: u32,
     time: Option<Timestamp>,
-    /// The frame's place in its file, from 1.
+    /// The frame's number in its file, from 1.
     number: u64,
-    pool: Weak<Shared>,
+    pool: Weak<PoolState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    idle: RefCell<[Vec<Rc<Inner>>; CLASSES]>,
+struct PoolState {
+    idle: RefCell<[Vec<Rc<PooledFrame>>; CLASSES]>,
     idle_bytes: Cell<usize>,
     used_bytes: Cell<usize>,
 }
 
-/// Where buffers come from.
+/// A pool of buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Rc<Shared>);
+pub(crate) struct BufferPool(Rc<PoolState>);
 
-impl Pool {
-    /// Memory of all buffers that are in use, in bytes.
+impl BufferPool {
+    /// Returns the memory of all buffers in use, in bytes.
     #[inline]
     pub(crate) fn used(&self) -> usize {
         self.0.used_bytes.get()
     }
 
-    /// A copy of a frame, whose first `link` bytes are a header that the engine does not see.
+    /// Copies a frame into a buffer. The first `link` bytes are hidden from the engine.
     #[inline]
     pub(crate) fn copy(&self, frame: &Frame<'_>, link: usize) -> Buffer {
         let options = frame.options.bytes();
@@ -75,8 +76,8 @@ impl Pool {
         Buffer(inner)
     }
 
-    /// An empty buffer with room for `length` bytes that nobody else has.
-    fn take(&self, length: usize) -> Rc<Inner> {
+    /// Returns an empty, unshared buffer with room for `length` bytes.
+    fn take(&self, length: usize) -> Rc<PooledFrame> {
         let class = class(length);
         if class < CLASSES
             && let Some(inner) = self.0.idle.borrow_mut()[class].pop()
@@ -85,7 +86,7 @@ impl Pool {
             return inner;
         }
         let capacity = if class < CLASSES { SMALLEST << class } else { length };
-        Rc::new(Inner {
+        Rc::new(PooledFrame {
             bytes: Vec::with_capacity(capacity),
             length: 0,
             form: OptionForm::NONE,
@@ -98,47 +99,47 @@ impl Pool {
     }
 }
 
-/// The smallest class whose buffers hold `length` bytes.
+/// Returns the smallest class whose buffers hold `length` bytes.
 fn class(length: usize) -> usize {
     length.max(1).div_ceil(SMALLEST).next_power_of_two().trailing_zeros() as usize
 }
 
-fn cost(inner: &Inner) -> usize {
+fn cost(inner: &PooledFrame) -> usize {
     inner.bytes.capacity() + OVERHEAD
 }
 
 impl Buffer {
-    /// The whole frame, its link header included.
+    /// Returns the whole frame, including its link header.
     #[inline]
     pub(crate) fn frame(&self) -> &[u8] {
         self.0.bytes.get(..self.0.length).unwrap_or(&[])
     }
 
-    /// What else its capture said of the frame.
+    /// Returns the frame's options in its capture.
     #[inline]
     pub(crate) fn options(&self) -> FrameOptions<'_> {
         FrameOptions::new(self.0.bytes.get(self.0.length..).unwrap_or(&[]), self.0.form)
     }
 
-    /// The frame's length on the wire, as its capture says it.
+    /// Returns the frame's length on the wire, according to its capture.
     #[inline]
     pub(crate) fn original_length(&self) -> u32 {
         self.0.original_length
     }
 
-    /// When the frame was captured.
+    /// Returns the time of capture.
     #[inline]
     pub(crate) fn time(&self) -> Option<Timestamp> {
         self.0.time
     }
 
-    /// The frame's place in its file, from 1.
+    /// The frame's number in its file, from 1.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// Overwrites two bytes of what the engine sees, in network byte order; nothing if the buffer
+    /// Overwrites the big-endian field at `offset` of the engine's view. Does nothing if the buffer
     /// is shared or too short.
     pub(crate) fn put(&mut self, offset: usize, value: u16) {
         if let Some(inner) = Rc::get_mut(&mut self.0) {
@@ -187,11 +188,11 @@ mod tests {
     use super::*;
     use crate::file::{Interface, LinkType, TimeResolution};
 
-    fn copy(pool: &Pool, data: &[u8], link: usize) -> Buffer {
+    fn copy(pool: &BufferPool, data: &[u8], link: usize) -> Buffer {
         copy_with(pool, data, link, FrameOptions::NONE)
     }
 
-    fn copy_with(pool: &Pool, data: &[u8], link: usize, options: FrameOptions<'_>) -> Buffer {
+    fn copy_with(pool: &BufferPool, data: &[u8], link: usize, options: FrameOptions<'_>) -> Buffer {
         let interfaces = [Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)];
         let frame = Frame {
             number: 7,
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_buffer_comes_back_when_its_last_handle_goes() {
-        let pool = Pool::default();
+        let pool = BufferPool::default();
         let first = copy(&pool, &[1, 2, 3], 1);
         assert_eq!(
             (first.as_ref(), first.frame(), first.number(), first.original_length()),
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn options_are_kept_and_counted_but_are_no_part_of_the_frame() {
-        let pool = Pool::default();
+        let pool = BufferPool::default();
         let mut buffer =
             copy_with(&pool, &[1; 100], 20, FrameOptions::new(&[9; 200], OptionForm::NONE));
         assert_eq!((buffer.frame().len(), buffer.as_ref().len()), (100, 80));
@@ -243,8 +244,8 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_does_not_hoard() {
-        let pool = Pool::default();
+    fn the_pool_limits_its_idle_memory() {
+        let pool = BufferPool::default();
         let many: Vec<Buffer> = (0..200).map(|_| copy(&pool, &[0; 60_000], 0)).collect();
         assert!(pool.used() > 200 * 60_000);
         drop(many);
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn only_an_unshared_buffer_is_overwritten() {
-        let pool = Pool::default();
+        let pool = BufferPool::default();
         let mut buffer = copy(&pool, &[0; 6], 2);
         buffer.put(1, 0x0102);
         buffer.put(3, 0xffff);

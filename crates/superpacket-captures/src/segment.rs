@@ -1,4 +1,5 @@
-//! `segment`: a capture with every frame above the MTU cut into what a wire would have carried.
+//! `segment`: cuts every frame of a capture that exceeds the MTU into the packets that a wire would
+//! have carried.
 
 use std::iter::once;
 
@@ -15,29 +16,29 @@ use superpacket::wire::{
 };
 
 use crate::coalesce::write_completed;
-use crate::destination::{Destination, Output};
+use crate::destination::{OpenOutput, Output};
 use crate::error::Error;
-use crate::input::{Input, Opened};
+use crate::input::{Input, OpenInput};
 use crate::partial::{Partial, Wrong, be16, check};
 use crate::progress::Progress;
 use crate::totals::{CutShort, Totals};
 
-/// Ethernet frames up to this length, in bytes, may be padded: where the IP length was left to the
-/// device, nobody can tell.
+/// Frames up to this length, in bytes, may be padded. If their IP length was left to the device,
+/// padding cannot be recognized.
 const SHORTEST_FRAME: usize = 60;
 
-/// How [`segment`] cuts.
+/// Options of [`segment`].
 #[derive(Clone, Debug)]
 pub struct SegmentOptions {
-    /// The longest IP packet that passes whole, in bytes: 68 to 65,535.
+    /// Length of the longest IP packet that is not cut, in bytes: 68 to 65,535.
     pub mtu: u32,
-    /// Cuts what cannot be cut otherwise into IP fragments: IPv4 where the don't-fragment bit is
-    /// clear, IPv6 as its sender would have.
+    /// Whether packets that cannot be segmented are cut into IP fragments: IPv4 if the
+    /// don't-fragment bit is clear, IPv6 as its sender would have done.
     pub fragment: bool,
-    /// Cuts UDP above the MTU into datagrams of so many bytes of payload: it was sent with
+    /// Payload bytes per datagram into which UDP packets above the MTU are cut: they were sent with
     /// `UDP_SEGMENT`, or received by UDP GRO.
     pub udp_size: Option<u16>,
-    /// Fails if the capture ends within a record.
+    /// Whether a capture that ends within a record is an error.
     pub strict: bool,
 }
 
@@ -47,34 +48,34 @@ impl Default for SegmentOptions {
     }
 }
 
-/// What [`segment`] did.
+/// The report of [`segment`].
 #[derive(Clone, Debug, Serialize)]
 pub struct SegmentReport {
     command: &'static str,
-    /// The capture that was read.
+    /// The name of the capture that was read.
     pub input: String,
-    /// The capture that was written.
+    /// The name of the capture that was written.
     pub output: String,
-    /// The longest IP packet that passed whole, in bytes.
+    /// Length of the longest IP packet that was not cut, in bytes.
     pub mtu: u32,
-    /// What went in and came out.
+    /// Packets and bytes before and after segmentation.
     #[serde(flatten)]
     pub totals: Totals,
     /// Segments and fragments written.
     pub segments: u64,
-    /// Frames above the MTU that passed whole.
+    /// Frames above the MTU that were not cut.
     pub uncut: u64,
-    /// Where the input was cut short.
+    /// The place where the input was cut short, if it was.
     pub cut_short: Option<CutShort>,
 }
 
-/// Cuts frames above the MTU into what a wire would have carried.
+/// Cuts frames above the MTU into the packets that a wire would have carried.
 ///
-/// Frames that cannot be cut pass as they are and are counted by reason.
+/// Frames that cannot be cut pass unchanged and are counted by reason, but for unfinished
+/// checksums, which are completed.
 ///
 /// # Errors
-/// Whatever stops the reading or the writing, and options that are out of bounds. A file that was
-/// to be written is left as it was.
+/// Any error of reading or writing, and options out of bounds. The output file is left as it was.
 pub fn segment(
     input: Input<'_>,
     output: Output<'_>,
@@ -88,7 +89,7 @@ pub fn segment(
         return Err(Error::Options("udp_size: 0 is not between 1 and 65535".to_owned()));
     }
     output.check(&input)?;
-    let mut input = Opened::open(input, options.strict, progress)?;
+    let mut input = OpenInput::open(input, options.strict, progress)?;
     let output_name = output.name();
     let writer = output.create(&input)?;
     let simd = Simd::detect();
@@ -125,21 +126,21 @@ pub fn segment(
     })
 }
 
-/// How a frame is to be written.
+/// The treatment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plan {
-    /// It fits the MTU, or has none to fit.
+enum FramePlan {
+    /// The frame is written whole: it fits the MTU, or the MTU does not apply to it.
     Whole,
-    /// To be cut so.
+    /// The frame is cut as the value says.
     Cut(Gso),
-    /// Above the MTU, and cannot be cut into segments: this is why.
-    Stuck(&'static str),
-    /// Above the MTU, and must not be touched: this is why.
+    /// The frame exceeds the MTU and cannot be cut into segments, for this reason.
+    Uncuttable(&'static str),
+    /// The frame exceeds the MTU and must not be changed, for this reason.
     Untouchable(&'static str),
 }
 
 struct Cutter<'a> {
-    writer: Destination<'a>,
+    writer: OpenOutput<'a>,
     segmenter: Segmenter,
     simd: Simd,
     mtu: usize,
@@ -150,9 +151,9 @@ struct Cutter<'a> {
     cut: u64,
     segments: u64,
     uncut: u64,
-    /// Identification of the next IPv6 datagram that is fragmented.
+    /// Identification of the last IPv6 datagram that was fragmented.
     fragment_id: u32,
-    /// A packet with its checksums filled in, to be fragmented.
+    /// A packet to be fragmented, with its checksums completed; kept to reuse its memory.
     completed: Vec<u8>,
 }
 
@@ -167,7 +168,7 @@ impl Cutter<'_> {
             Start::Ip { header_length } => (Layer::Ip, header_length),
             Start::Other => {
                 self.totals.reason("link_type");
-                return self.whole(frame, 0, None);
+                return self.write_whole(frame, 0, None);
             }
         };
         let packet = frame.data.get(link..).unwrap_or(&[]);
@@ -180,83 +181,88 @@ impl Cutter<'_> {
             _ if truncated => match frame.original_length as usize
                 > self.mtu + link + network_offset(packet, layer).unwrap_or(0)
             {
-                true => Plan::Untouchable("truncated"),
-                false => Plan::Whole,
+                true => FramePlan::Untouchable("truncated"),
+                false => FramePlan::Whole,
             },
             Ok(layout) => self.plan(packet, layer, layout, partial.as_ref()),
             Err(unparsed) => match ip_length(packet, layer) {
-                Some(length) if length > self.mtu => Plan::Stuck(unparsed.reason.name()),
-                _ => Plan::Whole,
+                Some(length) if length > self.mtu => FramePlan::Uncuttable(unparsed.reason.name()),
+                _ => FramePlan::Whole,
             },
         };
         match plan {
-            Plan::Whole => {
+            FramePlan::Whole => {
                 self.fits += 1;
-                self.whole(frame, link, partial.as_ref())
+                self.write_whole(frame, link, partial.as_ref())
             }
-            Plan::Cut(gso) => match self.cut(frame, link, layer, gso)? {
+            FramePlan::Cut(gso) => match self.cut(frame, link, layer, gso)? {
                 Ok(()) => Ok(()),
-                Err(error) => {
-                    self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), name(&error))
-                }
+                Err(error) => self.write_uncuttable(
+                    frame,
+                    link,
+                    layer,
+                    partial.as_ref(),
+                    layout.ok(),
+                    reason_name(&error),
+                ),
             },
-            Plan::Stuck(reason) => {
-                self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), reason)
+            FramePlan::Uncuttable(reason) => {
+                self.write_uncuttable(frame, link, layer, partial.as_ref(), layout.ok(), reason)
             }
-            Plan::Untouchable(reason) => {
+            FramePlan::Untouchable(reason) => {
                 self.uncut += 1;
                 self.totals.reason(reason);
-                self.whole(frame, link, partial.and_then(Partial::of_header).as_ref())
+                self.write_whole(frame, link, partial.and_then(Partial::of_header).as_ref())
             }
         }
     }
 
-    /// What to do with a packet that is all there and whose headers are understood.
+    /// Returns the treatment of a complete packet whose headers are understood.
     fn plan(
         &self,
         packet: &[u8],
         layer: Layer,
         layout: &Layout,
         partial: Option<&Partial>,
-    ) -> Plan {
+    ) -> FramePlan {
         let network = usize::from(layout.outermost());
         let above = (layout.end as usize).saturating_sub(network) > self.mtu;
-        // A length left to the device is filled in, unless padding may hide behind it.
+        // A length that was left to the device is filled in, unless the frame may be padded.
         let unfinished = layout.refusal == Some(Refusal::NoLength)
             && (layer == Layer::Ip || packet.len() > SHORTEST_FRAME);
         if !above && !unfinished {
-            return Plan::Whole;
+            return FramePlan::Whole;
         }
         match check(packet, layout, partial, self.simd) {
             Ok(()) => {}
-            Err(_) if !above => return Plan::Whole,
-            Err(Wrong::Ip) => return Plan::Untouchable(Reason::BadIpChecksum.name()),
-            Err(Wrong::Transport) => return Plan::Untouchable(Reason::BadChecksum.name()),
+            Err(_) if !above => return FramePlan::Whole,
+            Err(Wrong::Ip) => return FramePlan::Untouchable(Reason::BadIpChecksum.name()),
+            Err(Wrong::Transport) => return FramePlan::Untouchable(Reason::BadChecksum.name()),
         }
         let headers = usize::from(layout.payload)
             - network
             - if layout.jumbo { ipv6::JUMBO_HEADER_LENGTH } else { 0 };
         let Some(room) = SegmentSize::new(self.mtu.saturating_sub(headers)) else {
-            return Plan::Stuck("segment_too_small");
+            return FramePlan::Uncuttable("segment_too_small");
         };
         match (layout.protocol, layout.version) {
             (Protocol::Tcp, version) => {
                 let flags =
                     packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
                 if above && flags & (tcp::SYN | tcp::RST | tcp::URG) != 0 {
-                    return Plan::Stuck(Reason::TcpFlags.name());
+                    return FramePlan::Uncuttable(Reason::TcpFlags.name());
                 }
-                Plan::Cut(Gso::new(
+                FramePlan::Cut(Gso::new(
                     if version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 },
                     room,
                 ))
             }
-            (Protocol::Dccp, _) => Plan::Cut(Gso::new(GsoKind::Dccp, room)),
-            // One segment: only the lengths are filled in.
-            (Protocol::Udp, _) if !above => Plan::Cut(Gso::new(GsoKind::Udp, room)),
+            (Protocol::Dccp, _) => FramePlan::Cut(Gso::new(GsoKind::Dccp, room)),
+            // It becomes one segment: only the lengths are filled in.
+            (Protocol::Udp, _) if !above => FramePlan::Cut(Gso::new(GsoKind::Udp, room)),
             (Protocol::Udp, _) => match self.udp_size {
-                Some(size) => Plan::Cut(Gso::new(GsoKind::Udp, size)),
-                None => Plan::Stuck("udp_datagram"),
+                Some(size) => FramePlan::Cut(Gso::new(GsoKind::Udp, size)),
+                None => FramePlan::Uncuttable("udp_datagram"),
             },
         }
     }
@@ -296,7 +302,7 @@ impl Cutter<'_> {
     }
 
     fn next_fragment_id(&mut self) -> u32 {
-        // 0 would be one of the segmenter's own.
+        // With 0, the segmenter would choose an identification itself.
         self.fragment_id = self.fragment_id.wrapping_add(1).max(1);
         self.fragment_id
     }
@@ -315,9 +321,9 @@ impl Cutter<'_> {
         }
     }
 
-    /// A frame above the MTU that cannot be cut into segments: fragmented, if that is asked for and
-    /// allowed.
-    fn stuck(
+    /// Writes a frame above the MTU that cannot be cut into segments: as fragments, if this is
+    /// requested and allowed, or whole.
+    fn write_uncuttable(
         &mut self,
         frame: &Frame<'_>,
         link: usize,
@@ -330,12 +336,12 @@ impl Cutter<'_> {
             false => reason,
             true => match self.fragments(frame, link, layer, partial, layout)? {
                 Ok(()) => return Ok(()),
-                Err(error) => name(&error),
+                Err(error) => reason_name(&error),
             },
         };
         self.uncut += 1;
         self.totals.reason(reason);
-        self.whole(frame, link, partial)
+        self.write_whole(frame, link, partial)
     }
 
     fn fragments(
@@ -346,7 +352,7 @@ impl Cutter<'_> {
         partial: Option<&Partial>,
         layout: Option<Layout>,
     ) -> Result<Result<(), SegmentError>, CaptureError> {
-        // A datagram whose lengths were left to the device gets them on the way.
+        // Fragmentation fills in lengths of a datagram that were left to the device.
         if let Some(layout) = layout.filter(|layout| {
             let ipv6_udp = layout.version == IpVersion::V6 && layout.protocol == Protocol::Udp;
             ipv6_udp && layout.outer.is_none() && layout.refusal == Some(Refusal::NoLength)
@@ -359,8 +365,8 @@ impl Cutter<'_> {
                 }
             };
         }
-        // An IPv6 packet can be fragmented by its source only, and the source's wire is what is
-        // rebuilt here.
+        // Only the source may fragment an IPv6 packet, and the result is what the source would have
+        // sent.
         let ipv6_id = Some(self.next_fragment_id());
         let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
         let Cutter { writer, segmenter, totals, completed, simd, .. } = self;
@@ -394,8 +400,8 @@ impl Cutter<'_> {
         Ok(plan.map(|plan| self.count_cut(plan.segments, "fragmented")))
     }
 
-    /// Writes a frame whole, with its checksums filled in if they were not.
-    fn whole(
+    /// Writes a frame whole, with its unfinished checksums completed.
+    fn write_whole(
         &mut self,
         frame: &Frame<'_>,
         link: usize,
@@ -423,8 +429,8 @@ impl Cutter<'_> {
     }
 }
 
-/// A segment's record: its frame's time and interface, and nothing that described the frame as a
-/// whole.
+/// Returns the record of a segment: time and interface of its frame, but no option that describes
+/// the frame as a whole.
 fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
     Record {
         interface: frame.interface,
@@ -434,16 +440,16 @@ fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
     }
 }
 
-/// The name by which an error is counted.
-fn name(error: &SegmentError) -> &'static str {
+/// Returns the name under which an error is counted.
+fn reason_name(error: &SegmentError) -> &'static str {
     match error {
         SegmentError::Headers(reason) => reason.name(),
         other => other.name(),
     }
 }
 
-/// Where the outermost IP header starts in a packet that could not be parsed whole, in bytes;
-/// `None` if that cannot be told.
+/// Returns the offset of the outermost IP header in a packet that cannot be parsed completely;
+/// `None` if it is not known.
 fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
     if layer == Layer::Ip {
         return Some(0);
@@ -461,7 +467,7 @@ fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
     }
 }
 
-/// Length of such a packet by its outermost IP header, in bytes.
+/// Returns the length of such a packet, in bytes, according to its outermost IP header.
 fn ip_length(packet: &[u8], layer: Layer) -> Option<usize> {
     let network = network_offset(packet, layer)?;
     match packet.get(network)? >> 4 {

@@ -1,19 +1,19 @@
-//! Who takes what a command writes, where it is no file.
+//! A trait for outputs of commands that are not files.
 
 use crate::file::{CaptureError, Interface, Record};
 
-/// Takes packets one by one.
+/// A receiver of packets.
 pub trait PacketSink {
-    /// Makes known the interfaces that packets name, as their number grows: all so far, in their
-    /// order.
+    /// Declares the interfaces to which packets refer: all known so far, in order. Called again
+    /// when there are more.
     ///
     /// # Errors
-    /// Whatever is to stop the command.
+    /// Any error; it ends the command.
     fn declare(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError>;
 
-    /// Takes a packet.
+    /// Receives a packet.
     ///
     /// # Errors
-    /// Whatever is to stop the command.
+    /// Any error; it ends the command.
     fn packet(&mut self, record: &Record<'_>, data: &[u8]) -> Result<(), CaptureError>;
 }

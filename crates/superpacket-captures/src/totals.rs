@@ -1,4 +1,4 @@
-//! What is counted, as every report has it.
+//! The counts that every report has.
 
 use std::collections::BTreeMap;
 
@@ -10,50 +10,55 @@ use superpacket::super_packet::Metadata;
 
 use crate::error::Error;
 use crate::figures::{NOTHING, printable, ratio};
-use crate::lanes::Why;
+use crate::lanes::PassReason;
 use crate::progress::Progress;
 
-/// What went in and came out: the keys that every command's JSON has.
+/// Packets and bytes before and after a command. The JSON of every command has these keys.
 #[derive(Clone, Debug, Default, Serialize, DeriveDeserialize)]
 pub struct Totals {
     /// Frames read.
     pub packets_in: u64,
-    /// Frames written, or that would be.
+    /// Frames written, or that would have been written.
     pub packets_out: u64,
     /// Bytes of the frames read.
     pub bytes_in: u64,
     /// Bytes of the frames written.
     pub bytes_out: u64,
-    /// Frames that stand for several.
+    /// Frames that contain several packets.
     pub super_packets: u64,
-    /// Frames that joined another: `packets_in - packets_out`. In `segment`, those that were in
-    /// super-packets: `packets_out - packets_in`.
+    /// Frames that joined another: `packets_in - packets_out`. In `segment`, the additional frames
+    /// that were in super-packets: `packets_out - packets_in`.
     pub merged: u64,
-    /// Why frames left as they did; adds up to `packets_out` (in `segment`, to `packets_in`).
+    /// Frames by the reason why they left as they did. The sum is `packets_out`; in `segment`,
+    /// `packets_in`.
     #[serde(deserialize_with = "reasons")]
     pub reasons: BTreeMap<&'static str, u64>,
 }
 
-/// The names of reasons for which the engine was not asked.
-const PASSED: [&str; 2] = ["link_type", "snap_length"];
+/// Reasons of frames that were not given to the engine.
+const PASS_REASONS: [&str; 2] = ["link_type", "snap_length"];
 
-/// Reads counts by reason, all of whose names are known: those that aggregation gives.
+/// Deserializes counts by reason. All names must be reasons of aggregation.
 fn reasons<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<&'static str, u64>, D::Error> {
     let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
     let known = |name: &str| {
-        Reason::ALL.iter().map(|reason| reason.name()).chain(PASSED).find(|&other| other == name)
+        Reason::ALL
+            .iter()
+            .map(|reason| reason.name())
+            .chain(PASS_REASONS)
+            .find(|&other| other == name)
     };
     let named = counts.into_iter().map(|(name, count)| match known(&name) {
         Some(name) => Ok((name, count)),
-        None => Err(D::Error::custom(format!("{name:?} is no reason of this version"))),
+        None => Err(D::Error::custom(format!("{name:?} is not a reason that this version knows"))),
     });
     named.collect()
 }
 
 impl Totals {
-    /// Adds another's.
+    /// Adds other totals.
     pub(crate) fn add(&mut self, other: &Totals) {
         self.packets_in += other.packets_in;
         self.packets_out += other.packets_out;
@@ -66,12 +71,12 @@ impl Totals {
         }
     }
 
-    /// Counts a reason.
+    /// Counts a frame with this reason.
     pub(crate) fn reason(&mut self, name: &'static str) {
         *self.reasons.entry(name).or_default() += 1;
     }
 
-    /// Packets in for each packet out, as reports print it.
+    /// Returns the number of packets in per packet out, as reports print it.
     pub fn fewer_by(&self) -> String {
         match self.packets_out {
             0 => NOTHING.to_owned(),
@@ -80,7 +85,7 @@ impl Totals {
     }
 }
 
-/// Counts what an aggregator does, without a map on the way.
+/// Counts the packets of an aggregator, in an array instead of a map for speed.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     pub(crate) packets_in: u64,
@@ -89,7 +94,7 @@ pub(crate) struct Tally {
     pub(crate) bytes_out: u64,
     pub(crate) super_packets: u64,
     pub(crate) merged: u64,
-    /// Pure ACKs that were absorbed; in `merged` too.
+    /// Pure ACKs that were absorbed; `merged` includes them.
     pub(crate) absorbed_acks: u64,
     reasons: [u64; Reason::COUNT],
     link_type: u64,
@@ -121,7 +126,7 @@ impl Tally {
         self.bytes_in += length as u64;
     }
 
-    /// Counts a packet of `length` bytes that left, link header included.
+    /// Counts a packet that left; `length` includes its link header.
     #[inline]
     pub(crate) fn left(&mut self, metadata: &Metadata, length: usize) {
         self.packets_out += 1;
@@ -134,29 +139,29 @@ impl Tally {
         }
     }
 
-    /// Counts a frame that passed the engine by.
+    /// Counts a frame that was not given to the engine.
     #[inline]
-    pub(crate) fn passed(&mut self, why: Why, length: usize) {
+    pub(crate) fn passed(&mut self, why: PassReason, length: usize) {
         self.packets_out += 1;
         self.bytes_out += length as u64;
         match why {
-            Why::LinkType => self.link_type += 1,
-            Why::SnapLength => self.snap_length += 1,
+            PassReason::LinkType => self.link_type += 1,
+            PassReason::SnapLength => self.snap_length += 1,
         }
     }
 
-    /// Is every frame read among those that left?
+    /// Returns whether the packets that left account for every frame read.
     pub(crate) fn balanced(&self) -> bool {
         let reasons: u64 = self.reasons.iter().sum::<u64>() + self.link_type + self.snap_length;
         self.packets_in == self.packets_out + self.merged && reasons == self.packets_out
     }
 
-    /// As it is reported.
+    /// Returns the counts in the form of reports.
     pub(crate) fn totals(&self) -> Totals {
         let engine =
             Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
         let reasons = engine
-            .chain(PASSED.into_iter().zip([self.link_type, self.snap_length]))
+            .chain(PASS_REASONS.into_iter().zip([self.link_type, self.snap_length]))
             .filter(|&(_, count)| count > 0)
             .collect();
         Totals {
@@ -171,14 +176,14 @@ impl Tally {
     }
 }
 
-/// Where a capture was cut short, as JSON has it.
+/// The place where a capture was cut short.
 #[derive(Clone, Debug, Serialize, DeriveDeserialize)]
 pub struct CutShort {
     /// The number that the cut packet would have had.
     pub packet: u64,
-    /// Where its record begins, in bytes after decompression.
+    /// Offset of its record, in bytes after decompression.
     pub offset: u64,
-    /// What is there of it.
+    /// The part of the record that is there.
     pub reason: String,
 }
 
@@ -198,38 +203,39 @@ impl From<Truncated> for CutShort {
     }
 }
 
-/// Captures that could not be read, by commands that take several: the others are reported in any
+/// The captures that could not be read. Commands with several captures report the others in any
 /// case.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Unreadable {
-    /// What is wrong with each, in words.
+    /// The error of each.
     pub messages: Vec<String>,
-    /// There is only one capture: its failure is the command's.
+    /// Whether there is only one capture, so that its error is the command's.
     #[serde(skip)]
-    alone: bool,
+    is_single: bool,
 }
 
 impl Unreadable {
-    /// Nothing yet, among so many captures.
+    /// Returns an empty list, for a command with this number of captures.
     pub(crate) fn among(captures: usize) -> Self {
-        Unreadable { messages: Vec::new(), alone: captures == 1 }
+        Unreadable { messages: Vec::new(), is_single: captures == 1 }
     }
 
-    /// Keeps what is wrong with one capture, in words.
+    /// Adds the error of a capture.
     pub(crate) fn add(&mut self, words: &str) {
         self.messages.push(printable(words));
     }
 
-    /// Keeps the failure of one capture, which is told at once; others stop the command.
-    pub(crate) fn sort<T>(
+    /// Adds an error of reading if the command has several captures, and reports it to the
+    /// progress. Returns all other errors.
+    pub(crate) fn note_failure<T>(
         &mut self,
         result: Result<T, Error>,
         progress: &mut dyn Progress,
     ) -> Result<Option<T>, Error> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(error @ (Error::Capture(_) | Error::CutShort(_))) if !self.alone => {
+            Err(error @ (Error::Capture(_) | Error::CutShort(_))) if !self.is_single => {
                 progress.unreadable(&error);
                 self.add(&error.to_string());
                 Ok(None)
@@ -244,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_divided_by_nothing() {
+    fn a_quotient_without_divisor_is_a_dash() {
         assert_eq!(Totals::default().fewer_by(), "-");
         assert_eq!(
             Totals { packets_in: 3, packets_out: 2, ..Totals::default() }.fewer_by(),
@@ -256,7 +262,7 @@ mod tests {
     fn totals_come_back_from_json() {
         let mut tally = Tally::default();
         tally.arrived(60);
-        tally.passed(Why::LinkType, 60);
+        tally.passed(PassReason::LinkType, 60);
         let mut totals = tally.totals();
         totals.reason(Reason::ALL[3].name());
         let json = serde_json::to_string(&totals).expect("serializes");
@@ -267,7 +273,7 @@ mod tests {
             serde_json::from_str::<Totals>(&other)
                 .expect_err("unknown")
                 .to_string()
-                .contains("\"weather\" is no reason")
+                .contains("\"weather\" is not a reason")
         );
     }
 
@@ -275,10 +281,10 @@ mod tests {
     fn totals_add_up() {
         let mut tally = Tally::default();
         tally.arrived(60);
-        tally.passed(Why::LinkType, 60);
+        tally.passed(PassReason::LinkType, 60);
         tally.arrived(70);
         assert!(!tally.balanced(), "one is held");
-        tally.passed(Why::SnapLength, 70);
+        tally.passed(PassReason::SnapLength, 70);
         assert!(tally.balanced());
         let mut totals = tally.totals();
         totals.add(&tally.totals());

@@ -1,9 +1,9 @@
-//! `verify`: is `segment(aggregate(x)) == x`?
+//! `verify`: checks that `segment(aggregate(x)) == x`.
 //!
-//! Copies of the frames that the engine holds are kept apart by flow ([`crate::ledger`]). Whatever
-//! comes out is compared with the oldest of its flow: a single packet byte for byte, a super-packet
-//! after it has been cut again from its bytes and metadata alone. So a lost, doubled, reordered or
-//! altered packet shows.
+//! Copies of the frames that the engine holds are kept by flow ([`crate::ledger`]). Each packet
+//! that leaves is compared with the oldest of its flow: a single packet byte for byte; a
+//! super-packet after it has been cut again from its bytes and metadata alone. So every lost,
+//! duplicated, reordered or changed packet is found.
 
 use crate::file::{Frame, FrameOptions, Truncated};
 use serde::Serialize;
@@ -16,30 +16,32 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::parse;
 
 use crate::error::Error;
-use crate::input::{Input, Opened};
-use crate::lanes::{Arrival, Lanes, LinkHeader, Seeds, Stepping, Taker, Why};
-use crate::ledger::{Flow, Ledger};
+use crate::input::{Input, OpenInput};
+use crate::lanes::{
+    ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, PassReason, Stepping, UnfinishedForm,
+};
+use crate::ledger::{FlowId, Ledger};
 use crate::partial::check;
-use crate::pool::{Buffer, Pool};
+use crate::pool::{Buffer, BufferPool};
 use crate::progress::Progress;
 use crate::totals::{CutShort, Tally, Totals, Unreadable};
 
-/// Mismatches that are described; all are counted.
+/// Maximum mismatches that are described; all are counted.
 const MOST_DESCRIBED: usize = 10;
 
-/// How [`verify`] aggregates.
+/// Options of [`verify`].
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
-    /// How aggregation is stepped through each capture.
+    /// The length of polls, and the hold time.
     pub stepping: Stepping,
-    /// Aggregates UDP too.
+    /// Whether UDP is aggregated too.
     pub udp: bool,
-    /// Merges TCP packets too that are not alike ([`Policy::merge_uneven`]).
+    /// Whether TCP packets with different headers are merged too ([`Policy::merge_uneven`]).
     pub uneven: bool,
-    /// Fails if a capture ends within a record.
+    /// Whether a capture that ends within a record is an error.
     pub strict: bool,
-    /// Flips a bit in the payload of this super-packet of each capture, from 1, before it is cut:
-    /// for tests, which must find it.
+    /// For tests: flips a bit in the payload of the super-packet with this number, from 1, in each
+    /// capture before it is cut. The verification must then fail.
     #[doc(hidden)]
     pub inject_fault: Option<u64>,
 }
@@ -56,47 +58,47 @@ impl Default for VerifyOptions {
     }
 }
 
-/// What [`verify`] found in one capture.
+/// The results for one capture.
 #[derive(Clone, Debug, Serialize)]
 pub struct FileVerification {
-    /// The capture.
+    /// The name of the capture.
     pub file: String,
-    /// What went in and came out.
+    /// Packets and bytes before and after aggregation.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Packets that super-packets were cut into again.
+    /// Packets into which the super-packets were cut again.
     pub segments: u64,
-    /// Packets that came back otherwise, or not at all.
+    /// Packets that came back changed, or did not come back.
     pub mismatches: u64,
-    /// The first mismatches, in words.
+    /// Descriptions of the first mismatches.
     pub details: Vec<String>,
-    /// Where the capture was cut short.
+    /// The place where the capture was cut short, if it was.
     pub cut_short: Option<CutShort>,
 }
 
-/// What [`verify`] found.
+/// The report of [`verify`].
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct VerifyReport {
     command: &'static str,
-    /// What went in and came out, of all captures.
+    /// Packets and bytes before and after aggregation, of all captures.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Packets that super-packets were cut into again.
+    /// Packets into which the super-packets were cut again.
     pub segments: u64,
-    /// Packets that came back otherwise, or not at all.
+    /// Packets that came back changed, or did not come back.
     pub mismatches: u64,
-    /// Each capture.
+    /// The results for each capture.
     pub files: Vec<FileVerification>,
     /// Captures that could not be read.
     pub unreadable: Unreadable,
 }
 
-/// Aggregates by GRO's rules, segments again, and compares byte for byte: `mismatches` is 0 if
-/// every byte came back.
+/// Aggregates by GRO's rules, segments the result, and compares it byte for byte: `mismatches` is 0
+/// if every byte came back.
 ///
 /// # Errors
-/// Whatever stops the reading of the only capture; of several, those that cannot be read are listed
-/// in the report.
+/// Any error that ends the reading of the only capture. If there are several, the report lists
+/// those that cannot be read.
 pub fn verify(
     inputs: Vec<Input<'_>>,
     options: &VerifyOptions,
@@ -109,7 +111,7 @@ pub fn verify(
     };
     for input in inputs {
         let file = verify_one(input, options, progress);
-        let Some(file) = report.unreadable.sort(file, progress)? else { continue };
+        let Some(file) = report.unreadable.note_failure(file, progress)? else { continue };
         report.totals.add(&file.totals);
         report.segments += file.segments;
         report.mismatches += file.mismatches;
@@ -127,9 +129,9 @@ fn verify_one(
     let policy =
         Policy::gro().with_mode(Mode::Gro { udp: options.udp }).with_checksum(ChecksumForm::Full);
     let policy = if options.uneven { policy.with_merge_uneven() } else { policy };
-    let mut input = Opened::open(input, options.strict, progress)?;
-    let pool = Pool::default();
-    let mut lanes = Lanes::new(policy, options.stepping, simd);
+    let mut input = OpenInput::open(input, options.strict, progress)?;
+    let pool = BufferPool::default();
+    let mut aggregator = CaptureAggregator::new(policy, options.stepping, simd);
     let mut comparison = Comparison {
         file: input.file().to_owned(),
         tally: Tally::default(),
@@ -142,29 +144,31 @@ fn verify_one(
         mismatches: 0,
         details: Vec::new(),
         linear: Vec::new(),
-        cut: Cut::default(),
-        taken: Vec::new(),
+        cut: CutSegments::default(),
+        originals: Vec::new(),
     };
     input.for_each(|frame| {
         comparison.tally.arrived(frame.data.len());
-        // Options are not compared, so they are not held.
+        // Options are not compared, so they are not kept in memory.
         let frame = &Frame { options: FrameOptions::NONE, ..*frame };
-        let arrival = Arrival::new(frame, &pool, Seeds::Leave, simd);
-        comparison.current =
-            arrival.link.as_ref().map(|link| Flow::of(arrival.buffer.as_ref(), link.layer(), link));
+        let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Leave, simd);
+        comparison.current = arrival
+            .link
+            .as_ref()
+            .map(|link| FlowId::of(arrival.buffer.as_ref(), link.layer(), link));
         if let Some(flow) = comparison.current {
             comparison.ledger.enter(flow, arrival.buffer.clone());
         }
-        lanes.receive(arrival, &pool, &mut comparison);
+        aggregator.receive(arrival, &pool, &mut comparison);
         Ok(())
     })?;
-    lanes.finish(&mut comparison);
+    aggregator.finish(&mut comparison);
     let cut_short: Option<Truncated> = input.finish()?;
     let left = comparison.ledger.left();
     if left > 0 {
-        comparison.mismatch(0, format!("{left} packets never came out"));
+        comparison.mismatch(0, format!("{left} packets never left the engine"));
     }
-    if !lanes.balanced() || !comparison.tally.balanced() {
+    if !aggregator.balanced() || !comparison.tally.balanced() {
         comparison.mismatch(0, "the counters do not balance".to_owned());
     }
     Ok(FileVerification {
@@ -181,44 +185,44 @@ struct Comparison {
     file: String,
     tally: Tally,
     ledger: Ledger,
-    /// The flow of the frame that is being taken.
-    current: Option<Flow>,
+    /// The flow of the frame that the engine receives now.
+    current: Option<FlowId>,
     segmenter: Segmenter,
     simd: Simd,
-    /// Which super-packet to damage.
+    /// Number of the super-packet to damage, from 1.
     fault: Option<u64>,
     segments: u64,
     mismatches: u64,
     details: Vec<String>,
-    /// A packet that came out, in one piece.
+    /// The bytes of a packet that left.
     linear: Vec<u8>,
-    /// Its segments.
-    cut: Cut,
-    /// The frames it should be.
-    taken: Vec<Buffer>,
+    /// The segments of this packet.
+    cut: CutSegments,
+    /// The original frames of this packet.
+    originals: Vec<Buffer>,
 }
 
-/// Segments, back to back, and where each ends.
+/// The bytes of segments, joined, and the offset at which each ends.
 #[derive(Debug, Default)]
-struct Cut {
+struct CutSegments {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Cut {
+impl CutSegments {
     fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
     }
 
-    /// The segments one after the other.
+    /// Returns the segments in order.
     fn segments(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
     }
 }
 
-impl SegmentBuffers for Cut {
+impl SegmentBuffers for CutSegments {
     fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
         self.bytes.buffer(length)
     }
@@ -237,7 +241,7 @@ impl Comparison {
         }
     }
 
-    /// Cuts what lies in `linear` again; returns how many segments there are.
+    /// Cuts the packet in `linear`, and returns the number of segments.
     fn cut_again(&mut self, packet: &SuperPacket<'_, Buffer>) -> Result<usize, String> {
         let layer = packet.metadata.layer;
         let layout = parse(&self.linear, self.linear.len(), layer).map_err(|unparsed| {
@@ -250,7 +254,7 @@ impl Comparison {
         {
             *byte ^= 1;
         }
-        let gso = packet.metadata.gso.ok_or("a merged packet without what is needed to cut it")?;
+        let gso = packet.metadata.gso.ok_or("a merged packet has no segment size")?;
         self.cut.clear();
         let buffers = [self.linear.as_slice()];
         let again = GsoPacket::new(&buffers, gso)
@@ -264,16 +268,16 @@ impl Comparison {
         Ok(self.cut.ends.len())
     }
 
-    /// Compares what was cut, or what came out single, with the frames that it should be.
+    /// Compares the segments of a merged packet, or a single packet, with the original frames.
     fn compare(&mut self, link: &LinkHeader, merged: bool) {
-        let taken = std::mem::take(&mut self.taken);
+        let originals = std::mem::take(&mut self.originals);
         let (cut, linear) = (std::mem::take(&mut self.cut), std::mem::take(&mut self.linear));
         let mut segments = cut.segments();
-        for original in &taken {
+        for original in &originals {
             let segment = if merged { segments.next().unwrap_or(&[]) } else { &linear };
             let original_bytes = original.as_ref();
             if !original.frame().starts_with(link.header()) {
-                self.mismatch(original.number(), "came out with another link header".to_owned());
+                self.mismatch(original.number(), "left with another link header".to_owned());
             } else if segment != original_bytes {
                 let place =
                     segment.iter().zip(original_bytes).position(|(after, before)| after != before);
@@ -297,25 +301,25 @@ impl Comparison {
         }
         drop(segments);
         (self.cut, self.linear) = (cut, linear);
-        self.taken = taken;
-        self.taken.clear();
+        self.originals = originals;
+        self.originals.clear();
     }
 }
 
-impl Taker for Comparison {
+impl FrameSink for Comparison {
     fn packet(&mut self, link: &LinkHeader, packet: SuperPacket<'_, Buffer>) {
         self.tally.left(&packet.metadata, link.header().len() + packet.length());
         self.linear.clear();
         packet.copy_to(&mut self.linear);
-        let flow = Flow::of(&self.linear, packet.metadata.layer, link);
+        let flow = FlowId::of(&self.linear, packet.metadata.layer, link);
         let count = packet.metadata.packets as usize;
-        self.ledger.take(flow, count, &mut self.taken);
-        let number = self.taken.first().map_or(0, Buffer::number);
-        if self.taken.len() != count {
-            let found = self.taken.len();
+        self.ledger.take(flow, count, &mut self.originals);
+        let number = self.originals.first().map_or(0, Buffer::number);
+        if self.originals.len() != count {
+            let found = self.originals.len();
             self.mismatch(
                 number,
-                format!("a packet of {count} came out, {found} of its flow were held"),
+                format!("a packet of {count} left, but {found} of its flow were held"),
             );
             return;
         }
@@ -334,14 +338,14 @@ impl Taker for Comparison {
         }
     }
 
-    fn passed(&mut self, _interface: u32, buffer: &Buffer, why: Why) {
+    fn passed(&mut self, _interface: u32, buffer: &Buffer, why: PassReason) {
         self.tally.passed(why, buffer.frame().len());
         if let Some(flow) = self.current {
-            self.ledger.take(flow, 1, &mut self.taken);
-            if self.taken.first().is_none_or(|original| original.number() != buffer.number()) {
+            self.ledger.take(flow, 1, &mut self.originals);
+            if self.originals.first().is_none_or(|original| original.number() != buffer.number()) {
                 self.mismatch(buffer.number(), "overtook a packet of its flow".to_owned());
             }
-            self.taken.clear();
+            self.originals.clear();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Captures read in parts, and added up.
+//! Analyses of captures that are read in parts and added up.
 
 use std::io::{Cursor, Read};
 use std::ops::ControlFlow;
@@ -9,8 +9,7 @@ use superpacket_captures::{
     PartAnalysis, PartOptions, Progress, Reader, Rows, Stepping, analyze, analyze_part, index,
 };
 
-/// The capture that the repository ships, as plain bytes, several times one after the other: later
-/// in time each time.
+/// Returns the repository's capture as plain bytes, several times in a row with increasing times.
 fn bytes(times: u32) -> Vec<u8> {
     let file = std::fs::File::open(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz"),
@@ -61,13 +60,13 @@ fn options(batch: u64) -> AnalyzeOptions {
     }
 }
 
-/// Reads every part by itself, each from the place before it on, as workers do: what is found goes
-/// through JSON.
+/// Analyzes every part separately, as workers do. Each is read from the place before its first
+/// packet on. The results are converted to JSON and back.
 fn in_parts(file: &[u8], index: &Index, batch: u64, kept: &mut Kept) -> Vec<PartAnalysis> {
     with_lead(file, index, batch, 1, kept)
 }
 
-/// The same, each part from so many places before it on.
+/// Like `in_parts`, but each part is read from an earlier place on.
 fn with_lead(
     file: &[u8],
     index: &Index,
@@ -126,8 +125,8 @@ fn parts_that_begin_with_a_poll_add_up_to_the_whole() {
                 "{policy} by {grain}"
             );
         }
-        // Aggregation of pure ACKs knows the newest acknowledgement of a flow after it has left:
-        // what a part does not know of the parts before is counted.
+        // Aggregation of pure ACKs remembers a flow's newest acknowledgement. Packets whose result
+        // may differ because a part does not know it are counted.
         let lost = |report: &AnalyzeReport| {
             let acks = |report: &AnalyzeReport| report.findings.policies.lro_acks.totals.merged;
             acks(report).abs_diff(acks(&expected))
@@ -148,7 +147,7 @@ fn parts_that_begin_with_a_poll_add_up_to_the_whole() {
             report.findings.timeline.rates().count(),
             expected.findings.timeline.rates().count()
         );
-        // Rows add up to the same.
+        // The sums of the rows are the same.
         let totals = &expected.findings.totals;
         assert_eq!(kept.1.iter().map(|row| row.packets_in).sum::<u64>(), totals.packets_in);
         assert_eq!(kept.1.iter().map(|row| row.bytes_out).sum::<u64>(), totals.bytes_out);
@@ -180,7 +179,7 @@ fn parts_that_begin_with_a_poll_add_up_to_the_whole() {
 }
 
 #[test]
-fn what_is_cut_off_is_counted() {
+fn packets_affected_by_cuts_are_counted() {
     let file = bytes(40);
     let index = indexed(&file, 8_000_000, 1);
     let parts = in_parts(&file, &index, 0, &mut Kept::default());

@@ -1,4 +1,4 @@
-//! Commands called as a library: from files and from memory, to both, and stopped on the way.
+//! Commands called as a library: with files and memory as input and output, and interrupted.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use superpacket_captures::{
     segment, steer, verify,
 };
 
-/// The capture that the repository ships.
+/// Returns the path of the repository's capture.
 fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz")
 }
@@ -150,7 +150,7 @@ fn a_file_is_not_written_over_itself() {
     assert_eq!(std::fs::read(&path).expect("it is there"), before);
 }
 
-/// Stops a command when so many packets were read.
+/// Interrupts a command after this number of packets.
 #[derive(Default)]
 struct Stop {
     at: u64,

@@ -1,7 +1,7 @@
-//! The vectors in `vectors/` are what the tests' tables and the engine say.
+//! Checks that the files in `vectors/` agree with the tables here and with the engine.
 //!
 //! `SUPERPACKET_WRITE_VECTORS=1 cargo test -p superpacket-captures --test vectors` writes them
-//! anew.
+//! again.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use superpacket_traffic::frame::{
 };
 use superpacket_traffic::gro_table;
 
-/// Of the form of the files. Cases may be added without another version.
+/// Version of the files' format. New cases do not change it.
 const VERSION: u32 = 1;
 
 /// A packet with its comment.
@@ -39,7 +39,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Compares a file with what it should be, or writes it.
+/// Compares a file with the expected content, or writes it.
 fn keep(name: &str, made: &[u8]) {
     let path = folder().join(name);
     if env::var_os("SUPERPACKET_WRITE_VECTORS").is_some() {
@@ -53,7 +53,7 @@ fn keep(name: &str, made: &[u8]) {
     );
 }
 
-/// A file of cases: one a line, so that a difference can be read.
+/// A file of cases, one per line, so that differences are readable.
 fn keep_json(name: &str, about: &str, cases: &[Value]) {
     let lines: Vec<_> = cases.iter().map(|case| format!("    {case}")).collect();
     keep(
@@ -67,7 +67,7 @@ fn keep_json(name: &str, about: &str, cases: &[Value]) {
     );
 }
 
-/// A pcapng file of these packets.
+/// Returns a pcapng file of these packets.
 fn keep_pcapng(name: &str, packets: &[Commented]) -> PathBuf {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("x.pcapng");
@@ -101,7 +101,8 @@ fn keep_pcapng(name: &str, packets: &[Commented]) -> PathBuf {
     self::folder().join(format!("{name}.pcapng"))
 }
 
-/// The expected packets are faithful by the stricter rules too, but for what `allowed` names.
+/// Checks that the expected packets are faithful by the stricter rules, except for the rules in
+/// `allowed`.
 fn assert_faithful(expected: &Path, original: &Path, allowed: &[&str]) {
     let options = CheckOptions { rules: Strictness::Reversible, ..CheckOptions::default() };
     let report =
@@ -115,18 +116,18 @@ fn assert_faithful(expected: &Path, original: &Path, allowed: &[&str]) {
     assert!(broken.is_empty(), "{broken:?}: {:#?}", report.described);
 }
 
-/// The header as a comment has it.
+/// Returns the header in the form of a packet comment.
 fn comment(header: &[u8]) -> String {
     format!("virtio_net_hdr={}", hex(header))
 }
 
-/// A case of aggregation: its name, the frames of each poll, and from how many frames each packet
-/// that leaves is made, where the table says so.
+/// A case of aggregation: its name, the frames of each poll, and the number of frames in each
+/// packet that leaves, if the table has it.
 type Aggregation = (String, Vec<Vec<Frame>>, Option<Vec<usize>>);
 
 fn aggregation_cases() -> Vec<Aggregation> {
     let mut cases = Vec::new();
-    // As many as fit 65,535 bytes is left out: megabytes.
+    // There is no case for 65,535 bytes, which would take megabytes.
     let long = gro_table::as_many_as_fit().into_iter().map(|case| case.name).collect::<Vec<_>>();
     for case in gro_table::all() {
         let plain = [": IPv4", ": IPv6", ": IPv4 with increasing identifications"]
@@ -243,8 +244,8 @@ fn aggregation() {
             done.expect("no tunnels here");
             original.extend(frames.into_iter().map(|frame| (frame, name.clone())));
         }
-        // The table says what arrives; the engine does not make its own expectations. But no header
-        // says CWR on all.
+        // The table defines the expected packets; the engine does not make its own expectations.
+        // But no header can express CWR on all segments.
         let arrives = if name.starts_with("CWR on the second and third") {
             Some(vec![1, 1, 1, 2])
         } else {
@@ -268,7 +269,7 @@ fn aggregation() {
     assert_faithful(&expected, &original, &["ip-id-fixed", "canonical-checksum"]);
 }
 
-/// Super-packets: a frame, and the size of its segments.
+/// Cases of segmentation: a frame, and the size of its segments.
 fn super_packets() -> Vec<(&'static str, Frame, usize)> {
     let (tcp, udp) =
         (|length| Frame::tcp4(1000, length).with_id(7), |length| Frame::udp4(length).with_id(7));
@@ -304,17 +305,17 @@ fn super_packets() -> Vec<(&'static str, Frame, usize)> {
     ]
 }
 
-/// A datagram of which the first segment's checksum is computed as 0.
+/// Returns a datagram whose first segment has a computed checksum of 0.
 fn zero_segments() -> Frame {
     let first = Frame::udp6(100).with_zero_checksum();
     Frame::udp6(0).with(|frame| frame.payload = [first.payload.clone(), vec![5; 100]].concat())
 }
 
-/// The header of a super-packet, and the bytes that it describes.
+/// Returns the header of a super-packet, and the bytes that it describes.
 fn described(frame: &Frame, size: usize) -> (Vec<u8>, Header, Format) {
     let frame = frame.clone().with(|frame| {
         *frame.checksum_mut().expect("it has one") = Checksum::Partial;
-        // What Linux needs in a super-packet: it adds to this sum what each segment has.
+        // Linux expects this sum in a super-packet, and adds the sum of each segment.
         if frame.tunnel.is_some() && frame.outer_udp_mut().checksum != Checksum::Zero {
             frame.outer_udp_mut().checksum = Checksum::Partial;
         }
@@ -543,7 +544,7 @@ fn checksums() {
 
 #[test]
 fn toeplitz() {
-    // Published with the specification of RSS.
+    // These values are published in the specification of RSS.
     let published = [
         ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e_8fc2u32, 0x51cc_c178u32),
         ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718_262a, 0xc626_b0ea),

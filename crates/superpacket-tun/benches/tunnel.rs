@@ -1,7 +1,7 @@
 //! One TCP flow through a tunnel over UDP between two hosts, without a cipher: with both crates,
 //! with super-packets on the TUN side alone, on the UDP side alone, and with neither.
 //!
-//! `cargo bench -p superpacket-tun`. The ways take turns; the ratios are to the last.
+//! `cargo bench -p superpacket-tun`. The variants alternate; the ratios compare with the last.
 #[cfg(target_os = "linux")]
 fn main() {
     if let Err(error) = linux::run() {
@@ -75,7 +75,7 @@ mod linux {
         Ok(())
     }
 
-    /// Starts one end of a tunnel, whose threads end with the process.
+    /// Starts one end of a tunnel; its threads end with the process.
     fn end(
         from: &Station,
         to: &Station,

@@ -1,23 +1,24 @@
-//! The face of firezone's `packet-coalescer`: `enqueue` and `drain`, with the engine behind them.
+//! The interface of firezone's `packet-coalescer`, `enqueue` and `drain`, implemented with the
+//! engine.
 //!
-//! Who calls these can try superpacket by changing an import: any packet type that is
-//! `AsRef<[u8]>` takes the place of its `IpPacket`. Copy this file; `main` plays it in memory.
+//! Callers of these functions can try superpacket by changing an import: any packet type that is
+//! `AsRef<[u8]>` replaces its `IpPacket`. Copy this file; `main` runs it in memory.
 //!
-//! What differs: headers with ECE, CWR or extension headers merge too, nothing merges that could
-//! not be cut into the very same packets again (the flow label is compared), and the packets of a
-//! refused super-packet can be had back: see `superpacket_tun::Writer`.
+//! Differences: headers with ECE, CWR or extension headers merge too. Packets merge only if they
+//! can be cut into the same packets again (the flow label is compared). The packets of a refused
+//! super-packet can be restored: see `superpacket_tun::Writer`.
 
 use std::mem;
 
 use superpacket::wire::{IpVersion, Protocol as Transport};
 use superpacket::{BatchAggregator, GsoKind, HashKey, Layer, Policy};
 
-/// How transport checksums stand in what is merged.
+/// The form of transport checksums in merged packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumMode {
     /// Complete: for WinTUN.
     Complete,
-    /// Left to whoever takes the packet: for a TUN device with a `virtio_net_hdr`.
+    /// Partial: for a TUN device with a `virtio_net_hdr`.
     Offloaded,
 }
 
@@ -40,39 +41,39 @@ pub struct PacketCoalescer<P> {
     checksum_mode: ChecksumMode,
 }
 
-/// What is needed to finish a packet whose checksum is left out.
+/// The data needed to complete a packet with a partial checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadMetadata {
     /// The protocol.
     pub protocol: Protocol,
     /// The IP version.
     pub ip_version: IpVersion,
-    /// Bytes of the IP header.
+    /// Length of the IP header in bytes.
     pub ip_header_len: usize,
-    /// Bytes of the transport header.
+    /// Length of the transport header in bytes.
     pub transport_header_len: usize,
     /// Payload bytes of each segment, but the last.
     pub segment_size: usize,
 }
 
-/// What is to be written.
+/// A packet to be written.
 #[derive(Debug)]
 pub enum CoalescedPacket<P> {
-    /// A packet as it came.
+    /// A single packet, unchanged.
     Packet(P),
-    /// Several, merged.
+    /// Several packets, merged.
     Batch {
         /// The bytes.
         buf: Vec<u8>,
-        /// How many packets it stands for.
+        /// The number of packets in it.
         num_segments: usize,
-        /// How it is to be finished, where checksums are left out.
+        /// The data needed to complete it, if its checksum is partial.
         offload_metadata: Option<OffloadMetadata>,
     },
 }
 
 impl<P: AsRef<[u8]>> CoalescedPacket<P> {
-    /// How many packets it stands for.
+    /// The number of packets in it.
     pub fn num_segments(&self) -> usize {
         match self {
             CoalescedPacket::Packet(_) => 1,
@@ -88,7 +89,7 @@ impl<P: AsRef<[u8]>> CoalescedPacket<P> {
         }
     }
 
-    /// How it is to be finished, where checksums are left out.
+    /// The data needed to complete it, if its checksum is partial.
     pub fn offload_metadata(&self) -> Option<OffloadMetadata> {
         match self {
             CoalescedPacket::Packet(_) => None,
@@ -97,14 +98,14 @@ impl<P: AsRef<[u8]>> CoalescedPacket<P> {
     }
 }
 
-/// What leaves the aggregator: single packets by their place in the queue.
+/// A packet from the aggregator; single packets are indices into the queue.
 enum Leaving {
     Single(usize),
     Merged(Vec<u8>, usize, OffloadMetadata),
 }
 
 impl<P: AsRef<[u8]>> PacketCoalescer<P> {
-    /// Merges packets of these protocols, whose checksums are verified before.
+    /// Merges packets of these protocols after verification of their checksums.
     pub fn new(protocols: impl IntoIterator<Item = Protocol>, checksum_mode: ChecksumMode) -> Self {
         let protocols: Vec<_> = protocols.into_iter().collect();
         let (tcp, udp) = (protocols.contains(&Protocol::Tcp), protocols.contains(&Protocol::Udp));
@@ -118,7 +119,7 @@ impl<P: AsRef<[u8]>> PacketCoalescer<P> {
         PacketCoalescer { packets: Vec::new(), aggregator, tcp, udp, checksum_mode }
     }
 
-    /// Merges nothing.
+    /// Merges no packets.
     pub fn passthrough() -> Self {
         Self::new([], ChecksumMode::Complete)
     }
@@ -128,7 +129,8 @@ impl<P: AsRef<[u8]>> PacketCoalescer<P> {
         self.packets.push(packet);
     }
 
-    /// Merges what is queued, and gives it in the order in which it is to be written.
+    /// Merges the queued packets, and returns the results in the order in which they are to be
+    /// written.
     pub fn drain(&mut self) -> impl Iterator<Item = CoalescedPacket<P>> + '_ {
         let (packets, mut leaving) = (mem::take(&mut self.packets), Vec::new());
         let (tcp, udp) = (self.tcp, self.udp);
@@ -160,7 +162,7 @@ impl<P: AsRef<[u8]>> PacketCoalescer<P> {
                             metadata,
                         ));
                     }
-                    // As they came: each lies in one buffer.
+                    // Unchanged packets are in one buffer each.
                     _ => leaving.extend(
                         packet
                             .pieces()
@@ -194,7 +196,7 @@ fn main() {
     }
 }
 
-/// The cases of firezone's `packet-coalescer`, `lib.rs`, in words of our own.
+/// The test cases of firezone's `packet-coalescer`, `lib.rs`, rewritten.
 #[cfg(test)]
 mod tests {
     use superpacket_traffic::check::{Expect, frame};

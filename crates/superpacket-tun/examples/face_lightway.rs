@@ -1,11 +1,11 @@
-//! The face of lightway's `TcpGroBatch` (pull request 504): `append` and `take`, with the engine
-//! behind them.
+//! The interface of lightway's `TcpGroBatch` (pull request 504), `append` and `take`, implemented
+//! with the engine.
 //!
-//! Who calls these can try superpacket by changing an import. Copy this file; `main` plays it in
-//! memory.
+//! Callers of these functions can try superpacket by changing an import. Copy this file; `main`
+//! runs it in memory.
 //!
-//! What differs: IPv6 merges too. A batch holds one flow, as its callers expect; where many flows
-//! come in turn, `superpacket_tun::Writer` merges all of them.
+//! Differences: IPv6 merges too. A batch holds one flow, as its callers expect. For many
+//! interleaved flows, `superpacket_tun::Writer` merges all of them.
 
 use std::mem;
 
@@ -13,21 +13,21 @@ use bytes::BytesMut;
 use superpacket::virtio::{ByteOrder, Format, Header};
 use superpacket::{BatchAggregator, Framing, HashKey, Policy, Reason};
 
-/// The most segments of a batch.
+/// Maximum segments of a batch.
 pub const MAX_GSO_SEGS: usize = 64;
 
-/// What became of a packet.
+/// The result of adding a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroAppend {
-    /// It is in the batch.
+    /// The packet is in the batch.
     Coalesced,
-    /// It is in the batch, which must be taken now.
+    /// The packet is in the batch, which must be taken now.
     CoalescedFlush,
-    /// It is not: the batch is as it was, and is to be written before the packet.
+    /// The packet is not in the batch, which is unchanged and must be written before the packet.
     Incompatible,
 }
 
-/// The header that a super-packet is written behind.
+/// The header before a super-packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VirtioNetHdr {
     /// Flags.
@@ -38,9 +38,9 @@ pub struct VirtioNetHdr {
     pub hdr_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
-    /// Where summing starts.
+    /// Offset at which summing starts.
     pub csum_start: u16,
-    /// Where the checksum lies from there.
+    /// Offset of the checksum from there.
     pub csum_offset: u16,
 }
 
@@ -48,7 +48,7 @@ pub struct VirtioNetHdr {
 #[derive(Debug)]
 pub struct TcpGroBatch {
     segments: Vec<BytesMut>,
-    /// Bytes of what they merge to.
+    /// Length of the merged packet in bytes.
     length: usize,
     max_len: usize,
     aggregator: BatchAggregator,
@@ -61,26 +61,26 @@ impl Default for TcpGroBatch {
 }
 
 impl TcpGroBatch {
-    /// A batch of up to 65,535 bytes.
+    /// Returns a batch of up to 65,535 bytes.
     pub fn new() -> Self {
         Self::with_max_len(65_535)
     }
 
-    /// A batch of up to so many bytes.
+    /// Returns a batch of up to `max_len` bytes.
     pub fn with_max_len(max_len: usize) -> Self {
         let aggregator = BatchAggregator::framed(Framing::TUN, Policy::gro(), HashKey::random());
         TcpGroBatch { segments: Vec::new(), length: 0, max_len: max_len.min(65_535), aggregator }
     }
 
-    /// Is nothing in it?
+    /// Returns whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Offers an IP packet.
+    /// Tries to add an IP packet.
     pub fn append(&mut self, pkt: &[u8]) -> GroAppend {
-        // The engine is given the last segment and this one, and verifies both. A first one is
-        // given beside a packet that is none, since one by itself is not looked at.
+        // The engine receives the last segment and this one, and verifies both. The first segment
+        // is paired with an empty packet, since the engine does not examine single packets.
         let last = self.segments.last().map_or(&[][..], |segment| segment);
         let (mut joined, mut reason) = (None, None);
         self.aggregator.poll(&[last, pkt], |packet| {
@@ -108,8 +108,8 @@ impl TcpGroBatch {
         if ends { GroAppend::CoalescedFlush } else { GroAppend::Coalesced }
     }
 
-    /// Takes what the segments merge to, and its header. If they merge to more than one, as
-    /// identifications that change their pattern do, the next call takes the next.
+    /// Takes the merged packet and its header. If there are several, because the pattern of
+    /// identifications changed, the next call takes the next one.
     pub fn take(&mut self) -> Option<(BytesMut, VirtioNetHdr)> {
         if self.segments.len() < 2 {
             self.length = 0;
@@ -140,8 +140,8 @@ fn main() {
     println!("no packet is {:?}", batch.append(&[]));
 }
 
-/// The cases of lightway's `gro.rs` for `append` and `take`, in words of our own. Those of
-/// `take_raw` are `Joiner`'s, and are tested there.
+/// The test cases of lightway's `gro.rs` for `append` and `take`, rewritten. Those of `take_raw`
+/// correspond to `Joiner`, and are tested there.
 #[cfg(test)]
 mod tests {
     use superpacket::{GsoPacket, Layer, SegmentOptions, Segmenter};
@@ -159,7 +159,7 @@ mod tests {
         frame(index, payload).to_bytes()
     }
 
-    /// What a super-packet stands for.
+    /// Returns the packets in a super-packet.
     fn split(bytes: &[u8], header: &VirtioNetHdr) -> Vec<Vec<u8>> {
         let &VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = header;
         let header = Header {

@@ -1,12 +1,12 @@
-//! The face of tun-rs 2.8: `handle_gro`, `GROTable::apply_gro`, `gso_split` and
-//! `gso_none_checksum`, with the engine behind them.
+//! The interface of tun-rs 2.8, `handle_gro`, `GROTable::apply_gro`, `gso_split` and
+//! `gso_none_checksum`, implemented with the engine.
 //!
-//! Who calls these can try superpacket by changing an import: packets are joined in their own
-//! buffers, in the spare capacity of the first, and cut into the buffers that are given. Copy this
-//! file; `main` plays both ends in memory.
+//! Callers of these functions can try superpacket by changing an import: packets are joined in
+//! their own buffers, in the spare capacity of the first, and cut into the given buffers. Copy this
+//! file; `main` runs both ends in memory.
 //!
-//! What differs: `to_write` is public, since the writing stays the caller's; all that the engine
-//! merges is merged (IPv6 extension headers, any number of flows), by rules that lose no bit.
+//! Differences: `to_write` is public, since writing is left to the caller. Everything merges that
+//! the engine merges (IPv6 extension headers, any number of flows), and no bit is lost.
 
 use std::io;
 
@@ -19,22 +19,22 @@ use superpacket::{
     SegmentOptions, Segmenter, Simd,
 };
 
-/// Bytes of the header before each packet.
+/// Length of the header before each packet, in bytes.
 pub const VIRTIO_NET_HDR_LEN: usize = 10;
 
-/// A buffer with room behind its bytes.
+/// A buffer with spare capacity.
 pub trait ExpandBuffer: AsRef<[u8]> + AsMut<[u8]> {
-    /// How many bytes the buffer can hold.
+    /// Returns the buffer's capacity in bytes.
     fn buf_capacity(&self) -> usize;
 
-    /// Changes the length; new bytes have this value.
+    /// Changes the length; new bytes get this value.
     fn buf_resize(&mut self, new_len: usize, value: u8);
 
     /// Appends bytes.
     fn buf_extend_from_slice(&mut self, src: &[u8]);
 }
 
-/// The buffers that tun-rs takes.
+/// The buffer types of tun-rs.
 macro_rules! expand {
     ($($buffer:ty),*) => {$(
         impl ExpandBuffer for $buffer {
@@ -86,7 +86,7 @@ impl<B: ExpandBuffer> PacketBuffer for Expanding<'_, B> {
     }
 }
 
-/// Joins TCP packets; keeps nothing between calls but memory.
+/// Joins TCP packets; only memory is kept between calls.
 #[derive(Debug)]
 pub struct TcpGROTable(BatchAggregator);
 
@@ -96,7 +96,7 @@ impl Default for TcpGROTable {
     }
 }
 
-/// Joins UDP packets too; keeps nothing between calls but memory.
+/// Joins UDP packets too; only memory is kept between calls.
 #[derive(Debug)]
 pub struct UdpGROTable(BatchAggregator);
 
@@ -117,7 +117,7 @@ impl UdpGROTable {
     }
 }
 
-/// Both tables, and what is to be written.
+/// Both tables, and the packets to be written.
 #[derive(Debug, Default)]
 pub struct GROTable {
     /// The buffers to be written after a call, by index, each from `offset - VIRTIO_NET_HDR_LEN`
@@ -133,7 +133,7 @@ impl GROTable {
         Self::default()
     }
 
-    /// As [`handle_gro`], into `to_write`, which is emptied first.
+    /// Like [`handle_gro`], but appends to `to_write`, which is cleared first.
     ///
     /// # Errors
     /// As [`handle_gro`].
@@ -155,8 +155,8 @@ impl GROTable {
     }
 }
 
-/// Joins the packets, each of which starts `offset` bytes into its buffer, behind room for the
-/// header. Appends the buffers to be written, by index, to `to_write`.
+/// Joins packets. Each starts `offset` bytes into its buffer, behind room for the header. Appends
+/// the indices of the buffers to be written to `to_write`.
 ///
 /// # Errors
 /// `InvalidInput` if there is no room for the header, or no packet behind it.
@@ -177,8 +177,8 @@ pub fn handle_gro<B: ExpandBuffer>(
     Ok(())
 }
 
-/// Completes the checksum of a packet that is no super-packet, whose field holds the sum of the
-/// pseudo-header. One whose headers contradict that stays as it is.
+/// Completes the checksum of a single packet, whose field holds the sum of the pseudo-header. A
+/// packet whose headers contradict this is not changed.
 pub fn gso_none_checksum(in_buf: &mut [u8], csum_start: u16, csum_offset: u16) {
     complete_partial(in_buf, Layer::Ip, csum_start, csum_offset, Simd::detect())
         .unwrap_or_default();
@@ -191,22 +191,22 @@ pub struct VirtioNetHdr {
     pub flags: u8,
     /// Kind of super-packet.
     pub gso_type: u8,
-    /// Length of the headers: not looked at, since the packet tells it.
+    /// Length of the headers; ignored, since the packet contains it.
     pub hdr_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
-    /// Where summing starts.
+    /// Offset at which summing starts.
     pub csum_start: u16,
-    /// Where the checksum lies from there.
+    /// Offset of the checksum from there.
     pub csum_offset: u16,
 }
 
-/// Cuts a super-packet into buffers, `out_offset` bytes into each, and writes the lengths of the
-/// packets into `sizes`. Returns how many there are.
+/// Cuts a super-packet into buffers, starting `out_offset` bytes into each, and writes the packets'
+/// lengths into `sizes`. Returns the number of packets.
 ///
 /// # Errors
 /// `InvalidInput` if the header contradicts the packet, or the buffers are too few or too short.
-/// Nothing is written then.
+/// Then nothing is written.
 pub fn gso_split<B: AsRef<[u8]> + AsMut<[u8]>>(
     input: &mut [u8],
     hdr: VirtioNetHdr,
@@ -256,8 +256,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The cases of tun-rs 2.8.16, `src/platform/linux/offload.rs`, in words of our own. Those of its
-/// hash table and its checksum functions speak of its inside.
+/// The test cases of tun-rs 2.8.16, `src/platform/linux/offload.rs`, rewritten. Those of its hash
+/// table and its checksum functions test internals and are left out.
 #[cfg(test)]
 mod tests {
     use superpacket_traffic::frame::{ACK, CWR, FIN, Frame, PSH};
@@ -405,7 +405,7 @@ mod tests {
         refused(&mut input, header(TCPV4, u16::MAX), &mut [vec![0; 70_000]], false);
     }
 
-    /// Of its trait's documentation: a buffer of each type that it is implemented for.
+    /// From the documentation of its trait: a buffer of each type that implements it.
     #[test]
     fn expand_buffer_resizes_and_appends_to_every_type() {
         fn joins<B: ExpandBuffer>(mut buffers: [B; 2]) {
@@ -446,8 +446,7 @@ mod tests {
         joins(bytes().each_mut());
     }
 
-    /// Of `read_multiple`, which calls it: a packet that is no super-packet, with
-    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
+    /// From `read_multiple`, which calls it: a single packet with `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
     #[test]
     fn gso_none_checksum_completes_what_the_header_asks_for() {
         for (frame, start, offset) in [
@@ -481,7 +480,7 @@ mod tests {
         assert_eq!(short, before, "the field lies behind the packet");
     }
 
-    /// What its tests over a device show: what is joined comes back.
+    /// From its tests with a device: packets that are joined come back.
     #[test]
     fn what_is_joined_is_split_into_the_same_packets() {
         for (frame, is_v6, udp) in

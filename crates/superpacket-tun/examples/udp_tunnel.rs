@@ -1,9 +1,10 @@
-//! A tunnel over UDP, without a cipher: 27 lines of the user's own.
+//! A tunnel over UDP, without a cipher: 31 lines of the user's own.
 //!
-//! `udp_tunnel tun0 192.0.2.1:5000 192.0.2.2:5000` makes the device `tun0`, to which addresses are
-//! then given by `ip addr add`, and sends what goes into it from the first address to the second,
-//! where the same program runs the other way round. A VPN seals where packets are pushed to the
-//! sender, and opens where they are pushed to the writer.
+//! `udp_tunnel tun0 192.0.2.1:5000 192.0.2.2:5000` creates the device `tun0`; configure its
+//! addresses with `ip addr add`. Packets that the host sends into the device go from the first UDP
+//! address to the second, where the same program runs with exchanged addresses. A VPN would encrypt
+//! packets before they are pushed to the sender, and decrypt them before they are pushed to the
+//! writer.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -13,10 +14,10 @@ use std::{env, io, thread};
 use superpacket_tun::{NewBuffers, Queue, Reader, Tun, Writer};
 use superpacket_udp::{Receiver, Sender, UdpSocket};
 
-/// The longest packet in the tunnel: what fits 1500 bytes behind IPv6 and UDP headers.
+/// MTU of the tunnel: what fits into 1500 bytes behind IPv6 and UDP headers.
 const MTU: u32 = 1500 - 48;
 
-/// Opens the device, and forwards both ways until one of them fails.
+/// Opens the device, and forwards in both directions until one of them fails.
 fn tunnel(device: &str, socket: UdpSocket, peer: SocketAddr) -> Result<(), Box<dyn Error>> {
     let (reader, mut writer) = Tun::builder(device).mtu(MTU).open()?.split();
     writer.set_notice(|refusal| eprintln!("{refusal}"));
@@ -26,7 +27,7 @@ fn tunnel(device: &str, socket: UdpSocket, peer: SocketAddr) -> Result<(), Box<d
     Ok(send(reader, sender, peer)?)
 }
 
-/// Sends what the host gives: the packets of up to 64 KB at once.
+/// Sends the packets from the host, up to 64 KB at once.
 fn send(
     mut reader: Reader<Queue>,
     mut sender: Sender<UdpSocket, Vec<u8>>,
@@ -36,12 +37,12 @@ fn send(
     loop {
         reader.read_into(&mut NewBuffers::new(&mut packets, |length| vec![0; length]))?;
         packets.drain(..).for_each(|packet| sender.push(peer, packet));
-        // What is lost here is sent again by whoever it matters to.
+        // Protocols above retransmit lost datagrams if necessary.
         let _ = sender.flush_lossy();
     }
 }
 
-/// Gives the host what arrives: all that waits at once, merged.
+/// Writes arriving packets to the host; all that wait are merged.
 fn receive(mut receiver: Receiver, mut writer: Writer<Queue, Vec<u8>>) -> io::Result<()> {
     loop {
         receiver.receive()?.datagrams().for_each(|(_, datagram)| writer.push(datagram.to_vec()));
@@ -88,7 +89,7 @@ mod tests {
             (&hosts.b, &hosts.a, ["10.9.0.2/24", "fd09::2/64"]),
         ] {
             let (local, remote) = ((from.ipv4, 5000), (to.ipv4, 5000));
-            // It ends with the test's process.
+            // The thread ends with the test's process.
             let _ = from.host.spawn(move || -> Result<(), LabError> {
                 tunnel("tun0", UdpSocket::bind(local).expect("the port is free"), remote.into())
                     .expect("it goes on");

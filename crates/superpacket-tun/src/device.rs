@@ -1,43 +1,43 @@
-//! What packets are read from and written to.
+//! The trait of devices from which packets are read and to which they are written.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// One queue of a device: a read gives one packet, a write takes one, behind a `virtio_net_hdr` if
-/// the device has one.
+/// One queue of a device. A read returns one packet, and a write takes one, each with a
+/// `virtio_net_hdr` before it if the device uses one.
 ///
-/// `Queue` implements it for TUN devices. Tests implement it in memory.
+/// `Queue` implements this trait for TUN devices; tests implement it in memory.
 pub trait Device {
-    /// Reads one packet, behind its header, into `buffer`. Returns how many bytes that are.
+    /// Reads one packet with its header into `buffer`. Returns the number of bytes.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is none now; others as the device has
-    /// them.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no packet now; any other error of the
+    /// device.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes one packet, behind its header: all of these slices or nothing.
+    /// Writes one packet with its header: all slices, or nothing.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the device is full now;
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) (`EINVAL`) or
-    /// [`Unsupported`](io::ErrorKind::Unsupported) for a packet that it does not take; others as
-    /// the device has them.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if it does not accept this packet; any other
+    /// error of the device.
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<()>;
 
-    /// Waits until there is something to read.
+    /// Waits until a packet can be read.
     ///
     /// # Errors
-    /// The device's own.
+    /// Any error of the device.
     fn wait_readable(&self) -> io::Result<()>;
 
-    /// Waits until there is room to write.
+    /// Waits until a packet can be written.
     ///
     /// # Errors
-    /// The device's own.
+    /// Any error of the device.
     fn wait_writable(&self) -> io::Result<()>;
 }
 
-/// Makes a device of what leads to one.
+/// Implements [`Device`] for pointers to devices.
 macro_rules! forward {
     ($($type:ty),*) => {$(
         impl<D: Device + ?Sized> Device for $type {

@@ -1,59 +1,61 @@
-//! TUN devices for VPNs, tunnels and proxies: packets of 64 KB to and from the kernel, packets of
-//! the MTU to and from the tunnel.
+//! TUN devices for VPNs, tunnels and proxies. The kernel and the program exchange packets of up to
+//! 64 KB, while the tunnel carries packets of its MTU.
 //!
-//! A TUN device costs a system call and a way through the kernel's stack for each packet. With a
-//! `virtio_net_hdr` before its packets it takes and gives super-packets, some 40 at once. This
-//! crate opens such a device, finds out what its kernel can do, **cuts** what is read into packets
-//! for the tunnel, **merges** what the tunnel delivers, and falls back where a kernel refuses what
-//! it has announced. Merging and cutting are `superpacket`'s.
+//! A TUN device costs a system call and a pass through the kernel's network stack per packet. With
+//! a `virtio_net_hdr` before each packet it exchanges super-packets, which contain some 40 packets.
 //!
-//! | you have | begin with |
+//! This crate opens such a device and finds out which offloads its kernel supports. It **cuts**
+//! packets from the device for the tunnel, and **merges** packets from the tunnel for the device.
+//! It falls back to single packets if the kernel refuses an offload that it has announced. The
+//! crate `superpacket` does the merging and cutting.
+//!
+//! | you have | start with |
 //! |---|---|
 //! | Linux, threads | `Tun::open`, [`Reader::read_into`], [`Writer::push`] and [`flush`](Writer::flush) |
-//! | Linux, tokio | the same, by `AsyncReader` and `AsyncWriter` of the feature `tokio` |
+//! | Linux, tokio | the same with `AsyncReader` and `AsyncWriter` of the feature `tokio` |
 //! | an event loop | [`try_read_into`](Reader::try_read_into), [`try_flush`](Writer::try_flush), and `AsFd` of reader and writer |
 //! | packets from many threads | [`Writer::queued`] |
 //! | a descriptor, Android | `Tun::from_fds` |
-//! | Ethernet frames, by a TAP device | `Builder::layer` |
+//! | Ethernet frames, with a TAP device | `Builder::layer` |
 //! | WinTUN, utun | [`Joiner`] and [`Splitter`] |
 //! | another device, a test | [`Device`] |
 //!
-//! The example `udp_tunnel.rs` is a tunnel over UDP, with the crate `superpacket-udp`, without
-//! which most of the gain is lost again. `face_tun_rs.rs`, `face_firezone.rs` and
-//! `face_lightway.rs` are the engine behind other projects' signatures.
+//! The example `udp_tunnel.rs` is a tunnel over UDP, with the crate `superpacket-udp`; over
+//! single-datagram sockets most of the gain would be lost. `face_tun_rs.rs`, `face_firezone.rs` and
+//! `face_lightway.rs` show the engine behind the function signatures of other projects.
 //!
 //! # Buffers
 //!
-//! A packet that is pushed may be any owned buffer, `B: AsRef<[u8]>`: a `Vec<u8>`, `Bytes`, a
-//! pool's. It is written from where it lies, and dropped when its flush is done. Packets that are
+//! A pushed packet may be any owned buffer, `B: AsRef<[u8]>`: a `Vec<u8>`, `Bytes`, or a pool's
+//! buffer. It is written without a copy, and dropped when its flush has finished. Packets that are
 //! read are written into the caller's buffers: see [`Reader::read_into`].
 //!
-//! # What is verified
+//! # Verification
 //!
-//! The checksums of packets that are pushed are verified before they merge. A damaged packet is
-//! written as it is, and its receiver drops it. A VPN's cipher is no substitute: it proves that the
-//! peer sent these bytes, not that they reached the peer intact. [`Switches::set_trusted_input`]
-//! switches verification off, and says what that gives up. What is read from the device has
-//! complete checksums.
+//! The checksums of pushed packets are verified before the packets merge. A damaged packet is
+//! written unchanged, and its receiver drops it. A VPN's cipher is no substitute: it proves that
+//! the peer sent these bytes, not that they reached the peer intact.
+//! [`Switches::set_trusted_input`] switches verification off, and explains the consequences.
+//! Packets that are read have complete checksums.
 //!
-//! # What is counted
+//! # Counters
 //!
-//! [`Reader::counters`], [`Writer::counters`]; how the engine cut and merged, with a reason for
-//! each packet, in [`Reader::segmentation`] and [`Writer::aggregation`].
+//! [`Reader::counters`] and [`Writer::counters`] count packets and bytes. [`Reader::segmentation`]
+//! and [`Writer::aggregation`] count how the engine cut and merged, with a reason per packet.
 //!
 //! # Order
 //!
-//! Packets of a flow leave in the order in which they were pushed. A VPN that opens packets on
-//! several threads says their counters ([`Writer::push_in_order`], [`Writer::queued_in_order`]), or
-//! pushes them in that order.
+//! Packets of a flow leave in the order in which they were pushed. A VPN that decrypts packets on
+//! several threads passes their counters ([`Writer::push_in_order`], [`Writer::queued_in_order`]),
+//! or pushes them in the right order.
 //!
 //! # Features
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `tokio` | no | `AsyncReader`, `AsyncWriter`, `AsyncQueuedWriter`: they are awaited (Linux, Android) |
+//! | `tokio` | no | `AsyncReader`, `AsyncWriter`, `AsyncQueuedWriter` (Linux, Android) |
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Where it is expected, the file says why.
+// Each file that allows unsafe code gives the reason.
 #![cfg_attr(any(target_os = "linux", target_os = "android"), deny(unsafe_code))]
 #![cfg_attr(not(any(target_os = "linux", target_os = "android")), forbid(unsafe_code))]
 

@@ -1,4 +1,4 @@
-//! Super-packets without a header before them, for devices other than Linux's.
+//! Super-packets without a `virtio_net_hdr`, for devices of other systems than Linux.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -12,12 +12,12 @@ use superpacket::{
 
 /// Merges packets for a device that takes long IP packets without a `virtio_net_hdr`: WinTUN, utun.
 ///
-/// Only TCP merges: nothing would tell the device that a long datagram stands for several. What
-/// merges has complete checksums. The system that takes it must be where the connection ends; a
-/// router would have to fragment it.
+/// Only TCP merges: without a header, the device cannot know that a long datagram stands for
+/// several. Merged packets have complete checksums. The system that receives them must be the end
+/// point of the connection; a router would have to fragment them.
 ///
-/// If the device refuses a long packet after all, [`resume_apart`](Self::resume_apart) gives the
-/// packets of which it was merged, as they were received.
+/// If the device refuses a long packet, [`resume_apart`](Self::resume_apart) returns the packets
+/// that were merged into it, unchanged.
 ///
 /// ```
 /// use superpacket_tun::Joiner;
@@ -26,27 +26,27 @@ use superpacket::{
 /// # let mut ring = vec![0; 65_535];
 /// let mut joiner = Joiner::new(65_535);
 /// joiner.join(&packets, |joined| {
-///     // Here `WintunAllocateSendPacket(session, joined.length())` gives the bytes to copy to.
+///     // `WintunAllocateSendPacket(session, joined.length())` would return the memory to copy to.
 ///     joined.copy_to(&mut ring);
 /// });
 /// ```
 #[derive(Debug)]
 pub struct Joiner {
     aggregator: BatchAggregator,
-    /// How many packets of one that must not leave merged have left.
+    /// Number of packets that the sink has received from a merged packet that leaves separated.
     done: usize,
-    /// The packet that the sink refused leaves as those that merged in it.
+    /// Whether the packet that the sink refused leaves as the packets that were merged into it.
     is_apart: bool,
 }
 
 impl Joiner {
-    /// Merges up to so many bytes, at most 65,535: what the device takes in one packet. Checksums
-    /// are verified before packets merge.
+    /// Merges packets into at most `max_bytes` bytes, up to 65,535: the device's longest packet.
+    /// Checksums are verified before packets merge.
     pub fn new(max_bytes: u32) -> Self {
         Self::with_policy(Policy::gro().with_max_bytes(max_bytes.min(65_535)))
     }
 
-    /// Merges by a policy of the caller's own. UDP and DCCP leave as they came, whatever it says.
+    /// Merges by this policy. UDP and DCCP packets are never merged.
     pub fn with_policy(policy: Policy) -> Self {
         Joiner {
             aggregator: BatchAggregator::new(Layer::Ip, policy, HashKey::random()),
@@ -55,12 +55,11 @@ impl Joiner {
         }
     }
 
-    /// Merges these packets and gives what leaves, in the order of each flow, to `sink`. Returns
-    /// what the sink returns: nothing, or a `Result<(), E>`.
+    /// Merges these packets and passes the results to `sink`, in the order of each flow. Returns
+    /// the result of the sink: nothing, or a `Result<(), E>`.
     ///
-    /// If the sink fails, [`resume`](Self::resume) goes on with what it refused: once more whole,
-    /// for a device that was full. [`resume_apart`](Self::resume_apart) is for one that does not
-    /// take it so.
+    /// If the sink fails, [`resume`](Self::resume) passes the same packet again, for a device that
+    /// was full. [`resume_apart`](Self::resume_apart) is for a device that does not accept it.
     pub fn join<B: AsRef<[u8]>, O: Outcome>(
         &mut self,
         packets: &[B],
@@ -69,12 +68,12 @@ impl Joiner {
         (self.done, self.is_apart) = (0, false);
         let Self { aggregator, done, is_apart } = self;
         O::from_result(
-            aggregator.poll(packets, |packet| give(&packet, packets, done, is_apart, &mut sink)),
+            aggregator
+                .poll(packets, |packet| pass_to_sink(&packet, packets, done, is_apart, &mut sink)),
         )
     }
 
-    /// Goes on with a call of [`join`](Self::join) that failed. `packets` must be those of that
-    /// call.
+    /// Continues a call of [`join`](Self::join) that failed. `packets` must be those of that call.
     pub fn resume<B: AsRef<[u8]>, O: Outcome>(
         &mut self,
         packets: &[B],
@@ -82,17 +81,19 @@ impl Joiner {
     ) -> O {
         let Self { aggregator, done, is_apart } = self;
         O::from_result(
-            aggregator.resume(packets, |packet| give(&packet, packets, done, is_apart, &mut sink)),
+            aggregator.resume(packets, |packet| {
+                pass_to_sink(&packet, packets, done, is_apart, &mut sink)
+            }),
         )
     }
 
-    /// As [`resume`](Self::resume), but what the sink refused leaves as the packets that merged in
-    /// it, unchanged and in order. Those behind it leave merged.
+    /// Like [`resume`](Self::resume), but the packet that the sink refused leaves as the packets
+    /// that were merged into it, unchanged and in order. Those behind it leave merged.
     ///
     /// ```
     /// use superpacket_tun::{Joined, Joiner};
     ///
-    /// /// Writes to a device that takes no packet of more than 1500 bytes, whatever was said.
+    /// /// Writes to a device that accepts no packet of more than 1500 bytes.
     /// fn write(joined: Joined<'_, '_>) -> Result<(), &'static str> {
     ///     if joined.length() > 1500 { Err("EINVAL") } else { Ok(()) }
     /// }
@@ -114,21 +115,21 @@ impl Joiner {
         self.resume(packets, sink)
     }
 
-    /// What the engine has merged so far, with the reason for which each packet left as it did.
+    /// Returns the engine's counters of merged packets, with a reason per packet.
     pub const fn aggregation(&self) -> &Counters {
         self.aggregator.counters()
     }
 }
 
-/// Gives a packet to the sink: whole, or as the packets that merged in it.
-fn give<B: AsRef<[u8]>, O: Outcome>(
+/// Passes a packet to the sink: whole, or as the packets that were merged into it.
+fn pass_to_sink<B: AsRef<[u8]>, O: Outcome>(
     packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, B>>,
     packets: &[B],
     done: &mut usize,
     is_apart: &mut bool,
     sink: &mut impl FnMut(Joined<'_, '_>) -> O,
 ) -> Result<(), O::Error> {
-    // A datagram that carries a TCP segment is one of several to whoever receives it.
+    // TCP inside a UDP tunnel must not merge either: its receiver expects single datagrams.
     let is_carried = packet.metadata.layout.is_some_and(|layout| layout.outer.is_some());
     let is_stream = !is_carried
         && packet.metadata.gso.is_none_or(|gso| matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6));
@@ -143,7 +144,7 @@ fn give<B: AsRef<[u8]>, O: Outcome>(
         *is_apart &= result.is_err();
         return result;
     }
-    // One piece for each, since each came in one buffer.
+    // There is one piece per packet, since each packet is in one buffer.
     for index in
         packet.pieces().iter().filter_map(Piece::buffer).map(|buffer| buffer.packet()).skip(*done)
     {
@@ -156,7 +157,8 @@ fn give<B: AsRef<[u8]>, O: Outcome>(
     Ok(())
 }
 
-/// A packet for the device, merged or single. Its bytes lie where they were received.
+/// A packet for the device, merged or single. Its bytes remain in the buffers of the received
+/// packets.
 pub struct Joined<'a, 'p> {
     length: usize,
     packets: u32,
@@ -164,18 +166,18 @@ pub struct Joined<'a, 'p> {
 }
 
 impl<'p> Joined<'_, 'p> {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub const fn length(&self) -> usize {
         self.length
     }
 
-    /// How many packets it stands for.
+    /// Returns the number of packets in it.
     pub const fn packets(&self) -> u32 {
         self.packets
     }
 
-    /// Copies it to the start of `out`: a slot of the device's ring, the space behind a header of
-    /// its own. Returns how many bytes that are.
+    /// Copies it to the start of `out`, such as a slot of the device's ring. Returns the number of
+    /// bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`length`](Self::length).
@@ -193,7 +195,7 @@ impl<'p> Joined<'_, 'p> {
         })
     }
 
-    /// Its bytes, in order, for a gathering write.
+    /// Returns its bytes, in order, for a vectored write.
     pub fn slices(&mut self) -> impl Iterator<Item = &'p [u8]> + '_ {
         &mut *self.slices
     }
@@ -209,28 +211,28 @@ impl std::fmt::Debug for Joined<'_, '_> {
     }
 }
 
-/// Cuts what a device without a `virtio_net_hdr` gives into packets that a tunnel carries: for one
-/// whose MTU has been raised, up to 65,535 bytes, so that the system hands over few long packets.
+/// Cuts packets of a device without a `virtio_net_hdr` into packets for a tunnel. The device's MTU
+/// may be raised up to 65,535 bytes, so that the system passes few long packets.
 ///
-/// TCP is cut into segments, all else into IP fragments, with complete checksums.
+/// TCP is cut into segments, all other packets into IP fragments, with complete checksums.
 #[derive(Debug)]
 pub struct Splitter {
     segmenter: Segmenter,
     mtu: usize,
-    /// The identification of the next IPv6 packet that is fragmented.
+    /// The identification of the last IPv6 packet that was fragmented.
     ipv6_id: u32,
 }
 
 impl Splitter {
-    /// Cuts for a tunnel that carries IP packets of at most `mtu` bytes.
+    /// Returns a splitter for a tunnel that carries IP packets of at most `mtu` bytes.
     pub fn new(mtu: usize) -> Self {
         // RFC 7739: identifications should not be predictable.
         let ipv6_id = RandomState::new().build_hasher().finish() as u32;
         Splitter { segmenter: Segmenter::new(), mtu, ipv6_id }
     }
 
-    /// Writes the packets that this one is cut into to `buffers`. One that fits the MTU passes as
-    /// it is.
+    /// Cuts a packet and writes the results to `buffers`. A packet that fits the MTU is written
+    /// unchanged.
     ///
     /// The packet must come from this host itself: it alone may fragment IPv6.
     ///
@@ -243,7 +245,7 @@ impl Splitter {
         packet: &[u8],
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
-        let (packet, is_long) = self.described(&packet);
+        let (packet, is_long) = self.with_segmentation(&packet);
         if is_long {
             self.ipv6_id = self.ipv6_id.wrapping_add(1);
             return self.segmenter.fragment_linear(&packet, self.mtu, Some(self.ipv6_id), buffers);
@@ -251,9 +253,9 @@ impl Splitter {
         self.segmenter.segment_linear(&packet, &SegmentOptions::default(), buffers)
     }
 
-    /// Writes as [`split`](Self::split) does as many packets as the buffers take, from number
-    /// `first` on: 0 in the first call for a packet, and what has been written so far in the next.
-    /// So a fixed pool of buffers may be smaller than what a packet is cut into.
+    /// Like [`split`](Self::split), but writes only as many packets as fit the buffers, starting
+    /// with number `first`: 0 in the first call for a packet, then the number of packets written so
+    /// far. So a fixed pool of buffers may be smaller than a long packet's results.
     ///
     /// ```
     /// use superpacket_tun::{EachBuffer, Splitter};
@@ -276,16 +278,16 @@ impl Splitter {
     /// ```
     ///
     /// # Errors
-    /// As [`split`](Self::split); the buffers must take at least one packet.
+    /// As [`split`](Self::split); the buffers must have room for at least one packet.
     pub fn split_portion(
         &mut self,
         packet: &[u8],
         first: u32,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Portion, SegmentError> {
-        let (packet, is_long) = self.described(&packet);
+        let (packet, is_long) = self.with_segmentation(&packet);
         if is_long {
-            // All fragments of a packet have one identification.
+            // All fragments of a packet have the same identification.
             self.ipv6_id = self.ipv6_id.wrapping_add(u32::from(first == 0));
             return self.segmenter.fragment_portion(
                 &packet,
@@ -298,15 +300,15 @@ impl Splitter {
         self.segmenter.segment_portion(&packet, &SegmentOptions::default(), first, buffers)
     }
 
-    /// The packet, with how it is cut into segments, and whether it has to be fragmented.
-    fn described<'a, 'p>(&self, packet: &'a &'p [u8]) -> (GsoPacket<'a, &'p [u8]>, bool) {
+    /// Returns the packet with its segmentation, and whether it must be fragmented.
+    fn with_segmentation<'a, 'p>(&self, packet: &'a &'p [u8]) -> (GsoPacket<'a, &'p [u8]>, bool) {
         let is_long = packet.len() > self.mtu;
-        let gso = if is_long { self.segments(packet) } else { None };
+        let gso = if is_long { self.tcp_segmentation(packet) } else { None };
         (GsoPacket::linear(packet, gso).with_layer(Layer::Ip), is_long && gso.is_none())
     }
 
-    /// How a TCP packet is cut; `None` for all else.
-    fn segments(&self, packet: &[u8]) -> Option<Gso> {
+    /// Returns the segmentation of a TCP packet; `None` for all others.
+    fn tcp_segmentation(&self, packet: &[u8]) -> Option<Gso> {
         let header = packet.get(..wire::MAX_HEADER).unwrap_or(packet);
         let layout = wire::parse(header, packet.len(), Layer::Ip).ok()?;
         let kind = match (layout.protocol, layout.version, layout.outer) {

@@ -1,11 +1,10 @@
-//! A buffer of its own for each packet.
+//! Puts each packet into a new buffer.
 
 use std::ops::DerefMut;
 
 use superpacket::segment::SegmentBuffers;
 
-/// Puts each packet that is read into a buffer that is made for it: taken from a pool, or
-/// allocated.
+/// Puts each packet that is read into a new buffer, from a pool or allocated.
 ///
 /// ```
 /// use superpacket_tun::NewBuffers;
@@ -22,8 +21,7 @@ pub struct NewBuffers<'a, B, F> {
 }
 
 impl<'a, B: DerefMut<Target = [u8]>, F: FnMut(usize) -> B> NewBuffers<'a, B, F> {
-    /// Appends the packets to `packets`. `make` is told a packet's length in bytes, and returns a
-    /// buffer of this length.
+    /// Appends packets to `packets`. `make` returns a buffer of the given length in bytes.
     pub const fn new(packets: &'a mut Vec<B>, make: F) -> Self {
         NewBuffers { packets, make }
     }

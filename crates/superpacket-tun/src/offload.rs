@@ -1,37 +1,37 @@
-//! Which super-packets a device gives or takes.
+//! The offloads of a device.
 
 use std::fmt;
 
 use superpacket::GsoKind;
 
-/// Which super-packets a device gives or takes, in the terms of `TUNSETOFFLOAD`.
+/// The kinds of super-packets that a device delivers or accepts, in the terms of `TUNSETOFFLOAD`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Offloads {
-    /// Packets with a checksum that is not computed yet (`TUN_F_CSUM`). All others need it.
+    /// Packets with an incomplete checksum (`TUN_F_CSUM`). All other offloads need this one.
     pub checksum: bool,
     /// TCP super-packets over IPv4 (`TUN_F_TSO4`).
     pub tcp4: bool,
     /// TCP super-packets over IPv6 (`TUN_F_TSO6`).
     pub tcp6: bool,
-    /// UDP super-packets over both (`TUN_F_USO4`, `TUN_F_USO6`), from Linux 6.2 on.
+    /// UDP super-packets over IPv4 and IPv6 (`TUN_F_USO4`, `TUN_F_USO6`), from Linux 6.2 on.
     pub udp: bool,
 }
 
 impl Offloads {
-    /// All of them.
+    /// All offloads.
     pub const ALL: Offloads = Offloads { checksum: true, tcp4: true, tcp6: true, udp: true };
 
-    /// All but UDP.
+    /// All offloads but UDP.
     pub const TCP: Offloads = Offloads { udp: false, ..Self::ALL };
 
     /// Checksums only.
     pub const CHECKSUM: Offloads =
         Offloads { checksum: true, tcp4: false, tcp6: false, udp: false };
 
-    /// None of them: single packets with complete checksums.
+    /// No offloads: single packets with complete checksums.
     pub const NONE: Offloads = Offloads { checksum: false, tcp4: false, tcp6: false, udp: false };
 
-    /// Are super-packets of this kind among them? IP fragments and DCCP never are.
+    /// Returns whether super-packets of this kind are included. IP fragments and DCCP never are.
     #[inline]
     pub const fn has(self, kind: GsoKind) -> bool {
         match kind {
@@ -42,13 +42,14 @@ impl Offloads {
         }
     }
 
-    /// Are super-packets of any kind among them?
+    /// Returns whether super-packets of any kind are included.
     #[inline]
     pub const fn has_any_kind(self) -> bool {
         self.tcp4 || self.tcp6 || self.udp
     }
 
-    /// These, with one kind switched on or off. IP fragments and DCCP have no switch.
+    /// Returns the offloads with one kind switched on or off. IP fragments and DCCP cannot be
+    /// switched on.
     #[must_use]
     pub const fn with(mut self, kind: GsoKind, on: bool) -> Self {
         match kind {

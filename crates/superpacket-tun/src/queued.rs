@@ -1,14 +1,15 @@
-//! A writer behind a queue that other threads fill.
+//! A writer with a queue to which other threads send.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SendError, SyncSender, TrySendError, sync_channel};
 
-use crate::shortcut::{Shortcut, Taken};
+use crate::shortcut::{Shortcut, WriterShortcut};
 use crate::{Device, OrderKey, Writer, WriterCounters};
 
-/// Writes what other threads put into a queue: whatever is there at once is merged and written, so
-/// that packets merge under load, and a packet that comes alone leaves at once.
+/// Writes the packets that other threads send to a queue. All packets that are in the queue at the
+/// same time are merged and written. So packets merge under load, and a packet that comes alone
+/// leaves at once.
 ///
 /// ```no_run
 /// # #[cfg(target_os = "linux")]
@@ -25,17 +26,17 @@ use crate::{Device, OrderKey, Writer, WriterCounters};
 #[derive(Debug)]
 pub struct QueuedWriter<D, B> {
     writer: Writer<D, B>,
-    packets: Packets<D, B>,
+    packets: PacketQueue<D, B>,
 }
 
 /// Sends packets to the queue of a [`QueuedWriter`].
 ///
-/// A packet that comes alone is written at once, by the thread that sends it: while packets come
-/// one by one, nothing is queued or being written, and some 20 us have passed since the last. It
-/// leaves without another thread being woken. Under load, or where the device does not take it, it
+/// A packet that comes alone is written at once by the thread that sends it, so that no other
+/// thread has to be woken. It comes alone if no packet is queued or being written, and some 20 us
+/// have passed since the last write. Under load, or if the device does not accept the packet, it
 /// goes through the queue.
 ///
-/// Order is kept for each sender: a clone is another one.
+/// Order is kept per sender; a clone is another sender.
 #[derive(Debug)]
 pub struct PacketSender<D, B> {
     queue: SyncSender<B>,
@@ -49,46 +50,46 @@ impl<D, B> Clone for PacketSender<D, B> {
 }
 
 impl<D: Device, B: AsRef<[u8]>> PacketSender<D, B> {
-    /// Sends a packet. Waits where the queue is full.
+    /// Sends a packet. Waits while the queue is full.
     ///
     /// # Errors
-    /// If the writer is gone: the packet comes back.
+    /// Returns the packet if the writer has been dropped.
     pub fn send(&self, packet: B) -> Result<(), SendError<B>> {
         if self.shortcut.write(packet.as_ref()) {
             return Ok(());
         }
-        self.shortcut.queued();
-        self.queue.send(packet).inspect_err(|_| self.shortcut.not_queued())
+        self.shortcut.count_queued();
+        self.queue.send(packet).inspect_err(|_| self.shortcut.uncount_queued())
     }
 
-    /// As [`send`](Self::send), without waiting.
+    /// Like [`send`](Self::send), but does not wait.
     ///
     /// # Errors
-    /// If the queue is full or the writer gone: the packet comes back.
+    /// Returns the packet if the queue is full or the writer has been dropped.
     pub fn try_send(&self, packet: B) -> Result<(), TrySendError<B>> {
         if self.shortcut.write(packet.as_ref()) {
             return Ok(());
         }
-        self.shortcut.queued();
-        self.queue.try_send(packet).inspect_err(|_| self.shortcut.not_queued())
+        self.shortcut.count_queued();
+        self.queue.try_send(packet).inspect_err(|_| self.shortcut.uncount_queued())
     }
 }
 
-/// What the queue holds.
+/// The receiving end of the queue.
 #[derive(Debug)]
-enum Packets<D, B> {
-    /// Packets in the order in which they are to leave.
-    Plain(Receiver<B>, Taken<D>),
-    /// Packets of which it is known when they were sent.
+enum PacketQueue<D, B> {
+    /// Packets in the order in which they leave.
+    Plain(Receiver<B>, WriterShortcut<D>),
+    /// Packets with keys, by which each batch is put in order.
     Keyed(Receiver<(OrderKey, B)>),
 }
 
-/// The most packets of one flush: more merge no better, and wait longer.
+/// Maximum packets per flush: more would not merge better, but wait longer.
 pub(crate) const BATCH: usize = 256;
 
 impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
-    /// Puts a queue of so many packets before the writer. Any number of threads may send to it;
-    /// order is kept for each. A packet that comes alone is written by the thread that sends it.
+    /// Adds a queue for `capacity` packets before the writer. Any number of threads may send to it;
+    /// order is kept per sender. A packet that comes alone is written by the thread that sends it.
     pub fn queued(self, capacity: usize) -> (PacketSender<D, B>, QueuedWriter<D, B>)
     where
         D: Clone,
@@ -98,24 +99,27 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         let sender = PacketSender { queue, shortcut: Arc::clone(&shortcut) };
         (
             sender,
-            QueuedWriter { writer: self, packets: Packets::Plain(packets, Taken::new(shortcut)) },
+            QueuedWriter {
+                writer: self,
+                packets: PacketQueue::Plain(packets, WriterShortcut::new(shortcut)),
+            },
         )
     }
 
-    /// As [`queued`](Self::queued), for threads that overtake each other: what a flush takes is put
-    /// in order by the keys, as [`push_in_order`](Self::push_in_order) does. All packets go through
-    /// the queue, where one that was overtaken may catch up.
+    /// Like [`queued`](Self::queued), for threads that overtake each other. The packets of each
+    /// flush are put in order by their keys, as with [`push_in_order`](Self::push_in_order). All
+    /// packets go through the queue, so that a delayed packet may catch up.
     pub fn queued_in_order(
         self,
         capacity: usize,
     ) -> (SyncSender<(OrderKey, B)>, QueuedWriter<D, B>) {
         let (sender, packets) = sync_channel(capacity);
-        (sender, QueuedWriter { writer: self, packets: Packets::Keyed(packets) })
+        (sender, QueuedWriter { writer: self, packets: PacketQueue::Keyed(packets) })
     }
 }
 
-/// Waits for a packet, and takes what is there besides. Returns how many that are; 0: all senders
-/// are gone.
+/// Waits for a packet, and takes all others that are in the queue. Returns the number of packets; 0
+/// if all senders have been dropped.
 fn take<T>(packets: &Receiver<T>, mut push: impl FnMut(T)) -> usize {
     let Ok(first) = packets.recv() else { return 0 };
     push(first);
@@ -123,24 +127,24 @@ fn take<T>(packets: &Receiver<T>, mut push: impl FnMut(T)) -> usize {
 }
 
 impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
-    /// Writes until all senders are gone and the queue is empty. It flushes whenever the queue runs
-    /// empty, or 256 packets are taken from it.
+    /// Writes until all senders have been dropped and the queue is empty. Flushes whenever the
+    /// queue is empty, or 256 packets have been taken from it.
     ///
     /// # Errors
-    /// As [`Writer::flush`]; another call goes on, with what stays according to
-    /// [`Writer`'s table](Writer#errors) first.
+    /// As [`Writer::flush`]. The next call continues; packets that stay according to [`Writer`'s
+    /// table](Writer#errors) are written first.
     pub fn run(&mut self) -> io::Result<()> {
         let QueuedWriter { writer, packets } = self;
         loop {
             writer.flush()?;
             let count = match packets {
-                Packets::Plain(packets, taken) => {
-                    taken.written();
+                PacketQueue::Plain(packets, shortcut) => {
+                    shortcut.finish_batch();
                     let count = take(packets, |packet| writer.push(packet));
-                    taken.add(count);
+                    shortcut.count_taken(count);
                     count
                 }
-                Packets::Keyed(packets) => {
+                PacketQueue::Keyed(packets) => {
                     take(packets, |(key, packet)| writer.push_in_order(packet, key))
                 }
             };
@@ -150,8 +154,8 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
         }
     }
 
-    /// Writes until all senders are gone, whatever the device answers: what stays after an error is
-    /// dropped, as a full queue would have it, and `notice` is told of the error.
+    /// Writes until all senders have been dropped, in spite of errors. After an error, the
+    /// remaining packets are dropped, and `notice` is called with the error.
     pub fn run_lossy(&mut self, mut notice: impl FnMut(io::Error)) {
         while let Err(error) = self.run() {
             self.writer.clear();
@@ -159,21 +163,21 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
         }
     }
 
-    /// What has been written so far, by the writer and by senders for themselves.
+    /// Returns counts of the packets that the writer and the senders have written so far.
     pub fn counters(&self) -> WriterCounters {
         let mut counters = *self.writer.counters();
-        if let Packets::Plain(_, taken) = &self.packets {
-            taken.count(&mut counters);
+        if let PacketQueue::Plain(_, shortcut) = &self.packets {
+            shortcut.add_to(&mut counters);
         }
         counters
     }
 
-    /// The writer.
+    /// Returns the writer.
     pub const fn writer(&self) -> &Writer<D, B> {
         &self.writer
     }
 
-    /// The writer, to drop what stays after an error, or to be told of refusals.
+    /// Returns the writer, to drop the packets that stay after an error, or to set a notice.
     pub const fn writer_mut(&mut self) -> &mut Writer<D, B> {
         &mut self.writer
     }

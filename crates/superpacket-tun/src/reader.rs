@@ -1,4 +1,4 @@
-//! What is read from a device, cut into packets for a tunnel.
+//! Reads from a device, and cuts super-packets into packets for a tunnel.
 
 use std::io;
 
@@ -7,69 +7,69 @@ use superpacket::{Framing, GsoPacket, Layer, SegmentError, SegmentOptions, Segme
 
 use crate::Device;
 
-/// Bytes of the longest read: a header, an Ethernet header with two VLAN tags, an IP packet, and
-/// one byte by which a longer one would show.
+/// Length of the longest read in bytes: a `virtio_net_hdr`, an Ethernet header with two VLAN tags,
+/// an IP packet, and one byte by which a longer packet is noticed.
 const LONGEST: usize = 24 + 22 + 65_535 + 1;
 
-/// Reads packets from one queue of a device. What the kernel hands over as a super-packet comes out
-/// as the packets that a wire would carry, with complete checksums.
+/// A reader of packets from one queue of a device. A super-packet from the kernel is cut into the
+/// packets that a wire would carry, with complete checksums.
 #[derive(Debug)]
 pub struct Reader<D> {
     device: D,
     framing: Option<Framing>,
     segmenter: Segmenter,
     buffer: Box<[u8]>,
-    /// What of the last read found no room.
-    waiting: Option<Waiting>,
+    /// The part of the last read that did not fit the caller's buffers.
+    rest: Option<PartialRead>,
     counters: ReaderCounters,
 }
 
-/// The rest of a read, which lies in the reader's buffer.
+/// The rest of a read, in the reader's buffer.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
-    /// Bytes of the read.
+struct PartialRead {
+    /// Length of the read in bytes.
     length: usize,
-    /// Packets of it that the caller has.
+    /// Number of its packets that the caller has received.
     done: u32,
 }
 
-/// What a [`Reader`] has read.
+/// Counters of a [`Reader`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReaderCounters {
-    /// Packets that the device gave, super-packets counted once.
+    /// Packets read from the device; a super-packet counts once.
     pub reads: u64,
-    /// Packets that came out.
+    /// Packets returned to the caller.
     pub packets: u64,
-    /// Bytes of these.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// Of the reads, those that were cut into more than one packet.
+    /// Reads that were cut into more than one packet.
     pub super_packets: u64,
-    /// Of the reads, those that gave nothing, since their header contradicts them or nothing can
-    /// cut them.
+    /// Reads without a result, because the header contradicts the packet or the packet cannot be
+    /// cut.
     pub malformed: u64,
-    /// Of the reads, those whose rest was [discarded](Reader::discard).
+    /// Reads whose rest was [discarded](Reader::discard).
     pub discarded: u64,
-    /// Packets that the kernel dropped because it could not describe or hand them over. They are
-    /// not among the reads.
+    /// Packets that the kernel dropped because it could not describe or deliver them. They do not
+    /// count as reads.
     pub dropped: u64,
 }
 
-/// Why nothing was read.
+/// An error of reading.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The device has nothing to read, or does not work.
+    /// The device has no packet to read, or it failed.
     #[error("reading from the TUN device: {0}")]
     Device(#[source] io::Error),
-    /// The caller's buffers take not even one packet of what was read. It is kept: the next call
-    /// gives it to the buffers that it has, and [`Reader::discard`] drops it.
-    #[error("the buffers take not even one packet of what was read: {0}")]
+    /// The caller's buffers have no room for a single packet of the read. The read is kept: the
+    /// next call continues with it, and [`Reader::discard`] drops it.
+    #[error("the buffers have no room for a single packet of the read: {0}")]
     NoRoom(#[source] SegmentError),
 }
 
 impl ReadError {
-    /// Is there nothing to read now?
+    /// Returns whether there is no packet to read now.
     pub fn would_block(&self) -> bool {
         matches!(self, ReadError::Device(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
@@ -85,35 +85,34 @@ impl From<ReadError> for io::Error {
 }
 
 impl<D: Device> Reader<D> {
-    /// Reads from a device whose packets have a header of this framing, or none before them.
+    /// Returns a reader of a device whose packets have a header of this framing; `None` means no
+    /// headers.
     pub fn new(device: D, framing: Option<Framing>) -> Self {
         Reader {
             device,
             framing,
             segmenter: Segmenter::new(),
             buffer: vec![0; LONGEST].into_boxed_slice(),
-            waiting: None,
+            rest: None,
             counters: ReaderCounters::default(),
         }
     }
 
-    /// Reads once, and writes the packets of what was read into `buffers`. Waits until there is
+    /// Reads once, cuts the result, and writes the packets into `buffers`. Waits until there is
     /// something to read.
     ///
-    /// If the buffers do not take all packets of a super-packet, the call writes as many as fit,
-    /// and the next call goes on with the others: a fixed pool of buffers may be smaller than a
-    /// super-packet. [`has_more`](Self::has_more) tells so.
+    /// If the buffers have no room for all packets of a super-packet, the call writes as many as
+    /// fit. The next call continues with the others, so a fixed pool of buffers may be smaller than
+    /// a super-packet. [`has_more`](Self::has_more) returns whether there are others.
     ///
-    /// Returns how many packets there are and how long, or `None` if the read has none for the
-    /// tunnel: its header contradicts it, or the kernel dropped it. That is counted
-    /// ([`counters`](Self::counters)), and the next call goes on with the next packet.
+    /// Returns the number and the length of the packets. Returns `None` if the read has no packet
+    /// for the tunnel: its header contradicts it, or the kernel dropped it. This is counted
+    /// ([`counters`](Self::counters)), and the next call continues with the next packet.
     ///
-    /// The buffers may be a `Vec<u8>`, or a `BytesMut` with `superpacket`'s feature `bytes`, that
-    /// takes the packets back to back behind what it holds,
-    /// [`EachBuffer`](superpacket::EachBuffer) for buffers of a pool,
-    /// [`NewBuffers`](crate::NewBuffers) for one that is made for each packet,
-    /// [`BackToBack`](superpacket::BackToBack) for a slice, or a
-    /// [`SegmentBuffers`] of the caller's own.
+    /// `buffers` may be a `Vec<u8>`, or a `BytesMut` with `superpacket`'s feature `bytes`, to which
+    /// the packets are appended; [`EachBuffer`](superpacket::EachBuffer) for buffers of a pool;
+    /// [`NewBuffers`](crate::NewBuffers) for a new buffer per packet;
+    /// [`BackToBack`](superpacket::BackToBack) for a slice; or the caller's own [`SegmentBuffers`].
     ///
     /// ```no_run
     /// # #[cfg(any(target_os = "linux", target_os = "android"))] {
@@ -121,7 +120,7 @@ impl<D: Device> Reader<D> {
     ///
     /// let (mut reader, writer) = Tun::builder("vpn0").open()?.split();
     /// # let _: superpacket_tun::Writer<_, Vec<u8>> = writer;
-    /// // A super-packet of 112 packets comes in three calls.
+    /// // A super-packet of 112 packets takes three calls.
     /// let (mut pool, mut sizes) = (vec![[0; 1500]; 46], [0; 46]);
     /// loop {
     ///     let mut buffers = EachBuffer::new(&mut pool, 0, &mut sizes);
@@ -133,7 +132,7 @@ impl<D: Device> Reader<D> {
     /// ```
     ///
     /// # Errors
-    /// [`ReadError`]; nothing is lost.
+    /// [`ReadError`]; no packet is lost.
     pub fn read_into(
         &mut self,
         buffers: &mut (impl SegmentBuffers + ?Sized),
@@ -148,24 +147,24 @@ impl<D: Device> Reader<D> {
         }
     }
 
-    /// As [`read_into`](Self::read_into), without waiting. An event loop calls it again while the
-    /// reader [has more](Self::has_more), before it waits for the device.
+    /// Like [`read_into`](Self::read_into), but does not wait. An event loop calls it again while
+    /// the reader [has more](Self::has_more), before it waits for the device.
     ///
     /// # Errors
-    /// [`ReadError`], for which [`would_block`](ReadError::would_block) holds if there is nothing
-    /// to read; nothing is lost.
+    /// [`ReadError`]; [`would_block`](ReadError::would_block) returns `true` if there is no packet
+    /// to read. No packet is lost.
     pub fn try_read_into(
         &mut self,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Option<Plan>, ReadError> {
-        let Waiting { length, done } = match self.waiting.take() {
-            Some(waiting) => waiting,
+        let PartialRead { length, done } = match self.rest.take() {
+            Some(rest) => rest,
             None => match self.device.read(&mut self.buffer) {
                 Ok(length) => {
                     self.counters.reads += 1;
-                    Waiting { length, done: 0 }
+                    PartialRead { length, done: 0 }
                 }
-                Err(error) if is_of_packet(&error) => {
+                Err(error) if concerns_packet(&error) => {
                     self.counters.dropped += 1;
                     return Ok(None);
                 }
@@ -175,7 +174,7 @@ impl<D: Device> Reader<D> {
         let read = self.buffer.get(..length.min(LONGEST - 1)).unwrap_or(&[]);
         let split = match self.framing {
             Some(framing) => self.segmenter.split_portion(framing, read, done, buffers),
-            None => pass(&mut self.segmenter, read, buffers),
+            None => copy_uncut(&mut self.segmenter, read, buffers),
         };
         match split {
             // A header without a packet.
@@ -188,7 +187,7 @@ impl<D: Device> Reader<D> {
                 self.counters.bytes += plan.total_length() as u64;
                 self.counters.super_packets += u64::from(done == 0 && plan.segments + left > 1);
                 if left != 0 {
-                    self.waiting = Some(Waiting { length, done: done + plan.segments });
+                    self.rest = Some(PartialRead { length, done: done + plan.segments });
                 }
                 Ok(Some(plan))
             }
@@ -196,7 +195,7 @@ impl<D: Device> Reader<D> {
                 error
                 @ (SegmentError::OutputTooSmall { .. } | SegmentError::TooManySegments { .. }),
             )) => {
-                self.waiting = Some(Waiting { length, done });
+                self.rest = Some(PartialRead { length, done });
                 Err(ReadError::NoRoom(error))
             }
             Err(_) => {
@@ -206,37 +205,38 @@ impl<D: Device> Reader<D> {
         }
     }
 
-    /// Returns whether packets of the last read found no room: the next call gives them, and does
-    /// not wait for the device.
+    /// Returns whether packets of the last read did not fit the buffers. The next call returns
+    /// them, and does not wait for the device.
     pub const fn has_more(&self) -> bool {
-        self.waiting.is_some()
+        self.rest.is_some()
     }
 
-    /// Drops the packets of the last read that found no room, and returns whether there were any.
+    /// Drops the packets of the last read that did not fit the buffers, and returns whether there
+    /// were any.
     pub fn discard(&mut self) -> bool {
-        let had_more = self.waiting.take().is_some();
+        let had_more = self.rest.take().is_some();
         self.counters.discarded += u64::from(had_more);
         had_more
     }
 
-    /// What has been read so far.
+    /// Returns the counters of reading.
     pub const fn counters(&self) -> &ReaderCounters {
         &self.counters
     }
 
-    /// What the engine has cut so far, and why it did not.
+    /// Returns the engine's counters of segmentation, with reasons for packets that were not cut.
     pub const fn segmentation(&self) -> &SegmentCounters {
         self.segmenter.counters()
     }
 
-    /// The device that is read from.
+    /// Returns the device.
     pub const fn device(&self) -> &D {
         &self.device
     }
 }
 
-/// Passes a packet of a device without headers, as it is.
-fn pass(
+/// Writes a packet of a device without headers to the buffers, unchanged.
+fn copy_uncut(
     segmenter: &mut Segmenter,
     read: &[u8],
     buffers: &mut (impl SegmentBuffers + ?Sized),
@@ -245,8 +245,8 @@ fn pass(
     Ok(segmenter.segment_portion(&packet, &SegmentOptions::default(), 0, buffers)?)
 }
 
-/// Does the error tell of one packet, which the kernel has dropped (`tun_put_user`), and not of the
-/// device?
-fn is_of_packet(error: &io::Error) -> bool {
+/// Returns whether the error concerns one packet, which the kernel has dropped (`tun_put_user`),
+/// and not the device.
+fn concerns_packet(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput
 }

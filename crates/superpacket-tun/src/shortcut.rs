@@ -1,4 +1,4 @@
-//! The way around a queue for packets that come alone.
+//! Lets senders write packets that come alone, without the queue.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -9,35 +9,35 @@ use superpacket::Framing;
 
 use crate::{Device, WriterCounters};
 
-/// A packet that comes sooner after the end of the last write goes through the queue, where it may
-/// meet others to merge with. A write takes some 5 us, opening a packet 2 us, a context switch
-/// 10 us.
+/// Minimum time since the last write, in nanoseconds, for a direct write. A packet that comes
+/// sooner goes through the queue, where it may merge with others. A write takes some 5 us,
+/// decrypting a packet 2 us, a context switch 10 us.
 const GAP_NANOSECONDS: u64 = 20_000;
 
-/// In place of the time of the last write: one is under way.
+/// Value in place of the time of the last write while a write is in progress.
 const UNDER_WAY: u64 = u64::MAX;
 
-/// What the senders of a queue share with its writer.
+/// The state that the senders of a queue share with its writer.
 ///
-/// A sender writes a packet by itself, and so saves it a change of threads, if nothing is queued or
-/// being written, the last flush was of one packet, and the last write is some time ago. In all
-/// other cases, and where the device does not take it, the packet goes through the queue: the
-/// writer alone judges errors.
+/// A sender writes a packet itself, which saves a thread switch, if no packet is queued or being
+/// written, the last flush had one packet, and the last write was long enough ago. In all other
+/// cases, and if the device does not accept the packet, it goes through the queue: only the writer
+/// handles errors.
 ///
-/// A sender's packets stay in order, since it finds `waiting` at 0 only when all that it has queued
-/// is written.
+/// A sender's packets stay in order, since `waiting` is 0 only when all packets that it has queued
+/// are written.
 #[derive(Debug)]
 pub(crate) struct Shortcut<D> {
     device: D,
     header_length: usize,
     start: Instant,
-    /// Packets that have been sent to the queue, and neither written nor dropped.
+    /// Packets that have been sent to the queue, and not yet written or dropped.
     waiting: AtomicUsize,
-    /// Was the last flush one of a single packet?
+    /// Whether the last flush had a single packet.
     is_open: AtomicBool,
-    /// When the last write ended, in nanoseconds since the start.
+    /// The end of the last write, in nanoseconds since `start`.
     last: AtomicU64,
-    /// What senders have written.
+    /// Packets that senders have written.
     packets: AtomicU64,
     bytes: AtomicU64,
 }
@@ -49,7 +49,7 @@ impl<D: Device> Shortcut<D> {
             header_length: framing.map_or(0, Framing::header_length),
             start: Instant::now(),
             waiting: AtomicUsize::new(0),
-            // Closed, so that a burst at the start merges.
+            // It starts closed, so that a burst at the start merges.
             is_open: AtomicBool::new(false),
             last: AtomicU64::new(0),
             packets: AtomicU64::new(0),
@@ -57,15 +57,16 @@ impl<D: Device> Shortcut<D> {
         })
     }
 
-    /// Writes a packet if it comes alone. Returns whether it is written; else it must be queued.
+    /// Writes a packet if it comes alone. Returns whether it is written; otherwise it must be
+    /// queued.
     #[inline]
     pub(crate) fn write(&self, packet: &[u8]) -> bool {
-        // `Acquire`: what was queued and is written lies before this write.
+        // `Acquire`: all packets that were queued are written before this write.
         if !self.is_open.load(Ordering::Relaxed) || self.waiting.load(Ordering::Acquire) != 0 {
             return false;
         }
         let last = self.last.load(Ordering::Relaxed);
-        // While a write is under way the difference is 0.
+        // While a write is in progress the difference is 0.
         if self.now().saturating_sub(last) < GAP_NANOSECONDS
             || self
                 .last
@@ -77,7 +78,7 @@ impl<D: Device> Shortcut<D> {
         let header = [0; superpacket::virtio::Format::LONGEST];
         let slices =
             [IoSlice::new(header.get(..self.header_length).unwrap_or(&[])), IoSlice::new(packet)];
-        // Without a header there is one slice.
+        // Without a header only one slice is passed.
         let is_written = self
             .device
             .write(slices.get(usize::from(self.header_length == 0)..).unwrap_or(&slices))
@@ -96,39 +97,39 @@ impl<D: Device> Shortcut<D> {
 }
 
 impl<D> Shortcut<D> {
-    /// A packet goes to the queue. To be called before it is there.
+    /// Counts a packet as queued. Must be called before it is in the queue.
     #[inline]
-    pub(crate) fn queued(&self) {
+    pub(crate) fn count_queued(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The queue has not taken the packet after all.
-    pub(crate) fn not_queued(&self) {
+    /// Takes back the count of a packet that could not be queued.
+    pub(crate) fn uncount_queued(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// The writer's end of a shortcut: open for as long as it is there.
+/// The writer's end of a shortcut. Dropping it closes the shortcut.
 #[derive(Debug)]
-pub(crate) struct Taken<D> {
+pub(crate) struct WriterShortcut<D> {
     shortcut: Arc<Shortcut<D>>,
-    /// Packets that were taken from the queue, and may not be written yet.
+    /// Packets that were taken from the queue, and may not have been written yet.
     count: usize,
 }
 
-impl<D: Device> Taken<D> {
+impl<D: Device> WriterShortcut<D> {
     pub(crate) const fn new(shortcut: Arc<Shortcut<D>>) -> Self {
-        Taken { shortcut, count: 0 }
+        WriterShortcut { shortcut, count: 0 }
     }
 
-    /// So many packets were taken from the queue.
-    pub(crate) const fn add(&mut self, count: usize) {
+    /// Counts packets that were taken from the queue.
+    pub(crate) const fn count_taken(&mut self, count: usize) {
         self.count += count;
     }
 
-    /// All that were taken are written or dropped.
+    /// Notes that all packets taken from the queue are written or dropped.
     #[inline]
-    pub(crate) fn written(&mut self) {
+    pub(crate) fn finish_batch(&mut self) {
         if self.count == 0 {
             return;
         }
@@ -138,8 +139,8 @@ impl<D: Device> Taken<D> {
         self.count = 0;
     }
 
-    /// Adds what senders have written.
-    pub(crate) fn count(&self, counters: &mut WriterCounters) {
+    /// Adds the packets that senders have written.
+    pub(crate) fn add_to(&self, counters: &mut WriterCounters) {
         let packets = self.shortcut.packets.load(Ordering::Relaxed);
         counters.packets += packets;
         counters.writes += packets;
@@ -148,10 +149,10 @@ impl<D: Device> Taken<D> {
     }
 }
 
-impl<D> Drop for Taken<D> {
-    /// From now on packets go to the queue, which says that nobody takes them.
+impl<D> Drop for WriterShortcut<D> {
+    /// Makes senders use the queue, whose receiver is gone, so that they get an error.
     fn drop(&mut self) {
-        self.shortcut.queued();
+        self.shortcut.count_queued();
     }
 }
 
@@ -166,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what is written, or refuses it.
+    /// A device that records written packets, or refuses them.
     #[derive(Debug, Default)]
     struct Recorder {
         written: Mutex<Vec<Vec<u8>>>,
@@ -198,7 +199,7 @@ mod tests {
         }
     }
 
-    /// A shortcut of a device without a header, which has been there for a second.
+    /// Returns a shortcut for a device without headers, created a second ago.
     fn shortcut(device: &Recorder) -> Arc<Shortcut<&Recorder>> {
         let mut shortcut = Shortcut::new(device, None);
         let unshared = Arc::get_mut(&mut shortcut).expect("there is one");
@@ -209,14 +210,14 @@ mod tests {
         shortcut
     }
 
-    /// The steps of three senders and a writer, in any order.
+    /// Runs three senders and a writer in random order.
     #[test]
-    fn each_senders_packets_leave_once_and_in_order_whatever_comes_between() {
+    fn each_senders_packets_leave_once_and_in_order() {
         let (mut direct, mut queued) = (0, 0);
         for seed in 0..300 {
             let (mut random, device) = (Random::new(seed), Recorder::default());
             let shortcut = shortcut(&device);
-            let mut taken = Taken::new(Arc::clone(&shortcut));
+            let mut writer = WriterShortcut::new(Arc::clone(&shortcut));
             let (mut queue, mut batch, mut sent) = (VecDeque::new(), Vec::new(), [0; 3]);
             let write_all = |batch: &mut Vec<Vec<u8>>| {
                 device.written.lock().expect("not poisoned").append(batch)
@@ -233,25 +234,25 @@ mod tests {
                         }
                         device.is_full.store(random.chance(0.1), Ordering::Relaxed);
                         if !shortcut.write(&packet) {
-                            shortcut.queued();
+                            shortcut.count_queued();
                             queue.push_back(packet);
                             queued += 1;
                         }
                     }
                     2 if batch.is_empty() => {
                         batch.extend(queue.drain(..random.between(0, queue.len())));
-                        taken.add(batch.len());
+                        writer.count_taken(batch.len());
                     }
                     _ => {
                         write_all(&mut batch);
-                        taken.written();
+                        writer.finish_batch();
                     }
                 }
             }
             write_all(&mut batch);
             write_all(&mut queue.into());
             let mut counters = WriterCounters::default();
-            taken.count(&mut counters);
+            writer.add_to(&mut counters);
             direct += counters.direct;
             let written = device.written.lock().expect("not poisoned");
             for (sender, sent) in sent.into_iter().enumerate() {
@@ -267,15 +268,15 @@ mod tests {
     }
 
     #[test]
-    fn it_is_open_after_a_flush_of_one_packet_and_closed_after_one_of_more() {
+    fn the_shortcut_is_open_only_after_a_flush_of_one_packet() {
         let device = Recorder::default();
         let shortcut = shortcut(&device);
-        let mut taken = Taken::new(Arc::clone(&shortcut));
+        let mut writer = WriterShortcut::new(Arc::clone(&shortcut));
         let mut is_open_after = |flushed: usize| {
-            (0..flushed).for_each(|_| shortcut.queued());
-            taken.add(flushed);
+            (0..flushed).for_each(|_| shortcut.count_queued());
+            writer.count_taken(flushed);
             let before = shortcut.write(&[0]);
-            taken.written();
+            writer.finish_batch();
             let at_once = shortcut.write(&[0]);
             shortcut.last.store(0, Ordering::Relaxed);
             let later = shortcut.write(&[0]);
@@ -287,7 +288,7 @@ mod tests {
         assert!(!shortcut.write(&[0]), "another sender writes");
         assert_eq!(is_open_after(3), (false, false, false, false));
         assert_eq!(is_open_after(1), (false, false, true, false));
-        drop(taken);
+        drop(writer);
         shortcut.last.store(0, Ordering::Relaxed);
         assert!(!shortcut.write(&[0]), "the writer is gone");
     }

@@ -1,4 +1,4 @@
-//! Switches that other threads turn while packets are written.
+//! Settings that other threads may change while packets are written.
 
 use std::fmt;
 use std::io;
@@ -12,45 +12,49 @@ use superpacket::{GsoKind, Layer};
 
 use crate::Offloads;
 
-/// Which super-packets are written to a device, switched at run time, from any thread.
+/// Selects the super-packets that are written to a device. They can be changed at run time, from
+/// any thread.
 ///
-/// All writers of a device, one for each queue, share its switches. A change holds from the next
-/// [`flush`](crate::Writer::flush) on. Packets of a kind or to a destination that is switched off
+/// All writers of a device share its switches. A change takes effect with the next
+/// [`flush`](crate::Writer::flush). Packets of a kind, or to a destination, that is switched off
 /// are written one by one, in their order.
 #[derive(Clone, Debug)]
-pub struct Switches(Arc<Shared>);
+pub struct Switches(Arc<SharedSettings>);
 
 #[derive(Debug)]
-struct Shared {
-    /// Changes with each change of the settings.
+struct SharedSettings {
+    /// Incremented with each change of the settings.
     version: AtomicU64,
     settings: Mutex<Settings>,
 }
 
-/// What is in force.
+/// The current settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) on: Offloads,
     pub(crate) trusted_input: bool,
-    off_for: Vec<IpNet>,
+    forbidden: Vec<IpNet>,
     refusals: Vec<Refusal>,
 }
 
 impl Switches {
-    /// Makes switches in these positions.
+    /// Returns switches with these offloads on.
     pub fn new(on: Offloads) -> Self {
         let settings =
-            Settings { on, trusted_input: false, off_for: Vec::new(), refusals: Vec::new() };
-        Switches(Arc::new(Shared { version: AtomicU64::new(0), settings: Mutex::new(settings) }))
+            Settings { on, trusted_input: false, forbidden: Vec::new(), refusals: Vec::new() };
+        Switches(Arc::new(SharedSettings {
+            version: AtomicU64::new(0),
+            settings: Mutex::new(settings),
+        }))
     }
 
-    /// Which super-packets are written now.
+    /// Returns the super-packets that are written now.
     pub fn on(&self) -> Offloads {
         self.settings().on
     }
 
-    /// Switches one kind on or off. One that the device has refused is tried again once it is
-    /// switched on.
+    /// Switches one kind on or off. If the device has refused this kind and it is switched on, it
+    /// is tried again.
     pub fn set(&self, kind: GsoKind, on: bool) {
         self.change(|settings| {
             settings.on = settings.on.with(kind, on);
@@ -65,57 +69,56 @@ impl Switches {
         }
     }
 
-    /// Has packets to these destinations, an address or a prefix, written one by one: where
-    /// super-packets reach hardware that does not segment them rightly.
+    /// Switches super-packets to these destinations off, an address or a prefix: for hardware on
+    /// the way that segments them wrongly.
     pub fn forbid(&self, destinations: impl Into<IpNet>) {
         let destinations = destinations.into().trunc();
         self.change(|settings| {
-            if !settings.off_for.contains(&destinations) {
-                settings.off_for.push(destinations);
+            if !settings.forbidden.contains(&destinations) {
+                settings.forbidden.push(destinations);
             }
         });
     }
 
-    /// Takes back what [`forbid`](Self::forbid) was told of exactly this address or prefix. Returns
-    /// whether there was anything to take back.
+    /// Takes back [`forbid`](Self::forbid) for exactly this address or prefix. Returns whether it
+    /// was forbidden.
     pub fn allow(&self, destinations: impl Into<IpNet>) -> bool {
         let destinations = destinations.into().trunc();
         self.change(|settings| {
-            let before = settings.off_for.len();
-            settings.off_for.retain(|forbidden| *forbidden != destinations);
-            settings.off_for.len() != before
+            let before = settings.forbidden.len();
+            settings.forbidden.retain(|forbidden| *forbidden != destinations);
+            settings.forbidden.len() != before
         })
     }
 
-    /// The destinations that are forbidden, in the order in which they were.
+    /// Returns the forbidden destinations, in the order in which they were added.
     pub fn forbidden(&self) -> Vec<IpNet> {
-        self.settings().off_for.clone()
+        self.settings().forbidden.clone()
     }
 
-    /// Sets whether packets merge without a look at their checksums. Off from the start: a packet
-    /// with a wrong checksum is written as it is, and its receiver drops it.
+    /// Sets whether packets merge without verification of their checksums. The default is `false`:
+    /// a packet with a wrong checksum is written unchanged, and its receiver drops it.
     ///
-    /// If it is on, no payload is read, and a damaged packet may merge. The kernel then gives its
+    /// With `true`, no payload is read, and a damaged packet may merge. The kernel then gives its
     /// payload a correct checksum, and the receiver takes damaged data for good data. A VPN's
     /// cipher does not prevent this: it proves that the peer sent these bytes, not that the peer's
-    /// own network delivered them intact. Set it where the packets' checksums have been verified
+    /// own network delivered them intact. Use it only if the packets' checksums have been verified
     /// before.
     pub fn set_trusted_input(&self, trusted: bool) {
         self.change(|settings| settings.trusted_input = trusted);
     }
 
-    /// Returns what [`set_trusted_input`](Self::set_trusted_input) has set; `false` from the start.
+    /// Returns the setting of [`set_trusted_input`](Self::set_trusted_input).
     pub fn trusted_input(&self) -> bool {
         self.settings().trusted_input
     }
 
-    /// The kinds that the device has refused and that are therefore off, at most one refusal for
-    /// each.
+    /// Returns the refusals for which kinds are switched off, at most one per kind.
     pub fn refusals(&self) -> Vec<Refusal> {
         self.settings().refusals.clone()
     }
 
-    /// Switches a kind off since the device has refused it. Returns whether this is news.
+    /// Switches a kind off because the device has refused it. Returns whether it was on.
     pub(crate) fn refuse(&self, refusal: &Refusal) -> bool {
         self.change(|settings| {
             let is_news = settings.on.has(refusal.kind);
@@ -127,7 +130,7 @@ impl Switches {
         })
     }
 
-    /// The settings if they are of another version than this one, and their own.
+    /// Returns the settings and their version if this differs from `version`.
     #[inline]
     pub(crate) fn newer_than(&self, version: u64) -> Option<(u64, Settings)> {
         if self.0.version.load(Ordering::Acquire) == version {
@@ -137,7 +140,7 @@ impl Switches {
         Some((self.0.version.load(Ordering::Acquire), settings.clone()))
     }
 
-    /// The settings and their version.
+    /// Returns the settings and their version.
     pub(crate) fn snapshot(&self) -> (u64, Settings) {
         let settings = self.settings();
         (self.0.version.load(Ordering::Acquire), settings.clone())
@@ -156,10 +159,11 @@ impl Switches {
 }
 
 impl Settings {
-    /// May a super-packet of this kind with these headers, which start at `layer`, leave whole?
+    /// Returns whether a super-packet of this kind with these headers, the first of which is
+    /// `layer`'s, may be written whole.
     #[inline]
     pub(crate) fn allows(&self, kind: GsoKind, header: &[u8], layer: Layer) -> bool {
-        self.on.has(kind) && (self.off_for.is_empty() || self.allows_destination(header, layer))
+        self.on.has(kind) && (self.forbidden.is_empty() || self.allows_destination(header, layer))
     }
 
     #[cold]
@@ -167,12 +171,12 @@ impl Settings {
         let [outermost, ..] = ip_headers(header, header.len(), layer);
         let link = outermost.map_or(header.len(), |(network, _)| network.into());
         destination(header.get(link..).unwrap_or(&[])).is_none_or(|address| {
-            !self.off_for.iter().any(|forbidden| forbidden.contains(&address))
+            !self.forbidden.iter().any(|forbidden| forbidden.contains(&address))
         })
     }
 }
 
-/// The destination address of an IP packet.
+/// Returns the destination address of an IP packet.
 fn destination(header: &[u8]) -> Option<IpAddr> {
     match header.first()? >> 4 {
         4 => Some(Ipv4Addr::from(*header.get(16..)?.first_chunk::<4>()?).into()),
@@ -181,7 +185,7 @@ fn destination(header: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// What a device did not take, so that its kind is switched off.
+/// A super-packet that a device refused, so that its kind is switched off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
@@ -189,11 +193,11 @@ pub struct Refusal {
     pub kind: GsoKind,
     /// Its length in bytes.
     pub length: usize,
-    /// How many packets had been merged in it. They have been written one by one.
+    /// Number of packets that were merged into it. They have been written one by one.
     pub packets: u32,
-    /// The error's kind.
+    /// The kind of the error.
     pub error: io::ErrorKind,
-    /// The error's number (`errno`), if it has one.
+    /// The number of the error (`errno`), if it has one.
     pub errno: Option<i32>,
 }
 
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_destination_is_read_of_both_versions() {
+    fn the_destination_is_read_for_both_ip_versions() {
         let (four, six) =
             (Frame::tcp4(1, 0).at_ip().to_bytes(), Frame::tcp6(1, 0).at_ip().to_bytes());
         assert_eq!(
@@ -239,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_forbids_what_lies_in_it_and_an_address_itself() {
+    fn a_prefix_forbids_the_addresses_in_it() {
         let switches = Switches::new(Offloads::ALL);
         let mut header = Frame::tcp4(1, 0).at_ip().to_bytes();
         header[16..20].copy_from_slice(&[10, 1, 2, 3]);
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_news_once_until_the_kind_is_switched_on_again() {
+    fn a_refusal_is_reported_once_until_the_kind_is_switched_on_again() {
         let switches = Switches::new(Offloads::ALL);
         let (before, _) = switches.snapshot();
         let refusal = Refusal::new(GsoKind::Udp, 60_000, 50, &io::Error::from_raw_os_error(22));

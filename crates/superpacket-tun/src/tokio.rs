@@ -1,4 +1,4 @@
-//! Readers and writers that are awaited, on tokio's `AsyncFd`.
+//! Asynchronous readers and writers, based on tokio's `AsyncFd`.
 
 #![expect(unsafe_code, reason = "`AsyncFd::register` of a queue, whose descriptor does not change")]
 
@@ -10,19 +10,19 @@ use ::tokio::sync::mpsc;
 use ::tokio::task::yield_now;
 
 use crate::queued::BATCH;
-use crate::shortcut::{Shortcut, Taken};
+use crate::shortcut::{Shortcut, WriterShortcut};
 use crate::{
     OrderKey, Plan, Queue, ReadError, Reader, SegmentBuffers, Tun, Writer, WriterCounters,
 };
 
-/// A [`Reader`] that is awaited.
+/// An asynchronous [`Reader`].
 #[derive(Debug)]
 pub struct AsyncReader {
     fd: Arc<AsyncFd<Queue>>,
     reader: Reader<Queue>,
 }
 
-/// A [`Writer`] that is awaited.
+/// An asynchronous [`Writer`].
 #[derive(Debug)]
 pub struct AsyncWriter<B> {
     fd: Arc<AsyncFd<Queue>>,
@@ -30,32 +30,31 @@ pub struct AsyncWriter<B> {
 }
 
 impl Tun {
-    /// Makes a reader and a writer of the first queue that are awaited, and closes the others. Each
-    /// may move to a task of its own.
+    /// Returns an asynchronous reader and writer of the first queue, and closes the others. They
+    /// may move to different tasks.
     ///
     /// # Errors
     /// As [`Queue::split_async`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime with I/O.
+    /// If called outside of a tokio runtime with I/O.
     pub fn split_async<B: AsRef<[u8]>>(self) -> io::Result<(AsyncReader, AsyncWriter<B>)> {
         self.into_first_queue().split_async()
     }
 }
 
 impl Queue {
-    /// Makes a reader and a writer of this queue that are awaited. Each may move to a task of its
-    /// own.
+    /// Returns an asynchronous reader and writer of this queue. They may move to different tasks.
     ///
     /// # Errors
-    /// If the descriptor cannot be registered with tokio: it is another's already.
+    /// If the descriptor cannot be registered with tokio, because it is registered already.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with I/O.
+    /// If called outside of a tokio runtime with I/O.
     pub fn split_async<B: AsRef<[u8]>>(self) -> io::Result<(AsyncReader, AsyncWriter<B>)> {
         let (reader, writer) = self.clone().split();
-        // One registration for both: the kernel takes a descriptor once. tokio's safe functions are
-        // deprecated, since a type may say another descriptor each time.
+        // Both share one registration, since a descriptor can be registered once. tokio's safe
+        // functions are deprecated, since a type may return another descriptor each time.
         // SAFETY: a queue owns its descriptor, which stays open and the same for as long as it
         // lives, and the `AsyncFd` owns the queue.
         let fd = Arc::new(unsafe { AsyncFd::register(self) }?);
@@ -64,15 +63,15 @@ impl Queue {
 }
 
 impl AsyncReader {
-    /// As [`Reader::read_into`]. May be cancelled: nothing is lost.
+    /// Like [`Reader::read_into`]. Cancellation loses no packets.
     ///
     /// # Errors
-    /// [`ReadError`]; nothing is lost.
+    /// [`ReadError`]; no packet is lost.
     pub async fn read_into(
         &mut self,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Option<Plan>, ReadError> {
-        // What found no room is here already: the device may have nothing more to read.
+        // The rest of the last read is in memory already; the device may have no more to read.
         if self.reader.has_more() {
             return self.reader.try_read_into(buffers);
         }
@@ -85,44 +84,44 @@ impl AsyncReader {
         }
     }
 
-    /// The reader: for its counters, and to read on what is there at once.
+    /// Returns the reader, for its counters.
     pub const fn get_ref(&self) -> &Reader<Queue> {
         &self.reader
     }
 
-    /// The reader: to [read on](Reader::try_read_into) what is there at once, without waiting, or
-    /// to [discard](Reader::discard) what found no room.
+    /// Returns the reader, to [read more](Reader::try_read_into) without waiting, or to
+    /// [discard](Reader::discard) packets that did not fit the buffers.
     pub const fn get_mut(&mut self) -> &mut Reader<Queue> {
         &mut self.reader
     }
 }
 
 impl<B: AsRef<[u8]>> AsyncWriter<B> {
-    /// Queues a packet. It is written by the next flush, and dropped then.
+    /// Queues a packet. The next flush writes and drops it.
     #[inline]
     pub fn push(&mut self, packet: B) {
         self.writer.push(packet);
     }
 
-    /// Queues a packet of which it is known when it was sent: see [`Writer::push_in_order`].
+    /// Queues a packet with a key that tells when it was sent: see [`Writer::push_in_order`].
     #[inline]
     pub fn push_in_order(&mut self, packet: B, key: OrderKey) {
         self.writer.push_in_order(packet, key);
     }
 
-    /// As [`Writer::flush`]. May be cancelled: the next flush goes on.
+    /// Like [`Writer::flush`]. After cancellation, the next flush continues.
     ///
     /// # Errors
-    /// The device's own; see [`Writer`](Writer#errors).
+    /// Any error of the device; see [`Writer`](Writer#errors).
     pub async fn flush(&mut self) -> io::Result<()> {
-        // It is seldom full, so it is tried before it is asked.
+        // The device is rarely full, so writing is tried first.
         loop {
             match self.writer.try_flush() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
             }
             let mut guard = self.fd.writable().await?;
-            // Tried once more: the readiness may be older than the device's being full.
+            // It is tried again, since the readiness may be older than the last write.
             match self.writer.try_flush() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 result => return result,
@@ -130,19 +129,19 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
         }
     }
 
-    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have
-    /// it.
+    /// Like [`flush`](Self::flush), but drops the packets that stay after an error, as a full queue
+    /// would.
     ///
     /// # Errors
-    /// The device's own.
+    /// Any error of the device.
     pub async fn flush_lossy(&mut self) -> io::Result<()> {
         let result = self.flush().await;
         self.writer.clear();
         result
     }
 
-    /// Puts a queue of so many packets before the writer. Any number of tasks may send to it; order
-    /// is kept for each. A packet that comes alone is written by the task that sends it.
+    /// Adds a queue for `capacity` packets before the writer. Any number of tasks may send to it;
+    /// order is kept per sender. A packet that comes alone is written by the task that sends it.
     ///
     /// # Panics
     /// If `capacity` is 0.
@@ -154,14 +153,18 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
             sender,
             AsyncQueuedWriter {
                 writer: self,
-                packets: Packets::Plain(packets, Vec::with_capacity(BATCH), Taken::new(shortcut)),
+                packets: PacketQueue::Plain(
+                    packets,
+                    Vec::with_capacity(BATCH),
+                    WriterShortcut::new(shortcut),
+                ),
             },
         )
     }
 
-    /// As [`queued`](Self::queued), for tasks that overtake each other: what a flush takes is put
-    /// in order by the keys, as [`push_in_order`](Self::push_in_order) does. All packets go through
-    /// the queue, where one that was overtaken may catch up.
+    /// Like [`queued`](Self::queued), for tasks that overtake each other. The packets of each flush
+    /// are put in order by their keys, as with [`push_in_order`](Self::push_in_order). All packets
+    /// go through the queue, so that a delayed packet may catch up.
     ///
     /// # Panics
     /// If `capacity` is 0.
@@ -174,24 +177,24 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
             sender,
             AsyncQueuedWriter {
                 writer: self,
-                packets: Packets::Keyed(packets, Vec::with_capacity(BATCH)),
+                packets: PacketQueue::Keyed(packets, Vec::with_capacity(BATCH)),
             },
         )
     }
 
-    /// The writer: for its counters and switches.
+    /// Returns the writer, for its counters and switches.
     pub const fn get_ref(&self) -> &Writer<Queue, B> {
         &self.writer
     }
 
-    /// The writer: to drop what stays after an error, or to be told of refusals.
+    /// Returns the writer, to drop the packets that stay after an error, or to set a notice.
     pub const fn get_mut(&mut self) -> &mut Writer<Queue, B> {
         &mut self.writer
     }
 }
 
-/// Sends packets to the queue of an [`AsyncQueuedWriter`]. One that comes alone is written at once,
-/// by the task that sends it, as [`PacketSender`](crate::PacketSender) says.
+/// Sends packets to the queue of an [`AsyncQueuedWriter`]. A packet that comes alone is written at
+/// once, by the task that sends it: see [`PacketSender`](crate::PacketSender).
 #[derive(Debug)]
 pub struct AsyncPacketSender<B> {
     queue: mpsc::Sender<B>,
@@ -205,63 +208,63 @@ impl<B> Clone for AsyncPacketSender<B> {
 }
 
 impl<B: AsRef<[u8]>> AsyncPacketSender<B> {
-    /// Sends a packet. Waits where the queue is full. If it is cancelled, the packet is dropped.
+    /// Sends a packet. Waits while the queue is full. Cancellation drops the packet.
     ///
     /// # Errors
-    /// If the writer is gone: the packet comes back.
+    /// Returns the packet if the writer has been dropped.
     pub async fn send(&self, packet: B) -> Result<(), mpsc::error::SendError<B>> {
         if self.shortcut.write(packet.as_ref()) {
             return Ok(());
         }
-        // Nothing is awaited once the packet counts as queued.
+        // Once the packet counts as queued, there must be no cancellation point.
         let Ok(place) = self.queue.reserve().await else {
             return Err(mpsc::error::SendError(packet));
         };
-        self.shortcut.queued();
+        self.shortcut.count_queued();
         place.send(packet);
         Ok(())
     }
 
-    /// As [`send`](Self::send), without waiting.
+    /// Like [`send`](Self::send), but does not wait.
     ///
     /// # Errors
-    /// If the queue is full or the writer gone: the packet comes back.
+    /// Returns the packet if the queue is full or the writer has been dropped.
     pub fn try_send(&self, packet: B) -> Result<(), mpsc::error::TrySendError<B>> {
         if self.shortcut.write(packet.as_ref()) {
             return Ok(());
         }
-        self.shortcut.queued();
-        self.queue.try_send(packet).inspect_err(|_| self.shortcut.not_queued())
+        self.shortcut.count_queued();
+        self.queue.try_send(packet).inspect_err(|_| self.shortcut.uncount_queued())
     }
 }
 
-/// Writes what other tasks put into a queue: whatever is there at once, or comes while the tasks
-/// that are ready have two turns, is merged and written, so that packets merge under load, and a
-/// packet that comes alone leaves at once.
+/// Writes the packets that other tasks send to a queue. Packets are merged and written together if
+/// they are in the queue at the same time, or come while the ready tasks run twice. So packets
+/// merge under load, and a packet that comes alone leaves at once.
 #[derive(Debug)]
 pub struct AsyncQueuedWriter<B> {
     writer: AsyncWriter<B>,
-    packets: Packets<B>,
+    packets: PacketQueue<B>,
 }
 
-/// What the queue holds, and what was taken from it.
+/// The receiving end of the queue, and the packets that were taken from it.
 #[derive(Debug)]
-enum Packets<B> {
-    /// Packets in the order in which they are to leave.
-    Plain(mpsc::Receiver<B>, Vec<B>, Taken<Queue>),
-    /// Packets of which it is known when they were sent.
+enum PacketQueue<B> {
+    /// Packets in the order in which they leave.
+    Plain(mpsc::Receiver<B>, Vec<B>, WriterShortcut<Queue>),
+    /// Packets with keys, by which each batch is put in order.
     Keyed(mpsc::Receiver<(OrderKey, B)>, Vec<(OrderKey, B)>),
 }
 
-/// How often in a row the queue may be found empty before what was taken is written. tokio lets a
-/// task do some 128 things at a time, so that one that opens packets and sends them is set aside
-/// after 20 or 30, and the writer runs before the rest is there. In a WireGuard endpoint the mean
-/// write was of 21 KB without a turn, 27 KB with one, 36 KB with two or four.
+/// Number of times in a row that the queue may be empty before the batch is written. tokio
+/// interrupts a task after some 128 operations, so one that decrypts and sends packets is suspended
+/// after 20 or 30, and the writer runs before the rest is there. Larger values make no larger
+/// writes.
 const TURNS: usize = 2;
 
-/// Waits for a packet, and takes what is there besides, or comes while other tasks have a turn.
-/// Returns how many packets the batch holds; 0: all senders are gone. May be cancelled: the next
-/// call goes on with what the batch holds.
+/// Waits for a packet, and takes all others that are in the queue or come while other tasks run.
+/// Returns the number of packets in the batch; 0 if all senders have been dropped. After
+/// cancellation, the next call continues with the batch.
 async fn take<T>(packets: &mut mpsc::Receiver<T>, batch: &mut Vec<T>) -> usize {
     if batch.is_empty() && packets.recv_many(batch, BATCH).await == 0 {
         return 0;
@@ -277,25 +280,25 @@ async fn take<T>(packets: &mut mpsc::Receiver<T>, batch: &mut Vec<T>) -> usize {
 }
 
 impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
-    /// Writes until all senders are gone and the queue is empty. It flushes whenever the queue
-    /// stays empty while the tasks that are ready have two turns, or 256 packets are taken from it.
+    /// Writes until all senders have been dropped and the queue is empty. Flushes whenever the
+    /// queue stays empty while the ready tasks run twice, or 256 packets have been taken from it.
     ///
     /// # Errors
-    /// As [`AsyncWriter::flush`]; another call goes on, with what stays according to
-    /// [`Writer`'s table](Writer#errors) first.
+    /// As [`AsyncWriter::flush`]. The next call continues; packets that stay according to
+    /// [`Writer`'s table](Writer#errors) are written first.
     pub async fn run(&mut self) -> io::Result<()> {
         let AsyncQueuedWriter { writer, packets } = self;
         loop {
             writer.flush().await?;
             let count = match packets {
-                Packets::Plain(packets, batch, taken) => {
-                    taken.written();
+                PacketQueue::Plain(packets, batch, shortcut) => {
+                    shortcut.finish_batch();
                     let count = take(packets, batch).await;
-                    taken.add(count);
+                    shortcut.count_taken(count);
                     batch.drain(..).for_each(|packet| writer.push(packet));
                     count
                 }
-                Packets::Keyed(packets, batch) => {
+                PacketQueue::Keyed(packets, batch) => {
                     let count = take(packets, batch).await;
                     batch.drain(..).for_each(|(key, packet)| writer.push_in_order(packet, key));
                     count
@@ -307,9 +310,8 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
         }
     }
 
-    /// Writes until all senders are gone, whatever the device answers: what stays after an error is
-    /// dropped, as a full queue would have it, and `notice` is told of the error. For a task of its
-    /// own.
+    /// Writes until all senders have been dropped, in spite of errors. After an error, the
+    /// remaining packets are dropped, and `notice` is called with the error. For a separate task.
     pub async fn run_lossy(&mut self, mut notice: impl FnMut(io::Error)) {
         while let Err(error) = self.run().await {
             self.writer.get_mut().clear();
@@ -317,21 +319,21 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
         }
     }
 
-    /// What has been written so far, by the writer and by senders for themselves.
+    /// Returns counts of the packets that the writer and the senders have written so far.
     pub fn counters(&self) -> WriterCounters {
         let mut counters = *self.writer.get_ref().counters();
-        if let Packets::Plain(_, _, taken) = &self.packets {
-            taken.count(&mut counters);
+        if let PacketQueue::Plain(_, _, shortcut) = &self.packets {
+            shortcut.add_to(&mut counters);
         }
         counters
     }
 
-    /// The writer.
+    /// Returns the writer.
     pub const fn writer(&self) -> &AsyncWriter<B> {
         &self.writer
     }
 
-    /// The writer, to drop what stays after an error, or to be told of refusals.
+    /// Returns the writer, to drop the packets that stay after an error, or to set a notice.
     pub const fn writer_mut(&mut self) -> &mut AsyncWriter<B> {
         &mut self.writer
     }
@@ -343,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes what a task sends that yields so often before each packet.
+    /// Returns the batches that are taken from a task that yields this often before each packet.
     fn batches(yields: &'static [usize]) -> Vec<Vec<usize>> {
         Builder::new_current_thread().build().expect("a runtime").block_on(async {
             let (sender, mut packets) = mpsc::channel(1024);
@@ -364,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_others_have_a_turn_is_taken_too() {
+    fn packets_sent_while_other_tasks_run_join_the_batch() {
         assert_eq!(batches(&[0, 0, 0]), [[0, 1, 2]]);
         assert_eq!(batches(&[0, 1, 0, 1, 2, 2]), [[0, 1, 2, 3, 4, 5]]);
         assert_eq!(batches(&[0, 0, 3, 0, 3]), [vec![0, 1], vec![2, 3], vec![4]]);

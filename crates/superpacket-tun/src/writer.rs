@@ -1,4 +1,4 @@
-//! Packets that a tunnel delivers, merged and written to a device.
+//! Merges packets from a tunnel and writes them to a device.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -12,67 +12,68 @@ use superpacket::{BatchAggregator, Counters, Framing, GsoKind, HashKey, Policy, 
 use crate::switch::{Refusal, Settings, Switches};
 use crate::{Device, OrderKey};
 
-/// The most slices of one `writev` (`UIO_MAXIOV`), less the device's header and the packet's own.
+/// Maximum payload slices of one `writev` (`UIO_MAXIOV`), without the device's header and the
+/// packet's header.
 const MAX_PIECES: u32 = 1024 - 2;
 
-/// Writes packets to one queue of a device. Those of a flow that follow each other are merged, and
-/// leave by one gathered write from the buffers in which they were pushed.
+/// A writer of packets to one queue of a device. Consecutive packets of a flow are merged, and
+/// written by one vectored write from the buffers in which they were pushed.
 ///
 /// [`push`](Self::push) queues, [`flush`](Self::flush) writes. Packets of a flow leave in the order
-/// in which they were pushed. Nothing is held after a flush, and the buffers are dropped: push what
-/// one receive call gave, then flush.
+/// in which they were pushed. A flush writes all queued packets and drops the buffers: push the
+/// packets of one receive call, then flush.
 ///
 /// # Packets that overtook each other
 ///
-/// Where a tunnel counts its packets, [`push_in_order`](Self::push_in_order) says the count: a
-/// flush first puts what is queued in the order in which it was sent, so that packets merge which
-/// were swapped on their way, or by threads that decrypt them. What an earlier flush wrote is gone:
-/// nothing waits for a packet that is missing.
+/// If a tunnel counts its packets, [`push_in_order`](Self::push_in_order) passes the count. A flush
+/// first puts the queued packets in the order in which they were sent, so that packets merge even
+/// if they were reordered on their way or by threads that decrypt them. A flush never waits for a
+/// missing packet.
 ///
 /// # If the device refuses super-packets
 ///
-/// There are kernels that announce an offload and then refuse its packets with `EINVAL`. The
-/// packets of which such a super-packet was merged are then written one by one, in its place. If
-/// the device takes them, its kind is switched off for all writers of the device, which
-/// [`Switches::refusals`] and a [notice](Self::set_notice) tell once.
+/// Some kernels announce an offload and then refuse its packets with `EINVAL`. The packets of such
+/// a super-packet are then written one by one, in its place. If the device accepts them, the kind
+/// is switched off for all writers of the device; [`Switches::refusals`] and a
+/// [notice](Self::set_notice) report this once.
 ///
 /// # Errors
 ///
-/// | error | what becomes of the packet | of those behind it |
+/// | error | the packet | the packets behind it |
 /// |---|---|---|
 /// | [`WouldBlock`](io::ErrorKind::WouldBlock), from [`try_flush`](Self::try_flush) only | stays | stay |
-/// | a single packet is no IP packet, or otherwise not what the device takes (`EINVAL`, `EMSGSIZE`) | dropped, counted as [rejected](WriterCounters::rejected) | written; the flush returns the first such error |
-/// | all else: the interface is down (`EIO`), gone (`EBADFD`), memory is short (`ENOBUFS`) | stays | stay |
+/// | a single packet is not an IP packet, or the device does not accept it (`EINVAL`, `EMSGSIZE`) | dropped, counted as [rejected](WriterCounters::rejected) | written; the flush returns the first such error |
+/// | any other: the interface is down (`EIO`), gone (`EBADFD`), memory is short (`ENOBUFS`) | stays | stay |
 ///
-/// What stays is written by the next flush, before all that has been pushed since. Who goes on in
-/// spite of an error of the third sort calls [`flush_lossy`](Self::flush_lossy), or the queue
-/// grows; with a queued writer [`run_lossy`](crate::QueuedWriter::run_lossy).
+/// Packets that stay are written by the next flush, before all that have been pushed since. After
+/// an error of the third kind, call [`flush_lossy`](Self::flush_lossy), or
+/// [`run_lossy`](crate::QueuedWriter::run_lossy) with a queued writer; otherwise the queue grows.
 pub struct Writer<D, B> {
     aggregator: BatchAggregator,
-    /// The packets of a flush that is under way.
+    /// The packets of a flush in progress.
     batch: Vec<B>,
-    /// Those pushed since.
+    /// The packets that were pushed since.
     queue: Vec<B>,
-    /// The keys of those pushed since, up to the last that has one.
+    /// The keys of the packets in `queue`, up to the last that has one.
     keys: Vec<Option<OrderKey>>,
     order: Order,
-    output: Output<D>,
+    output: DeviceWriter<D>,
 }
 
-/// What a [`Writer`] has written.
+/// Counters of a [`Writer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriterCounters {
-    /// Packets that the device took, by themselves or in a super-packet.
+    /// Packets that the device accepted, single or in a super-packet.
     pub packets: u64,
-    /// Bytes of these, as they were pushed.
+    /// Bytes of these packets, as they were pushed.
     pub bytes: u64,
-    /// Writes that the device took: super-packets and single packets.
+    /// Writes that the device accepted: super-packets and single packets.
     pub writes: u64,
-    /// Of the writes, super-packets.
+    /// Writes of super-packets.
     pub super_packets: u64,
-    /// Of the writes, packets that the senders of a queue wrote by themselves, since they came
-    /// alone ([`QueuedWriter::counters`](crate::QueuedWriter::counters)).
+    /// Writes of single packets by the senders of a queue, because the packets came alone
+    /// ([`QueuedWriter::counters`](crate::QueuedWriter::counters)).
     pub direct: u64,
     /// Super-packets whose packets were written one by one, because their kind or destination is
     /// switched off or the device refused them.
@@ -81,28 +82,28 @@ pub struct WriterCounters {
     pub refused: u64,
     /// Single packets that the device refused, and that were dropped.
     pub rejected: u64,
-    /// Writes that the device was too full for.
+    /// Writes that failed because the device was full.
     pub full: u64,
 }
 
 impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
-    /// Writes to a device that takes a header of this framing before each packet. Without a framing
-    /// nothing is merged.
+    /// Returns a writer to a device whose packets have a header of this framing. `None` means no
+    /// headers: then no packets merge.
     pub fn new(device: D, framing: Option<Framing>, switches: Switches) -> Self {
         let (version, settings) = switches.snapshot();
-        // Without a framing it is not used.
+        // Without a framing the aggregator is not used.
         let aggregator = BatchAggregator::framed(
             framing.unwrap_or(Framing::TUN),
             policy(&settings),
             HashKey::random(),
         );
-        let output = Output {
+        let output = DeviceWriter {
             device,
             framing,
             switches,
             version,
             settings,
-            progress: Progress::default(),
+            progress: WriteProgress::default(),
             error: None,
             slices: Vec::new(),
             counters: WriterCounters::default(),
@@ -118,15 +119,15 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         }
     }
 
-    /// Queues a packet. It is written by the next flush, and dropped then.
+    /// Queues a packet. The next flush writes and drops it.
     #[inline]
     pub fn push(&mut self, packet: B) {
         self.queue.push(packet);
     }
 
-    /// Queues a packet of which it is known when it was sent: by a counter of its tunnel's, of
-    /// which a stream is a peer. The next flush puts those of a stream in order; packets that were
-    /// pushed without a key stay where they are.
+    /// Queues a packet with a key that tells when it was sent: a counter of its tunnel, and a
+    /// stream, such as the peer. The next flush puts the packets of a stream in order. Packets that
+    /// were pushed without a key stay at their places.
     #[inline]
     pub fn push_in_order(&mut self, packet: B, key: OrderKey) {
         self.keys.resize(self.queue.len(), None);
@@ -134,10 +135,10 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         self.queue.push(packet);
     }
 
-    /// Merges and writes all that is queued. Waits where the device is full.
+    /// Merges and writes all queued packets. Waits while the device is full.
     ///
     /// # Errors
-    /// The device's own; see [above](Self#errors).
+    /// Any error of the device; see [above](Self#errors).
     pub fn flush(&mut self) -> io::Result<()> {
         loop {
             match self.try_flush() {
@@ -149,27 +150,27 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         }
     }
 
-    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have
-    /// it.
+    /// Like [`flush`](Self::flush), but drops the packets that stay after an error, as a full queue
+    /// would.
     ///
     /// # Errors
-    /// The device's own.
+    /// Any error of the device.
     pub fn flush_lossy(&mut self) -> io::Result<()> {
         let result = self.flush();
         self.clear();
         result
     }
 
-    /// As [`flush`](Self::flush), without waiting.
+    /// Like [`flush`](Self::flush), but does not wait.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) where the device is full: the next call goes on.
-    /// Others are the device's own; see [above](Self#errors).
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the device is full: the next call continues.
+    /// Any other error of the device; see [above](Self#errors).
     pub fn try_flush(&mut self) -> io::Result<()> {
         loop {
             let Self { aggregator, batch, queue, keys, order, output } = self;
-            let goes_on = !batch.is_empty();
-            if !goes_on {
+            let is_continued = !batch.is_empty();
+            if !is_continued {
                 if queue.is_empty() {
                     return output.error.take().map_or(Ok(()), Err);
                 }
@@ -178,8 +179,8 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
                     order.restore(batch, |index| keys.get(index).copied().flatten());
                     keys.clear();
                 }
-                output.progress = Progress::default();
-                if output.see_switches() {
+                output.progress = WriteProgress::default();
+                if output.update_settings() {
                     aggregator.set_policy(policy(&output.settings));
                 }
                 output.progress.merges =
@@ -187,7 +188,7 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
             }
             if !output.progress.merges {
                 output.write_each(0..batch.len(), batch)?;
-            } else if goes_on {
+            } else if is_continued {
                 aggregator.resume(batch, |packet| output.take(&packet, batch))?;
             } else {
                 aggregator.poll(batch, |packet| output.take(&packet, batch))?;
@@ -196,18 +197,18 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         }
     }
 
-    /// How many packets have been pushed and are not written or dropped. Of a super-packet or a
-    /// batch that is partly written all count.
+    /// Returns the number of pushed packets that are not written or dropped yet. If a super-packet
+    /// or a batch is partly written, all of its packets count.
     pub fn len(&self) -> usize {
         self.batch.len() + self.queue.len()
     }
 
-    /// Is everything written or dropped that has been pushed?
+    /// Returns whether all pushed packets are written or dropped.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Drops what is queued. Returns how many packets that were, as [`len`](Self::len) counts.
+    /// Drops all queued packets. Returns their number, as counted by [`len`](Self::len).
     pub fn clear(&mut self) -> usize {
         let count = self.len();
         self.batch.clear();
@@ -217,28 +218,28 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         count
     }
 
-    /// Calls `notice` when the device has refused a kind of super-packet and it is switched off:
-    /// for a line in a log.
+    /// Sets a callback for kinds of super-packets that the device has refused and that are switched
+    /// off, for example to write a log line.
     pub fn set_notice(&mut self, notice: impl FnMut(&Refusal) + Send + 'static) {
         self.output.notice = Some(Box::new(notice));
     }
 
-    /// The switches of the device.
+    /// Returns the switches of the device.
     pub const fn switches(&self) -> &Switches {
         &self.output.switches
     }
 
-    /// What has been written so far.
+    /// Returns the counters of writing.
     pub const fn counters(&self) -> &WriterCounters {
         &self.output.counters
     }
 
-    /// What the engine has merged so far, with the reason for which each packet left as it did.
+    /// Returns the engine's counters of merged packets, with a reason per packet.
     pub const fn aggregation(&self) -> &Counters {
         self.aggregator.counters()
     }
 
-    /// The device that is written to.
+    /// Returns the device.
     pub const fn device(&self) -> &D {
         &self.output.device
     }
@@ -260,52 +261,51 @@ impl<D: fmt::Debug, B> fmt::Debug for Writer<D, B> {
     }
 }
 
-/// How packets merge by these settings. TCP merges where one version is on: what is off is taken
-/// apart when it leaves, which costs a few percent of its writes.
+/// Returns the policy for these settings. TCP merges if one IP version is on; super-packets of the
+/// other version are separated when they leave, which costs a few percent of their writes.
 const fn policy(settings: &Settings) -> Policy {
     let policy = if settings.on.udp { Policy::gro_with_udp() } else { Policy::gro() };
     let policy = policy.with_max_fragments(MAX_PIECES);
     if settings.trusted_input { policy.with_trusted_input() } else { policy }
 }
 
-/// What takes packets from the aggregator to the device.
-struct Output<D> {
+/// Writes packets from the aggregator to the device.
+struct DeviceWriter<D> {
     device: D,
     framing: Option<Framing>,
     switches: Switches,
-    /// The settings as they were last seen.
+    /// The version of `settings`.
     version: u64,
     settings: Settings,
-    progress: Progress,
-    /// The first error of this flush that told of one packet.
+    progress: WriteProgress,
+    /// The first error of this flush that concerns a single packet.
     error: Option<io::Error>,
-    /// Memory for the slices of a packet, empty between writes.
+    /// Memory for the slices of a packet; empty between writes.
     slices: Vec<IoSlice<'static>>,
     counters: WriterCounters,
-    notice: Option<Notice>,
+    notice: Option<RefusalCallback>,
 }
 
-/// Who is told of a refusal.
-type Notice = Box<dyn FnMut(&Refusal) + Send>;
+/// A callback for refusals.
+type RefusalCallback = Box<dyn FnMut(&Refusal) + Send>;
 
-/// How far a packet has come that could not be written, or a batch that is not merged.
+/// The progress of a packet that could not be written, or of a batch that is not merged.
 #[derive(Debug, Default)]
-struct Progress {
-    /// The batch goes through the aggregator.
+struct WriteProgress {
+    /// Whether the batch goes through the aggregator.
     merges: bool,
-    /// The super-packet is written as the packets that merged in it.
+    /// Whether the super-packet is written as the packets that were merged into it.
     separated: bool,
-    /// How many of these are written or rejected.
+    /// Number of these packets that are written or rejected.
     done: usize,
-    /// The device has refused the super-packet; that this is not for one of its packets is not
-    /// known yet.
+    /// The refusal of the super-packet, until it is known whether the device accepts its packets.
     refusal: Option<Refusal>,
 }
 
-impl<D: Device> Output<D> {
-    /// Takes over what has been switched. Returns whether anything has.
+impl<D: Device> DeviceWriter<D> {
+    /// Reads the switches. Returns whether they have changed.
     #[inline]
-    fn see_switches(&mut self) -> bool {
+    fn update_settings(&mut self) -> bool {
         match self.switches.newer_than(self.version) {
             Some((version, settings)) => {
                 (self.version, self.settings) = (version, settings);
@@ -315,7 +315,7 @@ impl<D: Device> Output<D> {
         }
     }
 
-    /// Writes what leaves the aggregator, or goes on with what it could not write.
+    /// Writes a packet from the aggregator, or continues with one that could not be written.
     #[inline]
     fn take<B: AsRef<[u8]>>(
         &mut self,
@@ -332,28 +332,28 @@ impl<D: Device> Output<D> {
             self.progress.separated = true;
             self.counters.separated += 1;
         }
-        self.write_each(packets_of(packet.pieces()), batch)?;
+        self.write_each(packet_indices(packet.pieces()), batch)?;
         (self.progress.separated, self.progress.done, self.progress.refusal) = (false, 0, None);
         Ok(())
     }
 
-    /// Writes a super-packet, unless it is switched off or the device refuses it.
+    /// Writes a super-packet. Returns `false` if it is switched off or the device refuses it.
     fn write_whole<B: AsRef<[u8]>>(
         &mut self,
         kind: GsoKind,
         packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, B>>,
     ) -> io::Result<bool> {
-        // What merged for a framing has a header of its own.
+        // Packets that merged for a framing have a header.
         let Some(framing) = self.framing else { return Ok(false) };
         let Ok(described) = framing.header(packet) else { return Ok(false) };
         if !self.settings.allows(kind, packet.header(), framing.layer) {
             return Ok(false);
         }
-        let mut slices = reused(mem::take(&mut self.slices));
+        let mut slices = reuse_slices(mem::take(&mut self.slices));
         slices.push(IoSlice::new(&described));
         slices.extend(packet.slices().map(IoSlice::new));
         let result = self.device.write(&slices);
-        self.slices = reused(slices);
+        self.slices = reuse_slices(slices);
         match result {
             Ok(()) => {
                 let header = packet.header().len() as u64;
@@ -364,17 +364,17 @@ impl<D: Device> Output<D> {
                 self.counters.super_packets += 1;
                 Ok(true)
             }
-            Err(error) if is_of_packet(&error) => {
+            Err(error) if concerns_packet(&error) => {
                 self.counters.refused += 1;
                 self.progress.refusal =
                     Some(Refusal::new(kind, packet.length(), packet.metadata.packets, &error));
                 Ok(false)
             }
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.count_full(error)),
         }
     }
 
-    /// Writes packets of the batch one by one, from the first on that is not done.
+    /// Writes packets of the batch one by one, starting with the first that is not done.
     fn write_each<B: AsRef<[u8]>>(
         &mut self,
         packets: impl Iterator<Item = usize>,
@@ -385,7 +385,7 @@ impl<D: Device> Output<D> {
         for packet in packets.skip(self.progress.done) {
             let bytes = batch.get(packet).map_or(&[][..], AsRef::as_ref);
             let slices = [IoSlice::new(header), IoSlice::new(bytes)];
-            // Without a header there is one slice.
+            // Without a header only one slice is passed.
             match self.device.write(slices.get(usize::from(header.is_empty())..).unwrap_or(&slices))
             {
                 Ok(()) => {
@@ -397,18 +397,18 @@ impl<D: Device> Output<D> {
                         self.switch_off(&refusal);
                     }
                 }
-                Err(error) if is_of_packet(&error) => {
+                Err(error) if concerns_packet(&error) => {
                     self.progress.done += 1;
                     self.counters.rejected += 1;
                     self.error.get_or_insert(error);
                 }
-                Err(error) => return Err(self.failed(error)),
+                Err(error) => return Err(self.count_full(error)),
             }
         }
         Ok(())
     }
 
-    /// Switches off what the device refused while it takes single packets.
+    /// Switches off a kind that the device refused although it accepts single packets.
     #[cold]
     fn switch_off(&mut self, refusal: &Refusal) {
         let is_news = self.switches.refuse(refusal);
@@ -419,14 +419,14 @@ impl<D: Device> Output<D> {
     }
 
     #[cold]
-    fn failed(&mut self, error: io::Error) -> io::Error {
+    fn count_full(&mut self, error: io::Error) -> io::Error {
         self.counters.full += u64::from(error.kind() == io::ErrorKind::WouldBlock);
         error
     }
 }
 
-/// Which packets of the batch a packet consists of, in order.
-fn packets_of(pieces: &[Piece<BufferIndex>]) -> impl Iterator<Item = usize> + '_ {
+/// Returns the indices of the batch's packets in a super-packet, in order.
+fn packet_indices(pieces: &[Piece<BufferIndex>]) -> impl Iterator<Item = usize> + '_ {
     let mut last = None;
     pieces
         .iter()
@@ -435,18 +435,18 @@ fn packets_of(pieces: &[Piece<BufferIndex>]) -> impl Iterator<Item = usize> + '_
         .filter(move |&packet| last.replace(packet) != Some(packet))
 }
 
-/// Does the error tell of one packet and not of the device?
-fn is_of_packet(error: &io::Error) -> bool {
-    /// `EMSGSIZE`, for which there is no kind of error.
+/// Returns whether the error concerns one packet and not the device.
+fn concerns_packet(error: &io::Error) -> bool {
+    /// `EMSGSIZE`, which has no [`io::ErrorKind`].
     const MESSAGE_TOO_LONG: i32 =
         if cfg!(any(target_os = "linux", target_os = "android")) { 90 } else { 40 };
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
         || error.raw_os_error() == Some(MESSAGE_TOO_LONG)
 }
 
-/// The memory of a vector, for slices of other bytes: collected in place, so that nothing is
-/// allocated.
-fn reused<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
+/// Returns the empty vector for slices of another lifetime. It is collected in place, so no memory
+/// is allocated.
+fn reuse_slices<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
     slices.clear();
     slices.into_iter().map(|_| IoSlice::new(&[])).collect()
 }

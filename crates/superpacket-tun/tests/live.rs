@@ -1,4 +1,4 @@
-//! Kernel TCP and UDP through TUN devices of two hosts, which the crate joins.
+//! Tests kernel TCP and UDP through TUN devices of two hosts, connected by this crate.
 #![cfg(target_os = "linux")]
 
 use std::io::{self, IoSlice};
@@ -23,7 +23,7 @@ use superpacket_tun::{
 
 enter_user_namespace_before_main!();
 
-/// Two hosts, each with a TUN device, and threads that carry packets between the devices.
+/// Two hosts with a TUN device each, and threads that forward packets between the devices.
 struct Tunnel {
     a: Host,
     b: Host,
@@ -33,14 +33,14 @@ struct Tunnel {
     threads: Vec<JoinHandle<Carried>>,
 }
 
-/// What a thread has carried in its direction.
+/// The packets that a thread has forwarded in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
-    /// Super-packets that were read, and writes of them.
+    /// Super-packets that were read and written.
     super_packets: (u64, u64),
-    /// Packets that were read, and written.
+    /// Packets that were read and written.
     packets: (u64, u64),
-    /// Super-packets that were written apart.
+    /// Super-packets whose packets were written one by one.
     separated: u64,
     refused: u64,
 }
@@ -59,15 +59,15 @@ impl std::iter::Sum for Carried {
     }
 }
 
-/// What B is reached by.
+/// The addresses of host B.
 const SERVER: [&str; 2] = ["10.9.0.2", "fd09::2"];
 
-/// In bytes, of both devices.
+/// The MTU of both devices, in bytes.
 const MTU: u16 = 1400;
 
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.0.1/24", "fd09::1/64"], ["10.9.0.2/24", "fd09::2/64"]];
 
-/// Why there is no device: forbidden, where the machine has none for this user.
+/// Returns the error of opening a device; `Forbidden` if this user may not open one.
 fn no_device(error: impl Into<io::Error>) -> LabError {
     let (what, error) = ("a TUN device", error.into());
     match error.kind() {
@@ -87,7 +87,7 @@ fn open(host: &Host, builder: Builder, addresses: [&str; 2]) -> Result<Tun, LabE
 }
 
 impl Tunnel {
-    /// Two hosts with devices that `build` has described.
+    /// Returns two hosts with devices that `build` describes.
     fn new(build: impl Fn(Builder) -> Builder) -> Result<Self, LabError> {
         let (a, b) = (Host::new("A")?, Host::new("B")?);
         let tun_a = open(&a, build(Tun::builder("tun0").mtu(u32::from(MTU))), ADDRESSES[0])?;
@@ -95,8 +95,8 @@ impl Tunnel {
         Ok(Tunnel { a, b, tun_a, tun_b, stop: Arc::default(), threads: Vec::new() })
     }
 
-    /// Carries packets both ways, for each queue by a thread each way, through devices that `wrap`
-    /// makes of queues.
+    /// Forwards packets in both directions, with a thread per queue and direction. `wrap` turns
+    /// queues into devices.
     fn carry<D: Device + AsFd + Send + 'static>(
         &mut self,
         wrap: impl Fn(Queue) -> D,
@@ -104,7 +104,7 @@ impl Tunnel {
         self.carry_inspected(wrap, |_| {})
     }
 
-    /// Carries packets so, each of which is looked at when it has been read.
+    /// Forwards packets, and calls `inspect` with each packet that is read.
     fn carry_inspected<D: Device + AsFd + Send + 'static>(
         &mut self,
         wrap: impl Fn(Queue) -> D,
@@ -122,7 +122,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// All writers share their device's switches.
+    /// Returns the switches, which all writers of a device share.
     fn switches_of(&self, queue: &Queue) -> Switches {
         queue.writer::<Vec<u8>>().switches().clone()
     }
@@ -135,7 +135,7 @@ impl Tunnel {
         }
     }
 
-    /// Bytes both ways by TCP, compared, over IPv4 and IPv6.
+    /// Sends bytes in both directions by TCP over IPv4 and IPv6, and compares them.
     fn tcp(&self, flows: usize, bytes: u64) -> Result<(), LabError> {
         SERVER.into_iter().try_for_each(|address| self.tcp_to(address, flows, bytes))
     }
@@ -151,7 +151,7 @@ impl Tunnel {
         bulk.run(&self.route(address)).map(drop)
     }
 
-    /// Datagrams in super-packets, compared, over IPv4 and IPv6.
+    /// Sends datagrams in super-packets over IPv4 and IPv6, and compares them.
     fn udp(&self) -> Result<(), LabError> {
         SERVER.into_iter().try_for_each(|address| self.udp_to(address))
     }
@@ -161,7 +161,8 @@ impl Tunnel {
             datagram: 1200,
             segments: 20,
             gro: true,
-            // So few that what waits in a device of 500 packets is 50 ms, on a busy machine.
+            // At this rate, a device queue of 500 packets is filled in 50 ms, which suffices on a
+            // busy machine.
             datagrams_per_second: Some(1e4),
             time: Duration::from_millis(300),
             verify: Some(9),
@@ -173,7 +174,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Ends the threads, and says what they carried, per direction and queue.
+    /// Ends the threads, and returns their counts per direction and queue.
     fn end(&mut self) -> Vec<Carried> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads
@@ -189,13 +190,13 @@ impl Drop for Tunnel {
     }
 }
 
-/// Waits for packets, for a short while.
+/// Waits a short time for packets.
 fn wait(fd: BorrowedFd<'_>) {
     let time = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&time)).expect("poll");
 }
 
-/// Carries what the kernel gives at once, again and again.
+/// Forwards packets until the threads are ended.
 fn carry<D: Device>(
     mut reader: Reader<Queue>,
     mut writer: Writer<D, Vec<u8>>,
@@ -249,7 +250,8 @@ fn tcp_and_udp_pass_in_super_packets_both_ways() -> Result<(), LabError> {
             (packets_written, 0, 0),
             "{carried:?}"
         );
-        // 160 MB of TCP are 118,000 packets of 1,400 bytes: most came, and left, with others.
+        // 160 MB of TCP are 118,000 packets of 1,400 bytes: most are read and written in
+        // super-packets.
         assert!(packets_read > 100_000 && read > 1000 && written > 1000, "{carried:?}");
         assert!(packets_read / read > 5 && packets_written / written > 5, "{carried:?}");
     }
@@ -272,7 +274,7 @@ fn ethernet_frames_of_tap_devices_pass_so_too() -> Result<(), LabError> {
         Some(Layer::Ethernet)
     );
     assert_eq!(tunnel.tun_a.mtu().expect("it is there"), 1400, "as IP packets count");
-    // What A sends to B over IPv6 leaves apart.
+    // Packets from A to B over IPv6 are written one by one.
     tunnel.tun_b.switches().forbid("fd09::2".parse::<IpAddr>().expect("an address"));
     tunnel.carry(|queue| queue)?;
     tunnel.tcp(2, 10 << 20)?;
@@ -290,8 +292,8 @@ fn ethernet_frames_of_tap_devices_pass_so_too() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Asserts that what was read from a device of this MTU is a packet for the wire, outer and inner
-/// headers and all checksums right, in a tunnel if it is a UDP packet.
+/// Asserts that a packet that was read from a device with this MTU is valid: the outer and inner
+/// headers and all checksums are right, and it is in a tunnel if it is UDP.
 fn assert_whole_in_tunnel(packet: &[u8]) {
     let checked = check::frame(packet, &Expect { starts_at_ip: true, ..Expect::default() })
         .unwrap_or_else(|problem| panic!("{problem}"));
@@ -313,7 +315,7 @@ fn super_packets_in_tunnels_are_cut_before_they_are_read() -> Result<(), LabErro
         (UdpTunnel::Geneve, true),
         (UdpTunnel::Geneve, false),
     ] {
-        // The same bytes over each: an outer IPv4 header leaves 20 bytes more than IPv6's.
+        // The inner MTU leaves room for the outer headers; IPv4 needs 20 bytes less than IPv6.
         for (outer, room) in [(["10.9.0.1", "10.9.0.2"], 50), (["fd09::1", "fd09::2"], 70)] {
             let Some(mut vpn) = available_or_skip(Tunnel::new(|builder| builder)) else {
                 return Ok(());
@@ -338,8 +340,8 @@ fn super_packets_in_tunnels_are_cut_before_they_are_read() -> Result<(), LabErro
                 vpn.udp_to(address)?;
             }
             for carried in vpn.end() {
-                // 16 MB of TCP are 13,000 packets. Linux gives super-packets in tunnels only to who
-                // asks for them (TUN_F_UDP_TUNNEL_GSO).
+                // 16 MB of TCP are 13,000 packets. Linux delivers super-packets in tunnels only if
+                // this is requested (TUN_F_UDP_TUNNEL_GSO).
                 assert!(
                     carried.packets.0 > 10_000,
                     "{tunnel:?}, checksum {checksum}, over {outer:?}: {carried:?}"
@@ -355,7 +357,8 @@ fn super_packets_in_tunnels_are_cut_before_they_are_read() -> Result<(), LabErro
     Ok(())
 }
 
-/// A queue whose kernel refuses super-packets: their headers name a type that it does not know.
+/// A queue that makes the kernel refuse super-packets: it replaces the type in their headers by an
+/// unknown one.
 struct Refusing {
     queue: Queue,
     refusals: Arc<AtomicU64>,
@@ -405,7 +408,7 @@ fn a_kernel_that_refuses_super_packets_loses_none() -> Result<(), LabError> {
     let switches = [tunnel.tun_a.switches().clone(), tunnel.tun_b.switches().clone()];
     let carried: Carried = tunnel.end().into_iter().sum();
     assert_eq!((carried.packets.0, carried.super_packets.1), (carried.packets.1, 0), "{carried:?}");
-    // Once for each kind: TCP both ways, UDP one way.
+    // There is one refusal per kind: TCP in both directions, UDP in one.
     assert_eq!((carried.refused, refusals.load(Ordering::Relaxed)), (5, 5), "{carried:?}");
     assert!(
         switches.iter().all(|switches| !switches.on().tcp4 && !switches.on().tcp6),
@@ -423,7 +426,7 @@ fn a_kernel_that_refuses_super_packets_loses_none() -> Result<(), LabError> {
 }
 
 #[test]
-fn offloads_that_are_taken_away_cost_no_byte() -> Result<(), LabError> {
+fn changed_offloads_lose_no_byte() -> Result<(), LabError> {
     let Some(mut tunnel) =
         available_or_skip(Tunnel::new(|builder| builder.offloads(Offloads::TCP)))
     else {
@@ -455,7 +458,7 @@ fn offloads_that_are_taken_away_cost_no_byte() -> Result<(), LabError> {
 }
 
 #[test]
-fn switches_turn_while_packets_flow() -> Result<(), LabError> {
+fn switches_change_under_load() -> Result<(), LabError> {
     let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder)) else { return Ok(()) };
     tunnel.carry(|queue| queue)?;
     let switches = tunnel.tun_b.switches().clone();
@@ -519,7 +522,7 @@ fn what_was_asked_for_is_what_is_told() -> Result<(), LabError> {
         assert_eq!(second.name(), "few1");
         assert!(host.link("few1").is_up()?);
 
-        // A descriptor that others may have opened is used as it is.
+        // A descriptor that another program may have opened is used unchanged.
         let fd = second.queues()[0].as_fd().try_clone_to_owned().expect("a copy");
         drop(second);
         let third = Tun::from_fds([fd]).expect("it is attached");
@@ -530,14 +533,14 @@ fn what_was_asked_for_is_what_is_told() -> Result<(), LabError> {
         for (builder, says) in [
             (
                 Tun::builder("lo"),
-                "\"lo\": make or attach to the device (TUNSETIFF): Invalid argument",
+                "\"lo\": create or attach to the device (TUNSETIFF): Invalid argument",
             ),
             (
                 Tun::builder("few0"),
-                "\"few0\": make or attach to the device (TUNSETIFF): Device or resource busy",
+                "\"few0\": create or attach to the device (TUNSETIFF): Device or resource busy",
             ),
-            (Tun::builder("a-name-that-is-too-long"), "up to 15 bytes"),
-            (Tun::builder("few2").queues(0), "number of queues: 0 is not from 1 to 256"),
+            (Tun::builder("a-name-that-is-too-long"), "at most 15 bytes"),
+            (Tun::builder("few2").queues(0), "number of queues: 0 is not between 1 and 256"),
             (
                 Tun::builder("few3").mtu(70_000),
                 "\"few3\": set the MTU (SIOCSIFMTU): Invalid argument",
@@ -554,7 +557,7 @@ fn what_was_asked_for_is_what_is_told() -> Result<(), LabError> {
     })
 }
 
-/// Opens a TUN device as programs do that know no super-packets, or a TAP device.
+/// Opens a TUN device without super-packets, or a TAP device.
 fn plain_device(name: &str, flags: u16) -> io::Result<std::os::fd::OwnedFd> {
     use rustix::fs::{Mode, OFlags, open};
     let fd = open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
@@ -611,7 +614,7 @@ fn a_descriptor_without_headers_carries_packets_one_by_one() -> Result<(), LabEr
         plain_device("tap0", IFF_TAP_NO_PI).map_err(|error| LabError::system("tap0", error))
     })?;
     let error = Tun::from_fds([tap]).expect_err("a TAP device").to_string();
-    assert!(error.contains("\"tap0\": use its descriptor: it is a TAP device"), "{error}");
+    assert!(error.contains("\"tap0\": use the descriptor: it is a TAP device"), "{error}");
     Ok(())
 }
 
@@ -628,8 +631,8 @@ fn tasks_carry_what_threads_do() -> Result<(), LabError> {
             let [a, b] = queues
                 .map(|queue| queue.split_async::<Vec<u8>>().expect("it is not registered yet"));
             let ((mut read_a, write_a), (mut read_b, mut write_b)) = (a, b);
-            // One direction by push and flush, from a pool that is smaller than a super-packet; the
-            // other through a queue.
+            // One direction uses push and flush, with a pool that is smaller than a super-packet;
+            // the other uses a queue.
             let there = tokio::spawn(async move {
                 let (mut pool, mut sizes) = (vec![vec![0; 1400]; 7], [0; 7]);
                 loop {

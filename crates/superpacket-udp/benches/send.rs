@@ -1,10 +1,10 @@
-//! Runs of datagrams from separate buffers: gathered by the kernel, copied together as the crate
-//! does, one by one.
+//! Compares ways to send runs of datagrams from separate buffers: gathered by the kernel, copied
+//! together (as the crate does), and one by one.
 //!
-//! `cargo bench -p superpacket-udp`. Each way sends the same datagrams in turn, behind the same
-//! [`Sender`], in rounds of which the medians are told. To a host that drops them, what is measured
-//! is the sender's own cost; through a veth pair the receiver's is added, per datagram that it got.
-//! "Hot" datagrams lie in the cache, as behind a cipher; "cold" ones do not.
+//! `cargo bench -p superpacket-udp`. Each way sends the same datagrams with the same [`Sender`],
+//! alternating in rounds; medians are printed. If the host drops the datagrams, only the sender's
+//! cost is measured; through a veth pair, the receiver's cost is included, per received datagram.
+//! "Hot" datagrams are in the cache, as behind a cipher; "cold" ones are not.
 #[cfg(target_os = "linux")]
 fn main() {
     if let Err(error) = linux::run() {
@@ -33,12 +33,12 @@ mod linux {
     use superpacket_udp::{Refusal, SendDatagrams, Sender, Transmit, UdpSocket};
 
     const ROUNDS: usize = 15;
-    /// Datagrams of what a TUN device gives at once.
+    /// Number of datagrams in one read of a TUN device.
     const RUN: usize = 45;
-    /// Runs of a round.
+    /// Number of runs per round.
     const RUNS: usize = 1000;
 
-    /// Runs of datagrams, one in each call in turn.
+    /// The runs of datagrams; each call sends the next.
     type Load = Vec<Vec<Vec<u8>>>;
 
     pub fn run() -> Result<(), LabError> {
@@ -61,12 +61,12 @@ mod linux {
         Ok(())
     }
 
-    /// CPU time up to now. `getrusage` counts in ticks, on some kernels.
+    /// Returns the CPU time so far. `getrusage` counts in ticks on some kernels.
     fn spent(clock: ClockId) -> Duration {
         clock_gettime(clock).expect("every Linux has it").into()
     }
 
-    /// To a host that has no address, and drops what is sent.
+    /// Sends to a host without an address, which drops everything.
     fn dropped(name: &str, load: &Load) -> Result<(), LabError> {
         let (host, other) = (Host::new("A")?, Host::new("B")?);
         let (link, end) = Link::veth(&host, "eth0", &other, "eth0")?;
@@ -84,7 +84,7 @@ mod linux {
         })
     }
 
-    /// Through a veth pair, whose sending end takes super-packets or not, to a thread that
+    /// Sends through a veth pair, whose sending end accepts super-packets or not, to a thread that
     /// receives.
     fn received(name: &str, load: &Load, segmentation: bool) -> Result<(), LabError> {
         let hosts = TwoHosts::new()?;
@@ -125,7 +125,7 @@ mod linux {
         })
     }
 
-    /// A socket whose kernel gathers a run from where its datagrams lie.
+    /// A socket whose kernel gathers a run from the datagrams' buffers.
     struct Gathering(std::net::UdpSocket);
 
     impl SendDatagrams for Gathering {
@@ -157,7 +157,7 @@ mod linux {
         }
     }
 
-    /// Sends in each way in turn and prints what `cost` says.
+    /// Sends in all ways alternately, and prints the results of `cost`.
     fn compare(
         what: &str,
         load: &Load,

@@ -1,16 +1,16 @@
-//! UDP sockets for tunnels: runs of datagrams from separate buffers leave in one call, what the
-//! kernel merged is received in one, and lent datagram by datagram.
+//! UDP sockets for tunnels. A *run* of datagrams from separate buffers is sent in one call.
+//! Datagrams that the kernel merged are received in one call, and accessed one by one.
 //!
-//! **Fragments.** Datagrams that are longer than the path MTU are sent in IP fragments, and IPv4
-//! datagrams have no don't-fragment bit: a tunnel cannot make its datagrams shorter when the path
-//! gets narrower. A protocol that finds out the path MTU itself, as QUIC does, forbids fragments
-//! (`UdpSocket::set_fragmentation`). That choice is for Linux and Android. On other systems
+//! **Fragments.** Datagrams longer than the path MTU are sent in IP fragments, and IPv4 datagrams
+//! have no don't-fragment bit: a tunnel cannot make its datagrams shorter when the path MTU becomes
+//! smaller. A protocol that discovers the path MTU itself, such as QUIC, forbids fragments
+//! (`UdpSocket::set_fragmentation`). This setting exists on Linux and Android. On other systems
 //! `quinn-udp` forbids fragments, so a tunnel's MTU must leave room for its headers on the whole
 //! path.
 //!
-//! A VPN that has 64 KB from its TUN device in one read sends 45 datagrams. One call for each costs
-//! more than its cipher. Linux takes them in one call (`UDP_SEGMENT`), and cuts as late as the
-//! device allows; it gives the datagrams of a flow in one call too (`UDP_GRO`).
+//! A VPN that reads 64 KB from its TUN device at once sends 45 datagrams. One call per datagram
+//! costs more than the cipher. Linux accepts them in one call (`UDP_SEGMENT`), and segments them as
+//! late as the device allows. It also delivers the datagrams of a flow in one call (`UDP_GRO`).
 //!
 //! ```no_run
 //! use superpacket_udp::{Destination, UdpSocket};
@@ -30,36 +30,39 @@
 //!
 //! # On `quinn-udp`
 //!
-//! The calls, the socket's options and the names are `quinn-udp`'s. What a tunnel needs besides is
-//! here: datagrams that lie in separate buffers are put together to runs, a run that the kernel
-//! refuses is not lost, buffers are large, ECN bits come with runs over IPv4 too, and senders and
-//! receivers wait, by themselves or with tokio.
+//! The system calls, the socket's options and the names are those of `quinn-udp`. This crate adds
+//! what tunnels need:
+//! - Datagrams in separate buffers are joined into runs.
+//! - A run that the kernel refuses is not lost.
+//! - Buffers are large.
+//! - ECN bits are sent and received with runs over IPv4 too.
+//! - Senders and receivers can wait, with or without tokio.
 //!
-//! A run is copied together before it is sent. To have the kernel gather it from separate buffers
-//! costs no less, since it looks at each slice: with datagrams of 1,452 bytes 0.94 to 1.07 times a
-//! copy's CPU time, of 500 bytes 1.10 to 1.15 times, of 100 bytes 1.20 to 1.27 times (bench `send`,
-//! in the cache and not).
+//! A run is copied into one buffer before it is sent. Gathering it from separate buffers is not
+//! cheaper, since the kernel processes each slice: compared with a copy, it takes 0.94 to 1.07
+//! times the CPU time for datagrams of 1,452 bytes, 1.10 to 1.15 times for 500 bytes, and 1.20 to
+//! 1.27 times for 100 bytes (bench `send`).
 //!
-//! It is a crate of its own, so that who has another device needs no TUN crate, and who has another
-//! socket no UDP crate.
+//! It is a separate crate, so that programs with another device need no TUN crate, and programs
+//! with another socket need no UDP crate.
 //!
 //! # If the kernel refuses a run
 //!
-//! There are devices and sockets for which `UDP_SEGMENT` fails with `EIO` or `EINVAL`. The
-//! datagrams are then sent one by one, in their place. If the kernel takes one that is as long as
-//! the run's others and fits the path MTU, runs are switched off for the socket, which
-//! [`UdpSocket::refusal`] and a [notice](Sender::set_notice) tell once. `quinn-udp` sends no ECN
-//! bits over IPv4 after an `EINVAL`: it takes them for what may have been refused.
+//! For some devices and sockets, `UDP_SEGMENT` fails with `EIO` or `EINVAL`. The datagrams are then
+//! sent one by one, in their place. If the kernel accepts one that is as long as the run's others
+//! and fits the path MTU, runs are switched off for the socket; [`UdpSocket::refusal`] and a
+//! [notice](Sender::set_notice) report this once. After an `EINVAL`, `quinn-udp` sends no more ECN
+//! bits over IPv4, since they may have been the cause.
 //!
-//! No run may have datagrams that exceed the path MTU, since the kernel makes no fragments of them.
-//! Such a run is sent datagram by datagram, others as before. A notice tells it once;
-//! [`too_long`](SenderCounters::too_long) counts it.
+//! The datagrams of a run must not exceed the path MTU, since the kernel does not fragment them. A
+//! run of longer ones is sent datagram by datagram; other runs are sent as before. A notice reports
+//! this once; [`too_long`](SenderCounters::too_long) counts such runs.
 //!
 //! # Features
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `tokio` | no | `AsyncSender`, `AsyncReceiver`: senders and receivers that are awaited |
+//! | `tokio` | no | `AsyncSender`, `AsyncReceiver` |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

@@ -1,32 +1,32 @@
-//! What has been received, lent datagram by datagram.
+//! Receives runs of datagrams, which are accessed one by one.
 
 use std::io::{self, IoSliceMut};
 
 use crate::{RecvMeta, UdpSocket};
 
-/// The most messages of one call, each of which may be a run of datagrams.
-const MESSAGES: usize = 8;
-/// Bytes of a message's buffer: the longest run that the kernel makes.
-const MESSAGE: usize = 65_536;
+/// Maximum messages per call. Each may be a run of datagrams.
+const MAX_MESSAGES: usize = 8;
+/// Length of a message's buffer in bytes: that of the longest run from the kernel.
+const MESSAGE_LENGTH: usize = 65_536;
 
-/// Receives datagrams: those that wait, of up to 8 runs in one call, into buffers of its own.
+/// A receiver of datagrams. It receives up to 8 runs per call, into its own buffers.
 #[derive(Debug)]
 pub struct Receiver {
     socket: UdpSocket,
     buffer: Box<[u8]>,
-    metas: [RecvMeta; MESSAGES],
+    metas: [RecvMeta; MAX_MESSAGES],
 }
 
 impl Receiver {
     pub(crate) fn new(socket: UdpSocket) -> Self {
-        let buffer = vec![0; MESSAGES * MESSAGE].into_boxed_slice();
-        Receiver { socket, buffer, metas: [RecvMeta::default(); MESSAGES] }
+        let buffer = vec![0; MAX_MESSAGES * MESSAGE_LENGTH].into_boxed_slice();
+        Receiver { socket, buffer, metas: [RecvMeta::default(); MAX_MESSAGES] }
     }
 
-    /// Receives what waits. Waits until there is something.
+    /// Receives the datagrams that have arrived. Waits until there is one.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub fn receive(&mut self) -> io::Result<Received<'_>> {
         let messages = loop {
             match self.fill() {
@@ -36,36 +36,37 @@ impl Receiver {
                 filled => break filled?,
             }
         };
-        Ok(self.lend(messages))
+        Ok(self.received(messages))
     }
 
-    /// Receives what waits.
+    /// Receives the datagrams that have arrived, without waiting.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if nothing does; others are the system's.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if none has arrived; any other error of the
+    /// system.
     pub fn try_receive(&mut self) -> io::Result<Received<'_>> {
         let messages = self.fill()?;
-        Ok(self.lend(messages))
+        Ok(self.received(messages))
     }
 
-    /// Receives into the buffers. Returns how many messages.
+    /// Receives into the buffers. Returns the number of messages.
     pub(crate) fn fill(&mut self) -> io::Result<usize> {
-        let mut rest = self.buffer.chunks_exact_mut(MESSAGE);
-        let mut slices: [_; MESSAGES] =
+        let mut rest = self.buffer.chunks_exact_mut(MESSAGE_LENGTH);
+        let mut slices: [_; MAX_MESSAGES] =
             std::array::from_fn(|_| IoSliceMut::new(rest.next().unwrap_or(&mut [])));
         let messages =
             self.socket.state().recv(self.socket.socket(), &mut slices, &mut self.metas)?;
         for meta in self.metas.iter_mut().take(messages) {
-            // A socket of both IP versions gives IPv4 addresses as mapped ones.
+            // A socket for both IP versions returns IPv4 addresses as mapped ones.
             meta.addr.set_ip(meta.addr.ip().to_canonical());
         }
         Ok(messages)
     }
 
-    /// Lends so many messages.
-    pub(crate) fn lend(&mut self, messages: usize) -> Received<'_> {
+    /// Returns the first `messages` messages.
+    pub(crate) fn received(&mut self, messages: usize) -> Received<'_> {
         for meta in self.metas.iter_mut().take(messages) {
-            // A run without a length of its datagrams is one datagram.
+            // A run without a datagram length is a single datagram.
             if meta.stride == 0 {
                 meta.stride = meta.len;
             }
@@ -73,13 +74,13 @@ impl Receiver {
         Received { buffer: &mut self.buffer, metas: self.metas.get(..messages).unwrap_or(&[]) }
     }
 
-    /// The socket that is received by.
+    /// Returns the socket.
     pub const fn socket(&self) -> &UdpSocket {
         &self.socket
     }
 }
 
-/// What one call received.
+/// The datagrams received in one call.
 #[derive(Debug)]
 pub struct Received<'a> {
     buffer: &'a mut [u8],
@@ -87,20 +88,20 @@ pub struct Received<'a> {
 }
 
 impl<'a> Received<'a> {
-    /// The datagrams, in the order of their arrival, each with what is known of its run.
+    /// Returns the datagrams in the order of arrival, each with the metadata of its run.
     pub fn datagrams(&self) -> impl Iterator<Item = (&'a RecvMeta, &[u8])> {
-        let runs = self.metas.iter().zip(self.buffer.chunks_exact(MESSAGE));
+        let runs = self.metas.iter().zip(self.buffer.chunks_exact(MESSAGE_LENGTH));
         runs.flat_map(|(meta, bytes)| {
             let run = bytes.get(..meta.len).unwrap_or(&[]);
             datagrams_of(meta, run.len()).map(move |range| (meta, run.get(range).unwrap_or(&[])))
         })
     }
 
-    /// The datagrams, to be opened where they lie.
+    /// Returns the datagrams, to be decrypted in place.
     pub fn datagrams_mut(&mut self) -> impl Iterator<Item = (&'a RecvMeta, &mut [u8])> {
-        let runs = self.metas.iter().zip(self.buffer.chunks_exact_mut(MESSAGE));
+        let runs = self.metas.iter().zip(self.buffer.chunks_exact_mut(MESSAGE_LENGTH));
         runs.flat_map(|(meta, bytes)| {
-            // An empty datagram is one, too.
+            // An empty datagram counts as one datagram.
             let nothing: &mut [u8] = &mut [];
             let empty = (meta.len == 0).then_some(nothing);
             let run = bytes.get_mut(..meta.len).unwrap_or(&mut []);
@@ -111,17 +112,17 @@ impl<'a> Received<'a> {
         })
     }
 
-    /// The runs, each of datagrams of [`stride`](RecvMeta::stride) bytes, the last of which may be
-    /// shorter.
+    /// Returns the runs. Each consists of datagrams of [`stride`](RecvMeta::stride) bytes, the last
+    /// of which may be shorter.
     pub fn runs(&self) -> impl Iterator<Item = (&'a RecvMeta, &[u8])> {
         self.metas
             .iter()
-            .zip(self.buffer.chunks_exact(MESSAGE))
+            .zip(self.buffer.chunks_exact(MESSAGE_LENGTH))
             .map(|(meta, bytes)| (meta, bytes.get(..meta.len).unwrap_or(&[])))
     }
 }
 
-/// Where the datagrams of a run lie. An empty datagram is one, too.
+/// Returns the ranges of a run's datagrams. An empty datagram counts as one datagram.
 fn datagrams_of(
     meta: &RecvMeta,
     length: usize,
@@ -134,11 +135,11 @@ fn datagrams_of(
 mod tests {
     use super::*;
 
-    /// What a receiver lends for this message, each way.
+    /// Returns the lengths of datagrams and runs for this message, for each kind of access.
     fn lengths(meta: RecvMeta) -> [Vec<usize>; 3] {
         let mut receiver = Receiver::new(UdpSocket::bind("127.0.0.1:0").expect("loopback"));
         receiver.metas[0] = meta;
-        let mut received = receiver.lend(1);
+        let mut received = receiver.received(1);
         [
             received.datagrams().map(|(_, datagram)| datagram.len()).collect(),
             received.datagrams_mut().map(|(_, datagram)| datagram.len()).collect(),

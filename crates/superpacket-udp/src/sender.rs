@@ -1,4 +1,4 @@
-//! Datagrams that are queued, and leave in runs.
+//! Queues datagrams, and sends them in runs.
 
 use std::io::{self, IoSlice};
 use std::mem;
@@ -6,41 +6,42 @@ use std::{fmt, ops};
 
 use crate::{Destination, Transmit};
 
-/// What datagrams are sent by: a [`UdpSocket`](crate::UdpSocket), or what takes its place in tests.
+/// A sender of datagrams: a [`UdpSocket`](crate::UdpSocket), or a replacement in tests.
 pub trait SendDatagrams {
-    /// Sends one datagram, or a run of them: all or none. `scratch` is memory for who needs the
-    /// contents in one piece.
+    /// Sends one datagram, or a run: all of its datagrams or none. `scratch` is memory to copy the
+    /// contents into one piece.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no room now; others are the system's.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no room now; any other error of the
+    /// system.
     fn send(&self, transmit: &Transmit<'_>, scratch: &mut Vec<u8>) -> io::Result<()>;
 
-    /// The most datagrams of a run: 1 where runs are not taken.
+    /// Returns the maximum number of datagrams in a run; 1 if runs are not supported.
     fn max_segments(&self) -> usize;
 
     /// Waits until there is room to send.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     fn wait_writable(&self) -> io::Result<()>;
 
-    /// Returns whether a datagram of `length` bytes is known to leave in one IP packet: whether it
-    /// fits the path MTU. Asked when a run was refused with an error that has several causes;
-    /// `true` where nothing is known.
+    /// Returns whether a datagram of `length` bytes fits the path MTU, so that it leaves in one IP
+    /// packet. It is called after a run was refused with an error that has several causes. Returns
+    /// `true` if this is not known.
     fn fits(&self, _destination: &Destination, _length: usize) -> bool {
         true
     }
 
-    /// Is told of a run that was refused. Takes no more runs if the [cause](Refusal::cause) is
-    /// [`RefusalCause::Unsupported`]. Returns whether this is news.
+    /// Handles the refusal of a run. Switches runs off if the [cause](Refusal::cause) is
+    /// [`RefusalCause::Unsupported`]. Returns whether this is the first refusal with this cause.
     fn refuse(&self, refusal: &Refusal) -> bool;
 }
 
-/// Why a run was refused.
+/// The cause of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusalCause {
-    /// The kernel, the socket or the device takes no runs: they are switched off.
+    /// The kernel, the socket or the device does not support runs: they are switched off.
     Unsupported,
     /// The datagrams of this run exceed the path MTU. Other runs are sent as before.
     TooLong,
@@ -50,15 +51,15 @@ pub enum RefusalCause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// Why it was refused.
+    /// The cause.
     pub cause: RefusalCause,
-    /// Where it was to go.
+    /// The destination of the run.
     pub destination: Destination,
-    /// How many datagrams it had. They have been sent one by one.
+    /// Number of its datagrams. They have been sent one by one.
     pub datagrams: usize,
-    /// Bytes of each but the last.
+    /// Length of each datagram but the last, in bytes.
     pub segment_size: usize,
-    /// The error's number (`errno`), if it has one.
+    /// The number of the error (`errno`), if it has one.
     pub errno: Option<i32>,
 }
 
@@ -80,71 +81,71 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Sends datagrams: those to one destination that follow each other and have the same length leave
-/// in one call.
+/// A sender of datagrams. Consecutive datagrams with the same destination and length are sent in
+/// one call.
 ///
-/// [`push`](Self::push) queues, [`flush`](Self::flush) sends, in the order of the pushes. The last
-/// of a run may be shorter. The buffers are dropped when a flush has sent them.
+/// [`push`](Self::push) queues, [`flush`](Self::flush) sends in the order of the pushes. The last
+/// datagram of a run may be shorter. A flush drops the buffers that it has sent.
 ///
 /// # Errors
 ///
-/// | error | the datagram | those behind it |
+/// | error | the datagram | the datagrams behind it |
 /// |---|---|---|
 /// | [`WouldBlock`](io::ErrorKind::WouldBlock) ([`try_flush`](Self::try_flush) only), `ENOBUFS`, `ENOMEM` | stays | stay, for the next flush |
-/// | all else, of a single datagram: too long, no route, not permitted | dropped, counted as [rejected](SenderCounters::rejected) | sent; the flush returns the first such error |
+/// | any other, for a single datagram: too long, no route, not permitted | dropped, counted as [rejected](SenderCounters::rejected) | sent; the flush returns the first such error |
 pub struct Sender<S, B> {
     socket: S,
     queue: Vec<(Destination, B)>,
-    /// How many of the queue are sent or rejected.
+    /// Number of datagrams at the front of the queue that are sent or rejected.
     done: usize,
-    /// How many of the next are sent one by one, since the run of them was refused.
-    apart: ops::Range<usize>,
-    /// That it was refused for itself is not known yet.
+    /// Indices of datagrams that are sent one by one, since their run was refused.
+    one_by_one: ops::Range<usize>,
+    /// The refusal of a run, until it is known whether the kernel accepts its datagrams.
     refusal: Option<Refusal>,
     /// The first error of this flush.
     error: Option<io::Error>,
     slices: Vec<IoSlice<'static>>,
     scratch: Vec<u8>,
     counters: SenderCounters,
-    notice: Option<Notice>,
+    notice: Option<RefusalCallback>,
 }
 
-/// Who is told of a refusal.
-type Notice = Box<dyn FnMut(&Refusal) + Send>;
+/// A callback for refusals.
+type RefusalCallback = Box<dyn FnMut(&Refusal) + Send>;
 
-/// What a [`Sender`] has sent.
+/// Counters of a [`Sender`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SenderCounters {
     /// Datagrams that were sent.
     pub datagrams: u64,
-    /// Bytes of these.
+    /// Bytes of these datagrams.
     pub bytes: u64,
-    /// Calls that sent.
+    /// Number of successful calls.
     pub sends: u64,
-    /// Of the calls, those that sent more than one datagram.
+    /// Number of calls that sent more than one datagram.
     pub runs: u64,
-    /// Runs that were refused, for another reason than their datagrams' length.
+    /// Runs that were refused for another cause than the length of their datagrams.
     pub refused: u64,
     /// Runs whose datagrams exceed the path MTU, and were sent one by one.
     pub too_long: u64,
     /// Single datagrams that were refused, and dropped.
     pub rejected: u64,
-    /// Calls that found no room.
+    /// Number of calls that failed because there was no room.
     pub full: u64,
 }
 
-/// The longest run in bytes: what an IPv4 packet has room for behind its headers.
+/// Maximum length of a run in bytes: the longest payload of a UDP datagram over IPv4.
 const LONGEST: usize = 65_535 - 20 - 8;
 
 impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
-    /// Sends by this socket.
+    /// Returns a sender that uses this socket.
     pub fn new(socket: S) -> Self {
         Sender {
             socket,
             queue: Vec::new(),
             done: 0,
-            apart: 0..0,
+            one_by_one: 0..0,
             refusal: None,
             error: None,
             slices: Vec::new(),
@@ -160,10 +161,10 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         self.queue.push((destination.into(), datagram));
     }
 
-    /// Sends all that is queued. Waits where there is no room.
+    /// Sends all queued datagrams. Waits while there is no room.
     ///
     /// # Errors
-    /// The system's; see [above](Self#errors).
+    /// Any error of the system; see [above](Self#errors).
     pub fn flush(&mut self) -> io::Result<()> {
         loop {
             match self.try_flush() {
@@ -175,34 +176,35 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         }
     }
 
-    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have
-    /// it.
+    /// Like [`flush`](Self::flush), but drops the datagrams that stay after an error, as a full
+    /// queue would.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub fn flush_lossy(&mut self) -> io::Result<()> {
         let result = self.flush();
         self.clear();
         result
     }
 
-    /// As [`flush`](Self::flush), without waiting.
+    /// Like [`flush`](Self::flush), but does not wait.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) where there is no room: the next call goes on.
-    /// Others are the system's; see [above](Self#errors).
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no room: the next call continues. Any
+    /// other error of the system; see [above](Self#errors).
     pub fn try_flush(&mut self) -> io::Result<()> {
         while self.done < self.queue.len() {
-            let end = if self.apart.contains(&self.done) {
+            let end = if self.one_by_one.contains(&self.done) {
                 self.done + 1
             } else {
-                // What was refused and none of whose datagrams was taken was refused for itself.
+                // If none of a run's datagrams was accepted, the datagrams were the cause, not the
+                // run.
                 self.refusal = None;
                 self.run_end()
             };
             match self.send_run(self.done..end) {
-                Ok(()) => self.sent(end),
-                Err(error) if stays(&error) => {
+                Ok(()) => self.count_sent(end),
+                Err(error) if is_temporary(&error) => {
                     self.counters.full += 1;
                     return Err(error);
                 }
@@ -215,11 +217,11 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
             }
         }
         self.queue.clear();
-        (self.done, self.apart, self.refusal) = (0, 0..0, None);
+        (self.done, self.one_by_one, self.refusal) = (0, 0..0, None);
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Where the run ends that starts with the first that is not done.
+    /// Returns the end of the run that starts with the first datagram that is not done.
     #[inline]
     fn run_end(&self) -> usize {
         let most = self.socket.max_segments();
@@ -246,7 +248,7 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
 
     #[inline]
     fn send_run(&mut self, run: ops::Range<usize>) -> io::Result<()> {
-        let mut slices = reused(mem::take(&mut self.slices));
+        let mut slices = reuse_slices(mem::take(&mut self.slices));
         let datagrams = self.queue.get(run).unwrap_or(&[]);
         slices.extend(datagrams.iter().map(|(_, datagram)| IoSlice::new(datagram.as_ref())));
         let Some((destination, first)) = datagrams.first() else { return Ok(()) };
@@ -258,12 +260,12 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
             src_ip: destination.src_ip,
         };
         let result = self.socket.send(&transmit, &mut self.scratch);
-        self.slices = reused(slices);
+        self.slices = reuse_slices(slices);
         result
     }
 
     #[inline]
-    fn sent(&mut self, end: usize) {
+    fn count_sent(&mut self, end: usize) {
         let datagrams = self.queue.get(self.done..end).unwrap_or(&[]);
         self.counters.datagrams += datagrams.len() as u64;
         self.counters.bytes +=
@@ -271,23 +273,23 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         self.counters.sends += 1;
         self.counters.runs += u64::from(datagrams.len() > 1);
         self.done = end;
-        // The last of a run may be taken because it is short. A datagram as long as the run's
-        // others proves that it was refused as a run.
+        // The last datagram of a run may be accepted because it is short. Only one that is as long
+        // as the others proves that the run was the cause.
         if let Some(refusal) = self.refusal.take_if(|refusal| {
             datagrams.first().is_some_and(|(_, first)| first.as_ref().len() == refusal.segment_size)
         }) {
-            self.tell(&refusal);
+            self.report(&refusal);
         }
     }
 
-    /// Has the datagrams of a run sent one by one.
+    /// Handles an error of a run, whose datagrams are then sent one by one.
     #[cold]
     fn refuse_run(&mut self, end: usize, error: &io::Error) {
-        self.apart = self.done..end;
+        self.one_by_one = self.done..end;
         let Some((destination, first)) = self.queue.get(self.done) else { return };
         let (datagrams, segment_size) = (end - self.done, first.as_ref().len());
-        // Linux before 6.14 says EINVAL of datagrams that are too long, too (`udp_send_skb`).
-        let is_offload = is_of_offload(error);
+        // Linux before 6.14 also returns EINVAL if datagrams are too long (`udp_send_skb`).
+        let is_offload = may_concern_runs(error);
         let cause = match is_too_long(error)
             || is_offload && !self.socket.fits(destination, segment_size)
         {
@@ -309,50 +311,50 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
             }
             RefusalCause::TooLong => {
                 self.counters.too_long += 1;
-                self.tell(&refusal);
+                self.report(&refusal);
             }
         }
     }
 
     #[cold]
-    fn tell(&mut self, refusal: &Refusal) {
+    fn report(&mut self, refusal: &Refusal) {
         let is_news = self.socket.refuse(refusal);
         if let (true, Some(notice)) = (is_news, &mut self.notice) {
             notice(refusal);
         }
     }
 
-    /// How many datagrams have been pushed and are not sent or dropped.
+    /// Returns the number of pushed datagrams that are not sent or dropped yet.
     pub fn len(&self) -> usize {
         self.queue.len() - self.done
     }
 
-    /// Is everything sent or dropped that has been pushed?
+    /// Returns whether all pushed datagrams are sent or dropped.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Drops what is queued. Returns how many datagrams that were.
+    /// Drops all queued datagrams. Returns their number.
     pub fn clear(&mut self) -> usize {
         let count = self.len();
         self.queue.clear();
-        (self.done, self.apart, self.refusal, self.error) = (0, 0..0, None, None);
+        (self.done, self.one_by_one, self.refusal, self.error) = (0, 0..0, None, None);
         count
     }
 
-    /// Calls `notice` when a run was refused: for a line in a log. It is called once for each
+    /// Sets a callback for refused runs, for example to write a log line. It is called once per
     /// [cause](Refusal::cause), until runs are [switched on](crate::UdpSocket::set_segmentation)
     /// again.
     pub fn set_notice(&mut self, notice: impl FnMut(&Refusal) + Send + 'static) {
         self.notice = Some(Box::new(notice));
     }
 
-    /// What has been sent so far.
+    /// Returns the counters of sending.
     pub const fn counters(&self) -> &SenderCounters {
         &self.counters
     }
 
-    /// The socket that is sent by.
+    /// Returns the socket.
     pub const fn socket(&self) -> &S {
         &self.socket
     }
@@ -369,33 +371,33 @@ impl<S: fmt::Debug, B> fmt::Debug for Sender<S, B> {
     }
 }
 
-/// Is there no room or memory now, so that the datagram is to be sent later?
-fn stays(error: &io::Error) -> bool {
-    /// `ENOBUFS`, for which there is no kind of error.
+/// Returns whether there is no room or memory now, so that the datagram must be sent later.
+fn is_temporary(error: &io::Error) -> bool {
+    /// `ENOBUFS`, which has no [`io::ErrorKind`].
     const NO_BUFFERS: i32 =
         if cfg!(any(target_os = "linux", target_os = "android")) { 105 } else { 55 };
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory)
         || error.raw_os_error() == Some(NO_BUFFERS)
 }
 
-/// May the error tell that runs are not taken?
-fn is_of_offload(error: &io::Error) -> bool {
+/// Returns whether the error may mean that runs are not supported.
+fn may_concern_runs(error: &io::Error) -> bool {
     /// `EIO`: the device computes no checksums (`udp_send_skb`).
     const IO: i32 = 5;
     error.kind() == io::ErrorKind::InvalidInput || error.raw_os_error() == Some(IO)
 }
 
-/// Does the error tell that a datagram is too long?
+/// Returns whether the error means that a datagram is too long.
 fn is_too_long(error: &io::Error) -> bool {
-    /// `EMSGSIZE`, for which there is no kind of error.
+    /// `EMSGSIZE`, which has no [`io::ErrorKind`].
     const MESSAGE_TOO_LONG: i32 =
         if cfg!(any(target_os = "linux", target_os = "android")) { 90 } else { 40 };
     error.raw_os_error() == Some(MESSAGE_TOO_LONG)
 }
 
-/// The memory of a vector, for slices of other bytes: collected in place, so that nothing is
-/// allocated.
-fn reused<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
+/// Returns the empty vector for slices of another lifetime. It is collected in place, so no memory
+/// is allocated.
+fn reuse_slices<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
     slices.clear();
     slices.into_iter().map(|_| IoSlice::new(&[])).collect()
 }

@@ -1,4 +1,4 @@
-//! The socket that a sender and a receiver share.
+//! The socket, which a sender and a receiver share.
 
 use std::io;
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -13,76 +13,74 @@ use crate::Destination;
 use crate::sender::{Refusal, RefusalCause, SendDatagrams};
 use crate::transmit::Transmit;
 
-/// A UDP socket that sends and receives runs of datagrams. Clones are the same socket.
+/// A UDP socket that sends and receives runs of datagrams. Clones refer to the same socket.
 #[derive(Clone, Debug)]
-pub struct UdpSocket(Arc<Shared>);
+pub struct UdpSocket(Arc<SocketState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SocketState {
     socket: std::net::UdpSocket,
     is_ipv6: bool,
     state: UdpSocketState,
-    /// The most datagrams of a run. `quinn-udp`'s own figure falls to 1 for good after an error.
+    /// Maximum datagrams in a run. The value in `quinn-udp` falls to 1 permanently after an error.
     max_segments: usize,
-    /// Runs of datagrams leave in one call.
+    /// Whether runs are switched on.
     segmentation: AtomicBool,
     refusal: Mutex<Option<Refusal>>,
-    /// Somebody has been told of a run of datagrams that exceed the path MTU.
-    told_too_long: AtomicBool,
+    /// Whether a run of datagrams that exceed the path MTU has been reported.
+    reported_too_long: AtomicBool,
 }
 
-/// What becomes of datagrams that are longer than the path MTU.
+/// The treatment of datagrams that are longer than the path MTU.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fragmentation {
-    /// They are sent in IP fragments. IPv4 datagrams have no don't-fragment bit, so that routers
-    /// may fragment them too; IPv6 datagrams are fragmented by this host, once it has learnt the
-    /// path MTU. For tunnels, which cannot make their datagrams shorter.
+    /// The datagrams are sent in IP fragments. IPv4 datagrams have no don't-fragment bit, so
+    /// routers may fragment them too. IPv6 datagrams are fragmented by this host, once it has
+    /// learnt the path MTU. This is for tunnels, which cannot make their datagrams shorter.
     #[default]
     Allowed,
-    /// They are lost, with all of their run, or refused with `EMSGSIZE` where they exceed the MTU
-    /// of the interface. IPv4 datagrams have the don't-fragment bit. For protocols that find out
-    /// the path MTU themselves, as QUIC does.
+    /// The datagrams are lost, with all of their run. If they exceed the MTU of the interface,
+    /// they are refused with `EMSGSIZE`. IPv4 datagrams have the don't-fragment bit. This is for
+    /// protocols that discover the path MTU themselves, such as QUIC.
     Forbidden,
 }
 
-/// Bytes that a socket keeps of what was not received or sent yet, as the kernel counts them: its
-/// own structures included.
+/// Sizes of a socket's buffers in bytes, as the kernel counts them: including its own structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSizes {
-    /// Of datagrams that have arrived (`SO_RCVBUF`).
+    /// Buffer for datagrams that have not been received by the program (`SO_RCVBUF`).
     pub receive: usize,
-    /// Of datagrams that have not left (`SO_SNDBUF`).
+    /// Buffer for datagrams that have not left (`SO_SNDBUF`).
     pub send: usize,
 }
 
-/// What a new socket asks for: some 60 runs of 64 KB each way.
-const WANTED: usize = 4 << 20;
+/// Buffer size that a new socket requests, in bytes: room for some 60 runs of 64 KB.
+const BUFFER_SIZE: usize = 4 << 20;
 
 impl UdpSocket {
-    /// Binds a socket, with large buffers as far as the system grants them.
+    /// Binds a socket, with large buffers as far as the system allows.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
         let socket = Self::from_std(std::net::UdpSocket::bind(addr)?)?;
-        // What it got, `buffer_sizes` tells.
-        let _ = socket.set_buffer_sizes(WANTED, WANTED);
+        // `buffer_sizes` returns the sizes that were granted.
+        let _ = socket.set_buffer_sizes(BUFFER_SIZE, BUFFER_SIZE);
         Ok(socket)
     }
 
-    /// Takes a socket that has been bound, and set up otherwise. It is switched to nonblocking, and
-    /// to what `quinn-udp` needs: ECN bits and destination addresses received, and GRO. There are
-    /// no timestamps. IP fragments are allowed on Linux and Android (`set_fragmentation` changes
-    /// this), and forbidden elsewhere.
+    /// Uses a bound socket. It is made nonblocking, and configured for `quinn-udp`: ECN bits,
+    /// destination addresses and GRO are received. Timestamps are switched off. IP fragments are
+    /// allowed on Linux and Android (`set_fragmentation` changes this), and forbidden elsewhere.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         // `quinn-udp` 0.6 has room for 96 bytes of control messages. With a timestamp, a run's
-        // stride and the destination's address there is none left for the ECN bits of IPv4.
+        // stride and the destination address, none is left for the ECN bits of IPv4.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         nix::sys::socket::setsockopt(
             &socket,
@@ -91,25 +89,25 @@ impl UdpSocket {
         )?;
         let max_segments = state.max_gso_segments();
         let is_ipv6 = socket.local_addr()?.is_ipv6();
-        let socket = UdpSocket(Arc::new(Shared {
+        let socket = UdpSocket(Arc::new(SocketState {
             socket,
             is_ipv6,
             state,
             max_segments,
             segmentation: AtomicBool::new(true),
             refusal: Mutex::new(None),
-            told_too_long: AtomicBool::new(false),
+            reported_too_long: AtomicBool::new(false),
         }));
         #[cfg(any(target_os = "linux", target_os = "android"))]
         socket.set_fragmentation(Fragmentation::default())?;
         Ok(socket)
     }
 
-    /// Sets what becomes of datagrams that are longer than the path MTU, for all that is sent from
-    /// now on. [`Fragmentation::Allowed`] from the start.
+    /// Sets the treatment of datagrams that are longer than the path MTU, for everything sent from
+    /// now on. The default is [`Fragmentation::Allowed`].
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub fn set_fragmentation(&self, fragmentation: Fragmentation) -> io::Result<()> {
         use nix::sys::socket::{setsockopt, sockopt};
@@ -126,19 +124,19 @@ impl UdpSocket {
                 (Ipv4PathMtuDiscovery::PROBE, Ipv6PathMtuDiscovery::PROBE, true)
             }
         };
-        // Of a socket of IPv6 too, which sends to IPv4 addresses as mapped ones.
+        // This applies to IPv6 sockets too, which send to IPv4 addresses as mapped ones.
         set_ip_mtu_discover(socket, ipv4)?;
         if self.0.is_ipv6 {
             set_ipv6_mtu_discover(socket, ipv6)?;
-            // IPv6 datagrams that exceed the interface's MTU are fragmented whatever the other
-            // option says (`__ip6_append_data`), unless this is set.
+            // IPv6 datagrams that exceed the interface's MTU are fragmented in spite of the other
+            // option (`__ip6_append_data`), unless this is set.
             setsockopt(socket, sockopt::Ipv6DontFrag, &whole)?;
         }
         Ok(())
     }
 
-    /// Returns the path MTU in bytes, as this host knows it: asked of another socket, since only
-    /// one that is connected is told.
+    /// Returns the path MTU in bytes that this host knows. It is read from a second socket, since
+    /// only a connected socket reports it.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn path_mtu(&self, destination: &Destination) -> io::Result<usize> {
         use nix::sys::socket::{getsockopt, setsockopt, sockopt};
@@ -151,28 +149,29 @@ impl UdpSocket {
             SocketAddr::V4(_) if source.is_ipv6() => Ipv4Addr::UNSPECIFIED.into(),
             _ => source,
         };
-        let asking = std::net::UdpSocket::bind((source, 0))?;
-        // What the route depends on besides the addresses.
+        let probe = std::net::UdpSocket::bind((source, 0))?;
+        // The route depends on these options too.
         let mark = getsockopt(&self.0.socket, sockopt::Mark)?;
         if mark != 0 {
-            setsockopt(&asking, sockopt::Mark, &mark)?;
+            setsockopt(&probe, sockopt::Mark, &mark)?;
         }
         let interface = getsockopt(&self.0.socket, sockopt::BindToDevice)?;
         if !interface.is_empty() {
-            setsockopt(&asking, sockopt::BindToDevice, &interface)?;
+            setsockopt(&probe, sockopt::BindToDevice, &interface)?;
         }
-        asking.connect(to)?;
-        let mtu = if to.is_ipv4() { ip_mtu(&asking)? } else { ipv6_mtu(&asking)? };
+        probe.connect(to)?;
+        let mtu = if to.is_ipv4() { ip_mtu(&probe)? } else { ipv6_mtu(&probe)? };
         Ok(mtu as usize)
     }
 
-    /// Asks for larger buffers, beyond the system's limits (`net.core.rmem_max`, `wmem_max`) where
-    /// the process may (`CAP_NET_ADMIN`). Returns what it got.
+    /// Requests these buffer sizes in bytes. They may exceed the system's limits
+    /// (`net.core.rmem_max`, `wmem_max`) if the process has `CAP_NET_ADMIN`. Returns the sizes that
+    /// were granted.
     ///
     /// # Errors
-    /// The system's. That it grants less is none.
+    /// Any error of the system. It is not an error if the granted sizes are smaller.
     pub fn set_buffer_sizes(&self, receive: usize, send: usize) -> io::Result<BufferSizes> {
-        let Shared { socket, state, .. } = &*self.0;
+        let SocketState { socket, state, .. } = &*self.0;
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let (receive_forced, send_forced) = {
             use nix::sys::socket::{setsockopt, sockopt};
@@ -192,20 +191,20 @@ impl UdpSocket {
         self.buffer_sizes()
     }
 
-    /// The sizes of the socket's buffers. Linux tells twice what was asked for.
+    /// Returns the sizes of the socket's buffers. Linux reports twice the requested size.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub fn buffer_sizes(&self) -> io::Result<BufferSizes> {
-        let Shared { socket, state, .. } = &*self.0;
+        let SocketState { socket, state, .. } = &*self.0;
         Ok(BufferSizes {
             receive: state.recv_buffer_size(socket.into())?,
             send: state.send_buffer_size(socket.into())?,
         })
     }
 
-    /// Marks all that is sent (`SO_MARK`, WireGuard's `FwMark`), so that routing rules can keep a
-    /// tunnel's datagrams out of the tunnel.
+    /// Sets a mark on everything sent (`SO_MARK`, WireGuard's `FwMark`), so that routing rules can
+    /// keep a tunnel's datagrams out of the tunnel.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_ADMIN`.
@@ -214,30 +213,30 @@ impl UdpSocket {
         Ok(nix::sys::socket::setsockopt(&self.0.socket, nix::sys::socket::sockopt::Mark, &mark)?)
     }
 
-    /// The address that it is bound to.
+    /// Returns the address to which the socket is bound.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.socket.local_addr()
     }
 
-    /// The socket, for other options.
+    /// Returns the standard library's socket, to set other options.
     pub fn as_std(&self) -> &std::net::UdpSocket {
         &self.0.socket
     }
 
-    /// Switches runs of datagrams in one call on or off, for all senders of the socket. On after a
-    /// refusal: it is tried again, and the next refusal is told of again.
+    /// Switches runs on or off, for all senders of the socket. If they are switched on after a
+    /// refusal, they are tried again, and the next refusal is reported again.
     pub fn set_segmentation(&self, on: bool) {
         if on {
-            self.0.told_too_long.store(false, Ordering::Relaxed);
+            self.0.reported_too_long.store(false, Ordering::Relaxed);
             *self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
         self.0.segmentation.store(on, Ordering::Relaxed);
     }
 
-    /// What the kernel refused, so that runs are switched off.
+    /// Returns the refusal for which runs are switched off.
     pub fn refusal(&self) -> Option<Refusal> {
         self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -250,7 +249,7 @@ impl UdpSocket {
         (&self.0.socket).into()
     }
 
-    /// Waits until there is something to receive.
+    /// Waits until a datagram can be received.
     pub(crate) fn wait_readable(&self) -> io::Result<()> {
         self.wait(true)
     }
@@ -272,8 +271,8 @@ impl UdpSocket {
         }
     }
 
-    /// Without a way to wait for a nonblocking socket in `std`, it looks again every millisecond.
-    /// Programs that care use tokio, or an event loop of their own.
+    /// Polls every millisecond, since `std` cannot wait for a nonblocking socket. Use tokio or an
+    /// event loop for better performance.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     fn wait(&self, for_input: bool) -> io::Result<()> {
         let mut byte = [0];
@@ -296,7 +295,8 @@ impl SendDatagrams for UdpSocket {
     #[inline]
     fn send(&self, transmit: &Transmit<'_>, scratch: &mut Vec<u8>) -> io::Result<()> {
         let &Transmit { destination, ecn, contents, segment_size, src_ip } = transmit;
-        // A copy of a run costs what the kernel takes to look at as many slices: the bench `send`.
+        // Copying a run costs no more than the kernel's processing of as many slices (bench
+        // `send`).
         let contents = match contents {
             [single] => single,
             several => {
@@ -305,7 +305,7 @@ impl SendDatagrams for UdpSocket {
                 scratch.as_slice()
             }
         };
-        // A socket of IPv6 takes IPv4 addresses as mapped ones.
+        // IPv6 sockets need IPv4 addresses as mapped ones.
         let destination = match destination.ip() {
             IpAddr::V4(ip) if self.0.is_ipv6 => {
                 SocketAddr::new(ip.to_ipv6_mapped().into(), destination.port())
@@ -327,7 +327,7 @@ impl SendDatagrams for UdpSocket {
         self.wait(false)
     }
 
-    /// Asks the system for the path MTU.
+    /// Compares the length with the path MTU that the system knows.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn fits(&self, destination: &Destination, length: usize) -> bool {
         let headers = if destination.addr.ip().to_canonical().is_ipv4() { 20 + 8 } else { 40 + 8 };
@@ -336,7 +336,7 @@ impl SendDatagrams for UdpSocket {
 
     fn refuse(&self, refusal: &Refusal) -> bool {
         if refusal.cause == RefusalCause::TooLong {
-            return !self.0.told_too_long.swap(true, Ordering::Relaxed);
+            return !self.0.reported_too_long.swap(true, Ordering::Relaxed);
         }
         let is_news = self.0.segmentation.swap(false, Ordering::Relaxed);
         if is_news {

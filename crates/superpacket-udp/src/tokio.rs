@@ -1,4 +1,4 @@
-//! Senders and receivers that are awaited.
+//! Asynchronous senders and receivers, based on tokio.
 
 use std::io;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use ::tokio::net::UdpSocket as Readiness;
 
 use crate::{Destination, Received, Receiver, Sender, UdpSocket};
 
-/// A [`Sender`] that is awaited.
+/// An asynchronous [`Sender`].
 #[derive(Debug)]
 pub struct AsyncSender<B> {
     sender: Sender<UdpSocket, B>,
     readiness: Arc<Readiness>,
 }
 
-/// A [`Receiver`] that is awaited.
+/// An asynchronous [`Receiver`].
 #[derive(Debug)]
 pub struct AsyncReceiver {
     receiver: Receiver,
@@ -23,15 +23,15 @@ pub struct AsyncReceiver {
 }
 
 impl UdpSocket {
-    /// Makes a sender and a receiver that are awaited. Each may move to a task of its own.
+    /// Returns an asynchronous sender and receiver. They may move to different tasks.
     ///
     /// # Errors
     /// If the socket cannot be registered with tokio.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with I/O.
+    /// If called outside of a tokio runtime with I/O.
     pub fn split_async<B: AsRef<[u8]>>(self) -> io::Result<(AsyncSender<B>, AsyncReceiver)> {
-        // Another descriptor of the same socket: it only tells when the socket is ready.
+        // A second descriptor of the same socket, which only tells when the socket is ready.
         let readiness = Arc::new(Readiness::from_std(self.as_std().try_clone()?)?);
         let (sender, receiver) = self.split();
         Ok((
@@ -48,49 +48,49 @@ impl<B: AsRef<[u8]>> AsyncSender<B> {
         self.sender.push(destination, datagram);
     }
 
-    /// As [`Sender::flush`]. May be cancelled: the next flush goes on.
+    /// Like [`Sender::flush`]. After cancellation, the next flush continues.
     ///
     /// # Errors
-    /// The system's; see [`Sender`](Sender#errors).
+    /// Any error of the system; see [`Sender`](Sender#errors).
     pub async fn flush(&mut self) -> io::Result<()> {
         let Self { sender, readiness } = self;
         readiness.async_io(Interest::WRITABLE, || sender.try_flush()).await
     }
 
-    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have
-    /// it.
+    /// Like [`flush`](Self::flush), but drops the datagrams that stay after an error, as a full
+    /// queue would.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub async fn flush_lossy(&mut self) -> io::Result<()> {
         let result = self.flush().await;
         self.sender.clear();
         result
     }
 
-    /// The sender: for its counters and socket.
+    /// Returns the sender, for its counters and socket.
     pub const fn get_ref(&self) -> &Sender<UdpSocket, B> {
         &self.sender
     }
 
-    /// The sender: to be told of a refusal, or to drop what stays after an error.
+    /// Returns the sender, to set a notice, or to drop the datagrams that stay after an error.
     pub const fn get_mut(&mut self) -> &mut Sender<UdpSocket, B> {
         &mut self.sender
     }
 }
 
 impl AsyncReceiver {
-    /// As [`Receiver::receive`]. May be cancelled: nothing is lost.
+    /// Like [`Receiver::receive`]. Cancellation loses no datagrams.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub async fn receive(&mut self) -> io::Result<Received<'_>> {
         let Self { receiver, readiness } = self;
         let messages = readiness.async_io(Interest::READABLE, || receiver.fill()).await?;
-        Ok(receiver.lend(messages))
+        Ok(receiver.received(messages))
     }
 
-    /// The receiver.
+    /// Returns the receiver.
     pub const fn get_ref(&self) -> &Receiver {
         &self.receiver
     }

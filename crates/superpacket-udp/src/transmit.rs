@@ -1,24 +1,24 @@
-//! What is sent, and where to.
+//! Datagrams to be sent, and their destination.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::EcnCodepoint;
 
-/// Where a datagram goes, and what its IP header says.
+/// The destination of a datagram, and its IP header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The address that it is sent to. A socket of IPv6 takes those of IPv4 too.
+    /// The destination address. IPv6 sockets can send to IPv4 addresses too.
     pub addr: SocketAddr,
-    /// Its Explicit Congestion Notification bits.
+    /// The Explicit Congestion Notification bits.
     pub ecn: Option<EcnCodepoint>,
-    /// The source address: of the replies to a peer, the address that the peer has sent to
-    /// ([`dst_ip`](crate::RecvMeta::dst_ip)). `None` leaves it to the host.
+    /// The source address. For replies, it is the address to which the peer has sent
+    /// ([`dst_ip`](crate::RecvMeta::dst_ip)). If `None`, the host chooses it.
     pub src_ip: Option<IpAddr>,
 }
 
 impl Destination {
-    /// To this address, without ECN, from the address that the host chooses.
+    /// Returns a destination with this address, without ECN; the host chooses the source address.
     pub const fn new(addr: SocketAddr) -> Self {
         Destination { addr, ecn: None, src_ip: None }
     }
@@ -30,17 +30,17 @@ impl From<SocketAddr> for Destination {
     }
 }
 
-/// One datagram, or a run of them: [`quinn_udp::Transmit`], with contents in several slices.
+/// One datagram or a run: like [`quinn_udp::Transmit`], but with contents in several slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
-    /// The socket that it is sent to.
+    /// The destination address.
     pub destination: SocketAddr,
-    /// Its Explicit Congestion Notification bits.
+    /// The Explicit Congestion Notification bits.
     pub ecn: Option<EcnCodepoint>,
-    /// The contents, in order. At most 1,024 slices.
+    /// The contents, in order; at most 1,024 slices.
     pub contents: &'a [IoSlice<'a>],
-    /// Bytes of each datagram but the last, which may be shorter; `None` if there is one only.
+    /// Length of each datagram in bytes; the last may be shorter. `None` for a single datagram.
     pub segment_size: Option<usize>,
-    /// The source address; `None` leaves it to the host.
+    /// The source address. If `None`, the host chooses it.
     pub src_ip: Option<IpAddr>,
 }

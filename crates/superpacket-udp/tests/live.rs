@@ -1,4 +1,4 @@
-//! Sockets of two hosts.
+//! Tests sockets of two hosts.
 #![cfg(target_os = "linux")]
 
 use std::io;
@@ -30,7 +30,7 @@ fn datagram(number: usize, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Has the hosts find each other's hardware addresses: meanwhile they keep few datagrams.
+/// Makes the hosts resolve each other's hardware addresses; until then they keep few datagrams.
 fn acquaint(from: &UdpSocket, to: &UdpSocket) {
     let mut sender = from.sender();
     sender.push(to.local_addr().expect("it is bound"), b"hello");
@@ -38,7 +38,7 @@ fn acquaint(from: &UdpSocket, to: &UdpSocket) {
     receive(to, 1);
 }
 
-/// Receives so many datagrams, within a few seconds.
+/// Receives this number of datagrams within a few seconds.
 fn receive(socket: &UdpSocket, count: usize) -> Vec<(RecvMeta, Vec<u8>)> {
     let (mut receiver, mut all, start) = (socket.receiver(), Vec::new(), Instant::now());
     while all.len() < count {
@@ -106,7 +106,7 @@ fn runs_arrive_as_the_datagrams_that_they_were() -> Result<(), LabError> {
 fn a_kernel_that_refuses_runs_gets_datagrams() -> Result<(), LabError> {
     let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
     let (a, b) = (bind(&hosts.a.host, hosts.a.ipv4)?, bind(&hosts.b.host, hosts.b.ipv4)?);
-    // `udp_send_skb` segments nothing that has no checksum, and says EINVAL.
+    // `udp_send_skb` does not segment datagrams without a checksum, and returns EINVAL.
     no_checksums(&a).map_err(|error| LabError::system("SO_NO_CHECK", error))?;
     acquaint(&a, &b);
     let to = b.local_addr().expect("it is bound");
@@ -130,7 +130,7 @@ fn a_kernel_that_refuses_runs_gets_datagrams() -> Result<(), LabError> {
     Ok(())
 }
 
-/// `SO_NO_CHECK`: datagrams over IPv4 leave without a checksum.
+/// Sets `SO_NO_CHECK`: datagrams over IPv4 are sent without a checksum.
 fn no_checksums(socket: &UdpSocket) -> io::Result<()> {
     use nix::libc;
     use std::os::fd::AsRawFd;
@@ -152,13 +152,13 @@ fn no_checksums(socket: &UdpSocket) -> io::Result<()> {
 struct Narrow {
     a: Host,
     b: Host,
-    // The router's links go with it.
+    // The router's links are removed with it.
     _router: Host,
 }
 
 const A: [&str; 2] = ["10.71.0.1", "fd71::1"];
 const B: [&str; 2] = ["10.72.0.1", "fd72::1"];
-/// Bytes of an IP packet that pass the router.
+/// Length of the longest IP packet that passes the router, in bytes.
 const NARROW: usize = 1280;
 
 impl Narrow {
@@ -177,7 +177,7 @@ impl Narrow {
         }
         router.set_sysctl("net/ipv4/ip_forward", "1")?;
         router.set_sysctl("net/ipv6/conf/all/forwarding", "1")?;
-        // The router tells of each datagram that is too long.
+        // The router reports each datagram that is too long.
         router.set_sysctl("net/ipv4/icmp_ratelimit", "0")?;
         for (host, gateways) in [(&a, ["10.71.0.2", "fd71::2"]), (&b, ["10.72.0.2", "fd72::2"])] {
             for gateway in gateways {
@@ -188,7 +188,7 @@ impl Narrow {
         Ok(Narrow { a, b, _router: router })
     }
 
-    /// Bound sockets of A and B that have exchanged a datagram.
+    /// Returns bound sockets of A and B that have exchanged a datagram.
     fn sockets(&self, version: usize) -> Result<(UdpSocket, UdpSocket), LabError> {
         let address = |text: &str| text.parse::<IpAddr>().expect("an address");
         let (from, to) = (bind(&self.a, address(A[version]))?, bind(&self.b, address(B[version]))?);
@@ -197,7 +197,7 @@ impl Narrow {
     }
 }
 
-/// Receives what comes within a quarter of a second.
+/// Receives all datagrams within a quarter of a second.
 fn receive_some(socket: &UdpSocket) -> Vec<Vec<u8>> {
     let (mut receiver, mut all, start) = (socket.receiver(), Vec::new(), Instant::now());
     while start.elapsed() < Duration::from_millis(250) {
@@ -221,13 +221,14 @@ fn datagrams_of_all_sizes_pass_a_path_that_is_narrower_than_the_interface() -> R
         let addr = to.local_addr().expect("it is bound");
         let longest = 1500 - if version == 0 { 28 } else { 48 };
         let mut sender = from.sender();
-        // IPv6 routers make no fragments: the host learns the path MTU of the first that is lost.
+        // IPv6 routers do not fragment: the host learns the path MTU from the first datagram that
+        // is lost.
         if version == 1 {
             sender.push(addr, vec![0; longest]);
             sender.flush().expect("it is sent");
             assert_eq!(receive_some(&to).len(), 0, "it is lost, and the path MTU learnt");
         }
-        // 192 sizes, one by one, and then in runs of ten.
+        // Datagrams of 192 sizes are sent one by one, and then in runs of ten.
         for count in [1, 10] {
             let sizes = longest - 191..=longest;
             let sent: Vec<_> = sizes
@@ -279,7 +280,7 @@ fn runs_above_a_path_mtu_that_the_host_knows_are_sent_one_by_one_and_told_once()
             assert_eq!((sender.counters().too_long, from.refusal()), (round + 1, None));
         }
         assert_eq!(*told.lock().expect("not poisoned"), [RefusalCause::TooLong]);
-        // Those that fit leave in one call.
+        // Datagrams that fit are sent in one call.
         let (runs, sent) = (
             sender.counters().runs,
             (0..30).map(|number| datagram(number, 1200)).collect::<Vec<_>>(),
@@ -302,7 +303,7 @@ fn fragments_may_be_forbidden() -> Result<(), LabError> {
         let fits = NARROW - if version == 0 { 28 } else { 48 };
         let mut sender = from.sender();
         for _ in 0..2 {
-            // Not in one run, which the router would drop as a whole.
+            // They are not sent as a run, which the router would drop completely.
             for size in [fits + 1, fits] {
                 sender.push(addr, datagram(1, size));
                 sender.flush().expect("it fits the interface");

@@ -1,4 +1,4 @@
-//! Senders over a socket in memory, which fails as it is told to.
+//! Senders with a socket in memory, whose failures the tests choose.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ const NO_BUFFERS: i32 = 105;
 const UNREACHABLE: i32 = 101;
 const TOO_LONG: i32 = 90;
 
-/// What was sent by one call.
+/// The datagrams sent by one call.
 #[derive(Clone, Debug, PartialEq)]
 struct Sent {
     destination: Destination,
@@ -24,7 +24,7 @@ struct Sent {
 
 type Verdict = Box<dyn FnMut(usize, &Sent) -> Option<io::Error>>;
 
-/// A socket that keeps what is sent.
+/// A socket that records sent datagrams.
 struct Memory(Mutex<State>);
 
 struct State {
@@ -32,7 +32,7 @@ struct State {
     tried: usize,
     most: usize,
     waits: usize,
-    /// The longest datagram that fits the path MTU, if that is known.
+    /// Length of the longest datagram that fits the path MTU, if known.
     fitting: usize,
     told_too_long: bool,
     verdict: Verdict,
@@ -55,7 +55,7 @@ impl Memory {
         self.0.lock().expect("not poisoned")
     }
 
-    /// The datagrams that were sent, in order.
+    /// Returns the sent datagrams, in order.
     fn datagrams(&self) -> Vec<(Destination, Vec<u8>)> {
         let cut = |sent: &Sent| {
             let destination = sent.destination;
@@ -67,7 +67,7 @@ impl Memory {
         self.state().sent.iter().flat_map(|sent| -> Vec<_> { cut(sent) }).collect()
     }
 
-    /// Lengths of the calls that sent.
+    /// Returns the number of datagrams per successful call.
     fn runs(&self) -> Vec<usize> {
         self.state()
             .sent
@@ -127,7 +127,7 @@ fn datagram(number: usize, size: usize) -> Vec<u8> {
     (0..size).map(|index| (number * 31 + index * 7) as u8).collect()
 }
 
-/// Datagrams to several destinations, of several sizes.
+/// Returns datagrams to several destinations, of several sizes.
 fn datagrams() -> Vec<(Destination, Vec<u8>)> {
     let ce = Destination { ecn: Some(EcnCodepoint::Ce), ..addr(1).into() };
     let from = Destination { src_ip: Some([192, 0, 2, 9].into()), ..addr(1).into() };
@@ -160,7 +160,7 @@ fn runs_of_one_destination_and_length_leave_in_one_call() {
     assert_eq!(sender.len(), 137);
     sender.flush().expect("all is taken");
     assert_eq!(memory.datagrams(), datagrams());
-    // The 46th is shorter, and so the last of the first run. 64 are the most.
+    // The 46th datagram is shorter, so it ends the first run. A run has at most 64.
     assert_eq!(memory.runs(), [46, 5, 3, 3, 64, 16]);
     let counters = sender.counters();
     assert_eq!((counters.datagrams, counters.sends, counters.runs), (137, 6, 6));
@@ -230,8 +230,8 @@ fn a_refused_run_is_sent_one_by_one_and_switched_off_once() {
     }
 }
 
-/// A kernel on a path that datagrams of at most 1,000 bytes fit. It refuses runs of longer ones
-/// with this error, and single ones unless it makes fragments of them.
+/// A kernel on a path for datagrams of at most 1,000 bytes. It refuses runs of longer ones with
+/// this error, and single ones unless it fragments them.
 fn narrow(errno: i32, fragments: bool) -> Memory {
     let memory = Memory::new(move |_, sent| match sent.segment_size {
         Some(size) if size > 1000 => Some(io::Error::from_raw_os_error(errno)),
@@ -246,7 +246,7 @@ fn narrow(errno: i32, fragments: bool) -> Memory {
 
 #[test]
 fn a_run_above_the_path_mtu_is_sent_one_by_one_and_runs_stay_on() {
-    // Linux before 6.14 says EINVAL, later ones say EMSGSIZE.
+    // Linux before 6.14 returns EINVAL, later versions EMSGSIZE.
     for errno in [INVALID, TOO_LONG] {
         let memory = narrow(errno, true);
         let mut sender = push_all(&memory, &datagrams());
@@ -282,7 +282,7 @@ fn a_run_above_the_path_mtu_is_sent_one_by_one_and_runs_stay_on() {
 fn a_tail_that_fits_does_not_prove_that_runs_are_refused() {
     for known in [true, false] {
         let memory = narrow(INVALID, false);
-        // Where the path MTU is not known, the datagrams themselves tell.
+        // If the path MTU is not known, the results for the single datagrams decide.
         memory.state().fitting = if known { 1000 } else { usize::MAX };
         let run: Vec<_> = [1400, 1400, 1400, 300]
             .into_iter()

@@ -1,12 +1,13 @@
 //! The flows with the most bytes, found in fixed memory (the Space-Saving algorithm of Metwally,
 //! Agrawal and El Abbadi, 2005).
 //!
-//! A fixed number of flows is counted. A new flow takes the place of the smallest and inherits its
-//! bytes as an error bound, so a flow with more than a 512th of all bytes cannot be missed. What is
-//! shown is what was counted since: exact for flows without inherited bytes, else a lower bound.
+//! A fixed number of flows is counted. A new flow replaces the smallest, and inherits its bytes as
+//! an error bound. So a flow with more than 1/512 of all bytes is never missed. Reports show the
+//! bytes counted since the flow was added: they are exact for flows without inherited bytes, and a
+//! lower bound for the others.
 //!
-//! Lists of several captures, or of parts of one, add up: a flow that one of them does not list may
-//! have had there as many bytes as the largest that gave up its place, which it inherits too.
+//! Lists of several captures, or of parts of one, can be added. A flow that is missing in one list
+//! may have had as many bytes there as the largest flow that was replaced, so it inherits these.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,13 +17,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, Protocol, Tunnel, ipv4, ipv6, parse};
 
-use crate::ledger::Flow;
+use crate::ledger::FlowId;
 use crate::partial::be16;
 
-/// How many flows are counted at a time.
-const COUNTED: usize = 512;
+/// Number of flows counted at a time.
+const MAX_FLOWS: usize = 512;
 
-/// Who talks to whom.
+/// The end points of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label {
     version: IpVersion,
@@ -33,7 +34,7 @@ pub(super) struct Label {
 }
 
 impl Label {
-    /// The end points of a packet; `None` if it has no ports.
+    /// Returns the end points of a packet; `None` if it has no ports.
     pub(super) fn of(packet: &[u8], layer: Layer) -> Option<Label> {
         let layout = parse(packet, packet.len(), layer).ok()?;
         let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
@@ -57,7 +58,7 @@ impl Label {
         })
     }
 
-    /// The address of the sender (0) or the receiver (1).
+    /// Returns the address of the sender (0) or the receiver (1).
     pub(super) fn address(&self, which: usize) -> IpAddr {
         match self.version {
             IpVersion::V4 => {
@@ -73,12 +74,12 @@ impl Label {
         }
     }
 
-    /// The port of the sender (0) or the receiver (1).
+    /// Returns the port of the sender (0) or the receiver (1).
     pub(super) fn port(&self, which: usize) -> u16 {
         self.ports[which]
     }
 
-    /// The protocol's name.
+    /// Returns the protocol's name.
     pub(super) fn protocol(&self) -> &'static str {
         match self.protocol {
             Protocol::Tcp => "TCP",
@@ -87,7 +88,7 @@ impl Label {
         }
     }
 
-    /// The outermost tunnel's name, if there is one.
+    /// Returns the name of the outermost tunnel, if there is one.
     pub(super) fn tunnel(&self) -> Option<&'static str> {
         self.tunnel.map(|tunnel| match tunnel {
             Tunnel::Vxlan => "VXLAN",
@@ -117,16 +118,16 @@ impl std::fmt::Display for Label {
 }
 
 #[derive(Clone, Debug)]
-struct Counted {
-    flow: Flow,
+struct FlowEntry {
+    flow: FlowId,
     label: Label,
-    /// Bytes of the flows that had this place before.
+    /// Bytes inherited from the flows that this entry replaced.
     inherited: u64,
     packets: u64,
     packets_out: u64,
 }
 
-/// A line of the top list.
+/// A flow in the list of flows with the most bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct TopFlow {
     /// Protocol and end points: `TCP 10.0.0.1:443 > 10.3.0.0:10000`.
@@ -135,143 +136,149 @@ pub struct TopFlow {
     pub packets_in: u64,
     /// Bytes of their frames.
     pub bytes: u64,
-    /// Packets that left, under GRO with UDP.
+    /// Packets that left, with the policy GRO with UDP.
     pub packets_out: u64,
-    /// The figures are exact; else lower bounds.
+    /// Whether the figures are exact; otherwise they are lower bounds.
     pub exact: bool,
 }
 
 /// The flows with the most bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopFlows {
-    places: HashMap<Flow, usize>,
-    counted: Vec<Counted>,
-    /// Bytes of each, inherited ones included: apart, so that the smallest is found fast.
+    places: HashMap<FlowId, usize>,
+    entries: Vec<FlowEntry>,
+    /// Bytes of each flow, inherited ones included. They are kept apart so that the smallest is
+    /// found fast.
     bytes: Vec<u64>,
-    /// The most bytes that a flow without a place may have had.
+    /// The largest number of bytes that a flow without an entry may have had.
     missed: u64,
 }
 
 impl TopFlows {
     /// Counts a packet that was captured.
-    pub(super) fn count(&mut self, flow: Flow, label: Label, length: usize) {
+    pub(super) fn count(&mut self, flow: FlowId, label: Label, length: usize) {
         let place = self.place(flow, label);
         self.bytes[place] += length as u64;
-        self.counted[place].packets += 1;
+        self.entries[place].packets += 1;
     }
 
     /// Counts a packet that left, if its flow is counted.
-    pub(super) fn left(&mut self, flow: Flow) {
+    pub(super) fn left(&mut self, flow: FlowId) {
         if let Some(&place) = self.places.get(&flow) {
-            self.counted[place].packets_out += 1;
+            self.entries[place].packets_out += 1;
         }
     }
 
     /// Adds the flows of another capture, or of another part of the same.
     pub(super) fn add(&mut self, other: &TopFlows) {
-        for (counted, bytes) in self.counted.iter_mut().zip(&mut self.bytes) {
-            if !other.places.contains_key(&counted.flow) {
-                counted.inherited += other.missed;
+        for (entry, bytes) in self.entries.iter_mut().zip(&mut self.bytes) {
+            if !other.places.contains_key(&entry.flow) {
+                entry.inherited += other.missed;
                 *bytes += other.missed;
             }
         }
-        for (more, bytes) in other.counted.iter().zip(&other.bytes) {
+        for (more, bytes) in other.entries.iter().zip(&other.bytes) {
             let place = match self.places.get(&more.flow) {
                 Some(&place) => place,
                 None => self.push(
-                    Counted { inherited: self.missed, packets: 0, packets_out: 0, ..more.clone() },
+                    FlowEntry {
+                        inherited: self.missed,
+                        packets: 0,
+                        packets_out: 0,
+                        ..more.clone()
+                    },
                     self.missed,
                 ),
             };
             self.bytes[place] += bytes;
-            let counted = &mut self.counted[place];
-            counted.inherited += more.inherited;
-            counted.packets += more.packets;
-            counted.packets_out += more.packets_out;
+            let entry = &mut self.entries[place];
+            entry.inherited += more.inherited;
+            entry.packets += more.packets;
+            entry.packets_out += more.packets_out;
         }
         self.missed += other.missed;
-        if self.counted.len() > COUNTED {
-            *self = self.largest(COUNTED);
+        if self.entries.len() > MAX_FLOWS {
+            *self = self.largest(MAX_FLOWS);
         }
     }
 
-    /// The flows with the most bytes, inherited ones included.
+    /// Returns the flows with the most bytes, inherited ones included.
     pub(super) fn largest(&self, count: usize) -> TopFlows {
-        let mut order: Vec<usize> = (0..self.counted.len()).collect();
+        let mut order: Vec<usize> = (0..self.entries.len()).collect();
         order.sort_by_key(|&place| (std::cmp::Reverse(self.bytes[place]), place));
         let left_out = order.get(count).map_or(0, |&place| self.bytes[place]);
         order.truncate(count);
         let mut largest = TopFlows { missed: self.missed.max(left_out), ..TopFlows::default() };
         for place in order {
-            largest.push(self.counted[place].clone(), self.bytes[place]);
+            largest.push(self.entries[place].clone(), self.bytes[place]);
         }
         largest
     }
 
-    fn push(&mut self, counted: Counted, bytes: u64) -> usize {
-        self.places.insert(counted.flow, self.counted.len());
-        self.counted.push(counted);
+    fn push(&mut self, entry: FlowEntry, bytes: u64) -> usize {
+        self.places.insert(entry.flow, self.entries.len());
+        self.entries.push(entry);
         self.bytes.push(bytes);
-        self.counted.len() - 1
+        self.entries.len() - 1
     }
 
-    fn place(&mut self, flow: Flow, label: Label) -> usize {
+    fn place(&mut self, flow: FlowId, label: Label) -> usize {
         if let Some(&place) = self.places.get(&flow) {
             return place;
         }
-        let fresh = Counted { flow, label, inherited: self.missed, packets: 0, packets_out: 0 };
-        if self.counted.len() < COUNTED {
+        let fresh = FlowEntry { flow, label, inherited: self.missed, packets: 0, packets_out: 0 };
+        if self.entries.len() < MAX_FLOWS {
             return self.push(fresh, self.missed);
         }
-        let place = (0..COUNTED).min_by_key(|&place| self.bytes[place]).unwrap_or(0);
+        let place = (0..MAX_FLOWS).min_by_key(|&place| self.bytes[place]).unwrap_or(0);
         self.missed = self.missed.max(self.bytes[place]);
-        self.places.remove(&self.counted[place].flow);
+        self.places.remove(&self.entries[place].flow);
         self.places.insert(flow, place);
-        self.counted[place] = Counted { inherited: self.bytes[place], ..fresh };
+        self.entries[place] = FlowEntry { inherited: self.bytes[place], ..fresh };
         place
     }
 
-    /// The `count` flows with the most bytes.
+    /// Returns the `count` flows with the most bytes, without inherited ones.
     pub(super) fn rows(&self, count: usize) -> Vec<TopFlow> {
-        let mut order: Vec<usize> = (0..self.counted.len()).collect();
-        let own = |place: usize| self.bytes[place] - self.counted[place].inherited;
+        let mut order: Vec<usize> = (0..self.entries.len()).collect();
+        let own = |place: usize| self.bytes[place] - self.entries[place].inherited;
         order.sort_by_key(|&place| (std::cmp::Reverse(own(place)), place));
         let row = |place: usize| {
-            let counted = &self.counted[place];
+            let entry = &self.entries[place];
             TopFlow {
-                flow: counted.label.to_string(),
-                packets_in: counted.packets,
+                flow: entry.label.to_string(),
+                packets_in: entry.packets,
                 bytes: own(place),
-                packets_out: counted.packets_out.min(counted.packets),
-                exact: counted.inherited == 0,
+                packets_out: entry.packets_out.min(entry.packets),
+                exact: entry.inherited == 0,
             }
         };
         order.into_iter().take(count).map(row).collect()
     }
 }
 
-/// A flow of a list as JSON has it.
+/// The JSON form of a flow in a list.
 #[derive(Serialize, Deserialize)]
-struct Written {
-    flow: Flow,
+struct FlowJson {
+    flow: FlowId,
     protocol: u8,
-    /// A number of [`TUNNELS`].
+    /// An index into [`TUNNELS`].
     tunnel: Option<usize>,
     source: IpAddr,
     destination: IpAddr,
     ports: [u16; 2],
-    /// Inherited bytes included.
+    /// Bytes, inherited ones included.
     bytes: u64,
     inherited: u64,
     packets: u64,
     packets_out: u64,
 }
 
-/// Protocols and tunnels by the numbers that lists have.
+/// The protocols that lists contain.
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Dccp];
 const TUNNELS: [Tunnel; 4] = [Tunnel::Vxlan, Tunnel::Geneve, Tunnel::Gre, Tunnel::Ip];
 
-impl Written {
+impl FlowJson {
     fn label(&self) -> Option<Label> {
         let mut addresses = [0; 32];
         let version = match (self.source, self.destination) {
@@ -296,49 +303,49 @@ impl Written {
     }
 }
 
-/// A list as JSON has it.
+/// The JSON form of a list.
 #[derive(Serialize, Deserialize)]
-struct WrittenList {
+struct FlowListJson {
     missed: u64,
-    flows: Vec<Written>,
+    flows: Vec<FlowJson>,
 }
 
 impl Serialize for TopFlows {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let written = self.counted.iter().zip(&self.bytes).map(|(counted, &bytes)| Written {
-            flow: counted.flow,
-            protocol: counted.label.protocol.number(),
-            tunnel: counted
+        let written = self.entries.iter().zip(&self.bytes).map(|(entry, &bytes)| FlowJson {
+            flow: entry.flow,
+            protocol: entry.label.protocol.number(),
+            tunnel: entry
                 .label
                 .tunnel
                 .and_then(|tunnel| TUNNELS.iter().position(|&other| other == tunnel)),
-            source: counted.label.address(0),
-            destination: counted.label.address(1),
-            ports: counted.label.ports,
+            source: entry.label.address(0),
+            destination: entry.label.address(1),
+            ports: entry.label.ports,
             bytes,
-            inherited: counted.inherited,
-            packets: counted.packets,
-            packets_out: counted.packets_out,
+            inherited: entry.inherited,
+            packets: entry.packets,
+            packets_out: entry.packets_out,
         });
-        WrittenList { missed: self.missed, flows: written.collect() }.serialize(serializer)
+        FlowListJson { missed: self.missed, flows: written.collect() }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for TopFlows {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let list = WrittenList::deserialize(deserializer)?;
+        let list = FlowListJson::deserialize(deserializer)?;
         let mut flows = TopFlows { missed: list.missed, ..TopFlows::default() };
         for written in list.flows {
             let label = written.label().ok_or_else(|| {
-                D::Error::custom("a flow of a kind that this version does not know")
+                D::Error::custom("a flow has an address pair, protocol or tunnel that this version does not know")
             })?;
             if written.inherited > written.bytes || flows.places.contains_key(&written.flow) {
-                return Err(D::Error::custom("a list of flows that contradicts itself"));
+                return Err(D::Error::custom("a list of flows contradicts itself"));
             }
             let (packets, packets_out, inherited) =
                 (written.packets, written.packets_out, written.inherited);
             flows.push(
-                Counted { flow: written.flow, label, inherited, packets, packets_out },
+                FlowEntry { flow: written.flow, label, inherited, packets, packets_out },
                 written.bytes,
             );
         }
@@ -364,21 +371,21 @@ mod tests {
     fn heavy_flows_are_found_among_many() {
         let mut top = TopFlows::default();
         for round in 0..100_000u64 {
-            top.count(Flow::from_number(1_000_000 + round), label(1), 60);
+            top.count(FlowId::from_number(1_000_000 + round), label(1), 60);
             if round % 50 == 0 {
-                top.count(Flow::from_number(7), label(7), 15_000);
+                top.count(FlowId::from_number(7), label(7), 15_000);
             }
             if round % 100 == 0 {
-                top.count(Flow::from_number(8), label(8), 15_000);
-                top.left(Flow::from_number(8));
+                top.count(FlowId::from_number(8), label(8), 15_000);
+                top.left(FlowId::from_number(8));
             }
         }
         let rows = top.rows(2);
         assert_eq!(rows[0].flow, "TCP 1.1.1.1:7 > 1.1.1.1:443");
         assert_eq!((rows[0].packets_in, rows[0].bytes, rows[0].exact), (2000, 30_000_000, true));
         assert_eq!((rows[1].packets_in, rows[1].packets_out), (1000, 1000));
-        assert_eq!(top.counted.len(), COUNTED);
-        assert_eq!(top.places.len(), COUNTED);
+        assert_eq!(top.entries.len(), MAX_FLOWS);
+        assert_eq!(top.places.len(), MAX_FLOWS);
         let mut both = TopFlows::default();
         both.add(&top);
         both.add(&top);
@@ -386,21 +393,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_missed_makes_its_sums_lower_bounds() {
+    fn sums_of_incomplete_lists_are_lower_bounds() {
         let (mut first, mut second) = (TopFlows::default(), TopFlows::default());
         for round in 0..600u64 {
-            first.count(Flow::from_number(round), label(1), 100);
+            first.count(FlowId::from_number(round), label(1), 100);
         }
-        first.count(Flow::from_number(9999), label(9), 100_000);
-        second.count(Flow::from_number(7777), label(7), 90_000);
-        second.count(Flow::from_number(9999), label(9), 1000);
+        first.count(FlowId::from_number(9999), label(9), 100_000);
+        second.count(FlowId::from_number(7777), label(7), 90_000);
+        second.count(FlowId::from_number(9999), label(9), 1000);
         assert!(first.missed >= 100 && second.missed == 0);
         let mut both = first.clone();
         both.add(&second);
         let mut turned = second.clone();
         turned.add(&first);
         for sum in [both, turned] {
-            assert_eq!((sum.counted.len(), sum.places.len()), (COUNTED, COUNTED));
+            assert_eq!((sum.entries.len(), sum.places.len()), (MAX_FLOWS, MAX_FLOWS));
             let rows = sum.rows(2);
             assert_eq!(
                 (rows[0].bytes, rows[0].packets_in, rows[1].bytes, rows[1].packets_in),
@@ -414,16 +421,16 @@ mod tests {
     fn lists_come_back_from_json() {
         let mut list = TopFlows::default();
         let tunnelled = Label { tunnel: Some(Tunnel::Gre), version: IpVersion::V6, ..label(5) };
-        list.count(Flow::from_number(u64::MAX), tunnelled, 900);
-        list.count(Flow::from_number(1), label(1), 1000);
-        list.left(Flow::from_number(1));
+        list.count(FlowId::from_number(u64::MAX), tunnelled, 900);
+        list.count(FlowId::from_number(1), label(1), 1000);
+        list.left(FlowId::from_number(1));
         let json = serde_json::to_string(&list).expect("serializes");
         let again: TopFlows = serde_json::from_str(&json).expect("reads");
         let text = |list: &TopFlows| serde_json::to_string(&list.rows(9)).expect("serializes");
         assert_eq!(text(&again), text(&list));
-        assert!(text(&again).contains("(GRE)") && again.counted[0].label == tunnelled);
+        assert!(text(&again).contains("(GRE)") && again.entries[0].label == tunnelled);
         let smallest = list.largest(1);
-        assert_eq!((smallest.missed, smallest.counted.len(), smallest.bytes[0]), (900, 1, 1000));
+        assert_eq!((smallest.missed, smallest.entries.len(), smallest.bytes[0]), (900, 1, 1000));
         assert!(
             serde_json::from_str::<TopFlows>(&json.replace("\"protocol\":6", "\"protocol\":99"))
                 .is_err()

@@ -1,6 +1,5 @@
-//! `analyze`: what each kind of aggregation would do to a capture, side by side in one pass.
+//! `analyze`: compares in one pass how different kinds of aggregation would change a capture.
 
-mod cut;
 mod flows;
 mod page;
 mod parts;
@@ -8,6 +7,7 @@ mod plots;
 mod rows;
 mod sizes;
 mod timeline;
+mod uncertain;
 #[doc(hidden)]
 pub mod words;
 
@@ -21,15 +21,18 @@ use superpacket::wire::{Layout, Protocol, parse, tcp};
 
 use crate::error::Error;
 use crate::figures::{average, ratio};
-use crate::input::{Input, Opened};
-use crate::lanes::{Arrival, Lanes, LinkHeader, Nobody, Seeds, Stepping, Taker, Why};
-use crate::ledger::Flow;
-use crate::pool::{Buffer, Pool};
+use crate::input::{Input, OpenInput};
+use crate::lanes::{
+    ArrivedFrame, CaptureAggregator, Discard, FrameSink, LinkHeader, PassReason, Stepping,
+    UnfinishedForm,
+};
+use crate::ledger::FlowId;
+use crate::pool::{Buffer, BufferPool};
 use crate::progress::Progress;
 use crate::totals::{CutShort, Tally, Totals, Unreadable};
-use cut::Unknown;
 use flows::{Label, TopFlows};
 use rows::Tables;
+use uncertain::UncertainAcks;
 
 pub use flows::TopFlow;
 pub use parts::{Corpus, Cuts, Held, PartAnalysis, PartOptions, analyze_part};
@@ -37,16 +40,17 @@ pub use rows::{FlowRow, PacketsRow, Rows};
 pub use sizes::{Counts, Sizes};
 pub use timeline::Timeline;
 
-/// How many policies are compared.
+/// Number of policies that are compared.
 const POLICIES: usize = 4;
 
-/// The one whose results are the report's common figures: what `coalesce` does by default.
+/// Index of the policy that `coalesce` uses by default. The report's common figures are its
+/// results.
 const DEFAULT: usize = 2;
 
-/// The one that remembers what flows acknowledged, beyond the end of a poll.
+/// Index of the policy that remembers what flows acknowledged beyond the end of a poll.
 const WITH_ACKS: usize = 3;
 
-/// The policies: JSON key, name, and what the engine is told.
+/// The policies: JSON key, name, and the engine's settings.
 const POLICY: [(&str, &str, Policy); POLICIES] = [
     ("lro", "LRO", Policy::lro()),
     ("gro", "GRO", Policy::gro().with_partial_checksums()),
@@ -54,17 +58,17 @@ const POLICY: [(&str, &str, Policy); POLICIES] = [
     ("lro_acks", "LRO with pure ACKs", Policy::lro_with_acks()),
 ];
 
-/// What one policy does to a capture.
+/// The result of one policy on a capture.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Effect {
-    /// What went in and came out.
+    /// Packets and bytes before and after aggregation.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Pure ACKs that were absorbed; in `merged` too.
+    /// Pure ACKs that were absorbed; `merged` includes them.
     pub absorbed_acks: u64,
-    /// Packets in the average super-packet.
+    /// Average number of packets per super-packet.
     pub packets_per_super_packet: f64,
-    /// Super-packets by how many packets merged in them.
+    /// Super-packets by the number of packets that merged into them.
     pub super_packet_sizes: Counts,
     /// Frames that left, by length.
     pub sizes: Sizes,
@@ -79,7 +83,7 @@ impl Effect {
         self.average();
     }
 
-    /// Packets in the average super-packet, as reports print it.
+    /// Returns the average number of packets per super-packet, as reports print it.
     pub fn packets_in_one(&self) -> String {
         average(self.totals.merged + self.totals.super_packets, self.totals.super_packets, 1)
     }
@@ -90,7 +94,7 @@ impl Effect {
     }
 }
 
-/// What is in a capture.
+/// The packets of a capture, by kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// All packets.
@@ -103,11 +107,11 @@ pub struct Traffic {
     pub udp_packets: u64,
     /// Packets of DCCP.
     pub dccp_packets: u64,
-    /// All others.
+    /// Packets of other protocols, or whose headers cannot be read.
     pub other_packets: u64,
     /// TCP packets without payload that only acknowledge.
     pub pure_acks: u64,
-    /// Of all packets, those that are pure ACKs.
+    /// Share of pure ACKs among all packets, from 0 to 1.
     pub ack_share: f64,
     /// Frames by length.
     pub sizes: Sizes,
@@ -144,7 +148,8 @@ impl Traffic {
     }
 }
 
-/// Does this TCP packet only acknowledge?
+/// Returns whether this TCP packet only acknowledges: ACK is its only flag but for ECN, and it has
+/// no payload.
 fn is_pure_ack(packet: &[u8], layout: &Layout) -> bool {
     let flags = packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
     u32::from(layout.payload) == layout.end
@@ -183,45 +188,45 @@ impl Effects {
     }
 }
 
-/// What was found, in one file or in all.
+/// The results for one capture, or for all captures together.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Findings {
-    /// The policy `gro_udp`: what `coalesce` does by default.
+    /// The result of the policy `gro_udp`, the default of `coalesce`.
     #[serde(flatten)]
     pub totals: Totals,
-    /// What is in the capture.
+    /// The packets of the capture, by kind.
     pub traffic: Traffic,
-    /// What each policy would do.
+    /// The result of each policy.
     pub policies: Effects,
     /// The flows with the most bytes.
     pub top_flows: Vec<TopFlow>,
-    /// Packets over time, before and after; of several captures together, none.
+    /// Packets over time, before and after aggregation; empty for several captures together.
     #[serde(skip)]
     pub timeline: Timeline,
 }
 
-/// What was found in one capture.
+/// The results for one capture.
 #[derive(Clone, Debug, Serialize)]
 pub struct FileAnalysis {
-    /// The capture.
+    /// The name of the capture.
     pub file: String,
-    /// Its interfaces, the first 64: names, if they have any, and link types.
+    /// Its first 64 interfaces: the name, if there is one, and the link type.
     pub interfaces: Vec<String>,
-    /// What was found.
+    /// The results.
     #[serde(flatten)]
     pub findings: Findings,
-    /// Where the capture was cut short.
+    /// The place where the capture was cut short, if it was.
     pub cut_short: Option<CutShort>,
 }
 
-/// How [`analyze`] aggregates, and what it lists.
+/// Options of [`analyze`].
 #[derive(Clone, Debug)]
 pub struct AnalyzeOptions {
-    /// How aggregation is stepped through each capture.
+    /// The length of polls, and the hold time.
     pub stepping: Stepping,
-    /// Flows in the top list.
+    /// Number of flows in the list of flows with the most bytes.
     pub top: usize,
-    /// Fails if a capture ends within a record.
+    /// Whether a capture that ends within a record is an error.
     pub strict: bool,
 }
 
@@ -231,28 +236,28 @@ impl Default for AnalyzeOptions {
     }
 }
 
-/// What [`analyze`] found.
+/// The report of [`analyze`].
 #[derive(Clone, Debug, Serialize)]
 pub struct AnalyzeReport {
     command: &'static str,
-    /// Packets in a poll.
+    /// Packets per poll.
     pub batch: u64,
-    /// How long something is held at most, in nanoseconds.
+    /// Maximum time that a packet is held, in nanoseconds.
     pub hold_ns: u64,
-    /// What was found in all captures.
+    /// The results for all captures together.
     #[serde(flatten)]
     pub findings: Findings,
     /// Each capture.
     pub files: Vec<FileAnalysis>,
     /// Captures that could not be read.
     pub unreadable: Unreadable,
-    /// Captures that were read in parts, if there are any.
+    /// The captures that were read in parts, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuts: Option<Cuts>,
-    /// Captures that count in the findings; of a corpus, the first thousand are listed.
+    /// Number of captures in the results. For a corpus, `files` lists only the first thousand.
     #[serde(skip)]
     pub captures: u64,
-    /// Captures that could not be read; the same.
+    /// Number of captures that could not be read; `unreadable` lists the first thousand.
     #[serde(skip)]
     pub unreadable_captures: u64,
 }
@@ -272,7 +277,7 @@ impl AnalyzeReport {
         }
     }
 
-    /// Renders a page with tables and plots, which needs nothing else.
+    /// Renders a self-contained HTML page with tables and plots.
     ///
     /// # Errors
     /// [`Error::Plot`] if a plot cannot be drawn.
@@ -281,12 +286,12 @@ impl AnalyzeReport {
     }
 }
 
-/// Says what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets
-/// apart, in one pass.
+/// Reports in one pass what LRO, GRO, GRO with UDP, and LRO with pure ACKs would merge, and which
+/// reasons kept packets apart.
 ///
 /// # Errors
-/// Whatever stops the reading of the only capture; of several, those that cannot be read are listed
-/// in the report.
+/// Any error that ends the reading of the only capture. If there are several, the report lists
+/// those that cannot be read.
 pub fn analyze(
     inputs: Vec<Input<'_>>,
     options: &AnalyzeOptions,
@@ -296,7 +301,7 @@ pub fn analyze(
     let mut all_flows = TopFlows::default();
     for input in inputs {
         let found = pass(input, options, Bounds::WHOLE, None, progress);
-        let Some((file, part)) = report.unreadable.sort(found, progress)? else { continue };
+        let Some((file, part)) = report.unreadable.note_failure(found, progress)? else { continue };
         let totals = part.policies.in_order()[DEFAULT].1.totals.clone();
         let (top_flows, traffic) = (part.flows.rows(options.top), part.traffic);
         let findings = Findings {
@@ -326,15 +331,34 @@ pub fn analyze(
     Ok(report)
 }
 
-/// One policy at work.
-struct Run {
-    lanes: Lanes,
+/// The state of one policy during a pass.
+struct PolicyRun {
+    aggregator: CaptureAggregator,
     tally: Tally,
     sizes: Sizes,
     super_packet_sizes: Counts,
 }
 
-impl Run {
+impl PolicyRun {
+    fn new(policy: Policy, stepping: Stepping, simd: Simd) -> Self {
+        PolicyRun {
+            aggregator: CaptureAggregator::new(policy, stepping, simd),
+            tally: Tally::default(),
+            sizes: Sizes::default(),
+            super_packet_sizes: Counts::default(),
+        }
+    }
+
+    /// Returns the aggregator, and the sink that counts the packets that leave it.
+    #[inline(always)]
+    fn counting<'a, 'r>(
+        &'a mut self,
+        detail: Option<PolicyDetail<'a, 'r>>,
+    ) -> (&'a mut CaptureAggregator, PolicyCounts<'a, 'r>) {
+        let PolicyRun { aggregator, tally, sizes, super_packet_sizes } = self;
+        (aggregator, PolicyCounts { tally, sizes, super_packet_sizes, detail })
+    }
+
     fn effect(&self) -> Effect {
         let mut effect = Effect {
             totals: self.tally.totals(),
@@ -348,12 +372,12 @@ impl Run {
     }
 }
 
-/// Which packets of what is read belong to a part.
+/// The part of a capture that is counted.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// The number of its first packet. Those before it are of the part before.
+    /// The number of its first packet. Earlier packets belong to the part before.
     first: u64,
-    /// Another part follows.
+    /// Whether another part follows.
     continues: bool,
 }
 
@@ -361,124 +385,32 @@ impl Bounds {
     const WHOLE: Bounds = Bounds { first: 1, continues: false };
 }
 
-/// Reads a capture, or a part of one, to its end. Returns its name and what was found.
+/// Reads a capture, or a part of one, to its end. Returns its name and the results.
 fn pass(
     input: Input<'_>,
     options: &AnalyzeOptions,
     bounds: Bounds,
-    mut tables: Option<&mut Tables<'_>>,
+    tables: Option<&mut Tables<'_>>,
     progress: &mut dyn Progress,
 ) -> Result<(String, PartAnalysis), Error> {
     let simd = Simd::detect();
-    let mut input = Opened::open(input, options.strict, progress)?;
-    let pool = Pool::default();
-    let mut runs = POLICY.map(|(_, _, policy)| Run {
-        lanes: Lanes::new(policy, options.stepping, simd),
-        tally: Tally::default(),
-        sizes: Sizes::default(),
-        super_packet_sizes: Counts::default(),
-    });
-    let mut traffic = Traffic::default();
-    let mut flows = TopFlows::default();
-    let mut timeline = Timeline::default();
-    let (mut first_time, mut last_time) = (None, None);
-    // What is read from a capture's first packet on lacks nothing.
-    let mut unknown = None;
-    let mut is_first = true;
-    input.for_each(|frame| {
-        // Options are not looked at, so they are not held.
-        let frame = &Frame { options: FrameOptions::NONE, ..*frame };
-        let arrival = Arrival::new(frame, &pool, Seeds::Rewrite, simd);
-        let arrived = arrival.link.as_ref().and_then(|link| {
-            let label = Label::of(arrival.buffer.as_ref(), link.layer())?;
-            Some((Flow::of(arrival.buffer.as_ref(), link.layer(), link), label, link))
-        });
-        if std::mem::take(&mut is_first) && frame.number > 1 {
-            unknown = Some(Unknown::default());
-        }
-        if let (Some(unknown), Some((flow, _, link))) = (&mut unknown, arrived) {
-            unknown.arrives(
-                arrival.buffer.as_ref(),
-                flow,
-                link,
-                frame.number >= bounds.first,
-                &runs[WITH_ACKS].lanes,
-            );
-        }
-        if frame.number < bounds.first {
-            for run in &mut runs {
-                run.lanes.receive(arrival.clone(), &pool, &mut Nobody);
-                if frame.number + 1 == bounds.first {
-                    run.lanes.finish(&mut Nobody);
-                }
-            }
-            return Ok(());
-        }
-        let layer = arrival.link.as_ref().map(LinkHeader::layer);
-        traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
-        if let Some(time) = arrival.time {
-            timeline.before(time);
-            first_time = Some(first_time.map_or(time, |first: u64| first.min(time)));
-            last_time = last_time.max(Some(time));
-        }
-        if let Some((flow, label, _)) = arrived {
-            flows.count(flow, label, frame.data.len());
-            if let Some(tables) = &mut tables {
-                tables.flow(flow, label, frame.data.len(), arrival.time);
-            }
-        }
-        let arrived = arrived.map(|(flow, ..)| flow);
-        if let Some(tables) = &mut tables {
-            tables.before(frame.data.len(), arrival.time);
-        }
-        for (index, run) in runs.iter_mut().enumerate() {
-            run.tally.arrived(frame.data.len());
-            let mut step = Step {
-                tally: &mut run.tally,
-                sizes: &mut run.sizes,
-                super_packet_sizes: &mut run.super_packet_sizes,
-                detail: None,
-            };
-            if index == DEFAULT {
-                step.detail = Some(Detail {
-                    flows: &mut flows,
-                    timeline: &mut timeline,
-                    tables: tables.as_deref_mut(),
-                    arrived,
-                });
-            }
-            run.lanes.receive(arrival.clone(), &pool, &mut step);
-        }
-        if let Some(unknown) = &mut unknown {
-            unknown.settle(&runs[WITH_ACKS].lanes);
-        }
-        match &mut tables {
-            Some(tables) => tables.give_full(),
-            None => Ok(()),
-        }
-    })?;
-    let mut held =
-        if bounds.continues { runs.each_ref().map(|run| run.lanes.held()) } else { [0; POLICIES] };
-    if let Some(mut unknown) = unknown {
-        held[WITH_ACKS] += unknown.finish(&runs[WITH_ACKS].lanes);
-    }
-    for (index, run) in runs.iter_mut().enumerate() {
-        let mut step = Step {
-            tally: &mut run.tally,
-            sizes: &mut run.sizes,
-            super_packet_sizes: &mut run.super_packet_sizes,
-            detail: None,
-        };
-        if index == DEFAULT {
-            step.detail = Some(Detail {
-                flows: &mut flows,
-                timeline: &mut timeline,
-                tables: tables.as_deref_mut(),
-                arrived: None,
-            });
-        }
-        run.lanes.finish(&mut step);
-    }
+    let mut input = OpenInput::open(input, options.strict, progress)?;
+    let mut pass = Pass {
+        bounds,
+        simd,
+        pool: BufferPool::default(),
+        runs: POLICY.map(|(_, _, policy)| PolicyRun::new(policy, options.stepping, simd)),
+        traffic: Traffic::default(),
+        flows: TopFlows::default(),
+        timeline: Timeline::default(),
+        first_time: None,
+        last_time: None,
+        uncertain: None,
+        is_first: true,
+        tables,
+    };
+    input.for_each(|frame| pass.frame(frame))?;
+    let held = pass.finish();
     let file = input.file().to_owned();
     let interfaces = input.interfaces().iter().map(|interface| match interface.name() {
         Some(name) => format!("{name}: {}", interface.link_type),
@@ -486,43 +418,162 @@ fn pass(
     });
     let interfaces = interfaces.take(64).collect();
     let cut_short = input.finish()?.map(CutShort::from);
-    let [lro, gro, gro_udp, lro_acks] = runs.each_ref().map(Run::effect);
-    let policies = Effects { lro, gro, gro_udp, lro_acks };
-    Ok((
-        file,
-        PartAnalysis {
-            interfaces,
-            traffic,
-            policies,
-            held: Held::new(held),
-            first_time,
-            last_time,
-            cut_short,
-            timeline,
-            flows,
-        },
-    ))
+    let [lro, gro, gro_udp, lro_acks] = pass.runs.each_ref().map(PolicyRun::effect);
+    let Pass { traffic, flows, timeline, first_time, last_time, .. } = pass;
+    let part = PartAnalysis {
+        interfaces,
+        traffic,
+        policies: Effects { lro, gro, gro_udp, lro_acks },
+        held,
+        first_time,
+        last_time,
+        cut_short,
+        timeline,
+        flows,
+    };
+    Ok((file, part))
 }
 
-/// Counts what leaves one policy.
-struct Step<'a, 'r> {
+/// The state of a pass over a capture or a part of one.
+struct Pass<'t, 'r> {
+    bounds: Bounds,
+    simd: Simd,
+    pool: BufferPool,
+    runs: [PolicyRun; POLICIES],
+    traffic: Traffic,
+    flows: TopFlows,
+    timeline: Timeline,
+    /// The earliest capture time, in nanoseconds since 1970.
+    first_time: Option<u64>,
+    /// The latest capture time, in nanoseconds since 1970.
+    last_time: Option<u64>,
+    /// Set only if reading starts behind the capture's first packet.
+    uncertain: Option<UncertainAcks>,
+    /// Whether no frame has been read yet.
+    is_first: bool,
+    tables: Option<&'t mut Tables<'r>>,
+}
+
+impl Pass<'_, '_> {
+    /// Counts a frame, and passes it to all policies.
+    #[inline(always)]
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        // Options are not needed, so they are not kept in memory.
+        let frame = &Frame { options: FrameOptions::NONE, ..*frame };
+        let arrival = ArrivedFrame::new(frame, &self.pool, UnfinishedForm::Rewrite, self.simd);
+        let flow = arrival.link.as_ref().and_then(|link| {
+            let label = Label::of(arrival.buffer.as_ref(), link.layer())?;
+            Some((FlowId::of(arrival.buffer.as_ref(), link.layer(), link), label, link))
+        });
+        if std::mem::take(&mut self.is_first) && frame.number > 1 {
+            self.uncertain = Some(UncertainAcks::default());
+        }
+        if let (Some(uncertain), Some((flow, _, link))) = (&mut self.uncertain, flow) {
+            uncertain.note_packet(
+                arrival.buffer.as_ref(),
+                flow,
+                link,
+                frame.number >= self.bounds.first,
+                &self.runs[WITH_ACKS].aggregator,
+            );
+        }
+        if frame.number < self.bounds.first {
+            for run in &mut self.runs {
+                run.aggregator.receive(arrival.clone(), &self.pool, &mut Discard);
+                if frame.number + 1 == self.bounds.first {
+                    run.aggregator.finish(&mut Discard);
+                }
+            }
+            return Ok(());
+        }
+        self.count(frame, &arrival, flow.map(|(flow, label, _)| (flow, label)));
+        let flow = flow.map(|(flow, ..)| flow);
+        let Pass { runs, pool, flows, timeline, tables, .. } = self;
+        for (index, run) in runs.iter_mut().enumerate() {
+            run.tally.arrived(frame.data.len());
+            let detail = (index == DEFAULT).then_some(PolicyDetail {
+                flows: &mut *flows,
+                timeline: &mut *timeline,
+                tables: tables.as_deref_mut(),
+                arrived: flow,
+            });
+            let (aggregator, mut counts) = run.counting(detail);
+            aggregator.receive(arrival.clone(), pool, &mut counts);
+        }
+        if let Some(uncertain) = &mut self.uncertain {
+            uncertain.update(&self.runs[WITH_ACKS].aggregator);
+        }
+        match &mut self.tables {
+            Some(tables) => tables.emit_full(),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a frame as captured.
+    #[inline(always)]
+    fn count(&mut self, frame: &Frame<'_>, arrival: &ArrivedFrame, flow: Option<(FlowId, Label)>) {
+        let layer = arrival.link.as_ref().map(LinkHeader::layer);
+        self.traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
+        if let Some(time) = arrival.time {
+            self.timeline.before(time);
+            self.first_time = Some(self.first_time.map_or(time, |first: u64| first.min(time)));
+            self.last_time = self.last_time.max(Some(time));
+        }
+        if let Some((flow, label)) = flow {
+            self.flows.count(flow, label, frame.data.len());
+            if let Some(tables) = &mut self.tables {
+                tables.flow(flow, label, frame.data.len(), arrival.time);
+            }
+        }
+        if let Some(tables) = &mut self.tables {
+            tables.before(frame.data.len(), arrival.time);
+        }
+    }
+
+    /// Flushes all policies. Returns the packets whose result may have changed because of the cuts
+    /// at the part's ends.
+    fn finish(&mut self) -> Held {
+        let mut held = match self.bounds.continues {
+            true => self.runs.each_ref().map(|run| run.aggregator.held()),
+            false => [0; POLICIES],
+        };
+        if let Some(mut uncertain) = self.uncertain.take() {
+            held[WITH_ACKS] += uncertain.finish(&self.runs[WITH_ACKS].aggregator);
+        }
+        let Pass { runs, flows, timeline, tables, .. } = self;
+        for (index, run) in runs.iter_mut().enumerate() {
+            let detail = (index == DEFAULT).then_some(PolicyDetail {
+                flows: &mut *flows,
+                timeline: &mut *timeline,
+                tables: tables.as_deref_mut(),
+                arrived: None,
+            });
+            let (aggregator, mut counts) = run.counting(detail);
+            aggregator.finish(&mut counts);
+        }
+        Held::new(held)
+    }
+}
+
+/// Counts the packets that leave one policy.
+struct PolicyCounts<'a, 'r> {
     tally: &'a mut Tally,
     sizes: &'a mut Sizes,
     super_packet_sizes: &'a mut Counts,
-    /// For the default policy.
-    detail: Option<Detail<'a, 'r>>,
+    /// Further counts, for the default policy only.
+    detail: Option<PolicyDetail<'a, 'r>>,
 }
 
-/// Flows and times, and rows of them if they are asked for.
-struct Detail<'a, 'r> {
+/// Counts flows and times, and fills rows of them if these are requested.
+struct PolicyDetail<'a, 'r> {
     flows: &'a mut TopFlows,
     timeline: &'a mut Timeline,
     tables: Option<&'a mut Tables<'r>>,
-    /// The flow of the packet that has just arrived.
-    arrived: Option<Flow>,
+    /// The flow of the packet that has just been read.
+    arrived: Option<FlowId>,
 }
 
-impl Taker for Step<'_, '_> {
+impl FrameSink for PolicyCounts<'_, '_> {
     fn packet(&mut self, link: &LinkHeader, packet: SuperPacket<'_, Buffer>) {
         let length = link.header().len() + packet.length();
         self.tally.left(&packet.metadata, length);
@@ -535,7 +586,7 @@ impl Taker for Step<'_, '_> {
             detail.timeline.after(time);
             // All headers lie in the first slice: the rewritten header, or the packet as it came.
             let first = packet.slices().next();
-            let flow = first.map(|first| Flow::of_headers(first, packet.length(), layer, link));
+            let flow = first.map(|first| FlowId::of_headers(first, packet.length(), layer, link));
             if let Some(flow) = flow {
                 detail.flows.left(flow);
             }
@@ -548,7 +599,7 @@ impl Taker for Step<'_, '_> {
         }
     }
 
-    fn passed(&mut self, _interface: u32, buffer: &Buffer, why: Why) {
+    fn passed(&mut self, _interface: u32, buffer: &Buffer, why: PassReason) {
         self.tally.passed(why, buffer.frame().len());
         self.sizes.count(buffer.frame().len());
         if let Some(detail) = &mut self.detail {
@@ -556,7 +607,7 @@ impl Taker for Step<'_, '_> {
             if let Some(time) = time {
                 detail.timeline.after(time);
             }
-            // What passes is what has just arrived.
+            // A packet that passes is the one that has just been read.
             if let Some(flow) = detail.arrived {
                 detail.flows.left(flow);
             }

@@ -1,4 +1,4 @@
-//! The report as a page.
+//! Renders the report as an HTML page.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::figures::{average, grouped, percent, ratio};
 use crate::page::{self, Breakable, Stop, table, tiles};
 use crate::plot::both;
 
-/// Files whose plots are drawn; the figures of all are in the table.
+/// Maximum files with plots; the table has the figures of all.
 const MOST_PLOTTED: usize = 20;
 
 /// Renders the page.
@@ -45,7 +45,7 @@ fn write(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
     unreadable(report, page)
 }
 
-/// Says what reading captures in parts may have cost.
+/// Describes how reading captures in parts may have changed the results.
 fn cuts(parts: &Cuts, report: &AnalyzeReport) -> String {
     let held = parts.held.in_order();
     let most =

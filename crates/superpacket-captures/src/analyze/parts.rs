@@ -1,5 +1,5 @@
-//! `analyze` of a corpus: parts of captures that are read apart, by workers that need not be on
-//! one machine, and added up.
+//! `analyze` for a corpus: parts of captures are read by separate workers, possibly on several
+//! machines, and their results are added.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,29 +14,31 @@ use crate::input::Input;
 use crate::progress::Progress;
 use crate::totals::{CutShort, Unreadable};
 
-/// Flows that the analysis of a part lists: what is not listed is a bound in sums.
+/// Maximum flows listed per part. Sums use a bound for flows that are not listed.
 const LISTED_FLOWS: usize = 64;
 
-/// Captures that a corpus's report lists; the others count in its sums.
+/// Maximum captures listed in the report of a corpus; the others count in its sums.
 const LISTED_FILES: usize = 1000;
 
-/// How [`analyze_part`] counts.
+/// Options of [`analyze_part`].
 #[derive(Clone, Debug)]
 pub struct PartOptions {
-    /// How aggregation is stepped, and whether a capture may end within a record.
+    /// The options of aggregation and reading.
     pub analyze: AnalyzeOptions,
-    /// The intervals of packets by time, in nanoseconds.
+    /// Length of the intervals in rows of packets by time, in nanoseconds.
     pub interval: u64,
-    /// The number of the part's first packet, from 1. What is read before it is of the part before,
-    /// and not counted: from it, the engine learns what its flows acknowledged last.
+    /// The number of the part's first packet, from 1. Packets read before it belong to the previous
+    /// part and are not counted; the engine learns from them what flows last acknowledged.
     pub first: u64,
-    /// Another part follows in the same capture: what is held at the end was cut off.
+    /// Whether another part follows in the same capture. If so, packets held at the end are counted
+    /// in [`Held`].
     pub continues: bool,
 }
 
-/// Packets of which each policy might have made something else, had captures not been cut into
-/// parts: those held at a part's end, which might have merged with more of the next one; and under
-/// LRO with pure ACKs, those that may repeat what a part before acknowledged.
+/// Number of packets per policy that might have merged differently if captures had not been cut
+/// into parts. These are packets held at the end of a part, which might have merged with the next
+/// part's. With LRO and pure ACKs, they include ACKs that may repeat an acknowledgement of an
+/// earlier part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// LRO.
@@ -54,7 +56,7 @@ impl Held {
         Held { lro, gro, gro_udp, lro_acks }
     }
 
-    /// Returns the numbers in the order of the policies in reports.
+    /// Returns the numbers in the order in which reports list the policies.
     pub fn in_order(&self) -> [u64; super::POLICIES] {
         [self.lro, self.gro, self.gro_udp, self.lro_acks]
     }
@@ -67,44 +69,45 @@ impl Held {
     }
 }
 
-/// Captures that were read in parts.
+/// The captures that were read in parts.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cuts {
-    /// How many captures.
+    /// Number of captures.
     pub files: u64,
-    /// Into how many parts.
+    /// Number of parts.
     pub parts: u64,
-    /// Packets that the cuts concern.
+    /// Packets whose result may have changed because of the cuts.
     pub held: Held,
 }
 
-/// What was found in a part of a capture, or in a whole one: written as JSON where it was read, and
-/// read where it is added up.
+/// The results for a part of a capture, or for a whole one. Workers write it as JSON; [`Corpus`]
+/// adds it up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PartAnalysis {
-    /// The interfaces known at the part's end, the first 64.
+    /// The first 64 interfaces known at the end of the part.
     pub interfaces: Vec<String>,
-    /// What is in the part.
+    /// The packets of the part, by kind.
     pub traffic: Traffic,
-    /// What each policy would do.
+    /// The result of each policy.
     pub policies: Effects,
-    /// Packets that the cuts at the part's ends concern; 0 of a whole capture.
+    /// Packets whose result may have changed because of the cuts at the part's ends; 0 for a whole
+    /// capture.
     pub held: Held,
-    /// When the part's first packets were captured, in nanoseconds since 1970.
+    /// The earliest capture time in the part, in nanoseconds since 1970.
     pub first_time: Option<u64>,
-    /// When its last ones were.
+    /// The latest capture time in the part, in nanoseconds since 1970.
     pub last_time: Option<u64>,
-    /// Where the capture was cut short.
+    /// The place where the capture was cut short, if it was.
     pub cut_short: Option<CutShort>,
     pub(super) timeline: Timeline,
     pub(super) flows: TopFlows,
 }
 
-/// Analyzes a part of a capture ([`Reader::of_part`](crate::Reader::of_part)), or a whole one, and
-/// gives rows of flows and of packets by time and size away while it is read.
+/// Analyzes a part of a capture ([`Reader::of_part`](crate::Reader::of_part)), or a whole one.
+/// Hands out rows of flows, and of packets by time and size, during the reading.
 ///
 /// # Errors
-/// Whatever stops the reading, and what the taker of rows fails with.
+/// Any error that ends the reading, and any error of `rows`.
 pub fn analyze_part(
     input: Input<'_>,
     options: &PartOptions,
@@ -114,22 +117,22 @@ pub fn analyze_part(
     let mut tables = Tables::new(rows, options.interval);
     let bounds = Bounds { first: options.first, continues: options.continues };
     let (_, mut found) = pass(input, &options.analyze, bounds, Some(&mut tables), progress)?;
-    tables.give_all()?;
+    tables.emit_all()?;
     found.flows = found.flows.largest(LISTED_FLOWS);
     Ok(found)
 }
 
-/// Parts of one capture, put together.
-struct Whole {
+/// The combined results for the parts of one capture.
+struct JoinedParts {
     file: FileAnalysis,
     flows: TopFlows,
     held: Held,
 }
 
-impl Whole {
-    /// Adds the parts, in their order in the capture.
-    fn of(file: String, parts: Vec<PartAnalysis>, top: usize) -> Whole {
-        let mut whole = Whole {
+impl JoinedParts {
+    /// Combines parts, which are in their order in the capture.
+    fn of(file: String, parts: Vec<PartAnalysis>, top: usize) -> JoinedParts {
+        let mut whole = JoinedParts {
             file: FileAnalysis {
                 file,
                 interfaces: Vec::new(),
@@ -155,10 +158,9 @@ impl Whole {
     }
 }
 
-/// Adds up what was found in many captures, each of which may have been read in parts.
+/// The sum of the results for many captures, each of which may have been read in parts.
 ///
-/// Memory is bounded: of the captures, the first thousand are listed, and of the flows, 512 are
-/// counted.
+/// Memory is bounded: the first 1,000 captures are listed, and 512 flows are counted.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     report: AnalyzeReport,
@@ -167,7 +169,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Returns a corpus without captures, with what the report says of the options.
+    /// Returns an empty corpus with these options.
     pub fn new(options: &AnalyzeOptions) -> Self {
         Corpus {
             report: AnalyzeReport::empty(options, Unreadable::default()),
@@ -176,12 +178,12 @@ impl Corpus {
         }
     }
 
-    /// Adds a capture: its parts in their order, or the whole as one.
+    /// Adds a capture: its parts in their order, or the whole capture as one part.
     ///
     /// The same captures in the same order give the same report.
     pub fn add(&mut self, file: String, parts: Vec<PartAnalysis>) {
         let count = parts.len() as u64;
-        let whole = Whole::of(file, parts, self.top);
+        let whole = JoinedParts::of(file, parts, self.top);
         if count > 1 {
             let cuts = self.report.cuts.get_or_insert_default();
             cuts.files += 1;
@@ -202,7 +204,7 @@ impl Corpus {
         }
     }
 
-    /// Adds a capture that could not be read, and what is wrong with it.
+    /// Adds a capture that could not be read, with the error message.
     pub fn unreadable(&mut self, words: &str) {
         self.report.unreadable_captures += 1;
         if self.report.unreadable.messages.len() < LISTED_FILES {
@@ -210,7 +212,7 @@ impl Corpus {
         }
     }
 
-    /// Returns what was found in all of them.
+    /// Returns the report on all captures.
     pub fn report(&self) -> AnalyzeReport {
         let mut report = self.report.clone();
         report.findings.top_flows = self.flows.rows(self.top);

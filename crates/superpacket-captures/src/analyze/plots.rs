@@ -1,4 +1,4 @@
-//! The plots.
+//! The plots on the page.
 
 use std::ops::Range;
 
@@ -13,42 +13,43 @@ use crate::figures::grouped;
 use crate::plot::{AFTER, BEFORE, GRID, INK, MUTED, TEXT, WIDE, draw};
 use crate::totals::Totals;
 
-/// Reasons shown in the plot; all are in the table.
+/// Maximum reasons in the plot.
 const MOST_REASONS: usize = 12;
 
-/// Labels beside an axis of packets, at most.
+/// Maximum labels on an axis of packets.
 const Y_LABELS: usize = 6;
 
-/// Returns how much room a label takes in the widest of usual fonts, in units of a plot.
+/// Returns the width of a label in the widest common font, in a plot's units.
 fn width_of(label: &str) -> u32 {
     label.chars().count() as u32 * (TEXT * 2 / 3)
 }
 
-/// Returns how much room the widest label of an axis takes that has at most so many.
+/// Returns the width of an axis's widest label if the axis has at most `most` labels.
 fn widest(axis: Range<f64>, most: usize, label: impl Fn(f64) -> String) -> u32 {
     let places = RangedCoordf64::from(axis).key_points(most);
     places.into_iter().map(|place| width_of(&label(place))).max().unwrap_or(0)
 }
 
-/// Returns how much room the labels beside an axis of packets take.
+/// Returns the width that the labels of an axis of packets need.
 fn beside_axis(axis: Range<f64>) -> u32 {
-    // They end 10 before the axis.
+    // The labels end 10 units before the axis.
     widest(axis, Y_LABELS, packets) + 10
 }
 
-/// A number of packets beside an axis. The labels of a short one lie less than 1 apart.
+/// Formats a number of packets as the label of an axis. Labels of a short axis are less than 1
+/// apart.
 fn packets(number: f64) -> String {
     if number < 10.0 { plain(number) } else { grouped(number as u64) }
 }
 
-/// Frames by length, before and after.
+/// Draws the numbers of frames by length, before and after aggregation.
 pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String, Error> {
     draw("Frames by length, before and after aggregation", (width, 300), |area| {
         let counts =
             |sizes: &Sizes| sizes.classes().map(|(_, count)| count as f64).collect::<Vec<_>>();
         let names: Vec<_> = before.classes().map(|(name, _)| name).collect();
         let (before, after) = (counts(before), counts(after));
-        // Half a frame is none.
+        // The axis reaches at least this far, so that its labels are whole numbers.
         let top =
             before.iter().chain(&after).fold(Y_LABELS as f64, |top, &count| top.max(count)) * 1.08;
         let mut chart = ChartBuilder::on(area)
@@ -79,7 +80,7 @@ pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String,
             .pos(Pos::new(HPos::Center, VPos::Top));
         for (index, name) in names.iter().enumerate() {
             let (x, y) = chart.backend_coord(&(index as f64 + 0.5, 0.0));
-            // Where there is no room for all in one row, there are two.
+            // If the plot is too narrow for one row of names, there are two.
             let row = if width == WIDE { 0 } else { index as i32 % 2 };
             area.draw(&Text::new(*name, (x, y + 6 + 16 * row), label.clone()))?;
         }
@@ -89,13 +90,13 @@ pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String,
     })
 }
 
-/// The most frequent reasons.
+/// Draws the most frequent reasons.
 pub(super) fn reasons(totals: &Totals, width: u32) -> Result<String, Error> {
     let mut sorted: Vec<_> = totals.reasons.iter().map(|(name, &count)| (*name, count)).collect();
     sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
     sorted.truncate(MOST_REASONS);
     let all: u64 = totals.reasons.values().sum::<u64>().max(1);
-    // Names stand beside the bars, or above them where there is no room.
+    // Names are beside the bars, or above them if the plot is too narrow.
     let beside = width == WIDE;
     let (row, names) = if beside { (26, 190) } else { (44, 4) };
     let height = sorted.len() as u32 * row + 16;
@@ -131,7 +132,7 @@ pub(super) fn reasons(totals: &Totals, width: u32) -> Result<String, Error> {
     })
 }
 
-/// Packets per second, before and after.
+/// Draws packets per second, before and after aggregation.
 pub(super) fn timeline(timeline: &Timeline, width: u32) -> Result<String, Error> {
     draw("Packets per second over time, before and after aggregation", (width, 260), |area| {
         let points: Vec<_> = timeline.rates().collect();
@@ -145,7 +146,7 @@ pub(super) fn timeline(timeline: &Timeline, width: u32) -> Result<String, Error>
             ("s", 1.0)
         };
         let (margin, beside, x_labels) = if width == WIDE { (12, 88, 8) } else { (4, 76, 4) };
-        // The last label may stand at the end of the axis, half of it behind it.
+        // The last label may be at the end of the axis, where half of it extends beyond the axis.
         let right = 4 + widest(0.0..seconds, x_labels, |time| plain(time * scale)) / 2;
         let mut chart = ChartBuilder::on(area)
             .margin(margin)
@@ -186,7 +187,7 @@ pub(super) fn timeline(timeline: &Timeline, width: u32) -> Result<String, Error>
     })
 }
 
-/// A number with no more digits than it needs.
+/// Formats a number with at most two decimal places and no trailing zeros.
 fn plain(number: f64) -> String {
     let text = format!("{number:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -222,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Where each text of a plot begins and ends, by the width of Helvetica's digits.
+    /// Returns the start and the end of each text in a plot, by the width of Helvetica's digits.
     fn texts(svg: &str) -> Vec<(String, f64, f64)> {
         let attribute = |tag: &str, name: &str| {
             let (_, rest) = tag.split_once(&format!(" {name}=\"")).expect("the attribute");
@@ -259,7 +260,7 @@ mod tests {
         }
         for svg in [sizes(&lengths, &lengths, WIDE), timeline(&slow, WIDE)] {
             let texts = texts(&svg.expect("drawn"));
-            // Those beside the axis end at one place.
+            // Labels of the vertical axis all end at the same place.
             let axis = texts
                 .iter()
                 .filter(|(words, ..)| words == "0")
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn frames_by_length_are_counts_before_and_after() {
-        // Small frames are more by share afterwards, and as many by count.
+        // After aggregation, the share of small frames grows but their number is the same.
         let [before, after]: [Sizes; 2] =
             [r#"{"64": 1000, "1518": 3000}"#, r#"{"64": 1000, "64k": 70}"#]
                 .map(|text| serde_json::from_str(text).expect("counts"));
@@ -318,7 +319,7 @@ mod tests {
         totals.reasons.insert("push", 2_123_456_789);
         for width in [WIDE, NARROW] {
             let mut drawn = vec![sizes(&lengths, &lengths, width), reasons(&totals, width)];
-            // A label at the very end, and a high rate.
+            // A label at the very end of the axis, and a high rate.
             for (step, steps) in
                 [(1_000_000_000, 600), (1_000_000_000, 604_800), (100, 1000), (1, 100)]
             {

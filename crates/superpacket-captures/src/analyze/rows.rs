@@ -1,7 +1,7 @@
-//! Rows of tables, given away while a capture is read: flows, and packets by time and size.
+//! Table rows that are handed out while a capture is read: flows, and packets by time and size.
 //!
-//! Memory is bounded: a table that has grown to its limit is given away and begun anew, so a flow,
-//! or a class of an interval, may have several rows, which add up.
+//! Memory is bounded: a full table is handed out and started anew. So a flow, or a size class of an
+//! interval, may have several rows that must be added.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,75 +10,76 @@ use std::net::IpAddr;
 use super::flows::Label;
 use super::sizes::{LENGTH_CLASSES, Sizes, longest};
 use crate::error::Error;
-use crate::ledger::Flow;
+use crate::ledger::FlowId;
 
-/// Flows counted at a time.
+/// Maximum flows counted before they are handed out.
 const MOST_FLOWS: usize = 1 << 15;
 
-/// Intervals counted at a time.
+/// Maximum intervals counted before they are handed out.
 const MOST_INTERVALS: usize = 1 << 11;
 
-/// What one flow did, as far as it was counted in this row.
+/// The packets of one flow, as counted in this row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowRow {
     /// The flow's number: a hash of link header, MAC addresses, VLANs, tunnel, addresses, protocol
-    /// and ports, the same in all captures of a version.
+    /// and ports. It is the same in all captures for one version of this crate.
     pub flow: u64,
     /// "TCP", "UDP" or "DCCP".
     pub protocol: &'static str,
     /// "VXLAN", "Geneve", "GRE" or "IP in IP".
     pub tunnel: Option<&'static str>,
-    /// The innermost sender.
+    /// The innermost source address.
     pub source: IpAddr,
-    /// Its port.
+    /// The port at that address.
     pub source_port: u16,
-    /// The innermost receiver.
+    /// The innermost destination address.
     pub destination: IpAddr,
-    /// Its port.
+    /// The port at that address.
     pub destination_port: u16,
     /// Packets captured.
     pub packets_in: u64,
     /// Bytes of their frames.
     pub bytes_in: u64,
-    /// Packets that left, under GRO with UDP.
+    /// Packets that left, with the policy GRO with UDP.
     pub packets_out: u64,
     /// The first packet's time, in nanoseconds since 1970.
     pub first_time: Option<u64>,
-    /// The last packet's time.
+    /// The last packet's time, in nanoseconds since 1970.
     pub last_time: Option<u64>,
 }
 
-/// Packets of a class of sizes in an interval.
+/// The packets of one size class in one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PacketsRow {
-    /// When the interval begins, in nanoseconds since 1970; `None` for packets without a time.
+    /// Start of the interval, in nanoseconds since 1970; `None` for packets without a time.
     pub time: Option<u64>,
-    /// The longest frames of the class, in bytes; `None` for those longer than all classes.
+    /// Length of the longest frames of the class, in bytes; `None` for the class of the longest
+    /// frames, which has no limit.
     pub longest: Option<u32>,
     /// Packets captured.
     pub packets_in: u64,
     /// Bytes of their frames.
     pub bytes_in: u64,
-    /// Packets that left, under GRO with UDP.
+    /// Packets that left, with the policy GRO with UDP.
     pub packets_out: u64,
     /// Bytes of their frames.
     pub bytes_out: u64,
 }
 
-/// Takes rows while a capture is read. `()` leaves them.
+/// A receiver of rows while a capture is read. `()` ignores them.
 pub trait Rows {
-    /// Takes flows, in the order in which they were first seen.
+    /// Receives flows, in the order in which they were first seen.
     ///
     /// # Errors
-    /// Whatever is to stop the reading.
+    /// Any error; it ends the reading.
     fn flows(&mut self, rows: &[FlowRow]) -> Result<(), Error>;
 
-    /// Takes packets by time and size, in this order.
+    /// Receives packets by time and size, in this order.
     ///
     /// # Errors
-    /// Whatever is to stop the reading.
+    /// Any error; it ends the reading.
     fn packets(&mut self, rows: &[PacketsRow]) -> Result<(), Error>;
 }
 
@@ -92,17 +93,17 @@ impl Rows for () {
     }
 }
 
-/// Takes a number that is a hash already.
+/// A hasher for keys that are hashes already: it returns the key.
 #[derive(Default)]
-struct Hashed(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Only whole numbers are hashed here; anything else would still be spread.
+        // Only `u64` keys are used; others would still be distributed.
         for &byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(byte);
         }
@@ -115,7 +116,7 @@ impl Hasher for Hashed {
 
 #[derive(Debug)]
 struct FlowCount {
-    flow: Flow,
+    flow: FlowId,
     label: Label,
     packets_in: u64,
     bytes_in: u64,
@@ -124,27 +125,28 @@ struct FlowCount {
     last_time: Option<u64>,
 }
 
-/// Counts of one class in one interval: packets and bytes before, packets and bytes after.
-type Counts = [u64; 4];
+/// Counts of one size class in one interval: packets and bytes before, packets and bytes after
+/// aggregation.
+type ClassCounts = [u64; 4];
 
-/// The classes of an interval that begins at this time.
-type Interval = (Option<u64>, [Counts; LENGTH_CLASSES]);
+/// The start of an interval, and the counts of its size classes.
+type Interval = (Option<u64>, [ClassCounts; LENGTH_CLASSES]);
 
-/// What is counted until it is given away.
+/// Counts that have not been handed out yet.
 pub(super) struct Tables<'a> {
     rows: &'a mut dyn Rows,
-    /// An interval's length, in nanoseconds.
+    /// Length of the intervals, in nanoseconds.
     interval: u64,
-    places: HashMap<Flow, usize, BuildHasherDefault<Hashed>>,
+    places: HashMap<FlowId, usize, BuildHasherDefault<IdentityHasher>>,
     flows: Vec<FlowCount>,
     interval_places: HashMap<Option<u64>, usize>,
     intervals: Vec<Interval>,
-    /// The interval counted last.
+    /// Index of the interval used last.
     last: usize,
 }
 
 impl<'a> Tables<'a> {
-    /// Nothing yet, by intervals of so many nanoseconds.
+    /// Returns empty tables with intervals of this length in nanoseconds.
     pub(super) fn new(rows: &'a mut dyn Rows, interval: u64) -> Self {
         Tables {
             rows,
@@ -157,8 +159,8 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Counts a packet of a flow that was captured.
-    pub(super) fn flow(&mut self, flow: Flow, label: Label, length: usize, time: Option<u64>) {
+    /// Counts a captured packet of a flow.
+    pub(super) fn flow(&mut self, flow: FlowId, label: Label, length: usize, time: Option<u64>) {
         let count = self.flow_count(flow, || Some(label));
         if let Some(count) = count {
             count.packets_in += 1;
@@ -168,9 +170,9 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Counts a packet of a flow that left; the label is asked for if the flow was given away
+    /// Counts a packet of a flow that left. `label` is called if the flow has been handed out
     /// meanwhile.
-    pub(super) fn flow_left(&mut self, flow: Flow, label: impl FnOnce() -> Option<Label>) {
+    pub(super) fn flow_left(&mut self, flow: FlowId, label: impl FnOnce() -> Option<Label>) {
         if let Some(count) = self.flow_count(flow, label) {
             count.packets_out += 1;
         }
@@ -178,7 +180,7 @@ impl<'a> Tables<'a> {
 
     fn flow_count(
         &mut self,
-        flow: Flow,
+        flow: FlowId,
         label: impl FnOnce() -> Option<Label>,
     ) -> Option<&mut FlowCount> {
         let place = match self.places.get(&flow) {
@@ -201,7 +203,7 @@ impl<'a> Tables<'a> {
         self.flows.get_mut(place)
     }
 
-    /// Counts a frame that was captured.
+    /// Counts a captured frame.
     pub(super) fn before(&mut self, length: usize, time: Option<u64>) {
         let counts = self.class(length, time);
         counts[0] += 1;
@@ -215,7 +217,7 @@ impl<'a> Tables<'a> {
         counts[3] += length as u64;
     }
 
-    fn class(&mut self, length: usize, time: Option<u64>) -> &mut Counts {
+    fn class(&mut self, length: usize, time: Option<u64>) -> &mut ClassCounts {
         let start = time.map(|time| time - time % self.interval);
         if self.intervals.get(self.last).is_none_or(|interval| interval.0 != start) {
             self.last = *self.interval_places.entry(start).or_insert_with(|| {
@@ -226,31 +228,31 @@ impl<'a> Tables<'a> {
         &mut self.intervals[self.last].1[Sizes::class(length)]
     }
 
-    /// Gives away what has grown to its limit.
+    /// Hands out tables that are full.
     #[inline]
-    pub(super) fn give_full(&mut self) -> Result<(), Error> {
+    pub(super) fn emit_full(&mut self) -> Result<(), Error> {
         if self.flows.len() >= MOST_FLOWS {
-            self.give_flows()?;
+            self.emit_flows()?;
         }
         if self.intervals.len() >= MOST_INTERVALS {
-            self.give_intervals()?;
+            self.emit_intervals()?;
         }
         Ok(())
     }
 
-    /// Gives away what is left.
-    pub(super) fn give_all(&mut self) -> Result<(), Error> {
-        self.give_flows()?;
-        self.give_intervals()
+    /// Hands out all remaining rows.
+    pub(super) fn emit_all(&mut self) -> Result<(), Error> {
+        self.emit_flows()?;
+        self.emit_intervals()
     }
 
-    fn give_flows(&mut self) -> Result<(), Error> {
+    fn emit_flows(&mut self) -> Result<(), Error> {
         self.places.clear();
         let rows: Vec<FlowRow> = self.flows.drain(..).map(FlowCount::into_row).collect();
         if rows.is_empty() { Ok(()) } else { self.rows.flows(&rows) }
     }
 
-    fn give_intervals(&mut self) -> Result<(), Error> {
+    fn emit_intervals(&mut self) -> Result<(), Error> {
         self.interval_places.clear();
         self.last = 0;
         let mut intervals = std::mem::take(&mut self.intervals);
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn full_tables_are_given_away_and_rows_add_up() {
+    fn full_tables_are_handed_out_and_rows_add_up() {
         let label = {
             let frame = superpacket_traffic::frame::Frame::tcp4(1, 99).to_bytes();
             Label::of(&frame, superpacket::packet::Layer::Ethernet).expect("TCP")
@@ -321,17 +323,17 @@ mod tests {
         let mut tables = Tables::new(&mut kept, 1000);
         let count = MOST_FLOWS as u64 + 10;
         for number in 0..count {
-            tables.flow(Flow::from_number(number), label, 100, Some(number * 1000));
+            tables.flow(FlowId::from_number(number), label, 100, Some(number * 1000));
             tables.before(100, Some(number * 1000));
-            tables.give_full().expect("kept");
+            tables.emit_full().expect("kept");
             assert!(tables.flows.len() < MOST_FLOWS && tables.intervals.len() < MOST_INTERVALS);
         }
-        tables.flow_left(Flow::from_number(3), || Some(label));
-        tables.flow_left(Flow::from_number(count - 1), || None);
-        tables.flow_left(Flow::from_number(count + 1), || None);
+        tables.flow_left(FlowId::from_number(3), || Some(label));
+        tables.flow_left(FlowId::from_number(count - 1), || None);
+        tables.flow_left(FlowId::from_number(count + 1), || None);
         tables.after(9999, None);
         tables.after(70_000, Some(5_000_500));
-        tables.give_all().expect("kept");
+        tables.emit_all().expect("kept");
         let Kept(flows, packets) = kept;
         assert_eq!(flows.len() as u64, count + 1);
         assert_eq!(flows.iter().map(|row| row.packets_in).sum::<u64>(), count);

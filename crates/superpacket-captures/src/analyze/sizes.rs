@@ -1,19 +1,19 @@
-//! Histograms of fixed size.
+//! Histograms with fixed classes.
 
 use std::collections::BTreeMap;
 
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// Upper bounds of the classes of frame lengths, in bytes; one class more is for what is longer.
+/// Upper bounds of the classes of frame lengths, in bytes; one more class is for longer frames.
 const LENGTHS: [usize; 11] = [64, 128, 256, 512, 1024, 1518, 4096, 9018, 16_384, 32_768, 65_549];
-/// Their names.
+/// Names of these classes.
 const LENGTH_NAMES: [&str; 12] =
     ["64", "128", "256", "512", "1k", "1518", "4k", "9k", "16k", "32k", "64k", "more"];
 
-/// Upper bounds of the classes of packets in a super-packet.
+/// Upper bounds of the classes of packets per super-packet; one more class is for larger numbers.
 const COUNTS: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
-/// Their names.
+/// Names of these classes.
 const COUNT_NAMES: [&str; 8] = ["2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "more"];
 
 macro_rules! histogram {
@@ -29,20 +29,20 @@ macro_rules! histogram {
                 self.0[Self::class(value)] += 1;
             }
 
-            /// The number of a value's class, from 0.
+            /// Returns the index of a value's class.
             #[inline]
             pub(super) fn class(value: usize) -> usize {
                 $bounds.partition_point(|&bound| bound < value)
             }
 
-            /// Adds another's counts.
+            /// Adds the counts of another histogram.
             pub(super) fn add(&mut self, other: &Self) {
                 for (count, more) in self.0.iter_mut().zip(other.0) {
                     *count += more;
                 }
             }
 
-            /// Returns names and counts of the classes.
+            /// Returns the name and the count of each class.
             pub fn classes(&self) -> impl ExactSizeIterator<Item = (&'static str, u64)> + '_ {
                 $names.iter().copied().zip(self.0)
             }
@@ -64,7 +64,7 @@ macro_rules! histogram {
                 for (name, count) in BTreeMap::<String, u64>::deserialize(deserializer)? {
                     match $names.iter().position(|&class| class == name).and_then(|class| counts.0.get_mut(class)) {
                         Some(place) => *place = count,
-                        None => return Err(D::Error::custom(format!("{name:?} is no class of this version"))),
+                        None => return Err(D::Error::custom(format!("{name:?} is not a class that this version knows"))),
                     }
                 }
                 Ok(counts)
@@ -74,20 +74,21 @@ macro_rules! histogram {
 }
 
 histogram! {
-    /// How many frames there are of each class of lengths.
+    /// Numbers of frames by length.
     Sizes, LENGTHS, LENGTH_NAMES, 12
 }
 
-/// The most bytes in a class of lengths; `None` of the last, which has no bound.
+/// Returns the upper bound of a class of lengths, in bytes; `None` for the last class, which has
+/// none.
 pub(super) fn longest(class: usize) -> Option<u32> {
     LENGTHS.get(class).map(|&bound| bound as u32)
 }
 
-/// How many classes of lengths there are.
+/// Number of classes of lengths.
 pub(super) const LENGTH_CLASSES: usize = LENGTH_NAMES.len();
 
 histogram! {
-    /// How many super-packets there are of each class of packets in them.
+    /// Numbers of super-packets by the packets in them.
     Counts, COUNTS, COUNT_NAMES, 8
 }
 

@@ -1,12 +1,12 @@
-//! Packets over time, in a fixed number of intervals that grow with the capture.
+//! Packets over time, in a fixed number of intervals that become longer as the capture goes on.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// How many intervals there are at most.
+/// Maximum number of intervals.
 const INTERVALS: usize = 200;
 
-/// The first width of an interval, in nanoseconds.
+/// Initial length of an interval, in nanoseconds.
 const FIRST_WIDTH: u64 = 1_000;
 
 /// Packets over time, before and after aggregation.
@@ -14,11 +14,11 @@ const FIRST_WIDTH: u64 = 1_000;
 pub struct Timeline {
     /// The first packet's time, in nanoseconds.
     start: Option<u64>,
-    /// Nanoseconds in an interval.
+    /// Length of an interval, in nanoseconds.
     width: u64,
     before: [u64; INTERVALS],
     after: [u64; INTERVALS],
-    /// Intervals in use.
+    /// Number of intervals in use.
     used: usize,
 }
 
@@ -35,7 +35,8 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Counts a packet that was captured. Times before the first packet's count as its.
+    /// Counts a captured packet. Earlier times than that of the first packet count as the first
+    /// packet's.
     pub(super) fn before(&mut self, time: u64) {
         let index = self.index(time);
         self.before[index] += 1;
@@ -64,8 +65,8 @@ impl Timeline {
         index
     }
 
-    /// Adds what was counted of what follows in the same capture. Each interval counts whole where
-    /// it begins.
+    /// Adds the counts of a later part of the same capture. All packets of an interval count at its
+    /// start.
     pub(super) fn add(&mut self, later: &Timeline) {
         let Some(start) = later.start else { return };
         for interval in 0..later.used {
@@ -76,17 +77,18 @@ impl Timeline {
         }
     }
 
-    /// Returns whether there is no more than one moment to be shown.
+    /// Returns whether there are fewer than two intervals to show.
     pub fn is_empty(&self) -> bool {
         self.used < 2
     }
 
-    /// Returns how many seconds the intervals cover.
+    /// Returns the time that the intervals cover, in seconds.
     pub fn seconds(&self) -> f64 {
         self.used as f64 * self.width as f64 / 1e9
     }
 
-    /// Returns packets per second in each interval: its start in seconds, before, and after.
+    /// Returns for each interval its start in seconds, and the packets per second before and after
+    /// aggregation.
     pub fn rates(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
         let width = self.width as f64 / 1e9;
         (0..self.used).map(move |index| {
@@ -99,9 +101,9 @@ impl Timeline {
     }
 }
 
-/// A timeline as JSON has it.
+/// The JSON form of a timeline.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct TimelineJson {
     start: Option<u64>,
     width: u64,
     before: Vec<u64>,
@@ -111,7 +113,7 @@ struct Written {
 impl Serialize for Timeline {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let used = |counts: &[u64]| counts.iter().take(self.used).copied().collect();
-        Written {
+        TimelineJson {
             start: self.start,
             width: self.width,
             before: used(&self.before),
@@ -123,7 +125,7 @@ impl Serialize for Timeline {
 
 impl<'de> Deserialize<'de> for Timeline {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let written = Written::deserialize(deserializer)?;
+        let written = TimelineJson::deserialize(deserializer)?;
         let mut timeline = Timeline {
             start: written.start,
             width: written.width.max(1),
@@ -132,7 +134,7 @@ impl<'de> Deserialize<'de> for Timeline {
         };
         if timeline.used > INTERVALS || timeline.used != written.after.len() {
             return Err(D::Error::custom(
-                "a timeline has as many intervals before as after, and 200 at most",
+                "a timeline needs equal numbers of intervals before and after, at most 200",
             ));
         }
         for (counts, written) in

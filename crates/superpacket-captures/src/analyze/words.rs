@@ -1,9 +1,9 @@
-//! Rows of tables, the same on the page and in the terminal.
+//! Table rows that are the same on the page and in the terminal.
 
 use super::Effect;
 use crate::figures::{average, grouped};
 
-/// The columns in which policies are compared, on the page and in the terminal.
+/// Columns of the table of policies, on the page and in the terminal.
 pub const POLICY_COLUMNS: [&str; 7] = [
     "aggregation",
     "packets out",
@@ -14,7 +14,7 @@ pub const POLICY_COLUMNS: [&str; 7] = [
     "ACKs absorbed",
 ];
 
-/// A policy's row in them.
+/// Returns the row of a policy in the table of policies.
 pub fn policy_row(name: &str, effect: &Effect) -> [String; 7] {
     let totals = &effect.totals;
     [

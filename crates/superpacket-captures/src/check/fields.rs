@@ -1,4 +1,4 @@
-//! Which field a byte of a header belongs to, and which rule speaks of it.
+//! Maps bytes of headers to fields and to the rules about them.
 
 use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, Layout, Protocol, Tunnel, ethernet, ipv4, ipv6, pppoe, tcp};
@@ -8,29 +8,29 @@ use crate::partial::be16;
 
 /// A field of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Field {
+pub(super) struct HeaderField {
     pub(super) name: String,
     pub(super) rule: Rule,
-    /// A checksum, which follows from everything else.
+    /// Whether it is a checksum, which depends on all other fields.
     pub(super) is_checksum: bool,
 }
 
-fn field(prefix: &str, name: &str, rule: Rule) -> Field {
-    Field {
+fn field(prefix: &str, name: &str, rule: Rule) -> HeaderField {
+    HeaderField {
         name: format!("{prefix}{name}"),
         rule,
         is_checksum: matches!(rule, Rule::Checksum | Rule::IpChecksum),
     }
 }
 
-/// The field that the byte at `place` belongs to; `difference` has the bits that differ.
+/// Returns the field that contains the byte at `place`. `difference` has the bits that differ.
 pub(super) fn field_at(
     bytes: &[u8],
     layout: &Layout,
     layer: Layer,
     place: usize,
     difference: u8,
-) -> Field {
+) -> HeaderField {
     let network = usize::from(layout.network);
     let transport = usize::from(layout.transport);
     if place < usize::from(layout.outermost()) {
@@ -53,7 +53,7 @@ pub(super) fn field_at(
     transport_field(layout.protocol, place - transport, difference)
 }
 
-fn link_field(bytes: &[u8], layer: Layer, place: usize) -> Field {
+fn link_field(bytes: &[u8], layer: Layer, place: usize) -> HeaderField {
     let name = match (layer, place) {
         (Layer::Ip, _) => "link header",
         (_, 0..6) => "ethernet.destination",
@@ -82,7 +82,7 @@ fn link_field(bytes: &[u8], layer: Layer, place: usize) -> Field {
     field("", name, Rule::LinkHeader)
 }
 
-fn ip_field(prefix: &str, version: IpVersion, offset: usize, difference: u8) -> Field {
+fn ip_field(prefix: &str, version: IpVersion, offset: usize, difference: u8) -> HeaderField {
     let (name, rule) = match (version, offset) {
         (IpVersion::V4, 0) => ("ipv4.version", Rule::IpHeader),
         (IpVersion::V4, ipv4::TOS) => ("ipv4.tos", Rule::TrafficClass),
@@ -107,7 +107,7 @@ fn ip_field(prefix: &str, version: IpVersion, offset: usize, difference: u8) -> 
     field(prefix, name, rule)
 }
 
-fn tunnel_field(prefix: &str, tunnel: Tunnel, offset: usize) -> Field {
+fn tunnel_field(prefix: &str, tunnel: Tunnel, offset: usize) -> HeaderField {
     let (name, rule) = match (tunnel, offset) {
         (Tunnel::Vxlan | Tunnel::Geneve, 0..4) => ("udp.ports", Rule::TunnelHeader),
         (Tunnel::Vxlan | Tunnel::Geneve, 4..6) => ("udp.length", Rule::Length),
@@ -121,7 +121,7 @@ fn tunnel_field(prefix: &str, tunnel: Tunnel, offset: usize) -> Field {
     field(prefix, name, rule)
 }
 
-fn transport_field(protocol: Protocol, offset: usize, difference: u8) -> Field {
+fn transport_field(protocol: Protocol, offset: usize, difference: u8) -> HeaderField {
     let (name, rule) = match (protocol, offset) {
         (Protocol::Tcp, 0..4) => ("tcp.ports", Rule::Transport),
         (Protocol::Tcp, 4..8) => ("tcp.sequence", Rule::Sequence),
@@ -163,7 +163,7 @@ mod tests {
             (outer + 8, "outer ipv4.ttl"),
             (outer + 26, "outer udp.checksum"),
             (outer + 28, "outer geneve"),
-            // The Ethernet header in the first tunnel.
+            // The inner Ethernet header of the outer tunnel.
             (nested - 1, "outer geneve"),
             (nested + 8, "nested ipv4.ttl"),
             (nested + 20, "nested udp.ports"),

@@ -1,32 +1,34 @@
-//! Identifications of IPv6 fragments: whoever cuts a datagram chooses one, and a receiver puts
-//! together what has the same (RFC 8200, section 4.5).
+//! Checks the identifications of IPv6 fragments. The sender that cuts a datagram chooses one, and a
+//! receiver reassembles fragments with the same one (RFC 8200, section 4.5).
 
 use std::collections::VecDeque;
 
-use super::packet::Packet;
+use super::packet::FilePacket;
 
-/// So many datagrams are remembered: a receiver waits 60 seconds, a check keeps no more than this.
-const MOST: usize = 1024;
+/// Maximum datagrams that are remembered. A receiver remembers them for 60 seconds; this number
+/// bounds the memory instead.
+const MAX_DATAGRAMS: usize = 1024;
 
-/// A datagram that was cut.
+/// A datagram that was fragmented.
 #[derive(Debug)]
 struct Datagram {
-    /// Its place in the original file.
+    /// Its number in the original, from 1.
     number: u64,
-    /// Its addresses.
+    /// A hash of its addresses.
     endpoints: u64,
     id: u32,
 }
 
-/// The datagrams whose fragments were seen last.
+/// The datagrams whose fragments were seen last, with their identifications.
 #[derive(Debug, Default)]
 pub(super) struct FragmentIds {
     datagrams: VecDeque<Datagram>,
 }
 
 impl FragmentIds {
-    /// Notes the identification of a fragment of a datagram; returns what is wrong with it.
-    pub(super) fn note(&mut self, id: u32, origin: &Packet) -> Result<(), String> {
+    /// Records the identification of a datagram's fragment. Returns a description of what is wrong
+    /// with it.
+    pub(super) fn note(&mut self, id: u32, origin: &FilePacket) -> Result<(), String> {
         let (number, endpoints) = (origin.number, origin.endpoints);
         if let Some(known) = self.datagrams.iter().rev().find(|datagram| datagram.number == number)
         {
@@ -42,11 +44,11 @@ impl FragmentIds {
             .iter()
             .find(|datagram| (datagram.endpoints, datagram.id) == (endpoints, id))
             .map(|other| other.number);
-        if self.datagrams.len() == MOST {
+        if self.datagrams.len() == MAX_DATAGRAMS {
             self.datagrams.pop_front();
         }
         self.datagrams.push_back(Datagram { number, endpoints, id });
         other
-            .map_or(Ok(()), |other| Err(format!("it is {id:#010x}, as that of packet {other} of the original, between the same addresses")))
+            .map_or(Ok(()), |other| Err(format!("it is {id:#010x}, like that of packet {other} of the original, which has the same addresses")))
     }
 }

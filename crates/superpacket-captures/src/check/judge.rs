@@ -1,4 +1,4 @@
-//! Is a packet that left the packets of the original that it stands for?
+//! Compares a packet that left with the packets of the original for which it stands.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp, 
 
 use super::fields::field_at;
 use super::fragment_ids::FragmentIds;
-use super::packet::{OuterChecksum, Packet, kind_of, segments_of};
+use super::packet::{FilePacket, OuterChecksum, gso_kind, segments_of};
 use super::rule::Rule;
 use crate::partial::{Wrong, be16, check};
 
-/// What was found, before it is counted.
+/// A violation that has not been counted yet.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) rule: Rule,
@@ -24,12 +24,12 @@ pub(super) struct Finding {
     pub(super) what: String,
 }
 
-/// Judges packets against what they stand for.
+/// Judges packets by comparison with the packets for which they stand.
 pub(super) struct Judge {
     simd: Simd,
     segmenter: Segmenter,
     pub(super) findings: Vec<Finding>,
-    /// Rules and fields found broken by this packet.
+    /// Rules and fields that this packet has violated so far.
     seen: BTreeSet<(Rule, String)>,
     fragment_ids: FragmentIds,
 }
@@ -45,14 +45,20 @@ impl Judge {
         }
     }
 
-    /// Begins another packet.
+    /// Starts with the next packet.
     pub(super) fn begin(&mut self) {
         self.findings.clear();
         self.seen.clear();
     }
 
-    /// Notes a violation: the first of a rule and field in each packet.
-    pub(super) fn find(&mut self, rule: Rule, field: &str, origin: Option<&Packet>, what: String) {
+    /// Records a violation, unless the packet has violated this rule in this field before.
+    pub(super) fn note(
+        &mut self,
+        rule: Rule,
+        field: &str,
+        origin: Option<&FilePacket>,
+        what: String,
+    ) {
         if self.seen.insert((rule, field.to_owned())) {
             self.findings.push(Finding {
                 rule,
@@ -64,57 +70,59 @@ impl Judge {
     }
 
     /// Judges the identification of a fragment that another implementation cut.
-    pub(super) fn fragment_id(&mut self, packet: &Packet, origin: &Packet) {
-        // Fragments that were cut here have all the same.
+    pub(super) fn judge_fragment_id(&mut self, packet: &FilePacket, origin: &FilePacket) {
+        // All fragments that were cut here have the same identification.
         if packet.chosen_id.is_none()
-            && let Some(id) = packet.id_chosen_for(origin)
+            && let Some(id) = packet.id_for(origin)
             && let Err(what) = self.fragment_ids.note(id, origin)
         {
-            self.find(Rule::FragmentId, "ipv6.fragment.id", Some(origin), what);
+            self.note(Rule::FragmentId, "ipv6.fragment.id", Some(origin), what);
         }
     }
 
-    /// Judges what a packet says of itself: header, lengths, checksums.
-    pub(super) fn itself(&mut self, packet: &Packet, merged: bool) {
-        self.header(packet, merged);
+    /// Judges a packet without comparison: its `virtio_net_hdr`, lengths and checksums.
+    pub(super) fn judge_alone(&mut self, packet: &FilePacket, merged: bool) {
+        self.judge_virtio_header(packet, merged);
         let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
-        let (said, there) = (layout.end as usize, packet.bytes.len());
+        let (claimed, actual) = (layout.end as usize, packet.bytes.len());
         if merged
-            && (said < there
+            && (claimed < actual
                 || matches!(layout.refusal, Some(Refusal::Truncated | Refusal::UdpLength)))
         {
-            self.find(
+            self.note(
                 Rule::Length,
                 "length",
                 None,
-                format!("its lengths end it at byte {said}, and it has {there} bytes"),
+                format!(
+                    "by its length fields it ends at byte {claimed}, and it has {actual} bytes"
+                ),
             );
         } else if let Some(refusal) = layout.refusal.filter(|_| merged)
-            // BIG TCP.
-            && !(refusal == Refusal::NoLength && there > usize::from(u16::MAX))
+            // A length of 0 is right for BIG TCP.
+            && !(refusal == Refusal::NoLength && actual > usize::from(u16::MAX))
         {
-            self.find(
+            self.note(
                 Rule::NeverMerges,
                 refusal.name(),
                 None,
-                format!("the merged packet itself is refused: {refusal}"),
+                format!("the merged packet itself must not merge: {refusal}"),
             );
         }
-        self.checksums(packet, layout, layer);
+        self.judge_checksums(packet, layout, layer);
     }
 
-    /// Judges the header of a packet, if it has one.
-    pub(super) fn header(&mut self, packet: &Packet, merged: bool) {
+    /// Judges the `virtio_net_hdr` of a packet, if it has one.
+    pub(super) fn judge_virtio_header(&mut self, packet: &FilePacket, merged: bool) {
         if let Some(virtio) = packet.virtio {
             match virtio.gso {
-                Err(error) => self.find(Rule::VirtioHeader, error.field(), None, error.to_string()),
+                Err(error) => self.note(Rule::VirtioHeader, error.field(), None, error.to_string()),
                 Ok(None) if merged => {
                     let header = virtio.header;
                     let what = format!(
                         "its gso_type is {:#04x} and its gso_size {}",
                         header.gso_type, header.gso_size
                     );
-                    self.find(Rule::GsoType, "gso_type", None, what);
+                    self.note(Rule::GsoType, "gso_type", None, what);
                 }
                 Ok(gso) => {
                     let length = packet.layout.map_or(0, |layout| layout.payload);
@@ -123,14 +131,14 @@ impl Judge {
                             "hdr_len is {}, and the headers are {length} bytes",
                             virtio.header.hdr_len
                         );
-                        self.find(Rule::HeaderLength, "hdr_len", None, what);
+                        self.note(Rule::HeaderLength, "hdr_len", None, what);
                     }
                     let unsupported = packet
                         .layout
                         .filter(|_| merged)
                         .and_then(|layout| GsoSupport::LINUX.refuses_headers(&layout));
                     if let Some(unsupported) = unsupported {
-                        self.find(
+                        self.note(
                             Rule::Receiver,
                             "gso_type",
                             None,
@@ -141,25 +149,25 @@ impl Judge {
             }
             if virtio.seed == Some(false) {
                 let what = "the field does not hold the pseudo-header's sum over the length of the whole packet".to_owned();
-                self.find(Rule::PartialChecksum, "checksum", None, what);
+                self.note(Rule::PartialChecksum, "checksum", None, what);
             }
             match virtio.outer {
                 Some(OuterChecksum::Unseeded) => {
                     let what = "UDP_TUNNEL_CSUM is set, and the field does not hold the sum of the outer pseudo-header".to_owned();
-                    self.find(Rule::PartialChecksum, "outer udp.checksum", None, what);
+                    self.note(Rule::PartialChecksum, "outer udp.checksum", None, what);
                 }
                 Some(OuterChecksum::Unnamed) => {
                     let what = "the outer UDP checksum is not 0, and UDP_TUNNEL_CSUM is not set"
                         .to_owned();
-                    self.find(Rule::VirtioHeader, "flags", None, what);
+                    self.note(Rule::VirtioHeader, "flags", None, what);
                 }
                 Some(OuterChecksum::Seeded) | None => {}
             }
         }
     }
 
-    fn checksums(&mut self, packet: &Packet, layout: &Layout, layer: Layer) {
-        // A seed that is wrong gives a wrong checksum too: one finding.
+    fn judge_checksums(&mut self, packet: &FilePacket, layout: &Layout, layer: Layer) {
+        // A wrong pseudo-header's sum makes the checksum wrong too, and has been reported.
         if packet.virtio.is_some_and(|virtio| !virtio.is_seeded()) || packet.cut {
             return;
         }
@@ -175,42 +183,42 @@ impl Judge {
                 be16(header, ipv4::CHECKSUM),
                 header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header),
             );
-            // 0xFFFF for 0 is valid too.
+            // 0xFFFF in place of 0 is valid too.
             if version == IpVersion::V4
                 && found != right
                 && (found, right) != (Some(0xffff), Some(0))
             {
-                self.find(Rule::IpChecksum, name, None, found_and_expected(found, right));
+                self.note(Rule::IpChecksum, name, None, found_and_expected(found, right));
             }
         }
         if check(&packet.bytes, layout, None, self.simd) == Err(Wrong::Transport) {
             let field =
                 field_at(&packet.bytes, layout, layer, usize::from(layout.checksum()), 0xff);
             let found = be16(&packet.bytes, usize::from(layout.checksum())).unwrap_or(0);
-            self.find(
+            self.note(
                 Rule::Checksum,
                 &field.name,
                 None,
-                format!("it is {found:#06x}, and does not verify"),
+                format!("it is {found:#06x}, which is wrong"),
             );
         }
     }
 
-    /// Judges a packet that stands for one of the original.
-    pub(super) fn single(&mut self, packet: &Packet, origin: &Packet) {
+    /// Judges a packet that stands for a single packet of the original.
+    pub(super) fn judge_single(&mut self, packet: &FilePacket, origin: &FilePacket) {
         let before = self.findings.len();
-        let differs = self.headers(packet, &packet.bytes, origin, None);
+        let differs = self.compare_headers(packet, &packet.bytes, origin, None);
         self.compare_link(packet, origin);
         let (there, was) = (packet.bytes.len(), origin.bytes.len());
         if !differs && there != was && packet.payload().len() == origin.payload().len() {
-            self.find(
+            self.note(
                 Rule::Length,
                 "length",
                 Some(origin),
                 format!("it has {there} bytes, and had {was}"),
             );
         }
-        // Nobody can verify it, so it must be what it was.
+        // Such a checksum cannot be verified, so it must be unchanged.
         if let (Some(layout), Some(was)) = (&packet.layout, &origin.layout)
             && !packet.is_verifiable()
             && let (found, expected) = (
@@ -219,7 +227,7 @@ impl Judge {
             )
             && found != expected
         {
-            self.find(
+            self.note(
                 Rule::Checksum,
                 "checksum",
                 Some(origin),
@@ -227,36 +235,36 @@ impl Judge {
             );
         }
         if self.findings.len() > before || origin.is_valid(self.simd) {
-            self.itself(packet, false);
+            self.judge_alone(packet, false);
         } else if packet.is_valid(self.simd) && packet.bytes != origin.bytes {
-            self.find(
+            self.note(
                 Rule::BadChecksum,
                 "checksum",
                 Some(origin),
-                "it came with a wrong checksum, and leaves with a right one".to_owned(),
+                "it came with a wrong checksum, and left with a right one".to_owned(),
             );
         } else if packet.bytes != origin.bytes {
-            self.find(
+            self.note(
                 Rule::BadChecksum,
                 "checksum",
                 Some(origin),
-                "it came with a wrong checksum, and leaves with another".to_owned(),
+                "it came with a wrong checksum, and left with another".to_owned(),
             );
         }
     }
 
-    /// Judges a packet that stands for several of the original, whose payload is theirs.
-    pub(super) fn group(
+    /// Judges a packet that stands for several packets of the original and has their payload.
+    pub(super) fn judge_merged(
         &mut self,
-        packet: &Packet,
-        origins: &[&Packet],
+        packet: &FilePacket,
+        origins: &[&FilePacket],
         may_be_cut_by_another: bool,
     ) {
-        self.itself(packet, true);
-        self.alone(origins);
-        let Some(size) = self.sizes(packet, origins) else { return };
+        self.judge_alone(packet, true);
+        self.judge_mergeable(origins);
+        let Some(size) = self.judge_sizes(packet, origins) else { return };
         let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
-        let mut gso = Gso::new(kind_of(layout), size);
+        let mut gso = Gso::new(gso_kind(layout), size);
         let [first, second, ..] = origins else { return };
         let (first_layout, second_layout) = (first.layout, second.layout);
         if let (Some(one), Some(two)) = (first_layout, second_layout) {
@@ -286,46 +294,46 @@ impl Judge {
         if let Some(virtio) = packet.virtio.filter(|virtio| matches!(virtio.gso, Ok(Some(_))))
             && packet.flags() & tcp::CWR != 0
         {
-            let of = if gso.cwr == Cwr::All { "all" } else { "the first alone" };
+            let of = if gso.cwr == Cwr::All { "all packets" } else { "the first packet alone" };
             if (virtio.header.gso_type & gso_type::ECN == 0) != (gso.cwr == Cwr::All) {
-                let what =
-                    format!("CWR is that of {of}, and gso_type is {:#04x}", virtio.header.gso_type);
-                self.find(Rule::GsoEcn, "gso_type", Some(first), what);
+                let what = format!("{of} had CWR, and gso_type is {:#04x}", virtio.header.gso_type);
+                self.note(Rule::GsoEcn, "gso_type", Some(first), what);
             }
         }
         if may_be_cut_by_another {
             if [gso.id, gso.outer_id, gso.nested_id].contains(&IpId::Fixed) {
-                self.find(
+                self.note(
                     Rule::IpIdFixed,
                     "ipv4.id",
                     Some(second),
-                    "its identification is that of the packet before it".to_owned(),
+                    "it has the same identification as the packet before it".to_owned(),
                 );
             }
             if gso.cwr == Cwr::All {
-                self.find(
+                self.note(
                     Rule::CwrOnAll,
                     "tcp.flags",
                     Some(second),
-                    "it has CWR, as the packet before it has".to_owned(),
+                    "it has CWR like the packet before it".to_owned(),
                 );
             }
         }
-        // A wrong seed has been found; what else is wrong is seen without it.
-        let is_believed = packet.virtio.is_none_or(|virtio| virtio.seed != Some(false));
+        // A wrong pseudo-header's sum has been reported; the packet is cut without it to find other
+        // faults.
+        let trust_seed = packet.virtio.is_none_or(|virtio| virtio.seed != Some(false));
         let segments = match segments_of(
             &mut self.segmenter,
             packet,
             layer,
             gso,
             &SegmentOptions::default(),
-            is_believed,
+            trust_seed,
         ) {
             Ok(segments) => segments,
             Err(error) => {
-                // What is wrong with its lengths has been found.
+                // Wrong lengths have been reported.
                 if !self.seen.contains(&(Rule::Length, "length".to_owned())) {
-                    self.find(
+                    self.note(
                         Rule::Length,
                         "length",
                         None,
@@ -338,36 +346,40 @@ impl Judge {
         for (index, (origin, bytes)) in origins.iter().zip(segments).enumerate() {
             let segment = packet.segment(index as u32 + 1, bytes);
             let last = index + 1 == origins.len();
-            if !origin.is_valid(self.simd) {
-                // Linux takes the checksums of a packet with NEEDS_CSUM for right at each level.
-                let is_unverified = origin
-                    .virtio
-                    .is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0);
+            if let Some(wrong) = origin.wrong_checksum(self.simd) {
+                // With NEEDS_CSUM, Linux verifies no transport checksum, inner or outer. It
+                // verifies the checksum of every IPv4 header (`inet_gro_receive`).
+                let is_unverified = wrong == Wrong::Transport
+                    && origin
+                        .virtio
+                        .is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0);
                 let rule = if is_unverified { Rule::Unverified } else { Rule::BadChecksum };
-                self.find(
+                self.note(
                     rule,
                     "checksum",
                     Some(origin),
                     "it came with a wrong checksum, and was merged".to_owned(),
                 );
             }
-            self.headers(&segment, &packet.bytes, origin, Some(last));
+            self.compare_headers(&segment, &packet.bytes, origin, Some(last));
             self.compare_link(packet, origin);
         }
     }
 
-    /// Finds packets that merge with none.
-    fn alone(&mut self, origins: &[&Packet]) {
+    /// Reports packets that must not merge.
+    fn judge_mergeable(&mut self, origins: &[&FilePacket]) {
         for origin in origins {
             let refusal = origin
                 .layout
                 .and_then(|layout| layout.refusal)
                 .filter(|refusal| *refusal != Refusal::NoLength);
-            if has_wrong_outer_length(origin) {
+            // Linux ignores a wrong outer UDP length; every other refusal is reported as itself.
+            let may_be_outer_length = matches!(refusal, None | Some(Refusal::UdpLength));
+            if may_be_outer_length && has_wrong_outer_length(origin) {
                 let what = "it was merged, although its outer UDP length is wrong".to_owned();
-                self.find(Rule::OuterLength, "outer udp.length", Some(origin), what);
+                self.note(Rule::OuterLength, "outer udp.length", Some(origin), what);
             } else if let Some(refusal) = refusal {
-                self.find(
+                self.note(
                     Rule::NeverMerges,
                     refusal.name(),
                     Some(origin),
@@ -380,18 +392,18 @@ impl Judge {
                     "it was merged, with {} bytes behind its IP packet",
                     origin.bytes.len() - end
                 );
-                self.find(Rule::NeverMerges, "padding", Some(origin), what);
+                self.note(Rule::NeverMerges, "padding", Some(origin), what);
             }
             if origin.flags() & (tcp::SYN | tcp::RST) != 0 {
                 let what = format!("its flags are {:#04x}, and it was merged", origin.flags());
-                self.find(Rule::ControlFlags, "tcp.flags", Some(origin), what);
+                self.note(Rule::ControlFlags, "tcp.flags", Some(origin), what);
             }
         }
     }
 
-    /// Compares the sizes of payloads with each other and with the header; returns the size of a
-    /// segment if they are as they should be.
-    fn sizes(&mut self, packet: &Packet, origins: &[&Packet]) -> Option<SegmentSize> {
+    /// Compares the payload sizes with each other and with `gso_size`. Returns the segment size if
+    /// the payload sizes are valid for a merged packet.
+    fn judge_sizes(&mut self, packet: &FilePacket, origins: &[&FilePacket]) -> Option<SegmentSize> {
         let (last, others) = origins.split_last()?;
         let size = others.first()?.payload().len();
         let odd = others.iter().find(|origin| origin.payload().len() != size);
@@ -401,7 +413,7 @@ impl Judge {
                 "its payload has {} bytes, and that of the first {size}",
                 odd.payload().len()
             );
-            self.find(Rule::SegmentSizes, "payload", Some(odd), what);
+            self.note(Rule::SegmentSizes, "payload", Some(odd), what);
         }
         if let Some(Ok(Some(gso))) = packet.virtio.map(|virtio| virtio.gso)
             && gso.size.get() != size
@@ -410,40 +422,41 @@ impl Judge {
                 "gso_size is {}, and the payload of the first has {size} bytes",
                 gso.size.get()
             );
-            self.find(Rule::GsoSize, "gso_size", others.first().copied(), what);
+            self.note(Rule::GsoSize, "gso_size", others.first().copied(), what);
         }
         if odd.is_some() { None } else { SegmentSize::new(size) }
     }
 
-    fn compare_link(&mut self, packet: &Packet, origin: &Packet) {
+    fn compare_link(&mut self, packet: &FilePacket, origin: &FilePacket) {
         if packet.link != origin.link {
-            let what = "the bytes before its IP header are others".to_owned();
-            self.find(Rule::LinkHeader, "link header", Some(origin), what);
+            let what = "the bytes before its IP header differ".to_owned();
+            self.note(Rule::LinkHeader, "link header", Some(origin), what);
         }
     }
 
-    /// Compares headers; returns whether they differ. `whole` is what the headers were cut from;
-    /// `last` says whether they are those of the last segment.
-    fn headers(
+    /// Compares headers, and returns whether they differ. `whole` is the packet from which the
+    /// headers were cut. `last` is `None` for a single packet; otherwise it says whether the packet
+    /// is the last segment.
+    fn compare_headers(
         &mut self,
-        packet: &Packet,
+        packet: &FilePacket,
         whole: &[u8],
-        origin: &Packet,
+        origin: &FilePacket,
         last: Option<bool>,
     ) -> bool {
         let (Some(layout), Some(was), Some(layer)) = (&packet.layout, &origin.layout, packet.layer)
         else {
             if packet.bytes != origin.bytes && (packet.layout.is_some() || origin.layout.is_some())
             {
-                self.find(
+                self.note(
                     Rule::IpHeader,
                     "headers",
                     Some(origin),
-                    "its headers cannot be read as they could".to_owned(),
+                    "its headers can no longer be read, or could not be read before".to_owned(),
                 );
                 return true;
             }
-            return self.unparsed(packet, origin);
+            return self.compare_unparsed(packet, origin);
         };
         let (now, then) = (packet.headers(), origin.headers());
         if now.len() != then.len()
@@ -456,7 +469,7 @@ impl Judge {
                 () if layout.transport != was.transport => ("ip options", Rule::IpHeader),
                 () => ("tcp.options", Rule::TcpOptions),
             };
-            self.find(
+            self.note(
                 rule,
                 name,
                 Some(origin),
@@ -478,10 +491,10 @@ impl Judge {
             differs = true;
             let flags = usize::from(was.transport) + tcp::FLAGS;
             if was.protocol == Protocol::Tcp && place == flags {
-                self.flags(now_byte, then_byte, origin, last);
+                self.judge_flags(now_byte, then_byte, origin, last);
                 continue;
             }
-            // Linux merges these all the same. A merged packet has the first one's.
+            // Linux merges these packets; the merged packet has the header of the first.
             let rule = match field.rule {
                 Rule::Urgent if packet.part.is_some_and(|part| part > 1) && last.is_some() => {
                     Rule::UrgentMerged
@@ -495,24 +508,31 @@ impl Judge {
                 }
                 rule => rule,
             };
-            let what = match wide(now, then, place, &field.name) {
+            let what = match field_values(now, then, place, &field.name) {
                 Some((now, then)) => format!("it is {now}, and was {then}"),
                 None => format!("byte {place} is {now_byte:#04x}, and was {then_byte:#04x}"),
             };
-            self.find(rule, &field.name, Some(origin), what);
+            self.note(rule, &field.name, Some(origin), what);
         }
         if let Some((place, field)) = checksums.filter(|_| !differs && origin.is_valid(self.simd)) {
-            self.checksum_alone(packet, whole, origin, place & !1, &field.name, last.is_some());
+            self.judge_changed_checksum(
+                packet,
+                whole,
+                origin,
+                place & !1,
+                &field.name,
+                last.is_some(),
+            );
         }
         differs
     }
 
-    /// A checksum differs although nothing else does.
-    fn checksum_alone(
+    /// Judges a checksum that differs although all other fields are equal.
+    fn judge_changed_checksum(
         &mut self,
-        packet: &Packet,
+        packet: &FilePacket,
         whole: &[u8],
-        origin: &Packet,
+        origin: &FilePacket,
         place: usize,
         name: &str,
         merged: bool,
@@ -531,9 +551,9 @@ impl Judge {
                 () if none => Rule::Checksum,
                 () => Rule::CanonicalChecksum,
             };
-            self.find(rule, name, Some(origin), format!("it is {now:#06x}, and was {then:#06x}"));
+            self.note(rule, name, Some(origin), format!("it is {now:#06x}, and was {then:#06x}"));
         } else {
-            self.find(
+            self.note(
                 if name.ends_with("ipv4.checksum") { Rule::IpChecksum } else { Rule::Checksum },
                 name,
                 Some(origin),
@@ -542,36 +562,37 @@ impl Judge {
         }
     }
 
-    fn flags(&mut self, now: u8, then: u8, origin: &Packet, last: Option<bool>) {
+    fn judge_flags(&mut self, now: u8, then: u8, origin: &FilePacket, last: Option<bool>) {
         const ENDS: u8 = tcp::PSH | tcp::FIN;
         let difference = now ^ then;
         let what = format!("they are {now:#04x}, and were {then:#04x}");
         if difference & ENDS != 0 {
             let rule =
                 if last == Some(false) && then & ENDS != 0 { Rule::PushEnds } else { Rule::Flags };
-            self.find(rule, "tcp.flags", Some(origin), what.clone());
+            self.note(rule, "tcp.flags", Some(origin), what.clone());
         }
         if difference & tcp::CWR != 0 {
-            // A header without ECN says that all segments have CWR, and Linux cuts it otherwise.
+            // `gso_type` without ECN says that all segments have CWR, but Linux sets it on the
+            // first alone.
             let cut_by_linux =
                 last.is_none() && then & tcp::CWR != 0 && origin.part.is_some_and(|part| part > 1);
             let rule = if cut_by_linux { Rule::CwrOnAll } else { Rule::Cwr };
-            self.find(rule, "tcp.flags", Some(origin), what.clone());
+            self.note(rule, "tcp.flags", Some(origin), what.clone());
         }
         if difference & !(ENDS | tcp::CWR) != 0 {
-            self.find(Rule::Flags, "tcp.flags", Some(origin), what);
+            self.note(Rule::Flags, "tcp.flags", Some(origin), what);
         }
     }
 
-    /// Compares packets whose headers are not understood.
-    fn unparsed(&mut self, packet: &Packet, origin: &Packet) -> bool {
+    /// Compares packets whose headers cannot be read. Returns whether they differ.
+    fn compare_unparsed(&mut self, packet: &FilePacket, origin: &FilePacket) -> bool {
         if origin.part.is_some()
-            && packet.is_but_for_fragment_flags(origin)
+            && packet.equals_without_fragment_flags(origin)
             && packet.bytes != origin.bytes
         {
             let what =
-                "the datagram has DF or the reserved bit, and its fragment has not".to_owned();
-            self.find(Rule::FragmentFlags, "ipv4.fragment", Some(origin), what);
+                "the datagram has DF or the reserved bit, but its fragment does not".to_owned();
+            self.note(Rule::FragmentFlags, "ipv4.fragment", Some(origin), what);
             return true;
         }
         let what = match origin.first_difference(packet) {
@@ -584,14 +605,14 @@ impl Judge {
             }
             None => return false,
         };
-        self.find(Rule::Bytes, "packet", Some(origin), what);
+        self.note(Rule::Bytes, "packet", Some(origin), what);
         true
     }
 }
 
-/// Is the outer UDP length of a packet in a tunnel another than that of what is there? Linux does
-/// not look at it.
-fn has_wrong_outer_length(packet: &Packet) -> bool {
+/// Returns whether the outer UDP length of a packet in a tunnel differs from the real length. Linux
+/// ignores this field.
+fn has_wrong_outer_length(packet: &FilePacket) -> bool {
     let Some((layout, outer)) = packet.layout.and_then(|layout| Some((layout, layout.outer?)))
     else {
         return false;
@@ -602,17 +623,17 @@ fn has_wrong_outer_length(packet: &Packet) -> bool {
             != (layout.end as usize).checked_sub(start)
 }
 
-/// The transport checksum of an original, adjusted to the transport header that the packet has:
+/// Returns the transport checksum of an original, adjusted to the transport header of the packet:
 /// Linux may have cut it with other flags.
 fn adjusted_checksum(
-    packet: &Packet,
+    packet: &FilePacket,
     layout: &Layout,
-    origin: &Packet,
+    origin: &FilePacket,
     was: &Layout,
 ) -> Option<u16> {
     let checksum = be16(&origin.bytes, was.checksum().into())?;
-    // The headers but for the field.
-    let sum = |packet: &Packet, layout: &Layout| {
+    // Sums of the transport header before and behind the checksum field.
+    let sum = |packet: &FilePacket, layout: &Layout| {
         let field = usize::from(layout.checksum());
         let before = packet.bytes.get(layout.transport.into()..field)?;
         let behind = packet.bytes.get(field + 2..layout.payload.into())?;
@@ -627,16 +648,17 @@ fn adjusted_checksum(
     Some(total.checksum())
 }
 
-/// A checksum as it is and as it should be.
+/// Describes a wrong checksum and the right one.
 fn found_and_expected(found: Option<u16>, right: Option<u16>) -> String {
     format!("it is {:#06x}, and should be {:#06x}", found.unwrap_or(0), right.unwrap_or(0))
 }
 
-/// A field of 16 or 32 bits that a byte is part of, in both packets, as it is usually written.
-fn wide(now: &[u8], then: &[u8], place: usize, name: &str) -> Option<(String, String)> {
+/// Formats the values of the 16-bit field that contains the byte at `place`, in both packets;
+/// `None` for other fields.
+fn field_values(now: &[u8], then: &[u8], place: usize, name: &str) -> Option<(String, String)> {
     let is = |names: &[&str]| names.iter().any(|end| name.ends_with(end));
-    // Headers begin at even offsets, and their fields at even offsets from there. The first byte
-    // that differs may be any of a field's.
+    // Headers begin at even offsets, and so do their fields. The first byte that differs may be
+    // either byte of a field.
     let pair = |start: usize| Some((be16(now, start)?, be16(then, start)?));
     let start = place & !1;
     if is(&[".id", "_length", ".window", "udp.length", ".urgent"]) {

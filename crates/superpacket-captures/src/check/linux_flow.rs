@@ -1,19 +1,32 @@
-//! What tells packets of one connection apart to Linux: its GRO holds packets with different flow
-//! labels, VLAN tags, extension headers or tunnel headers apart, and the one may leave before the
-//! other.
+//! The fields by which Linux separates packets of one connection into flows. Its GRO holds packets
+//! with different flow labels, VLAN tags, extension headers or tunnel headers separately, and they
+//! may overtake each other.
 
-use superpacket::wire::{IpVersion, Layout, ipv4, ipv6, pppoe, udp};
+use superpacket::wire::{IpVersion, Layout, Tunnel, gre, ipv4, ipv6, pppoe, udp};
 
-/// Returns the headers before the transport header, without the fields in which packets of one flow
-/// of Linux may differ.
+use crate::partial::be16;
+
+/// Returns the headers before the transport header, with all fields set to 0 that may differ within
+/// a flow of Linux.
 pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     let mut headers = bytes.get(..usize::from(layout.transport)).unwrap_or(bytes).to_vec();
     if layout.pppoe != 0 {
         keep(&mut headers, usize::from(layout.pppoe) + pppoe::LENGTH, &[0; 2]);
     }
-    for outer in layout.outers().filter(|outer| outer.tunnel.is_udp()) {
+    for outer in layout.outers() {
         let transport = usize::from(outer.transport);
-        // Whether there is a checksum tells them apart.
+        if outer.tunnel == Tunnel::Gre {
+            // Linux compares the word behind the first one only if there is a key
+            // (`gre_gro_receive`).
+            let flags = be16(bytes, transport).unwrap_or(0);
+            if flags & gre::CHECKSUM_PRESENT != 0 && flags & gre::KEY_PRESENT == 0 {
+                keep(&mut headers, transport + gre::CHECKSUM, &[0; 4]);
+            }
+        }
+        if !outer.tunnel.is_udp() {
+            continue;
+        }
+        // Packets with and without a checksum are separate flows.
         let has_checksum = u8::from(outer.checksum(bytes).is_some());
         keep(&mut headers, transport + udp::LENGTH, &[0; 4]);
         if let Some(field) = headers.get_mut(transport + udp::CHECKSUM) {
@@ -29,7 +42,7 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
                 keep(&mut headers, network + ipv4::CHECKSUM, &[0; 2]);
             }
             IpVersion::V6 => {
-                // All but the traffic class, which lies across two bytes.
+                // All but the traffic class, which is in two bytes.
                 keep(&mut headers, network, &[0xf0, 0x0f]);
                 keep(&mut headers, network + ipv6::PAYLOAD_LENGTH, &[0; 2]);
                 keep(&mut headers, network + ipv6::HOP_LIMIT, &[0]);
@@ -39,7 +52,7 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     headers
 }
 
-/// Keeps these bits of the bytes from `place` on.
+/// Clears all other bits than `bits` in the bytes from `place` on.
 fn keep(headers: &mut [u8], place: usize, bits: &[u8]) {
     for (byte, bits) in headers.iter_mut().skip(place).zip(bits) {
         *byte &= bits;
@@ -50,7 +63,7 @@ fn keep(headers: &mut [u8], place: usize, bits: &[u8]) {
 mod tests {
     use superpacket::packet::Layer;
     use superpacket::wire::parse;
-    use superpacket_traffic::frame::{Checksum, Frame};
+    use superpacket_traffic::frame::{Carrier, Checksum, Frame, Gre};
 
     use super::*;
 
@@ -60,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_a_merge_leaves_the_flow_and_what_is_compared_first_does_not() {
+    fn only_fields_that_linux_compares_first_separate_flows() {
         for frame in
             [Frame::tcp6(1, 100), Frame::tcp6(1, 100).in_vxlan6(), Frame::tcp6(1, 100).in_geneve()]
         {
@@ -82,6 +95,23 @@ mod tests {
             Frame::tcp4(1, 100).tagged(5).in_vxlan4(),
         ] {
             assert_ne!(of(&other), of(&frame));
+        }
+    }
+
+    #[test]
+    fn a_gre_checksum_is_no_part_of_the_flow_unless_there_is_a_key() {
+        let checksum = Some(Checksum::Right);
+        for (carrier, is_same) in [
+            (Gre { checksum, ..Gre::default() }, true),
+            (Gre { checksum, key: Some(7), ..Gre::default() }, false),
+            (Gre { key: Some(7), ..Gre::default() }, true),
+        ] {
+            let frame = Frame::tcp4(1, 100).with_id(1).in_gre().with(|frame| {
+                frame.tunnel_mut().carrier = Carrier::Gre(carrier);
+            });
+            // The checksums inside are right, so that of GRE depends on the length alone.
+            let next = frame.following().with(|frame| frame.payload.push(7));
+            assert_eq!(of(&next) == of(&frame), is_same, "{frame:?}");
         }
     }
 }

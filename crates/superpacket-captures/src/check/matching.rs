@@ -1,44 +1,47 @@
-//! Which packets of the original does a packet that left stand for?
+//! Finds the packets of the original for which a packet that left stands.
 
 use superpacket::segment::{Gso, SegmentSize};
 use superpacket::wire::Refusal;
 
-use super::packet::{Packet, kind_of};
+use super::packet::{FilePacket, gso_kind};
 use super::window::Window;
 use crate::error::Error;
 
-/// What a packet stands for.
+/// The packets of the original for which a packet stands.
 #[derive(Debug, Default)]
 pub(super) struct Matched {
-    /// Places among the packets with its endpoints, in the order of the payload; none: of nothing
-    /// that is at hand.
+    /// Indices among the held packets with its endpoints, in the order of its payload; empty if
+    /// none was found.
     pub(super) indices: Vec<usize>,
-    /// Bytes at the end of its payload that are of none of these.
+    /// Number of bytes at the end of its payload that are from none of these packets.
     pub(super) foreign: usize,
-    /// Its payload is not that of these.
+    /// Whether its payload differs from theirs.
     damaged: bool,
 }
 
-/// How far the next packet of a merged one is looked for.
-const REACH: usize = 256;
+/// Number of packets with the same endpoints among which the next packet of a merged one is
+/// searched, in each direction.
+const MAX_DISTANCE: usize = 256;
 
-/// Among how many packets with its endpoints a packet is looked for, and among how many one that is
-/// damaged: so that a file of which nothing fits takes no longer than its size demands.
-const FURTHEST: usize = 2048;
-const FURTHEST_DAMAGED: usize = 64;
+/// Maximum packets with the same endpoints that are searched for a packet, and for a damaged one.
+/// They bound the time for files that have nothing in common.
+const MAX_SEARCHED: usize = 2048;
+const MAX_SEARCHED_DAMAGED: usize = 64;
 
-/// How many packets are read to look for the very same, where one was found that is like it.
-const AHEAD: u64 = 1024;
+/// Maximum packets that are read in search of an identical packet, once a similar one has been
+/// found.
+const MAX_READ_AHEAD: u64 = 1024;
 
-/// Ranks of likeness: the lower, the more alike.
+/// Ranks of similarity: lower is more similar.
 const SAME: u8 = 0;
 const SAME_PLACE_FLOW_AND_BYTES: u8 = 1;
-/// Beyond this rank, the search goes on among all packets that are held.
+/// Above this rank, the search continues among all held packets.
 const LIKELY: u8 = 2;
 
 impl Window<'_> {
-    /// Finds what a packet stands for. A packet of the original that it is a segment of is cut.
-    pub(super) fn find(&mut self, packet: &Packet) -> Result<Matched, Error> {
+    /// Finds the packets for which a packet stands. If it is a segment of a packet of the original,
+    /// that packet is cut.
+    pub(super) fn find(&mut self, packet: &FilePacket) -> Result<Matched, Error> {
         let Some(first) = self.find_first(packet)? else { return Ok(Matched::default()) };
         let endpoints = packet.endpoints;
         let Some(origin) = self.entry(endpoints, first).map(|entry| &entry.packet) else {
@@ -47,7 +50,7 @@ impl Window<'_> {
         let (length, whole) = (packet.payload().len(), origin.payload().len());
         let common = length.min(whole);
         let damaged = packet.payload()[..common] != origin.payload()[..common];
-        if let Some(gso) = inferred(packet, origin)
+        if let Some(gso) = inferred_gso(packet, origin)
             && self.cut_held(endpoints, first, gso)
         {
             self.sizes_inferred += u64::from(length < whole);
@@ -70,20 +73,21 @@ impl Window<'_> {
         Ok(matched)
     }
 
-    /// The packet that a packet begins with.
-    fn find_first(&mut self, packet: &Packet) -> Result<Option<usize>, Error> {
+    /// Finds the packet with which the payload begins.
+    fn find_first(&mut self, packet: &FilePacket) -> Result<Option<usize>, Error> {
         let endpoints = packet.endpoints;
         if self.held(endpoints) == 0 && !self.read_for(endpoints, u64::MAX)? {
             return Ok(None);
         }
         let mut best: Option<(u8, usize)> = None;
         let mut index = 0;
-        let ahead = self.stream.packets.saturating_add(AHEAD);
+        let ahead = self.stream.packets.saturating_add(MAX_READ_AHEAD);
         loop {
-            while index < FURTHEST
+            while index < MAX_SEARCHED
                 && let Some(entry) = self.entry(endpoints, index)
             {
-                if let Some(rank) = likeness(packet, &entry.packet, index < FURTHEST_DAMAGED)
+                if let Some(rank) =
+                    similarity_rank(packet, &entry.packet, index < MAX_SEARCHED_DAMAGED)
                     && best.is_none_or(|(least, _)| rank < least)
                 {
                     best = Some((rank, index));
@@ -94,19 +98,20 @@ impl Window<'_> {
                 }
                 index += 1;
             }
-            // The very same may come a little later: sent again, or damaged in between.
+            // An identical packet may follow a little later: a retransmission, or one that was
+            // damaged in between.
             let most =
                 if best.is_some() { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
-            if index == FURTHEST || !self.read_for(endpoints, most)? {
+            if index == MAX_SEARCHED || !self.read_for(endpoints, most)? {
                 return Ok(best.map(|(_, index)| index));
             }
         }
     }
 
-    /// The packet that goes on with the payload of a packet.
+    /// Finds the packet that continues the payload, and its rank.
     fn find_next(
         &mut self,
-        packet: &Packet,
+        packet: &FilePacket,
         matched: &Matched,
     ) -> Result<Option<(u8, usize)>, Error> {
         let endpoints = packet.endpoints;
@@ -115,11 +120,11 @@ impl Window<'_> {
         let rest = payload.get(done..).unwrap_or(&[]);
         let sequence = packet.sequence().map(|sequence| sequence.wrapping_add(done as u32));
         let Some(&last) = matched.indices.last() else { return Ok(None) };
-        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.ordered_in) else {
+        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.order_scope) else {
             return Ok(None);
         };
         let furthest = matched.indices.iter().max().copied().unwrap_or(last);
-        let rank = |index: usize, next: &Packet| {
+        let rank = |index: usize, next: &FilePacket| {
             let bytes = next.payload();
             if bytes.is_empty() || (index <= furthest && matched.indices.contains(&index)) {
                 return None;
@@ -127,15 +132,15 @@ impl Window<'_> {
             let length = bytes.len().min(rest.len());
             let same = bytes[..length] == rest[..length];
             let in_sequence = sequence.is_none_or(|sequence| next.sequence() == Some(sequence));
-            let (behind, of_flow) = (index > last, next.ordered_in == flow);
+            let (behind, of_flow) = (index > last, next.order_scope == flow);
             match () {
                 () if same && in_sequence && behind && of_flow => Some(SAME),
                 () if same && in_sequence && of_flow => Some(1),
                 () if same && in_sequence => Some(LIKELY),
                 () if same && (length >= 8 || bytes.len() == rest.len()) => Some(3),
                 () if sequence.is_some() && in_sequence && of_flow => Some(4),
-                // Of datagrams that are not where they should be, since a byte was dropped, the
-                // next.
+                // If datagrams are shifted because a byte was dropped, the next datagram is
+                // assumed.
                 () if sequence.is_none()
                     && index == furthest + 1
                     && of_flow
@@ -143,13 +148,15 @@ impl Window<'_> {
                 {
                     (rest.len() * 2 >= bytes.len()).then_some(5)
                 }
-                () if sequence.is_none() && behind && of_flow && alike(bytes, rest) => Some(6),
+                () if sequence.is_none() && behind && of_flow && are_similar(bytes, rest) => {
+                    Some(6)
+                }
                 () => None,
             }
         };
         let mut best: Option<(u8, usize)> = None;
         let mut index = last + 1;
-        let ahead = self.stream.packets.saturating_add(AHEAD);
+        let ahead = self.stream.packets.saturating_add(MAX_READ_AHEAD);
         loop {
             while let Some(entry) = self.entry(endpoints, index) {
                 if let Some(rank) = rank(index, &entry.packet)
@@ -161,11 +168,11 @@ impl Window<'_> {
                     }
                 }
                 index += 1;
-                if index > last + REACH {
+                if index > last + MAX_DISTANCE {
                     break;
                 }
             }
-            for index in 0..last.min(REACH) {
+            for index in 0..last.min(MAX_DISTANCE) {
                 if let Some(entry) = self.entry(endpoints, index)
                     && let Some(rank) = rank(index, &entry.packet)
                     && best.is_none_or(|(least, _)| rank < least)
@@ -173,50 +180,53 @@ impl Window<'_> {
                     best = Some((rank, index));
                 }
             }
-            // One of the flow, and behind, may come a little later: another with its payload came
+            // A later packet of the same flow may follow: one with the same payload was found
             // before.
             let is_likely = best.is_some_and(|(rank, _)| rank <= LIKELY);
             let most = if is_likely { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
-            if index > last + REACH || !self.read_for(endpoints, most)? {
+            if index > last + MAX_DISTANCE || !self.read_for(endpoints, most)? {
                 return Ok(best);
             }
         }
     }
 }
 
-/// How to cut a packet of the original of which this is the first segment.
-fn inferred(packet: &Packet, origin: &Packet) -> Option<Gso> {
+/// Returns how to cut a packet of the original whose first segment is `packet`; `None` if it is
+/// not.
+fn inferred_gso(packet: &FilePacket, origin: &FilePacket) -> Option<Gso> {
     let (layout, part, whole) = (origin.layout?, packet.payload(), origin.payload());
     if packet.cut || origin.cut || origin.part.is_some() || origin.is_same(packet) {
         return None;
     }
-    // A packet whose length was left to the device gets it, and one with a jumbo payload option
-    // loses that, also where it is not cut.
+    // A packet whose length was left to the device gets one, and a packet with a jumbo payload
+    // option loses this option, even if the packet is not cut.
     let unfinished = layout.refusal == Some(Refusal::NoLength) || layout.jumbo;
     let is_first = whole.len() > part.len() && !part.is_empty() && whole.starts_with(part);
     let is_whole = unfinished && whole == part;
     if !is_first && !is_whole {
         return None;
     }
-    Some(Gso::new(kind_of(&layout), SegmentSize::new(part.len().max(1))?))
+    Some(Gso::new(gso_kind(&layout), SegmentSize::new(part.len().max(1))?))
 }
 
-/// How alike a packet that left and the first that it may stand for are; `None`: not at all. Bytes
-/// that are damaged are found where `damaged` asks for it.
-fn likeness(packet: &Packet, origin: &Packet, damaged: bool) -> Option<u8> {
+/// Returns the rank of similarity between a packet that left and the first packet for which it may
+/// stand; `None` if they are not similar. Packets with changed bytes are found only if `damaged` is
+/// set.
+fn similarity_rank(packet: &FilePacket, origin: &FilePacket, damaged: bool) -> Option<u8> {
     if origin.is_same(packet) {
         return Some(if packet.link == origin.link { SAME } else { SAME_PLACE_FLOW_AND_BYTES });
     }
     let (now, then) = (packet.payload(), origin.payload());
     if packet.layout.is_none() || origin.layout.is_none() {
         let same_length = packet.bytes.len() == origin.bytes.len();
-        return (damaged && same_length && alike(&packet.bytes, &origin.bytes)).then_some(8);
+        return (damaged && same_length && are_similar(&packet.bytes, &origin.bytes)).then_some(8);
     }
     let of_flow = packet.flow == origin.flow;
     let same_place = packet.sequence() == origin.sequence();
     if now.is_empty() || then.is_empty() {
-        let acknowledgement =
-            |packet: &Packet| packet.tcp().and_then(|header| header.get(8..14).map(<[u8]>::to_vec));
+        let acknowledgement = |packet: &FilePacket| {
+            packet.tcp().and_then(|header| header.get(8..14).map(<[u8]>::to_vec))
+        };
         return match () {
             () if now.len() != then.len() || !same_place => None,
             () if acknowledgement(packet) == acknowledgement(origin) => Some(5),
@@ -237,13 +247,13 @@ fn likeness(packet: &Packet, origin: &Packet, damaged: bool) -> Option<u8> {
         () if same && same_place && of_flow => Some(LIKELY),
         () if same && same_place => Some(3),
         () if packet.sequence().is_some() && same_place && of_flow => Some(4),
-        () if same && length >= 8 || damaged && alike(now, then) => Some(5),
+        () if same && length >= 8 || damaged && are_similar(now, then) => Some(5),
         () => None,
     }
 }
 
-/// Are most bytes of the shorter the same?
-fn alike(one: &[u8], other: &[u8]) -> bool {
+/// Returns whether at least half of the bytes of the shorter one are equal.
+fn are_similar(one: &[u8], other: &[u8]) -> bool {
     let length = one.len().min(other.len());
     let same = one.iter().zip(other).filter(|(one, other)| one == other).count();
     length > 0 && same * 2 >= length

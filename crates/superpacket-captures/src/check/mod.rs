@@ -1,17 +1,18 @@
-//! `check`: is what another implementation made of these packets a faithful aggregation, or a
-//! faithful segmentation?
+//! `check`: judges whether another implementation's output is a faithful aggregation or
+//! segmentation of its input.
 //!
-//! Both are one question. The original is brought into the packets that a wire would have carried:
-//! a super-packet is cut as its header says ([`window`]). Each packet that left then stands for one
-//! of these, or for several. Those are found by flow, sequence number and payload ([`matching`]),
-//! and what left is compared with them: one with one, or a merged packet after this project's own
-//! segmenter has cut it again ([`judge`]). Each difference is the violation of a rule ([`rule`]).
+//! Both are judged in the same way. The original is first cut into the packets that a wire would
+//! have carried, as the headers of its super-packets say ([`window`]). Each packet that left then
+//! stands for one or more of these, which are found by flow, sequence number and payload
+//! ([`matching`]). A packet is compared with its counterpart directly; a merged packet after this
+//! project's segmenter has cut it again ([`judge`]). Each difference violates a rule ([`rule`]).
 
 mod fields;
 mod fragment_ids;
 mod judge;
 mod linux_flow;
 mod matching;
+mod never_left;
 mod packet;
 mod pairs;
 mod records;
@@ -28,23 +29,23 @@ pub use self::rule::{Rule, Strictness};
 
 use self::judge::{Finding, Judge};
 use self::matching::Matched;
-use self::packet::{Packet, PacketStart};
+use self::packet::{FilePacket, PacketStart};
 use self::pairs::Departure;
-use self::stream::{AHEAD_PACKETS, Stream};
+use self::stream::{AHEAD_PACKETS, PacketStream};
 use self::window::{Overtaken, Window};
 use crate::error::Error;
 use crate::input::Input;
 use crate::progress::{INTERVAL, Progress};
 use crate::totals::CutShort;
 
-/// How [`check`] judges.
+/// Options of [`check`].
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
-    /// By which rules.
+    /// The strictness of the rules.
     pub rules: Strictness,
-    /// Violations that the report describes; all are counted.
+    /// Maximum violations that the report describes; all are counted.
     pub most_described: usize,
-    /// Fails if a file ends within a record.
+    /// Whether a file that ends within a record is an error.
     pub strict: bool,
 }
 
@@ -54,18 +55,18 @@ impl Default for CheckOptions {
     }
 }
 
-/// A rule that a packet breaks.
+/// A violation of a rule by a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// The packet, from 1, in the file that is checked; `None` for a packet that never left.
+    /// Number of the packet in the checked file, from 1; `None` for a packet that never left.
     pub packet: Option<u64>,
-    /// The packet of the original that is concerned, from 1.
+    /// Number of the concerned packet in the original, from 1.
     pub origin: Option<u64>,
-    /// The field.
+    /// The name of the field.
     pub field: String,
     /// The rule.
     pub rule: Rule,
-    /// What was found, in words.
+    /// A description of the violation.
     pub found: String,
 }
 
@@ -74,7 +75,7 @@ pub struct Violation {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Verdict {
-    /// All that the files hold was judged, and no rule is broken.
+    /// All packets were judged, and no rule is broken.
     Faithful,
     /// A rule is broken.
     Unfaithful,
@@ -95,37 +96,37 @@ impl Verdict {
     }
 }
 
-/// What could not be judged.
+/// Numbers of packets that could not be judged, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NotJudged {
-    /// Merged packets without a `virtio_net_hdr`: what it would say of their segments and their
+    /// Merged packets without a `virtio_net_hdr`, which would describe their segments and their
     /// checksum.
     pub headers: u64,
-    /// Packets of the original that were cut, and had no `virtio_net_hdr`: the size of their
-    /// segments was taken from the first of them.
+    /// Packets of the original that were cut although they had no `virtio_net_hdr`. The size of
+    /// their segments was taken from the first segment that left.
     pub sizes: u64,
-    /// Packets of the original whose own header contradicts them, or asks for more than 16,384
-    /// segments: they were taken for whole.
+    /// Packets of the original whose header contradicts them, or asks for more than 16,384
+    /// segments. They were not cut.
     pub origin_headers: u64,
-    /// Packets that a snap length cut, or whose original it cut: the missing bytes could not be
-    /// compared.
+    /// Packets that a snap length cut, in either file: the missing bytes could not be compared.
     pub snap_length: u64,
-    /// Packets of the original that did not leave, where the file that was checked was cut short or
-    /// a snap length cut its packets: they may be in the missing part.
+    /// Packets of the original that did not leave and may be in a missing part: the checked file
+    /// was cut short, or a snap length cut packets in either file.
     pub missing: u64,
-    /// Packets that are like none of the original, where that was cut short, a snap length cut its
-    /// packets, or a header contradicts its packet: they may come of those.
+    /// Packets that match no packet of the original, but may come from a part of it that is missing
+    /// or was not judged: the original was cut short, a snap length cut its packets, or a header
+    /// contradicts its packet.
     pub without_origin: u64,
-    /// Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits,
+    /// Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits;
     /// and packets of the original that may be in them.
     pub unreadable: u64,
-    /// Were link headers left out, since the files have different ones?
+    /// Whether link headers were not compared, because the files have different ones.
     pub link_headers: bool,
 }
 
 impl NotJudged {
-    /// Returns whether packets were not judged, so that no verdict on the whole is possible. What a
-    /// file has no place for (`headers`, `sizes`, `link_headers`) does not count.
+    /// Returns whether packets were not judged, so that the files cannot be called faithful.
+    /// Information that files cannot contain (`headers`, `sizes`, `link_headers`) does not count.
     pub const fn is_incomplete(&self) -> bool {
         self.origin_headers
             + self.snap_length
@@ -136,44 +137,44 @@ impl NotJudged {
     }
 }
 
-/// What [`check`] found.
+/// The report of [`check`].
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CheckReport {
     command: &'static str,
-    /// The file that was checked.
+    /// The name of the checked file.
     pub checked: String,
-    /// The original.
+    /// The name of the original.
     pub origin: String,
-    /// By which rules.
+    /// The strictness of the rules.
     pub rules: Strictness,
     /// The outcome.
     pub verdict: Verdict,
-    /// Packets of the original.
+    /// Number of packets of the original.
     pub packets_in: u64,
-    /// Packets of the file that was checked.
+    /// Number of packets of the checked file.
     pub packets_out: u64,
-    /// Packets that left and stand for several.
+    /// Packets of the checked file that stand for several of the original.
     pub super_packets: u64,
-    /// Packets of the original, or segments of these, that joined another.
+    /// Packets of the original, or segments of these, that were merged into another.
     pub merged: u64,
-    /// Packets that left and are segments of one of the original.
+    /// Packets of the checked file that are segments of a packet of the original.
     pub segments: u64,
-    /// Violations.
+    /// Number of violations.
     pub violations: u64,
-    /// Violations by rule.
+    /// Numbers of violations by rule.
     pub by_rule: BTreeMap<Rule, u64>,
-    /// The first violations.
+    /// Descriptions of the first violations.
     pub described: Vec<Violation>,
-    /// What could not be judged.
+    /// Numbers of packets that could not be judged, by reason.
     pub not_judged: NotJudged,
-    /// Where the file that was checked was cut short.
+    /// The place where the checked file was cut short, if it was.
     pub cut_short: Option<CutShort>,
-    /// Where the original was cut short.
+    /// The place where the original was cut short, if it was.
     pub origin_cut_short: Option<CutShort>,
 }
 
 impl CheckReport {
-    /// Returns the outcome of all that was found.
+    /// Returns the verdict on all results.
     fn outcome(&self) -> Verdict {
         let cut_short = self.cut_short.is_some() || self.origin_cut_short.is_some();
         match self.violations {
@@ -194,19 +195,29 @@ impl CheckReport {
             self.described.push(Violation { packet, origin, field, rule, found: what });
         }
     }
+
+    /// Counts lost packets, and describes the first of them as long as there is room.
+    fn lost(&mut self, most: usize, packets: u64, first: Vec<Finding>) {
+        let described = first.len() as u64;
+        first.into_iter().for_each(|finding| self.violation(most, None, finding));
+        if packets > described {
+            self.violations += packets - described;
+            *self.by_rule.entry(Rule::Lost).or_default() += packets - described;
+        }
+    }
 }
 
 /// Judges whether the packets of `checked` are a faithful aggregation or segmentation of those of
-/// `origin`: the report's [`verdict`](CheckReport::verdict) is [`Verdict::Faithful`] if they are.
+/// `origin`. If so, the report's [`verdict`](CheckReport::verdict) is [`Verdict::Faithful`].
 ///
-/// Either is a capture, or a file of records (docs/check.md). Packets may have a `virtio_net_hdr`:
-/// in a file of records, or as a comment `virtio_net_hdr=HEX` on a pcapng packet. Memory is bounded
-/// whatever their sizes, as long as packets leave near their place in the original.
+/// Both inputs are captures or files of records (docs/check.md). Packets may have a
+/// `virtio_net_hdr`, in a file of records or as a comment `virtio_net_hdr=HEX` on a pcapng packet.
+/// Memory is bounded for files of any size, provided that packets leave near their place in the
+/// original.
 ///
 /// # Errors
-/// Whatever stops the reading of either file; [`Error::Options`] for files that both mix packets
-/// with different link headers, but the one or the other only behind its first 4,096 packets or
-/// 4 MiB.
+/// Any error that ends the reading of either file. [`Error::Options`] if both files mix packets
+/// with different link headers, but one of them only after its first 4,096 packets or 4 MiB.
 pub fn check(
     checked: Input<'_>,
     origin: Input<'_>,
@@ -214,7 +225,7 @@ pub fn check(
     progress: &mut dyn Progress,
 ) -> Result<CheckReport, Error> {
     let simd = Simd::detect();
-    let (checked, origin) = (Stream::open(checked, simd)?, Stream::open(origin, simd)?);
+    let (checked, origin) = (PacketStream::open(checked, simd)?, PacketStream::open(origin, simd)?);
     progress.begin(&checked.file, checked.length);
     let report = CheckReport {
         command: "check",
@@ -227,7 +238,7 @@ pub fn check(
         report,
         most: options.most_described,
         simd,
-        window: Window::new(origin, simd),
+        window: Window::new(origin, options.most_described, simd),
         judge: Judge::new(simd),
     };
     let result = check.run(checked, options.strict, progress);
@@ -247,29 +258,30 @@ struct Check<'a> {
 impl Check<'_> {
     fn run(
         &mut self,
-        mut checked: Stream<'_>,
+        mut checked: PacketStream<'_>,
         strict: bool,
         progress: &mut dyn Progress,
     ) -> Result<(), Error> {
-        let left_out = self.find_link_headers(&mut checked)?;
-        if let Some(starts) = left_out {
-            self.window.leave_link_headers_out(starts.checked);
+        let starts = self.find_link_headers(&mut checked)?;
+        if let Some(starts) = starts {
+            self.window.ignore_link_headers(starts.checked);
             self.report.not_judged.link_headers = true;
         }
-        let mut begins_as_other = None;
+        let mut first_like_other = None;
         while let Some(packet) = checked.next_packet()? {
-            match left_out {
+            match starts {
                 Some(starts) => {
                     if packet.start() == Some(starts.origin) {
-                        begins_as_other.get_or_insert(packet.number);
+                        first_like_other.get_or_insert(packet.number);
                     }
-                    self.packet(&packet.without_link())?;
-                    if let (Some(one), Some(other)) = (begins_as_other, self.window.begins_as_other)
+                    self.judge_or_fragment(&packet.without_link())?;
+                    if let (Some(one), Some(other)) =
+                        (first_like_other, self.window.first_like_other)
                     {
                         return Err(Error::Options(starts.contradicted(&self.report, one, other)));
                     }
                 }
-                None => self.packet(&packet)?,
+                None => self.judge_or_fragment(&packet)?,
             }
             if checked.packets.is_multiple_of(INTERVAL)
                 && progress.advance(checked.packets, checked.bytes_read()).is_break()
@@ -278,18 +290,8 @@ impl Check<'_> {
             }
         }
         self.report.packets_out = checked.packets;
-        let (report, most) = (&mut self.report, self.most);
         let cut = checked.truncated().cloned();
-        // What is not there may be in the part that is missing.
-        let is_whole = cut.is_none() && !checked.has_cut_packets();
-        let unreadable = report.not_judged.unreadable > 0;
-        self.window.finish(|packet| match packet {
-            // It has been counted: who takes such a packet may refuse it.
-            packet if packet.is_contradicted() => {}
-            packet if unreadable && packet.layout.is_none() => report.not_judged.unreadable += 1,
-            packet if is_whole && !packet.cut => report.violation(most, None, lost(packet)),
-            _ => report.not_judged.missing += 1,
-        })?;
+        self.window.finish()?.report(&mut self.report, !checked.is_incomplete_file());
         let origin_cut = self.window.stream.truncated().cloned();
         for cut in [&cut, &origin_cut].into_iter().flatten() {
             match strict {
@@ -306,32 +308,39 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Finds out whether link headers are left out: what either file begins with if it is not the
-    /// same, and not both files have packets that begin either way.
-    fn find_link_headers(&mut self, checked: &mut Stream<'_>) -> Result<Option<Starts>, Error> {
+    /// Returns the starts of packets in both files if link headers are not compared. This is so if
+    /// the files begin differently, and not both of them mix both kinds of packets.
+    fn find_link_headers(
+        &mut self,
+        checked: &mut PacketStream<'_>,
+    ) -> Result<Option<FileStarts>, Error> {
         let stream = &mut self.window.stream;
         let (Some(one), Some(other)) =
-            (checked.find_ahead(Packet::start)?, stream.find_ahead(Packet::start)?)
+            (checked.find_ahead(FilePacket::start)?, stream.find_ahead(FilePacket::start)?)
         else {
             return Ok(None);
         };
-        let begins = |start| move |packet: &Packet| packet.start().filter(|found| *found == start);
+        let begins =
+            |start| move |packet: &FilePacket| packet.start().filter(|found| *found == start);
         let mixed = one == other
             || (checked.find_ahead(begins(other))?.is_some()
                 && stream.find_ahead(begins(one))?.is_some());
-        Ok((!mixed).then_some(Starts { checked: one, origin: other }))
+        Ok((!mixed).then_some(FileStarts { checked: one, origin: other }))
     }
 
-    /// Judges a packet; of a datagram to be fragmented its fragments, as the original was cut.
-    fn packet(&mut self, packet: &Packet) -> Result<(), Error> {
+    /// Judges a packet. A datagram that is to be fragmented is cut like the original, and its
+    /// fragments are judged.
+    fn judge_or_fragment(&mut self, packet: &FilePacket) -> Result<(), Error> {
         match self.window.fragments(packet) {
-            Some(fragments) => fragments.iter().try_for_each(|fragment| self.judged(fragment)),
-            None => self.judged(packet),
+            Some(fragments) => {
+                fragments.iter().try_for_each(|fragment| self.judge_packet(fragment))
+            }
+            None => self.judge_packet(packet),
         }
     }
 
-    /// Finds what a packet stands for, and judges it.
-    fn judged(&mut self, packet: &Packet) -> Result<(), Error> {
+    /// Finds the packets that a packet stands for, and judges it.
+    fn judge_packet(&mut self, packet: &FilePacket) -> Result<(), Error> {
         if packet.is_unreadable_super_packet() {
             self.report.not_judged.unreadable += 1;
             return Ok(());
@@ -339,10 +348,11 @@ impl Check<'_> {
         self.judge.begin();
         let Matched { indices, foreign, .. } = self.window.find(packet)?;
         let endpoints = packet.endpoints;
-        let refused = packet.is_refused(self.simd) && indices.len() == 1;
+        let refused = packet.is_refused_by_linux(self.simd) && indices.len() == 1;
         let overtaken =
             indices.first().map(|&first| self.mark_overtaken(packet, first, &indices, refused));
-        // Before they leave: what is known of a pair is kept as long as something of it is held.
+        // This precedes their removal: the state of an address pair is kept as long as one of its
+        // packets is held.
         let overtaken_in_pair = indices.iter().enumerate().find_map(|(place, &index)| {
             let entry = self.window.entry(endpoints, index)?;
             Some((place, self.window.pairs.overtook(entry.packet.pairs, entry.packet.number)?))
@@ -354,19 +364,13 @@ impl Check<'_> {
                 Departure { packet: packet.number, origin: entry.packet.number },
             );
         }
-        for packet in std::mem::take(&mut self.window.lost) {
-            match packet.cut {
-                true => self.report.not_judged.missing += 1,
-                false => self.report.violation(self.most, None, lost(&packet)),
-            }
-        }
         for entry in &entries {
             if let Some(Overtaken { by, origin, refused }) = entry.overtaken {
                 let rule = if refused { Rule::RefusedOrder } else { Rule::Order };
                 let what = format!(
                     "packet {by}, which is packet {origin} of the original, left before it"
                 );
-                self.judge.find(rule, "order", Some(&entry.packet), what);
+                self.judge.note(rule, "order", Some(&entry.packet), what);
             }
         }
         if let Some((place, Departure { packet: by, origin })) = overtaken_in_pair
@@ -375,38 +379,39 @@ impl Check<'_> {
             let what = format!(
                 "packet {by}, which is packet {origin} of the original and of the same addresses, left before it"
             );
-            self.judge.find(Rule::PairOrder, "order", Some(&entry.packet), what);
+            self.judge.note(Rule::PairOrder, "order", Some(&entry.packet), what);
         }
         if let (Some(true), Some(entry)) = (overtaken, entries.first()) {
-            let what = "the packets in it did not come in this order".to_owned();
-            self.judge.find(Rule::Order, "order", Some(&entry.packet), what);
+            let what = "the packets in it came in another order".to_owned();
+            self.judge.note(Rule::Order, "order", Some(&entry.packet), what);
         }
-        let origins: Vec<&Packet> = entries.iter().map(|entry| &entry.packet).collect();
+        let origins: Vec<&FilePacket> = entries.iter().map(|entry| &entry.packet).collect();
         match origins.as_slice() {
             [] if packet.cut => self.report.not_judged.snap_length += 1,
-            [] if self.window.stream.lacks_a_part() || self.window.bad_headers > 0 => {
+            [] if self.window.stream.is_incomplete_file() || self.window.bad_headers > 0 => {
                 self.report.not_judged.without_origin += 1
             }
             [] => {
-                let what = "no packet of the original that has not left yet is like it".to_owned();
-                self.judge.find(Rule::Invented, "packet", None, what);
-                self.judge.itself(packet, false);
+                let what = "it matches no packet of the original that has not left yet".to_owned();
+                self.judge.note(Rule::Invented, "packet", None, what);
+                self.judge.judge_alone(packet, false);
             }
             [origin] if origin.is_same(packet) && packet.link == origin.link => {
                 self.report.segments += u64::from(origin.part.is_some());
                 self.report.not_judged.snap_length += u64::from(packet.cut || origin.cut);
-                self.judge.fragment_id(packet, origin);
-                // Checksum and lengths came so, but its header did not.
+                self.judge.judge_fragment_id(packet, origin);
+                // Its checksum and lengths are those of the original, but its `virtio_net_hdr` is
+                // not.
                 if packet.bytes == origin.bytes && origin.is_valid(self.simd) {
-                    self.judge.header(packet, false);
+                    self.judge.judge_virtio_header(packet, false);
                 }
             }
             origins if packet.cut || origins.iter().any(|origin| origin.cut) => {
                 self.report.not_judged.snap_length += 1
             }
-            // Counted already: whoever cuts it does as it likes.
-            [origin] if origin.is_contradicted() => {}
-            // The original ends in the midst of what merged.
+            // It is counted already, and may be cut in any way.
+            [origin] if origin.has_invalid_header() => {}
+            // The original ends within the packets that merged.
             _ if foreign > 0 && self.window.stream.truncated().is_some() => {
                 self.report.not_judged.without_origin += 1
             }
@@ -418,7 +423,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn compare(&mut self, packet: &Packet, origins: &[&Packet], foreign: usize) {
+    fn compare(&mut self, packet: &FilePacket, origins: &[&FilePacket], foreign: usize) {
         let payload = packet.payload();
         let mut place = 0;
         let mut whole = foreign == 0;
@@ -435,7 +440,7 @@ impl Check<'_> {
                     then[at]
                 ),
                 None if now.len() < then.len() => format!(
-                    "its payload lacks the last {} bytes of that packet's",
+                    "its payload lacks the last {} bytes of that packet's payload",
                     then.len() - now.len()
                 ),
                 None => {
@@ -444,22 +449,22 @@ impl Check<'_> {
                 }
             };
             whole = false;
-            self.judge.find(Rule::Bytes, "payload", Some(origin), what);
+            self.judge.note(Rule::Bytes, "payload", Some(origin), what);
             place += then.len();
         }
         if foreign > 0 && !self.judge.findings.iter().any(|finding| finding.rule == Rule::Bytes) {
             let what = format!(
-                "the last {foreign} of the {} bytes of its payload are of no packet of its flow",
+                "the last {foreign} of the {} bytes of its payload come from no packet of its flow",
                 payload.len()
             );
-            self.judge.find(Rule::Bytes, "payload", origins.last().copied(), what);
+            self.judge.note(Rule::Bytes, "payload", origins.last().copied(), what);
         }
         if let [origin] = origins {
             self.report.segments += u64::from(origin.part.is_some());
             if whole {
-                self.judge.single(packet, origin);
+                self.judge.judge_single(packet, origin);
             } else {
-                self.judge.itself(packet, false);
+                self.judge.judge_alone(packet, false);
             }
             return;
         }
@@ -467,17 +472,17 @@ impl Check<'_> {
         self.report.merged += origins.len() as u64 - 1;
         self.report.not_judged.headers += u64::from(packet.virtio.is_none());
         if whole {
-            self.judge.group(packet, origins, packet.virtio.is_some());
+            self.judge.judge_merged(packet, origins, packet.virtio.is_some());
         } else {
-            self.judge.itself(packet, true);
+            self.judge.judge_alone(packet, true);
         }
     }
 
-    /// Marks the packets of a flow that came before what leaves now; returns whether what leaves
-    /// now is not in order itself.
+    /// Marks packets that the leaving packets overtake: earlier packets of the same flow. Returns
+    /// whether the leaving packets themselves are out of order.
     fn mark_overtaken(
         &mut self,
-        packet: &Packet,
+        packet: &FilePacket,
         first: usize,
         indices: &[usize],
         refused: bool,
@@ -485,7 +490,7 @@ impl Check<'_> {
         let endpoints = packet.endpoints;
         let Some(last) = indices.iter().max().copied() else { return false };
         let (Some(flow), Some(origin)) = (
-            self.window.entry(endpoints, first).map(|entry| entry.packet.ordered_in),
+            self.window.entry(endpoints, first).map(|entry| entry.packet.order_scope),
             self.window.entry(endpoints, last).map(|entry| entry.packet.number),
         ) else {
             return false;
@@ -494,7 +499,7 @@ impl Check<'_> {
         sorted.sort_unstable();
         for index in (0..last).filter(|index| sorted.binary_search(index).is_err()) {
             if let Some(entry) = self.window.entry_mut(endpoints, index)
-                && entry.packet.ordered_in == flow
+                && entry.packet.order_scope == flow
             {
                 let refused = refused || entry.packet.linux_flow != packet.linux_flow;
                 if entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused) {
@@ -506,34 +511,23 @@ impl Check<'_> {
     }
 }
 
-/// What the first packets of the files begin with, where link headers are left out.
+/// The kinds of headers with which packets of both files begin, if link headers are not compared.
 #[derive(Clone, Copy)]
-struct Starts {
+struct FileStarts {
     checked: PacketStart,
     origin: PacketStart,
 }
 
-impl Starts {
-    /// What to say where either file has packets that begin as those of the other, too far from its
-    /// first for that to have been seen.
+impl FileStarts {
+    /// Returns the error message for files that mix both kinds of packets, but too late for this to
+    /// have been seen.
     fn contradicted(&self, report: &CheckReport, in_checked: u64, in_origin: u64) -> String {
-        let Starts { checked, origin } = self;
+        let FileStarts { checked, origin } = self;
         format!(
             "{}: it begins with packets that have {checked}, and packet {in_checked} has {origin}; {}: it begins with packets \
-             that have {origin}, and packet {in_origin} has {checked}; what is mixed in both files must begin so in the first \
+             that have {origin}, and packet {in_origin} has {checked}; files that mix both must do so within the first \
              {AHEAD_PACKETS} packets and 4 MiB of each",
             report.checked, report.origin,
         )
     }
-}
-
-/// What to say of a packet that never left.
-fn lost(packet: &Packet) -> Finding {
-    let what = match packet.part {
-        Some(part) => {
-            format!("its segment {part} never left, {} bytes of payload", packet.payload().len())
-        }
-        None => format!("it never left, {} bytes", packet.bytes.len()),
-    };
-    Finding { rule: Rule::Lost, field: "packet".to_owned(), origin: Some(packet.number), what }
 }

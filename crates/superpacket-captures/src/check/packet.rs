@@ -1,4 +1,5 @@
-//! A packet as it is compared: its checksums filled in, its header read, its flow known.
+//! A packet prepared for comparison: its checksums are completed, its headers read, and its flow is
+//! known.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,81 +18,83 @@ use superpacket::wire::{
 use super::linux_flow::linux_flow;
 use super::pairs::PairKeys;
 use crate::lanes::{LinkHeader, find_partial};
-use crate::ledger::Flow;
-use crate::partial::{be16, check};
+use crate::ledger::FlowId;
+use crate::partial::{Wrong, be16, check};
 
-/// A `virtio_net_hdr` that came with a packet.
+/// The `virtio_net_hdr` of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Virtio {
     pub(super) header: Header,
-    /// How it is to be cut by its header, or what is wrong with the header.
+    /// The segmentation that it asks for, or the error in the header.
     pub(super) gso: Result<Option<Gso>, VirtioError>,
-    /// `NEEDS_CSUM`: does the field hold the pseudo-header's sum?
+    /// With `NEEDS_CSUM`: whether the checksum field holds the pseudo-header's sum.
     pub(super) seed: Option<bool>,
-    /// `NEEDS_CSUM`: the state of the checksum, and what the field held.
+    /// With `NEEDS_CSUM`: the state of the checksum, and the original value of the field.
     partial: Option<(RxChecksum, u16)>,
-    /// The outer UDP checksum of a super-packet in a tunnel; `None` if it has none.
+    /// The state of the outer UDP checksum of a super-packet in a tunnel; `None` if there is no
+    /// such checksum.
     pub(super) outer: Option<OuterChecksum>,
 }
 
 impl Virtio {
-    /// Does each field that is left to whoever cuts or completes the packet hold its sum?
+    /// Returns whether each unfinished checksum field holds its pseudo-header's sum.
     pub(super) fn is_seeded(&self) -> bool {
         self.seed != Some(false) && self.outer.is_none_or(|outer| outer == OuterChecksum::Seeded)
     }
 }
 
-/// What lies in the outer UDP checksum of a super-packet in a tunnel.
+/// The value in the outer UDP checksum of a super-packet in a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OuterChecksum {
-    /// The sum of the pseudo-header, to which Linux adds what each segment has.
+    /// The sum of the pseudo-header, to which Linux adds the sum of each segment.
     Seeded,
-    /// Something else, although `UDP_TUNNEL_CSUM` asks for segments with checksums.
+    /// Another value, although `UDP_TUNNEL_CSUM` asks for segments with checksums.
     Unseeded,
-    /// A checksum that the flags do not name: Linux copies it to all segments.
+    /// A checksum although `UDP_TUNNEL_CSUM` is not set: Linux copies it to all segments.
     Unnamed,
 }
 
 /// A packet of either file.
 #[derive(Clone, Debug)]
-pub(super) struct Packet {
-    /// Its place in its file, from 1.
+pub(super) struct FilePacket {
+    /// Its number in its file, from 1.
     pub(super) number: u64,
-    /// Which segment of the packet in the file it is, from 1, if the packet was cut.
+    /// The number of the segment in its packet, from 1, if the packet was cut.
     pub(super) part: Option<u32>,
-    /// Where its identification lies, if whoever cuts the packet chooses it: in the fragment header
-    /// of IPv6, which the packet in the file does not have.
+    /// Offset of an identification that the sender of fragments chooses: that in an IPv6 fragment
+    /// header, which the packet in the file does not have.
     pub(super) chosen_id: Option<usize>,
-    /// From the Ethernet or IP header on, with whole checksums.
+    /// The bytes from the Ethernet or IP header on, with completed checksums.
     pub(super) bytes: Vec<u8>,
-    /// The same with the checksums that it came with, where they were found unfinished.
+    /// The same bytes with the original checksums, if these were unfinished.
     unfinished: Option<Vec<u8>>,
-    /// `None`: a link type that is not understood.
+    /// `None` for an unknown link type.
     pub(super) layer: Option<Layer>,
-    /// The bytes before the IP header in a capture that is not of Ethernet frames.
+    /// The bytes before the IP header; empty for Ethernet.
     pub(super) link: Vec<u8>,
     pub(super) layout: Option<Layout>,
     pub(super) virtio: Option<Virtio>,
-    /// The snap length cut it.
+    /// Whether the snap length cut it.
     pub(super) cut: bool,
-    /// Addresses, protocol and ports: what no implementation mixes.
+    /// A hash of addresses, protocol and ports: packets that differ in these are never merged.
     pub(super) endpoints: u64,
-    /// The same with link headers and tunnels.
-    pub(super) flow: Flow,
-    /// A hash of what tells packets of a flow apart to Linux.
+    /// The flow by endpoints, link headers and tunnels.
+    pub(super) flow: FlowId,
+    /// A hash of the fields by which Linux separates packets of a flow.
     pub(super) linux_flow: u64,
-    /// The flow that it keeps order in: with its link header, also where link headers are left out
-    /// of what is compared, and the interface.
-    pub(super) ordered_in: (Flow, u32),
-    /// The address pairs that it keeps order with, by the same.
+    /// The flow within which it keeps order, and its interface. The flow includes the link header
+    /// even if link headers are not compared.
+    pub(super) order_scope: (FlowId, u32),
+    /// The address pairs within which it keeps order; they include the link header and the
+    /// interface too.
     pub(super) pairs: PairKeys,
 }
 
-/// What a packet begins with.
+/// The kind of header with which a packet begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacketStart {
     layer: Layer,
-    /// Bytes before the IP header in a capture that is not of Ethernet frames.
+    /// Number of bytes before the IP header; 0 for Ethernet.
     link: usize,
 }
 
@@ -105,9 +108,9 @@ impl fmt::Display for PacketStart {
     }
 }
 
-/// What is known of a packet besides its bytes.
+/// The data about a packet besides its bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin<'a> {
+pub(super) struct PacketMetadata<'a> {
     pub(super) number: u64,
     pub(super) interface: u32,
     pub(super) layer: Option<Layer>,
@@ -116,20 +119,21 @@ pub(super) struct Origin<'a> {
     pub(super) cut: bool,
 }
 
-/// The longest packet that is kept whole, in bytes: twice what BIG TCP allows. Two files of records
-/// of 16 MB would else be more than the memory that commands may take.
+/// Maximum length of a packet that is kept whole, in bytes: twice what BIG TCP allows. Files of
+/// records with packets of 16 MB would otherwise need more memory than commands may use.
 const LONGEST: usize = 1 << 20;
 
-/// A packet's bytes; of one that is too long for any network, the first, and a hash of the others.
-fn kept(data: &[u8]) -> Vec<u8> {
+/// Returns a packet's bytes. If it is longer than [`LONGEST`], returns the first bytes and a hash
+/// of the others.
+fn truncated_bytes(data: &[u8]) -> Vec<u8> {
     match data.split_at_checked(LONGEST) {
         Some((first, rest)) if !rest.is_empty() => [first, &hash_of(&rest).to_be_bytes()].concat(),
         _ => data.to_vec(),
     }
 }
 
-/// How a packet that is laid out like this is cut.
-pub(super) fn kind_of(layout: &Layout) -> GsoKind {
+/// Returns the kind of segmentation for packets with this layout.
+pub(super) fn gso_kind(layout: &Layout) -> GsoKind {
     match (layout.protocol, layout.version) {
         (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
         (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
@@ -138,20 +142,20 @@ pub(super) fn kind_of(layout: &Layout) -> GsoKind {
     }
 }
 
-/// The segments that a packet is cut into, each with its own bytes.
+/// Returns the segments into which a packet is cut.
 ///
-/// A partial checksum is adjusted by difference, as Linux does, if the field `is_believed`: the sum
-/// that its sender left there says which addresses it covers.
+/// If `trust_seed` is set, a partial checksum is adjusted by the difference of the lengths, as
+/// Linux does: the sum in the field says which addresses it covers.
 pub(super) fn segments_of(
     segmenter: &mut Segmenter,
-    packet: &Packet,
+    packet: &FilePacket,
     layer: Layer,
     gso: Gso,
     options: &SegmentOptions,
-    is_believed: bool,
+    trust_seed: bool,
 ) -> Result<Vec<Vec<u8>>, SegmentError> {
     let mut segments = Vec::new();
-    let partial = packet.virtio.and_then(|virtio| virtio.partial).filter(|_| is_believed);
+    let partial = packet.virtio.and_then(|virtio| virtio.partial).filter(|_| trust_seed);
     let seeded = partial.and_then(|(state, field)| packet.with_field(state, field));
     let whole = match &seeded {
         Some((bytes, state)) => GsoPacket::linear(bytes, gso).with_checksum(*state),
@@ -165,12 +169,12 @@ pub(super) fn segments_of(
     Ok(segments)
 }
 
-impl Packet {
-    /// Completes a packet's checksums and finds its headers.
-    pub(super) fn new(origin: Origin<'_>, data: &[u8], simd: Simd) -> Packet {
-        let Origin { number, interface, layer, link, header, cut } = origin;
+impl FilePacket {
+    /// Completes a packet's checksums and reads its headers.
+    pub(super) fn new(origin: PacketMetadata<'_>, data: &[u8], simd: Simd) -> FilePacket {
+        let PacketMetadata { number, interface, layer, link, header, cut } = origin;
         let layer = layer.filter(|_| data.len() <= LONGEST);
-        let mut bytes = kept(data);
+        let mut bytes = truncated_bytes(data);
         let (mut virtio, mut unfinished) = (None, None);
         if let Some(layer) = layer {
             if let Some((header, format)) = header {
@@ -184,7 +188,7 @@ impl Packet {
                 }
             }
         }
-        let mut packet = Packet {
+        let mut packet = FilePacket {
             number,
             part: None,
             chosen_id: None,
@@ -196,13 +200,13 @@ impl Packet {
             virtio,
             cut,
             endpoints: 0,
-            flow: Flow::none(),
+            flow: FlowId::none(),
             linux_flow: 0,
-            ordered_in: (Flow::none(), interface),
+            order_scope: (FlowId::none(), interface),
             pairs: PairKeys::default(),
         };
         packet.find_headers();
-        packet.ordered_in.0 = packet.flow;
+        packet.order_scope.0 = packet.flow;
         if let Some(layer) = layer
             && let Some(link) = LinkHeader::new(interface, layer, link)
         {
@@ -211,7 +215,7 @@ impl Packet {
         packet
     }
 
-    /// Finds headers and flows anew.
+    /// Reads headers and flow again.
     fn find_headers(&mut self) {
         let Some(layer) = self.layer else {
             self.endpoints = hash_of(&("other", &self.link));
@@ -223,17 +227,17 @@ impl Packet {
             self.layout.map_or(0, |layout| hash_of(&linux_flow(&self.bytes, &layout)));
         if let Some(link) = LinkHeader::new(0, layer, &self.link) {
             self.flow = match self.layout {
-                Some(_) => Flow::of(&self.bytes, layer, &link),
-                None => Flow::from_hash(hash_of(&(self.endpoints, &self.link))),
+                Some(_) => FlowId::of(&self.bytes, layer, &link),
+                None => FlowId::from_hash(hash_of(&(self.endpoints, &self.link))),
             };
         }
     }
 
-    /// Returns a segment of this packet: its bytes, cut out of it.
-    pub(super) fn segment(&self, part: u32, bytes: Vec<u8>) -> Packet {
+    /// Returns a segment of this packet with these bytes.
+    pub(super) fn segment(&self, part: u32, bytes: Vec<u8>) -> FilePacket {
         let chosen_id = self.layer.and_then(|layer| fragment_id(&bytes, layer));
         let link = self.link.clone();
-        let mut packet = Packet {
+        let mut packet = FilePacket {
             part: Some(part),
             chosen_id,
             bytes,
@@ -247,8 +251,8 @@ impl Packet {
         packet
     }
 
-    /// Leaves out what is before the IP header.
-    pub(super) fn without_link(mut self) -> Packet {
+    /// Removes the headers before the IP header.
+    pub(super) fn without_link(mut self) -> FilePacket {
         self.link.clear();
         let network = match (&self.layout, self.layer) {
             (Some(layout), _) => Some(layout.outermost()),
@@ -273,32 +277,32 @@ impl Packet {
         self
     }
 
-    /// What it begins with; `None` where that is not understood.
+    /// Returns the kind of header with which it begins; `None` if it is unknown.
     pub(super) fn start(&self) -> Option<PacketStart> {
         Some(PacketStart { layer: self.layer?, link: self.link.len() })
     }
 
-    /// Bytes that it has, with those before the IP header.
+    /// Returns its length in bytes, including the bytes before the IP header.
     pub(super) fn length(&self) -> usize {
         self.link.len() + self.bytes.len()
     }
 
-    /// Is it the other, bit for bit or with the checksums that either came with? An identification
-    /// that is chosen by who cuts is not compared.
-    pub(super) fn is_same(&self, other: &Packet) -> bool {
+    /// Returns whether both packets are equal, with completed or with original checksums. An
+    /// identification that the sender of fragments chooses is not compared.
+    pub(super) fn is_same(&self, other: &FilePacket) -> bool {
         self.bytes == other.bytes
             || self.unfinished.as_ref() == Some(&other.bytes)
-            // What was taken for an unfinished checksum is what came.
+            // The value that was taken for an unfinished checksum is the original one.
             || other.unfinished.as_ref() == Some(&self.bytes)
-            || (self.chosen_id.is_some() && self.is_but_for_its_id(other))
+            || (self.chosen_id.is_some() && self.equals_without_id(other))
     }
 
-    fn is_but_for_its_id(&self, other: &Packet) -> bool {
+    fn equals_without_id(&self, other: &FilePacket) -> bool {
         self.bytes.len() == other.bytes.len() && self.first_difference(other).is_none()
     }
 
-    /// The first byte that both have and that differs, but for an identification that is chosen.
-    pub(super) fn first_difference(&self, other: &Packet) -> Option<usize> {
+    /// Returns the offset of the first byte that differs, except in a chosen identification.
+    pub(super) fn first_difference(&self, other: &FilePacket) -> Option<usize> {
         let is_chosen = |place| self.chosen_id.is_some_and(|id| (id..id + 4).contains(&place));
         let mut pairs = self.bytes.iter().zip(&other.bytes).enumerate();
         pairs
@@ -306,8 +310,9 @@ impl Packet {
             .map(|(place, _)| place)
     }
 
-    /// Is it the other, an IPv4 fragment, but for DF and the reserved bit, which it has not?
-    pub(super) fn is_but_for_fragment_flags(&self, other: &Packet) -> bool {
+    /// Returns whether it equals the other packet, an IPv4 fragment, except that DF and the
+    /// reserved bit are clear.
+    pub(super) fn equals_without_fragment_flags(&self, other: &FilePacket) -> bool {
         let Some(layer) = self.layer else { return false };
         let Some((network, IpVersion::V4)) =
             ip_headers(&self.bytes, self.bytes.len(), layer).into_iter().flatten().last()
@@ -315,7 +320,7 @@ impl Packet {
             return false;
         };
         let network = usize::from(network);
-        let header = |packet: &Packet| {
+        let header = |packet: &FilePacket| {
             packet.bytes.get(network..network + ipv4::HEADER_LENGTH).map(<[u8]>::to_vec)
         };
         let (Some(here), Some(there)) = (header(self), header(other)) else { return false };
@@ -334,13 +339,14 @@ impl Packet {
         here[ipv4::FRAGMENT] == there[ipv4::FRAGMENT] & 0x3f && bytes == other.bytes
     }
 
-    /// The identification of a fragment, in the place where that of `origin` is chosen.
-    pub(super) fn id_chosen_for(&self, origin: &Packet) -> Option<u32> {
+    /// Returns the identification of this fragment, at the offset at which that of `origin` is
+    /// chosen.
+    pub(super) fn id_for(&self, origin: &FilePacket) -> Option<u32> {
         let bytes = self.bytes.get(origin.chosen_id?..)?.first_chunk()?;
         Some(u32::from_be_bytes(*bytes))
     }
 
-    /// The packet as it came, with its partial checksum in this state and this value in the field.
+    /// Returns the bytes with this partial checksum and this value in its field.
     fn with_field(&self, state: RxChecksum, field: u16) -> Option<(Vec<u8>, RxChecksum)> {
         let RxChecksum::Partial { start, offset } = state else { return None };
         let place = usize::from(start) + usize::from(offset);
@@ -349,12 +355,12 @@ impl Packet {
         Some((bytes, state))
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns its memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len() + self.unfinished.as_ref().map_or(0, Vec::len)
     }
 
-    /// The payload: of the transport, as far as it is there.
+    /// Returns the transport payload, as far as it is present.
     pub(super) fn payload(&self) -> &[u8] {
         let Some(layout) = &self.layout else { return &[] };
         let end = match layout.refusal {
@@ -364,40 +370,46 @@ impl Packet {
         self.bytes.get(usize::from(layout.payload)..end).unwrap_or(&[])
     }
 
-    /// The headers, up to the payload.
+    /// Returns the headers, up to the payload.
     pub(super) fn headers(&self) -> &[u8] {
         let end = self.layout.map_or(0, |layout| usize::from(layout.payload));
         self.bytes.get(..end).unwrap_or(&self.bytes)
     }
 
-    /// The TCP header, if it has one.
+    /// Returns the TCP header, if there is one.
     pub(super) fn tcp(&self) -> Option<&[u8]> {
         let layout =
             self.layout.filter(|layout| layout.protocol == superpacket::wire::Protocol::Tcp)?;
         self.bytes.get(usize::from(layout.transport)..usize::from(layout.payload))
     }
 
-    /// The TCP sequence number.
+    /// Returns the TCP sequence number.
     pub(super) fn sequence(&self) -> Option<u32> {
         Some(u32::from_be_bytes(*self.tcp()?.get(tcp::SEQUENCE..)?.first_chunk()?))
     }
 
-    /// The TCP flags; 0 if it has none.
+    /// Returns the TCP flags; 0 if it is not TCP.
     pub(super) fn flags(&self) -> u8 {
         self.tcp().and_then(|header| header.get(tcp::FLAGS)).copied().unwrap_or(0)
     }
 
-    /// The identification of the IPv4 header at an offset.
+    /// Returns the identification of the IPv4 header at an offset.
     pub(super) fn id(&self, network: u16) -> Option<u16> {
         be16(&self.bytes, usize::from(network) + ipv4::ID)
     }
 
-    /// Are all its checksums right?
+    /// Returns whether all its checksums are right.
     pub(super) fn is_valid(&self, simd: Simd) -> bool {
-        self.layout.is_none_or(|layout| check(&self.bytes, &layout, None, simd).is_ok())
+        self.wrong_checksum(simd).is_none()
     }
 
-    /// Are the addresses known that its transport checksum covers?
+    /// Returns the kind of its first wrong checksum: IPv4 headers are verified before transport
+    /// headers.
+    pub(super) fn wrong_checksum(&self, simd: Simd) -> Option<Wrong> {
+        self.layout.and_then(|layout| check(&self.bytes, &layout, None, simd).err())
+    }
+
+    /// Returns whether the addresses that its transport checksum covers are known.
     pub(super) fn is_verifiable(&self) -> bool {
         self.layout.is_none_or(|layout| {
             let network = self.bytes.get(usize::from(layout.network)..).unwrap_or(&[]);
@@ -405,21 +417,22 @@ impl Packet {
         })
     }
 
-    /// Does its own header contradict it?
-    pub(super) fn is_contradicted(&self) -> bool {
+    /// Returns whether its `virtio_net_hdr` contradicts itself or the packet.
+    pub(super) fn has_invalid_header(&self) -> bool {
         self.virtio.is_some_and(|virtio| virtio.gso.is_err())
     }
 
-    /// Is it a super-packet by its header, of headers that cannot be read?
+    /// Returns whether it is a super-packet by its `virtio_net_hdr`, and its headers cannot be
+    /// read.
     pub(super) fn is_unreadable_super_packet(&self) -> bool {
         self.layout.is_none()
             && self.virtio.is_some_and(|virtio| virtio.header.gso_type != gso_type::NONE)
     }
 
-    /// Does Linux's GRO refuse it before it looks for its flow?
-    pub(super) fn is_refused(&self, simd: Simd) -> bool {
+    /// Returns whether Linux's GRO refuses it before the search for its flow.
+    pub(super) fn is_refused_by_linux(&self, simd: Simd) -> bool {
         let Some(layout) = self.layout else { return true };
-        // A datagram without a checksum, or without data (`udp_gro_receive_segment`).
+        // UDP without a checksum, or without data (`udp_gro_receive_segment`).
         let has_neither = layout.protocol == Protocol::Udp
             && (self.payload().is_empty()
                 || be16(&self.bytes, usize::from(layout.checksum())) == Some(0));
@@ -432,9 +445,9 @@ impl Packet {
             || self.covers_other_addresses(&layout)
     }
 
-    /// Does a checksum that Linux verifies cover other addresses than those of its IP header: a
-    /// final destination, or a home address? Its GRO takes the header's, and finds it wrong
-    /// (`tcp6_gro_receive`). It verifies none of a packet with NEEDS_CSUM.
+    /// Returns whether a checksum that Linux verifies covers other addresses than those in the IP
+    /// header: a final destination, or a home address. GRO uses the header's addresses and finds
+    /// the checksum wrong (`tcp6_gro_receive`). With NEEDS_CSUM it verifies no such checksum.
     fn covers_other_addresses(&self, layout: &Layout) -> bool {
         if self.virtio.is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0) {
             return false;
@@ -451,7 +464,7 @@ impl Packet {
         })
     }
 
-    /// Is the checksum of each IPv4 header right?
+    /// Returns whether the checksum of each IPv4 header is right.
     fn has_valid_headers(&self, layout: &Layout) -> bool {
         let levels = layout
             .outers()
@@ -467,7 +480,7 @@ impl Packet {
     }
 }
 
-/// The addresses in an IP header.
+/// Returns the addresses in an IP header.
 fn header_addresses(header: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr)> {
     let v4 = |at: usize| {
         header
@@ -487,7 +500,7 @@ fn header_addresses(header: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr
     }
 }
 
-/// Checks the header, and completes the checksum that it leaves unfinished.
+/// Checks the `virtio_net_hdr`, and completes the checksum that it describes as unfinished.
 fn complete_by_header(
     bytes: &mut [u8],
     layer: Layer,
@@ -501,8 +514,8 @@ fn complete_by_header(
             RxChecksum::Partial { start, offset } => Some((start, offset)),
             _ => None,
         },
-        // A header that contradicts itself or the packet: what it says of the checksum's place is
-        // not believed, but that it is unfinished.
+        // The header contradicts itself or the packet: that the checksum is unfinished is believed,
+        // but not its place.
         Err(_) if header.flags & flags::NEEDS_CSUM != 0 => {
             let layout = parse_datagram(bytes, bytes.len(), layer).ok();
             layout.map(|layout| (layout.transport, layout.protocol.checksum_offset()))
@@ -514,7 +527,7 @@ fn complete_by_header(
         seed = Some(is_seeded(bytes, layer, start, offset));
         let field = be16(bytes, usize::from(start) + usize::from(offset));
         partial = field.map(|field| (RxChecksum::Partial { start, offset }, field));
-        // One that cannot be completed stays as it is, and is found wrong.
+        // A checksum that cannot be completed stays as it is, and is reported as wrong.
         let _ = complete_partial(bytes, layer, start, offset, simd);
     }
     let gso = offload.map(|offload| offload.gso);
@@ -523,7 +536,8 @@ fn complete_by_header(
     Virtio { header, gso, seed, partial, outer }
 }
 
-/// Completes the outer UDP checksum of a super-packet in a tunnel, and returns what lay there.
+/// Completes the outer UDP checksum of a super-packet in a tunnel, and returns the state of the
+/// field before.
 fn complete_outer(
     bytes: &mut [u8],
     layer: Layer,
@@ -547,15 +561,16 @@ fn complete_outer(
     if be16(bytes, place) != Some(pseudo.fold()) {
         return Some(OuterChecksum::Unseeded);
     }
-    // The field holds the pseudo-header's sum, which is summed with the rest.
+    // The field holds the pseudo-header's sum, which is part of the total.
     let checksum =
         transport_field(Protocol::Udp, Sum::new(simd.sum(bytes.get(start..end)?)).checksum());
     bytes.get_mut(place..place + 2)?.copy_from_slice(&checksum.to_be_bytes());
     Some(OuterChecksum::Seeded)
 }
 
-/// Does the field hold the pseudo-header's sum over all behind `start`? Of a checksum that is not
-/// that of a transport header, or that covers addresses which are not known, nobody can tell.
+/// Returns whether the field holds the pseudo-header's sum over everything behind `start`. Returns
+/// `true` if this cannot be known: for a checksum that is not a transport header's, or that covers
+/// unknown addresses.
 fn is_seeded(bytes: &[u8], layer: Layer, start: u16, offset: u16) -> bool {
     let Ok(layout) = parse_datagram(bytes, bytes.len(), layer) else { return true };
     if (layout.transport, layout.checksum()) != (start, start + offset) {
@@ -581,7 +596,7 @@ fn is_seeded(bytes: &[u8], layer: Layer, start: u16, offset: u16) -> bool {
     be16(bytes, usize::from(layout.checksum())) == Some(sum)
 }
 
-/// Where the identification of an IPv6 fragment lies, innermost if there are tunnels (RFC 8200,
+/// Returns the offset of the identification in the innermost IPv6 fragment header (RFC 8200,
 /// section 4.5).
 fn fragment_id(bytes: &[u8], layer: Layer) -> Option<usize> {
     let (network, version) = ip_headers(bytes, bytes.len(), layer).into_iter().flatten().last()?;
@@ -602,7 +617,7 @@ fn fragment_id(bytes: &[u8], layer: Layer) -> Option<usize> {
     None
 }
 
-/// Addresses, protocol and ports of the innermost headers; of what has none, what there is.
+/// Returns a hash of the innermost addresses, protocol and ports, as far as the packet has them.
 fn endpoints(bytes: &[u8], layer: Layer, layout: Option<&Layout>) -> u64 {
     let addresses = |network: u16, version| {
         let network = usize::from(network);

@@ -1,5 +1,5 @@
-//! Order between the packets of an address pair: one whose ports are not known, such as a fragment,
-//! may belong to any flow between its addresses.
+//! Checks the order between packets of an address pair. A packet whose ports are not known, such as
+//! a fragment, may belong to any flow between its addresses.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,20 +10,21 @@ use superpacket::wire::{IpVersion, Layout, Scope, ip_headers, parse, protocol_nu
 use crate::lanes::LinkHeader;
 use crate::ledger::{addresses, hash_link};
 
-/// The address pairs that a packet keeps order with, as hashes of link header, addresses and
+/// The address pairs within which a packet keeps order, as hashes of link header, addresses and
 /// protocol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PairKeys {
-    /// Are its ports known? Then it keeps order with packets whose ports are not, else with those
-    /// whose ports are.
+    /// Whether its ports are known. If so, it keeps order with packets of unknown ports; otherwise
+    /// with packets of known ports.
     has_ports: bool,
-    /// That of the innermost IP header and, in tunnels, those of the outer ones; of a packet whose
-    /// ports are not known, that of the IP header read last.
+    /// The pair of the innermost IP header and, in tunnels, those of the outer headers. If the
+    /// ports are not known, the pair of the last IP header that was read.
     keys: [Option<u64>; 3],
 }
 
 impl PairKeys {
-    /// The pairs of a packet; none of what is not IP, or of a protocol without ports.
+    /// Returns the pairs of a packet; none for packets that are not IP, or of a protocol without
+    /// ports.
     pub(super) fn of(
         bytes: &[u8],
         layer: Layer,
@@ -69,36 +70,38 @@ impl PairKeys {
 /// A packet that left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Departure {
-    /// Its number in the file that is checked.
+    /// Its number in the checked file.
     pub(super) packet: u64,
-    /// That of the packet of the original that it holds.
+    /// The number of the packet of the original that is in it.
     pub(super) origin: u64,
 }
 
 #[derive(Debug, Default)]
 struct Pair {
-    /// Packets of the original that have not left.
+    /// Number of packets of the original that have not left.
     held: u32,
-    /// Of the packets without known ports, and of those with, the one that left and came latest.
+    /// The packets that left and came latest in the original: without known ports, and with known
+    /// ports.
     latest: [Option<Departure>; 2],
 }
 
-/// What has left of each address pair of which something is held: nothing else can be overtaken.
+/// The latest departures of each address pair. A pair is forgotten when no packet of it is held,
+/// since none can be overtaken then.
 #[derive(Debug, Default)]
 pub(super) struct Pairs(HashMap<u64, Pair>);
 
 impl Pairs {
-    /// Bytes of memory that a packet takes here, at most.
+    /// Maximum memory per packet here, in bytes.
     pub(super) const OVERHEAD: usize = 4 * size_of::<(u64, Pair)>();
 
-    /// A packet of the original is held from now on.
+    /// Adds a held packet of the original.
     pub(super) fn enter(&mut self, keys: PairKeys) {
         for key in keys.iter() {
             self.0.entry(key).or_default().held += 1;
         }
     }
 
-    /// A packet of the original is no longer held.
+    /// Removes a packet of the original that is no longer held.
     pub(super) fn leave(&mut self, keys: PairKeys) {
         for key in keys.iter() {
             if let Some(pair) = self.0.get_mut(&key) {
@@ -110,8 +113,8 @@ impl Pairs {
         }
     }
 
-    /// What the packet of the original with this number, which is held, was overtaken by: one that
-    /// it keeps order with, came later and has left.
+    /// Returns the packet that has overtaken the held packet with number `origin`: a later one that
+    /// has left although both must keep order.
     pub(super) fn overtook(&self, keys: PairKeys, origin: u64) -> Option<Departure> {
         let others = usize::from(!keys.has_ports);
         let latest = keys.iter().filter_map(|key| self.0.get(&key)?.latest[others]);
@@ -120,7 +123,7 @@ impl Pairs {
             .max_by_key(|departure| departure.origin)
     }
 
-    /// Notes that a packet of the original has left.
+    /// Records that a packet of the original has left.
     pub(super) fn left(&mut self, keys: PairKeys, departure: Departure) {
         for key in keys.iter() {
             if let Some(pair) = self.0.get_mut(&key) {

@@ -1,8 +1,9 @@
-//! A plain file of packets behind their `virtio_net_hdr`, that a test in any language writes in ten
-//! lines.
+//! Reads a plain file of packets with their `virtio_net_hdr`. A test in any language can write it
+//! in ten lines.
 //!
-//! A line of text, then a record for each packet: its length as 32 bits, little-endian, then as
-//! many bytes: the header, then the packet. `docs/check.md` has the format with an example.
+//! The file is a line of text and a record per packet: the length as a 32-bit little-endian number,
+//! the header, and the packet; the length counts both. `docs/check.md` has the format with an
+//! example.
 
 use std::io::{self, BufReader, Read};
 
@@ -10,29 +11,29 @@ use crate::file::{CaptureError, MAX_RECORD_LENGTH, Truncated};
 use superpacket::packet::Layer;
 use superpacket::virtio::Format;
 
-/// What the file begins with.
+/// The first bytes of the file.
 pub(super) const MAGIC: &[u8] = b"superpacket-records ";
 
-/// Longest first line in bytes.
+/// Maximum length of the first line, in bytes.
 const LONGEST_LINE: usize = 64;
 
-/// A file of records that is being read.
-pub(super) struct Records {
+/// A reader of a file of records.
+pub(super) struct RecordReader {
     file: String,
     stream: BufReader<Box<dyn Read + Send>>,
     pub(super) layer: Layer,
-    /// `None`: no headers.
+    /// `None` if packets have no headers.
     pub(super) format: Option<Format>,
-    /// Bytes of the file that were read.
+    /// Number of bytes read.
     pub(super) offset: u64,
-    /// Packets read.
+    /// Number of packets read.
     number: u64,
     record: Vec<u8>,
     pub(super) truncated: Option<Truncated>,
 }
 
-impl Records {
-    /// Reads the first line of a stream.
+impl RecordReader {
+    /// Opens a stream and reads its first line.
     pub(super) fn open(file: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
         let mut stream = BufReader::with_capacity(1 << 16, stream);
         let not_records =
@@ -62,16 +63,14 @@ impl Records {
             )));
         };
         if version != "1" {
-            return Err(not_records(format!(
-                "records of version {version:?}, and only 1 is known"
-            )));
+            return Err(not_records(format!("records of version {version:?}; only 1 is known")));
         }
         let layer = match link {
             "ethernet" => Layer::Ethernet,
             "ip" => Layer::Ip,
             _ => {
                 return Err(not_records(format!(
-                    "records of link type {link:?}; there are \"ethernet\" and \"ip\""
+                    "records of link type {link:?}; only \"ethernet\" and \"ip\" are known"
                 )));
             }
         };
@@ -85,7 +84,7 @@ impl Records {
             }
         };
         let offset = line.len() as u64 + 1;
-        Ok(Records {
+        Ok(RecordReader {
             file: file.to_owned(),
             stream,
             layer,
@@ -101,8 +100,8 @@ impl Records {
         &self.file
     }
 
-    /// The next record, header and packet, and its number from 1; `None` at the end, also where the
-    /// file was cut short.
+    /// Returns the number of the next record, from 1, and its header and packet. Returns `None` at
+    /// the end, even if the file was cut short.
     pub(super) fn next_record(&mut self) -> Result<Option<(u64, &[u8])>, CaptureError> {
         let mut length = [0; 4];
         let got = self.fill(&mut length)?;
@@ -136,7 +135,7 @@ impl Records {
                 limit: MAX_RECORD_LENGTH as u64,
             });
         }
-        // The memory grows only as bytes really arrive.
+        // The memory grows only with the bytes that arrive.
         let mut record = std::mem::take(&mut self.record);
         record.clear();
         let read = (&mut self.stream).take(length as u64).read_to_end(&mut record);
@@ -167,7 +166,7 @@ impl Records {
         Ok(None)
     }
 
-    /// Reads as much as there is.
+    /// Reads until `bytes` are full or the stream ends, and returns the number of bytes read.
     fn fill(&mut self, bytes: &mut [u8]) -> Result<usize, CaptureError> {
         let mut got = 0;
         while let Some(rest) = bytes.get_mut(got..).filter(|rest| !rest.is_empty()) {
@@ -193,12 +192,12 @@ impl Records {
 mod tests {
     use super::*;
 
-    fn open(bytes: &[u8]) -> Result<Records, CaptureError> {
-        Records::open("x", Box::new(io::Cursor::new(bytes.to_vec())))
+    fn open(bytes: &[u8]) -> Result<RecordReader, CaptureError> {
+        RecordReader::open("x", Box::new(io::Cursor::new(bytes.to_vec())))
     }
 
     #[test]
-    fn records_come_back() {
+    fn records_are_read() {
         let mut file = b"superpacket-records 1 ip 10\n".to_vec();
         for length in [10u32, 13] {
             file.extend(length.to_le_bytes());
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_describe_the_fault() {
         for (file, words) in [
             (&b"superpacket-records 2 ip 10\n"[..], "version \"2\""),
             (b"superpacket-records 1 wifi 10\n", "link type \"wifi\""),

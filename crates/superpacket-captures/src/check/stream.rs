@@ -1,5 +1,4 @@
-//! Reading packets with their `virtio_net_hdr`: of captures, of files of records, of packets in
-//! memory.
+//! Reads packets with their `virtio_net_hdr` from captures, files of records, and memory.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,74 +10,74 @@ use superpacket::Simd;
 use superpacket::packet::Layer;
 use superpacket::virtio::{ByteOrder, Format, Header};
 
-use super::packet::{Origin, Packet};
-use super::records::{MAGIC, Records};
+use super::packet::{FilePacket, PacketMetadata};
+use super::records::{MAGIC, RecordReader};
 use crate::error::Error;
 use crate::input::{Input, is_stream};
-use crate::packets::Cursor;
+use crate::packets::PacketCursor;
 
-/// What the comment of a pcapng packet begins with that holds its header, in hexadecimal digits.
+/// The start of a pcapng comment that contains the packet's header in hexadecimal digits.
 pub(super) const COMMENT: &[u8] = b"virtio_net_hdr=";
 
-/// How far is read ahead at most: packets, and bytes.
+/// Maximum packets that are read ahead; `AHEAD_BYTES` limits their bytes.
 pub(super) const AHEAD_PACKETS: usize = 4096;
 const AHEAD_BYTES: usize = 4 << 20;
 
-enum Kind<'a> {
+enum PacketSource<'a> {
     Reader(Box<Reader>),
-    Records(Records),
-    Packets(Cursor<'a>),
+    Records(RecordReader),
+    Packets(PacketCursor<'a>),
 }
 
-impl Kind<'_> {
+impl PacketSource<'_> {
     fn file(&self) -> &str {
         match self {
-            Kind::Reader(reader) => reader.file(),
-            Kind::Records(records) => records.file(),
-            Kind::Packets(_) => "memory",
+            PacketSource::Reader(reader) => reader.file(),
+            PacketSource::Records(records) => records.file(),
+            PacketSource::Packets(_) => "memory",
         }
     }
 }
 
-/// A file that is being read.
-pub(super) struct Stream<'a> {
-    kind: Kind<'a>,
+/// An open file, or packets in memory.
+pub(super) struct PacketStream<'a> {
+    source: PacketSource<'a>,
     pub(super) file: String,
-    /// The file's length in bytes, where it is known.
+    /// The file's length in bytes, if known.
     pub(super) length: Option<u64>,
-    /// Packets that were given.
+    /// Number of packets returned so far.
     pub(super) packets: u64,
-    /// Bytes of these packets.
+    /// Bytes of these packets, including link headers.
     pub(super) bytes: u64,
-    /// Packets that were read, and are given next.
-    ahead: VecDeque<Packet>,
+    /// Packets that have been read ahead, and are returned next.
+    ahead: VecDeque<FilePacket>,
     ended: bool,
-    /// A snap length cut a packet that was read.
+    /// Whether a snap length cut a packet that was read.
     has_cut_packets: bool,
     simd: Simd,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> PacketStream<'a> {
     pub(super) fn open(input: Input<'a>, simd: Simd) -> Result<Self, Error> {
-        let (kind, file, length) = match input {
+        let (source, file, length) = match input {
             Input::Path(path) => {
-                let (kind, length) = open_path(path)?;
-                let file = kind.file().to_owned();
-                (kind, file, length)
+                let (source, length) = open_path(path)?;
+                let file = source.file().to_owned();
+                (source, file, length)
             }
             Input::Reader(reader) => {
                 let (file, length) = (reader.file().to_owned(), reader.file_length());
-                (Kind::Reader(reader), file, length)
+                (PacketSource::Reader(reader), file, length)
             }
             Input::Stream { file, stream } => (open_stream(&file, stream)?, file, None),
             Input::Packets(packets) => (
-                Kind::Packets(Cursor::new(packets)),
+                PacketSource::Packets(PacketCursor::new(packets)),
                 "memory".to_owned(),
                 Some(packets.bytes().len() as u64),
             ),
         };
-        Ok(Stream {
-            kind,
+        Ok(PacketStream {
+            source,
             file,
             length,
             packets: 0,
@@ -90,8 +89,8 @@ impl<'a> Stream<'a> {
         })
     }
 
-    /// The next packet; `None` at the end.
-    pub(super) fn next_packet(&mut self) -> Result<Option<Packet>, Error> {
+    /// Returns the next packet; `None` at the end.
+    pub(super) fn next_packet(&mut self) -> Result<Option<FilePacket>, Error> {
         let packet = match self.ahead.pop_front() {
             Some(packet) => packet,
             None => match self.read()? {
@@ -104,11 +103,11 @@ impl<'a> Stream<'a> {
         Ok(Some(packet))
     }
 
-    /// Looks for a packet among those to come, as far as is read ahead, and returns what `wanted`
-    /// makes of the first for which it is something.
+    /// Calls `wanted` with the following packets, as far as is read ahead, and returns its first
+    /// result that is not `None`.
     pub(super) fn find_ahead<T>(
         &mut self,
-        wanted: impl Fn(&Packet) -> Option<T>,
+        wanted: impl Fn(&FilePacket) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let (mut place, mut bytes) = (0, 0);
         loop {
@@ -128,27 +127,27 @@ impl<'a> Stream<'a> {
         }
     }
 
-    fn read(&mut self) -> Result<Option<Packet>, Error> {
+    fn read(&mut self) -> Result<Option<FilePacket>, Error> {
         if self.ended {
             return Ok(None);
         }
-        let packet = self.read_on()?;
+        let packet = self.read_packet()?;
         self.ended = packet.is_none();
         self.has_cut_packets |= packet.as_ref().is_some_and(|packet| packet.cut);
         Ok(packet)
     }
 
-    fn read_on(&mut self) -> Result<Option<Packet>, Error> {
-        let packet = match &mut self.kind {
-            Kind::Reader(reader) => match reader.next_frame()? {
+    fn read_packet(&mut self) -> Result<Option<FilePacket>, Error> {
+        let packet = match &mut self.source {
+            PacketSource::Reader(reader) => match reader.next_frame()? {
                 Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
                 None => return Ok(None),
             },
-            Kind::Packets(cursor) => match cursor.next_frame()? {
+            PacketSource::Packets(cursor) => match cursor.next_frame()? {
                 Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
                 None => return Ok(None),
             },
-            Kind::Records(records) => {
+            PacketSource::Records(records) => {
                 let (layer, format, offset) = (records.layer, records.format, records.offset);
                 let file = self.file.as_str();
                 let Some((number, record)) = records.next_record()? else { return Ok(None) };
@@ -159,8 +158,8 @@ impl<'a> Stream<'a> {
                     }
                     None => None,
                 };
-                Packet::new(
-                    Origin {
+                FilePacket::new(
+                    PacketMetadata {
                         number,
                         interface: 0,
                         layer: Some(layer),
@@ -176,37 +175,35 @@ impl<'a> Stream<'a> {
         Ok(Some(packet))
     }
 
-    /// Bytes read of the file.
+    /// Returns the number of bytes read.
     pub(super) fn bytes_read(&self) -> u64 {
-        match &self.kind {
-            Kind::Reader(reader) => reader.bytes_read(),
-            Kind::Records(records) => records.offset,
-            Kind::Packets(cursor) => cursor.bytes_read(),
+        match &self.source {
+            PacketSource::Reader(reader) => reader.bytes_read(),
+            PacketSource::Records(records) => records.offset,
+            PacketSource::Packets(cursor) => cursor.bytes_read(),
         }
     }
 
-    /// Did a snap length cut a packet that was read?
-    pub(super) const fn has_cut_packets(&self) -> bool {
-        self.has_cut_packets
-    }
-
-    /// Is a part of what was read missing, or of what comes next?
-    pub(super) fn lacks_a_part(&self) -> bool {
+    /// Returns whether a snap length cut a packet that was read, or the file is cut short.
+    pub(super) fn is_incomplete_file(&self) -> bool {
         self.has_cut_packets || self.truncated().is_some()
     }
 
-    /// Where the file was cut short, once its end was reached.
+    /// Returns where the file was cut short, once its end has been reached.
     pub(super) fn truncated(&self) -> Option<&Truncated> {
-        match &self.kind {
-            Kind::Reader(reader) => reader.truncated(),
-            Kind::Records(records) => records.truncated.as_ref(),
-            Kind::Packets(_) => None,
+        match &self.source {
+            PacketSource::Reader(reader) => reader.truncated(),
+            PacketSource::Records(records) => records.truncated.as_ref(),
+            PacketSource::Packets(_) => None,
         }
     }
 }
 
-/// Opens a stream, which is a capture or of records by its first bytes.
-fn open_stream(file: &str, mut stream: Box<dyn Read + Send>) -> Result<Kind<'static>, Error> {
+/// Opens a stream, which is a capture or a file of records according to its first bytes.
+fn open_stream(
+    file: &str,
+    mut stream: Box<dyn Read + Send>,
+) -> Result<PacketSource<'static>, Error> {
     let mut head = Vec::new();
     let read = (&mut stream).take(MAGIC.len() as u64).read_to_end(&mut head);
     read.map_err(|source| CaptureError::Read {
@@ -218,34 +215,36 @@ fn open_stream(file: &str, mut stream: Box<dyn Read + Send>) -> Result<Kind<'sta
     let is_records = head == MAGIC;
     let whole: Box<dyn Read + Send> = Box::new(Bytes::new(head).chain(stream));
     Ok(match is_records {
-        true => Kind::Records(Records::open(file, whole)?),
-        false => Kind::Reader(Box::new(Reader::from_stream(file, whole)?)),
+        true => PacketSource::Records(RecordReader::open(file, whole)?),
+        false => PacketSource::Reader(Box::new(Reader::from_stream(file, whole)?)),
     })
 }
 
-/// Opens a capture or a file of records, by its first bytes; `-` is standard input.
-fn open_path(path: &Path) -> Result<(Kind<'static>, Option<u64>), Error> {
+/// Opens a capture or a file of records, according to its first bytes; `-` is standard input.
+fn open_path(path: &Path) -> Result<(PacketSource<'static>, Option<u64>), Error> {
     if is_stream(path) {
         return Ok((open_stream("standard input", Box::new(io::stdin()))?, None));
     }
     let mut head = Vec::new();
-    // What cannot be opened or read is said by the reader of captures.
+    // Errors of opening and reading are reported by the reader of captures.
     if let Ok(file) = File::open(path)
         && (&file).take(MAGIC.len() as u64).read_to_end(&mut head).is_ok()
         && head == MAGIC
     {
         let length =
             file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
-        let records =
-            Records::open(&path.display().to_string(), Box::new(Bytes::new(head).chain(file)))?;
-        return Ok((Kind::Records(records), length));
+        let records = RecordReader::open(
+            &path.display().to_string(),
+            Box::new(Bytes::new(head).chain(file)),
+        )?;
+        return Ok((PacketSource::Records(records), length));
     }
     let reader = Reader::open(path)?;
     let length = reader.file_length();
-    Ok((Kind::Reader(Box::new(reader)), length))
+    Ok((PacketSource::Reader(Box::new(reader)), length))
 }
 
-fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<Packet, Error> {
+fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<FilePacket, Error> {
     let (layer, length) = match start_of(frame.link_type(), frame.data) {
         Start::Ethernet => (Some(Layer::Ethernet), 0),
         Start::Ip { header_length } => (Some(Layer::Ip), header_length),
@@ -258,13 +257,13 @@ fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<Packet, 
             packet: frame.number,
             offset: 0,
             reason: format!(
-                "its comment \"virtio_net_hdr={}\" has not 20, 24, 40 or 48 hexadecimal digits",
+                "its comment \"virtio_net_hdr={}\" needs 20, 24, 40 or 48 hexadecimal digits",
                 String::from_utf8_lossy(digits)
             ),
         })?),
         None => None,
     };
-    let origin = Origin {
+    let origin = PacketMetadata {
         number: frame.number,
         interface: frame.interface,
         layer,
@@ -272,10 +271,10 @@ fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<Packet, 
         header,
         cut: frame.is_truncated(),
     };
-    Ok(Packet::new(origin, data, simd))
+    Ok(FilePacket::new(origin, data, simd))
 }
 
-/// Reads the header of a comment: its bytes as hexadecimal digits.
+/// Reads a header from the hexadecimal digits of a comment.
 fn header_of_comment(digits: &[u8]) -> Option<(Header, Format)> {
     let digits = digits.trim_ascii_end();
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);

@@ -1,109 +1,113 @@
-//! The packets of the original that have not left yet, by their endpoints and in order: as many as
-//! fit a bounded memory.
+//! The packets of the original that have not left yet, by endpoints and in order. Their memory is
+//! bounded.
 
 use std::collections::{HashMap, VecDeque};
 
 use superpacket::Simd;
 use superpacket::segment::{Gso, GsoKind, MaxSegments, SegmentOptions, Segmenter};
 
-use super::packet::{Packet, PacketStart, segments_of};
+use super::never_left::NeverLeft;
+use super::packet::{FilePacket, PacketStart, segments_of};
 use super::pairs::Pairs;
-use super::stream::Stream;
+use super::stream::PacketStream;
 use crate::error::Error;
 
-/// Bytes of packets that are kept at most, with what each costs besides.
-const MOST_BYTES: usize = 24 << 20;
+/// Maximum memory of held packets in bytes, including [`OVERHEAD`].
+const MAX_BYTES: usize = 24 << 20;
 
-/// What a packet costs besides its bytes.
-const OVERHEAD: usize = size_of::<Entry>() + 64 + Pairs::OVERHEAD;
+/// Memory per packet in addition to its bytes.
+const OVERHEAD: usize = size_of::<HeldPacket>() + 64 + Pairs::OVERHEAD;
 
-/// The most segments that a packet is cut into, since each is kept: no network cuts so many.
-const MOST_SEGMENTS: MaxSegments = MaxSegments::new(16_384).expect("not zero");
+/// Maximum segments into which a packet is cut, since each is held. No network makes more.
+const MAX_SEGMENTS: MaxSegments = MaxSegments::new(16_384).expect("not zero");
 
-/// So many ages are kept before it is looked which packets have left.
-const LEAST_AGES: usize = 4096;
+/// Minimum number of entries in `ages` before entries of packets that have left are removed.
+const MIN_AGES: usize = 4096;
 
-/// A packet is given up for lost, if there must be room for others, when one so many places behind
-/// it in the file has left.
+/// Number of packets in the file after which a packet may be given up: if memory is needed and a
+/// packet that is so much later has left.
 const SLACK: u64 = 1024;
 
-/// A packet of the original that has not left.
+/// A packet of the original that has not left yet.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) packet: Packet,
-    /// The first packet that left and holds one of this flow that came later.
+pub(super) struct HeldPacket {
+    pub(super) packet: FilePacket,
+    /// The first packet that left before it although it contains a later packet of the same flow.
     pub(super) overtaken: Option<Overtaken>,
 }
 
-/// By what a packet was overtaken.
+/// The packet by which another was overtaken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overtaken {
-    /// The packet that left before.
+    /// The number of the packet that left earlier.
     pub(super) by: u64,
-    /// Its origin, which came later.
+    /// The number of its packet in the original, which came later.
     pub(super) origin: u64,
-    /// That cannot merge, or is of another flow to Linux, which lets it overtake.
+    /// Whether it cannot merge or belongs to another flow for Linux, which lets it overtake.
     pub(super) refused: bool,
 }
 
-/// The packets of the original that are at hand.
+/// The packets of the original that are held in memory.
 pub(super) struct Window<'a> {
-    pub(super) stream: Stream<'a>,
-    queues: HashMap<u64, VecDeque<Entry>>,
+    pub(super) stream: PacketStream<'a>,
+    queues: HashMap<u64, VecDeque<HeldPacket>>,
     pub(super) pairs: Pairs,
-    /// Endpoints and number of each packet, in order; those that have left are removed later.
+    /// Endpoints and number of each packet, in order. Entries of packets that have left are removed
+    /// later.
     ages: VecDeque<(u64, u64)>,
-    /// How many of these there are when those that have left are removed next.
-    most_ages: usize,
+    /// Number of entries in `ages` at which those of packets that have left are removed.
+    max_ages: usize,
     held: usize,
-    /// The latest that has left.
-    latest: u64,
+    /// The highest number of a packet that has left.
+    latest_departed: u64,
     ended: bool,
-    /// What packets of the other file begin with, if link headers are left out.
-    left_out: Option<PacketStart>,
-    /// The first packet that begins so too.
-    pub(super) begins_as_other: Option<u64>,
+    /// The kind of header with which packets of the other file begin, if link headers are not
+    /// compared.
+    other_start: Option<PacketStart>,
+    /// The number of the first packet that begins with this kind of header too.
+    pub(super) first_like_other: Option<u64>,
     segmenter: Segmenter,
-    /// Packets whose header contradicts itself or them, or asks for too many segments: they are
-    /// taken for whole.
+    /// Packets whose header contradicts itself or the packet, or asks for too many segments. They
+    /// are not cut.
     pub(super) bad_headers: u64,
-    /// Packets that were cut in segments of a size that no header names.
+    /// Packets that were cut into segments of a size that no header names.
     pub(super) sizes_inferred: u64,
-    /// Packets that were found lost, to make room.
-    pub(super) lost: Vec<Packet>,
+    /// Packets that were given up to free memory.
+    never_left: NeverLeft,
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(stream: Stream<'a>, simd: Simd) -> Self {
+    pub(super) fn new(stream: PacketStream<'a>, most_described: usize, simd: Simd) -> Self {
         Window {
             stream,
             queues: HashMap::new(),
             pairs: Pairs::default(),
             ages: VecDeque::new(),
-            most_ages: LEAST_AGES,
+            max_ages: MIN_AGES,
             held: 0,
-            latest: 0,
+            latest_departed: 0,
             ended: false,
-            left_out: None,
-            begins_as_other: None,
+            other_start: None,
+            first_like_other: None,
             segmenter: Segmenter::new().with_simd(simd),
             bad_headers: 0,
             sizes_inferred: 0,
-            lost: Vec::new(),
+            never_left: NeverLeft::new(most_described),
         }
     }
 
-    /// Leaves out link headers from now on, since the other file has others.
-    pub(super) fn leave_link_headers_out(&mut self, other: PacketStart) {
-        self.left_out = Some(other);
+    /// Stops comparing link headers. `other` is the kind of header with which the other file
+    /// begins.
+    pub(super) fn ignore_link_headers(&mut self, other: PacketStart) {
+        self.other_start = Some(other);
     }
 
-    /// Takes in a packet, cut as its header says.
-    pub(super) fn enter(&mut self, packet: Packet) {
-        let packet = match self.left_out {
+    /// Adds a packet, cut as its header says.
+    pub(super) fn enter(&mut self, packet: FilePacket) {
+        let packet = match self.other_start {
             Some(other) => {
                 if packet.start() == Some(other) {
-                    self.begins_as_other.get_or_insert(packet.number);
+                    self.first_like_other.get_or_insert(packet.number);
                 }
                 packet.without_link()
             }
@@ -125,42 +129,42 @@ impl<'a> Window<'a> {
         }
     }
 
-    fn push(&mut self, packet: Packet) {
+    fn push(&mut self, packet: FilePacket) {
         self.held += packet.memory() + OVERHEAD;
         self.pairs.enter(packet.pairs);
-        if self.ages.len() >= self.most_ages {
-            // One that never leaves would else keep those of all that came after it.
+        if self.ages.len() >= self.max_ages {
+            // Otherwise a packet that never leaves would keep the entries of all later packets.
             let queues = &self.queues;
-            let is_held = |queue: &VecDeque<Entry>, number| {
+            let is_held = |queue: &VecDeque<HeldPacket>, number| {
                 queue.binary_search_by_key(&number, |entry| entry.packet.number).is_ok()
             };
             self.ages.retain(|(endpoints, number)| {
                 queues.get(endpoints).is_some_and(|queue| is_held(queue, *number))
             });
-            self.most_ages = LEAST_AGES.max(2 * self.ages.len());
+            self.max_ages = MIN_AGES.max(2 * self.ages.len());
         }
         self.ages.push_back((packet.endpoints, packet.number));
         self.queues
             .entry(packet.endpoints)
             .or_default()
-            .push_back(Entry { packet, overtaken: None });
+            .push_back(HeldPacket { packet, overtaken: None });
     }
 
-    /// The fragments of a datagram that is to be fragmented (UFO); `None` of any other packet.
-    pub(super) fn fragments(&mut self, packet: &Packet) -> Option<Vec<Packet>> {
+    /// Returns the fragments of a datagram that is to be fragmented (UFO); `None` for any other
+    /// packet.
+    pub(super) fn fragments(&mut self, packet: &FilePacket) -> Option<Vec<FilePacket>> {
         match packet.virtio.map(|virtio| virtio.gso) {
             Some(Ok(Some(gso))) if gso.kind == GsoKind::UdpFragments => self.cut(packet, gso),
             _ => None,
         }
     }
 
-    /// The segments of a packet.
-    fn cut(&mut self, packet: &Packet, gso: Gso) -> Option<Vec<Packet>> {
+    /// Returns the segments of a packet.
+    fn cut(&mut self, packet: &FilePacket, gso: Gso) -> Option<Vec<FilePacket>> {
         let layer = packet.layer?;
-        // Fragments of the same datagram are to be the same whichever file it is in. Those that
-        // others cut have another identification.
-        let options =
-            SegmentOptions::default().with_max_segments(MOST_SEGMENTS).with_fragment_id(1);
+        // With a fixed identification, fragments of the same datagram are equal in both files.
+        // Other implementations choose another one.
+        let options = SegmentOptions::default().with_max_segments(MAX_SEGMENTS).with_fragment_id(1);
         let segments = segments_of(&mut self.segmenter, packet, layer, gso, &options, true).ok()?;
         Some(
             segments
@@ -171,7 +175,7 @@ impl<'a> Window<'a> {
         )
     }
 
-    /// Cuts a packet that is held into segments of this size, in its place.
+    /// Replaces a held packet by its segments. Returns whether it could be cut.
     pub(super) fn cut_held(&mut self, endpoints: u64, index: usize, gso: Gso) -> bool {
         let Some(packet) = self.entry(endpoints, index).map(|entry| entry.packet.clone()) else {
             return false;
@@ -180,33 +184,34 @@ impl<'a> Window<'a> {
         let Some(queue) = self.queues.get_mut(&endpoints) else { return false };
         let overtaken = queue.remove(index).and_then(|entry| entry.overtaken);
         self.held -= packet.memory() + OVERHEAD;
-        // The segments first: what is known of the pair is kept as long as something is held.
+        // The segments are added first: the state of a pair is kept as long as one of its packets
+        // is held.
         segments.iter().for_each(|segment| self.pairs.enter(segment.pairs));
         self.pairs.leave(packet.pairs);
         for (place, packet) in segments.into_iter().enumerate() {
             self.held += packet.memory() + OVERHEAD;
-            queue.insert(index + place, Entry { packet, overtaken });
+            queue.insert(index + place, HeldPacket { packet, overtaken });
         }
         true
     }
 
-    /// A packet with these endpoints that is held.
-    pub(super) fn entry(&self, endpoints: u64, index: usize) -> Option<&Entry> {
+    /// Returns a held packet with these endpoints.
+    pub(super) fn entry(&self, endpoints: u64, index: usize) -> Option<&HeldPacket> {
         self.queues.get(&endpoints)?.get(index)
     }
 
-    /// The same, to be marked.
-    pub(super) fn entry_mut(&mut self, endpoints: u64, index: usize) -> Option<&mut Entry> {
+    /// Returns a held packet with these endpoints, to be changed.
+    pub(super) fn entry_mut(&mut self, endpoints: u64, index: usize) -> Option<&mut HeldPacket> {
         self.queues.get_mut(&endpoints)?.get_mut(index)
     }
 
-    /// How many packets with these endpoints are held.
+    /// Returns the number of held packets with these endpoints.
     pub(super) fn held(&self, endpoints: u64) -> usize {
         self.queues.get(&endpoints).map_or(0, VecDeque::len)
     }
 
-    /// Reads on until another packet with these endpoints is held, at most so many packets;
-    /// `false` if there is none within reach.
+    /// Reads at most `most` packets until another one with these endpoints is held. Returns whether
+    /// there is one.
     pub(super) fn read_for(&mut self, endpoints: u64, most: u64) -> Result<bool, Error> {
         let before = self.held(endpoints);
         let end = self.stream.packets.saturating_add(most);
@@ -222,27 +227,27 @@ impl<'a> Window<'a> {
         Ok(true)
     }
 
-    /// Is there room for more? Packets that are long overdue are given up for it.
+    /// Returns whether there is memory for another packet. Gives up overdue packets if necessary.
     fn make_room(&mut self) -> bool {
-        while self.held > MOST_BYTES {
+        while self.held > MAX_BYTES {
             let Some(&(endpoints, number)) = self.ages.front() else { return false };
             let gone = self
                 .queues
                 .get(&endpoints)
                 .and_then(|queue| queue.front())
                 .is_none_or(|entry| entry.packet.number > number);
-            if !gone && number + SLACK >= self.latest {
+            if !gone && number + SLACK >= self.latest_departed {
                 return false;
             }
             self.ages.pop_front();
             if !gone && let Some(entry) = self.remove(endpoints, 0) {
-                self.lost.push(entry.packet);
+                self.never_left.add(&entry.packet);
             }
         }
         true
     }
 
-    fn remove(&mut self, endpoints: u64, index: usize) -> Option<Entry> {
+    fn remove(&mut self, endpoints: u64, index: usize) -> Option<HeldPacket> {
         let queue = self.queues.get_mut(&endpoints)?;
         let entry = queue.remove(index)?;
         if queue.is_empty() {
@@ -253,8 +258,8 @@ impl<'a> Window<'a> {
         Some(entry)
     }
 
-    /// Takes out packets that have left, and returns them in the order of `indices`.
-    pub(super) fn take(&mut self, endpoints: u64, indices: &[usize]) -> Vec<Entry> {
+    /// Removes packets that have left, and returns them in the order of `indices`.
+    pub(super) fn take(&mut self, endpoints: u64, indices: &[usize]) -> Vec<HeldPacket> {
         let mut sorted: Vec<_> = indices.iter().copied().enumerate().collect();
         sorted.sort_unstable_by_key(|&(_, index)| std::cmp::Reverse(index));
         let mut taken: Vec<_> = sorted
@@ -263,27 +268,30 @@ impl<'a> Window<'a> {
             .collect();
         taken.sort_unstable_by_key(|&(place, _)| place);
         let entries: Vec<_> = taken.into_iter().map(|(_, entry)| entry).collect();
-        self.latest =
-            entries.iter().map(|entry| entry.packet.number).max().unwrap_or(0).max(self.latest);
+        self.latest_departed = entries
+            .iter()
+            .map(|entry| entry.packet.number)
+            .max()
+            .unwrap_or(0)
+            .max(self.latest_departed);
         entries
     }
 
-    /// Reads the original to its end, and calls `lost` with each packet that never left, the oldest
-    /// first as far as they are at hand.
-    pub(super) fn finish(&mut self, mut lost: impl FnMut(&Packet)) -> Result<(), Error> {
+    /// Reads the original to its end, and returns the packets that never left.
+    pub(super) fn finish(&mut self) -> Result<NeverLeft, Error> {
         let mut left: Vec<_> = self.queues.drain().flat_map(|(_, queue)| queue).collect();
         left.sort_by_key(|entry| (entry.packet.number, entry.packet.part));
-        left.iter().for_each(|entry| lost(&entry.packet));
+        left.iter().for_each(|entry| self.never_left.add(&entry.packet));
         drop(left);
         self.ages.clear();
         self.held = 0;
         while !self.ended {
             match self.stream.next_packet()? {
-                Some(packet) => lost(&packet),
+                Some(packet) => self.never_left.add(&packet),
                 None => self.ended = true,
             }
         }
-        Ok(())
+        Ok(std::mem::take(&mut self.never_left))
     }
 }
 
@@ -307,7 +315,7 @@ mod tests {
         }
         let simd = Simd::detect();
         let mut window =
-            Window::new(Stream::open(Input::from(&packets), simd).expect("packets"), simd);
+            Window::new(PacketStream::open(Input::from(&packets), simd).expect("packets"), 1, simd);
         let first = window.stream.next_packet().expect("reads").expect("a packet");
         window.enter(first);
         let second = window.stream.next_packet().expect("reads").expect("a packet");
@@ -315,7 +323,7 @@ mod tests {
         window.enter(second);
         loop {
             assert_eq!(window.take(endpoints, &[0]).len(), 1);
-            assert!(window.ages.len() <= LEAST_AGES, "{}", window.ages.len());
+            assert!(window.ages.len() <= MIN_AGES, "{}", window.ages.len());
             if !window.read_for(endpoints, u64::MAX).expect("reads") {
                 break;
             }

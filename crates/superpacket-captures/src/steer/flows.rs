@@ -1,4 +1,4 @@
-//! The flows of a capture, as many as there is room for.
+//! The flows of a capture, up to a limit.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,12 +9,12 @@ use superpacket::packet::FlowHash;
 use superpacket::wire::{IpVersion, protocol};
 use superpacket_steer::{Cpu, FlowTuple};
 
-/// Flows that are listed at most: with it, the table stays below 15 MB while it grows.
+/// Maximum flows that are listed. It keeps the table below 15 MB while it grows.
 pub(super) const MOST_FLOWS: usize = 100_000;
 
 #[derive(Clone, Debug)]
-struct Counted {
-    /// Its place among the flows, by their first packets.
+struct FlowTally {
+    /// Position of its first packet among the first packets of all flows, from 0.
     order: u32,
     hash: FlowHash,
     cpu: Option<Cpu>,
@@ -22,15 +22,15 @@ struct Counted {
     flow_limited: u64,
 }
 
-/// The flows that came first.
+/// The flows that came first, and a count of the packets of all others.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
-    counted: HashMap<FlowTuple, Counted>,
+    flows: HashMap<FlowTuple, FlowTally>,
     left_out: u64,
 }
 
 impl Flows {
-    /// Counts a packet; `true` if it is the first of a flow that is listed.
+    /// Counts a packet. Returns whether it is the first of a listed flow.
     pub(super) fn count(
         &mut self,
         tuple: FlowTuple,
@@ -38,16 +38,16 @@ impl Flows {
         cpu: Option<Cpu>,
         limited: bool,
     ) -> bool {
-        let listed = self.counted.len();
-        match self.counted.entry(tuple) {
-            Entry::Occupied(mut counted) => {
-                let counted = counted.get_mut();
-                counted.packets += 1;
-                counted.flow_limited += u64::from(limited);
+        let listed = self.flows.len();
+        match self.flows.entry(tuple) {
+            Entry::Occupied(mut tally) => {
+                let tally = tally.get_mut();
+                tally.packets += 1;
+                tally.flow_limited += u64::from(limited);
                 false
             }
             Entry::Vacant(place) if listed < MOST_FLOWS => {
-                place.insert(Counted {
+                place.insert(FlowTally {
                     order: listed as u32,
                     hash,
                     cpu,
@@ -63,24 +63,24 @@ impl Flows {
         }
     }
 
-    /// Packets of flows that are not listed.
+    /// Returns the number of packets of flows that are not listed.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// The flows, those with the most packets first.
+    /// Returns the flows, sorted by packets in descending order.
     pub(super) fn into_rows(self) -> Vec<SteeredFlow> {
-        let mut rows: Vec<_> = self.counted.into_iter().collect();
-        rows.sort_by_key(|(_, counted)| (std::cmp::Reverse(counted.packets), counted.order));
-        rows.into_iter().map(|(tuple, counted)| SteeredFlow { tuple, counted }).collect()
+        let mut rows: Vec<_> = self.flows.into_iter().collect();
+        rows.sort_by_key(|(_, tally)| (std::cmp::Reverse(tally.packets), tally.order));
+        rows.into_iter().map(|(tuple, tally)| SteeredFlow { tuple, tally }).collect()
     }
 }
 
-/// A flow, and the CPU that it would be steered to.
+/// A flow, and the CPU to which it would be steered.
 #[derive(Clone, Debug)]
 pub struct SteeredFlow {
     tuple: FlowTuple,
-    counted: Counted,
+    tally: FlowTally,
 }
 
 impl SteeredFlow {
@@ -94,34 +94,35 @@ impl SteeredFlow {
         self.tuple.destination()
     }
 
-    /// Returns source and destination port; `None` in fragments and in protocols without ports.
+    /// Returns the source and the destination port; `None` for fragments and protocols without
+    /// ports.
     pub fn ports(&self) -> Option<[u16; 2]> {
         self.tuple.ports()
     }
 
-    /// Returns the protocol by its name, as /etc/protocols has it, or by its number.
+    /// Returns the protocol's name as in /etc/protocols, or its number.
     pub fn protocol(&self) -> String {
-        name(&self.tuple)
+        protocol_name(&self.tuple)
     }
 
-    /// Returns the hash.
+    /// Returns the flow's hash.
     pub fn hash(&self) -> u32 {
-        self.counted.hash.0
+        self.tally.hash.0
     }
 
-    /// Returns the CPU's number; `None` if the packets stay where they are received.
+    /// Returns the CPU's number; `None` if the packets stay on the CPU that receives them.
     pub fn cpu(&self) -> Option<usize> {
-        self.counted.cpu.map(Cpu::number)
+        self.tally.cpu.map(Cpu::number)
     }
 
-    /// Returns how many packets there were.
+    /// Returns the number of packets.
     pub fn packets(&self) -> u64 {
-        self.counted.packets
+        self.tally.packets
     }
 
-    /// Returns how many the flow limit would drop.
+    /// Returns the number of packets that the flow limit would drop.
     pub fn flow_limited(&self) -> u64 {
-        self.counted.flow_limited
+        self.tally.flow_limited
     }
 }
 
@@ -142,7 +143,7 @@ impl Serialize for SteeredFlow {
     }
 }
 
-/// As reports print it: `TCP 10.0.0.1:80 > 10.0.0.2:4000`.
+/// Formats the flow as reports print it: `TCP 10.0.0.1:80 > 10.0.0.2:4000`.
 impl std::fmt::Display for SteeredFlow {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let end = |address: IpAddr, port: Option<u16>| match (address, port) {
@@ -160,8 +161,8 @@ impl std::fmt::Display for SteeredFlow {
     }
 }
 
-/// The protocol by its name, as /etc/protocols has it, or by its number.
-fn name(tuple: &FlowTuple) -> String {
+/// Returns the protocol's name as in /etc/protocols, or its number.
+fn protocol_name(tuple: &FlowTuple) -> String {
     let number = tuple.protocol().unwrap_or(0);
     let name = match (number, tuple.version()) {
         (1, IpVersion::V4) => "icmp",
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_flows() {
+    fn the_number_of_listed_flows_is_limited() {
         let mut flows = Flows::default();
         for round in 0..2 {
             for index in 0..MOST_FLOWS as u32 + 500 {
@@ -214,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_written_as_people_write_it() {
-        let counted = Counted {
+    fn a_flow_is_formatted_with_addresses_and_ports() {
+        let tally = FlowTally {
             order: 0,
             hash: FlowHash(0x1a),
             cpu: Cpu::new(2),
@@ -223,7 +224,7 @@ mod tests {
             flow_limited: 0,
         };
         let six = FlowTuple::v6([0xfe; 16], [1; 16], Some([80, 90]));
-        let row = SteeredFlow { tuple: six, counted: counted.clone() };
+        let row = SteeredFlow { tuple: six, tally: tally.clone() };
         assert_eq!(
             row.to_string(),
             "0 [fefe:fefe:fefe:fefe:fefe:fefe:fefe:fefe]:80 > [101:101:101:101:101:101:101:101]:90"
@@ -234,6 +235,6 @@ mod tests {
             (Some("0000001a"), Some(2), Some(80))
         );
         let four = FlowTuple::v4([1, 2, 3, 4], [5, 6, 7, 8], None);
-        assert_eq!(SteeredFlow { tuple: four, counted }.to_string(), "0 1.2.3.4 > 5.6.7.8");
+        assert_eq!(SteeredFlow { tuple: four, tally }.to_string(), "0 1.2.3.4 > 5.6.7.8");
     }
 }

@@ -1,4 +1,5 @@
-//! `steer`: how a capture's flows and packets would spread over the CPUs of an imaginary host.
+//! `steer`: computes how the flows and packets of a capture would be distributed over the CPUs of a
+//! host.
 
 mod flows;
 mod page;
@@ -16,29 +17,29 @@ use superpacket_steer::{
 };
 
 use crate::error::Error;
-use crate::input::{Input, Opened};
+use crate::input::{Input, OpenInput};
 use crate::progress::Progress;
 use crate::totals::{CutShort, Totals};
 use flows::{Flows, MOST_FLOWS};
 
 pub use flows::SteeredFlow;
 
-/// How [`steer`] spreads flows.
+/// Options of [`steer`].
 #[derive(Clone, Debug, Default)]
 pub struct SteerOptions {
-    /// The host's CPUs; none switches steering off.
+    /// The host's CPUs; an empty mask switches steering off.
     pub cpus: CpuMask,
-    /// The hash's key: the published one by default.
+    /// The key of the Toeplitz hash; the default is Microsoft's published key.
     pub key: ToeplitzKey,
-    /// Hashes both directions of a connection alike.
+    /// Whether both directions of a connection have the same hash.
     pub symmetric: bool,
-    /// Hashes the outermost headers of tunnelled packets, not the innermost.
+    /// Whether the outermost headers of tunnelled packets are hashed instead of the innermost.
     pub outer: bool,
-    /// Fails if the capture ends within a record.
+    /// Whether a capture that ends within a record is an error.
     pub strict: bool,
 }
 
-/// A CPU's share.
+/// The share of one CPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuShare {
     /// The CPU's number.
@@ -47,80 +48,80 @@ pub struct CpuShare {
     pub packets: u64,
     /// Bytes of their frames.
     pub bytes: u64,
-    /// Flows, as far as they are listed.
+    /// Listed flows steered to it.
     pub flows: u64,
-    /// Packets that the flow limit would drop, under [`FlowLimited`]'s assumption.
+    /// Packets that the flow limit would drop, assuming the same as [`FlowLimited`].
     pub flow_limited: u64,
 }
 
-/// What the flow limit would do if every backlog stayed half full or fuller, and nothing is lost
-/// otherwise.
+/// The result of the flow limit, assuming that every backlog stays at least half full and no packet
+/// is lost otherwise.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowLimited {
     /// Packets that would be dropped.
     pub packets: u64,
-    /// Flows that would lose some, as far as they are listed.
+    /// Listed flows that would lose packets.
     pub flows: u64,
-    /// Of how many packets the last are counted.
+    /// Number of the latest packets among which each flow's are counted.
     pub history: usize,
 }
 
-/// Flows for which there was no room.
+/// The flows that are not listed.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeftOut {
-    /// Flows that are listed at most: those that came first.
+    /// Maximum flows that are listed; those that come first are.
     pub most_flows: usize,
-    /// Packets of other flows. They count for their CPUs, and their flows do not.
+    /// Packets of other flows. They count for their CPUs, but their flows do not.
     pub packets: u64,
 }
 
-/// What [`steer`] found.
+/// The report of [`steer`].
 #[derive(Clone, Debug, Serialize)]
 pub struct SteerReport {
     command: &'static str,
-    /// The capture.
+    /// The name of the capture.
     pub file: String,
-    /// What went in and came out; reasons say what became of the packets.
+    /// Packets and bytes; the reasons tell the outcome for the packets.
     #[serde(flatten)]
     pub totals: Totals,
     /// The host's CPUs as sysfs writes them.
     pub mask: String,
-    /// The same as a list.
+    /// The host's CPUs as a list, such as `0-3,8`.
     pub cpu_list: String,
     /// The hash's name.
     pub hash: &'static str,
     /// The hash's key in hexadecimal digits.
     pub key: String,
-    /// It is the published one.
+    /// Whether the key is the published one.
     #[serde(skip)]
     pub key_is_published: bool,
-    /// Both directions of a connection are hashed alike.
+    /// Whether both directions of a connection have the same hash.
     pub symmetric: bool,
-    /// Whose headers are hashed in a tunnel: `inner` or `outer`.
+    /// The headers that are hashed in tunnels: `inner` or `outer`.
     pub headers: &'static str,
-    /// Packets of the busiest CPU over those of the average one.
+    /// Packets of the busiest CPU divided by the average of all CPUs.
     pub imbalance: Option<f64>,
-    /// The same of flows.
+    /// Flows of the CPU with the most flows divided by the average of all CPUs.
     pub imbalance_flows: Option<f64>,
-    /// What the flow limit would do.
+    /// The result of the flow limit.
     pub flow_limit: FlowLimited,
-    /// Flows for which there was no room.
+    /// The flows that are not listed.
     pub left_out: LeftOut,
-    /// Where the capture was cut short.
+    /// The place where the capture was cut short, if it was.
     pub cut_short: Option<CutShort>,
-    /// Each CPU.
+    /// The CPUs.
     pub cpus: Vec<CpuShare>,
-    /// Each flow, those with the most packets first.
+    /// The flows, those with the most packets first.
     pub flows: Vec<SteeredFlow>,
 }
 
 impl SteerReport {
-    /// Returns how many packets were sent to a CPU.
+    /// Returns the number of packets that are steered to a CPU.
     pub fn steered(&self) -> u64 {
         self.cpus.iter().map(|cpu| cpu.packets).sum()
     }
 
-    /// Renders a page with tables and a plot, which needs nothing else, with so many flows.
+    /// Renders a self-contained HTML page with tables and a plot. It lists at most `top` flows.
     ///
     /// # Errors
     /// [`Error::Plot`] if the plot cannot be drawn.
@@ -129,18 +130,18 @@ impl SteerReport {
     }
 }
 
-/// Says how a capture's flows and packets would spread over the CPUs of a host, by receive packet
-/// steering (RPS).
+/// Computes how the flows and packets of a capture would be distributed over the CPUs of a host by
+/// receive packet steering (RPS).
 ///
 /// # Errors
-/// Whatever stops the reading.
+/// Any error of reading.
 pub fn steer(
     input: Input<'_>,
     options: &SteerOptions,
     progress: &mut dyn Progress,
 ) -> Result<SteerReport, Error> {
-    let mut input = Opened::open(input, options.strict, progress)?;
-    let mut host = Host::new(options);
+    let mut input = OpenInput::open(input, options.strict, progress)?;
+    let mut host = SteeringHost::new(options);
     input.for_each(|frame| {
         host.receive(frame);
         Ok(())
@@ -150,20 +151,20 @@ pub fn steer(
     Ok(host.report(file, cut_short, options))
 }
 
-/// The imaginary host.
-struct Host {
+/// The simulated host.
+struct SteeringHost {
     hasher: FlowHasher,
     headers: FlowHeaders,
     rps: Rps,
     flow_limit: FlowLimit,
     cpus: Vec<CpuShare>,
-    /// By CPU number: its place in `cpus`.
+    /// Index into `cpus`, by CPU number.
     places: Vec<usize>,
     flows: Flows,
     totals: Totals,
 }
 
-impl Host {
+impl SteeringHost {
     fn new(options: &SteerOptions) -> Self {
         let mask = &options.cpus;
         let hasher = FlowHasher::toeplitz(&options.key);
@@ -176,7 +177,7 @@ impl Host {
         };
         let mut places = vec![0; mask.last().map_or(0, |last| last.number() + 1)];
         mask.iter().enumerate().for_each(|(place, cpu)| places[cpu.number()] = place);
-        Host {
+        SteeringHost {
             hasher: if options.symmetric { hasher.symmetric() } else { hasher },
             headers: if options.outer { FlowHeaders::Outer } else { FlowHeaders::Inner },
             rps: Rps::new(mask),
@@ -196,7 +197,7 @@ impl Host {
         self.totals.reason(outcome);
     }
 
-    /// Finds the CPU of a frame; says what became of it.
+    /// Steers a frame, and returns the name of the outcome.
     fn steer(&mut self, frame: &Frame<'_>, bytes: u64) -> &'static str {
         let (layer, start) = match start_of(frame.link_type(), frame.data) {
             Start::Ethernet => (Layer::Ethernet, 0),
@@ -204,7 +205,7 @@ impl Host {
             Start::Other => return "link_type",
         };
         let packet = frame.data.get(start..).unwrap_or(&[]);
-        // What the snap length cut off was there when the packet was received.
+        // The bytes that the snap length cut off were there when the packet was received.
         let length = packet.len().max((frame.original_length as usize).saturating_sub(start));
         let header = packet.get(..MAX_HEADER).unwrap_or(packet);
         let tuple = match self.headers {
@@ -265,7 +266,7 @@ impl Host {
     }
 }
 
-/// The most over the average: 1 if all have the same. `None` if there is nothing.
+/// Returns the maximum divided by the average: 1 if all are equal, `None` if all are 0.
 fn imbalance(shares: impl ExactSizeIterator<Item = u64> + Clone) -> Option<f64> {
     let total: u64 = shares.clone().sum();
     let most = shares.clone().max().unwrap_or(0);

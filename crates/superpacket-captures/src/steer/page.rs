@@ -1,4 +1,4 @@
-//! The report as a page.
+//! Renders the report as an HTML page.
 
 use std::fmt::Write;
 
@@ -12,10 +12,10 @@ use crate::figures::{grouped, percent};
 use crate::page::{self, Breakable, Escaped, Stop, table, tiles};
 use crate::plot::both;
 
-/// CPUs in the table and in the plot; of more, the busiest.
+/// Maximum CPUs in the table and in the plot; if there are more, the busiest are shown.
 const MOST_CPUS: usize = 128;
 
-/// Renders the page, with so many flows.
+/// Renders the page with at most `top` flows.
 pub(super) fn render(report: &SteerReport, top: usize) -> Result<String, Error> {
     page::render(&report.file, report.command, |page| write(report, top, page))
 }

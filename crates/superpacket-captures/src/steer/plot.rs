@@ -7,10 +7,10 @@ use super::CpuShare;
 use crate::error::Error;
 use crate::plot::{AFTER, BEFORE, GRID, INK, MUTED, TEXT, WIDE, draw};
 
-/// CPU numbers that are written below a wide plot at most.
+/// Maximum CPU numbers below a wide plot.
 const MOST_NUMBERS: u32 = 32;
 
-/// Shares of flows and packets of these CPUs among all.
+/// Draws the shares of these CPUs in the flows and packets of all CPUs.
 pub(super) fn cpus(rows: &[&CpuShare], all: &[CpuShare], width: u32) -> Result<String, Error> {
     draw("Share of flows and packets by CPU", (width, 300), |area| {
         let (flows, packets) = all

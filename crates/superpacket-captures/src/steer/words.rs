@@ -1,16 +1,16 @@
-//! Rows of tables, and sentences, the same on the page and in the terminal.
+//! Table rows and sentences that are the same on the page and in the terminal.
 
 use super::{CpuShare, LeftOut, SteerReport, SteeredFlow};
 use crate::figures::{grouped, percent};
 
-/// The columns of CPUs, on the page and in the terminal.
+/// Columns of the table of CPUs.
 pub const CPU_COLUMNS: [&str; 6] =
     ["CPU", "packets", "share", "bytes", "flows", "flow limit drops"];
 
-/// The columns of flows.
+/// Columns of the table of flows.
 pub const FLOW_COLUMNS: [&str; 5] = ["flow", "hash", "CPU", "packets", "flow limit drops"];
 
-/// What was asked and what there is.
+/// Describes the capture and the options.
 pub fn summary(report: &SteerReport) -> String {
     let hash = format!(
         "{} hash of the {}most headers{}",
@@ -30,7 +30,7 @@ pub fn summary(report: &SteerReport) -> String {
     )
 }
 
-/// The imbalance in words.
+/// Describes the imbalance.
 pub fn balance(report: &SteerReport) -> String {
     format!(
         "Imbalance: the busiest CPU has {} the packets of the average one; by flows, {}.",
@@ -39,12 +39,12 @@ pub fn balance(report: &SteerReport) -> String {
     )
 }
 
-/// A factor.
+/// Formats a factor.
 pub fn times(factor: Option<f64>) -> String {
     factor.map_or_else(|| "-".to_owned(), |factor| format!("{factor:.2}x"))
 }
 
-/// What the flow limit would do, in words.
+/// Describes the result of the flow limit.
 pub fn flow_limit(report: &SteerReport) -> String {
     let limit = &report.flow_limit;
     format!(
@@ -55,7 +55,7 @@ pub fn flow_limit(report: &SteerReport) -> String {
     )
 }
 
-/// What is not listed, in words.
+/// Describes the flows that are not listed.
 pub fn left_out(left_out: &LeftOut) -> String {
     format!(
         "flows beyond the first {} are not listed; their {} packets are counted for their CPUs, their flows are not",
@@ -64,7 +64,7 @@ pub fn left_out(left_out: &LeftOut) -> String {
     )
 }
 
-/// At most so many CPUs, in the order of their numbers, and how many are not among them.
+/// Returns the `most` busiest CPUs, in the order of their numbers, and how many others there are.
 pub fn busiest(report: &SteerReport, most: usize) -> (Vec<&CpuShare>, usize) {
     let mut rows: Vec<_> = report.cpus.iter().collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.packets), row.cpu));
@@ -74,7 +74,7 @@ pub fn busiest(report: &SteerReport, most: usize) -> (Vec<&CpuShare>, usize) {
     (rows, more)
 }
 
-/// A CPU in its columns.
+/// Returns the row of a CPU in the table of CPUs.
 pub fn cpu_row(row: &CpuShare, steered: u64) -> [String; 6] {
     [
         row.cpu.to_string(),
@@ -86,7 +86,7 @@ pub fn cpu_row(row: &CpuShare, steered: u64) -> [String; 6] {
     ]
 }
 
-/// A flow in its columns.
+/// Returns the row of a flow in the table of flows.
 pub fn flow_row(flow: &SteeredFlow) -> [String; 5] {
     [
         flow.to_string(),

@@ -1,11 +1,11 @@
-//! Files made to be slow, or to take memory; traps that are no faults.
+//! Files designed to take much time or memory; unusual packets that are no faults.
 
 use super::*;
 
-/// Nothing of one file is in the other, all of one flow: that takes no longer than its size
-/// demands.
+/// Two files of one flow that have no packet in common. The time must be proportional to their
+/// size.
 #[test]
-fn files_of_which_nothing_fits_are_compared_in_bounded_time() {
+fn unrelated_files_are_compared_in_bounded_time() {
     let (mut left, mut original) = (Packets::new(), Packets::new());
     let mut frame = Frame::tcp4(0, 200);
     for number in 0..40_000u32 {
@@ -20,14 +20,14 @@ fn files_of_which_nothing_fits_are_compared_in_bounded_time() {
         check(Input::from(&left), Input::from(&original), &CheckOptions::default(), &mut ())
             .expect("both");
     assert!(report.violations >= 80_000, "{}", report.violations);
-    // A scan of all that is held, for each, would take an hour.
+    // A scan of all held packets for each packet would take an hour.
     assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
 }
 
-/// A super-packet that a header has cut into single bytes, of more than a network has: it is taken
-/// for whole.
+/// A super-packet whose header asks for segments of one byte, more than any network has: it is not
+/// cut.
 #[test]
-fn a_header_does_not_choose_how_much_memory_is_taken() {
+fn a_header_cannot_exhaust_memory() {
     let (frame, header) = merged(&[Frame::tcp4(1, 60_000)]);
     let header = Header { gso_size: 1, ..header };
     let folder = tempfile::tempdir().expect("a folder");
@@ -76,8 +76,8 @@ proptest! {
     }
 }
 
-/// Flows of every protocol in every tunnel, a third of their packets a trap of some kind: what the
-/// engine makes of them is faithful, and so is what comes of cutting it again.
+/// Flows of every protocol in every tunnel; a third of their packets are unusual. The engine's
+/// output is faithful, and so are the segments into which it is cut again.
 #[test]
 fn traps_of_every_kind_raise_no_false_alarm() {
     for seed in 0..8 {

@@ -1,8 +1,8 @@
-//! The engine's own work over all captures is found right, and LRO is found out.
+//! The engine's output for all captures is found faithful, that of LRO is not.
 
 use super::*;
 
-/// What the engine makes of packets, for a device with headers.
+/// Returns the engine's output for a device with headers.
 fn by_the_engine(original: &Packets) -> Vec<(Vec<u8>, Header)> {
     let framing = Framing::new(Format::Tunnel, ByteOrder::Little, Layer::Ethernet);
     let mut left = Vec::new();
@@ -24,7 +24,7 @@ fn captures() -> Vec<PathBuf> {
     [vec![demo], superpacket_traffic::captures::real()].concat()
 }
 
-/// The packets of a capture in memory, if it can be read and is of Ethernet frames that are whole.
+/// Reads a capture into memory; `None` unless it consists of complete Ethernet frames.
 fn ethernet(path: &Path) -> Option<Packets> {
     use superpacket_captures::Reader;
     use superpacket_captures::file::Source;
@@ -89,7 +89,7 @@ fn the_engines_own_work_is_faithful_over_all_captures() {
 }
 
 #[test]
-fn lro_is_found_out() {
+fn lro_output_is_unfaithful() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz");
     let mut merged = Packets::new();
     let options = CoalesceOptions {

@@ -1,4 +1,4 @@
-//! Each single damage of what merged is found, and named by its rule.
+//! Each damage to a merged packet is found, and reported by its rule.
 
 use super::*;
 
@@ -10,11 +10,11 @@ fn is_v4(case: &Case) -> bool {
     matches!(case.original[0].ip, Ip::V4(_))
 }
 
-/// One thing that is broken, and the rules that are to be found: `None`, where the packets have no
-/// such thing.
+/// The name of a damage, and a function that applies it. The function returns the rules that must
+/// be reported; `None` if it does not apply to these packets.
 type Damage = (&'static str, fn(&mut Case, usize) -> Option<&'static [&'static str]>);
 
-/// Merges although a packet of the original is different.
+/// Changes a packet of the original that was merged.
 fn differs(
     case: &mut Case,
     index: usize,
@@ -42,7 +42,7 @@ const DAMAGES: &[Damage] = &[
     }),
     ("two packets in another order", |case, index| {
         case.original.swap(index - 1, index);
-        // Their identifications do not count up then, and the last has PSH.
+        // Their identifications do not count up any more, and the last one has PSH.
         is_tcp(case).then_some(&["order"])
     }),
     ("a packet is lost", |case, _| {
@@ -223,7 +223,7 @@ const DAMAGES: &[Damage] = &[
         let frame = &mut case.original[index];
         frame.payload.extend([7; 5]);
         for behind in &mut case.original[index + 1..] {
-            // What follows is in sequence again.
+            // The following packets are in sequence again.
             if let Transport::Tcp(tcp) = &mut behind.transport {
                 tcp.sequence = tcp.sequence.wrapping_add(5);
             }
@@ -253,9 +253,9 @@ proptest! {
     }
 }
 
-/// What Linux does, although it could not be restored, breaks a rule of its own.
+/// Changes of Linux that cannot be undone violate separate rules.
 #[test]
-fn what_linux_loses_is_named_by_the_stricter_rules_alone() {
+fn changes_by_linux_violate_only_stricter_rules() {
     let urgent = |kind| {
         let mut frames = flow(kind, 4, 100);
         frames[2].tcp_mut().urgent = 9;
@@ -264,12 +264,12 @@ fn what_linux_loses_is_named_by_the_stricter_rules_alone() {
     for kind in 0..4 {
         urgent(kind).breaks(&[]);
         assert_eq!(urgent(kind).rules(Strictness::Reversible), ["urgent-merged"].into());
-        // That of the first is not lost.
+        // The urgent pointer of the first packet is kept.
         let mut changed = Case::aggregation(flow(kind, 4, 100));
         changed.left[0].0.tcp_mut().urgent = 9;
         changed.breaks(&["urgent"]);
     }
-    // Packets that Linux counts as two flows.
+    // Linux treats these packets as two flows.
     let mut two = flow(1, 4, 100);
     two[2].ipv6_mut().flow_label ^= 1;
     let case = Case::with(two, &[&[2], &[0, 1], &[3]]);
@@ -278,13 +278,13 @@ fn what_linux_loses_is_named_by_the_stricter_rules_alone() {
 }
 
 #[test]
-fn what_linux_refuses_may_overtake_by_its_rules_alone() {
+fn packets_refused_by_linux_may_overtake_by_its_rules() {
     for edit in [
         |frame: &mut Frame| frame.tcp_mut().checksum = Checksum::Wrong,
         |frame: &mut Frame| frame.ipv4_mut().options = vec![1; 4],
     ] {
         let mut flow = flow(0, 4, 100);
-        // Retransmitted, it is refused; the others are in sequence without it.
+        // The retransmitted packet is refused; the others are in sequence without it.
         let mut refused = flow[1].clone();
         edit(&mut refused);
         flow.insert(2, refused);
@@ -294,13 +294,13 @@ fn what_linux_refuses_may_overtake_by_its_rules_alone() {
     }
 }
 
-/// A fragment, or what else has no known ports, may be of any flow between its addresses: it keeps
-/// order with all of them, by the stricter rules.
+/// A packet without known ports, such as a fragment, may belong to any flow between its addresses.
+/// By the stricter rules it keeps order with all of them.
 #[test]
-fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
+fn packets_without_ports_keep_order_with_their_address_pair() {
     type Make = fn() -> Frame;
     let tunnel: Make = || flow(4, 1, 100)[0].clone().in_vxlan4();
-    // Frames of a flow, and one of the same pair that is no longer than its fragments are.
+    // A frame of a flow, and one of the same address pair whose fragments are not longer.
     for (name, of_flow, other) in [
         (
             "IPv4",
@@ -342,7 +342,7 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
             );
             assert_eq!(violation.found, by, "{name}");
         }
-        // The other way round: the flow's packet came last.
+        // Now the flow's packet came last.
         let case = Case::with(
             vec![fragments[0].clone(), fragments[1].clone(), of_flow.clone()],
             &[&[0], &[2], &[1]],
@@ -351,7 +351,7 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
         assert_eq!(case.rules(Strictness::Reversible), ["pair-order"].into(), "{name}");
         assert_eq!(case.check(Strictness::Reversible).described[0].origin, Some(2), "{name}");
     }
-    // The packets that it overtakes are in a merged one.
+    // The overtaken packets are in a merged one.
     let mut merged = flow(0, 4, 100);
     merged.push(Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone());
     let late = Case::with(merged.clone(), &[&[4], &[0, 1, 2, 3]]);
@@ -364,7 +364,7 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
     );
 }
 
-/// A fragment of each IP packet: in two tunnels, and around either.
+/// Fragments of each of the three IP headers of a packet in two tunnels.
 #[test]
 fn fragments_at_each_level_of_two_tunnels_keep_order() {
     let of_flow = flow(4, 1, 100)[0].clone().in_vxlan4().in_geneve();
@@ -394,9 +394,9 @@ fn fragments_at_each_level_of_two_tunnels_keep_order() {
     }
 }
 
-/// What cannot be of the flow may leave before what is held of it.
+/// Packets of other flows may leave before held packets of a flow.
 #[test]
-fn what_is_of_other_addresses_keeps_no_order() {
+fn packets_of_other_addresses_keep_no_order() {
     let of_flow = flow(0, 1, 100)[0].clone();
     let others: [(&str, Edit); 5] = [
         ("other addresses", |frame| frame.ipv4_mut().source = [10, 9, 9, 9]),
@@ -421,13 +421,13 @@ fn what_is_of_other_addresses_keeps_no_order() {
             case.check(Strictness::Reversible).described
         );
     }
-    // A protocol without ports is of no flow.
+    // A protocol without ports belongs to no flow.
     let ping = of_flow.clone().with(|frame| frame.transport = Transport::Raw(1));
     assert_eq!(
         Case::with(vec![of_flow.clone(), ping], &[&[1], &[0]]).rules(Strictness::Reversible),
         BTreeSet::new()
     );
-    // A truncated header is of some flow.
+    // A packet with a truncated header belongs to some flow.
     let stub = of_flow.clone().with(|frame| {
         (frame.transport, frame.payload) = (Transport::Raw(6), vec![1, 2, 3, 4, 5, 6, 7, 8])
     });
@@ -440,7 +440,7 @@ fn what_is_of_other_addresses_keeps_no_order() {
 #[test]
 fn order_is_that_of_each_flow() {
     let flow = flow(0, 4, 100);
-    // Whatever leaves by itself may leave later, as long as its flow does.
+    // Packets may leave later, provided that their flow keeps its order.
     Case::with(flow.clone(), &[&[0, 1], &[2, 3]]).breaks(&[]);
     Case::with(flow.clone(), &[&[2, 3], &[0, 1]]).breaks(&["order"]);
     Case::with(flow.clone(), &[&[0], &[2], &[1], &[3]]).breaks(&["order"]);
@@ -450,4 +450,67 @@ fn order_is_that_of_each_flow() {
     );
     Case::with(two.clone(), &[&[4, 5, 6, 7], &[0, 1, 2, 3]]).breaks(&[]);
     Case::with(two, &[&[4, 5], &[0, 1, 2, 3], &[7], &[6]]).breaks(&["order"]);
+}
+
+/// Returns the violated rules if packets with `NEEDS_CSUM` were merged, one of which `edit` has
+/// changed: by the Linux rules, and by the stricter ones.
+fn merged_unverified(edit: Edit) -> [BTreeSet<&'static str>; 2] {
+    let mut frames = flow(0, 4, 100);
+    let left = merged(&frames);
+    edit(&mut frames[2]);
+    let header = Header { gso_type: gso_type::NONE, gso_size: 0, ..left.1 };
+    let original: Vec<_> = frames
+        .into_iter()
+        .map(|mut frame| {
+            if frame.tcp_mut().checksum == Checksum::Right {
+                frame.tcp_mut().checksum = Checksum::Partial;
+            }
+            (frame.to_bytes(), header)
+        })
+        .collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("original.records");
+    records(&path, Format::Buffers, &original);
+    [Strictness::Linux, Strictness::Reversible].map(|rules| {
+        let left = [(left.0.to_bytes(), left.1)];
+        let report = check_records(Format::Buffers, &left, Input::Path(&path), rules);
+        report.by_rule.keys().map(|rule| rule.name()).collect()
+    })
+}
+
+/// With `NEEDS_CSUM`, Linux verifies the checksum of the IPv4 header, but not that of TCP.
+#[test]
+fn linux_verifies_the_header_checksum_of_packets_with_a_partial_checksum() {
+    assert_eq!(merged_unverified(|_| {}), [[].into(), [].into()]);
+    let wrong_tcp: Edit = |frame| frame.tcp_mut().checksum = Checksum::Raw(0x1234);
+    assert_eq!(merged_unverified(wrong_tcp), [[].into(), ["unverified"].into()]);
+    let wrong_header: Edit = |frame| frame.ipv4_mut().checksum = Checksum::Wrong;
+    let both: Edit = |frame| {
+        frame.ipv4_mut().checksum = Checksum::Wrong;
+        frame.tcp_mut().checksum = Checksum::Raw(0x1234);
+    };
+    for edit in [wrong_header, both] {
+        assert_eq!(merged_unverified(edit), [["bad-checksum"].into(), ["bad-checksum"].into()]);
+    }
+}
+
+/// A packet that is refused for another reason than its wrong outer UDP length.
+#[test]
+fn a_wrong_outer_length_hides_no_other_refusal() {
+    let merged_with = |edit: Edit| {
+        let frames: Vec<_> = flow(0, 4, 100).into_iter().map(Frame::in_vxlan4).collect();
+        let mut case = Case::aggregation(frames);
+        edit(&mut case.original[2]);
+        let found = case.check(Strictness::Reversible).described.into_iter();
+        found.map(|violation| (violation.rule.name(), violation.field)).collect::<Vec<_>>()
+    };
+    let outer_length = ("outer-length", "outer udp.length".to_owned());
+    let refused = ("never-merges", "reserved_bit".to_owned());
+    let found = merged_with(|frame| frame.outer_udp_mut().length = Some(77));
+    assert!(found.contains(&outer_length) && !found.contains(&refused), "{found:?}");
+    let found = merged_with(|frame| {
+        frame.outer_udp_mut().length = Some(77);
+        frame.outer_ipv4_mut().reserved = true;
+    });
+    assert!(found.contains(&refused), "{found:?}");
 }

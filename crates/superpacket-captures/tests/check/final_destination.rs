@@ -1,16 +1,16 @@
-//! Packets whose checksum covers the final destination of a route, or a home address: all commands
-//! take them for right, and the judge finds what is wrong with them, and nothing else.
+//! Packets whose checksum covers the final destination of a route, or a home address. All commands
+//! accept them as right, and `check` finds the faults in them, and no others.
 
 use super::*;
 use superpacket_captures::{AnalyzeOptions, VerifyOptions, analyze, verify};
 use superpacket_traffic::frame::Extension;
 
-/// An address that ends with this byte.
+/// Returns the address of a stop on the route, which ends with this byte.
 const fn stop(last: u8) -> [u8; 16] {
     [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xab, last]
 }
 
-/// Packets over IPv6 on their way, TCP and UDP.
+/// Returns TCP and UDP packets over IPv6 with a routing header or a home address.
 fn routed() -> Vec<Frame> {
     let extensions = [
         Extension::segment_route(&[stop(1), stop(2), stop(3)], 2),
@@ -26,13 +26,14 @@ fn routed() -> Vec<Frame> {
     extensions.into_iter().flat_map(bases).collect()
 }
 
-/// TCP behind a source route that is not exhausted.
+/// Returns a TCP packet behind a source route that is not exhausted.
 fn source_routed() -> Frame {
     Frame::tcp4(1000, 100)
         .with(|frame| frame.ipv4_mut().options = vec![137, 11, 4, 10, 9, 8, 7, 10, 6, 5, 4])
 }
 
-/// Packets on a route of a kind that nobody knows: seeded with addresses that nobody can tell.
+/// Returns a packet with a routing header of an unknown type. The addresses that its checksum
+/// covers cannot be known.
 fn unknown() -> Frame {
     let unknown = Extension::Routing([&[253, 1, 0, 0, 0, 0], &stop(5)[..]].concat());
     Frame::tcp6(1000, 100).with(|frame| frame.ipv6_mut().extensions = vec![unknown])
@@ -46,7 +47,7 @@ fn run(base: &Frame) -> Vec<Frame> {
     frames
 }
 
-/// The MTU at which each segment has 100 bytes of payload.
+/// Returns the MTU with which each segment has 100 bytes of payload.
 fn mtu(base: &Frame) -> u32 {
     (base.offsets().payload - base.offsets().network) as u32 + 100
 }
@@ -64,7 +65,7 @@ fn bytes(packets: &Packets) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn commands_merge_and_cut_them_as_any_others() {
+fn commands_merge_and_cut_routed_packets() {
     for base in routed() {
         let original: Vec<_> = run(&base).iter().map(Frame::to_bytes).collect();
         let packets = capture(original.clone());
@@ -124,7 +125,7 @@ fn super_packets_of_all_kinds_are_cut_with_the_right_checksums() {
 }
 
 #[test]
-fn what_cannot_be_verified_passes_for_a_reason_of_its_own() {
+fn unverifiable_packets_pass_with_their_own_reason() {
     let frames = run(&unknown());
     let mut left = Packets::new();
     let original: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
@@ -164,7 +165,7 @@ fn what_cannot_be_verified_passes_for_a_reason_of_its_own() {
     assert_eq!(bytes(&left), [whole]);
 }
 
-/// Judges segments of a super-packet, as the kernel cuts it.
+/// Checks segments of a super-packet, as the kernel cuts it.
 fn judged(whole: &Left, segments: &[Vec<u8>]) -> Vec<&'static str> {
     let folder = tempfile::tempdir().expect("a folder");
     let (origin, left) = (folder.path().join("origin"), folder.path().join("left"));
@@ -180,13 +181,13 @@ fn judged(whole: &Left, segments: &[Vec<u8>]) -> Vec<&'static str> {
 }
 
 #[test]
-fn the_judge_knows_right_segments_from_wrong_ones() {
+fn wrong_segments_of_routed_packets_are_found() {
     for base in routed().into_iter().chain([source_routed(), unknown()]) {
         let frames = run(&base);
         let whole = merged(&frames);
         let right: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
         assert_eq!(judged(&whole, &right), [""; 0], "{base:?}");
-        // The checksum over the address in the header: of other addresses, by what they differ in.
+        // One segment has a wrong checksum.
         let field = base.offsets().transport
             + if matches!(base.transport, Transport::Tcp(_)) { 16 } else { 6 };
         let mut wrong = right.clone();
@@ -196,11 +197,11 @@ fn the_judge_knows_right_segments_from_wrong_ones() {
 }
 
 #[test]
-fn the_judge_knows_right_super_packets_from_wrong_ones() {
+fn wrong_super_packets_of_routed_packets_are_found() {
     for base in routed() {
         let case = Case::aggregation(run(&base));
         case.breaks(&[]);
-        // Seeded with the address in the header, as Linux's GRO does.
+        // The sum covers the address in the header, as with Linux's GRO.
         let without = {
             let (mut frame, _) = case.left[0].clone();
             let (ip, bytes) = (frame.ipv6_mut().clone(), frame.to_bytes());

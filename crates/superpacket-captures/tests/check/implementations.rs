@@ -1,14 +1,14 @@
-//! What other implementations are known to do wrong, and what the kernel would cut.
+//! Known faults of other implementations, and segmentation by the kernel.
 
 use super::*;
 
 #[test]
-fn what_a_header_cannot_say_is_not_reversible() {
+fn segments_that_a_header_cannot_describe_are_not_reversible() {
     let same_ids: Vec<_> = flow(0, 4, 100).into_iter().map(|frame| frame.with_id(9)).collect();
     let case = Case::aggregation(same_ids.clone());
     case.breaks(&[]);
     assert_eq!(case.rules(Strictness::Reversible), ["ip-id-fixed"].into());
-    // Once the identifications count, they go on counting.
+    // Identifications that count up must continue to count up.
     let mut mixed = same_ids;
     mixed[2] = mixed[2].clone().with_id(10);
     Case::aggregation(mixed).breaks(&["ip-id"]);
@@ -34,7 +34,7 @@ fn what_a_header_cannot_say_is_not_reversible() {
 }
 
 #[test]
-fn a_datagram_that_is_to_be_fragmented_is_what_it_was() {
+fn a_datagram_to_be_fragmented_is_unchanged() {
     for mut frame in [Frame::udp4(3000), Frame::udp6(3000)] {
         frame.udp_mut().checksum = Checksum::Partial;
         let offsets = frame.offsets();
@@ -66,8 +66,8 @@ fn a_datagram_that_is_to_be_fragmented_is_what_it_was() {
     }
 }
 
-/// Two IPv6 datagrams of one flow that are to be fragmented, what others cut them into, and the
-/// rules that this breaks.
+/// Two IPv6 datagrams of one flow that are to be fragmented, the fragments of other
+/// implementations, and the violated rules.
 #[test]
 fn fragments_that_others_cut_have_the_identification_of_their_datagram() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -120,7 +120,7 @@ fn fragments_that_others_cut_have_the_identification_of_their_datagram() {
     assert_eq!(broken([[0xdead_beef; 3], [0; 3]], nothing), [""; 0]);
     assert_eq!(broken([[5; 3], [5; 3]], nothing), ["fragment-id"]);
     assert_eq!(broken([[5, 5, 6], [7; 3]], nothing), ["fragment-id"]);
-    // All else is compared.
+    // All other bytes are compared.
     assert_eq!(broken([[5; 3], [7; 3]], |left| left[1][100] ^= 1), ["bytes"]);
     assert_eq!(broken([[5; 3], [7; 3]], |left| drop(left.remove(2))), ["lost"]);
 }
@@ -143,7 +143,7 @@ fn a_single_packet_leaves_as_it_came() {
         case.original[1].tcp_mut().flags &= !PSH;
         case.breaks(&[rule]);
     }
-    // One with a wrong checksum leaves so.
+    // A packet with a wrong checksum leaves unchanged.
     let mut case = Case::with(
         vec![flow(0, 1, 100)[0].clone().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong)],
         &[&[0]],
@@ -151,14 +151,14 @@ fn a_single_packet_leaves_as_it_came() {
     case.breaks(&[]);
     case.left[0].0.tcp_mut().checksum = Checksum::Right;
     case.breaks(&["bad-checksum"]);
-    // A checksum that is left to the device is no other.
+    // A checksum that is left to the device counts as unchanged.
     let mut case = Case::with(flow(0, 1, 100), &[&[0]]);
     let (frame, header) = merged(&case.original);
     case.left = vec![(frame, Header { gso_type: 0, gso_size: 0, ..header })];
     case.breaks(&[]);
 }
 
-/// Bugs that peers were seen to have, each with what names it.
+/// Bugs that were seen in other implementations, each with the rule that reports it.
 #[test]
 fn known_bugs_of_peers_are_found() {
     let plain_flow = || flow(0, 3, 100);
@@ -238,7 +238,7 @@ fn known_bugs_of_peers_are_found() {
     assert_eq!(batch.check(Strictness::Linux).violations, 2);
 }
 
-/// A super-packet with its header, and what it was cut into.
+/// Checks the segments of a super-packet with a header. Returns the violated rules.
 fn check_cut(whole: Left, cut: &[Frame]) -> BTreeSet<&'static str> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("sent.records");
@@ -305,7 +305,7 @@ fn segments_are_those_that_the_kernel_would_cut() {
     );
 }
 
-/// Super-packets of so many frames each, and what is left, with their headers.
+/// Returns super-packets of these numbers of frames, with their headers.
 fn sent_together(frames: &[Frame], counts: &[usize]) -> Vec<Left> {
     let mut rest = frames;
     let mut sent = Vec::new();
@@ -317,8 +317,8 @@ fn sent_together(frames: &[Frame], counts: &[usize]) -> Vec<Left> {
     sent
 }
 
-/// What was received as super-packets and merged further, both ways: what merged is faithful to
-/// what came, and to the frames that it stands for; of the wrong merge that is not true.
+/// Received super-packets are merged further. The result is faithful to these super-packets, and to
+/// the frames in them. A wrong result is not.
 #[test]
 fn super_packets_that_merge_further_are_judged_by_their_segments() {
     let framing = Framing::new(Format::Buffers, ByteOrder::Little, Layer::Ethernet);
@@ -372,7 +372,7 @@ fn super_packets_that_merge_further_are_judged_by_their_segments() {
                 report.described
             );
         }
-        // The last but one is left out of the middle.
+        // The second of three super-packets is missing.
         let wrong = sent_together(&[&frames[..8], &frames[16..]].concat(), &[16]);
         let wrong: Vec<_> =
             wrong.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();

@@ -1,10 +1,11 @@
-//! What was not judged is said, and is no success: files that were cut short, packets that a snap
-//! length cut, headers of the original that contradict their packets.
+//! Packets that cannot be judged are reported, and prevent the verdict `Faithful`: in files that
+//! were cut short, packets that a snap length cut, and packets of the original whose headers
+//! contradict them.
 
 use super::*;
 use superpacket_captures::Verdict;
 
-/// A pcap file of these packets with this snap length.
+/// Returns a pcap file of these packets with this snap length.
 fn pcap(frames: &[Frame], snap_length: usize) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 0x40000, 1u32] {
@@ -33,7 +34,7 @@ fn checked(checked: &[u8], origin: &[u8]) -> CheckReport {
         .expect("both can be read")
 }
 
-/// Two flows in turn.
+/// Returns the packets of two flows, alternating.
 fn original() -> Vec<Frame> {
     flow(0, 20, 300)
         .into_iter()
@@ -42,7 +43,7 @@ fn original() -> Vec<Frame> {
         .collect()
 }
 
-/// The bytes of a file of records of what left, with a header each.
+/// Returns a file of records with these packets and headers.
 fn file_of_records(left: &[(Vec<u8>, Header)]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("left.records");
@@ -86,7 +87,7 @@ fn a_file_that_was_cut_short_is_not_faithful() {
                 (&"incomplete".into(), &missing.into())
             );
         }
-        // The original lacks what left.
+        // The original does not contain all packets that left.
         for cut in [1, 7, 200] {
             let report = checked(&file, &origin[..origin.len() - cut]);
             assert_eq!(
@@ -103,13 +104,13 @@ fn a_file_that_was_cut_short_is_not_faithful() {
             );
         }
     }
-    // What is there is judged.
+    // The packets that are there are judged.
     let mut damaged = one_by_one.clone();
     damaged[3].0[22] -= 1;
     let file = file_of_records(&damaged);
     let report = checked(&file[..file.len() - 1], &origin);
     assert_eq!(report.verdict, Verdict::Unfaithful);
-    // In whole files, packets that did not leave are lost, and others invented.
+    // In complete files, missing packets are lost, and additional ones invented.
     let report = checked(&pcap(&frames[..39], usize::MAX), &origin);
     assert_eq!(
         (report.verdict, report.by_rule.keys().next().map(|rule| rule.name())),
@@ -151,7 +152,7 @@ fn packets_that_a_snap_length_cut_are_not_judged() {
         );
         assert_eq!(report.not_judged.snap_length, 40, "each of them");
     }
-    // Merged packets stand for packets that cannot be found in what is left of them.
+    // The packets in a merged packet cannot be found if it was cut.
     let merged = [merged(&flow(0, 20, 300)).0, merged(&flow(1, 20, 300)).0];
     for (file, origin) in [(pcap(&merged, 96), &whole), (pcap(&merged, usize::MAX), &cut)] {
         let report = checked(&file, origin);
@@ -167,12 +168,53 @@ fn packets_that_a_snap_length_cut_are_not_judged() {
             report.not_judged
         );
     }
-    // What is wrong with a packet that is there is found.
+    // Faults in packets that are there are found.
     let mut frames = frames;
     frames[7].payload.truncate(10);
     let whole = pcap(&frames, usize::MAX);
     frames[7] = frames[7].clone().with(|frame| frame.payload[0] ^= 1);
     assert_eq!(checked(&pcap(&frames, 96), &whole).verdict, Verdict::Unfaithful);
+}
+
+/// Packets that are given up during the run are judged like those that remain at its end.
+#[test]
+fn packets_of_a_large_original_are_lost_only_from_a_whole_file() {
+    const PACKETS: u32 = 1500;
+    let mut original = Packets::new();
+    let mut frames = Vec::new();
+    for number in 0..PACKETS {
+        // 30 MB are more than is held in memory.
+        original.push(LinkType::ETHERNET, None, &Frame::udp4(20_000).to_bytes()).expect("short");
+        let frame = Frame::tcp4(number * 100, 100);
+        original.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
+        frames.push(frame);
+    }
+    let judged = |file: &[u8]| {
+        check(stream(file), Input::from(&original), &CheckOptions::default(), &mut ())
+            .expect("both can be read")
+    };
+    let whole = pcap(&frames, usize::MAX);
+    let report = judged(&whole);
+    assert_eq!(
+        (report.verdict, report.violations, report.not_judged.missing, report.described.len()),
+        (Verdict::Unfaithful, u64::from(PACKETS), 0, 10)
+    );
+    let origins: Vec<_> = report.described.iter().filter_map(|lost| lost.origin).collect();
+    assert_eq!(origins, [1, 3, 5, 7, 9, 11, 13, 15, 17, 19]);
+    // The end of the file is missing, or that of its last packet.
+    let cut_short = whole[..whole.len() - 1].to_vec();
+    let mut snapped = whole;
+    let last = snapped.len() - frames[0].to_bytes().len();
+    snapped[last - 4] += 1;
+    for (file, missing) in [(cut_short, PACKETS + 1), (snapped, PACKETS)] {
+        let report = judged(&file);
+        assert_eq!(
+            (report.verdict, report.violations, report.not_judged.missing),
+            (Verdict::Incomplete, 0, u64::from(missing)),
+            "{:#?}",
+            report.described
+        );
+    }
 }
 
 #[test]
@@ -192,9 +234,9 @@ fn an_original_whose_header_contradicts_it_is_not_judged() {
     );
 }
 
-/// What the files have no place for is counted, and changes no verdict.
+/// Information that files cannot contain is counted, and changes no verdict.
 #[test]
-fn what_no_file_says_is_no_fault() {
+fn missing_headers_are_no_fault() {
     let run = flow(0, 4, 300);
     let report = checked(&pcap(&[merged(&run).0], usize::MAX), &pcap(&run, usize::MAX));
     assert_eq!(

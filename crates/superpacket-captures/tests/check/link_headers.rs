@@ -1,8 +1,9 @@
-//! Files of several link types and interfaces: what is compared, and what tells flows apart.
+//! Files with several link types and interfaces: which link headers are compared, and how they
+//! separate flows.
 
 use super::*;
 
-/// Packets in memory, each with its link type.
+/// Returns packets in memory, each with its link type.
 fn mixed<'a>(packets: impl IntoIterator<Item = (LinkType, &'a Frame)>) -> Packets {
     let mut all = Packets::new();
     for (link_type, frame) in packets {
@@ -15,7 +16,7 @@ fn ping() -> Frame {
     Frame::udp4(50).at_ip().with(|frame| frame.transport = Transport::Raw(1))
 }
 
-/// The same packet, from another MAC address.
+/// Returns the same packet from another MAC address.
 fn twin(frame: &Frame) -> Frame {
     frame.clone().with(|frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9])
 }
@@ -24,8 +25,8 @@ fn stricter() -> CheckOptions {
     CheckOptions { rules: Strictness::Reversible, ..CheckOptions::default() }
 }
 
-/// A file that mixes Ethernet frames and IP packets is compared with its link headers, whatever it
-/// begins with: without them, the packets of two flows would be taken for each other.
+/// Files that mix Ethernet frames and IP packets are compared with their link headers. Without
+/// these, packets of two flows would be confused.
 #[test]
 fn files_that_mix_link_types_and_begin_with_different_ones_are_compared_whole() {
     use LinkType as Link;
@@ -44,7 +45,7 @@ fn files_that_mix_link_types_and_begin_with_different_ones_are_compared_whole() 
         check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
     assert_eq!(report.violations, 0, "{:#?}", report.described);
     assert!(!report.not_judged.link_headers && report.merged == 1, "{report:#?}");
-    // Its link header is judged.
+    // The link header of a merged packet is judged.
     let left = mixed([
         (Link::RAW, &ping),
         (Link::ETHERNET, &other),
@@ -55,7 +56,7 @@ fn files_that_mix_link_types_and_begin_with_different_ones_are_compared_whole() 
     assert!(report.violations > 0);
 }
 
-/// A packet that is not understood says nothing of what a file begins with.
+/// A packet that is not IP does not determine the link header of a file.
 #[test]
 fn a_packet_that_is_not_ip_says_nothing_of_link_headers() {
     let cooked =
@@ -76,7 +77,7 @@ fn a_packet_that_is_not_ip_says_nothing_of_link_headers() {
     assert!(!report.not_judged.link_headers);
 }
 
-/// Where the one file has nothing that begins as the other does, link headers are left out.
+/// If one file has no packet with the link header of the other, link headers are not compared.
 #[test]
 fn link_headers_are_left_out_where_only_one_file_mixes_them() {
     let (frame, ping) = (Frame::udp4(100), ping());
@@ -104,7 +105,7 @@ fn files_that_mix_link_types_too_late_are_refused() {
     ] {
         assert!(refused.contains(words), "{refused}");
     }
-    // One less is seen in time.
+    // With one packet less, the mix is noticed in time.
     let original = mixed(ethernet().skip(1).chain([(LinkType::RAW, &ping)]));
     let left = mixed([(LinkType::RAW, &ping)].into_iter().chain(ethernet().skip(1)));
     let report =
@@ -118,8 +119,7 @@ fn files_that_mix_link_types_too_late_are_refused() {
     );
 }
 
-/// Packets of different MAC addresses keep no order, also where link headers are left out of what
-/// is compared.
+/// Packets of different MAC addresses keep no order, even if link headers are not compared.
 #[test]
 fn link_headers_that_are_left_out_tell_flows_apart() {
     let run = flow(1, 3, 100);
@@ -133,8 +133,8 @@ fn link_headers_that_are_left_out_tell_flows_apart() {
     assert_eq!(report.violations, 0, "{:#?}", report.described);
 }
 
-/// Of datagrams with the same payload, one that is of another flow is not taken for that which
-/// merged, although it came first.
+/// Of several datagrams with the same payload, the one of the right flow is found, even if another
+/// came first.
 #[test]
 fn a_packet_of_another_flow_is_not_taken_for_one_that_comes_later() {
     let run = flow(4, 3, 100);
@@ -151,10 +151,10 @@ fn a_packet_of_another_flow_is_not_taken_for_one_that_comes_later() {
     );
 }
 
-/// A capture on both ports of a bridge has each packet twice, and packets of different interfaces
+/// A capture on both ports of a bridge has each packet twice. Packets of different interfaces
 /// neither merge nor keep order.
 #[test]
-fn each_interface_has_flows_of_its_own() {
+fn each_interface_has_separate_flows() {
     use superpacket_captures::file::{
         ByteOrder as Order, Compression, Container, FrameOptions, Interface, OutputFormat, Record,
         Sink, TimeResolution, Timestamp, Writer,
@@ -172,7 +172,7 @@ fn each_interface_has_flows_of_its_own() {
     writer.declare(&[interface.clone(), interface]).expect("declares");
     let fragment = Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone();
     for (number, frame) in flow(0, 8, 100).into_iter().chain([fragment]).enumerate() {
-        // The fragment comes at the first alone, and so before what is held of the second.
+        // Only the first interface has the fragment, which overtakes held packets of the second.
         for interface in if number < 8 { 0..2 } else { 0..1 } {
             let record = Record {
                 interface,

@@ -1,4 +1,4 @@
-//! `check` finds what is wrong, names it, and finds nothing wrong with what is right.
+//! `check` finds faults and names them, and finds none in faithful files.
 
 mod bounds;
 mod captures;
@@ -32,19 +32,19 @@ type Left = (Frame, Header);
 /// Edits a packet of the original.
 type Edit = fn(&mut Frame);
 
-/// What an implementation was given, and what it made of it.
+/// The input and the output of an implementation.
 #[derive(Clone, Debug)]
 struct Case {
     original: Vec<Frame>,
     left: Vec<Left>,
 }
 
-/// The header of a packet that is not to be cut.
+/// Returns the header of a packet that is not to be cut.
 fn plain() -> Header {
     Header { num_buffers: 1, ..Header::default() }
 }
 
-/// The packet that successive packets merge into, as the kernel has it.
+/// Returns the packet into which the kernel merges these packets.
 fn merged(frames: &[Frame]) -> Left {
     let mut frame = frames[0].clone();
     frame.payload = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
@@ -53,7 +53,7 @@ fn merged(frames: &[Frame]) -> Left {
     let kind = match (&mut frame.transport, &last.transport) {
         (Transport::Tcp(tcp), Transport::Tcp(last)) => {
             tcp.flags |= last.flags & (PSH | FIN);
-            // Not of accurate ECN, where all have CWR.
+            // With accurate ECN, all packets have CWR and the bit is not set.
             let others_have_it =
                 frames.iter().skip(1).all(|frame| frame.clone().tcp_mut().flags & CWR != 0);
             let ecn = if tcp.flags & CWR != 0 && !others_have_it { gso_type::ECN } else { 0 };
@@ -77,13 +77,13 @@ fn merged(frames: &[Frame]) -> Left {
 }
 
 impl Case {
-    /// All packets in one.
+    /// Returns a case in which all packets merged into one.
     fn aggregation(frames: Vec<Frame>) -> Case {
         let left = vec![merged(&frames)];
         Case { original: frames, left }
     }
 
-    /// Packets of which these merged, and the others left alone.
+    /// Returns a case in which each group of packets left as one packet.
     fn with(original: Vec<Frame>, left: &[&[usize]]) -> Case {
         let left = left
             .iter()
@@ -97,7 +97,7 @@ impl Case {
         Case { original, left }
     }
 
-    /// Checks the case: what left is a file of records.
+    /// Checks the case, with the output in a file of records.
     fn check(&self, rules: Strictness) -> CheckReport {
         let mut original = Packets::new();
         for frame in &self.original {
@@ -112,7 +112,7 @@ impl Case {
         self.check(rules).by_rule.keys().map(|rule| rule.name()).collect()
     }
 
-    /// The rules that are broken are these, and no other.
+    /// Asserts that exactly these rules are violated.
     #[track_caller]
     fn breaks(&self, expected: &[&str]) {
         let report = self.check(Strictness::Linux);
@@ -154,7 +154,7 @@ fn check_records(
         .expect("both can be read")
 }
 
-/// Packets of one flow, of which there are six kinds; the last of TCP has PSH.
+/// Returns packets of one flow of one of six kinds. The last TCP packet has PSH.
 fn flow(kind: u8, count: usize, size: usize) -> Vec<Frame> {
     let base = match kind % 6 {
         0 => Frame::tcp4(1000, size).with_id(7),

@@ -1,10 +1,10 @@
 //! The outer UDP checksum of a super-packet in a tunnel: with `UDP_TUNNEL_CSUM` it is the sum of
-//! the pseudo-header, to which Linux adds what each segment has. What the kernel itself makes of
-//! these is tried in superpacket-oracle's tests.
+//! the pseudo-header, to which Linux adds the sum of each segment. The tests of superpacket-oracle
+//! try these with the kernel.
 
 use super::*;
 
-/// Four packets in a tunnel, each with an outer checksum of this form.
+/// Returns runs of four packets in tunnels, with an outer checksum of this form.
 fn in_tunnels(outer: Checksum) -> Vec<Vec<Frame>> {
     let inner = [Frame::tcp4(1, 300), Frame::tcp6(1, 300), Frame::udp4(300)];
     let tunnels: [fn(Frame) -> Frame; 3] = [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve];
@@ -12,7 +12,7 @@ fn in_tunnels(outer: Checksum) -> Vec<Vec<Frame>> {
     frames.map(|frame| frame.with(|frame| frame.outer_udp_mut().checksum = outer).run(4)).collect()
 }
 
-/// What a kernel makes of them, and its header of 24 bytes.
+/// Returns the packet into which a kernel merges them, with a header of 24 bytes.
 fn left(frames: &[Frame], outer: Checksum) -> (Vec<u8>, Header) {
     let (frame, header) = merged(frames);
     let frame = frame.with(|frame| frame.outer_udp_mut().checksum = outer);
@@ -60,19 +60,19 @@ fn the_sum_of_the_pseudo_header_is_right_and_nothing_else_is() {
                 "{other:?}"
             );
         }
-        // None, although the packets had one.
+        // There is no checksum, although the packets had one.
         assert_eq!(
             rules(&frames, left(&frames, Checksum::Zero)),
             [("checksum", "outer udp.checksum".to_owned())]
         );
-        // One that the flags do not name.
+        // There is a checksum without its flag.
         let (bytes, header) = left(&frames, Checksum::Partial);
         let header = Header { flags: header.flags & !flags::UDP_TUNNEL_CSUM, ..header };
         assert_eq!(rules(&frames, (bytes, header)), [("virtio-header", "flags".to_owned())]);
     }
     for frames in in_tunnels(Checksum::Zero) {
         assert_eq!(rules(&frames, left(&frames, Checksum::Zero)), []);
-        // One, although the packets had none.
+        // There is a checksum, although the packets had none.
         assert_eq!(
             rules(&frames, left(&frames, Checksum::Partial)),
             [("checksum", "outer udp.checksum".to_owned())]
@@ -86,7 +86,7 @@ fn the_sum_of_the_pseudo_header_is_right_and_nothing_else_is() {
     }
 }
 
-/// An original of either form is cut into the packets that it was made of.
+/// An original with either form of checksum is cut into the packets that were merged.
 #[test]
 fn an_original_of_either_form_is_cut_alike() {
     for (outer, forms) in [

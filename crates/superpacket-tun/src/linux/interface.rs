@@ -7,18 +7,18 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::ioctl;
 
-/// An interface by its name, in the network namespace in which it was found.
+/// A network interface, by its name in the network namespace in which it was found.
 #[derive(Debug)]
-pub(super) struct Interface {
+pub(super) struct TunInterface {
     pub(super) name: String,
-    /// Any socket of the namespace.
+    /// A socket in this namespace.
     socket: OwnedFd,
 }
 
-impl Interface {
-    /// The interface of this name in the calling thread's network namespace.
+impl TunInterface {
+    /// Returns the interface of this name in the calling thread's network namespace.
     pub(super) fn new(name: String) -> io::Result<Self> {
-        Ok(Interface {
+        Ok(TunInterface {
             name,
             socket: socket_with(
                 AddressFamily::UNIX,
@@ -33,7 +33,7 @@ impl Interface {
         ioctl::mtu(&self.socket, &self.name)
     }
 
-    /// Sets the MTU, which takes CAP_NET_ADMIN unless it is so already.
+    /// Sets the MTU. Needs CAP_NET_ADMIN unless it has this value already.
     pub(super) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
         if self.mtu()? == mtu {
             return Ok(());
@@ -41,7 +41,7 @@ impl Interface {
         ioctl::set_mtu(&self.socket, &self.name, mtu)
     }
 
-    /// Switches it on, which takes CAP_NET_ADMIN unless it is so already.
+    /// Switches the interface on. Needs CAP_NET_ADMIN unless it is on already.
     pub(super) fn set_up(&self) -> io::Result<()> {
         if ioctl::is_up(&self.socket, &self.name)? {
             return Ok(());

@@ -1,9 +1,8 @@
-//! The calls of `drivers/net/tun.c` and of network interfaces, each as a safe function.
+//! The system calls of `drivers/net/tun.c` and of network interfaces, as safe functions.
 //!
-//! They are few and have not changed in twenty years;
-//! `superpacket-port` makes those of `tun.c` too,
-//! but brings capture files, compression and the bridge's ports along. Neither `rustix` nor `nix`
-//! has them: rustix's `ioctl` leaves it to its caller that a request fits its argument.
+//! `superpacket-port` makes the calls of `tun.c` too, but would add capture files, compression and
+//! the bridge's ports to the build. Neither `rustix` nor `nix` has them: rustix's `ioctl` relies on
+//! its caller for the match of request and argument.
 
 #![expect(unsafe_code, reason = "ioctls of tun(4) and netdevice(7)")]
 
@@ -42,10 +41,10 @@ const TUN_F_TSO6: c_uint = 0x04;
 const TUN_F_TSO_ECN: c_uint = 0x08;
 const TUN_F_USO: c_uint = 0x20 | 0x40;
 
-/// The longest name of an interface in bytes, without the zero behind it (`IFNAMSIZ`).
+/// Maximum length of an interface name in bytes, without the terminating zero (`IFNAMSIZ`).
 const LONGEST_NAME: usize = 15;
 
-/// `struct ifreq`: a name, and a union of which some bytes mean something.
+/// `struct ifreq`: a name, and a union whose first bytes are used here.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct InterfaceRequest {
@@ -58,7 +57,7 @@ impl InterfaceRequest {
         if name.len() > LONGEST_NAME || name.contains('\0') {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{name:?} is no name of an interface, which has up to 15 bytes"),
+                format!("{name:?} is not an interface name: at most 15 bytes, without a zero byte"),
             ));
         }
         let mut request = InterfaceRequest { name: [0; LONGEST_NAME + 1], value: [0; 24] };
@@ -80,17 +79,17 @@ impl InterfaceRequest {
     }
 }
 
-/// What a descriptor says of the device that it is attached to.
+/// The properties of the device to which a descriptor is attached.
 #[derive(Clone, Debug)]
-pub(super) struct Identity {
+pub(super) struct DeviceIdentity {
     pub(super) name: String,
-    /// Where its packets start: of a TAP device they are Ethernet frames.
+    /// The first header of its packets: Ethernet for a TAP device.
     pub(super) layer: Layer,
-    /// Packets have a `virtio_net_hdr`.
+    /// Whether packets have a `virtio_net_hdr`.
     pub(super) has_header: bool,
 }
 
-/// Opens what makes devices.
+/// Opens the clone device, with which TUN devices are created.
 pub(super) fn open_clone_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(
         "/dev/net/tun",
@@ -99,7 +98,7 @@ pub(super) fn open_clone_device() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Attaches a descriptor to the TUN or TAP device `name`, which is made if it is not there.
+/// Attaches a descriptor to the TUN or TAP device `name`, which is created if it does not exist.
 pub(super) fn attach(
     fd: impl AsFd,
     name: &str,
@@ -116,19 +115,20 @@ pub(super) fn attach(
     Ok(unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(&mut request)) }?)
 }
 
-/// Asks what the descriptor is attached to. Fails with `EBADFD` if that is nothing.
-pub(super) fn identity(fd: impl AsFd) -> io::Result<Identity> {
+/// Returns the properties of the device to which the descriptor is attached. Fails with `EBADFD` if
+/// there is none.
+pub(super) fn identity(fd: impl AsFd) -> io::Result<DeviceIdentity> {
     let mut request = InterfaceRequest::new("")?;
     // SAFETY: TUNGETIFF writes one `struct ifreq`, which `InterfaceRequest` is.
     unsafe { ioctl(fd, Updater::<TUNGETIFF, _>::new(&mut request)) }?;
     let flags = request.flags();
-    // IFF_NO_PI cannot be asked for: its bit is IFF_NOFILTER here.
+    // This request does not report IFF_NO_PI: the bit means IFF_NOFILTER here.
     let layer = if flags & (IFF_TUN | IFF_TAP) == IFF_TUN { Layer::Ip } else { Layer::Ethernet };
-    Ok(Identity { name: request.name(), layer, has_header: flags & IFF_VNET_HDR != 0 })
+    Ok(DeviceIdentity { name: request.name(), layer, has_header: flags & IFF_VNET_HDR != 0 })
 }
 
-/// What the host may leave undone in packets that are read. `EINVAL`: the kernel does not know some
-/// of it.
+/// Sets the offloads of packets that are read. `EINVAL` means that the kernel does not support all
+/// of them.
 pub(super) fn set_offloads(fd: impl AsFd, offloads: Offloads) -> io::Result<()> {
     let bits = [
         (offloads.checksum || offloads.has_any_kind(), TUN_F_CSUM),
@@ -142,12 +142,12 @@ pub(super) fn set_offloads(fd: impl AsFd, offloads: Offloads) -> io::Result<()> 
     Ok(unsafe { ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(bits as usize)) }?)
 }
 
-/// A header of so many bytes before each packet, in the machine's byte order. A persistent device
-/// may come with what its last user chose.
+/// Sets the length of the header before each packet, and the machine's byte order. A persistent
+/// device may have other settings of its previous user.
 pub(super) fn set_header(fd: impl AsFd, length: usize) -> io::Result<()> {
     set_integer::<TUNSETVNETHDRSZ>(&fd, length as c_int)?;
     set_integer::<TUNSETVNETLE>(&fd, 0)?;
-    // Most kernels are built without the other order (CONFIG_TUN_VNET_CROSS_LE), and so need it not
+    // Most kernels are built without the other order (CONFIG_TUN_VNET_CROSS_LE); then it need not
     // be switched off.
     let _ = set_integer::<TUNSETVNETBE>(&fd, 0);
     Ok(())
@@ -158,7 +158,7 @@ fn set_integer<const REQUEST: Opcode>(fd: impl AsFd, value: c_int) -> io::Result
     Ok(unsafe { ioctl(fd, Setter::<REQUEST, c_int>::new(value)) }?)
 }
 
-/// Makes reads and writes return in place of waiting.
+/// Makes reads and writes return instead of waiting.
 pub(super) fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(&fd)?;
     if flags.contains(OFlags::NONBLOCK) {
@@ -167,7 +167,7 @@ pub(super) fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
 }
 
-/// The interface's MTU in bytes. `socket` lies in its network namespace.
+/// Returns the interface's MTU in bytes. `socket` must be in its network namespace.
 pub(super) fn mtu(socket: impl AsFd, name: &str) -> io::Result<u32> {
     let mut request = InterfaceRequest::new(name)?;
     // SAFETY: SIOCGIFMTU reads and writes one `struct ifreq`, which `InterfaceRequest` is.
@@ -183,7 +183,7 @@ pub(super) fn set_mtu(socket: impl AsFd, name: &str, mtu: u32) -> io::Result<()>
     Ok(unsafe { ioctl(socket, Updater::<SIOCSIFMTU, _>::new(&mut request)) }?)
 }
 
-/// Is the interface switched on?
+/// Returns whether the interface is switched on.
 pub(super) fn is_up(socket: impl AsFd, name: &str) -> io::Result<bool> {
     Ok(flags(socket, name)?.flags() & IFF_UP != 0)
 }

@@ -1,4 +1,4 @@
-//! A queue of a TUN device: one descriptor, for one reader and one writer.
+//! A queue of a TUN device: one descriptor, for a reader and a writer.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,11 +9,11 @@ use superpacket::Framing;
 
 use crate::{Device, Reader, Switches, Writer};
 
-/// A queue of a TUN device. The kernel hands a flow's packets to the queue to which the flow's
-/// packets were last written.
+/// A queue of a TUN device. The kernel delivers a flow's packets to the queue to which packets of
+/// this flow were last written.
 ///
-/// Clones are the same queue. It is closed, and a device that is not persistent goes, with the last
-/// clone, reader and writer.
+/// Clones refer to the same queue. When the last clone, reader and writer are dropped, the queue is
+/// closed; a device that is not persistent is deleted with its last queue.
 #[derive(Clone, Debug)]
 pub struct Queue {
     fd: Arc<OwnedFd>,
@@ -26,22 +26,22 @@ impl Queue {
         Queue { fd: Arc::new(fd), framing, switches }
     }
 
-    /// Makes a reader and a writer of this queue. Each may move to a thread of its own.
+    /// Returns a reader and a writer of this queue. They may move to different threads.
     pub fn split<B: AsRef<[u8]>>(self) -> (Reader<Queue>, Writer<Queue, B>) {
         (self.reader(), self.writer())
     }
 
-    /// Makes a reader of this queue. Of several, each gets some of the packets.
+    /// Returns a reader of this queue. If there are several readers, each gets some of the packets.
     pub fn reader(&self) -> Reader<Queue> {
         Reader::new(self.clone(), self.framing)
     }
 
-    /// Makes a writer to this queue. Order is kept within each of several.
+    /// Returns a writer to this queue. If there are several writers, order is kept within each.
     pub fn writer<B: AsRef<[u8]>>(&self) -> Writer<Queue, B> {
         Writer::new(self.clone(), self.framing, self.switches.clone())
     }
 
-    /// Which header packets have; `None`: none, since the device was opened without.
+    /// Returns the header format of packets; `None` if the device was opened without headers.
     pub const fn framing(&self) -> Option<Framing> {
         self.framing
     }
@@ -50,8 +50,7 @@ impl Queue {
         let mut fds = [PollFd::from_borrowed_fd(self.fd.as_fd(), events)];
         loop {
             match poll(&mut fds, None) {
-                // A device that was deleted reports an error here, which the next read or write
-                // names.
+                // If the device was deleted, the next read or write returns the error.
                 Ok(_) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -68,7 +67,7 @@ impl Device for Queue {
 
     #[inline]
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        // The kernel takes a packet whole or not at all.
+        // The kernel accepts a packet completely or not at all.
         rustix::io::retry_on_intr(|| rustix::io::writev(&self.fd, slices))?;
         Ok(())
     }

@@ -1,19 +1,19 @@
-//! A TUN or TAP device: how it is made or attached to, and what was got.
+//! Creates TUN and TAP devices, or attaches to existing ones.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use superpacket::Framing;
 
-use super::interface::Interface;
+use super::interface::TunInterface;
 use super::ioctl;
 use super::queue::Queue;
 use crate::{Layer, Offloads, Reader, Switches, Writer};
 
-/// A TUN device, or a [TAP device](Builder::layer), with all of its queues that this process has.
+/// A TUN device, or a [TAP device](Builder::layer), with all of its queues in this process.
 ///
-/// Making one takes `CAP_NET_ADMIN`. Addresses and routes are given to it as to any interface, by
-/// `ip` or rtnetlink.
+/// Creating a device needs `CAP_NET_ADMIN`. Addresses and routes are configured as for any
+/// interface, with `ip` or rtnetlink.
 ///
 /// ```no_run
 /// use superpacket_tun::Tun;
@@ -21,16 +21,16 @@ use crate::{Layer, Offloads, Reader, Switches, Writer};
 /// let tun = Tun::builder("vpn0").mtu(1420).open()?;
 /// println!("{}: MTU {}, read as super-packets: {}, written: {}", tun.name(), tun.mtu()?, tun.offloads(), tun.switches().on());
 /// let (mut reader, mut writer) = tun.split();
-/// // A thread that writes what the tunnel delivers.
+/// // One thread writes the packets from the tunnel.
 /// std::thread::spawn(move || {
 ///     loop {
-///         let opened: Vec<Vec<u8>> = Vec::new(); // What the tunnel delivers at once, each packet in a buffer.
+///         let opened: Vec<Vec<u8>> = Vec::new(); // The packets from the tunnel, each in a buffer.
 ///         opened.into_iter().for_each(|packet| writer.push(packet));
 ///         writer.flush()?;
 /// #       break Ok::<(), std::io::Error>(());
 ///     }
 /// });
-/// // One that reads, and seals.
+/// // Another one reads, and encrypts.
 /// let mut packets = Vec::new();
 /// loop {
 ///     packets.clear();
@@ -45,21 +45,21 @@ use crate::{Layer, Offloads, Reader, Switches, Writer};
 /// ```
 #[derive(Debug)]
 pub struct Tun {
-    interface: Interface,
+    interface: TunInterface,
     queues: Vec<Queue>,
     switches: Switches,
     offloads: Offloads,
 }
 
-/// Why a device was not opened.
+/// An error while a device was opened.
 #[derive(Debug, thiserror::Error)]
 #[error("TUN device {device:?}: {action}: {source}")]
 pub struct OpenError {
-    /// The name that was asked for, or that the device has.
+    /// The requested name, or the device's name.
     pub device: String,
-    /// What failed, with the system call's name.
+    /// The action that failed, with the name of the system call.
     pub action: &'static str,
-    /// Why.
+    /// The error of the system.
     pub source: io::Error,
 }
 
@@ -69,7 +69,7 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// How a device is opened; see [`Tun::builder`].
+/// Options for opening a device; see [`Tun::builder`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     name: String,
@@ -81,44 +81,44 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Opens a TAP device, whose packets are Ethernet frames, with [`Layer::Ethernet`]: to be
-    /// bridged, or for a stack with addresses of its own. A TUN device, whose packets are IP
-    /// packets, unless it is said. [`Queue::framing`] tells which it is.
+    /// Selects a TAP device, whose packets are Ethernet frames, with [`Layer::Ethernet`]: for
+    /// bridging, or for a stack with its own addresses. The default is a TUN device, whose packets
+    /// are IP packets. [`Queue::framing`] tells which one it is.
     #[must_use]
     pub fn layer(self, layer: Layer) -> Self {
         Builder { layer, ..self }
     }
 
-    /// Opens so many queues, 1 to 256, for as many threads (`IFF_MULTI_QUEUE` from 2 on). One
-    /// unless it is said.
+    /// Sets the number of queues, 1 to 256, for as many threads (`IFF_MULTI_QUEUE` from 2 on). The
+    /// default is 1.
     #[must_use]
     pub fn queues(self, queues: u16) -> Self {
         Builder { queues, ..self }
     }
 
-    /// Sets the MTU in bytes, as IP packets count: the longest packet that the tunnel carries. As
-    /// it is, or 1500, unless it is said.
+    /// Sets the MTU in bytes: the length of the longest IP packet that the tunnel carries. By
+    /// default the MTU is not changed; a new device has 1500.
     #[must_use]
     pub fn mtu(self, mtu: u32) -> Self {
         Builder { mtu: Some(mtu), ..self }
     }
 
-    /// Switches the interface on, which is done unless `false` is said.
+    /// Sets whether the interface is switched on. The default is `true`.
     #[must_use]
     pub fn up(self, up: bool) -> Self {
         Builder { up, ..self }
     }
 
-    /// Lets the host hand over no more than this. All that the kernel knows unless it is said.
+    /// Limits the offloads of packets that are read. The default is all that the kernel supports.
     #[must_use]
     pub fn offloads(self, offloads: Offloads) -> Self {
         Builder { offloads, ..self }
     }
 
-    /// Makes the device, or attaches to it if it is there.
+    /// Creates the device, or attaches to it if it exists.
     ///
     /// # Errors
-    /// [`OpenError`] names what the system refused.
+    /// [`OpenError`] with the action that failed.
     pub fn open(self) -> Result<Tun, OpenError> {
         let fail = |action| {
             let device = self.name.clone();
@@ -127,7 +127,7 @@ impl Builder {
         if !(1..=256).contains(&self.queues) {
             let source = io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{} is not from 1 to 256", self.queues),
+                format!("{} is not between 1 and 256", self.queues),
             );
             return Err(fail("number of queues")(source));
         }
@@ -136,50 +136,50 @@ impl Builder {
         for _ in 0..self.queues {
             let fd = ioctl::open_clone_device().map_err(fail("open /dev/net/tun"))?;
             ioctl::attach(&fd, &name, self.layer, self.queues > 1)
-                .map_err(fail("make or attach to the device (TUNSETIFF)"))?;
-            // The others go to the device that has been made, whose name the kernel may have
-            // chosen.
-            name = ioctl::identity(&fd)
-                .map_err(fail("ask for the interface's name (TUNGETIFF)"))?
-                .name;
+                .map_err(fail("create or attach to the device (TUNSETIFF)"))?;
+            // Further queues attach to the same device, whose name the kernel may have chosen.
+            name = ioctl::identity(&fd).map_err(fail("get the interface's name (TUNGETIFF)"))?.name;
             fds.push(fd);
         }
         self.finish(fds)
     }
 
-    /// Sets up the device that these descriptors are attached to.
+    /// Configures the device to which these descriptors are attached.
     fn finish(self, fds: Vec<OwnedFd>) -> Result<Tun, OpenError> {
         let mut device = self.name;
         let fail = |device: &String, action| {
             let device = device.clone();
             move |source| OpenError { device, action, source }
         };
-        let in_front = if self.layer == Layer::Ethernet { Framing::TAP } else { Framing::TUN };
+        let wanted_framing =
+            if self.layer == Layer::Ethernet { Framing::TAP } else { Framing::TUN };
         let (mut framing, mut known) = (None, Offloads::NONE);
         for fd in &fds {
             let identity =
-                ioctl::identity(fd).map_err(fail(&device, "ask for the interface (TUNGETIFF)"))?;
+                ioctl::identity(fd).map_err(fail(&device, "get the interface (TUNGETIFF)"))?;
             device = identity.name;
             if identity.layer != self.layer {
                 let source = io::Error::new(
                     io::ErrorKind::Unsupported,
                     "it is a TAP device, whose packets are Ethernet frames",
                 );
-                return Err(OpenError { device, action: "use its descriptor", source });
+                return Err(OpenError { device, action: "use the descriptor", source });
             }
-            ioctl::set_nonblocking(fd).map_err(fail(&device, "switch off waiting (F_SETFL)"))?;
+            ioctl::set_nonblocking(fd)
+                .map_err(fail(&device, "make the descriptor nonblocking (F_SETFL)"))?;
             if identity.has_header {
-                // The header goes first: it is what offloads are described by.
-                ioctl::set_header(fd, in_front.header_length())
-                    .map_err(fail(&device, "choose the header (TUNSETVNETHDRSZ)"))?;
-                framing = Some(in_front);
-                // What one queue is told holds for the device.
-                known = probe(|offloads| ioctl::set_offloads(fd, offloads));
+                // The header is set first, since it describes the offloads.
+                ioctl::set_header(fd, wanted_framing.header_length())
+                    .map_err(fail(&device, "set the header length (TUNSETVNETHDRSZ)"))?;
+                framing = Some(wanted_framing);
+                // The offloads of one queue apply to the whole device.
+                known = set_supported_offloads(|offloads| ioctl::set_offloads(fd, offloads));
             }
         }
         let interface =
-            Interface::new(device.clone()).map_err(fail(&device, "open a socket (socket)"))?;
-        // The kernel takes TCP super-packets in any case, UDP ones if it gives them.
+            TunInterface::new(device.clone()).map_err(fail(&device, "open a socket (socket)"))?;
+        // The kernel always accepts TCP super-packets; it accepts those of UDP if it can deliver
+        // them.
         let on = if framing.is_some() {
             Offloads { udp: known.udp, ..Offloads::ALL }
         } else {
@@ -188,10 +188,9 @@ impl Builder {
         let switches = Switches::new(on);
         let queues = fds.into_iter().map(|fd| Queue::new(fd, framing, switches.clone())).collect();
         let mut tun = Tun { interface, queues, switches, offloads: known };
-        let wanted = common(known, self.offloads);
+        let wanted = intersection(known, self.offloads);
         if wanted != known {
-            tun.set_offloads(wanted)
-                .map_err(fail(&device, "choose what the host may leave undone (TUNSETOFFLOAD)"))?;
+            tun.set_offloads(wanted).map_err(fail(&device, "set the offloads (TUNSETOFFLOAD)"))?;
         }
         if let Some(mtu) = self.mtu {
             tun.interface.set_mtu(mtu).map_err(fail(&device, "set the MTU (SIOCSIFMTU)"))?;
@@ -205,16 +204,17 @@ impl Builder {
     }
 }
 
-/// From the most to the least, as kernels came to know them.
-const LADDER: [Offloads; 4] = [Offloads::ALL, Offloads::TCP, Offloads::CHECKSUM, Offloads::NONE];
+/// Sets of offloads, from newer to older kernels.
+const OFFLOAD_SETS: [Offloads; 4] =
+    [Offloads::ALL, Offloads::TCP, Offloads::CHECKSUM, Offloads::NONE];
 
-/// Sets the most that the kernel knows, and says what that is.
-fn probe(mut set: impl FnMut(Offloads) -> io::Result<()>) -> Offloads {
-    LADDER.into_iter().find(|offloads| set(*offloads).is_ok()).unwrap_or_default()
+/// Sets the largest set of offloads that the kernel supports, and returns it.
+fn set_supported_offloads(mut set: impl FnMut(Offloads) -> io::Result<()>) -> Offloads {
+    OFFLOAD_SETS.into_iter().find(|offloads| set(*offloads).is_ok()).unwrap_or_default()
 }
 
-/// The offloads that are in both.
-const fn common(a: Offloads, b: Offloads) -> Offloads {
+/// Returns the offloads that are in both sets.
+const fn intersection(a: Offloads, b: Offloads) -> Offloads {
     Offloads {
         checksum: a.checksum && b.checksum,
         tcp4: a.tcp4 && b.tcp4,
@@ -224,17 +224,17 @@ const fn common(a: Offloads, b: Offloads) -> Offloads {
 }
 
 impl Tun {
-    /// Makes the device `name`, or attaches to it if it is there, with one queue and all offloads
-    /// that the kernel knows, and switches it on. In the name `%d` stands for the first number that
-    /// is free.
+    /// Creates the device `name`, or attaches to it if it exists, with one queue and all offloads
+    /// that the kernel supports, and switches it on. `%d` in the name stands for the first free
+    /// number.
     ///
     /// # Errors
-    /// [`OpenError`] names what the system refused.
+    /// [`OpenError`] with the action that failed.
     pub fn open(name: &str) -> Result<Tun, OpenError> {
         Self::builder(name).open()
     }
 
-    /// How the device `name` is to be opened.
+    /// Returns options for opening the device `name`.
     pub fn builder(name: &str) -> Builder {
         Builder {
             name: name.to_owned(),
@@ -246,44 +246,44 @@ impl Tun {
         }
     }
 
-    /// Uses descriptors that have been attached to a device, one for each queue: from another
-    /// process, or from Android's `VpnService`. Reads and writes of these descriptors return in
-    /// place of waiting from now on, also for whoever else has them.
+    /// Uses descriptors that are attached to a device already, one per queue: from another process,
+    /// or from Android's `VpnService`. They become nonblocking, also for other users of the same
+    /// descriptors.
     ///
-    /// The device must have been opened with `IFF_NO_PI`, for which the kernel cannot be asked. One
-    /// that was opened without `IFF_VNET_HDR` knows no super-packets: each packet is read
-    /// and written by itself. [`Tun::offloads`] and [`Switches::on`] are empty then.
+    /// The device must have been opened with `IFF_NO_PI`; the kernel does not report this. A device
+    /// that was opened without `IFF_VNET_HDR` has no super-packets: each packet is read and written
+    /// by itself, and [`Tun::offloads`] and [`Switches::on`] are empty.
     ///
     /// # Errors
-    /// [`OpenError`] if they are no TUN device's, or a TAP device's.
+    /// [`OpenError`] if a descriptor is not that of a TUN device; TAP devices are refused too.
     pub fn from_fds(fds: impl IntoIterator<Item = OwnedFd>) -> Result<Tun, OpenError> {
         let fds: Vec<_> = fds.into_iter().collect();
         let builder = Builder { up: false, ..Self::builder("") };
         if fds.is_empty() {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "there is none");
-            return Err(OpenError { device: builder.name, action: "use its descriptor", source });
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "there is no descriptor");
+            return Err(OpenError { device: builder.name, action: "use the descriptor", source });
         }
         builder.finish(fds)
     }
 
-    /// The interface's name, as it was when the device was opened.
+    /// Returns the name that the interface had when the device was opened.
     pub fn name(&self) -> &str {
         &self.interface.name
     }
 
-    /// What the host leaves undone in packets that are read: what was asked for, as far as the
-    /// kernel knows it.
+    /// Returns the offloads of packets that are read: those requested, as far as the kernel
+    /// supports them.
     pub const fn offloads(&self) -> Offloads {
         self.offloads
     }
 
-    /// Changes what the host leaves undone, for all queues at once.
+    /// Changes the offloads of packets that are read, for all queues.
     ///
     /// # Errors
-    /// `EINVAL` if the kernel does not know some of it: it is as before then.
+    /// `EINVAL` if the kernel does not support all of them; then nothing is changed.
     pub fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
         match self.queues.first() {
-            // Without a header nothing could be left undone.
+            // Offloads need a header.
             Some(queue) if queue.framing().is_some() => ioctl::set_offloads(queue, offloads)?,
             _ if offloads == Offloads::NONE => {}
             _ => {
@@ -297,12 +297,12 @@ impl Tun {
         Ok(())
     }
 
-    /// The switches for super-packets that are written, which all writers share.
+    /// Returns the switches for super-packets that are written. All writers share them.
     pub const fn switches(&self) -> &Switches {
         &self.switches
     }
 
-    /// The interface's MTU in bytes, now.
+    /// Returns the interface's current MTU in bytes.
     ///
     /// # Errors
     /// `ENODEV` if the interface is gone, renamed, or moved to another network namespace.
@@ -313,24 +313,24 @@ impl Tun {
     /// Sets the interface's MTU in bytes.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_ADMIN`, `EINVAL` for an MTU that the device does not take, `ENODEV`
-    /// as with [`mtu`](Self::mtu).
+    /// `EPERM` without `CAP_NET_ADMIN`; `EINVAL` if the device does not accept this MTU; `ENODEV`
+    /// as for [`mtu`](Self::mtu).
     pub fn set_mtu(&self, mtu: u32) -> io::Result<()> {
         self.interface.set_mtu(mtu)
     }
 
-    /// The queues: at least one.
+    /// Returns the queues; there is at least one.
     pub fn queues(&self) -> &[Queue] {
         &self.queues
     }
 
-    /// The queues, for a thread each. The device stays as long as one of them, or a reader or
-    /// writer.
+    /// Returns the queues, for example one per thread. The device exists as long as one of them, or
+    /// a reader or writer of one, exists.
     pub fn into_queues(self) -> Vec<Queue> {
         self.queues
     }
 
-    /// Makes a reader and a writer of the first queue, and closes the others.
+    /// Returns a reader and a writer of the first queue, and closes the others.
     ///
     /// # Panics
     /// Never: there is a first queue.
@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_that_a_kernel_knows_is_set() {
+    fn the_largest_supported_set_of_offloads_is_set() {
         let kernels: [(&str, Offloads, usize); 4] = [
             ("Linux from 6.2 on", Offloads::ALL, 1),
             ("one before, which refuses TUN_F_USO4", Offloads::TCP, 2),
@@ -357,9 +357,9 @@ mod tests {
         ];
         for (kernel, knows, calls) in kernels {
             let (mut asked, mut now) = (0, None);
-            let found = probe(|offloads| {
+            let found = set_supported_offloads(|offloads| {
                 asked += 1;
-                if common(offloads, knows) != offloads {
+                if intersection(offloads, knows) != offloads {
                     return Err(io::Error::from_raw_os_error(22));
                 }
                 now = Some(offloads);
@@ -368,7 +368,7 @@ mod tests {
             assert_eq!((found, now, asked), (knows, Some(knows), calls), "{kernel}");
         }
         assert_eq!(
-            probe(|_| Err(io::Error::from_raw_os_error(25))),
+            set_supported_offloads(|_| Err(io::Error::from_raw_os_error(25))),
             Offloads::NONE,
             "no such call"
         );

@@ -1,5 +1,5 @@
-//! Joiner and splitter over a device in memory that takes and gives long packets without a header,
-//! as WinTUN and utun do.
+//! Joiner and splitter with a device in memory that reads and writes long packets without a header,
+//! like WinTUN and utun.
 
 use superpacket::{Policy, Reason, SegmentError};
 use superpacket_traffic::check;
@@ -8,7 +8,7 @@ use superpacket_tun::{EachBuffer, Joiner, NewBuffers, Splitter};
 
 use crate::memory::{AT_IP, by_flow, run};
 
-/// What a device is given for these packets.
+/// Returns the packets that a device receives for these packets.
 fn joined(joiner: &mut Joiner, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut written = Vec::new();
     joiner.join(packets, |mut joined| {
@@ -110,7 +110,8 @@ fn a_sink_that_fails_is_given_the_same_packet_again() {
 fn what_the_device_refuses_for_its_length_leaves_as_it_was_received() {
     let runs = [run(Frame::tcp4(1, 500)), run(Frame::tcp6(1, 500)), run(Frame::udp4(500))];
     let packets = runs.concat();
-    // The device refuses the first flow's, is full at each packet of it once, and takes the rest.
+    // The device refuses the first flow's long packet, is full once at each of its packets, and
+    // accepts the rest.
     for is_full in [false, true] {
         let mut joiner = Joiner::new(65_535);
         let mut written: Vec<Vec<u8>> = Vec::new();
@@ -191,7 +192,8 @@ fn a_long_packet_is_split_in_parts_where_there_are_fewer_buffers() {
                 }
                 assert_eq!(written, most);
             }
-            // IPv6 fragments have an identification of their own each time, the same in all parts.
+            // Each call gives IPv6 fragments a new identification, which is the same in all
+            // portions.
             if packet[6] == 17 && packet[0] >> 4 == 6 {
                 assert!(parts.iter().all(|part| part[44..48] == parts[0][44..48]));
                 assert_ne!(parts[0][44..48], whole[0][44..48]);

@@ -1,4 +1,4 @@
-//! Readers and writers over a device in memory, which fails as it is told to.
+//! Readers and writers with a device in memory, whose failures the tests choose.
 
 mod linear;
 mod memory;

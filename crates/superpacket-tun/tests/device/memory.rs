@@ -14,23 +14,23 @@ pub const INVALID: i32 = 22;
 /// `EIO`: the interface is down.
 pub const DOWN: i32 = 5;
 
-/// Says what becomes of a write: of which number, with which bytes.
+/// Returns the result of a write, by its number and its bytes.
 pub type Verdict = Box<dyn FnMut(usize, &[u8]) -> Option<io::Error> + Send>;
 
-/// A device whose reads are given beforehand and whose writes are kept.
+/// A device with prepared reads, which records writes.
 #[derive(Default)]
 pub struct Memory(Mutex<State>);
 
 #[derive(Default)]
 pub struct State {
     pub to_read: VecDeque<io::Result<Vec<u8>>>,
-    /// All that was taken, headers included.
+    /// All accepted writes, including headers.
     pub written: Vec<Vec<u8>>,
-    /// The most slices of one write.
+    /// Maximum slices of one write.
     pub most_slices: usize,
-    /// Writes that were tried.
+    /// Number of attempted writes.
     tried: usize,
-    /// How often somebody waited.
+    /// Number of waits.
     pub waits: usize,
     verdict: Option<Verdict>,
 }
@@ -40,31 +40,31 @@ impl Memory {
         self.0.lock().expect("no test panics in a device")
     }
 
-    /// A device whose writes are judged.
+    /// Returns a device with this function for the results of writes.
     pub fn judged(verdict: impl FnMut(usize, &[u8]) -> Option<io::Error> + Send + 'static) -> Self {
         let memory = Memory::default();
         memory.judge(verdict);
         memory
     }
 
-    /// Judges the writes from now on.
+    /// Sets the function for the results of writes.
     pub fn judge(&self, verdict: impl FnMut(usize, &[u8]) -> Option<io::Error> + Send + 'static) {
         self.state().verdict = Some(Box::new(verdict));
     }
 
-    /// Takes all writes from now on.
+    /// Accepts all writes from now on.
     pub fn take_all(&self) {
         self.state().verdict = None;
     }
 
-    /// A device from which this is read.
+    /// Returns a device with these reads.
     pub fn reading(reads: impl IntoIterator<Item = io::Result<Vec<u8>>>) -> Self {
         let memory = Memory::default();
         memory.state().to_read.extend(reads);
         memory
     }
 
-    /// What was written, as single packets with complete checksums.
+    /// Returns the written packets, as single packets with complete checksums.
     pub fn packets(&self) -> Vec<Vec<u8>> {
         let (mut segmenter, mut packets) = (Segmenter::new(), Vec::new());
         for written in &self.state().written {
@@ -101,7 +101,7 @@ impl Device for Memory {
 
     fn wait_readable(&self) -> io::Result<()> {
         self.state().waits += 1;
-        // Nothing else would end the wait.
+        // Otherwise the wait would not end.
         Err(io::Error::other("nothing will come"))
     }
 
@@ -111,12 +111,12 @@ impl Device for Memory {
     }
 }
 
-/// Does what was written begin with a header that says "super-packet"?
+/// Returns whether a write begins with the header of a super-packet.
 pub fn is_super_packet(written: &[u8]) -> bool {
     written[1] != 0
 }
 
-/// The packets of each flow, in order.
+/// Returns the packets of each flow, in order.
 pub fn by_flow(packets: &[Vec<u8>]) -> BTreeMap<Option<FlowKey>, Vec<Vec<u8>>> {
     let mut flows: BTreeMap<_, Vec<Vec<u8>>> = BTreeMap::new();
     for packet in packets {
@@ -128,12 +128,12 @@ pub fn by_flow(packets: &[Vec<u8>]) -> BTreeMap<Option<FlowKey>, Vec<Vec<u8>>> {
 pub const AT_IP: Expect =
     Expect { starts_at_ip: true, trailing: false, partial: false, big: false };
 
-/// A run of 40 packets of one flow.
+/// Returns 40 packets of one flow.
 pub fn run(frame: Frame) -> Vec<Vec<u8>> {
     frame.at_ip().run(40).iter().map(Frame::to_bytes).collect()
 }
 
-/// Runs of each kind of flow, one packet of each in turn.
+/// Returns packets of several kinds of flows, alternating.
 pub fn in_turn() -> Vec<Vec<u8>> {
     let runs =
         [Frame::tcp4(1, 1348), Frame::tcp6(1, 1328), Frame::udp4(1200), Frame::udp6(1180)].map(run);

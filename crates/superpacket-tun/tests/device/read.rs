@@ -14,7 +14,7 @@ use superpacket_tun::{
 
 use crate::memory::{AT_IP, INVALID, Memory, in_turn, run};
 
-/// What a device gives that was told to merge these packets.
+/// Returns what a device delivers that merges these packets.
 fn super_packets(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let memory = Memory::default();
     let mut writer = Writer::new(&memory, Some(Framing::TUN), Switches::new(Offloads::ALL));
@@ -45,7 +45,7 @@ fn a_super_packet_is_cut_into_buffers_of_every_kind() {
     let mut bytes = BytesMut::from(&b"before"[..]);
     let plan = reader.read_into(&mut bytes).expect("it reads").expect("packets");
     assert_eq!(bytes.split_to(6), "before");
-    // Each packet is cut off by itself, without a copy.
+    // Packets are split off without a copy.
     for packet in &packets {
         assert_eq!(bytes.split_to(plan.segment_length.min(bytes.len())), packet[..]);
     }
@@ -109,8 +109,8 @@ fn a_malformed_header_is_counted_and_the_next_packet_read() {
     );
 }
 
-/// Packets of one TCP flow in a tunnel, and the super-packet of them behind its virtio header, as a
-/// kernel with `TUN_F_UDP_TUNNEL_GSO` gives it: the partial checksum is the inner one's, the outer
+/// Returns packets of one TCP flow in a tunnel, and their super-packet with its virtio header, as a
+/// kernel with `TUN_F_UDP_TUNNEL_GSO` delivers it: the partial checksum is the inner one; the outer
 /// one is absent, or the pseudo-header's sum.
 fn in_tunnel(inner: Frame) -> (Vec<Vec<u8>>, Header, Vec<u8>) {
     let payload = inner.payload.len();
@@ -183,7 +183,8 @@ fn a_super_packet_in_a_tunnel_is_cut_into_packets_of_the_tunnel() {
                     );
                     cut += 1;
                 }
-                // The header of a device that knows no tunnels: nothing wrong goes out.
+                // Behind the header of a device without tunnel offload, no wrong packets are
+                // returned.
                 let mut bytes = [0; 10];
                 header
                     .write(&mut bytes, Format::Plain, ByteOrder::NATIVE)
@@ -193,8 +194,8 @@ fn a_super_packet_in_a_tunnel_is_cut_into_packets_of_the_tunnel() {
                 let mut out = Vec::new();
                 assert!(reader.read_into(&mut out).expect("not fatal").is_none() && out.is_empty());
                 assert_eq!((reader.counters().malformed, reader.counters().packets), (1, 0));
-                // One that says nothing of the tunnel means the inner TCP all the same, and would
-                // leave the outer lengths as they are.
+                // A header without tunnel fields refers to the inner TCP too, but would leave the
+                // outer lengths unchanged.
                 let untold = Header { gso_type: header.gso_type & !gso_type::UDP_TUNNEL, ..header };
                 untold
                     .write(&mut bytes, Format::Plain, ByteOrder::NATIVE)
@@ -208,7 +209,7 @@ fn a_super_packet_in_a_tunnel_is_cut_into_packets_of_the_tunnel() {
     assert_eq!(cut, 2 * 3 * 2 * 12);
 }
 
-/// Buffers without a plan of their own: they end when they end.
+/// Buffers that do not announce their number.
 struct Ending {
     packets: Vec<Vec<u8>>,
     most: usize,
@@ -224,8 +225,7 @@ impl SegmentBuffers for Ending {
     }
 }
 
-/// Reads into buffers of this kind until the reader has no more, and returns the packets of each
-/// call.
+/// Reads into buffers of this kind until the reader has no more. Returns the packets of each call.
 fn calls(reader: &mut Reader<&Memory>, kind: usize, most: usize) -> Vec<Vec<Vec<u8>>> {
     let mut calls = Vec::new();
     loop {
@@ -246,7 +246,7 @@ fn calls(reader: &mut Reader<&Memory>, kind: usize, most: usize) -> Vec<Vec<Vec<
                 )
             }
             1 => {
-                // Some bytes are left over, which are not enough for another packet.
+                // Some bytes remain, but not enough for another packet.
                 let mut bytes = vec![0; most * length + length - 500];
                 let mut buffers = BackToBack::new(&mut bytes);
                 let plan = reader.read_into(&mut buffers).expect("it reads").expect("packets");
@@ -316,7 +316,7 @@ fn a_super_packet_comes_in_parts_where_there_are_fewer_buffers() {
     }
 }
 
-/// A super-packet of 112 segments into a pool of 46 buffers, and a packet behind it.
+/// Reads a super-packet of 112 segments into a pool of 46 buffers, and a packet behind it.
 #[test]
 fn what_comes_behind_a_super_packet_that_is_larger_than_the_pool_is_read() {
     let packets: Vec<_> =
@@ -370,7 +370,7 @@ fn buffers_that_take_no_packet_are_an_error_and_the_packets_may_be_discarded() {
     assert_eq!((plan.segments, reader.counters().reads), (40, 1));
     assert!(out.chunks(plan.segment_length).eq(&packets));
     assert!(!reader.has_more() && !reader.discard());
-    // Three packets are taken, the others discarded.
+    // Three packets are read, the others discarded.
     let first = reader
         .read_into(&mut Ending { packets: Vec::new(), most: 3 })
         .expect("it reads")

@@ -70,7 +70,7 @@ fn packets_that_overtook_each_other_merge_where_it_is_known_when_they_were_sent(
         assert_eq!(memory.state().written.len(), time);
         assert_eq!(memory.packets()[40 * (time - 1)..], packets);
     }
-    // Packets of another stream, and those without a key, stay where they are.
+    // Packets of another stream, and packets without a key, stay at their places.
     let (other, another) = (run(Frame::udp4(1200)), run(Frame::udp6(1180)));
     writer.push(other[0].clone());
     writer.push_in_order(packets[1].clone(), OrderKey::new(1, 1));
@@ -84,7 +84,7 @@ fn packets_that_overtook_each_other_merge_where_it_is_known_when_they_were_sent(
         by_flow(&last),
         by_flow(&[&other[..2], &packets[..2], &[another[1].clone(), another[0].clone()]].concat())
     );
-    // What was cleared leaves no key behind.
+    // Clearing removes the keys too.
     writer.push_in_order(packets[1].clone(), OrderKey::new(1, 1));
     assert_eq!(writer.clear(), 1);
     write(&mut writer, &[packets[3].clone(), packets[2].clone()]).expect("the device takes all");
@@ -111,7 +111,7 @@ fn no_write_has_more_slices_than_the_kernel_takes() {
     assert_eq!(memory.packets(), packets);
 }
 
-/// Refuses super-packets, as kernels do that announce them and do not take them.
+/// Refuses super-packets, like kernels that announce them and do not accept them.
 fn refuse_super_packets(_: usize, written: &[u8]) -> Option<io::Error> {
     is_super_packet(written).then(|| errno(INVALID))
 }
@@ -152,7 +152,7 @@ fn one_kind_that_is_refused_leaves_the_others_on_for_all_writers() {
     let packets = in_turn();
     write(&mut first, &packets).expect("all else is taken");
     assert_eq!((first.counters().refused, first.counters().super_packets), (1, 2));
-    // The second UDP flow of this very call was not tried.
+    // The second UDP flow of this call was not tried.
     assert_eq!(first.counters().separated, 2);
     assert_eq!(switches.on(), Offloads::TCP);
     write(&mut second, &packets).expect("all else is taken");
@@ -160,7 +160,7 @@ fn one_kind_that_is_refused_leaves_the_others_on_for_all_writers() {
         (second.counters().refused, second.counters().separated, second.counters().super_packets),
         (0, 0, 2)
     );
-    // Where it is off, it is not even merged.
+    // A kind that is off is not merged.
     assert_eq!(second.aggregation().reason(Reason::UdpOff), 80);
     memory.take_all();
     switches.set(GsoKind::Udp, true);
@@ -185,7 +185,7 @@ fn a_device_that_refuses_single_packets_too_is_not_taken_for_one_without_offload
 
 #[test]
 fn a_packet_that_is_none_is_dropped_and_told_and_the_rest_is_written() {
-    // What is no IP packet is refused by `tun_get_user`.
+    // `tun_get_user` refuses packets that are not IP.
     let memory =
         Memory::judged(|_, written| (!matches!(written[10] >> 4, 4 | 6)).then(|| errno(INVALID)));
     let mut packets = run(Frame::tcp4(1, 1348));
@@ -220,7 +220,7 @@ fn a_full_device_loses_and_repeats_nothing_wherever_it_is_full() {
             in_turn().into_iter().for_each(|packet| writer.push(packet));
             let error = writer.try_flush().expect_err("the device is full");
             assert_eq!((error.kind(), writer.counters().full), (io::ErrorKind::WouldBlock, 1));
-            // What is pushed meanwhile comes behind.
+            // Packets that are pushed meanwhile are written later.
             let late = Frame::tcp4(1, 5).at_ip().to_bytes();
             writer.push(late.clone());
             writer.flush().expect("the device takes the rest");
@@ -419,7 +419,7 @@ fn shared_writer(memory: &Arc<Memory>) -> SharedWriter {
     Writer::new(Arc::clone(memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
 }
 
-/// Longer than packets are apart that come alone.
+/// Longer than the minimum gap for a direct write.
 fn pause() {
     thread::sleep(Duration::from_micros(100));
 }
@@ -461,7 +461,7 @@ fn a_packet_that_comes_alone_is_written_by_its_sender() {
     assert!(memory.packets().iter().all(|written| *written == packet));
 }
 
-/// Senders that pause at random, to a device that is full at random and refuses super-packets.
+/// Senders that pause at random, with a device that is full at random and refuses super-packets.
 #[test]
 fn senders_to_a_queue_keep_their_order_and_lose_nothing() {
     let (mut direct, mut merged) = (0, 0);
@@ -507,7 +507,7 @@ fn what_a_sender_cannot_write_is_judged_by_the_writer() {
         queued.run_lossy(|error| told.push(error.raw_os_error()));
         (told, queued)
     });
-    // A packet that comes alone, and goes through the queue, so that the next is written directly.
+    // The first packet goes through the queue alone, so that the next is written directly.
     sender.send(packet.clone()).expect("it runs");
     while memory.state().written.is_empty() {
         pause();
@@ -561,7 +561,7 @@ fn a_lossy_queued_writer_drops_what_the_device_does_not_take_and_tells() {
         Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
             .queued(1024);
     let packets = [run(Frame::udp6(1000)), run(Frame::tcp4(1, 1348))].concat();
-    // As many as one flush takes leave nothing: those of the next are written.
+    // The packets of a failed flush are dropped; those of the next are written.
     let (dropped, written) = (packets.iter().cycle().take(256), packets.iter().take(40));
     dropped.chain(written).for_each(|packet| sender.send(packet.clone()).expect("there is room"));
     drop(sender);

@@ -243,7 +243,7 @@ impl Unsupported {
         match self {
             Unsupported::Protocol => "this protocol",
             Unsupported::LinkHeader => {
-                "behind this link header (PPPoE, MPLS, a tag of another type)"
+                "behind this link header (PPPoE, MPLS, a tag of another type, more than two tags)"
             }
             Unsupported::Tunnel => "in this tunnel",
             Unsupported::Refused => "a packet of a kind that it has refused before",
@@ -269,8 +269,8 @@ pub struct LinkHeaders(u8);
 impl LinkHeaders {
     /// The empty set.
     pub const NONE: LinkHeaders = LinkHeaders(0);
-    /// Those behind which Linux segments: Ethernet without tags, or with tags of 802.1Q and
-    /// 802.1ad.
+    /// Those behind which Linux segments: Ethernet without tags, or with one or two tags of
+    /// 802.1Q and 802.1ad.
     pub const LINUX: LinkHeaders = LinkHeaders::NONE.with(LinkHeader::Plain).with(LinkHeader::Vlan);
     /// All that the engine knows.
     pub const ALL: LinkHeaders = LinkHeaders((1 << LinkHeader::ALL.len()) - 1);
