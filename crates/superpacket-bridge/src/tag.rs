@@ -1,5 +1,5 @@
-//! Where the VLAN tags of received packets are, for a bridge that filters by VLAN: the tag that
-//! says a packet's VLAN is beside the frame, as most devices report it, and all others are in it.
+//! Moves VLAN tags to where VLAN filtering expects them. The tag that names a packet's VLAN is in
+//! the metadata, where most devices put it, and all other tags are in the frame.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket_io::port::Buffer;
@@ -8,14 +8,14 @@ use crate::frame::ETHERNET;
 use crate::rewritten::{replace, whole};
 use crate::vlan::VlanProtocol;
 
-/// Where a tag stands: behind the two hardware addresses.
+/// Offset of a tag: after the two hardware addresses.
 const PLACE: usize = 12;
 
 /// Bytes of a tag.
 const TAG: usize = 4;
 
-/// Puts the tag of this protocol that stands first in a frame beside it, and a tag of another one
-/// that is beside the frame into it. A packet that needs either is copied.
+/// Moves the first tag of a frame to the metadata if it has this protocol, and a metadata tag of
+/// another protocol into the frame. The packet is copied if either is needed.
 #[inline]
 pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
     if packet.layer != Layer::Ethernet {
@@ -26,7 +26,7 @@ pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
         Some(tag) => put_in(packet, tag),
         None => {
             let first = packet.buffers().next().map_or(&[][..], Buffer::bytes);
-            // Where the first buffer is that short, all are looked at.
+            // If the first buffer is that short, search all buffers.
             let ether_type =
                 first.get(PLACE..ETHERNET).map(|field| u16::from_be_bytes([field[0], field[1]]));
             if ether_type.is_none_or(|ether_type| ether_type == protocol.ether_type()) {
@@ -51,8 +51,8 @@ fn take_out(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
         RxChecksum::Partial { start, offset } => {
             RxChecksum::Partial { start: start.saturating_sub(TAG as u16), offset }
         }
-        // The sum begins behind the Ethernet header: the tag's last two bytes and the EtherType
-        // behind it were summed, and the latter is not any more.
+        // The checksum starts after the Ethernet header. It covered the tag's last two bytes and
+        // the EtherType after them, and no longer covers the latter.
         RxChecksum::Complete(sum) => {
             RxChecksum::Complete(add(add(sum, !tag.control), !u16::from_be_bytes([e, f])))
         }
@@ -79,7 +79,7 @@ fn put_in(packet: &mut RxPacket<Buffer>, tag: VlanTag) {
     replace(packet, bytes, checksum, None);
 }
 
-/// Adds in one's complement.
+/// Adds in one's complement arithmetic.
 const fn add(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
     sum + carry as u16
@@ -97,7 +97,7 @@ mod tests {
         whole(packet, 0)
     }
 
-    /// What a device sums: all behind 14 bytes.
+    /// Returns the checksum that a device reports: of all bytes after the first 14.
     fn complete(frame: &[u8]) -> RxChecksum {
         RxChecksum::Complete(
             frame[14..]
@@ -154,7 +154,7 @@ mod tests {
             (service.clone(), None),
             "it says no VLAN of this bridge"
         );
-        // To a provider bridge it does, and a customer's does not.
+        // A provider bridge moves a service tag, and leaves a customer's tag in the frame.
         sort(&mut packet, VlanProtocol::Dot1Ad);
         assert_eq!(
             (bytes(&packet), packet.vlan, packet.checksum),

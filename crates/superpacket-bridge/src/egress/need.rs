@@ -1,4 +1,4 @@
-//! What a packet needs at the port that it leaves by, as far as the port does not do it.
+//! Decides how a packet must be adapted before it leaves by a port.
 
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{
@@ -11,63 +11,63 @@ use superpacket::wire::{
 use superpacket_features::Feature;
 use superpacket_io::port::Buffer;
 
-use crate::frame::{Head, network_offset};
+use crate::frame::{PacketHead, network_offset};
 use crate::runtime::Runtime;
 
-/// What a packet needs at the port that it leaves by.
+/// The adaptation that a packet needs before it leaves by a port.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Need {
-    /// Nothing.
-    Nothing,
-    /// Its partial checksum filled in.
-    Checksum,
-    /// To be cut like this, for this reason if it would fit the port's MTU.
-    Cut(Gso, Option<Unsupported>),
-    /// To be cut into the packets that merged, which are not alike.
-    CutUneven,
-    /// To be cut into the parts of it that are, which the port cuts itself.
-    WholeParts(Layout),
-    /// To be cut into super-packets of so much payload, since it is more than the port takes at
-    /// once.
-    Parts(Gso, SegmentSize, Layout),
-    /// To go whole, and the port to be told how to cut it: it is what LRO merged, as a card hands
-    /// it to its host.
-    Whole(Gso, Layout),
-    /// To be shorter, and it cannot be cut.
-    Shorter,
+pub(super) enum EgressAction {
+    /// Send the packet unchanged.
+    Unchanged,
+    /// Complete the partial checksum.
+    CompleteChecksum,
+    /// Segment the packet as given. The reason is set if the packet fits the MTU but the port does
+    /// not support its segmentation.
+    Segment(Gso, Option<Unsupported>),
+    /// Segment into the original packets, whose sizes or headers differ.
+    SegmentUneven,
+    /// Split into super-packets of uniform segments, which the port segments itself.
+    UniformParts(Layout),
+    /// Split into super-packets of this payload size, the largest that the port accepts.
+    SmallerSuperPackets(Gso, SegmentSize, Layout),
+    /// Send the merged packet whole, with metadata that tells the port how to segment it.
+    Offload(Gso, Layout),
+    /// The packet exceeds the MTU and cannot be segmented.
+    TooLong,
 }
 
-/// What a packet needs at a port.
-pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need {
+/// Returns the adaptation that a packet needs at a port.
+pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> EgressAction {
     let metadata = &packet.metadata;
     let length = packet.length();
     let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
-    // At byte 8 lies SCTP's, which is no sum: no port can be asked for it.
+    // SCTP has its checksum at byte 8. It is a CRC, which ports cannot complete.
     let only_here = matches!(metadata.checksum, RxChecksum::Partial { offset, .. } if usize::from(offset) == sctp::CHECKSUM);
     let checksum = match partial
         && (only_here
             || !runtime.has(Feature::TxChecksumming)
             || is_refused_checksum(runtime, packet))
     {
-        true => Need::Checksum,
-        false => Need::Nothing,
+        true => EgressAction::CompleteChecksum,
+        false => EgressAction::Unchanged,
     };
-    // LRO's, with headers written anew: only there can a checksum be made partial without touching
-    // what came.
+    // Merged by LRO with new headers. Only then can a partial checksum be set without changing
+    // received bytes.
     let merged = metadata.gso.is_none()
         && metadata.packets > 1
         && metadata.largest_payload != 0
         && !packet.header().is_empty();
-    // What fits with the link header fits without it.
+    // A packet that fits with its link header also fits without it.
     if metadata.gso.is_none() && !merged && length <= runtime.mtu {
         return checksum;
     }
-    // Where the headers are known, no byte is read.
+    // With a known layout no packet byte is read.
     let known = metadata.layout.filter(|layout| cut_at(metadata, layout));
-    let head = Head::new(packet, if known.is_some() { 0 } else { MAX_HEADER });
+    let head = PacketHead::new(packet, if known.is_some() { 0 } else { MAX_HEADER });
     let bytes = head.bytes(packet);
     let network = network_offset(bytes, metadata);
-    let short = length.saturating_sub(network) <= runtime.mtu;
+    let ip_length = length.saturating_sub(network);
+    let short = ip_length <= runtime.mtu;
     if metadata.gso.is_none() && !merged && short {
         return checksum;
     }
@@ -76,95 +76,121 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
         None => parse(bytes, length, metadata.layer).ok(),
     });
     let Some(layout) = layout else {
-        // Nobody can cut what nobody can read; but a super-packet is what the sender's kernel made,
-        // and says so.
+        // A packet that cannot be parsed cannot be segmented. A super-packet's metadata comes from
+        // the sender's kernel, so the cutter reports the error.
         return if metadata.gso.is_none() {
-            Need::Shorter
+            EgressAction::TooLong
         } else {
-            metadata.gso.map_or(Need::Shorter, |gso| Need::Cut(gso, None))
+            metadata.gso.map_or(EgressAction::TooLong, |gso| EgressAction::Segment(gso, None))
         };
     };
-    let payload = length.saturating_sub(usize::from(layout.payload));
-    let support = runtime.gso_support();
     if let Some(need) = uneven(runtime, packet, &layout) {
         return need;
     }
     match metadata.gso {
-        Some(gso) => {
-            let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
-            let fits = fitting.is_some_and(|fitting| gso.size <= fitting)
-                || payload <= gso.size.get() && length - network <= runtime.mtu;
-            // Datagrams without a checksum, with headers written anew: a port that cuts them itself
-            // asks for one.
-            let unused = !partial
-                && gso.kind == GsoKind::Udp
-                && metadata.packets > 1
-                && layout.outer.is_none()
-                && !packet.header().is_empty();
-            if !fits {
-                return match (gso.kind, fitting) {
-                    // A stream may be cut anywhere; so may a datagram be fragmented.
-                    (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => {
-                        Need::Cut(gso.with_size(size), None)
-                    }
-                    _ => Need::Shorter,
-                };
+        Some(gso) => for_super_packet(runtime, packet, gso, &layout, ip_length),
+        None => for_merged(runtime, packet, &layout, ip_length, merged, checksum),
+    }
+}
+
+/// Returns the adaptation of a packet with GSO metadata. `ip_length` is its length from the IP
+/// header on.
+#[inline(always)]
+fn for_super_packet(
+    runtime: &Runtime,
+    packet: &SuperPacket<'_, Buffer>,
+    gso: Gso,
+    layout: &Layout,
+    ip_length: usize,
+) -> EgressAction {
+    let metadata = &packet.metadata;
+    let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
+    let payload = packet.length().saturating_sub(usize::from(layout.payload));
+    let support = runtime.gso_support();
+    let fitting = SegmentSize::for_mtu(layout, gso.kind, runtime.mtu);
+    let fits = fitting.is_some_and(|fitting| gso.size <= fitting)
+        || payload <= gso.size.get() && ip_length <= runtime.mtu;
+    // Datagrams without a checksum but with new headers: ports that segment them require a
+    // checksum.
+    let unused = !partial
+        && gso.kind == GsoKind::Udp
+        && metadata.packets > 1
+        && layout.outer.is_none()
+        && !packet.header().is_empty();
+    if !fits {
+        return match (gso.kind, fitting) {
+            // A TCP stream may be segmented at any byte, and a UDP datagram may be fragmented.
+            (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => {
+                EgressAction::Segment(gso.with_size(size), None)
             }
-            if !partial && !unused {
-                return Need::Cut(gso, None);
-            }
-            let mut for_port = gso;
-            let mut unsupported = support.refuses(&layout, &for_port, length - network, payload);
-            if unsupported == Some(Unsupported::FixedIds)
-                && may_change_ids(runtime, packet, &layout)
-            {
-                for_port = gso.with_incrementing_ids();
-                unsupported = support.refuses(&layout, &for_port, length - network, payload);
-            }
-            match unsupported {
-                None if partial => Need::Nothing,
-                None => Need::Whole(for_port, layout),
-                Some(unsupported) => match part(&support, &layout, for_port).filter(|_| partial) {
-                    Some(size) => Need::Parts(for_port, size, layout),
-                    None => Need::Cut(gso, Some(unsupported)),
-                },
-            }
+            _ => EgressAction::TooLong,
+        };
+    }
+    if !partial && !unused {
+        return EgressAction::Segment(gso, None);
+    }
+    let mut for_port = gso;
+    let mut unsupported = support.refuses(layout, &for_port, ip_length, payload);
+    if unsupported == Some(Unsupported::FixedIds) && may_change_ids(runtime, packet, layout) {
+        for_port = gso.with_incrementing_ids();
+        unsupported = support.refuses(layout, &for_port, ip_length, payload);
+    }
+    match unsupported {
+        None if partial => EgressAction::Unchanged,
+        None => EgressAction::Offload(for_port, *layout),
+        Some(unsupported) => match part(&support, layout, for_port).filter(|_| partial) {
+            Some(size) => EgressAction::SmallerSuperPackets(for_port, size, *layout),
+            None => EgressAction::Segment(gso, Some(unsupported)),
+        },
+    }
+}
+
+/// Returns the adaptation of a packet without GSO metadata that is too long or, if `merged`, made
+/// by LRO. A packet that need not be segmented gets the adaptation `checksum`.
+#[inline(always)]
+fn for_merged(
+    runtime: &Runtime,
+    packet: &SuperPacket<'_, Buffer>,
+    layout: &Layout,
+    ip_length: usize,
+    merged: bool,
+    checksum: EgressAction,
+) -> EgressAction {
+    let short = ip_length <= runtime.mtu;
+    let metadata = &packet.metadata;
+    let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
+    let payload = packet.length().saturating_sub(usize::from(layout.payload));
+    let support = runtime.gso_support();
+    let kind = match (layout.protocol, layout.version) {
+        (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
+        (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
+        (Protocol::Udp | Protocol::Dccp, _) => {
+            return if short { checksum } else { EgressAction::TooLong };
         }
-        None => {
-            let kind = match (layout.protocol, layout.version) {
-                (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
-                (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
-                (Protocol::Udp | Protocol::Dccp, _) => {
-                    return if short { checksum } else { Need::Shorter };
-                }
-            };
-            let Some(fitting) = SegmentSize::for_mtu(&layout, kind, runtime.mtu) else {
-                return Need::Shorter;
-            };
-            // What LRO merged is cut no longer than what its sender sent.
-            let size = SegmentSize::new(metadata.largest_payload as usize)
-                .filter(|_| metadata.packets > 1)
-                .map_or(fitting, |size| size.min(fitting));
-            let form = if partial { ChecksumForm::Partial } else { ChecksumForm::Full };
-            let gso = Gso::new(kind, size).with_checksum(form);
-            // Even where it is no longer than the MTU: a receiver learns from it how long segments
-            // are, and acknowledges by that.
-            if merged
-                && payload > size.get()
-                && support.refuses(&layout, &gso, length - network, payload).is_none()
-            {
-                Need::Whole(gso, layout)
-            } else if merged
-                && let Some(size) = part(&support, &layout, gso)
-                && payload > size.get()
-            {
-                Need::Parts(gso, size, layout)
-            } else if short {
-                checksum
-            } else {
-                Need::Cut(gso, None)
-            }
-        }
+    };
+    let Some(fitting) = SegmentSize::for_mtu(layout, kind, runtime.mtu) else {
+        return EgressAction::TooLong;
+    };
+    // Segments of a merged packet are not longer than the ones its sender sent.
+    let size = SegmentSize::new(metadata.largest_payload as usize)
+        .filter(|_| metadata.packets > 1)
+        .map_or(fitting, |size| size.min(fitting));
+    let form = if partial { ChecksumForm::Partial } else { ChecksumForm::Full };
+    let gso = Gso::new(kind, size).with_checksum(form);
+    // Also if it fits the MTU: the receiver derives the segment size, and so its
+    // acknowledgements, from it.
+    if merged && payload > size.get() && support.refuses(layout, &gso, ip_length, payload).is_none()
+    {
+        EgressAction::Offload(gso, *layout)
+    } else if merged
+        && let Some(size) = part(&support, layout, gso)
+        && payload > size.get()
+    {
+        EgressAction::SmallerSuperPackets(gso, size, *layout)
+    } else if short {
+        checksum
+    } else {
+        EgressAction::Segment(gso, None)
     }
 }
 
@@ -173,7 +199,7 @@ fn is_refused_checksum(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> b
     if runtime.refused_checksums.is_empty() {
         return false;
     }
-    let head = Head::new(packet, MAX_HEADER);
+    let head = PacketHead::new(packet, MAX_HEADER);
     let layout = parse_datagram(head.bytes(packet), packet.length(), packet.metadata.layer).ok();
     layout
         .as_ref()
@@ -181,8 +207,13 @@ fn is_refused_checksum(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> b
         .is_some_and(|kind| runtime.refused_checksums.contains(kind))
 }
 
-/// What a packet needs that is uneven, unless it is cut anew because its segments are too long.
-fn uneven(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> Option<Need> {
+/// Returns the adaptation of an uneven packet; `None` if its segments are too long, so that it is
+/// segmented anew.
+fn uneven(
+    runtime: &Runtime,
+    packet: &SuperPacket<'_, Buffer>,
+    layout: &Layout,
+) -> Option<EgressAction> {
     let longest = packet.parts().iter().map(|part| part.gso()).max_by_key(|gso| gso.size)?;
     if SegmentSize::for_mtu(layout, longest.kind, runtime.mtu)
         .is_none_or(|fitting| longest.size > fitting)
@@ -194,16 +225,20 @@ fn uneven(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) 
     let taken = |gso: Gso, payload: usize| {
         support.refuses(layout, &gso, headers + payload, payload).is_none()
     };
-    // A part of one packet is no super-packet, which any port takes.
+    // A part that is a single packet needs no support by the port.
     let taken =
         packet.parts().iter().all(|part| part.segments() == 1 || taken(part.gso(), part.payload()));
     let partial = matches!(packet.metadata.checksum, RxChecksum::Partial { .. })
         && runtime.has(Feature::TxChecksumming);
-    Some(if taken && partial { Need::WholeParts(*layout) } else { Need::CutUneven })
+    Some(if taken && partial {
+        EgressAction::UniformParts(*layout)
+    } else {
+        EgressAction::SegmentUneven
+    })
 }
 
-/// Are these the headers at which the packet is cut? In UDP the place of its partial checksum says
-/// so, as [`GsoKind::parse`] has it.
+/// Returns whether the packet is segmented at these headers. For UDP, the offset of the partial
+/// checksum decides, as in [`GsoKind::parse`].
 fn cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     match (metadata.gso, metadata.checksum) {
         (
@@ -214,13 +249,13 @@ fn cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     }
 }
 
-/// May the port number the segments anew? Of IPv4 packets that must not be fragmented nobody reads
-/// the identification (RFC 6864, section 4.1).
+/// Returns whether the port may renumber the segments. The identification of an IPv4 packet that
+/// must not be fragmented has no meaning (RFC 6864, section 4.1).
 fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> bool {
     if !runtime.has(Feature::TxTcpMangleidSegmentation) {
         return false;
     }
-    let head = Head::new(packet, usize::from(layout.payload));
+    let head = PacketHead::new(packet, usize::from(layout.payload));
     let bytes = head.bytes(packet);
     let dont_fragment = |network: u16, version: IpVersion| {
         let place = usize::from(network) + ipv4::FRAGMENT;
@@ -232,8 +267,8 @@ fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &
         && layout.outers().all(|outer| dont_fragment(outer.network, outer.version))
 }
 
-/// The payload of the largest super-packets that the port takes of this one, of which it takes
-/// smaller ones only: whole segments, and two at least, or nothing is gained.
+/// Returns the payload size of the largest super-packets that the port accepts: whole segments, and
+/// at least two, since one would save nothing.
 fn part(support: &GsoSupport, layout: &Layout, gso: Gso) -> Option<SegmentSize> {
     let size = gso.size.get();
     let headers = usize::from(layout.payload - layout.outermost());

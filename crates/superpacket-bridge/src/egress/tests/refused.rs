@@ -1,4 +1,4 @@
-//! Ports that refuse frames, are full, or take no more than a rate.
+//! Tests of ports that refuse frames, are full, or have a rate limit.
 
 use super::*;
 
@@ -194,7 +194,7 @@ fn a_port_that_has_room_again_gets_what_is_left() {
 
 #[test]
 fn what_leaves_is_limited_in_packets_and_in_bytes_of_the_frames_on_the_wire() {
-    // 40 frames of 1,448 bytes of payload and 66 of headers.
+    // 40 frames of 1,448 payload bytes and 66 header bytes.
     let frames = workload::w1(40);
     let wire = frames.iter().map(Vec::len).sum::<usize>() as u64;
     for (name, burst, passing) in [
