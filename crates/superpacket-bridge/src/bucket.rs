@@ -36,7 +36,7 @@ pub(crate) enum BucketLevel {
 
 /// Shortest wait for an empty bucket, in nanoseconds; less if half of the bucket fills sooner.
 /// Short waits would wake threads too often.
-const LEAST_WAIT: u64 = 1_000_000;
+const MIN_WAIT: u64 = 1_000_000;
 
 impl TokenBucket {
     /// Returns a full bucket.
@@ -113,7 +113,7 @@ impl TokenBucket {
             0 => {
                 let empty_until = self.full_at.load(Ordering::Relaxed).saturating_sub(depth);
                 BucketLevel::EmptyUntil(
-                    empty_until.max(now).saturating_add(LEAST_WAIT.min(depth / 2).max(1)),
+                    empty_until.max(now).saturating_add(MIN_WAIT.min(depth / 2).max(1)),
                 )
             }
             amount => BucketLevel::Some(amount),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn so_much_a_second_and_so_much_at_once() {
+    fn rate_and_burst_are_enforced() {
         let bucket = bucket(10, 10);
         let at = |ms: u64| (0..100).filter(|_| bucket.take(1, ms * MS)).count();
         assert_eq!((at(0), at(500), at(60_000)), (10, 5, 10));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_the_bucket_passes_when_it_is_full() {
+    fn an_amount_larger_than_the_bucket_passes_when_it_is_full() {
         let bucket = bucket(1_000, 100);
         assert!(bucket.take(5_000, 0));
         assert!(!bucket.take(1, 0));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_charges_more_than_there_is_waits() {
+    fn charging_more_than_available_causes_a_wait() {
         let bucket = bucket(1_000, 100);
         assert_eq!(bucket.has(0), BucketLevel::Some(100));
         bucket.charge(40, 0);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_refused_take_no_packets() {
+    fn refused_bytes_take_no_packet_tokens() {
         let rates = Rates {
             tx_packet_rate: 10,
             tx_packet_burst: 10,
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_fills_it_and_none_leaves_it() {
+    fn a_changed_rate_fills_the_bucket() {
         let bucket = bucket(1, 1);
         bucket.charge(1_000, 0);
         bucket.set(Rate { per_second: 1, burst: 1 });

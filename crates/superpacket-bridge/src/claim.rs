@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_is_taken_while_somebody_has_it_by_whatever_port() {
+    fn an_interface_is_claimed_while_any_port_holds_it() {
         let claim = |port: &str| Claim::of(&port.parse().expect("a port string"));
         let first = claim("packet:claimed0?ring=1m").expect("is free").expect("has an interface");
         for port in ["packet:claimed0", "xdp:claimed0", "nic:page=4k@packet:claimed0"] {

@@ -60,13 +60,13 @@ impl fmt::Debug for Factory {
 pub(crate) struct ConsumerPort {
     pub(crate) consumer: Box<dyn Consumer>,
     /// Turns sent frames into packets; never holds any.
-    passer: Aggregator<Buffer>,
+    packetizer: Aggregator<Buffer>,
 }
 
 impl ConsumerPort {
     pub(crate) fn new(consumer: Box<dyn Consumer>) -> Self {
         let policy = Policy::gro().with_partial_checksums().with_max_flows(8);
-        ConsumerPort { consumer, passer: Aggregator::new(policy, HashKey::new(0)) }
+        ConsumerPort { consumer, packetizer: Aggregator::new(policy, HashKey::new(0)) }
     }
 
     /// Returns the consumer, and its end of a port.
@@ -77,8 +77,8 @@ impl ConsumerPort {
         segmenter: &'a mut Segmenter,
         now: u64,
     ) -> (&'a mut dyn Consumer, PortEnd<'a>) {
-        let ConsumerPort { consumer, passer } = self;
-        (&mut **consumer, PortEnd { egress, outgoing, segmenter, passer, now })
+        let ConsumerPort { consumer, packetizer } = self;
+        (&mut **consumer, PortEnd { egress, outgoing, segmenter, packetizer, now })
     }
 }
 
@@ -88,7 +88,7 @@ pub struct PortEnd<'a> {
     egress: &'a mut Egress,
     outgoing: &'a mut Outgoing,
     segmenter: &'a mut Segmenter,
-    passer: &'a mut Aggregator<Buffer>,
+    packetizer: &'a mut Aggregator<Buffer>,
     /// The current time in nanoseconds.
     now: u64,
 }
@@ -132,8 +132,8 @@ impl PortEnd<'_> {
             Some(gso) => packet.with_gso(gso),
             None => packet,
         };
-        let PortEnd { egress, outgoing, segmenter, passer, now } = self;
-        passer.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| {
+        let PortEnd { egress, outgoing, segmenter, packetizer, now } = self;
+        packetizer.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| {
             let staged = outgoing.stage(&packet);
             egress.add(outgoing, &staged, &packet, segmenter, *now);
             outgoing.keep(staged, &mut packet);

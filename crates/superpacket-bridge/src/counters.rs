@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_counts_in_its_place() {
+    fn each_drop_reason_has_its_counter() {
         let counts = PortCounts::default();
         for (number, (cause, _)) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, number);

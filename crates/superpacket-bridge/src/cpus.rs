@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_cpus_that_threads_can_be_kept_on() {
+    fn threads_can_be_pinned_to_this_machines_cpus() {
         let usable = UsableCpus::read();
         let mask = usable.mask();
         assert!(mask.last().is_some_and(|last| last.number() < possible_cpus()), "{usable:?}");
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_is_told_why() {
+    fn unusable_cpus_have_a_reason() {
         let cpu = |number| Cpu::new(number).expect("below 8192");
         let usable =
             UsableCpus { online: CpuMask::first_cpus(3), affinity: CpuMask::first_cpus(2) };

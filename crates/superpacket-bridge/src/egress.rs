@@ -5,7 +5,7 @@
 //! fragment it, or drop it. [`Egress::flush`] sends the frames that were added, and falls back to
 //! software if the kernel refuses one.
 
-mod need;
+mod action;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::queues::QueueCounts;
 use crate::runtime::{Runtime, SharedPort};
 use crate::settings::TooBig;
 use crate::vlan::{PortVlans, number};
-use need::{EgressAction, need};
+use action::{EgressAction, egress_action};
 
 /// Number of retries at a full port before its frames are dropped.
 const FULL_RETRIES: u32 = 4;
@@ -37,7 +37,7 @@ const FULL_RETRIES: u32 = 4;
 /// Maximum segments per packet: 64 KB in segments of 8 bytes, the smallest size that the kernel's
 /// TCP uses (`TCP_MIN_GSO_SIZE`). Smaller segments would let a few packets keep a thread busy for a
 /// second.
-const MOST_SEGMENTS: MaxSegments = MaxSegments::new(8192).expect("not zero");
+const MAX_SEGMENTS: MaxSegments = MaxSegments::new(8192).expect("not zero");
 
 /// Consecutive refusals of a kind of packet after which that kind is no longer offloaded to the
 /// port.
@@ -138,7 +138,7 @@ impl Egress {
             }
         }
         let metadata = &packet.metadata;
-        match need(&self.runtime, packet) {
+        match egress_action(&self.runtime, packet) {
             EgressAction::Unchanged => {
                 self.batch.push_packet(outgoing, staged, packet, self.runtime.max_slices())
             }
@@ -178,7 +178,7 @@ impl Egress {
                 let before = self.waiting();
                 let options = SegmentOptions::default()
                     .with_checksum(checksum)
-                    .with_max_segments(MOST_SEGMENTS);
+                    .with_max_segments(MAX_SEGMENTS);
                 let (options, unsupported) = match need {
                     EgressAction::Segment(gso, unsupported) => (options.with_gso(gso), unsupported),
                     _ => (options, None),

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_takes_what_is_there_and_sends_it_on() {
+    fn a_round_forwards_all_waiting_packets() {
         let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
         let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| joined(&mut bridge, name));
         let mut ends = [&mut b, &mut c].map(|host| host.receivers().remove(0));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_with_a_rate_is_left_alone_until_more_is_allowed_and_the_others_are_not() {
+    fn a_port_with_a_rate_waits_and_others_do_not() {
         let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
         let (mut host, port) =
             pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_down_does_not_keep_the_others_from_being_served() {
+    fn a_port_that_is_down_does_not_stop_the_others() {
         let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
         let gone = joined(&mut bridge, "gone");
         gone.control().set_state(superpacket_io::port::LinkState::Gone);

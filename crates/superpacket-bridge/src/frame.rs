@@ -221,7 +221,7 @@ mod tests {
     const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 
     #[test]
-    fn the_tag_is_part_of_the_address_wherever_it_is() {
+    fn the_vlan_is_part_of_the_address_wherever_the_tag_is() {
         let tagged = ethernet(B, A, &[0x81, 0, 0x20, 7, 0x88, 0xb5, 1, 2]);
         let plain = ethernet(B, A, &[0x88, 0xb5, 1, 2]);
         let expected = Addresses {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_neighbours() {
+    fn multicast_and_link_local_destinations_are_recognized() {
         let to = |address| {
             read(&ethernet(address, A, &[0x88, 0xb5]), Layer::Ethernet, None)
                 .0
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_without_a_link_layer_go_by_their_ip_addresses() {
+    fn packets_without_a_link_layer_use_their_ip_addresses() {
         let mut packet = [0; 20];
         packet[0] = 0x45;
         packet[12..16].copy_from_slice(&[10, 0, 0, 1]);

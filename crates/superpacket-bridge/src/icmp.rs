@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_is_told_the_mtu_in_the_name_of_its_destination() {
+    fn an_ipv4_answer_has_the_mtu_and_the_destination_as_source() {
         let frame = ipv4_frame(0x4000, 17);
         let answer = too_big(&frame, 14, None, 1280).expect("an answer");
         assert_eq!(answer.len(), 14 + 576);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_is_told_too_and_a_stripped_tag_comes_back() {
+    fn an_ipv6_answer_has_the_mtu_and_the_stripped_tag() {
         let mut frame = [&ETHER[..], &[0x86, 0xdd, 0x60, 0, 0, 0, 5, 0xa0, 17, 64]].concat();
         frame.extend((0..32).map(|number| if number < 16 { 0x20 } else { 0x21 }));
         frame.extend([9; 1440]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_answers_errors_groups_and_fragments() {
+    fn errors_groups_and_fragments_are_not_answered() {
         assert!(too_big(&ipv4_frame(0, 17), 14, None, 1280).is_none(), "it may be fragmented");
         assert!(too_big(&ipv4_frame(0x4001, 17), 14, None, 1280).is_none(), "a later fragment");
         assert!(too_big(&ipv4_frame(0x4000, 1), 14, None, 1280).is_none(), "type 3 is an error");

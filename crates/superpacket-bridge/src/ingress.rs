@@ -23,8 +23,8 @@ use crate::tag;
 
 /// Wire frames and bytes of a full super-packet. A rate limit reserves this much for each packet
 /// before its size is known.
-const MOST_PACKETS: u64 = 64;
-const MOST_BYTES: u64 = 65_536;
+const MAX_SUPER_PACKET_FRAMES: u64 = 64;
+const MAX_SUPER_PACKET_BYTES: u64 = 65_536;
 
 /// The packets of one poll. All queues of a thread use the same buffer, one after the other.
 #[derive(Debug, Default)]
@@ -113,7 +113,7 @@ impl Ingress {
             policy: None,
             key,
             gaps: gaps(&runtime, key),
-            aggregator: passing(key),
+            aggregator: pass_through(key),
             reported: Counters::default(),
             opening,
             token,
@@ -132,9 +132,10 @@ impl Ingress {
     /// Changes the aggregation policy. Without memory for it the old policy stays, or aggregation
     /// is switched off. No packet may be held.
     fn set_policy(&mut self, policy: Option<Policy>) {
-        match policy
-            .map_or_else(|| Ok(passing(self.key)), |policy| Aggregator::try_new(policy, self.key))
-        {
+        match policy.map_or_else(
+            || Ok(pass_through(self.key)),
+            |policy| Aggregator::try_new(policy, self.key),
+        ) {
             Ok(aggregator) => {
                 (self.policy, self.aggregator) = (policy, aggregator);
                 (self.reported, self.expected_in) = (Counters::default(), 0);
@@ -171,7 +172,7 @@ impl Ingress {
 
     /// Performs the work that is due without packets: sends what waited for room, and closes the
     /// backlogs of CPUs that are no longer in the mask.
-    pub(crate) fn tend(&mut self) {
+    pub(crate) fn run_deferred(&mut self) {
         if self.dispatch.is_on() {
             if self.dispatch.is_stuck() {
                 self.dispatch.end_of_round(&self.shared);
@@ -182,7 +183,7 @@ impl Ingress {
 
     /// Counts as lost, after a panic, the packets that the thread had in its hands; `unsent` of
     /// them were waiting to be sent.
-    pub(crate) fn lose(&mut self, unsent: u64) {
+    pub(crate) fn count_lost(&mut self, unsent: u64) {
         let counters = self.aggregator.counters();
         let unseen = self.expected_in.saturating_sub(counters.packets_in);
         self.shared.counts.dropped(DropReason::Panic, unsent + counters.held + unseen);
@@ -207,7 +208,7 @@ impl Ingress {
             self.receive.give_back();
             return Ok(0);
         }
-        let limit = if self.is_limited { self.allowed(now) } else { POLL_LIMIT };
+        let limit = if self.is_limited { self.packet_allowance(now) } else { POLL_LIMIT };
         if limit == 0 {
             self.receive.give_back();
             return Ok(0);
@@ -242,13 +243,14 @@ impl Ingress {
     /// Returns how many packets the rate limits allow, if each has the maximum size. If 0, sets the
     /// time of the next poll.
     #[cold]
-    fn allowed(&mut self, now: u64) -> usize {
+    fn packet_allowance(&mut self, now: u64) -> usize {
         let buckets = &self.shared.buckets;
         let mut allowed = POLL_LIMIT;
         self.throttled_until = None;
-        for (has, of_each) in
-            [(buckets.rx_packets.has(now), MOST_PACKETS), (buckets.rx_bytes.has(now), MOST_BYTES)]
-        {
+        for (has, of_each) in [
+            (buckets.rx_packets.has(now), MAX_SUPER_PACKET_FRAMES),
+            (buckets.rx_bytes.has(now), MAX_SUPER_PACKET_BYTES),
+        ] {
             match has {
                 BucketLevel::Some(amount) => {
                     allowed = allowed.min((amount / of_each).clamp(1, POLL_LIMIT as u64) as usize)
@@ -394,7 +396,7 @@ impl Ingress {
 
 /// Returns an aggregator that holds no packets and takes almost no memory, for packets that are not
 /// aggregated.
-fn passing(key: HashKey) -> Aggregator<Buffer> {
+fn pass_through(key: HashKey) -> Aggregator<Buffer> {
     Aggregator::new(Policy::gro().with_partial_checksums().with_max_flows(8), key)
 }
 

@@ -32,7 +32,7 @@ const MIN_KEEP: u16 = 2;
 
 /// Maximum repeats within [`WINDOW`] by a port that is part of a loop. A frame that circulates in
 /// one direction returns to the port of its first copy, as if its sender repeated it.
-pub(crate) const MOST_REPEATS: u64 = 8;
+pub(crate) const MAX_LOOP_REPEATS: u64 = 8;
 
 /// Lifetime of a hint or a returned frame, in ticks. A one-directional loop shows only when
 /// another host broadcasts, which ARP does about once a minute.
@@ -51,11 +51,11 @@ pub(crate) struct LoopGuard {
     hasher: RandomState,
     frames: Box<[[AtomicU64; WAYS]]>,
     /// By port: when a frame first received by another port returned there; 0 for never.
-    returned: Box<[AtomicU64]>,
+    last_return: Box<[AtomicU64]>,
     /// When an address was last seen at two ports; 0 for never.
-    suspected: AtomicU64,
+    last_suspicion: AtomicU64,
     /// When the last log message about a loop was written; 0 for never.
-    warned: AtomicU64,
+    last_warning: AtomicU64,
 }
 
 /// The port that received a frame.
@@ -75,7 +75,7 @@ struct FloodedFrame(u64);
 /// Maximum repeats that are counted.
 const MAX_REPEATS: u64 = 0xf;
 
-const _: () = assert!(MOST_REPEATS <= MAX_REPEATS);
+const _: () = assert!(MAX_LOOP_REPEATS <= MAX_REPEATS);
 
 impl FloodedFrame {
     fn new(tag: u32, tick: u16, by: IngressPort) -> FloodedFrame {
@@ -109,7 +109,7 @@ impl FloodedFrame {
     }
 
     /// Returns whether the first copy was received by an isolated port.
-    fn is_of_isolated(self) -> bool {
+    fn is_from_isolated_port(self) -> bool {
         self.0 & 2 != 0
     }
 
@@ -132,20 +132,20 @@ impl LoopGuard {
         LoopGuard {
             hasher: RandomState::new(),
             frames: (0..REMEMBERED / WAYS).map(|_| Default::default()).collect(),
-            returned: (0..MAX_PORTS).map(|_| AtomicU64::new(0)).collect(),
-            suspected: AtomicU64::new(0),
-            warned: AtomicU64::new(0),
+            last_return: (0..MAX_PORTS).map(|_| AtomicU64::new(0)).collect(),
+            last_suspicion: AtomicU64::new(0),
+            last_warning: AtomicU64::new(0),
         }
     }
 
     /// Records that an address was seen at two ports, so there may be a loop.
     pub(crate) fn suspect(&self, now: u64) {
-        self.suspected.store(now, Ordering::Relaxed);
+        self.last_suspicion.store(now, Ordering::Relaxed);
     }
 
     /// Returns whether flooded frames must be checked.
     pub(crate) fn is_suspected(&self, now: u64) -> bool {
-        is_recent(&self.suspected, now)
+        is_recent(&self.last_suspicion, now)
     }
 
     /// Returns whether this frame, which is about to be flooded to at least one port, has returned
@@ -204,19 +204,19 @@ impl LoopGuard {
         now: u64,
     ) -> (FloodedFrame, bool) {
         let port = by.port;
-        if known.port() != port && known.is_of_isolated() && !by.is_isolated {
+        if known.port() != port && known.is_from_isolated_port() && !by.is_isolated {
             // Isolated ports have not received the frame, and this copy reaches them. The next copy
             // has reached all.
             return (FloodedFrame::new(known.tag(), tick, by), false);
         }
-        let returned = &self.returned[usize::from(port) % MAX_PORTS];
+        let returned = &self.last_return[usize::from(port) % MAX_PORTS];
         if known.port() != port {
             returned.store(now, Ordering::Relaxed);
             self.warn(known.port(), port, now);
             return (known.returned(), true);
         }
         let is_of_loop = known.has_returned() || is_recent(returned, now);
-        (known.repeated(), is_of_loop && known.repeats() >= MOST_REPEATS)
+        (known.repeated(), is_of_loop && known.repeats() >= MAX_LOOP_REPEATS)
     }
 
     fn hash(&self, packet: &SuperPacket<'_, Buffer>, recipients: &Recipients) -> u64 {
@@ -227,11 +227,11 @@ impl LoopGuard {
 
     /// Logs that there is a loop, at most once per interval.
     fn warn(&self, first: u16, port: u16, now: u64) {
-        let warned = self.warned.load(Ordering::Relaxed);
-        if (warned == 0 || now.saturating_sub(warned) >= WARN_INTERVAL)
+        let last_warning = self.last_warning.load(Ordering::Relaxed);
+        if (last_warning == 0 || now.saturating_sub(last_warning) >= WARN_INTERVAL)
             && self
-                .warned
-                .compare_exchange(warned, now, Ordering::Relaxed, Ordering::Relaxed)
+                .last_warning
+                .compare_exchange(last_warning, now, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         {
             tracing::warn!(
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_are_looked_at_are_bounded() {
+    fn the_number_of_hashed_bytes_is_bounded() {
         for length in [60, 127, 128, 257, 600, 1_514, WHOLE] {
             let frame = numbered(length);
             assert_eq!(fed(&frame)[besides()..], frame, "all of it");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_of_a_frame_and_both_ends_of_a_long_packet_tell_it_from_others() {
+    fn every_byte_of_a_frame_and_both_ends_of_a_long_packet_are_hashed() {
         let differs = |length: usize, index: usize| {
             let mut frame = vec![0u8; length];
             let before = fed(&frame);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_long_packet_is_looked_at_nobody_knows() {
+    fn the_hashed_ranges_of_a_long_packet_are_random() {
         let length = 65_549;
         let mut looked_at = vec![0; length];
         for seed in 0..2_000u64 {
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_bytes_are_another_packet_where_others_are_given_it_or_it_is_cut_otherwise() {
+    fn equal_bytes_with_other_recipients_or_segmentation_are_another_packet() {
         let plain = || received(&numbered(600));
         let gso = |size| Gso::new(GsoKind::Udp, SegmentSize::new(size).expect("not zero"));
         let tagged = |protocol, control| {

@@ -210,7 +210,7 @@ impl PacketForwarder {
             if let (Some(vlans), Some(tag)) = (self.vlans_of(from), tag) {
                 packet.metadata.vlan = vlans.leave(tag);
             }
-            self.answer(from, &packet, mtu);
+            self.send_too_big(from, &packet, mtu);
         }
         self.outgoing.keep(staged, &mut packet);
         if waiting >= FLUSH_AT {
@@ -360,7 +360,7 @@ impl PacketForwarder {
 
     /// Tells the sender of a packet by ICMP that it is too long.
     #[cold]
-    fn answer(&mut self, from: &SharedPort, packet: &SuperPacket<'_, Buffer>, mtu: usize) {
+    fn send_too_big(&mut self, from: &SharedPort, packet: &SuperPacket<'_, Buffer>, mtu: usize) {
         if !self.answers.take(1, self.now) {
             return;
         }

@@ -320,7 +320,7 @@ impl PollLoop {
         let mut received = 0;
         for index in 0..self.ingress.len() {
             let ingress = &mut self.ingress[index];
-            ingress.tend();
+            ingress.run_deferred();
             let due = ingress.deadline().is_some_and(|deadline| deadline <= now);
             if ingress.paused_until.is_some_and(|until| until <= now) {
                 ingress.paused_until = None;
@@ -445,7 +445,7 @@ impl PollLoop {
         let port = match whose {
             PanicScope::Ingress(index) => {
                 let ingress = &mut self.ingress[index];
-                ingress.lose(unsent);
+                ingress.count_lost(unsent);
                 Some(ingress.shared.name.clone())
             }
             PanicScope::Backlog(index) => {

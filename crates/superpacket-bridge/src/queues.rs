@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_of_a_queue_are_counted_together_and_ends_that_are_gone_once() {
+    fn counters_of_a_queues_ends_are_summed_and_closed_ends_counted_once() {
         let queues = Queues::default();
         let ends = [1, 0, 1].map(|queue| queues.sends_by(queue));
         for (end, packets) in ends.iter().zip([3, 5, 7]) {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_opened_again_counts_on() {
+    fn a_reopened_queue_keeps_its_counters() {
         let queues = Queues::default();
         queues.receives_by(1).packets.add(4);
         queues.receives_by(1).packets.add(5);

@@ -54,10 +54,10 @@ pub struct Rates {
 }
 
 /// The highest rate: 8 Tb/s.
-const MOST: u64 = 1_000_000_000_000;
+const MAX_RATE: u64 = 1_000_000_000_000;
 
 /// The largest burst: 4 GiB, or as many packets.
-const MOST_BURST: u64 = 1 << 32;
+const MAX_BURST: u64 = 1 << 32;
 
 impl Rates {
     /// The names of the fields in commands and files.
@@ -98,7 +98,7 @@ impl Rates {
         let unit = Rates::unit(name).unwrap_or_default();
         let is_burst = name.ends_with("_burst");
         let (most, zero) =
-            if is_burst { (MOST_BURST, "a tenth of a second's") } else { (MOST, "no limit") };
+            if is_burst { (MAX_BURST, "a tenth of a second's") } else { (MAX_RATE, "no limit") };
         let place = self
             .place(name)
             .ok_or_else(|| format!("{name:?} is no rate: there are {}", Rates::NAMES.join(", ")))?;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rate_has_a_place_of_its_own() {
+    fn each_rate_has_its_own_field() {
         let mut rates = Rates::default();
         for (number, name) in (1..).zip(Rates::NAMES) {
             assert_eq!(rates.value(name), Some(0), "no limit");
@@ -164,17 +164,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_said() {
+    fn errors_state_the_allowed_range() {
         let mut rates = Rates::default();
         for (name, value, says) in [
             (
                 "storm_unknown",
-                MOST + 1,
+                MAX_RATE + 1,
                 "storm_unknown is 0 (no limit) or 1 to 1000000000000 packets/s, not 1000000000001",
             ),
             (
                 "tx_byte_burst",
-                MOST_BURST + 1,
+                MAX_BURST + 1,
                 "tx_byte_burst is 0 (a tenth of a second's) or 1 to 4294967296 bytes",
             ),
             ("rate", 1, "\"rate\" is no rate: there are rx_byte_rate, "),

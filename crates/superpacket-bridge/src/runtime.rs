@@ -446,7 +446,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_held_past_a_poll_is_copied_out() {
+    fn packets_held_past_a_poll_are_copied() {
         let port = shared(|settings| settings.limits.gro_flush_timeout = 50_000);
         let policy = port.runtime().policy().expect("GRO is on");
         assert_eq!((policy.storage, policy.hold_time), (Storage::Linear, 50_000));

@@ -22,7 +22,7 @@ mod entry;
 mod shares;
 mod statics;
 
-use entry::{AddressEntry, EntryState, HOLD, MOST_AGE, TICK};
+use entry::{AddressEntry, EntryState, HOLD, MAX_AGE, TICK};
 use shares::Shares;
 pub(crate) use statics::most_static;
 use statics::{Statics, StaticsLocked};
@@ -86,13 +86,13 @@ pub(crate) struct AddressTable {
     /// Locks of the sets, by the lower bits of the sets' numbers.
     changing: Box<[AtomicBool]>,
     /// Time of the last scan for expired entries.
-    expired: AtomicU64,
+    last_scan: AtomicU64,
     /// The static entries; locked before any set.
     statics: Statics,
     /// The loop detector, which is told of addresses seen at two ports.
     pub(crate) loops: LoopGuard,
     /// When a disputed address was last logged; 0 for never.
-    warned: AtomicU64,
+    last_warning: AtomicU64,
 }
 
 impl AddressTable {
@@ -110,14 +110,14 @@ impl AddressTable {
         Ok(AddressTable {
             sets: entries.into_boxed_slice(),
             secret: [random(), random()],
-            ageing: (ageing.as_millis() / u128::from(TICK)).clamp(1, u128::from(MOST_AGE)) as u64,
+            ageing: (ageing.as_millis() / u128::from(TICK)).clamp(1, u128::from(MAX_AGE)) as u64,
             start: Instant::now(),
             shares: Shares::new(),
             changing: (0..sets.min(STRIPES)).map(|_| AtomicBool::new(false)).collect(),
-            expired: AtomicU64::new(0),
+            last_scan: AtomicU64::new(0),
             statics: Statics::default(),
             loops: LoopGuard::new(),
-            warned: AtomicU64::new(0),
+            last_warning: AtomicU64::new(0),
         })
     }
 
@@ -199,10 +199,10 @@ impl AddressTable {
 
     /// Returns whether a disputed address may be logged now: once per second.
     pub(crate) fn may_warn(&self, now: u64) -> bool {
-        let warned = self.warned.load(Ordering::Relaxed);
+        let warned = self.last_warning.load(Ordering::Relaxed);
         (warned == 0 || now.saturating_sub(warned) >= WARN_INTERVAL)
             && self
-                .warned
+                .last_warning
                 .compare_exchange(warned, now, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
     }
@@ -280,14 +280,15 @@ impl AddressTable {
         if set.iter().any(|entry| entry.read(key).is_some()) {
             return;
         }
-        let room = set.iter().filter_map(|entry| Some((self.room(entry, port, now)?, entry)));
+        let room =
+            set.iter().filter_map(|entry| Some((self.replaceability(entry, port, now)?, entry)));
         let Some((_, entry)) = room.max_by_key(|(room, _)| *room) else { return };
         self.fill(entry, key.0, EntryState::new(now, port));
     }
 
     /// Returns whether an entry can be replaced by a new address of this port, and how readily;
     /// `None` if it cannot.
-    fn room(&self, entry: &AddressEntry, port: u16, now: u64) -> Option<Replaceability> {
+    fn replaceability(&self, entry: &AddressEntry, port: u16, now: u64) -> Option<Replaceability> {
         let is_full = self.shares.is_full(port);
         if entry.key.load(Ordering::Relaxed) == 0 {
             return (!is_full).then_some(Replaceability::Free);
@@ -390,10 +391,10 @@ impl AddressTable {
     /// Frees expired entries, so that they do not count towards any port. Called often; scans only
     /// at intervals.
     pub(crate) fn expire(&self, now: u64) {
-        let expired = self.expired.load(Ordering::Relaxed);
+        let expired = self.last_scan.load(Ordering::Relaxed);
         if now.saturating_sub(expired) >= self.ageing.clamp(4 * MIN_EXPIRE, 4 * MAX_EXPIRE) / 4
             && self
-                .expired
+                .last_scan
                 .compare_exchange(expired, now, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         {

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_read_and_what_makes_no_sense_is_named() {
+    fn ranges_are_parsed_and_errors_name_the_problem() {
         for text in
             ["1", "4094", "10-20", "7 pvid", "7 untagged", "7 pvid untagged", "10-20 untagged"]
         {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_in_the_vlans_that_it_was_given() {
+    fn a_port_is_in_its_configured_vlans() {
         let shown =
             |vlans: &PortVlans| vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>();
         let mut port = PortVlans::default();
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_in_by_their_tags_and_leave_by_their_vlan() {
+    fn frames_enter_by_tag_and_leave_by_vlan() {
         let access = vlans(&["10 pvid untagged"]);
         let trunk = vlans(&["10-20", "7 untagged"]);
         use VlanProtocol::{Dot1Ad, Dot1Q};

@@ -156,7 +156,7 @@ mod tests {
     use crate::settings::TooBig;
 
     #[test]
-    fn steering_that_cannot_be_leaves_the_bridge_as_it_was() {
+    fn invalid_steering_leaves_the_bridge_unchanged() {
         let bridge = Bridge::start(settings(&["memory:steered-a", "memory:steered-b"]))
             .expect("no privilege is needed");
         let mut wrong = settings(&["memory:steered-a", "memory:steered-c"]);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_cannot_be_opened_leaves_the_bridge_as_it_was() {
+    fn a_port_that_cannot_be_opened_leaves_the_bridge_unchanged() {
         let bridge = Bridge::start(settings(&["memory:kept", "memory:other"]))
             .expect("no privilege is needed");
         let names = || bridge.ports().into_iter().map(|port| port.port).collect::<Vec<_>>();

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_a_port_hold_together_or_not_at_all() {
+    fn changes_of_a_port_are_applied_all_or_not_at_all() {
         let ports = ["left=memory:set-a", "memory:set-b"]
             .map(|port| PortSettings::new(port.parse().expect("a port string")));
         let bridge = Bridge::start(BridgeSettings {

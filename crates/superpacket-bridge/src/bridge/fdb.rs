@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_replaced_whoever_has_it() {
+    fn an_entry_of_any_port_can_be_replaced() {
         let (one, two) = ("memory:fdb-six", "memory:fdb-seven");
         let bridge =
             Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_added_or_deleted_is_named() {
+    fn errors_name_the_entry_that_cannot_be_added_or_deleted() {
         let (one, two) = ("memory:fdb-three", "memory:fdb-four");
         let bridge =
             Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");

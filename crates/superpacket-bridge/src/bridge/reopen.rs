@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_waits_for_its_interface_waits_by_its_new_string() {
+    fn a_port_that_waits_for_its_interface_uses_its_new_string() {
         let bridge = Bridge::start(settings("left=memory:waits")).expect("memory needs nothing");
         {
             let _alone = lock(&bridge.inner.changes);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_of_one_device_are_known_as_such() {
+    fn port_strings_of_one_device_are_recognized() {
         let devices = ["packet:eth0?ring=1m", "xdp:eth0", "nic:page=4k@packet:eth0", "tap:eth0"]
             .map(|text| device_of(&spec(text)).to_owned());
         assert_eq!(devices, ["eth0"; 4]);

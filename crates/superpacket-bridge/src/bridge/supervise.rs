@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_a_thread_that_is_held_up_has_its_bounds() {
+    fn events_for_a_blocked_supervisor_are_bounded() {
         let bridge =
             Bridge::start(settings(&["memory:many-notices"])).expect("no privilege is needed");
         let alone = lock(&bridge.inner.changes);

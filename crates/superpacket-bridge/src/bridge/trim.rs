@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_due_once_after_the_last_of_several_changes() {
+    fn memory_is_trimmed_once_after_the_last_of_several_changes() {
         let start = Instant::now();
         let mut trimmer = MemoryTrimmer::new(5, start);
         let mut due = |epoch, milliseconds| {

@@ -170,7 +170,7 @@ fn tcp_payload(sent: &[Sent]) -> Vec<u8> {
 }
 
 #[test]
-fn a_port_with_tso_gets_it_whole_and_one_without_gets_what_came() {
+fn a_port_with_tso_gets_super_packets_and_one_without_the_original_frames() {
     let frames = workload::w1(40);
     let mut able = Bench::new(|_| ());
     let whole = able.forward(&frames);
@@ -210,7 +210,7 @@ fn uneven() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_is_not_alike_comes_apart_into_what_came_or_into_parts_that_the_port_cuts() {
+fn uneven_packets_are_split_into_original_frames_or_uniform_parts() {
     let policy = Policy::gro().with_merge_uneven();
     // Three parts: consecutive identifications, a short packet, and jumping identifications. The
     // last part is a single packet.
@@ -282,7 +282,7 @@ fn fill_in(frame: &mut [u8]) {
 }
 
 #[test]
-fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
+fn packets_merged_by_lro_are_sent_whole() {
     let frames = uneven();
     let stream: Vec<u8> = frames.iter().flat_map(|frame| frame[54..].to_vec()).collect();
     for storage in [Storage::Fragments, Storage::Linear] {
@@ -357,7 +357,7 @@ fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
 }
 
 #[test]
-fn what_lro_made_of_acknowledgements_is_a_frame_like_any_other() {
+fn acknowledgements_merged_by_lro_are_ordinary_frames() {
     let acks: Vec<_> = (1..=8)
         .map(|number| {
             Frame::tcp4(1, 0)
@@ -394,7 +394,7 @@ fn a_senders_super_packet_passes_or_is_cut_by_its_own_size() {
 }
 
 #[test]
-fn limits_of_the_port_and_of_its_user_cut() {
+fn limits_of_the_port_and_of_the_user_cause_segmentation() {
     let limits: [fn(&mut Runtime); 5] = [
         |runtime| runtime.limits.gso_max_size = 14_000,
         |runtime| runtime.capabilities.gso.max_ipv4_length = 14_519,
@@ -416,7 +416,7 @@ fn limits_of_the_port_and_of_its_user_cut() {
 }
 
 #[test]
-fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_takes() {
+fn packets_too_large_for_the_port_become_its_largest_super_packets() {
     let frames = workload::w1(40);
     let size = workload::TCP_PAYLOAD;
     for (limit, parts) in [(8, [8; 5].as_slice()), (13, &[13, 13, 13, 1]), (1, &[1; 40])] {
@@ -450,7 +450,7 @@ fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_take
 }
 
 #[test]
-fn identifications_that_stay_the_same_are_cut_here() {
+fn fixed_identifications_are_segmented_in_software() {
     let frames: Vec<_> = (0..4u32)
         .map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_id(0).to_bytes())
         .collect();
@@ -472,7 +472,7 @@ fn identifications_that_stay_the_same_are_cut_here() {
 }
 
 #[test]
-fn segments_that_all_have_cwr_are_cut_here_and_counted() {
+fn segments_that_all_have_cwr_are_segmented_in_software_and_counted() {
     let frames: Vec<_> = (0..4u32)
         .map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_flags(ACK | CWR).to_bytes())
         .collect();
@@ -495,7 +495,7 @@ fn segments_that_all_have_cwr_are_cut_here_and_counted() {
 }
 
 #[test]
-fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked_for() {
+fn identifications_may_change_with_df_if_mangleid_is_on() {
     let flow = |dont_fragment: bool, payload: u32, number: u32| {
         let frame = |number: u32| Frame::tcp4(1 + number * payload, payload as usize).with_id(7);
         (0..number)
@@ -580,7 +580,7 @@ fn a_smaller_mtu_makes_smaller_segments_of_tcp() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_dropped_answered_or_fragmented() {
+fn packets_that_cannot_be_segmented_are_dropped_answered_or_fragmented() {
     let datagram = |dont_fragment: bool| {
         let frame = Frame::udp4(2_000)
             .with(|frame| frame.ipv4_mut().dont_fragment = dont_fragment)
@@ -614,7 +614,7 @@ fn the_crc_of_sctp_is_filled_in_for_every_port() {
 }
 
 #[test]
-fn a_checksum_at_byte_8_that_may_be_a_crc_is_left_to_no_port() {
+fn a_checksum_at_byte_8_is_never_offloaded() {
     let partial = |frame: Vec<u8>| {
         RxPacket::new(Buffer::from(frame))
             .with_checksum(RxChecksum::Partial { start: 34, offset: 8 })
@@ -640,7 +640,7 @@ fn a_checksum_at_byte_8_that_may_be_a_crc_is_left_to_no_port() {
 }
 
 #[test]
-fn a_packet_is_not_cut_into_crumbs() {
+fn the_number_of_segments_is_limited() {
     let mut bench = Bench::new(without(&[Feature::TcpSegmentationOffload]));
     assert_eq!(bench.pass(from_kernel(8_192 * 7, 7)).len(), 8_192);
     assert!(bench.pass(from_kernel(8_192 * 7 + 1, 7)).is_empty());
@@ -702,7 +702,7 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
 }
 
 #[test]
-fn a_port_that_cuts_in_a_tunnel_gets_what_is_in_two_already_cut() {
+fn a_port_with_tunnel_segmentation_gets_double_tunnels_segmented() {
     let tunnels = |runtime: &mut Runtime| runtime.capabilities.gso.udp_tunnels = true;
     let frames = |frame: Frame| frame.run(20).iter().map(Frame::to_bytes).collect::<Vec<_>>();
     let one = Frame::tcp4(1, 1_000).in_vxlan4();

@@ -19,18 +19,18 @@ const LAST_MEMBER: u64 = seconds(1);
 
 /// Minimum response time to a general query, IGMP's unit. IGMPv3 and MLD can ask for immediate
 /// responses.
-const LEAST_RESPONSE: u64 = seconds(1) / 10;
+const MIN_RESPONSE: u64 = seconds(1) / 10;
 
 /// Minimum lifetime that a membership keeps after a query for its group, so that the response
 /// arrives in time.
-const LEAST_MEMBERSHIP: u64 = seconds(1);
+const MIN_MEMBERSHIP: u64 = seconds(1);
 
 /// Time for which hosts respond as in IGMPv1 after an IGMPv1 query: robustness variable times query
 /// interval plus a response interval, with Linux's values (RFC 3376, section 8.12).
 const V1_PRESENT: u64 = seconds(260);
 
 /// Maximum groups per port. A port that joins more receives all groups.
-pub(super) const MOST_GROUPS: u32 = 1024;
+pub(super) const MAX_GROUPS: u32 = 1024;
 
 /// Interval between scans for expired entries.
 const EXPIRE: u64 = seconds(1);
@@ -193,7 +193,7 @@ impl Groups {
             return;
         }
         let held = self.held.entry(port).or_default();
-        if *held >= MOST_GROUPS {
+        if *held >= MAX_GROUPS {
             self.routers.entry(key(vlan, version(group))).or_default().ports.insert(port, until);
             return;
         }
@@ -231,7 +231,7 @@ impl Groups {
         if query.is_v1 {
             routers.igmpv1_until = now + V1_PRESENT;
         }
-        let mut response = (query.response.as_nanos() as u64).max(LEAST_RESPONSE);
+        let mut response = (query.response.as_nanos() as u64).max(MIN_RESPONSE);
         if routers.igmpv1_until > now {
             response = response.max(V1_RESPONSE.as_nanos() as u64);
         }
@@ -240,7 +240,7 @@ impl Groups {
                 return;
             }
             // Remaining members respond within this time.
-            let until = now + (LAST_MEMBER_COUNT * response).max(LEAST_MEMBERSHIP);
+            let until = now + (LAST_MEMBER_COUNT * response).max(MIN_MEMBERSHIP);
             self.members
                 .get_mut(&(vlan, group))
                 .into_iter()
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_for_its_members_and_routers_once_all_have_been_heard() {
+    fn a_group_is_restricted_to_members_and_routers_once_all_may_have_reported() {
         let mut groups = Groups::default();
         groups.record(1, 0, GroupRecord::Join(GROUP), 0);
         assert_eq!(groups.given(0, GROUP, 1), None, "nobody asks: others may be in it");
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_heard_again_is_forgotten() {
+    fn memberships_and_routers_expire() {
         let mut groups = asked();
         groups.record(1, 0, GroupRecord::Join(GROUP), 0);
         groups.record(2, 0, GroupRecord::Join(GROUP), 30 * SECOND);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_without_an_address_is_no_router() {
+    fn a_querier_without_an_address_is_no_router() {
         let mut groups = Groups::default();
         groups.query(9, false, 0, &general(false), 0);
         assert_eq!(ports(groups.given(0, GROUP, 11 * SECOND)), Some(vec![]));
@@ -436,20 +436,20 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_answer_at_once_has_the_time_to() {
+    fn an_immediate_response_has_a_minimum_time() {
         let at_once = Query { response: Duration::ZERO, ..general(true) };
         let mut groups = Groups::default();
         groups.query(9, false, 0, &at_once, 0);
-        assert_eq!(groups.given(0, GROUP, LEAST_RESPONSE - 1), None, "nobody can have been heard");
-        assert!(groups.given(0, GROUP, LEAST_RESPONSE).is_some());
+        assert_eq!(groups.given(0, GROUP, MIN_RESPONSE - 1), None, "nobody can have been heard");
+        assert!(groups.given(0, GROUP, MIN_RESPONSE).is_some());
         groups.record(1, 0, GroupRecord::Join(GROUP), SECOND);
         groups.query(9, false, 0, &specific(Duration::ZERO), SECOND);
-        assert_eq!(ports(groups.given(0, GROUP, SECOND + LEAST_MEMBERSHIP - 1)), Some(vec![1, 9]));
-        assert_eq!(ports(groups.given(0, GROUP, SECOND + LEAST_MEMBERSHIP)), Some(vec![9]));
+        assert_eq!(ports(groups.given(0, GROUP, SECOND + MIN_MEMBERSHIP - 1)), Some(vec![1, 9]));
+        assert_eq!(ports(groups.given(0, GROUP, SECOND + MIN_MEMBERSHIP)), Some(vec![9]));
     }
 
     #[test]
-    fn who_gives_long_to_answer_holds_nothing_up() {
+    fn a_long_response_time_delays_nothing() {
         let mut groups = Groups::default();
         groups.query(
             9,
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn each_vlan_has_its_own_routers_and_those_that_are_silent_leave_nothing() {
+    fn routers_are_per_vlan_and_expire() {
         let mut groups = asked();
         (1..=4_094).for_each(|vlan| groups.hello(4, vlan, IpVersion::V6, 0));
         let now = 11 * SECOND;
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_member_leaves_when_it_does_not_answer() {
+    fn the_last_member_is_removed_when_it_does_not_respond() {
         let mut groups = asked();
         let now = 20 * SECOND;
         [1, 2].into_iter().for_each(|port| groups.record(port, 0, GroupRecord::Join(GROUP), now));
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_elected_querier_says_that_a_membership_ends_soon() {
+    fn only_the_elected_querier_shortens_memberships() {
         let (whole, soon) = (Duration::from_nanos(MEMBERSHIP), Duration::from_secs(2));
         let of = |last: u8, query: Query| Query { source: Some([10, 0, 0, last].into()), ..query };
         let second = specific(Duration::from_secs(1));
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn another_is_elected_when_the_querier_is_silent_or_its_port_goes() {
+    fn a_new_querier_is_elected_after_silence_or_port_removal() {
         let low = Query { source: Some([10, 0, 0, 1].into()), ..general(true) };
         let left = |when: u64, change: fn(&mut Groups)| {
             let mut groups = Groups::default();
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_have_heard_igmp_version_1_have_ten_seconds_to_answer() {
+    fn after_an_igmpv1_query_hosts_have_ten_seconds_to_respond() {
         let first = Query { is_v1: true, ..general(true) };
         // Any IGMPv1 querier has this effect, whether elected or isolated or not.
         for (port, is_isolated) in [(9, false), (5, false), (5, true)] {
@@ -637,13 +637,13 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_asks_for_too_much_is_given_all_and_takes_nothing_from_others() {
+    fn a_port_with_too_many_groups_receives_all_and_affects_no_other() {
         let mut groups = asked();
-        for number in 0..MOST_GROUPS + 10 {
+        for number in 0..MAX_GROUPS + 10 {
             let group = IpAddr::from((0xef00_0000 + number).to_be_bytes());
             groups.record(1, 0, GroupRecord::Join(group), 20 * SECOND);
         }
-        assert_eq!(groups.members.len(), MOST_GROUPS as usize);
+        assert_eq!(groups.members.len(), MAX_GROUPS as usize);
         groups.record(2, 0, GroupRecord::Join(GROUP), 20 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 21 * SECOND)), Some(vec![1, 2, 9]));
         groups.forget(1);

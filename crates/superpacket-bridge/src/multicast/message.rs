@@ -113,7 +113,7 @@ impl Iterator for ReportRecords<'_> {
         while self.left != 0 {
             let (kind, sources, group) = self.take_record()?;
             match (kind, sources) {
-                _ if !can_be_asked_for(group) => {}
+                _ if !is_reported(group) => {}
                 (1 | 3, 0) => return Some(GroupRecord::Leave(group)),
                 (1..=4, _) | (5, 1..) => return Some(GroupRecord::Join(group)),
                 _ => {}
@@ -125,7 +125,7 @@ impl Iterator for ReportRecords<'_> {
 
 /// Returns whether hosts join this group; the others are groups that every host is in. (RFC 4541,
 /// section 2.1.2; RFC 3810, section 6: hosts report all groups except all-nodes.)
-fn can_be_asked_for(group: IpAddr) -> bool {
+fn is_reported(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group.is_multicast() && group.octets()[..3] != [224, 0, 0],
         IpAddr::V6(group) => group.is_multicast() && group != ALL_NODES,
@@ -166,7 +166,7 @@ pub(super) fn read(packet: &[u8]) -> GroupMessage<'_> {
 
 /// Returns the meaning of a packet that is not a message.
 fn data(group: IpAddr) -> GroupMessage<'static> {
-    if can_be_asked_for(group) { GroupMessage::ForGroup(group) } else { GroupMessage::ForAll }
+    if is_reported(group) { GroupMessage::ForGroup(group) } else { GroupMessage::ForAll }
 }
 
 /// Parses an IPv4 packet; `None` if it is invalid.
@@ -197,7 +197,7 @@ fn read4(packet: &[u8]) -> Option<GroupMessage<'_>> {
     let of = ip(&message[4..8])?;
     let asked = |heard: GroupMessage<'static>| match of {
         IpAddr::V4(of) if !of.is_multicast() => GroupMessage::Malformed,
-        _ if can_be_asked_for(of) => heard,
+        _ if is_reported(of) => heard,
         _ => GroupMessage::ForAll,
     };
     Some(match message[0] {
@@ -292,7 +292,7 @@ fn read6(packet: &[u8]) -> Option<GroupMessage<'_>> {
             has_router_alert(packet.get(IPV6..start).unwrap_or(&[])),
         ),
         _ if !of.is_multicast() => GroupMessage::Malformed,
-        _ if !can_be_asked_for(of) => GroupMessage::ForAll,
+        _ if !is_reported(of) => GroupMessage::ForAll,
         131 => GroupMessage::Join(of),
         _ => GroupMessage::Leave(of),
     })
@@ -561,7 +561,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn reports_say_who_is_in_which_group() {
+    fn reports_list_joined_and_left_groups() {
         let of = |last: u8| [239, 1, 2, last];
         let records: Vec<Vec<u8>> = [
             (1, 0),
@@ -608,7 +608,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn damaged_messages_are_found_and_no_input_panics() {
+    fn damaged_messages_are_rejected_without_panic() {
         for packet in [
             packet4(IGMP, "10.0.0.1", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3")),
             packet6("fe80::1", "ff05::7", &mld(131, 0, "ff05::7")),
@@ -635,7 +635,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn routers_say_hello_and_data_says_nothing() {
+    fn hellos_are_recognized_and_data_is_no_message() {
         let pim =
             |destination: &str, kind: u8| packet4(PIM, "10.0.0.1", destination, &[kind, 0, 0, 0]);
         assert_eq!(read(&pim("224.0.0.13", 0x20)), GroupMessage::Hello(IpVersion::V4));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::fdb::Station;
-use crate::loops::{LoopGuard, MOST_REPEATS, REMEMBERED, WINDOW};
+use crate::loops::{LoopGuard, MAX_LOOP_REPEATS, REMEMBERED, WINDOW};
 use crate::runtime::tests::shared_as;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
@@ -150,7 +150,7 @@ fn broadcast(source: u8, content: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_goes_round_a_loop_to_where_it_came_from_ends_there() {
+fn frames_that_return_to_their_source_port_end_there() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     // A host with two links, at ports 1 and 2, which repeats on each link the frames it hears on
     // the other, and sends its own on both.
@@ -173,7 +173,7 @@ fn what_goes_round_a_loop_to_where_it_came_from_ends_there() {
         assert_eq!(bench.receive(first, &frame)[0], 1);
         assert_eq!(bench.receive(second, &frame)[0], 0, "it has come round");
         assert!(
-            repeats(&mut bench, first, &frame) <= MOST_REPEATS,
+            repeats(&mut bench, first, &frame) <= MAX_LOOP_REPEATS,
             "it goes round in one direction"
         );
     }
@@ -182,7 +182,7 @@ fn what_goes_round_a_loop_to_where_it_came_from_ends_there() {
     for port in [1, 2] {
         assert_eq!(bench.receive(port, &broadcast(8, 0)), [0; 3], "it has come round");
     }
-    assert!(repeats(&mut bench, 1, &broadcast(9, 0)) <= 1 + MOST_REPEATS);
+    assert!(repeats(&mut bench, 1, &broadcast(9, 0)) <= 1 + MAX_LOOP_REPEATS);
 }
 
 /// Returns how often a frame is forwarded that a port receives repeatedly.
@@ -192,7 +192,7 @@ fn repeats(bench: &mut Bench, port: usize, frame: &[u8]) -> u64 {
 }
 
 #[test]
-fn who_sends_with_the_address_of_another_does_not_mute_him() {
+fn a_forged_address_does_not_silence_its_owner() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     let (victim, attacker, other) = (0, 2, 1);
     let to = |station: u8, content: u8| {
@@ -226,7 +226,7 @@ fn who_sends_with_the_address_of_another_does_not_mute_him() {
 }
 
 #[test]
-fn what_is_for_a_disputed_address_goes_to_both_ports() {
+fn packets_for_a_disputed_address_go_to_both_ports() {
     let mut bench = Bench::new(&[1500; 4], |_| ());
     let (host, other, attacker) = (0, 1, 2);
     bench.forwarder.tick = 1;
@@ -274,7 +274,7 @@ fn what_is_for_a_disputed_address_goes_to_both_ports() {
 }
 
 #[test]
-fn what_is_for_a_disputed_address_does_not_go_round_a_loop() {
+fn packets_for_a_disputed_address_do_not_loop() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     bench.forwarder.tick = 1;
     bench.receive(1, &unicast(7, 9));
@@ -296,7 +296,7 @@ fn what_is_for_a_disputed_address_does_not_go_round_a_loop() {
 }
 
 #[test]
-fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
+fn a_flood_of_source_addresses_does_not_attract_other_traffic() {
     let mut bench = Bench::sized(&[1500; 3], 8192, |_| ());
     let station = |port: u8, to: u8| {
         let frame =
@@ -336,7 +336,7 @@ fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
 }
 
 #[test]
-fn who_sends_with_a_static_address_gets_nothing_of_its_traffic() {
+fn a_forged_static_address_attracts_no_traffic() {
     let mut bench = Bench::sized(&[1500; 4], 8, |_| ());
     let stations: BTreeSet<Station> =
         (1..40).map(|number| Station { vlan: 0, address: [2, 0, 0, 0, 0, number] }).collect();
@@ -388,7 +388,7 @@ fn switched(ports: usize, these: &[usize], name: &str, on: bool) -> Bench {
 }
 
 #[test]
-fn isolated_ports_hear_the_others_only() {
+fn isolated_ports_receive_from_other_ports_only() {
     let mut bench = switched(4, &[0, 1], "isolated", true);
     assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 0, 1, 1]);
     assert_eq!(bench.receive(1, &broadcast(2, 0)), [0, 0, 1, 1]);
@@ -401,14 +401,14 @@ fn isolated_ports_hear_the_others_only() {
 }
 
 #[test]
-fn ports_that_are_all_isolated_hear_nothing() {
+fn a_bridge_of_isolated_ports_forwards_nothing() {
     let mut bench = switched(2, &[0, 1], "isolated", true);
     assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 0]);
     assert_eq!((bench.drops(0, "forwarding"), bench.drops(0, "no_port")), (1, 0));
 }
 
 #[test]
-fn a_port_without_learning_takes_no_address_from_others() {
+fn a_port_without_learning_moves_no_address() {
     let mut bench = switched(3, &[2], "learning", false);
     bench.receive(0, &broadcast(1, 0));
     // Port 2 gains nothing by using another host's address.
@@ -420,7 +420,7 @@ fn a_port_without_learning_takes_no_address_from_others() {
 }
 
 #[test]
-fn what_is_flooded_is_for_ports_that_are_given_it() {
+fn flooding_obeys_the_flags_of_the_egress_port() {
     let multicast = |content| {
         let mut frame = broadcast(1, content);
         frame[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 7]);
@@ -441,7 +441,7 @@ fn what_is_flooded_is_for_ports_that_are_given_it() {
 }
 
 #[test]
-fn more_than_can_be_remembered_ends_too() {
+fn loops_of_more_frames_than_can_be_recorded_end_too() {
     let guard = LoopGuard::new();
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
     let mut came_round = |port, number: u16, tick| {
@@ -464,7 +464,7 @@ fn more_than_can_be_remembered_ends_too() {
 }
 
 #[test]
-fn without_a_loop_the_same_may_be_said_again() {
+fn without_a_loop_frames_may_be_repeated() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     for _ in 0..100 {
         bench.forwarder.begin(0);
@@ -473,7 +473,7 @@ fn without_a_loop_the_same_may_be_said_again() {
 }
 
 #[test]
-fn a_sender_is_told_only_if_nobody_had_its_packet() {
+fn a_sender_is_answered_only_if_no_port_took_its_packet() {
     let mut frame = vec![
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0x05, 0x78, 0, 1, 0x40, 0, 64, 17, 0, 0,
         10, 0, 0, 1, 10, 0, 0, 2,
@@ -517,7 +517,7 @@ fn filled(left: &Left) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
+fn merged_packets_are_segmented_only_for_ports_that_need_it() {
     let mut bench = mixed();
     let frames: Vec<_> = Frame::tcp4(1, 1_400).run(20).iter().map(Frame::to_bytes).collect();
     let sent = bench.merge(0, &frames);
@@ -546,7 +546,7 @@ fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
 }
 
 #[test]
-fn a_senders_super_packet_is_cut_only_for_the_ports_that_need_it() {
+fn super_packets_are_segmented_only_for_ports_that_need_it() {
     let mut bench = mixed();
     let frame = Frame::tcp4(1, 14_000)
         .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)

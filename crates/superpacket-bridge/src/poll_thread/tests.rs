@@ -259,7 +259,7 @@ fn a_receiving_thread_that_panics_loses_what_it_had_and_goes_on() {
 
 /// Part of a copy may be left in the old ring, so later copies go through a new one.
 #[test]
-fn a_thread_that_panics_begins_its_copies_for_monitors_anew() {
+fn a_thread_that_panics_reopens_its_monitor_copies() {
     let mut bench = Bench::new();
     let feed = bench.monitors.begin(MonitorSettings::default(), &[]).expect("a descriptor");
     bench.epoch.fetch_add(1, Ordering::Release);
@@ -306,7 +306,7 @@ fn a_thread_that_panics_while_it_waits_goes_on() {
 }
 
 #[test]
-fn a_device_hash_that_is_not_believed_any_more_is_a_move() {
+fn switching_off_the_device_hash_moves_flows() {
     let mut bench = Bench::new();
     bench.steer(true);
     bench.send(5);

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn automatic_is_as_the_thread_says_whatever_the_rate() {
+    fn automatic_mode_follows_the_thread_at_any_rate() {
         let (mut state, mut now) = (InPlaceState::new(), 0);
         assert!(state.set(InPlace::Automatic), "a thread that has not begun has time");
         assert!(run(&mut state, &mut now, 1_000_000, 3));

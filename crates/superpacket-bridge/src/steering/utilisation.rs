@@ -167,9 +167,9 @@ impl Utilisation {
         self.recent.truncate(COMPARED - 1);
         self.recent.push_front(window);
         match self.tried_against {
-            Some(other) if self.recent.len() == COMPARED => self.judge(now, other),
+            Some(other) if self.recent.len() == COMPARED => self.end_trial(now, other),
             Some(other) if self.in_place && is_full && !window.reaches(END_TRIAL, other) => {
-                self.judge(now, other)
+                self.end_trial(now, other)
             }
             None if self.has_much_to_do() => {
                 if !self.in_place && !self.done().reaches(END_TRIAL, self.last_compared) {
@@ -212,7 +212,7 @@ impl Utilisation {
     }
 
     /// Keeps the mode on trial, or switches back.
-    fn judge(&mut self, now: u64, other: Throughput) {
+    fn end_trial(&mut self, now: u64, other: Throughput) {
         let tried = self.done();
         let (in_place, steered) = if self.in_place { (tried, other) } else { (other, tried) };
         let longest = if self.in_place { LONGEST_STEERED } else { LONGEST_IN_PLACE };
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_with_time_left_works_alone_and_one_with_too_much_hands_over() {
+    fn a_light_thread_works_alone_and_a_full_one_hands_over() {
         let mut thread = Simulated::new();
         assert!(thread.run(500, 30, 50_000) && thread.run(500, 70, 50_000));
         assert!(!thread.run(100, 150, 50_000));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pays_is_kept_and_looked_at_again_ever_less_often() {
+    fn a_successful_trial_is_kept_and_repeated_less_and_less_often() {
         let mut thread = Simulated::new();
         thread.run(100_000, 200, 50_000);
         assert_eq!(thread.alone_of(100_000), 0, "{:?}", thread.switches);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pay_is_given_up_and_tried_again_ever_less_often() {
+    fn a_failed_trial_is_ended_and_repeated_less_and_less_often() {
         // The thread is full, but throughput with workers is equal, or lower by a little or a lot.
         for (own, gain) in [(95, 300), (120, 100), (120, 104), (120, 79), (120, 30)] {
             let mut thread = Simulated::new();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn when_it_begins_to_pay_or_no_longer_does_that_is_found() {
+    fn changes_of_the_gain_are_noticed() {
         let mut thread = Simulated::new();
         for (gain, in_place) in [(79, true), (200, false), (79, true), (200, false)] {
             thread.gain = gain;
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_comparison_with_a_load_that_was_still_growing_does_not_last() {
+    fn a_comparison_made_under_growing_load_is_repeated() {
         let mut thread = Simulated::new();
         // 20 ms with less throughput than follows.
         thread.gain = 79;
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_between_the_marks_stays_in_place() {
+    fn a_load_between_the_thresholds_stays_in_place() {
         // The workers' time counts: the thread's own third would be light.
         for (own, starts) in
             [(60, true), (60, false), (78, true), (78, false), (46, true), (46, false)]
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_wavers_around_either_mark_hands_over_seldom() {
+    fn a_load_near_a_threshold_switches_rarely() {
         for marks in [[70, 90], [35, 50]] {
             let mut thread = Simulated::new();
             for turn in 0..1000 {
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn after_silence_it_works_alone_from_the_first_packet_on() {
+    fn after_silence_the_thread_works_alone_from_the_first_packet() {
         let mut thread = Simulated::new();
         assert!(!thread.run(100, 200, 50_000));
         thread.round(1_000, 1_000_000_000, &mut 0);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_in_vain_are_not_work() {
+    fn empty_rounds_do_not_count_as_work() {
         let mut utilisation = Utilisation::new();
         // The thread polls all the time, and finds a packet every tenth time.
         for round in 0..100_000u64 {
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_follows_has_time() {
+    fn a_restarted_utilisation_counts_as_idle() {
         let mut thread = Simulated::new();
         assert!(!thread.run(100, 200, 50_000));
         thread.utilisation.restart(thread.now);

@@ -13,7 +13,7 @@ pub(super) const HOLD: u64 = 100;
 
 /// Maximum number of disputes counted; an address then stays for four minutes after it was last
 /// seen.
-pub(super) const MOST_DISPUTES: u64 = 8;
+pub(super) const MAX_DISPUTES: u64 = 8;
 
 /// Maximum age of the last packet to an address that counts as recent, in units of [`USE_UNIT`]:
 /// about a minute.
@@ -48,7 +48,7 @@ impl EntryState {
     }
 
     pub(super) fn with_disputes(self, disputes: u64) -> EntryState {
-        EntryState(self.0 & !(0xf << 8) | disputes.min(MOST_DISPUTES) << 8)
+        EntryState(self.0 & !(0xf << 8) | disputes.min(MAX_DISPUTES) << 8)
     }
 
     /// Returns the value as a static entry.
@@ -68,7 +68,7 @@ impl EntryState {
     /// Returns the ticks since the address was last seen.
     pub(super) fn age(self, now: u64) -> u64 {
         match (now as u32).wrapping_sub((self.0 >> 32) as u32) {
-            age if age <= MOST_AGE => u64::from(age),
+            age if age <= MAX_AGE => u64::from(age),
             // The time is from another thread's later round.
             _ => 0,
         }
@@ -108,7 +108,7 @@ impl EntryState {
 const STATIC: u64 = 0xf << 8;
 
 /// Maximum age that can be told from a time in the future, in ticks: 248 days.
-pub(super) const MOST_AGE: u32 = u32::MAX / 2;
+pub(super) const MAX_AGE: u32 = u32::MAX / 2;
 
 /// Returns the time in units of [`USE_UNIT`], wrapping within 1 to 255.
 fn use_unit(now: u64) -> u64 {

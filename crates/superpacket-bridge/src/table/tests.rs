@@ -28,7 +28,7 @@ fn behind(numbers: std::ops::Range<u16>, vlan: u16) -> BTreeSet<Station> {
 }
 
 #[test]
-fn static_entries_neither_age_nor_move_nor_give_way() {
+fn static_entries_do_not_age_move_or_get_replaced() {
     let table = AddressTable::new(64, Duration::from_secs(1));
     table.set_limit(1, 0);
     table.set_limit(2, 64);
@@ -104,7 +104,7 @@ fn a_static_address_at_two_ports_is_a_hint_of_a_loop() {
 }
 
 #[test]
-fn static_entries_that_find_no_room_hold_all_the_same() {
+fn static_entries_without_room_in_their_set_still_apply() {
     let table = AddressTable::new(WAYS, Duration::from_secs(300));
     table.set_limit(2, WAYS as u32);
     let stations = behind(0..50, 0);
@@ -179,7 +179,7 @@ fn table() -> AddressTable {
 }
 
 #[test]
-fn an_address_is_found_until_it_is_too_old() {
+fn an_address_is_found_until_it_expires() {
     let table = table();
     assert_eq!(port_of(&table, A, OTHER, 1), None);
     table.learn(A, 3, 1);
@@ -192,7 +192,7 @@ fn an_address_is_found_until_it_is_too_old() {
 }
 
 #[test]
-fn vlans_are_worlds_apart() {
+fn addresses_are_separate_per_vlan() {
     let address = [2, 0, 0, 0, 0, 1];
     let (plain, tagged) = (AddressKey::ethernet(address, 0), AddressKey::ethernet(address, 5));
     assert_ne!(plain, tagged);
@@ -218,7 +218,7 @@ fn a_host_that_moves_is_followed() {
 }
 
 #[test]
-fn who_sends_with_an_address_of_another_port_does_not_get_it() {
+fn a_forged_address_stays_with_its_port() {
     let table = AddressTable::new(64, Duration::from_secs(300));
     table.learn(A, 1, 1);
     // The attacker sends all the time, the host twice per second.
@@ -233,7 +233,7 @@ fn who_sends_with_an_address_of_another_port_does_not_get_it() {
 }
 
 #[test]
-fn who_waits_for_silence_gets_an_address_for_less_and_less_of_the_time() {
+fn repeated_theft_of_an_address_works_for_less_and_less_time() {
     let table = AddressTable::new(64, Duration::from_secs(300));
     let (mut stolen, mut rounds) = (0, 0);
     // The host sends every five seconds, the attacker all the time.
@@ -254,7 +254,7 @@ fn who_waits_for_silence_gets_an_address_for_less_and_less_of_the_time() {
 }
 
 #[test]
-fn a_host_that_has_moved_is_at_home_there_in_time() {
+fn a_moved_host_gets_a_new_home_port_in_time() {
     let table = AddressTable::new(64, Duration::from_secs(10));
     table.learn(A, 1, 1);
     for now in (150..4_000).step_by(20) {
@@ -296,7 +296,7 @@ fn a_disputed_address_lies_behind_both_ports() {
 }
 
 #[test]
-fn a_host_that_has_moved_gets_what_is_its_until_the_dispute_is_over() {
+fn a_moved_host_receives_its_packets_during_the_dispute() {
     let table = AddressTable::new(64, Duration::from_secs(10));
     table.learn(A, 1, 1);
     let mut settled = None;
@@ -311,7 +311,7 @@ fn a_host_that_has_moved_gets_what_is_its_until_the_dispute_is_over() {
 }
 
 #[test]
-fn a_dispute_ends_with_the_port_that_goes() {
+fn a_dispute_ends_when_a_port_is_removed() {
     for (gone, left) in [(1, vec![2]), (2, vec![])] {
         let table = AddressTable::new(64, Duration::from_secs(300));
         table.learn(A, 1, 1);
@@ -326,14 +326,14 @@ fn a_dispute_ends_with_the_port_that_goes() {
 }
 
 #[test]
-fn the_log_speaks_of_disputes_once_a_second() {
+fn disputes_are_logged_once_per_second() {
     let table = table();
     let said = (1..=1_000).filter(|&now| table.may_warn(now)).count();
     assert_eq!(said, 10);
 }
 
 #[test]
-fn a_full_set_gives_up_what_was_seen_longest_ago() {
+fn a_full_set_replaces_the_oldest_entry() {
     let table = AddressTable::new(WAYS, Duration::from_secs(1000));
     let keys: Vec<_> =
         (0..100).map(|number| AddressKey::ethernet([2, 0, 0, 0, 0, number], 0)).collect();
@@ -377,7 +377,7 @@ fn a_port_has_no_more_addresses_than_its_limit() {
 }
 
 #[test]
-fn the_port_that_holds_most_loses_first() {
+fn the_port_with_most_addresses_loses_first() {
     let table = AddressTable::new(8192, Duration::from_secs(300));
     (0..3).for_each(|port| table.set_limit(port, 8192));
     flood(&table, 0, 100_000, 1);
@@ -397,7 +397,7 @@ fn the_port_that_holds_most_loses_first() {
 }
 
 #[test]
-fn addresses_that_count_up_fill_all_sets_whatever_the_secret() {
+fn consecutive_addresses_fill_all_sets_with_any_secret() {
     for _ in 0..100 {
         let table = AddressTable::new(1024, Duration::from_secs(10));
         let mut addresses = vec![0; table.sets.len()];
@@ -412,7 +412,7 @@ fn addresses_that_count_up_fill_all_sets_whatever_the_secret() {
 }
 
 #[test]
-fn what_was_asked_for_stays_if_its_port_has_no_more_than_its_share() {
+fn used_addresses_stay_while_their_port_is_within_its_share() {
     let table = AddressTable::new(WAYS, Duration::from_secs(3000));
     (0..4).for_each(|port| table.set_limit(port, WAYS as u32));
     let [lonely, wanted] = stations(1, 2)[..] else { panic!("two") };
@@ -437,7 +437,7 @@ fn what_was_asked_for_stays_if_its_port_has_no_more_than_its_share() {
 }
 
 #[test]
-fn threads_that_learn_at_once_count_right() {
+fn counts_are_right_with_concurrent_threads() {
     let table = AddressTable::new(256, Duration::from_secs(10));
     (0..4).for_each(|port| table.set_limit(port, 256));
     std::thread::scope(|scope| {

@@ -104,7 +104,7 @@ fn only_cpus_that_may_be_used_are_chosen() {
 }
 
 #[test]
-fn a_socket_or_a_group_of_cores_keeps_to_itself() {
+fn steering_stays_within_a_socket_or_core_group() {
     // Two sockets, with the even CPUs on the first.
     let machine = Machine::new("0-7\n");
     (0..8).for_each(|cpu| {
@@ -143,7 +143,7 @@ fn a_socket_or_a_group_of_cores_keeps_to_itself() {
 }
 
 #[test]
-fn a_machine_need_not_tell_its_caches() {
+fn unknown_caches_are_handled() {
     // A virtual machine: sockets and siblings, no caches.
     let machine = Machine::new("0-7");
     for cpu in 0..8 {
@@ -189,7 +189,7 @@ fn a_machine_need_not_tell_its_caches() {
 }
 
 #[test]
-fn cpus_that_are_offline_are_no_choice() {
+fn offline_cpus_are_not_chosen() {
     let machine = pairs();
     machine.write("online", "0-1,3,5-7\n");
     // The remaining contents of an offline CPU's directory do not matter.
@@ -204,7 +204,7 @@ fn cpus_that_are_offline_are_no_choice() {
 }
 
 #[test]
-fn garbage_is_refused_with_the_file_that_holds_it() {
+fn errors_name_the_file_with_invalid_contents() {
     let refused = |path: &str, text: &[u8]| {
         let machine = pairs();
         machine.write(path, text);
@@ -249,7 +249,7 @@ fn garbage_is_refused_with_the_file_that_holds_it() {
 }
 
 #[test]
-fn what_a_process_may_use_stands_in_its_status() {
+fn allowed_cpus_are_read_from_the_status_file() {
     let machine = Machine::new("0");
     let path = machine.root().join("status");
     machine.write(

@@ -16,7 +16,7 @@ fn arm(bench: &mut Bench) {
 }
 
 #[test]
-fn an_isolated_port_that_sends_ahead_mutes_no_port_that_is_not() {
+fn an_isolated_port_cannot_suppress_frames_of_other_ports() {
     let mut bench = switched(3, &[ATTACKER, GUEST], "isolated", true);
     arm(&mut bench);
     for round in 0..5 {
@@ -41,7 +41,7 @@ fn an_isolated_port_that_sends_ahead_mutes_no_port_that_is_not() {
 }
 
 #[test]
-fn what_was_dropped_as_a_storm_is_not_remembered() {
+fn frames_dropped_by_storm_limits_are_not_recorded() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     bench.ports[ATTACKER]
         .0
@@ -57,7 +57,7 @@ fn what_was_dropped_as_a_storm_is_not_remembered() {
 }
 
 #[test]
-fn what_nobody_was_given_is_not_remembered() {
+fn frames_without_recipients_are_not_recorded() {
     let mut bench = switched(3, &[GUEST, GATEWAY], "bcast_flood", false);
     arm(&mut bench);
     let frame = broadcast(9, 0);
@@ -80,7 +80,7 @@ fn a_frame_with_another_middle_is_another_frame() {
 }
 
 #[test]
-fn a_report_that_somebody_sent_ahead_is_heard() {
+fn a_replayed_report_does_not_hide_the_original() {
     let mut bench = Bench::new(&[1500; 4], |_| ());
     bench.forwarder.snooping = Some(Arc::default());
     let message = |source: &str, to: &str, message: &[u8]| {

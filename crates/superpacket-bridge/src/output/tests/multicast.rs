@@ -60,7 +60,7 @@ impl Bench {
 }
 
 #[test]
-fn a_group_of_one_vlan_is_none_of_another() {
+fn groups_are_separate_per_vlan() {
     let mut bench = listening(Some("10-20"));
     bench.ask(Some(10));
     let join = frame(MEMBER, 2, "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
@@ -80,7 +80,7 @@ fn a_group_of_one_vlan_is_none_of_another() {
 }
 
 #[test]
-fn a_tag_says_nothing_to_a_bridge_that_does_not_filter() {
+fn tags_have_no_effect_without_filtering() {
     let mut bench = listening(None);
     bench.ask(None);
     assert_eq!(bench.recipients(SENDER, &data("239.1.2.3"), None), [ASKER]);
@@ -91,7 +91,7 @@ fn a_tag_says_nothing_to_a_bridge_that_does_not_filter() {
 }
 
 #[test]
-fn a_message_in_several_buffers_is_heard_and_forwarding_holds() {
+fn a_message_in_several_buffers_is_parsed_and_flags_apply() {
     let mut bench = listening(None);
     bench.ask(None);
     let join = frame(MEMBER, 2, "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
@@ -115,7 +115,7 @@ fn a_message_in_several_buffers_is_heard_and_forwarding_holds() {
 }
 
 #[test]
-fn a_question_that_hosts_do_not_hear_changes_nothing() {
+fn a_query_that_hosts_ignore_changes_nothing() {
     let mut bench = listening(None);
     let question = frame(ASKER, 2, "224.0.0.1", &igmp(0x11, 100, "0.0.0.0"));
     let mut elsewhere = question.clone();

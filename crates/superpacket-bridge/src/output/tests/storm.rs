@@ -25,7 +25,7 @@ fn flood(bench: &mut Bench, frames: impl Iterator<Item = Vec<u8>>, now: u64) -> 
 }
 
 #[test]
-fn a_port_that_floods_leaves_the_others_what_is_allowed_of_it() {
+fn flooding_ports_are_limited() {
     let kinds = [
         ("storm_broadcast", [0xff; 6]),
         ("storm_multicast", [1, 0, 0x5e, 0, 0, 1]),

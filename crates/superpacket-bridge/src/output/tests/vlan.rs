@@ -150,7 +150,7 @@ fn frames_pass_within_their_vlan_with_the_tags_of_each_port() {
 }
 
 #[test]
-fn an_address_is_another_in_each_vlan() {
+fn equal_addresses_in_two_vlans_are_two_stations() {
     let mut bench = house();
     // The same hardware address at an access port of VLAN 10 and, by the trunk, in VLAN 20.
     bench.gets(0, &broadcast(1, 0));
@@ -169,7 +169,7 @@ fn an_address_is_another_in_each_vlan() {
 }
 
 #[test]
-fn tags_of_other_kinds_say_no_vlan_of_this_bridge() {
+fn tags_of_other_types_do_not_name_a_vlan() {
     let mut bench = house();
     let mut service = tagged(&broadcast(1, 0), 0x2014);
     service[12..14].copy_from_slice(&[0x88, 0xa8]);
@@ -228,7 +228,7 @@ fn a_provider_bridge_filters_by_the_service_s_tag_and_passes_the_customer_s() {
 }
 
 #[test]
-fn an_address_is_another_in_each_service_whatever_the_customer_s_tag() {
+fn equal_addresses_in_two_services_are_two_stations() {
     let mut bench = provider(&[
         &["100 pvid untagged"],
         &["100 pvid untagged"],
@@ -352,7 +352,7 @@ fn cuts_the_same(protocol: VlanProtocol) {
 }
 
 #[test]
-fn what_a_sender_left_undone_is_done_at_its_place_with_and_without_tags() {
+fn partial_checksums_and_segmentation_work_with_and_without_tags() {
     // A super-packet with a partial checksum, and a single packet, both with the tag in the frame.
     for (size, payload) in [(Some(1_400), 14_000), (None, 900)] {
         let frame =
@@ -393,7 +393,7 @@ fn what_a_sender_left_undone_is_done_at_its_place_with_and_without_tags() {
 }
 
 #[test]
-fn a_sender_that_is_told_of_a_packet_too_long_is_told_in_its_vlan() {
+fn answers_to_too_long_packets_are_sent_in_their_vlan() {
     // The packet must not be fragmented.
     let frame = Frame::udp4(1_400);
     for (from, frame, offset) in

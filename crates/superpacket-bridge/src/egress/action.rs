@@ -37,7 +37,7 @@ pub(super) enum EgressAction {
 }
 
 /// Returns the adaptation that a packet needs at a port.
-pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> EgressAction {
+pub(super) fn egress_action(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> EgressAction {
     let metadata = &packet.metadata;
     let length = packet.length();
     let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
@@ -62,7 +62,7 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Egres
         return checksum;
     }
     // With a known layout no packet byte is read.
-    let known = metadata.layout.filter(|layout| cut_at(metadata, layout));
+    let known = metadata.layout.filter(|layout| is_cut_at(metadata, layout));
     let head = PacketHead::new(packet, if known.is_some() { 0 } else { MAX_HEADER });
     let bytes = head.bytes(packet);
     let network = network_offset(bytes, metadata);
@@ -84,8 +84,8 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Egres
             metadata.gso.map_or(EgressAction::TooLong, |gso| EgressAction::Segment(gso, None))
         };
     };
-    if let Some(need) = uneven(runtime, packet, &layout) {
-        return need;
+    if let Some(action) = uneven(runtime, packet, &layout) {
+        return action;
     }
     match metadata.gso {
         Some(gso) => for_super_packet(runtime, packet, gso, &layout, ip_length),
@@ -239,7 +239,7 @@ fn uneven(
 
 /// Returns whether the packet is segmented at these headers. For UDP, the offset of the partial
 /// checksum decides, as in [`GsoKind::parse`].
-fn cut_at(metadata: &Metadata, layout: &Layout) -> bool {
+fn is_cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     match (metadata.gso, metadata.checksum) {
         (
             Some(Gso { kind: GsoKind::Udp | GsoKind::UdpFragments, .. }),
