@@ -136,7 +136,7 @@ impl Bridge {
         // Before privileges are dropped, and before the first look at the ports, so that no change
         // is missed.
         let events = LinkEvents::open();
-        let unheard = |error: &std::io::Error| tracing::warn!(%error, "the kernel does not tell of changes of interfaces");
+        let unheard = |error: &std::io::Error| tracing::warn!(%error, "the kernel does not report interface changes: ports are checked at intervals");
         opened()?;
         let threads = match settings.threads {
             0 => std::thread::available_parallelism()
@@ -301,7 +301,7 @@ impl Bridge {
             // If the channel is full, its contents wake the supervisor as well.
             let _ = self.inner.context.notices.try_send(SupervisorEvent::Stopping);
             if supervisor.join().is_err() {
-                tracing::error!("the thread that looks after the ports had panicked");
+                tracing::error!("the supervisor thread had panicked");
             }
         }
         // Then the receiving threads; the packets that they hand over are still processed.

@@ -270,7 +270,7 @@ impl Egress {
     /// Returns whether the packet was segmented. If not, counts it as dropped.
     fn is_cut(&self, done: &Result<Plan, SegmentError>) -> bool {
         if let Err(error) = done {
-            tracing::debug!(port = %self.shared.name, %error, "a packet cannot be cut");
+            tracing::debug!(port = %self.shared.name, %error, "a packet cannot be segmented");
             self.shared.counts.dropped(DropReason::CannotSegment, 1);
         }
         done.is_ok()
@@ -386,7 +386,7 @@ impl Egress {
                     break;
                 }
                 Stop::Gone(error) => {
-                    tracing::debug!(port = %self.shared.name, %error, "nothing can be sent any more");
+                    tracing::debug!(port = %self.shared.name, %error, "the port cannot send any more");
                     self.shared.counts.dropped(DropReason::Gone, left);
                     done = Err(Broken);
                     break;
@@ -453,7 +453,7 @@ impl Egress {
             .position(|known| known.kind == kind && known.super_packets == super_packets);
         let index = known.unwrap_or_else(|| {
             let name = kind.map_or("packets of an unknown kind".to_owned(), |kind| kind.to_string());
-            tracing::warn!(port = %self.shared.name, %error, offload, kind = name, "the kernel refused an offload: it is done in software");
+            tracing::warn!(port = %self.shared.name, %error, offload, kind = name, "the kernel refused an offload: the packet is processed in software");
             self.refusals.push(Refusals { kind, super_packets, consecutive: 0 });
             self.refusals.len() - 1
         });
@@ -462,7 +462,7 @@ impl Egress {
         if refusals.consecutive == REFUSAL_LIMIT {
             refusals.consecutive = 0;
             if let Some(kind) = kind {
-                tracing::warn!(port = %self.shared.name, offload, %kind, "the kernel refuses this again and again: it is done in software from now on");
+                tracing::warn!(port = %self.shared.name, offload, %kind, "the kernel refuses an offload repeatedly: it is done in software from now on");
                 self.shared.refuse(kind, super_packets);
                 self.runtime = self.shared.runtime();
             }

@@ -47,7 +47,7 @@ pub enum BridgeError {
     },
     /// Ports whose packets start at Ethernet cannot be joined with ports whose packets start at IP.
     #[error(
-        "port {port:?} carries packets from {layer} on, the bridge's other ports do not: TUN devices can be joined with each other only"
+        "port {port:?} carries packets from {layer} on, and the bridge's other ports do not: TUN ports can only be joined with TUN ports"
     )]
     Layer {
         /// The port's name.
@@ -107,7 +107,7 @@ pub enum BridgeError {
         addresses: usize,
     },
     /// The ports carry IP packets, so the address table has no hardware addresses.
-    #[error("{port} carries packets from IP on: they have no hardware addresses")]
+    #[error("{port} carries IP packets, which have no hardware addresses")]
     NoHardwareAddresses {
         /// The port's name.
         port: String,

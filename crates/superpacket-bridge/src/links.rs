@@ -38,7 +38,7 @@ pub(crate) fn watch(
             }
         };
         if let Err(error) = listen() {
-            tracing::warn!(%error, "changes of interfaces are not heard of any more at once");
+            tracing::warn!(%error, "the kernel no longer reports interface changes: ports are checked at intervals");
         }
     })
 }

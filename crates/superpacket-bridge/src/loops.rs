@@ -237,7 +237,7 @@ impl LoopGuard {
             tracing::warn!(
                 first,
                 again = port,
-                "a loop: a frame that was flooded came back by another port (by number, from 0 on), and is dropped there"
+                "a loop: a flooded frame returned by another port (numbered from 0), and is dropped"
             );
         }
     }

@@ -227,8 +227,8 @@ impl PacketForwarder {
         packet: &mut SuperPacket<'_, Buffer>,
     ) -> Option<Admitted> {
         let packets = u64::from(packet.metadata.packets);
-        let came_by = self.egress.get(usize::from(from.number)).and_then(Option::as_ref);
-        let vlans = came_by.and_then(|egress| egress.vlans.as_deref());
+        let from_egress = self.egress.get(usize::from(from.number)).and_then(Option::as_ref);
+        let vlans = from_egress.and_then(|egress| egress.vlans.as_deref());
         let tag = match vlans.map(|vlans| vlans.admit(packet.metadata.vlan, self.vlan_protocol)) {
             None => None,
             Some(None) => {
@@ -242,7 +242,8 @@ impl PacketForwarder {
                 tag
             }
         };
-        let rules = came_by.map_or_else(Forwarding::default, |egress| egress.runtime.forwarding);
+        let rules =
+            from_egress.map_or_else(Forwarding::default, |egress| egress.runtime.forwarding);
         let head = PacketHead::new(packet, ADDRESSES);
         let Some(addresses) = addresses(head.bytes(packet), &packet.metadata) else {
             from.counts.dropped(DropReason::Malformed, packets);
@@ -321,7 +322,7 @@ impl PacketForwarder {
                 address,
                 first = other.shared.name,
                 last = seen.shared.name,
-                "an address was seen at two ports: what is for it goes to both, until it is heard at the first again"
+                "an address was seen at two ports: its packets go to both, until it is seen at the first again"
             );
         }
         (Some(located.port), located.other)

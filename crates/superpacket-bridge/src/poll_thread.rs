@@ -114,7 +114,7 @@ impl ThreadContext {
         let factory = self.factory.as_ref()?;
         let made = catch_unwind(AssertUnwindSafe(|| factory.make(cpu)));
         if made.is_err() {
-            tracing::error!("a consumer cannot be made: its packets are dropped");
+            tracing::error!("a consumer cannot be created: its packets are dropped");
         }
         made.ok()
     }
@@ -199,7 +199,7 @@ impl PollThread {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("a thread that moves packets had panicked");
+            tracing::error!("a poll thread had panicked");
         }
     }
 }
@@ -251,7 +251,7 @@ impl PollLoop {
         if let Some(cpu) = self.cpu
             && let Err(error) = pin_thread(None, &[cpu.number()])
         {
-            tracing::warn!(%cpu, %error, "a worker cannot be kept on its CPU");
+            tracing::warn!(%cpu, %error, "a worker cannot be pinned to its CPU");
         }
         // Made by this thread, so that its memory is local to the thread's CPU.
         self.forwarder.set_consumer(self.context.consumer(self.cpu));
@@ -345,7 +345,7 @@ impl PollLoop {
                 }
                 Some(Err(error)) => {
                     // If the port is down or gone, its descriptor would be readable all the time.
-                    tracing::debug!(port = %self.ingress[index].shared.name, %error, "nothing is received");
+                    tracing::debug!(port = %self.ingress[index].shared.name, %error, "the port cannot receive");
                     // The packets that it holds would not be checked before the pause is over.
                     self.catch_panic(PanicScope::Ingress(index), |work| {
                         work.ingress[index].drain(&mut work.forwarder, &mut work.poll_buffer)
@@ -463,7 +463,7 @@ impl PollLoop {
                 port,
                 lost = unsent,
                 panic = panic_message(panic).unwrap_or("?"),
-                "a thread that moves packets panicked, and goes on"
+                "a poll thread panicked, and continues"
             );
         }
     }

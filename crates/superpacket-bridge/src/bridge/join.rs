@@ -9,7 +9,7 @@ use superpacket::packet::Layer;
 use superpacket_io::port::{Port, PortCounters, PortError};
 
 use super::fdb::check_layer;
-use super::memory::reserved;
+use super::memory::reserve;
 use super::opened::{OpenedPort, warn_of_addresses};
 use super::slot::PortSlot;
 use super::{Inner, lock};
@@ -128,7 +128,7 @@ impl Inner {
             }
         }
         let reserved: Result<Vec<_>, _> =
-            shares.iter().map(|share| reserved(port.name(), share.len(), queues)).collect();
+            shares.iter().map(|share| reserve(port.name(), share.len(), queues)).collect();
         let reserved = reserved?;
         // Workers first: they need the transmit end before a receiving thread hands packets over to
         // them.
@@ -162,7 +162,7 @@ impl Inner {
             drop(done);
             // The channel disconnects when the last thread drops its sender.
             if wait.recv_timeout(LET_GO) == Err(RecvTimeoutError::Timeout) {
-                tracing::warn!(number, "a thread did not let go of a port in time");
+                tracing::warn!(number, "a thread did not release a port in time");
             }
         };
         let order = |thread: &PollThread, done: &Sender<()>| {
@@ -198,7 +198,7 @@ impl Inner {
         let slots = lock(&self.slots);
         let mut ports = slots.iter().flatten();
         if let (Some(slot), None) = (ports.next(), ports.next()) {
-            tracing::warn!(port = %slot.shared.name, "the bridge has one port: nothing that comes in by it goes anywhere");
+            tracing::warn!(port = %slot.shared.name, "the bridge has only one port: its packets are dropped");
         }
     }
 }

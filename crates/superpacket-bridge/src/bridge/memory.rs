@@ -30,7 +30,7 @@ const QUEUE_BYTES: usize = 128 << 10;
 ///
 /// # Errors
 /// The port's memory for all its `all` queues is not available.
-pub(super) fn reserved(port: &str, queues: usize, all: usize) -> Result<ReservedMemory, PortError> {
+pub(super) fn reserve(port: &str, queues: usize, all: usize) -> Result<ReservedMemory, PortError> {
     ReservedMemory::try_new(QUEUE_BYTES.saturating_mul(queues)).ok_or_else(|| {
         let says = format!(
             "there are no {} MiB for {all} queues: fewer by queues=N",

@@ -128,7 +128,7 @@ impl Inner {
         let number = usize::from(shared.number);
         if !closed.keeps_interface(spec) {
             let claim = Claim::of(before).unwrap_or_else(|error| {
-                tracing::warn!(port = shared.name, %error, "the interface is not claimed any more");
+                tracing::warn!(port = shared.name, %error, "the interface is no longer claimed");
                 None
             });
             if let Some(Some(slot)) = lock(&self.slots).get_mut(number) {
@@ -158,7 +158,7 @@ impl Inner {
                 let Some(Some(slot)) = slots.get_mut(number) else { return false };
                 let text = error.problem();
                 if slot.error.as_deref() != Some(&text) {
-                    tracing::warn!(port = %slot.shared.name, error = text, "the port cannot be opened again yet");
+                    tracing::warn!(port = %slot.shared.name, error = text, "the port cannot be reopened yet");
                 }
                 slot.error = Some(text);
                 slot.next_try = Instant::now() + TRY_AGAIN;

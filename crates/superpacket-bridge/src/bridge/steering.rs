@@ -471,7 +471,7 @@ impl Inner {
         }
         drop(workers);
         if changed && let Err(error) = self.reconcile_workers() {
-            tracing::warn!(%error, "a worker cannot be made");
+            tracing::warn!(%error, "a worker cannot be started");
         }
         changed && !self.stopping.load(Ordering::Acquire)
     }

@@ -99,7 +99,7 @@ impl Inner {
         slot.state = port.state();
         if slot.state.link == LinkState::Gone || is_broken && slot.state.link != LinkState::Down {
             slot.next_try = Instant::now();
-            tracing::warn!(port = %slot.shared.name, "the port is gone: it is tried again until it is back");
+            tracing::warn!(port = %slot.shared.name, "the port is gone: opening it is retried until it is back");
             let gone = slot.take_port("the interface is gone");
             // After the lock is released: threads may be slow to let go, ports slow to close, and
             // reports should not wait.

@@ -59,7 +59,7 @@ impl PollLoop {
             }
             ingress.receive.give_back();
             let waits = ingress.dispatch.watch(ingress.receive.is_crowded());
-            ingress.waits_for_worker = waits != WorkerWait::Nothing;
+            ingress.waits_for_worker = waits != WorkerWait::NotWaiting;
             if waits == WorkerWait::Resumed {
                 ingress.ready = true;
                 stay = true;
@@ -145,7 +145,7 @@ fn watch(poller: &OwnedFd, ingress: &mut Ingress) {
     match how(poller, ingress.receive.readiness(), data, flags) {
         Ok(()) => ingress.edge_triggered = true,
         Err(error) => {
-            tracing::error!(port = %ingress.shared.name, %error, "the port's packets cannot be waited for")
+            tracing::error!(port = %ingress.shared.name, %error, "cannot wait for the port's packets")
         }
     }
 }

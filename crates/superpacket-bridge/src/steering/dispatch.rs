@@ -71,9 +71,9 @@ impl QueueWindow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerWait {
     /// The queue waits for no worker.
-    Nothing,
+    NotWaiting,
     /// The queue waits; its thread is woken when a worker goes on.
-    Waits,
+    Waiting,
     /// The queue waited, and a worker has gone on.
     Resumed,
 }
@@ -177,7 +177,7 @@ impl Dispatch {
             match settings.flow_limit() {
                 Ok(limit) => self.limit.flow_limit = limit,
                 Err(error) => {
-                    tracing::error!(port = %shared.name, queue = self.queue, %error, "the flow limit is as before")
+                    tracing::error!(port = %shared.name, queue = self.queue, %error, "the flow limit is unchanged")
                 }
             }
         }
@@ -185,7 +185,7 @@ impl Dispatch {
         if let Err(error) =
             self.steering.set_flow_count(u64::from(*wanted.rps_flow_cnt.queue(self.queue)))
         {
-            tracing::error!(port = %shared.name, queue = self.queue, %error, "rps_flow_cnt is as before");
+            tracing::error!(port = %shared.name, queue = self.queue, %error, "rps_flow_cnt is unchanged");
         }
         self.steering.set_sock_flows(self.snapshot.sock_flows.clone());
         self.steering.set_mask(wanted.rps_cpus.queue(self.queue));
@@ -444,7 +444,7 @@ impl Dispatch {
                 || self.is_leaving()
                 || self.is_stuck())
         {
-            return WorkerWait::Nothing;
+            return WorkerWait::NotWaiting;
         }
         let completed = |dispatch: &Self| {
             dispatch
@@ -464,7 +464,7 @@ impl Dispatch {
         if completed(self) != before || !self.is_outstanding() {
             WorkerWait::Resumed
         } else {
-            WorkerWait::Waits
+            WorkerWait::Waiting
         }
     }
 
