@@ -2,8 +2,10 @@
 //!
 //! An address seen at two ports is only a hint, because anybody can send with another's address.
 //! The proof is an identical frame that returns by a port to which this bridge has just sent it.
-//! Such a frame is dropped only if the first copy reached all its destinations but the first copy's
-//! port. So a host that replays other hosts' frames, or sends them ahead, cannot suppress them.
+//! A frame is dropped only if its
+//! first copy has gone to every port that this copy would go to, except the port that received the
+//! first copy. So a host that replays other hosts' frames, or sends them ahead, cannot suppress
+//! them.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::ops::Range;

@@ -29,7 +29,7 @@ const QUEUE_BYTES: usize = 128 << 10;
 /// Reserves memory for `queues` receive queues until their thread allocates it.
 ///
 /// # Errors
-/// The port's memory for all its `all` queues is not available.
+/// There is not enough memory. The message names the total for all `all` queues.
 pub(super) fn reserve(port: &str, queues: usize, all: usize) -> Result<ReservedMemory, PortError> {
     ReservedMemory::try_new(QUEUE_BYTES.saturating_mul(queues)).ok_or_else(|| {
         let says = format!(
